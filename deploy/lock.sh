@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Rewrites the two lock files from pyproject.toml: exact versions with hashes, and no registry address in them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+compile() { .venv/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url "$@"; }
+compile --upgrade --extra server --extra demo -o requirements.txt
+compile --upgrade --extra server --extra demo --extra dev --constraint requirements.txt -o requirements-dev.txt

@@ -1,0 +1,182 @@
+"""The job request: what a user may ask for, its defaults, and every check that needs no database."""
+
+import re
+
+import msgspec
+
+from gpusched.protocol.states import Sharing, WorkloadClass
+
+# Names that INTERFACES.md promises and that this version cannot honour: refused by name unless they ask for nothing.
+NOT_YET: dict[str, object] = {"array": None, "depends_on": [], "secrets": [], "topology": "any", "image": None}
+
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?$")
+_RESERVED = ("GPUSCHED_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """One thing wrong with one field, and what to do about it."""
+
+    field: str
+    code: str
+    message: str
+
+
+class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`gpu_count`, `cpu_cores` and `memory_mb` are totals over all ranks; `gpu_memory_mb` is per GPU (MiB)."""
+
+    tenant: str | None = None
+    name: str = ""
+    priority: int = 500
+    gpu_count: int = 0
+    gpu_memory_mb: int | None = None
+    gpu_model: str | None = None
+    gpu_sharing: Sharing = Sharing.EXCLUSIVE
+    cpu_cores: float = 1.0
+    memory_mb: int = 0
+    command: list[str] = []
+    args: list[str] = []
+    script: str | None = None
+    workdir: str | None = None
+    environment: dict[str, str] = {}
+    gang_scheduling: bool = False
+    ranks: int | None = None
+    workload_class: WorkloadClass = WorkloadClass.BATCH
+    max_runtime_minutes: float | None = None
+    preemptible: bool = True
+    requeue: bool = True
+    max_retries: int = 0
+    grace_seconds: int = 30
+    not_before: str | None = None
+    labels: dict[str, str] = {}
+    node_selector: dict[str, str] = {}
+    # Refused by name (NOT_YET) unless they ask for nothing; typed loosely so that the refusal is seen.
+    image: object = None
+    array: object = None
+    depends_on: object = []
+    secrets: object = []
+    topology: object = "any"
+
+    @property
+    def gpu_models(self) -> tuple[str, ...]:
+        """`"A100|H100"` as a tuple; empty means any model."""
+        return tuple(m.strip() for m in (self.gpu_model or "").split("|") if m.strip())
+
+
+def problems(request: JobRequest) -> list[FieldError]:
+    """Everything wrong with a request that types alone do not catch; empty when it may be submitted."""
+    found = [
+        FieldError(field, "not_supported", f"'{field}' is not supported by this version; leave it out")
+        for field, nothing in NOT_YET.items()
+        if getattr(request, field) not in (nothing, None)
+    ]
+    found += [
+        FieldError(f, "out_of_range", f"must be between {lo} and {hi}")
+        for f, lo, hi in _RANGES
+        if not _in(request, f, lo, hi)
+    ]
+    found += _command_problems(request)
+    found += _shape_problems(request)
+    found += _text_problems(request)
+    return found
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("priority", 100, 9999),
+    ("gpu_count", 0, 100_000),
+    ("gpu_memory_mb", 1, 100_000_000),
+    ("cpu_cores", 0, 1_000_000),
+    ("memory_mb", 0, 2_000_000_000),
+    ("ranks", 1, 10_000),
+    ("max_runtime_minutes", 0.01, 5_256_000),
+    ("max_retries", 0, 100),
+    ("grace_seconds", 0, 3600),
+)
+
+
+def _in(request: JobRequest, field: str, lo: float, hi: float) -> bool:
+    value = getattr(request, field)
+    return value is None or lo <= value <= hi
+
+
+def _command_problems(request: JobRequest) -> list[FieldError]:
+    if request.script is None and not request.command:
+        return [
+            FieldError("command", "required", 'give a command as an array, like ["python", "train.py"], or a script')
+        ]
+    if request.script is not None and request.command:
+        return [FieldError("script", "conflict", "give either a command or a script, not both; args go with either")]
+    if request.script is not None and not request.script.startswith("#!"):
+        return [
+            FieldError(
+                "script", "no_interpreter", "the first line of a script must name its interpreter, like #!/bin/bash"
+            )
+        ]
+    if request.command and not request.command[0]:
+        return [FieldError("command", "required", "the first element of the command is the program to run")]
+    return []
+
+
+def _shape_problems(request: JobRequest) -> list[FieldError]:
+    found = []
+    if request.ranks is not None and request.ranks > 1 and not request.gang_scheduling:
+        found.append(FieldError("ranks", "conflict", "more than one rank needs gang_scheduling: true"))
+    if request.ranks and request.gpu_count and request.gpu_count % request.ranks:
+        found.append(
+            FieldError(
+                "ranks",
+                "not_divisible",
+                f"gpu_count {request.gpu_count} cannot be divided evenly by {request.ranks} ranks",
+            )
+        )
+    if request.gpu_sharing is Sharing.SHARED and request.gpu_count and request.gpu_memory_mb is None:
+        found.append(
+            FieldError("gpu_memory_mb", "required", "a shared GPU needs gpu_memory_mb: how much of it the job takes")
+        )
+    if request.gpu_count == 0 and (request.gpu_model or request.gpu_memory_mb):
+        found.append(FieldError("gpu_count", "conflict", "gpu_model and gpu_memory_mb need a gpu_count of at least 1"))
+    return found
+
+
+def _text_problems(request: JobRequest) -> list[FieldError]:
+    found = []
+    limits = (
+        ("name", request.name, 200),
+        ("workdir", request.workdir or "", 4096),
+        ("script", request.script or "", 1 << 20),
+        ("gpu_model", request.gpu_model or "", 500),
+    )
+    found += [FieldError(f, "too_long", f"at most {n} characters") for f, text, n in limits if len(text) > n]
+    strings = [*request.command, *request.args]
+    if sum(map(len, strings)) > 131_072 or len(strings) > 4096:
+        found.append(FieldError("command", "too_long", "command and args together: at most 4096 elements and 128 KiB"))
+    if sum(len(k) + len(v) for k, v in request.environment.items()) > 131_072:
+        found.append(FieldError("environment", "too_long", "at most 128 KiB"))
+    for field, value in _all_texts(request):
+        if "\x00" in value:
+            found.append(FieldError(field, "invalid_character", "must not contain a NUL character"))
+    for name in request.environment:
+        if not _NAME.match(name):
+            found.append(FieldError("environment", "invalid_name", f"{name!r} is no name of an environment variable"))
+        elif name.startswith(_RESERVED):
+            found.append(FieldError("environment", "reserved", f"{name} is set by gpusched and cannot be given"))
+    for field, mapping in (("labels", request.labels), ("node_selector", request.node_selector)):
+        bad = [k for k, v in mapping.items() if not _LABEL.match(k) or not (v == "" or _LABEL.match(v))]
+        if bad or len(mapping) > 32:
+            found.append(
+                FieldError(field, "invalid_label", f"at most 32 short words of letters, digits, . _ / -; not {bad[:3]}")
+            )
+    if request.workdir is not None and not request.workdir.startswith("/"):
+        found.append(FieldError("workdir", "not_absolute", "must be an absolute path"))
+    return found
+
+
+def _all_texts(request: JobRequest) -> list[tuple[str, str]]:
+    pairs = [
+        ("name", request.name),
+        ("script", request.script or ""),
+        ("workdir", request.workdir or ""),
+        ("gpu_model", request.gpu_model or ""),
+    ]
+    pairs += [("command", s) for s in request.command] + [("args", s) for s in request.args]
+    return pairs + [("environment", v) for v in request.environment.values()]

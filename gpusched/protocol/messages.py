@@ -1,0 +1,171 @@
+"""Messages between the agent of a node and the control plane, the same over WebSocket and HTTP.
+
+Each entry states a fact that never becomes false again ("attempt 3 of job 7 shall stop"), so messages may be lost,
+repeated or reordered without harm. JSON through msgspec; unknown fields are ignored so that one version of skew is
+tolerated.
+"""
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+
+def key_of(job_id: int, attempt: int, rank: int) -> str:
+    """The name of one rank of one attempt in messages, on disk and in logs: `7.3.0`."""
+    return f"{job_id}.{attempt}.{rank}"
+
+
+class DeviceFacts(msgspec.Struct, kw_only=True, frozen=True):
+    """What a device is; changes only with the hardware. `memory_mb` None: the driver does not say."""
+
+    uuid: str
+    index: int
+    model: str
+    memory_mb: int | None = None
+    pci_bus_id: str | None = None
+
+
+class NodeFacts(msgspec.Struct, kw_only=True, frozen=True):
+    """What a node is. `pretend` marks a node of the demo fleet whose devices do not exist."""
+
+    hostname: str
+    boot_id: str
+    agent_version: str
+    cpu_cores: int
+    memory_mb: int
+    devices: list[DeviceFacts] = []
+    labels: dict[str, str] = {}
+    driver_version: str | None = None
+    pretend: bool = False
+
+
+class Reading(msgspec.Struct, kw_only=True, frozen=True):
+    """One look at one device through NVML. None: unknown, never zero. `lost`: the driver says the device is gone."""
+
+    uuid: str
+    utilisation_percent: int | None = None
+    memory_used_mb: int | None = None
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    throttle_reasons: int | None = None
+    process_ids: list[int] | None = None
+    lost: bool = False
+
+
+class Join(msgspec.Struct, kw_only=True, frozen=True):
+    """POST /agent/join with a join token: who I am. The same `node_key` (a random word that the agent keeps on its
+    disk) joins the same node again."""
+
+    name: str
+    node_key: str
+    facts: NodeFacts
+    protocol: int = PROTOCOL_VERSION
+
+
+class Joined(msgspec.Struct, kw_only=True, frozen=True):
+    """The answer: the node's own credential, shown once."""
+
+    node_id: int
+    credential: str
+    heartbeat_seconds: float
+
+
+class RankSpec(msgspec.Struct, kw_only=True, frozen=True):
+    """All that an agent needs to run one rank. `argv` is complete unless `script` is set, then the script's text is
+    written to a file and run by its `#!` line with `argv` as its arguments. Times are RFC 3339 UTC."""
+
+    job_id: int
+    attempt: int
+    rank: int
+    ranks: int
+    name: str
+    argv: list[str]
+    environment: dict[str, str] = {}
+    script: str | None = None
+    workdir: str | None = None
+    device_uuids: list[str] = []
+    gpu_memory_mb: int | None = None
+    cpu_cores: float = 0.0
+    memory_mb: int = 0
+    max_runtime_seconds: int | None = None
+    grace_seconds: int = 30
+    master_addr: str | None = None
+    master_port: int | None = None
+
+
+class Run(msgspec.Struct, kw_only=True, frozen=True, tag="run", tag_field="action"):
+    """This rank shall run here. An agent that has ever started (or refused, or ended) this key does nothing more."""
+
+    key: str
+    spec: RankSpec
+
+
+class Stop(msgspec.Struct, kw_only=True, frozen=True, tag="stop", tag_field="action"):
+    """This rank shall not run here (any more): SIGTERM, grace, SIGKILL of everything. If it was never started here, it
+    never will be, and the agent reports it as ended without start."""
+
+    key: str
+    reason: str
+    grace_seconds: int = 30
+
+
+class Started(msgspec.Struct, kw_only=True, frozen=True, tag="started", tag_field="kind"):
+    key: str
+    at: str
+    pid: int
+
+
+class Ended(msgspec.Struct, kw_only=True, frozen=True, tag="ended", tag_field="kind"):
+    """The rank is over and no process of it is alive. `exit_code` None when a signal ended it or it never started.
+    `reason`: an EndReason. `log_bytes`: the final size of its log."""
+
+    key: str
+    at: str
+    reason: str
+    exit_code: int | None = None
+    signal: int | None = None
+    started_at: str | None = None
+    detail: str | None = None
+    peak_memory_mb: int | None = None
+    log_bytes: int = 0
+
+
+Report = Started | Ended
+
+
+class Sync(msgspec.Struct, kw_only=True, frozen=True):
+    """Agent to server, each heartbeat and at once when something happened. `held` names the keys in the journal that
+    have not been forgotten; `reports` repeats each report until its key stands in `acknowledged`. `facts` is sent with
+    the first sync of a connection and when the hardware changed."""
+
+    seq: int
+    at: str
+    boot_id: str
+    held: list[str] = []
+    reports: list[Report] = []
+    readings: list[Reading] = []
+    facts: NodeFacts | None = None
+
+
+class Desired(msgspec.Struct, kw_only=True, frozen=True):
+    """Server to agent, as the answer to a sync (`seq` then repeats the sync's) or by itself (`seq` 0) when something
+    changed. `acknowledged`: keys whose `ended` report is durable here (the agent forgets them once their log is
+    shipped); `started`: keys whose `started` report is durable here. An absent key means nothing."""
+
+    seq: int = 0
+    assignments: list[Run | Stop] = []
+    acknowledged: list[str] = []
+    started: list[str] = []
+    error: str | None = None
+
+
+class LogAnswer(msgspec.Struct, kw_only=True, frozen=True):
+    """Answer to POST /agent/logs?key=&offset= (body: the bytes): the size stored; the agent goes on from there."""
+
+    size: int
+
+
+class AgentError(msgspec.Struct, kw_only=True, frozen=True):
+    status: int
+    code: str
+    detail: str

@@ -1,0 +1,136 @@
+"""Reason codes and the one place that turns code + evidence into a sentence and a next step."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+Evidence = Mapping[str, str | int | float | bool | None]
+
+
+class Pending(StrEnum):
+    """Why a job waits. Exactly one is dominant."""
+
+    NEVER_FITS = "never_fits"
+    HELD_BY_USER = "held_by_user"
+    HELD_BY_ADMIN = "held_by_admin"
+    NOT_BEFORE = "not_before"
+    RETRY_BACKOFF = "retry_backoff"
+    TENANT_LIMIT = "tenant_limit"
+    QUOTA_WAIT = "quota_wait"
+    RESERVED = "reserved"
+    MAINTENANCE = "maintenance"
+    FRAGMENTED = "fragmented"
+    CAPACITY = "capacity"
+    HEALTH = "health"
+    CPU_MEMORY = "cpu_memory"
+    CONSTRAINT = "constraint"
+    STARTING = "starting"
+    SCHEDULER_BEHIND = "scheduler_behind"
+
+
+class EndReason(StrEnum):
+    """How a rank or an attempt ended. Only the agent and the control plane themselves produce these."""
+
+    EXITED = "exited"
+    SIGNALLED = "signalled"
+    TIME_LIMIT = "time_limit"
+    CANCELLED = "cancelled"
+    REQUEUED = "requeued"
+    RANK_FAILED = "rank_failed"
+    LAUNCH_FAILED = "launch_failed"
+    NODE_LOST = "node_lost"
+    NODE_FAULT = "node_fault"
+    NODE_REBOOTED = "node_rebooted"
+    SUPERVISOR_LOST = "supervisor_lost"
+    AGENT_STOPPED = "agent_stopped"
+    SUPERSEDED = "superseded"
+
+
+# Ends that are nobody's doing but the machinery's: they requeue (if the job may be) and never use up retries.
+NODE_FAULTS = frozenset(
+    {
+        EndReason.NODE_LOST,
+        EndReason.NODE_FAULT,
+        EndReason.NODE_REBOOTED,
+        EndReason.SUPERVISOR_LOST,
+        EndReason.AGENT_STOPPED,
+    }
+)
+
+# code -> (sentence, next step). Placeholders are the evidence that the engine gives with the code.
+_PENDING: dict[str, tuple[str, str]] = {
+    Pending.NEVER_FITS: (
+        "can never start: {what}; the largest that fits now is {largest}",
+        "ask for less, or add a node that fits",
+    ),
+    Pending.HELD_BY_USER: ("held by its owner", "release it"),
+    Pending.HELD_BY_ADMIN: ("held by an admin", "ask an admin to release it"),
+    Pending.NOT_BEFORE: ("not to start before {at}", "nothing to do; it becomes eligible then"),
+    Pending.RETRY_BACKOFF: ("retry {retry} of {max_retries} waits until {at}", "nothing to do; it retries then"),
+    Pending.TENANT_LIMIT: (
+        "asks for {requested} {dimension}, more than the limit of {limit} that tenant {tenant} has",
+        "ask for less, or ask an admin to raise the quota",
+    ),
+    Pending.QUOTA_WAIT: (
+        "quota exceeded for tenant {tenant}: {dimension} requested={requested}, limit={limit}, in use={in_use}",
+        "wait for the tenant's own jobs to end, or ask an admin to raise the quota",
+    ),
+    Pending.RESERVED: (
+        "{free} suitable GPUs are free but reserved for job {for_job}, which starts at {at} at the latest",
+        "set a time limit that ends before then, and it may start first",
+    ),
+    Pending.MAINTENANCE: (
+        "{nodes} nodes that would fit are cordoned or draining",
+        "uncordon a node, or wait",
+    ),
+    Pending.FRAGMENTED: (
+        "{free} suitable GPUs are free, but no node has {per_node} together",
+        "ask for fewer GPUs, or let the gang span nodes (gang_scheduling with ranks)",
+    ),
+    Pending.CAPACITY: (
+        "waits for {requested} GPUs: {free} of {total} suitable are free; {jobs_ahead} jobs ({gpus_ahead} GPUs) ahead",
+        "nothing to do; it starts when GPUs become free",
+    ),
+    Pending.HEALTH: ("{devices} suitable GPUs are out of service", "see what is wrong with them on the Nodes page"),
+    Pending.CPU_MEMORY: (
+        "GPUs are free, but no node has {cpu_cores} CPU cores and {memory_mb} MiB of memory free beside them",
+        "ask for less CPU or memory, or wait",
+    ),
+    Pending.CONSTRAINT: ("no node matches {constraint}", "relax the constraint, or add a node that matches"),
+    Pending.STARTING: ("placed; the agent of {node} starts it", "nothing to do"),
+    Pending.SCHEDULER_BEHIND: (
+        "the scheduler has not looked at it yet",
+        "if this lasts, see the scheduler on the Overview",
+    ),
+}
+
+_ENDED: dict[str, str] = {
+    EndReason.EXITED: "exited with code {exit_code}",
+    EndReason.SIGNALLED: "ended by signal {signal}",
+    EndReason.TIME_LIMIT: "reached its time limit of {max_runtime_minutes} min",
+    EndReason.CANCELLED: "cancelled by {by}",
+    EndReason.REQUEUED: "requeued by {by}",
+    EndReason.RANK_FAILED: "rank {rank} failed first",
+    EndReason.LAUNCH_FAILED: "could not be started: {detail}",
+    EndReason.NODE_LOST: "node {node} stopped reporting",
+    EndReason.NODE_FAULT: "node {node} failed under it",
+    EndReason.NODE_REBOOTED: "node {node} rebooted",
+    EndReason.SUPERVISOR_LOST: "its supervisor process on {node} was killed",
+    EndReason.AGENT_STOPPED: "the agent of {node} was stopped together with its jobs",
+    EndReason.SUPERSEDED: "a newer attempt exists",
+}
+
+
+class _Gaps(dict[str, object]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def sentence(code: str, evidence: Evidence) -> str:
+    """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
+    template = _PENDING[code][0] if code in _PENDING else _ENDED.get(code, code.replace("_", " "))
+    return template.format_map(_Gaps(evidence))
+
+
+def next_step(code: str) -> str:
+    """What the reader can do about it; empty for ends."""
+    return _PENDING[code][1] if code in _PENDING else ""

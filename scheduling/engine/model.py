@@ -1,0 +1,173 @@
+"""The frozen values that the engine thinks in: a snapshot of the cluster, the policy, and the plan that comes out.
+
+Times are seconds since the epoch (UTC), sizes MiB, CPU in millicores (1000 = one core). Ids are the database's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Evidence = Mapping[str, str | int | float | bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU. `memory_mb` None: unknown, then it is only offered whole and only to jobs that ask for no memory.
+    `exclusive`: held whole; `shared_mb`: memory held by jobs that share it."""
+
+    id: int
+    model: str
+    memory_mb: int | None
+    is_healthy: bool = True
+    exclusive: bool = False
+    shared_mb: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`is_open` False: cordoned, draining or lost; its running jobs still count, nothing new is placed on it."""
+
+    id: int
+    name: str
+    cpu_milli: int
+    memory_mb: int
+    cpu_milli_free: int
+    memory_mb_free: int
+    devices: tuple[Device, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    is_open: bool = True
+    is_online: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The shape of a job: jobs of one shape stand or fall together in a cycle. Totals, as users type them."""
+
+    gpu_count: int = 0
+    gpu_memory_mb: int | None = None
+    gpu_models: tuple[str, ...] = ()
+    shared: bool = False
+    cpu_milli: int = 1000
+    memory_mb: int = 0
+    gang: bool = False
+    ranks: int | None = None
+    node_selector: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that waits. `queued_at`: its original queue time; `eligible_at`: later with not_before or a back-off."""
+
+    id: int
+    tenant_id: int
+    request: Request
+    priority: int = 500
+    user_id: int = 0
+    queued_at: float = 0.0
+    eligible_at: float = 0.0
+    eligible_reason: str = "not_before"
+    max_runtime_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHold:
+    """`memory_mb` None: the whole device."""
+
+    device_id: int
+    memory_mb: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlacement:
+    """One rank on one node, with the CPU and memory it takes there."""
+
+    rank: int
+    node_id: int
+    cpu_milli: int
+    memory_mb: int
+    holds: tuple[DeviceHold, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A job that holds what its ranks name. `ends_by` None: it has no time limit."""
+
+    job_id: int
+    tenant_id: int
+    request: Request
+    ranks: tuple[RankPlacement, ...]
+    started_at: float
+    ends_by: float | None = None
+    priority: int = 500
+    preemptible: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Limits are None where there is none. `usage_gpu_seconds` is decayed to the snapshot's time."""
+
+    id: int
+    name: str
+    weight: float = 1.0
+    tier: int = 1
+    guaranteed_gpus: int = 0
+    max_gpus: int | None = None
+    max_gpu_memory_mb: int | None = None
+    max_cpu_milli: int | None = None
+    max_memory_mb: int | None = None
+    max_concurrent_jobs: int | None = None
+    usage_gpu_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What admins may turn. Aging: points per minute of waiting, at most up to the end of the job's priority band."""
+
+    name: str = "fair"
+    aging_points_per_minute: float = 1.0
+    usage_half_life_seconds: float = 7 * 86400.0
+    load_ceiling_shared: float = 0.85
+    load_ceiling: float = 1.0
+    gangs: bool = True
+    # The reservation of the last cycle, kept by its job while it is still the one that should have it.
+    unlimited_runtime_seconds: float = 30 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    jobs: tuple[Job, ...]
+    running: tuple[Running, ...]
+    nodes: tuple[Node, ...]
+    tenants: tuple[Tenant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    job_id: int
+    ranks: tuple[RankPlacement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a job that stays pending waits: a code of gpusched.protocol.reasons.Pending and the evidence it names."""
+
+    job_id: int
+    code: str
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The one blocked job that devices are promised to, and when it starts at the latest."""
+
+    job_id: int
+    at: float
+    node_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Placements in the order in which they were decided; one reason for each job that stays pending."""
+
+    placements: tuple[Placement, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    reservation: Reservation | None = None
