@@ -1,0 +1,50 @@
+"""The Python SDK of gpusched: submit, watch and steer jobs, sync (`Client`) or async (`AsyncClient`)."""
+
+from typing import TYPE_CHECKING
+
+from gpusched.client.errors import (
+    Conflict,
+    FieldProblem,
+    GpuschedError,
+    Invalid,
+    NeverFits,
+    NotFound,
+    NotPermitted,
+    RateLimited,
+    ServerError,
+    Timeout,
+    Unreachable,
+)
+
+if TYPE_CHECKING:
+    from gpusched.client.aio import AsyncClient, AsyncJob
+    from gpusched.client.sync import Client, Job
+
+__all__ = [
+    "AsyncClient",
+    "AsyncJob",
+    "Client",
+    "Conflict",
+    "FieldProblem",
+    "GpuschedError",
+    "Invalid",
+    "Job",
+    "NeverFits",
+    "NotFound",
+    "NotPermitted",
+    "RateLimited",
+    "ServerError",
+    "Timeout",
+    "Unreachable",
+]
+
+_LAZY = {"Client": "sync", "Job": "sync", "AsyncClient": "aio", "AsyncJob": "aio"}
+
+
+def __getattr__(name: str) -> object:
+    # httpx takes longer to import than the rest together, and `gpusched version` or a usage error needs none of it.
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

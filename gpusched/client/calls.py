@@ -1,0 +1,71 @@
+"""Each call of the REST API described once, as a value: what to send, and how to read the answer."""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+T = TypeVar("T")
+API = "/api/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request and the reading of its answer.
+
+    `is_repeatable`: sending it twice does what sending it once does, so it may be sent again when nobody knows
+    whether it arrived."""
+
+    method: str
+    path: str
+    parse: Callable[[Reply], T]
+    query: Mapping[str, str | int] = field(default_factory=dict)
+    body: object = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_repeatable: bool = True
+
+
+def get(path: str, kind: type[T], **query: str | int | None) -> Call[T]:
+    """A GET of JSON; filters that are None are left out."""
+    return Call("GET", API + path, json_as(kind), query={k: v for k, v in query.items() if v is not None})
+
+
+def write(method: str, path: str, kind: type[T], body: object = None, *, is_repeatable: bool = True) -> Call[T]:
+    """A POST, PUT, PATCH or DELETE with a JSON body (or none) and a JSON answer."""
+    return Call(method, API + path, json_as(kind), body=body, is_repeatable=is_repeatable)
+
+
+def json_as(kind: type[T]) -> Callable[[Reply], T]:
+    decoder = msgspec.json.Decoder(kind)
+    return lambda reply: decoder.decode(reply.body)
+
+
+def nothing(reply: Reply) -> None:
+    """For answers whose body does not matter."""
+
+
+def segment(name: str) -> str:
+    """A name as one piece of a path, whatever characters it has."""
+    return quote(name, safe="")
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def fresh_key() -> str:
+    """An idempotency key: one for each logical call, kept over its repeats."""
+    return uuid.uuid4().hex

@@ -1,0 +1,153 @@
+"""The calls about everything but jobs: tenants, quotas, nodes, tokens, login and the cluster."""
+
+from typing import Any
+
+import msgspec
+
+from gpusched.client.calls import API, Call, get, given, json_as, nothing, segment, write
+from gpusched.client.inventory import (
+    ClusterStatus,
+    Health,
+    JoinToken,
+    Login,
+    Me,
+    NewToken,
+    Node,
+    NodeAction,
+    Quota,
+    Tenant,
+    Token,
+)
+from gpusched.client.models import Page
+
+
+def tenants() -> Call[Page[Tenant]]:
+    """The tenants that you may see."""
+    return get("/tenants", Page[Tenant])
+
+
+def tenant(name: str) -> Call[Tenant]:
+    """One tenant, with its quota and what it uses now."""
+    return get(f"/tenants/{segment(name)}", Tenant)
+
+
+def create_tenant(
+    name: str, *, display_name: str | None = None, weight: float | None = None, tier: str | None = None
+) -> Call[Tenant]:
+    """A new tenant, without limits until `set_quota`."""
+    body = given(name=name, display_name=display_name, weight=weight, tier=tier)
+    return write("POST", "/tenants", Tenant, body, is_repeatable=False)
+
+
+def change_tenant(
+    name: str,
+    *,
+    display_name: str | None = None,
+    weight: float | None = None,
+    tier: str | None = None,
+    allow_preemption: bool | None = None,
+    can_preempt_others: bool | None = None,
+) -> Call[Tenant]:
+    """Changes what is given and leaves the rest."""
+    body = given(
+        display_name=display_name,
+        weight=weight,
+        tier=tier,
+        allow_preemption=allow_preemption,
+        can_preempt_others=can_preempt_others,
+    )
+    return write("PATCH", f"/tenants/{segment(name)}", Tenant, body)
+
+
+def quota(tenant: str) -> Call[Quota]:
+    """What a tenant may hold at once."""
+    return get(f"/tenants/{segment(tenant)}/quota", Quota)
+
+
+def set_quota(tenant: str, quota: Quota) -> Call[Quota]:
+    """Replaces all limits, provided that nobody changed them since `quota` was read (its `version`)."""
+    body: dict[str, Any] = msgspec.to_builtins(quota)
+    version = body.pop("version")
+    # Not repeatable: the first of two would change the version, and the second be refused for it.
+    return Call(
+        "PUT",
+        f"{API}/tenants/{segment(tenant)}/quota",
+        json_as(Quota),
+        body=body,
+        headers={"If-Match": f'"{version}"'} if version else {},
+        is_repeatable=not version,
+    )
+
+
+def nodes() -> Call[Page[Node]]:
+    """All nodes with their devices, who holds them, and the last reading."""
+    return get("/nodes", Page[Node])
+
+
+def node(name: str) -> Call[Node]:
+    """One node with its devices."""
+    return get(f"/nodes/{segment(name)}", Node)
+
+
+def cordon(name: str) -> Call[NodeAction]:
+    """Nothing new starts on the node; what runs goes on."""
+    return write("POST", f"/nodes/{segment(name)}/cordon", NodeAction)
+
+
+def uncordon(name: str) -> Call[NodeAction]:
+    """The node takes jobs again."""
+    return write("POST", f"/nodes/{segment(name)}/uncordon", NodeAction)
+
+
+def drain(name: str) -> Call[NodeAction]:
+    """Nothing new starts on the node, and what runs there moves away."""
+    return write("POST", f"/nodes/{segment(name)}/drain", NodeAction)
+
+
+def join_token(*, expires_in_hours: float = 24) -> Call[JoinToken]:
+    """A secret with which one new node may join."""
+    return write("POST", "/nodes/join-tokens", JoinToken, {"expires_in_hours": expires_in_hours}, is_repeatable=False)
+
+
+def tokens() -> Call[Page[Token]]:
+    """Your API tokens, without their secrets."""
+    return get("/tokens", Page[Token])
+
+
+def create_token(
+    name: str, *, scopes: list[str] | None = None, tenant: str | None = None, expires_in_days: float | None = 90
+) -> Call[NewToken]:
+    """A new token (read and write unless told). None for `expires_in_days` never expires."""
+    body = {
+        "name": name,
+        "scopes": ["read", "write"] if scopes is None else scopes,
+        "tenant": tenant,
+        "expires_in_days": expires_in_days,
+    }
+    return write("POST", "/tokens", NewToken, body, is_repeatable=False)
+
+
+def revoke_token(token_id: int) -> Call[None]:
+    """The token is refused from now on."""
+    return Call("DELETE", f"{API}/tokens/{token_id}", nothing)
+
+
+def login(username: str, password: str, token_name: str) -> Call[Login]:
+    """Changes a password into a token."""
+    body = {"username": username, "password": password, "token_name": token_name}
+    return write("POST", "/login", Login, body, is_repeatable=False)
+
+
+def me() -> Call[Me]:
+    """Who the token belongs to and what it may do."""
+    return get("/me", Me)
+
+
+def status() -> Call[ClusterStatus]:
+    """How many nodes, GPUs and jobs there are."""
+    return get("/cluster/status", ClusterStatus)
+
+
+def health() -> Call[Health]:
+    """Whether the server is up, and its version; needs no token."""
+    return Call("GET", "/health", json_as(Health))

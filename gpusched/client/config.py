@@ -1,0 +1,117 @@
+"""Where the server is and who we are: given values > environment > the config file that `gpusched login` writes."""
+
+import json
+import os
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gpusched.client.errors import Invalid
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`tenant` is the one that submits go to when none is named."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    tenant: str | None = None
+
+
+def resolve(
+    url: str | None = None,
+    token: str | None = None,
+    tenant: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration in force. Raises Invalid if a part of it cannot be understood or read."""
+    env = os.environ if environ is None else environ
+    stored = read_file(path(env))
+    stored_url = _clean_url(stored["url"]) if "url" in stored else DEFAULT_URL
+    url = _clean_url(url or env.get("GPUSCHED_URL") or stored_url)
+    token = token or _env_token(env)
+    if token is None and url == stored_url:
+        # A stored token goes only to the server that gave it out, never to another that --url or the environment names.
+        token = stored.get("token")
+    return Config(url, _clean_token(token), tenant or env.get("GPUSCHED_TENANT") or stored.get("tenant") or None)
+
+
+def path(environ: Mapping[str, str] | None = None) -> Path:
+    """The config file: $GPUSCHED_CONFIG, or the platform's usual place."""
+    env = os.environ if environ is None else environ
+    if named := env.get("GPUSCHED_CONFIG"):
+        return Path(named)
+    from platformdirs import user_config_path
+
+    return user_config_path("gpusched") / "config.toml"
+
+
+def read_file(file: Path) -> dict[str, str]:
+    """The texts in a config file; empty if there is none."""
+    try:
+        content = tomllib.loads(file.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise Invalid(f"cannot read the config file {file}: {error}", next_step="mend or delete it") from error
+    return {name: value for name, value in content.items() if isinstance(value, str) and value}
+
+
+def write_file(file: Path, values: Mapping[str, str]) -> None:
+    """Replaces the config file in one step; at no moment can others read it."""
+    text = "".join(f"{name} = {_toml_text(value)}\n" for name, value in values.items())
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # mkstemp creates with mode 0600.
+        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        os.replace(temporary, file)
+    except OSError as error:
+        raise Invalid(f"cannot write the config file {file}: {error.strerror}") from error
+
+
+def read_secret(file: str, name: str) -> str:
+    """A secret from a file. `name` says in errors what named the file."""
+    try:
+        return Path(file).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"{name}: cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _env_token(env: Mapping[str, str]) -> str | None:
+    if file := env.get("GPUSCHED_TOKEN_FILE"):
+        return read_secret(file, "GPUSCHED_TOKEN_FILE")
+    return env.get("GPUSCHED_TOKEN") or None
+
+
+def _clean_url(text: str) -> str:
+    url = text.strip().rstrip("/")
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise Invalid(f"{text!r} is not the URL of a server", next_step="give one like https://gpusched.example:8000")
+    return url.removesuffix("/api/v1")
+
+
+def _clean_token(text: str | None) -> str | None:
+    token = (text or "").strip()
+    if not token:
+        return None
+    if not token.isascii() or any(not ch.isprintable() or ch == " " for ch in token):
+        # The token itself is not shown: errors end up in logs.
+        raise Invalid("the token has characters that no token has", next_step="copy it again, or run gpusched login")
+    return token
+
+
+def _toml_text(value: str) -> str:
+    # A JSON string is a TOML basic string, but for DEL, which no url, token or name of a tenant has.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")

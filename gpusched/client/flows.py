@@ -1,0 +1,123 @@
+"""What takes several calls: reading all pages, waiting for the end of a job, and following its output."""
+
+import time
+from dataclasses import replace
+from typing import TypeVar
+
+from gpusched.client.calls import Call
+from gpusched.client.errors import Timeout
+from gpusched.client.exchange import Emit, Flow, Pause, exchange
+from gpusched.client.job_calls import job as read_job
+from gpusched.client.job_calls import logs as read_logs
+from gpusched.client.models import JobData, Log, Page
+
+T = TypeVar("T")
+
+MOST_PER_PAGE = 1000
+PIECE_BYTES = 1 << 20
+# Whoever waits for a job of hours should not be thrown off by a restart or an upgrade of the server.
+FOLLOW_PATIENCE_SECONDS = 120.0
+_QUICK_SECONDS, _SLOW_SECONDS = 0.1, 1.0
+_LOOK_AT_JOB_SECONDS = 2.0
+# The last bytes can reach the server after the end does; a lost node sends them never.
+_LATE_BYTES_SECONDS = 10.0
+
+
+def all_items(
+    call: Call[Page[T]], patience: float, limit: int | None = None, *, is_sized: bool = False
+) -> Flow[list[T]]:
+    """Up to `limit` items (None: all), from as many pages as it takes. `is_sized`: the call takes a `limit` itself."""
+    found: list[T] = []
+    while True:
+        if is_sized:
+            size = MOST_PER_PAGE if limit is None else min(MOST_PER_PAGE, limit - len(found))
+            call = replace(call, query={**call.query, "limit": size})
+        page = yield from exchange(call, patience)
+        found += page.items
+        if page.next_cursor is None or (limit is not None and len(found) >= limit):
+            return found
+        call = replace(call, query={**call.query, "cursor": page.next_cursor})
+
+
+def wait(job_id: int, timeout: float | None) -> Flow[JobData]:
+    """The job once it has ended. Raises Timeout after `timeout` seconds; the job goes on then."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pause = _QUICK_SECONDS
+    while True:
+        left = FOLLOW_PATIENCE_SECONDS if deadline is None else deadline - time.monotonic()
+        job = yield from exchange(read_job(job_id), min(FOLLOW_PATIENCE_SECONDS, max(left, 0.0)))
+        if job.is_final:
+            return job
+        left = pause if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            raise Timeout(
+                f"job {job_id} is still {job.state} after {timeout:g} s",
+                next_step="it goes on; wait longer or cancel it",
+            )
+        yield Pause(min(pause, left))
+        pause = min(pause * 1.5, _SLOW_SECONDS)
+
+
+def follow(job_id: int, attempt: int | None = None, rank: int = 0, offset: int = 0) -> Flow[None]:
+    """Emits the job (JobData) whenever its state, attempt or reason is a new one, and its output (Log) as it grows,
+    from `offset` bytes on; over all attempts from the first that it meets, or of one attempt only. Ends with the job
+    as it ended, or with that attempt."""
+    job = yield from _look(job_id, None)
+    current = attempt or max(job.attempt, 1)
+    while True:
+        job = yield from _await_attempt(job, current)
+        if job.attempt < current:
+            return
+        job = yield from _one_attempt(job, current, rank, offset)
+        if attempt is not None or (job.is_final and job.attempt <= current):
+            return
+        current, offset = current + 1, 0
+
+
+def _await_attempt(job: JobData, number: int) -> Flow[JobData]:
+    """The job once it has this attempt, or has ended without it."""
+    pause = _QUICK_SECONDS
+    while job.attempt < number and not job.is_final:
+        yield Pause(pause)
+        pause = min(pause * 1.5, _SLOW_SECONDS)
+        job = yield from _look(job.id, job)
+    return job
+
+
+def _one_attempt(job: JobData, attempt: int, rank: int, offset: int) -> Flow[JobData]:
+    """Emits the output of one attempt up to its end; gives the job as last seen."""
+    idle = _QUICK_SECONDS
+    looked_at = time.monotonic()
+    ended_at: float | None = None
+    while True:
+        piece: Log = yield from exchange(
+            read_logs(job.id, attempt=attempt, rank=rank, offset=offset, limit=PIECE_BYTES), FOLLOW_PATIENCE_SECONDS
+        )
+        offset = piece.next_offset
+        if piece.data:
+            yield Emit(piece)
+            idle = _QUICK_SECONDS
+            if offset < piece.size:
+                continue
+        now = time.monotonic()
+        if piece.is_complete or now - looked_at >= _LOOK_AT_JOB_SECONDS:
+            job = yield from _look(job.id, job)
+            looked_at = now
+        has_ended = job.is_final or job.attempt > attempt or job.is_waiting
+        if has_ended:
+            ended_at = ended_at or now
+            if piece.is_complete or now - ended_at > _LATE_BYTES_SECONDS:
+                return job
+        yield Pause(idle)
+        idle = min(idle * 1.5, _SLOW_SECONDS)
+
+
+def _look(job_id: int, before: JobData | None) -> Flow[JobData]:
+    job: JobData = yield from exchange(read_job(job_id), FOLLOW_PATIENCE_SECONDS)
+    if before is None or _news(job) != _news(before):
+        yield Emit(job)
+    return job
+
+
+def _news(job: JobData) -> tuple[object, ...]:
+    return job.state, job.attempt, job.reason and job.reason.code

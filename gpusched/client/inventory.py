@@ -1,0 +1,151 @@
+"""What the server answers about all that is not a job: tenants, quotas, nodes, tokens, the cluster and oneself."""
+
+from datetime import datetime
+
+import msgspec
+
+
+class Quota(msgspec.Struct, kw_only=True):
+    """What a tenant may hold at once; None is no limit."""
+
+    max_gpus: int | None = None
+    max_gpu_memory_mb: int | None = None
+    max_cpu_cores: float | None = None
+    max_memory_mb: int | None = None
+    max_concurrent_jobs: int | None = None
+    guaranteed_gpus: int = 0
+    version: int = 0
+
+
+class InUse(msgspec.Struct, kw_only=True):
+    gpus: float = 0
+    gpu_memory_mb: int = 0
+    cpu_cores: float = 0
+    memory_mb: int = 0
+    jobs: int = 0
+
+
+class Tenant(msgspec.Struct, kw_only=True):
+    """`share` is decayed use divided by entitlement: below 1 it gets less than its part, above 1 more."""
+
+    name: str
+    display_name: str = ""
+    weight: float = 1.0
+    tier: str = ""
+    allow_preemption: bool = True
+    can_preempt_others: bool = True
+    created_at: datetime | None = None
+    quota: Quota = msgspec.field(default_factory=Quota)
+    in_use: InUse = msgspec.field(default_factory=InUse)
+    pending_jobs: int = 0
+    share: float | None = None
+
+
+class Reading(msgspec.Struct, kw_only=True):
+    """One look at a device; None is unknown, never zero."""
+
+    utilisation_percent: float | None = None
+    memory_used_mb: int | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+    read_at: datetime | None = None
+
+
+class Device(msgspec.Struct, kw_only=True):
+    id: int
+    uuid: str = ""
+    index: int | None = None
+    model: str = ""
+    memory_mb: int | None = None
+    health: str = ""
+    held: str = ""
+    shared_mb: int | None = None
+    jobs: list[int] = []
+    reading: Reading | None = None
+
+
+class Node(msgspec.Struct, kw_only=True):
+    """`state` is what is observed, `intent` what an admin wants."""
+
+    name: str
+    state: str = ""
+    intent: str = ""
+    pretend: bool = False
+    cpu_cores: float = 0
+    memory_mb: int = 0
+    cpu_cores_free: float = 0
+    memory_mb_free: int = 0
+    labels: dict[str, str] = {}
+    agent_version: str | None = None
+    driver_version: str | None = None
+    last_seen_at: datetime | None = None
+    joined_at: datetime | None = None
+    devices: list[Device] = []
+
+
+class NodeAction(msgspec.Struct, kw_only=True):
+    node: str
+    status: str = ""
+    message: str = ""
+
+
+class JoinToken(msgspec.Struct, kw_only=True):
+    """`command` is what to type on the new node."""
+
+    token: str
+    expires_at: datetime | None = None
+    command: str = ""
+
+
+class Token(msgspec.Struct, kw_only=True):
+    id: int
+    name: str = ""
+    prefix: str = ""
+    scopes: list[str] = []
+    tenant: str | None = None
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+class NewToken(Token, kw_only=True):
+    """`token` is the secret text, which the server shows this once."""
+
+    token: str
+
+
+class Login(msgspec.Struct, kw_only=True):
+    token: str
+    expires_at: datetime | None = None
+
+
+class Member(msgspec.Struct, kw_only=True):
+    name: str
+    role: str = ""
+
+
+class Me(msgspec.Struct, kw_only=True):
+    user: str
+    is_admin: bool = False
+    scopes: list[str] = []
+    tenants: list[Member] = []
+
+
+class ClusterStatus(msgspec.Struct, kw_only=True):
+    """`pretend` is true where the GPUs are made up for a demo."""
+
+    total_nodes: int = 0
+    online_nodes: int = 0
+    total_gpus: int = 0
+    available_gpus: int = 0
+    total_jobs: int = 0
+    running_jobs: int = 0
+    pending_jobs: int = 0
+    version: str = ""
+    pretend: bool = False
+
+
+class Health(msgspec.Struct, kw_only=True):
+    status: str
+    version: str = ""

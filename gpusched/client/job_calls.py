@@ -1,0 +1,153 @@
+"""The calls about jobs: submit, read, act on, explain, logs, and the queue."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypedDict
+
+import msgspec
+
+from gpusched.client.calls import API, Call, Reply, fresh_key, get, json_as, write
+from gpusched.client.errors import Invalid
+from gpusched.client.models import Acted, Attempt, Event, Explanation, JobData, Log, Page, QueueItem
+from gpusched.protocol.jobs import JobRequest
+
+
+class JobOptions(TypedDict, total=False):
+    """What `submit` takes besides the command and `gpus`; the meanings and defaults are those of JobRequest."""
+
+    tenant: str | None
+    name: str
+    priority: int
+    gpu_memory_mb: int | None
+    gpu_model: str | None
+    gpu_sharing: str
+    cpu_cores: float
+    memory_mb: int
+    args: list[str]
+    script: str | None
+    workdir: str | None
+    environment: dict[str, str]
+    gang_scheduling: bool
+    ranks: int | None
+    workload_class: str
+    max_runtime_minutes: float | None
+    preemptible: bool
+    requeue: bool
+    max_retries: int
+    grace_seconds: int
+    not_before: str | None
+    labels: dict[str, str]
+    node_selector: dict[str, str]
+
+
+def request(command: Sequence[str], gpus: int, default_tenant: str | None, options: JobOptions) -> JobRequest:
+    """The job request that these arguments stand for. Raises Invalid for wrong names and types."""
+    if isinstance(command, str):
+        raise Invalid('command must be a list like ["python", "train.py"], not a string')
+    fields: dict[str, Any] = {"tenant": default_tenant, **options, "command": list(command), "gpu_count": gpus}
+    return as_request(fields)
+
+
+def as_request(fields: dict[str, Any]) -> JobRequest:
+    """A job request from plain fields, as they stand in a file. Raises Invalid for unknown names and wrong types."""
+    try:
+        return msgspec.convert(fields, JobRequest)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        raise Invalid(message[0].lower() + message[1:], next_step="see the fields of a job in docs/cli.md") from error
+
+
+def submit(job: JobRequest, key: str | None = None) -> Call[Acted]:
+    """Only what differs from the defaults is sent, so that an older server is not asked about fields it has not."""
+    return Call(
+        "POST",
+        f"{API}/jobs",
+        json_as(Acted),
+        body=_without_defaults(job),
+        headers={"Idempotency-Key": key or fresh_key()},
+    )
+
+
+def _without_defaults(job: JobRequest) -> dict[str, object]:
+    plain = msgspec.to_builtins(job)
+    blank = msgspec.to_builtins(JobRequest())
+    return {name: value for name, value in plain.items() if value != blank[name]}
+
+
+def job(job_id: int) -> Call[JobData]:
+    """One job as it is now."""
+    return get(f"/jobs/{job_id}", JobData)
+
+
+def jobs(
+    *,
+    tenant: str | None = None,
+    state: str | Iterable[str] | None = None,
+    user: str | None = None,
+    name: str | None = None,
+) -> Call[Page[JobData]]:
+    states = state if isinstance(state, str) or state is None else ",".join(state)
+    return get("/jobs", Page[JobData], tenant=tenant, state=states, user=user, name=name)
+
+
+def cancel(job_id: int) -> Call[Acted]:
+    """Ends a job, waiting or running. Harmless when repeated."""
+    return write("POST", f"/jobs/{job_id}/cancel", Acted)
+
+
+def hold(job_id: int) -> Call[Acted]:
+    """Keeps a waiting job from starting until it is released."""
+    return write("POST", f"/jobs/{job_id}/hold", Acted)
+
+
+def release(job_id: int) -> Call[Acted]:
+    """Lets a held job start when it is its turn."""
+    return write("POST", f"/jobs/{job_id}/release", Acted)
+
+
+def requeue(job_id: int) -> Call[Acted]:
+    """Stops the running attempt, or takes up an ended job, and queues it again."""
+    # Sent twice it would also stop the attempt that the first one led to.
+    return write("POST", f"/jobs/{job_id}/requeue", Acted, is_repeatable=False)
+
+
+def why(job_id: int) -> Call[Explanation]:
+    """Why a job is where it is, what can be done, and what is ahead of it."""
+    return get(f"/jobs/{job_id}/explain", Explanation)
+
+
+def events(job_id: int) -> Call[Page[Event]]:
+    """All that happened to a job, oldest first."""
+    return get(f"/jobs/{job_id}/events", Page[Event])
+
+
+def attempts(job_id: int) -> Call[Page[Attempt]]:
+    """The executions of a job, with the end of each rank."""
+    return get(f"/jobs/{job_id}/attempts", Page[Attempt])
+
+
+def logs(
+    job_id: int, *, attempt: int | None = None, rank: int = 0, offset: int = 0, limit: int | None = None
+) -> Call[Log]:
+    """A piece of the output, from `offset` bytes (negative: from the end). Without `attempt`, the latest one."""
+    call = get(f"/jobs/{job_id}/logs", Log, attempt=attempt, rank=rank, offset=offset, limit=limit)
+    return Call(call.method, call.path, _log, query=call.query, headers={"Accept": "text/plain"})
+
+
+def _log(reply: Reply) -> Log:
+    def number(name: str, default: int) -> int:
+        return int(reply.headers.get(f"x-log-{name}", default))
+
+    offset = number("offset", 0)
+    next_offset = number("next-offset", offset + len(reply.body))
+    return Log(
+        data=reply.body,
+        offset=offset,
+        next_offset=next_offset,
+        size=number("size", next_offset),
+        is_complete=reply.headers.get("x-log-complete") == "true",
+        attempt=number("attempt", 0),
+    )
+
+
+def queue() -> Call[Page[QueueItem]]:
+    return get("/queue", Page[QueueItem])

@@ -1,0 +1,171 @@
+"""What the server answers about jobs, as structs; fields that a newer server adds are ignored."""
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from gpusched.protocol.states import FINAL, WAITING
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T]):
+    items: list[T]
+    next_cursor: str | None = None
+
+
+class Reason(msgspec.Struct, kw_only=True):
+    """Why something is in its state: a stable code, a sentence, and what can be done."""
+
+    code: str
+    sentence: str = ""
+    next_step: str = ""
+    evidence: dict[str, Any] = {}
+    since: datetime | None = None
+
+
+class JobDevice(msgspec.Struct, kw_only=True):
+    node: str = ""
+    index: int | None = None
+    uuid: str = ""
+    model: str = ""
+    memory_mb: int | None = None
+
+
+class JobData(msgspec.Struct, kw_only=True):
+    """A job at one moment. `state` is a word of `gpusched.protocol.states.JobState`."""
+
+    id: int
+    state: str
+    tenant: str = ""
+    user: str = ""
+    name: str = ""
+    reason: Reason | None = None
+    priority: int = 0
+    gpu_count: int = 0
+    gpu_memory_mb: int | None = None
+    gpu_model: str | None = None
+    gpu_sharing: str = ""
+    cpu_cores: float = 0.0
+    memory_mb: int = 0
+    command: list[str] = []
+    args: list[str] = []
+    script: str | None = None
+    workdir: str | None = None
+    environment: dict[str, str] = {}
+    gang_scheduling: bool = False
+    ranks: int | None = None
+    workload_class: str = ""
+    max_runtime_minutes: float | None = None
+    preemptible: bool = True
+    requeue: bool = True
+    max_retries: int = 0
+    grace_seconds: float = 0
+    not_before: datetime | None = None
+    labels: dict[str, str] = {}
+    node_selector: dict[str, str] = {}
+    attempt: int = 0
+    retries_used: int = 0
+    submitted_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    nodes: list[str] = []
+    devices: list[JobDevice] = []
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in FINAL
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.state in WAITING
+
+
+class Acted(msgspec.Struct, kw_only=True):
+    """The answer to a submit, cancel, hold, release or requeue."""
+
+    job: JobData
+    message: str = ""
+
+
+class Position(msgspec.Struct, kw_only=True):
+    """What is ahead in the queue."""
+
+    jobs: int = 0
+    gpus: int = 0
+
+
+class Explanation(msgspec.Struct, kw_only=True):
+    """Why a job is where it is; `position` while it waits for its turn."""
+
+    job_id: int
+    state: str
+    code: str | None = None
+    sentence: str = ""
+    next_step: str = ""
+    evidence: dict[str, Any] = {}
+    since: datetime | None = None
+    position: Position | None = None
+
+
+class Event(msgspec.Struct, kw_only=True):
+    at: datetime
+    kind: str
+    attempt: int | None = None
+    actor: str | None = None
+    data: dict[str, Any] = {}
+
+
+class RankRun(msgspec.Struct, kw_only=True):
+    rank: int
+    node: str = ""
+    state: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    devices: list[JobDevice] = []
+
+
+class Attempt(msgspec.Struct, kw_only=True):
+    """One execution of a job."""
+
+    number: int
+    state: str = ""
+    reason: str | None = None
+    sentence: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    scheduled_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    ranks: list[RankRun] = []
+
+
+class Log(msgspec.Struct, kw_only=True):
+    """Bytes [offset, next_offset) of the output of one rank of one attempt, which is `size` bytes long so far."""
+
+    data: bytes
+    offset: int = 0
+    next_offset: int = 0
+    size: int = 0
+    is_complete: bool = False
+    attempt: int = 0
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "replace")
+
+
+class QueueItem(msgspec.Struct, kw_only=True):
+    job_id: int
+    position: int | None = None
+    name: str = ""
+    tenant: str = ""
+    user: str = ""
+    gpu_count: int = 0
+    priority: float = 0
+    submitted_at: datetime | None = None
+    reason: Reason | None = None
