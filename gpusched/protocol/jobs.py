@@ -50,12 +50,12 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     not_before: str | None = None
     labels: dict[str, str] = {}
     node_selector: dict[str, str] = {}
-    # Refused by name (NOT_YET) unless they ask for nothing; typed loosely so that the refusal is seen.
-    image: object = None
-    array: object = None
-    depends_on: object = []
-    secrets: object = []
-    topology: object = "any"
+    # Refused by name (NOT_YET) unless they ask for nothing.
+    image: str | None = None
+    array: dict[str, int] | None = None
+    depends_on: list[int | str] = []
+    secrets: list[str] = []
+    topology: str = "any"
 
     @property
     def gpu_models(self) -> tuple[str, ...]:

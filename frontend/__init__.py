@@ -1,0 +1,1 @@
+"""What people see: pages, the live feed and its socket."""

@@ -1,0 +1,91 @@
+"""Every setting: its environment name, type, default and meaning. Nothing else reads the environment for settings."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+PREFIX = "GPUSCHED_"
+
+
+class SettingError(ValueError):
+    """A setting that cannot be understood; the message names it and says what is accepted."""
+
+
+@dataclass(frozen=True)
+class Env:
+    """The settings of one process. Field `http_port` is read from GPUSCHED_HTTP_PORT, or from the file that
+    GPUSCHED_HTTP_PORT_FILE names."""
+
+    database_url: str = field(default="", metadata={"doc": "PostgreSQL to use; empty: the embedded server in DATA_DIR"})
+    database_pool_size: int = field(default=0, metadata={"doc": "connections kept by a web process; 0: one per thread"})
+    secret_key: str = field(default="", metadata={"doc": "Django's secret; empty: generated once in DATA_DIR"})
+    data_dir: Path = field(default=Path(".gpusched"), metadata={"doc": "logs, secrets and the embedded database"})
+    debug: bool = field(default=False, metadata={"doc": "show tracebacks to browsers; never in production"})
+    allowed_hosts: str = field(
+        default="localhost,127.0.0.1,[::1]", metadata={"doc": "names under which this server is reached, by comma"}
+    )
+    trusted_origins: str = field(default="", metadata={"doc": "https://… origins behind a proxy, by comma"})
+    http_host: str = field(default="127.0.0.1", metadata={"doc": "address that the web server listens on"})
+    http_port: int = field(default=8000, metadata={"doc": "port that the web server listens on"})
+    tick_seconds: float = field(default=1.0, metadata={"doc": "longest time between two scheduling cycles"})
+    max_queue_size: int = field(default=100_000, metadata={"doc": "waiting jobs beyond which submits answer 429"})
+    enable_gang_scheduling: bool = field(default=True, metadata={"doc": "let gangs span nodes"})
+    load_threshold: float = field(default=1.0, metadata={"doc": "part of a whole device's memory a job may ask for"})
+    load_threshold_shared: float = field(
+        default=0.85, metadata={"doc": "the same for shared devices, all jobs together"}
+    )
+    aging_points_per_minute: float = field(default=1.0, metadata={"doc": "priority points a waiting job gains"})
+    usage_half_life_days: float = field(default=7.0, metadata={"doc": "after this long, past use counts half"})
+    policy: str = field(default="fair", metadata={"doc": "order of the queue: fair or priority"})
+    node_lost_seconds: float = field(default=15.0, metadata={"doc": "silence after which a node is lost"})
+    heartbeat_seconds: float = field(default=2.0, metadata={"doc": "longest time between two messages of an agent"})
+    retry_backoff_seconds: float = field(
+        default=10.0, metadata={"doc": "wait before the first retry; doubles each time"}
+    )
+    sample_seconds: float = field(default=60.0, metadata={"doc": "one reading per device is kept in this time"})
+    sample_retention_days: float = field(default=30.0, metadata={"doc": "after this long, samples are deleted"})
+    cycle_retention_days: float = field(default=7.0, metadata={"doc": "after this long, rows of cycles are deleted"})
+    log_level: str = field(default="INFO", metadata={"doc": "DEBUG, INFO, WARNING or ERROR"})
+
+
+def read(environ: dict[str, str] | None = None) -> Env:
+    """Reads all settings. Raises SettingError with the name of the first that cannot be understood."""
+    source = dict(os.environ) if environ is None else environ
+    given: dict[str, Any] = {}
+    for f in fields(Env):
+        name = PREFIX + f.name.upper()
+        text = _text(source, name)
+        if text is not None:
+            given[f.name] = _parse(name, text, _READERS[f.type if isinstance(f.type, str) else f.type.__name__])
+    if "database_url" not in given and source.get("DATABASE_URL"):
+        given["database_url"] = source["DATABASE_URL"]
+    return Env(**given)
+
+
+def _text(source: dict[str, str], name: str) -> str | None:
+    if path := source.get(name + "_FILE"):
+        try:
+            return Path(path).read_text().strip()
+        except OSError as error:
+            raise SettingError(f"{name}_FILE: cannot read {path}: {error.strerror}") from error
+    return source.get(name) or None
+
+
+def _parse(name: str, text: str, reader: Callable[[str], Any]) -> Any:
+    try:
+        return reader(text)
+    except ValueError as error:
+        raise SettingError(f"{name}={text!r} is not understood: {error}") from error
+
+
+def _bool(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("use true or false")
+
+
+_READERS: dict[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float, "bool": _bool, "Path": Path}

@@ -1,0 +1,121 @@
+"""What every endpoint shares: fast JSON, strict reading of bodies and query strings, cursors."""
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from django.http import HttpRequest
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+
+from gpusched.lib.problems import Problem, invalid
+from gpusched.protocol.jobs import FieldError
+
+S = TypeVar("S", bound=msgspec.Struct)
+DEFAULT_LIMIT, MOST_LIMIT = 100, 1000
+
+
+class JsonRenderer(BaseRenderer):
+    media_type = "application/json"
+    format = "json"
+    charset = None
+
+    def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
+        return b"" if data is None else msgspec.json.encode(data)
+
+
+class JsonParser(BaseParser):
+    """Keeps the raw bytes: each endpoint decodes them into its own typed struct (`read_body`)."""
+
+    media_type = "application/json"
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        return stream.read()
+
+
+def read_body(request: Request, kind: type[S]) -> S:
+    """The body as a struct. Malformed JSON, wrong types and unknown fields are 400s that name the field."""
+    raw = request.data
+    if not isinstance(raw, bytes) or not raw.strip():
+        raw = b"{}"
+    return decode(raw, kind)
+
+
+def decode(raw: bytes, kind: type[S]) -> S:
+    try:
+        raw.decode("utf-8")
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise invalid([_field_error(str(error))]) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(
+            400, "malformed_json", f"the body is not valid JSON: {error}", next_step="send a JSON object"
+        ) from error
+
+
+def _field_error(text: str) -> FieldError:
+    """msgspec's message, "Expected `array`, got `str` - at `$.command`", as field and sentence."""
+    message, _, path = text.partition(" - at `$")
+    field = path.rstrip("`").lstrip(".").partition("[")[0]
+    if "contains unknown field" in message:
+        field = message.split("`")[1]
+        return FieldError(field, "unknown_field", f"there is no field '{field}'; leave it out or check its spelling")
+    if "missing required field" in message:
+        field = message.split("`")[1]
+        return FieldError(field, "required", "is required")
+    if field in ("command", "args") and "got `str`" in message:
+        return FieldError(field, "wrong_type", 'must be an array like ["python", "train.py"], not a string')
+    return FieldError(field, "wrong_type", message[0].lower() + message[1:])
+
+
+def read_query(request: Request | HttpRequest, allowed: Iterable[str]) -> dict[str, str]:
+    """Query parameters; unknown ones are refused by name, so that a misspelt filter never means "everything"."""
+    given: Mapping[str, Any] = request.GET
+    known = set(allowed)
+    if unknown := sorted(set(given) - known):
+        message = f"there is no parameter '{unknown[0]}'; use {', '.join(sorted(known)) or 'none'}"
+        raise invalid([FieldError(unknown[0], "unknown_parameter", message)])
+    for name, value in given.items():
+        if "\x00" in str(value):
+            raise invalid([FieldError(name, "invalid_character", "must not contain a NUL character")])
+    return {name: str(value) for name, value in given.items() if value != ""}
+
+
+def whole_number(query: Mapping[str, str], name: str, default: int, lowest: int, highest: int) -> int:
+    """A whole number from the query, within its bounds (both included)."""
+    text = query.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = lowest - 1
+    if not lowest <= value <= highest or len(text) > 20:
+        raise invalid([FieldError(name, "out_of_range", f"must be a whole number from {lowest} to {highest}")])
+    return value
+
+
+def page_limit(query: Mapping[str, str]) -> int:
+    return whole_number(query, "limit", DEFAULT_LIMIT, 1, MOST_LIMIT)
+
+
+def encode_cursor(*parts: int | float | str) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(parts)).decode().rstrip("=")
+
+
+def decode_cursor(text: str, width: int) -> list[Any]:
+    """The parts of a cursor that this server gave out; anything else is a 400."""
+    try:
+        parts = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        if isinstance(parts, list) and len(parts) == width and all(_is_small(part) for part in parts):
+            return parts
+    except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
+        pass
+    raise invalid([FieldError("cursor", "invalid", "is not a cursor that this server gave; start without one")])
+
+
+def _is_small(part: Any) -> bool:
+    return isinstance(part, str) or (isinstance(part, int | float) and abs(part) < 2**63)

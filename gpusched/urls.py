@@ -1,0 +1,96 @@
+"""Every address of the server in one place."""
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from django.urls import include, path, re_path
+from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
+
+import jobs.api
+import nodes.agent_api
+import nodes.api
+import scheduling.api
+import tenants.api
+from frontend.errors import page_error
+from gpusched.lib.problems import Problem, not_found, response_for, wants_problem
+from scheduling.metrics import metrics
+
+_JOB = r"jobs/(?P<job_id>\d{1,18})"
+_TENANT = r"tenants/(?P<name>[^/]{1,63})"
+_NODE = r"nodes/(?P<name>[^/]{1,253})"
+
+# A slash at the end is tolerated everywhere: half of all HTTP clients add one.
+api = [
+    re_path(rf"^{pattern}/?$", view)
+    for pattern, view in (
+        ("jobs", jobs.api.Jobs.as_view()),
+        (_JOB, jobs.api.Job.as_view()),
+        (f"{_JOB}/cancel", jobs.api.Cancel.as_view()),
+        (f"{_JOB}/hold", jobs.api.Hold.as_view()),
+        (f"{_JOB}/release", jobs.api.Release.as_view()),
+        (f"{_JOB}/requeue", jobs.api.Requeue.as_view()),
+        (f"{_JOB}/explain", scheduling.api.Explain.as_view()),
+        (f"{_JOB}/events", jobs.api.Events.as_view()),
+        (f"{_JOB}/attempts", jobs.api.Attempts.as_view()),
+        (f"{_JOB}/logs", jobs.api.Log.as_view()),
+        ("tenants", tenants.api.Tenants.as_view()),
+        (_TENANT, tenants.api.OneTenant.as_view()),
+        (f"{_TENANT}/quota", tenants.api.TenantQuota.as_view()),
+        ("tokens", tenants.api.Tokens.as_view()),
+        (r"tokens/(?P<token_id>\d{1,18})", tenants.api.OneToken.as_view()),
+        ("me", tenants.api.Me.as_view()),
+        ("login", tenants.api.LogIn.as_view()),
+        ("nodes", nodes.api.Nodes.as_view()),
+        ("nodes/join-tokens", nodes.api.JoinTokens.as_view()),
+        (_NODE, nodes.api.OneNode.as_view()),
+        (f"{_NODE}/cordon", nodes.api.Cordon.as_view()),
+        (f"{_NODE}/uncordon", nodes.api.Uncordon.as_view()),
+        (f"{_NODE}/drain", nodes.api.Drain.as_view()),
+        ("gpus", nodes.api.Gpus.as_view()),
+        ("queue", scheduling.api.Queue.as_view()),
+        ("scheduling/shares", scheduling.api.Shares.as_view()),
+        ("scheduling/cycles", scheduling.api.Cycles.as_view()),
+        ("cluster/status", scheduling.api.ClusterStatus.as_view()),
+        ("health", scheduling.api.Health.as_view()),
+        ("ready", scheduling.api.Ready.as_view()),
+    )
+]
+
+urlpatterns = [
+    path("api/v1/", include(api)),
+    path("api/v1/openapi.json", SpectacularJSONAPIView.as_view(), name="openapi"),
+    path("api/v1/docs", SpectacularSwaggerView.as_view(url_name="openapi"), name="api-docs"),
+    path("api/v1/metrics", metrics),
+    path("health", scheduling.api.Health.as_view()),
+    path("ready", scheduling.api.Ready.as_view()),
+    path("metrics", metrics),
+    path("agent/join", nodes.agent_api.join),
+    path("agent/sync", nodes.agent_api.sync),
+    path("agent/logs", nodes.agent_api.append_log),
+    path("admin/", admin.site.urls),
+    path("", include("frontend.urls")),
+]
+
+
+def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if wants_problem(request):
+        return response_for(not_found(f"address {request.path[:200]}"))
+    return page_error(request, 404)
+
+
+def handler500(request: HttpRequest) -> HttpResponse:
+    if wants_problem(request):
+        detail = "the server failed on this request; nothing of it was kept"
+        return response_for(Problem(500, "internal_error", detail, next_step="report it with the request id"))
+    return page_error(request, 500)
+
+
+def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if wants_problem(request):
+        return response_for(Problem(400, "bad_request", "the request is malformed", next_step="see /api/v1/docs"))
+    return page_error(request, 400)
+
+
+def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if wants_problem(request):
+        return response_for(Problem(403, "not_permitted", "you may not do this", next_step="ask an admin"))
+    return page_error(request, 403)

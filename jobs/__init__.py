@@ -1,0 +1,1 @@
+"""What people want run: jobs, attempts, events and logs."""

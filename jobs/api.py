@@ -1,0 +1,233 @@
+"""REST for jobs: submit, list, read, act; history and logs."""
+
+from typing import Any
+
+from django.http import HttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.client.models import Acted, JobData, Page
+from gpusched.lib.api import (
+    decode_cursor,
+    encode_cursor,
+    page_limit,
+    read_body,
+    read_query,
+    whole_number,
+)
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import invalid, not_found
+from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol import reasons
+from gpusched.protocol.jobs import FieldError, JobRequest
+from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
+from jobs import logs, representation, services
+from tenants.permissions import identity
+
+_STATE_WORDS = {"waiting": sorted(WAITING), "live": sorted(LIVE), "final": sorted(FINAL)}
+_FILTERS = {
+    "tenant": "name of a tenant",
+    "state": "states separated by commas; also waiting, live, final",
+    "user": "name of the submitter",
+    "name": "part of the job's name",
+    "limit": "1 to 1000, default 100",
+    "cursor": "next_cursor of the page before",
+}
+
+
+class Jobs(APIView):
+    @documented(
+        "Submit a job",
+        tag="jobs",
+        body=JobRequest,
+        answer=Acted,
+        status=201,
+        refusals=(400, 401, 403, 404, 409, 422, 429),
+    )
+    def post(self, request: Request) -> HttpResponse:
+        """Answered when durable. Send an `Idempotency-Key`, then repeating the request is safe for 24 hours."""
+        key = request.headers.get("Idempotency-Key", "")
+        if len(key) > 255 or "\x00" in key:
+            raise invalid([FieldError("Idempotency-Key", "too_long", "at most 255 characters")])
+        wanted = read_body(request, JobRequest)
+        done = services.submit(wanted, identity(request), key, request.data)
+        response = HttpResponse(done.answer, status=201, content_type="application/json")
+        if done.is_replay:
+            response["Idempotent-Replay"] = "true"
+        return response
+
+    @documented("List jobs, newest first", tag="jobs", answer=Page[JobData], parameters=_FILTERS)
+    def get(self, request: Request) -> Response:
+        given = read_query(request, _FILTERS)
+        limit = page_limit(given)
+        where, params = _condition(given, identity(request).visible_tenants())
+        items = representation.select(where, [*params, limit], "ORDER BY j.id DESC LIMIT %s")
+        more = encode_cursor(items[-1]["id"]) if len(items) == limit else None
+        return Response({"items": items, "next_cursor": more})
+
+
+def _condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, list[Any]]:
+    parts, params = ["true"], list[Any]()
+    if visible is not None:
+        parts.append("j.tenant_id = ANY(%s)")
+        params.append(visible)
+    for name, sql in (("tenant", "t.name = %s"), ("user", "u.username = %s")):
+        if name in given:
+            parts.append(sql)
+            params.append(given[name])
+    if "name" in given:
+        parts.append("strpos(lower(j.name), lower(%s)) > 0")
+        params.append(given["name"])
+    if "state" in given:
+        parts.append("j.state = ANY(%s)")
+        params.append(_states(given["state"]))
+    if "cursor" in given:
+        [last] = decode_cursor(given["cursor"], 1)
+        parts.append("j.id < %s")
+        params.append(last if isinstance(last, int) else 0)
+    return " AND ".join(parts), params
+
+
+def _states(text: str) -> list[str]:
+    wanted: list[str] = []
+    for word in text.split(","):
+        if word not in list(JobState) and word not in _STATE_WORDS:
+            accepted = ", ".join([*JobState, *_STATE_WORDS])
+            raise invalid([FieldError("state", "unknown_value", f"there is no state '{word[:50]}'; use {accepted}")])
+        wanted += _STATE_WORDS.get(word, [word])
+    return wanted
+
+
+def _visible(request: Request, job_id: int) -> dict[str, Any]:
+    """The job's key columns; 404 for what does not exist and for what the caller may not see alike."""
+    rows = query("SELECT id, tenant_id, state, attempt FROM jobs_job WHERE id = %s", [job_id])
+    if not rows or not identity(request).sees(rows[0]["tenant_id"]):
+        raise not_found(f"job {job_id}")
+    return rows[0]
+
+
+class Job(APIView):
+    @documented("Read a job", tag="jobs", answer=JobData)
+    def get(self, request: Request, job_id: int) -> Response:
+        _visible(request, job_id)
+        return Response(representation.select("j.id = %s", [job_id])[0])
+
+    @documented("Cancel a job", tag="jobs", answer=Acted)
+    def delete(self, request: Request, job_id: int) -> Response:
+        """The same as POST …/cancel."""
+        return _acted(job_id, services.cancel(job_id, identity(request)))
+
+
+def _acted(job_id: int, message: str) -> Response:
+    job = representation.select("j.id = %s", [job_id])[0]
+    return Response({"job_id": job_id, "status": job["state"], "message": message, "job": job})
+
+
+def _action(verb: str, summary: str, act: Any) -> type[APIView]:
+    class Action(APIView):
+        @documented(summary, tag="jobs", answer=Acted, operation_id=f"jobs_{verb}", refusals=(401, 403, 404, 409))
+        def post(self, request: Request, job_id: int) -> Response:
+            return _acted(job_id, act(job_id, identity(request)))
+
+    Action.__name__ = verb.capitalize()
+    return Action
+
+
+Cancel = _action("cancel", "Cancel a job; its processes are stopped first", services.cancel)
+Hold = _action("hold", "Keep a waiting job from starting", services.hold)
+Release = _action("release", "Let a held job wait for its turn again", services.release)
+Requeue = _action("requeue", "Stop a live job and put it back into the queue", services.requeue)
+
+
+class Events(APIView):
+    @documented("What happened to a job, in order", tag="jobs")
+    def get(self, request: Request, job_id: int) -> Response:
+        _visible(request, job_id)
+        rows = query(
+            "SELECT at, kind, attempt, actor, data FROM jobs_jobevent WHERE job_id = %s ORDER BY id LIMIT 10000",
+            [job_id],
+        )
+        return Response({"items": [{**row, "at": rfc3339(row["at"])} for row in rows]})
+
+
+class Attempts(APIView):
+    @documented("The executions of a job, with how each rank ended", tag="jobs")
+    def get(self, request: Request, job_id: int) -> Response:
+        _visible(request, job_id)
+        rows = query("SELECT * FROM jobs_attempt WHERE job_id = %s ORDER BY number", [job_id])
+        return Response({"items": [attempt(row) for row in rows]})
+
+
+def attempt(row: dict[str, Any]) -> dict[str, Any]:
+    """One execution as the API and the page show it."""
+    state = "ended" if row["ended_at"] else "running" if row["started_at"] else "scheduled"
+    return {
+        "number": row["number"],
+        "state": state,
+        "reason": row["reason"] or None,
+        "sentence": reasons.sentence(row["reason"], row["evidence"]) if row["reason"] else None,
+        "exit_code": row["exit_code"],
+        "signal": row["signal"],
+        "scheduled_at": rfc3339(row["scheduled_at"]),
+        "started_at": rfc3339(row["started_at"]),
+        "ended_at": rfc3339(row["ended_at"]),
+        "ranks": [_rank(rank, row["outcomes"].get(str(rank["rank"])), state) for rank in row["placement"]],
+    }
+
+
+def _rank(rank: dict[str, Any], outcome: dict[str, Any] | None, state: str) -> dict[str, Any]:
+    ended = outcome or {}
+    return {
+        **rank,
+        "state": "ended" if outcome else state,
+        "reason": ended.get("reason"),
+        "exit_code": ended.get("exit_code"),
+        "signal": ended.get("signal"),
+    }
+
+
+class Log(APIView):
+    @documented(
+        "The output of one rank",
+        tag="jobs",
+        answer={"type": "string"},
+        parameters={
+            "attempt": "default: the latest",
+            "rank": "default 0",
+            "offset": "first byte wanted, default 0; negative: from the end",
+            "limit": "most bytes wanted, at most 1048576",
+        },
+    )
+    def get(self, request: Request, job_id: int) -> HttpResponse:
+        """Raw bytes. `X-Log-Next-Offset` is where to go on, `X-Log-Complete` says that nothing more will come."""
+        job = _visible(request, job_id)
+        given = read_query(request, ("attempt", "rank", "offset", "limit"))
+        number = whole_number(given, "attempt", job["attempt"], 0, 2**31 - 1)
+        rank = whole_number(given, "rank", 0, 0, 2**31 - 1)
+        offset = whole_number(given, "offset", 0, -(2**62), 2**62)
+        limit = whole_number(given, "limit", logs.MOST_READ, 1, logs.MOST_READ)
+        # First whether it is over, then the bytes: the other way round, bytes that came in between would be missed.
+        is_over = _is_over(job, number, rank)
+        piece = logs.read(job_id, number, rank, offset, limit)
+        response = HttpResponse(piece.data, content_type="text/plain; charset=utf-8")
+        response["X-Log-Attempt"] = str(number)
+        response["X-Log-Offset"] = str(piece.offset)
+        response["X-Log-Next-Offset"] = str(piece.next_offset)
+        response["X-Log-Size"] = str(piece.size)
+        complete = piece.next_offset == piece.size and is_over is not None and piece.size >= is_over
+        response["X-Log-Complete"] = "true" if complete else "false"
+        return response
+
+
+def _is_over(job: dict[str, Any], number: int, rank: int) -> int | None:
+    """The final size of the log if it is known; None while more may come."""
+    rows = query("SELECT ended_at, outcomes FROM jobs_attempt WHERE job_id = %s AND number = %s", [job["id"], number])
+    if not rows:
+        return 0 if job["state"] in FINAL else None
+    how = rows[0]["outcomes"].get(str(rank))
+    if how is not None:
+        # What a lost node had written and not sent is lost with it: then what is here is all there is.
+        return 0 if how["reason"] == reasons.EndReason.NODE_LOST else (how.get("log_bytes") or 0)
+    return 0 if rows[0]["ended_at"] else None

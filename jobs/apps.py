@@ -1,0 +1,7 @@
+"""Tells Django of this app."""
+
+from django.apps import AppConfig
+
+
+class JobsConfig(AppConfig):
+    name = "jobs"

@@ -1,0 +1,150 @@
+"""Job, Attempt, JobEvent and IdempotencyKey. PostgreSQL's constraints say which combinations can exist at all."""
+
+import pgtrigger
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+
+from gpusched.protocol.states import FINAL, LIVE, JobState, Sharing, WorkloadClass
+from tenants.models import Tenant
+
+
+class Job(models.Model):
+    """The request, as typed, and where it stands. Only jobs/transitions.py writes the state."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="jobs")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs")
+    name = models.CharField(max_length=200)
+    priority = models.IntegerField(default=500)
+    gpu_count = models.PositiveIntegerField(default=0)
+    gpu_memory_mb = models.PositiveIntegerField(null=True)
+    gpu_models = ArrayField(models.CharField(max_length=200), default=list)
+    gpu_sharing = models.CharField(max_length=10, default=Sharing.EXCLUSIVE)
+    cpu_milli = models.PositiveIntegerField(default=1000)
+    memory_mb = models.PositiveBigIntegerField(default=0)
+    gang_scheduling = models.BooleanField(default=False)
+    ranks = models.PositiveIntegerField(null=True)
+    workload_class = models.CharField(max_length=10, default=WorkloadClass.BATCH)
+    max_runtime_seconds = models.PositiveIntegerField(null=True)
+    preemptible = models.BooleanField(default=True)
+    requeue = models.BooleanField(default=True)
+    max_retries = models.PositiveIntegerField(default=0)
+    grace_seconds = models.PositiveIntegerField(default=30)
+    not_before = models.DateTimeField(null=True)
+    labels = models.JSONField(default=dict)
+    node_selector = models.JSONField(default=dict)
+    # What only the agent needs: command, args, script, workdir, environment.
+    payload = models.JSONField(default=dict)
+
+    state = models.CharField(max_length=10, default=JobState.PENDING)
+    attempt = models.PositiveIntegerField(default=0)
+    retries_used = models.PositiveIntegerField(default=0)
+    reason = models.CharField(max_length=30, blank=True, default="")
+    evidence = models.JSONField(default=dict)
+    reason_since = models.DateTimeField(null=True)
+    submitted_at = models.DateTimeField()
+    eligible_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    exit_code = models.IntegerField(null=True)
+    signal = models.IntegerField(null=True)
+    # While stopping: what it becomes when the last process is gone.
+    stop_reason = models.CharField(max_length=30, blank=True, default="")
+    stop_evidence = models.JSONField(default=dict)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=list(JobState)), name="job_state_known"),
+            models.CheckConstraint(
+                condition=(Q(state__in=sorted(FINAL)) & Q(ended_at__isnull=False))
+                | (~Q(state__in=sorted(FINAL)) & Q(ended_at__isnull=True)),
+                name="job_ended_if_final",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state__in=sorted(LIVE)) | Q(attempt__gte=1), name="job_live_has_attempt"
+            ),
+            models.CheckConstraint(
+                condition=(Q(state=JobState.STOPPING) & ~Q(stop_reason=""))
+                | (~Q(state=JobState.STOPPING) & Q(stop_reason="")),
+                name="job_stop_reason_if_stopping",
+            ),
+            models.CheckConstraint(condition=Q(gpu_sharing__in=list(Sharing)), name="job_sharing_known"),
+            models.CheckConstraint(condition=Q(workload_class__in=list(WorkloadClass)), name="job_class_known"),
+        ]
+        indexes = [
+            models.Index(fields=["state", "id"], name="job_unfinished", condition=~Q(state__in=sorted(FINAL))),
+            models.Index(fields=["tenant", "-id"], name="job_by_tenant"),
+            models.Index(fields=["user", "-id"], name="job_by_user"),
+            models.Index(fields=["state", "-id"], name="job_by_state"),
+        ]
+
+    def __str__(self) -> str:
+        return f"job {self.pk} {self.name}"
+
+
+class Attempt(models.Model):
+    """The nth execution of a job. Its number fences: what an older attempt reports changes nothing."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
+    number = models.PositiveIntegerField()
+    ranks = models.PositiveIntegerField(default=1)
+    scheduled_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    reason = models.CharField(max_length=30, blank=True, default="")
+    evidence = models.JSONField(default=dict)
+    exit_code = models.IntegerField(null=True)
+    signal = models.IntegerField(null=True)
+    # History that outlives nodes: [{"rank", "node", "devices": [{"index", "uuid", "model", "memory_mb"}]}] as placed,
+    # and by rank how each ended.
+    placement = models.JSONField(default=list)
+    outcomes = models.JSONField(default=dict)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "number"], name="attempt_number_once"),
+            models.UniqueConstraint(fields=["job"], name="attempt_one_live", condition=Q(ended_at__isnull=True)),
+            models.CheckConstraint(
+                condition=(Q(ended_at__isnull=True) & Q(reason="")) | (Q(ended_at__isnull=False) & ~Q(reason="")),
+                name="attempt_reason_if_ended",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of job {self.job_id}"
+
+
+class JobEvent(models.Model):
+    """What happened to a job, in order. Never changed, never removed while the job exists."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=20)
+    attempt = models.PositiveIntegerField(default=0)
+    actor = models.CharField(max_length=150, blank=True, default="")
+    data = models.JSONField(default=dict)
+
+    class Meta:
+        ordering = ["id"]
+        triggers = [pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of job {self.job_id}"
+
+
+class IdempotencyKey(models.Model):
+    """The answer given to a POST with this key, kept for a day, written in the transaction of the change itself."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+    key = models.CharField(max_length=255)
+    request_hash = models.CharField(max_length=64)
+    answer = models.TextField(default="")
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_once")]
+        indexes = [models.Index(fields=["created_at"])]
+
+    def __str__(self) -> str:
+        return self.key

@@ -1,0 +1,249 @@
+"""What can be done to jobs: submit, cancel, hold, release, requeue; each one transaction, answered when durable."""
+
+import hashlib
+import math
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+
+from gpusched.lib import events, wake
+from gpusched.lib.problems import Problem, invalid, not_found
+from gpusched.lib.sql import execute, query
+from gpusched.protocol.jobs import FieldError, JobRequest, problems
+from gpusched.protocol.reasons import EndReason, Pending
+from gpusched.protocol.states import LIVE, WAITING, JobState, Role
+from jobs import admission, representation, transitions
+from tenants.permissions import Identity
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The answer to a submit, as JSON bytes; `is_replay` when the same key had been used before."""
+
+    answer: bytes
+    is_replay: bool
+
+
+def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"") -> Submitted:
+    """Makes a pending job. With an idempotency key, N submits make one job and get one answer; the same key with
+    another body is a 409. 400 for a bad request, 422 for one that can never run, 429 when the queue is full."""
+    if found := problems(request):
+        raise invalid(found)
+    tenant_id, tenant = _tenant(request, identity)
+    row = _row(request, tenant_id, identity)
+    with transaction.atomic():
+        if key:
+            earlier = _claim(identity.user_id, key, hashlib.sha256(raw).hexdigest())
+            if earlier is not None:
+                return Submitted(earlier, True)
+        admission.require_possible(request, tenant_id)
+        _require_room()
+        [(job_id, submitted_at)] = transitions.insert([row], identity.username)
+        job = representation.fresh(row, job_id, submitted_at, tenant, identity.username)
+        message = f"job {job_id} is in the queue of tenant {tenant}"
+        answer = msgspec.json.encode({"job_id": job_id, "status": "submitted", "message": message, "job": job})
+        if key:
+            execute(
+                "UPDATE jobs_idempotencykey SET answer = %s WHERE user_id = %s AND key = %s",
+                [answer.decode(), identity.user_id, key],
+            )
+        events.changed("jobs", [job_id])
+        wake.request_cycle()
+    return Submitted(answer, False)
+
+
+def _tenant(request: JobRequest, identity: Identity) -> tuple[int, str]:
+    if request.tenant is None:
+        if len(identity.roles) == 1:
+            [tenant_id] = identity.roles
+            identity.require(Role.MEMBER, tenant_id, "tenant")
+            return tenant_id, identity.tenant_names[tenant_id]
+        mine = ", ".join(sorted(identity.tenant_names.values())) or "none"
+        raise invalid([FieldError("tenant", "required", f"say for which tenant; yours: {mine}")])
+    for tenant_id, name in identity.tenant_names.items():
+        if name == request.tenant:
+            identity.require(Role.MEMBER, tenant_id, f"tenant '{name}'")
+            return tenant_id, name
+    rows = query("SELECT id FROM tenants_tenant WHERE name = %s", [request.tenant]) if identity.is_admin else []
+    if not rows:
+        raise not_found(f"tenant '{request.tenant}'")
+    return rows[0]["id"], request.tenant
+
+
+def _row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, Any]:
+    not_before = _time("not_before", request.not_before)
+    minutes = request.max_runtime_minutes
+    return {
+        "tenant_id": tenant_id,
+        "user_id": identity.user_id,
+        "name": request.name or _default_name(request),
+        "priority": request.priority,
+        "gpu_count": request.gpu_count,
+        "gpu_memory_mb": request.gpu_memory_mb,
+        "gpu_models": request.gpu_models,
+        "gpu_sharing": request.gpu_sharing,
+        "cpu_milli": math.ceil(request.cpu_cores * 1000),
+        "memory_mb": request.memory_mb,
+        "gang_scheduling": request.gang_scheduling,
+        "ranks": request.ranks,
+        "workload_class": request.workload_class,
+        "max_runtime_seconds": None if minutes is None else max(1, round(minutes * 60)),
+        "preemptible": request.preemptible,
+        "requeue": request.requeue,
+        "max_retries": request.max_retries,
+        "grace_seconds": request.grace_seconds,
+        "not_before": not_before,
+        "eligible_at": not_before,
+        "labels": request.labels,
+        "node_selector": request.node_selector,
+        "payload": {
+            "command": request.command,
+            "args": request.args,
+            "script": request.script,
+            "workdir": request.workdir,
+            "environment": request.environment,
+        },
+    }
+
+
+def _default_name(request: JobRequest) -> str:
+    return request.command[0].rsplit("/", 1)[-1][:200] if request.command else "script"
+
+
+def _time(field: str, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        message = "must be a time like 2030-01-31T08:00:00Z"
+        raise invalid([FieldError(field, "wrong_type", message)]) from error
+
+
+def _claim(user_id: int, key: str, request_hash: str) -> bytes | None:
+    """Takes the key for this transaction, or gives the answer that it was used for. A concurrent first use is waited
+    for by the unique index itself."""
+    fresh = query(
+        "INSERT INTO jobs_idempotencykey (user_id, key, request_hash, answer, created_at)"
+        " VALUES (%s, %s, %s, '', now()) ON CONFLICT (user_id, key) DO NOTHING RETURNING id",
+        [user_id, key, request_hash],
+    )
+    if fresh:
+        return None
+    [row] = query(
+        "SELECT request_hash, answer FROM jobs_idempotencykey WHERE user_id = %s AND key = %s", [user_id, key]
+    )
+    if row["request_hash"] != request_hash:
+        raise Problem(
+            409,
+            "idempotency_key_reused",
+            "this Idempotency-Key was used for another request",
+            next_step="use a new key for a new request",
+            errors=[FieldError("Idempotency-Key", "reused", "was used with another body")],
+        )
+    return str(row["answer"]).encode()
+
+
+def _require_room() -> None:
+    """The queue's size is counted up to its limit only, so that a full queue costs no more than that."""
+    most = settings.ENV.max_queue_size
+    [row] = query(
+        "SELECT count(*) AS n FROM (SELECT 1 FROM jobs_job WHERE state IN ('pending', 'held') LIMIT %s) q", [most]
+    )
+    if row["n"] >= most:
+        raise Problem(429, "queue_full", f"the queue holds {most} waiting jobs", next_step="try again later")
+
+
+# --- actions on one job -----------------------------------------------------------------------------------------------
+
+
+def cancel(job_id: int, identity: Identity) -> str:
+    """Ends a job: at once if it waits, else its processes are stopped first. Harmless when repeated."""
+
+    def act(job: dict[str, Any]) -> str:
+        by = {"by": identity.username}
+        if job["state"] in WAITING:
+            transitions.cancel_waiting([job_id], by, identity.username)
+            return f"job {job_id} is cancelled"
+        if job["state"] == JobState.STOPPING:
+            transitions.override_stop(job_id, EndReason.CANCELLED, by, identity.username)
+        elif job["state"] in LIVE:
+            transitions.stop([job_id], EndReason.CANCELLED, by, identity.username)
+        else:
+            return f"job {job_id} had already ended: {job['state']}"
+        return f"job {job_id} is being stopped"
+
+    return _act(job_id, identity, act)
+
+
+def hold(job_id: int, identity: Identity) -> str:
+    """Keeps a waiting job from starting until it is released; a hold by an admin can only be released by one."""
+
+    def act(job: dict[str, Any]) -> str:
+        if job["state"] == JobState.PENDING:
+            owner = identity.user_id == job["user_id"] or job["tenant_id"] in identity.roles
+            transitions.hold([job_id], Pending.HELD_BY_USER if owner else Pending.HELD_BY_ADMIN, identity.username)
+        elif job["state"] != JobState.HELD:
+            raise _wrong_state(job, "only a waiting job can be held")
+        return f"job {job_id} is held"
+
+    return _act(job_id, identity, act)
+
+
+def release(job_id: int, identity: Identity) -> str:
+    """Lets a held job wait for its turn again, from its original queue time."""
+
+    def act(job: dict[str, Any]) -> str:
+        if job["state"] == JobState.HELD:
+            holds = [Pending.HELD_BY_USER, *([Pending.HELD_BY_ADMIN] if identity.is_admin else [])]
+            if not transitions.release([job_id], holds, identity.username):
+                raise Problem(403, "not_permitted", "an admin holds this job", next_step="ask an admin to release it")
+        elif job["state"] != JobState.PENDING:
+            raise _wrong_state(job, "only a held job can be released")
+        return f"job {job_id} waits for its turn"
+
+    return _act(job_id, identity, act)
+
+
+def requeue(job_id: int, identity: Identity) -> str:
+    """Stops a live job and puts it back to where it stood in the queue."""
+
+    def act(job: dict[str, Any]) -> str:
+        if job["state"] in (JobState.SCHEDULED, JobState.RUNNING):
+            by = {"by": identity.username}
+            transitions.stop([job_id], EndReason.REQUEUED, by, identity.username)
+        elif job["state"] not in (JobState.PENDING, JobState.STOPPING):
+            raise _wrong_state(job, "only a live job can be requeued")
+        return f"job {job_id} goes back to the queue"
+
+    return _act(job_id, identity, act)
+
+
+def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str]) -> str:
+    """Locks the job, checks that the caller may touch it (their own; any in the tenant as its owner), and acts."""
+    with transaction.atomic():
+        rows = query("SELECT id, tenant_id, user_id, state FROM jobs_job WHERE id = %s FOR UPDATE", [job_id])
+        if not rows or not identity.sees(rows[0]["tenant_id"]):
+            raise not_found(f"job {job_id}")
+        own = rows[0]["user_id"] == identity.user_id
+        identity.require(Role.MEMBER if own else Role.OWNER, rows[0]["tenant_id"], f"job {job_id}")
+        message = act(rows[0])
+        events.changed("jobs", [job_id])
+        wake.request_cycle()
+    return message
+
+
+def _wrong_state(job: dict[str, Any], rule: str) -> Problem:
+    return Problem(409, "wrong_state", f"{rule}; job {job['id']} is {job['state']}", next_step="see its state")
+
+
+def new_key() -> str:
+    """An idempotency key for a page's form, made when the form is shown."""
+    return uuid.uuid4().hex

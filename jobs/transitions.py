@@ -1,0 +1,293 @@
+"""The only writer of a job's state. Every write is conditional on the state and attempt that it was decided on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.utils import timezone
+
+from gpusched.lib import events
+from gpusched.lib.histograms import observe
+from gpusched.lib.sql import columns, execute, query
+from gpusched.protocol.reasons import EndReason, Pending
+from gpusched.protocol.states import FINAL, JobState
+from jobs.aftermath import Next, Outcome, what_follows
+
+
+def as_json(value: Any) -> str:
+    """JSON text for a jsonb parameter."""
+    return msgspec.json.encode(value).decode()
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A decision to be written: job `job_id`, seen pending at attempt `seen_attempt`, starts its next attempt."""
+
+    job_id: int
+    seen_attempt: int
+    ranks: int
+    placement: list[dict[str, Any]]
+
+
+# --- submit -----------------------------------------------------------------------------------------------------------
+
+_COLUMNS = {
+    "tenant_id": "bigint", "user_id": "bigint", "name": "text", "priority": "int", "gpu_count": "int",
+    "gpu_memory_mb": "int", "gpu_models": "text[]", "gpu_sharing": "text", "cpu_milli": "int", "memory_mb": "bigint",
+    "gang_scheduling": "bool", "ranks": "int", "workload_class": "text", "max_runtime_seconds": "int",
+    "preemptible": "bool", "requeue": "bool", "max_retries": "int", "grace_seconds": "int",
+    "not_before": "timestamptz", "labels": "jsonb", "node_selector": "jsonb", "payload": "jsonb",
+    "eligible_at": "timestamptz",
+}  # fmt: skip
+_INSERT = """
+    WITH new AS (
+        INSERT INTO jobs_job ({names}, state, attempt, retries_used, reason, evidence, reason_since, submitted_at,
+                              stop_reason, stop_evidence)
+        SELECT {names}, 'pending', 0, 0, '{behind}', '{{}}', clock_timestamp(), clock_timestamp(), '', '{{}}'
+          FROM jsonb_to_recordset(%s::jsonb) AS row ({types})
+        RETURNING id, submitted_at),
+    event AS (
+        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
+        SELECT id, submitted_at, 'submitted', 0, %s, '{{}}' FROM new)
+    SELECT id, submitted_at FROM new ORDER BY id
+""".format(
+    names=", ".join(_COLUMNS),
+    types=", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items()),
+    behind=Pending.SCHEDULER_BEHIND,
+)
+
+
+def insert(rows: Sequence[dict[str, Any]], actor: str) -> list[tuple[int, datetime]]:
+    """Writes new pending jobs (dictionaries by the columns above) with their first event, in one statement; gives
+    their ids and queue times in the order of `rows`."""
+    return [(row["id"], row["submitted_at"]) for row in query(_INSERT, [as_json(rows), actor])]
+
+
+# --- place and start --------------------------------------------------------------------------------------------------
+
+_PLACE = """
+    WITH decided AS (
+        SELECT * FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::jsonb[]) AS d (job_id, seen, ranks, placement)),
+    locked AS (
+        SELECT j.id FROM jobs_job j JOIN decided d ON d.job_id = j.id
+         WHERE j.state = 'pending' AND j.attempt = d.seen ORDER BY j.id FOR UPDATE OF j),
+    moved AS (
+        UPDATE jobs_job j SET state = 'scheduled', attempt = d.seen + 1, reason = 'starting', evidence = '{}',
+               reason_since = now()
+          FROM decided d, locked l WHERE j.id = l.id AND d.job_id = j.id
+        RETURNING j.id, j.attempt, d.ranks, d.placement),
+    event AS (
+        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
+        SELECT id, clock_timestamp(), 'scheduled', attempt, '', jsonb_build_object('placement', placement) FROM moved)
+    INSERT INTO jobs_attempt (job_id, number, ranks, scheduled_at, reason, evidence, placement, outcomes)
+    SELECT id, attempt, ranks, clock_timestamp(), '', '{}', placement, '{}' FROM moved
+    RETURNING id AS attempt_id, job_id, number
+"""
+
+
+def place(decided: Sequence[Placed]) -> dict[int, tuple[int, int]]:
+    """pending → scheduled with a new attempt; gives {job_id: (attempt_id, number)} of those that were still as seen."""
+    rows = [(p.job_id, p.seen_attempt, p.ranks, as_json(p.placement)) for p in decided]
+    return {row["job_id"]: (row["attempt_id"], row["number"]) for row in query(_PLACE, columns(rows, 4))}
+
+
+_START = """
+    WITH told AS (SELECT * FROM unnest(%s::bigint[], %s::int[], %s::timestamptz[]) AS t (job_id, attempt, at)),
+    attempt AS (
+        UPDATE jobs_attempt a SET started_at = least(a.started_at, greatest(t.at, a.scheduled_at)) FROM told t
+         WHERE a.job_id = t.job_id AND a.number = t.attempt AND a.ended_at IS NULL RETURNING a.job_id, a.started_at),
+    moved AS (
+        UPDATE jobs_job j SET state = 'running', started_at = a.started_at, reason = '', evidence = '{}',
+               reason_since = NULL
+          FROM told t JOIN attempt a ON a.job_id = t.job_id
+         WHERE j.id = t.job_id AND j.state = 'scheduled' AND j.attempt = t.attempt
+        RETURNING j.id, j.attempt, t.at, extract(epoch FROM a.started_at - j.submitted_at)::float8 AS waited),
+    event AS (
+        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
+        SELECT id, at, 'started', attempt, '', '{}' FROM moved)
+    SELECT id, attempt, waited FROM moved
+"""
+
+
+def started(told: Sequence[tuple[int, int, datetime]]) -> list[int]:
+    """(job, attempt, when) of first ranks that run: scheduled → running. Later ranks, old attempts: no change."""
+    first: dict[tuple[int, int], datetime] = {}
+    for job_id, attempt, at in told:
+        first[job_id, attempt] = min(at, first.get((job_id, attempt), at))
+    rows = [(job_id, attempt, at) for (job_id, attempt), at in sorted(first.items())]
+    moved = query(_START, columns(rows, 3))
+    observe("gpu_scheduler_submit_to_start_seconds", {"": [max(0.0, r["waited"]) for r in moved if r["attempt"] == 1]})
+    return [row["id"] for row in moved]
+
+
+# --- stop, hold, release ----------------------------------------------------------------------------------------------
+
+
+def stop(job_ids: Sequence[int], reason: EndReason, evidence: dict[str, Any], actor: str) -> list[int]:
+    """scheduled or running → stopping; the agents do the rest. Gives the ids that changed."""
+    rows = query(
+        """WITH moved AS (
+               UPDATE jobs_job SET state = 'stopping', stop_reason = %s, stop_evidence = %s::jsonb
+                WHERE id = ANY(%s) AND state IN ('scheduled', 'running') RETURNING id, attempt)
+           INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
+           SELECT id, clock_timestamp(), 'stopping', attempt, %s, %s::jsonb FROM moved RETURNING job_id""",
+        [reason, as_json(evidence), list(job_ids), actor, as_json({"reason": reason, **evidence})],
+    )
+    stopping = [row["job_id"] for row in rows]
+    if stopping:
+        events.changed("stops", stopping)
+    return stopping
+
+
+def override_stop(job_id: int, reason: EndReason, evidence: dict[str, Any], actor: str) -> bool:
+    """stopping for one reason → stopping for a stronger one: a cancel wins over a requeue or a failed rank."""
+    changed = execute(
+        "UPDATE jobs_job SET stop_reason = %s, stop_evidence = %s::jsonb"
+        " WHERE id = %s AND state = 'stopping' AND stop_reason <> %s",
+        [reason, as_json(evidence), job_id, reason],
+    )
+    if changed:
+        _event([job_id], "stopping", actor, {"reason": reason, **evidence})
+    return bool(changed)
+
+
+def cancel_waiting(job_ids: Sequence[int], evidence: dict[str, Any], actor: str) -> list[int]:
+    """pending or held → cancelled."""
+    return _move_waiting(job_ids, ("pending", "held"), "cancelled", EndReason.CANCELLED, evidence, actor, "cancelled")
+
+
+def hold(job_ids: Sequence[int], reason: Pending, actor: str) -> list[int]:
+    """pending → held."""
+    return _move_waiting(job_ids, ("pending",), "held", reason, {}, actor, "held")
+
+
+def release(job_ids: Sequence[int], reasons: Sequence[Pending], actor: str) -> list[int]:
+    """held (for one of `reasons`) → pending; the queue time stays."""
+    ids = query(
+        "SELECT id FROM jobs_job WHERE id = ANY(%s) AND state = 'held' AND reason = ANY(%s) FOR UPDATE",
+        [list(job_ids), list(reasons)],
+    )
+    found = [row["id"] for row in ids]
+    return _move_waiting(found, ("held",), "pending", Pending.SCHEDULER_BEHIND, {}, actor, "released")
+
+
+def _move_waiting(
+    ids: Sequence[int], old: Sequence[str], new: str, reason: str, evidence: dict[str, Any], actor: str, kind: str
+) -> list[int]:
+    rows = query(
+        """WITH moved AS (
+               UPDATE jobs_job SET state = %s, reason = %s, evidence = %s::jsonb, reason_since = now(),
+                      ended_at = CASE WHEN %s THEN clock_timestamp() END
+                WHERE id = ANY(%s) AND state = ANY(%s) RETURNING id, attempt)
+           INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
+           SELECT id, clock_timestamp(), %s, attempt, %s, %s::jsonb FROM moved RETURNING job_id""",
+        [
+            new,
+            reason,
+            as_json(evidence),
+            new in FINAL,
+            list(ids),
+            list(old),
+            kind,
+            actor,
+            as_json({"reason": reason, **evidence}),
+        ],
+    )
+    return [row["job_id"] for row in rows]
+
+
+# --- end --------------------------------------------------------------------------------------------------------------
+
+
+_FINISH = """
+    WITH ends AS (
+        SELECT * FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::jsonb[], %s::int[],
+                             %s::timestamptz[], %s::timestamptz[], %s::int[], %s::int[])
+            AS e (job_id, attempt, state, reason, evidence, retries_used, eligible_at, ended_at, exit_code, signal))
+    UPDATE jobs_job j
+       SET state = e.state, reason = e.reason, evidence = e.evidence, reason_since = now(), stop_reason = '',
+           stop_evidence = '{}', retries_used = e.retries_used, eligible_at = e.eligible_at,
+           ended_at = CASE WHEN e.state = 'pending' THEN NULL ELSE greatest(e.ended_at, j.started_at) END,
+           started_at = CASE WHEN e.state = 'pending' THEN NULL ELSE j.started_at END,
+           exit_code = CASE WHEN e.state = 'pending' THEN NULL ELSE e.exit_code END,
+           signal = CASE WHEN e.state = 'pending' THEN NULL ELSE e.signal END
+      FROM ends e WHERE j.id = e.job_id AND j.attempt = e.attempt AND j.state IN ('scheduled', 'running', 'stopping')
+    RETURNING j.id, j.attempt, j.state
+"""
+_END_ATTEMPT = """
+    UPDATE jobs_attempt a
+       SET ended_at = greatest(e.ended_at, coalesce(a.started_at, a.scheduled_at)), reason = e.reason,
+           evidence = e.evidence, exit_code = e.exit_code, signal = e.signal
+      FROM unnest(%s::bigint[], %s::int[], %s::timestamptz[], %s::text[], %s::jsonb[], %s::int[], %s::int[])
+           AS e (job_id, number, ended_at, reason, evidence, exit_code, signal)
+     WHERE a.job_id = e.job_id AND a.number = e.number AND a.ended_at IS NULL
+"""
+
+
+def finish(outcomes: Sequence[Outcome]) -> dict[int, str]:
+    """Ends attempts and moves their jobs to the state that follows; gives {job_id: new state} of those that moved.
+
+    An outcome of an attempt that is not the job's current one changes nothing."""
+    jobs = {
+        row["id"]: row
+        for row in query(
+            "SELECT id, attempt, state, stop_reason, stop_evidence, retries_used, max_retries, requeue"
+            "  FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE",
+            [[o.job_id for o in outcomes]],
+        )
+    }
+    current = [o for o in outcomes if o.job_id in jobs and jobs[o.job_id]["attempt"] == o.attempt]
+    nexts = [(o, what_follows(jobs[o.job_id], o)) for o in current]
+    ends = [
+        (o.job_id, o.attempt, n.state, n.reason, as_json(n.evidence), n.retries_used, n.eligible_at, o.ended_at,
+         o.exit_code, o.signal)
+        for o, n in nexts
+    ]  # fmt: skip
+    attempts = [
+        (o.job_id, o.attempt, o.ended_at, o.reason, as_json(o.evidence), o.exit_code, o.signal) for o in current
+    ]
+    execute(_END_ATTEMPT, columns(attempts, 7))
+    moved = {row["id"]: row["state"] for row in query(_FINISH, columns(ends, 10))}
+    _end_events([(o, n) for o, n in nexts if o.job_id in moved])
+    return moved
+
+
+def _end_events(ended: Sequence[tuple[Outcome, Next]]) -> None:
+    rows = []
+    for outcome, following in ended:
+        data = {"reason": outcome.reason, "exit_code": outcome.exit_code, "signal": outcome.signal, **outcome.evidence}
+        rows.append((outcome.job_id, outcome.ended_at, "ended", outcome.attempt, as_json(data)))
+        if following.state == JobState.PENDING:
+            note = {"reason": following.reason, **following.evidence}
+            rows.append((outcome.job_id, timezone.now(), "requeued", outcome.attempt, as_json(note)))
+    execute(
+        "INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
+        " SELECT e.job_id, e.at, e.kind, e.attempt, '', e.data"
+        "   FROM unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::int[], %s::jsonb[])"
+        "        WITH ORDINALITY AS e (job_id, at, kind, attempt, data, n) ORDER BY e.n",
+        columns(rows, 5),
+    )
+
+
+def rank_outcomes(rows: Sequence[tuple[int, int, int, dict[str, Any]]]) -> None:
+    """(job, attempt, rank, how it ended) kept with the attempt."""
+    merged: dict[tuple[int, int], dict[str, Any]] = {}
+    for job_id, attempt, rank, how in rows:
+        merged.setdefault((job_id, attempt), {})[str(rank)] = how
+    execute(
+        "UPDATE jobs_attempt a SET outcomes = a.outcomes || o.how"
+        "  FROM unnest(%s::bigint[], %s::int[], %s::jsonb[]) AS o (job_id, number, how)"
+        " WHERE a.job_id = o.job_id AND a.number = o.number",
+        columns([(j, n, as_json(how)) for (j, n), how in merged.items()], 3),
+    )
+
+
+def _event(job_ids: Sequence[int], kind: str, actor: str, data: dict[str, Any]) -> None:
+    execute(
+        "INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
+        " SELECT id, clock_timestamp(), %s, attempt, %s, %s::jsonb FROM jobs_job WHERE id = ANY(%s)",
+        [kind, actor, as_json(data), list(job_ids)],
+    )
+    events.changed("jobs", job_ids)

@@ -1,0 +1,83 @@
+"""The agents' HTTP endpoints: join, sync (when a WebSocket cannot be had), and logs."""
+
+from collections.abc import Callable
+from functools import wraps
+
+import msgspec
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.csrf import csrf_exempt
+
+from gpusched.lib import events
+from gpusched.lib.api import decode
+from gpusched.lib.problems import Problem, invalid, response_for
+from gpusched.lib.sql import query
+from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.messages import Join, LogAnswer, Sync
+from jobs import logs
+from nodes import reports, services
+from nodes.sync import process
+
+MOST_LOG_BYTES = 1 << 20
+
+
+def _endpoint(view: Callable[[HttpRequest], msgspec.Struct]) -> Callable[[HttpRequest], HttpResponse]:
+    @csrf_exempt
+    @wraps(view)
+    def wrapped(request: HttpRequest) -> HttpResponse:
+        try:
+            if request.method != "POST":
+                raise Problem(405, "method_not_allowed", "use POST")
+            return HttpResponse(msgspec.json.encode(view(request)), content_type="application/json")
+        except Problem as problem:
+            return response_for(problem)
+
+    return wrapped
+
+
+@_endpoint
+def join(request: HttpRequest) -> msgspec.Struct:
+    if not services.may_join(request.headers.get("Authorization", "")):
+        raise Problem(
+            401, "not_authenticated", "this join token is unknown, expired or revoked", next_step="create a new one"
+        )
+    message = decode(request.body, Join)
+    if not 8 <= len(message.node_key) <= 64 or not 1 <= len(message.name) <= 253 or "\x00" in message.name:
+        raise invalid([FieldError("name", "out_of_range", "name: 1 to 253 characters; node_key: 8 to 64")])
+    return services.join(message, settings.ENV.heartbeat_seconds)
+
+
+def _node(request: HttpRequest) -> int:
+    node_id = services.authenticate(request.headers.get("Authorization", ""))
+    if node_id is None:
+        raise Problem(401, "not_authenticated", "this is no node's credential", next_step="join again")
+    return node_id
+
+
+@_endpoint
+def sync(request: HttpRequest) -> msgspec.Struct:
+    node_id = _node(request)
+    [answer] = process([(node_id, decode(request.body, Sync))])
+    return answer
+
+
+@_endpoint
+def append_log(request: HttpRequest) -> msgspec.Struct:
+    """404 for a rank that was never this node's: the agent may drop its log."""
+    node_id = _node(request)
+    key = reports.parse_key(request.GET.get("key", ""))
+    offset = request.GET.get("offset", "")
+    if key is None or not (offset.isascii() and offset.isdigit() and len(offset) < 16):
+        raise invalid([FieldError("key", "invalid", "needs key=JOB.ATTEMPT.RANK and offset=BYTES")])
+    if len(request.body) > MOST_LOG_BYTES:
+        raise Problem(413, "too_large", f"send at most {MOST_LOG_BYTES} bytes at once")
+    rows = query(
+        "SELECT 1 FROM nodes_assignment WHERE job_id = %s AND number = %s AND rank = %s AND node_id = %s",
+        [*key, node_id],
+    )
+    if not rows:
+        raise Problem(404, "not_found", "that rank was never assigned to this node")
+    size = logs.append(*key, int(offset), request.body)
+    if request.body:
+        events.changed("logs", [key[0]])
+    return LogAnswer(size=size)

@@ -1,0 +1,84 @@
+"""REST for nodes: list, read, cordon, uncordon, drain, and tokens with which nodes join."""
+
+from typing import Any
+
+import msgspec
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.lib.api import read_body, read_query
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import invalid, not_found
+from gpusched.lib.times import rfc3339
+from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.states import NodeIntent
+from nodes import representation, services
+from tenants.permissions import identity
+
+
+class Nodes(APIView):
+    @documented("List nodes with their devices and latest readings", tag="nodes")
+    def get(self, request: Request) -> Response:
+        read_query(request, ())
+        return Response({"items": representation.nodes(identity(request).visible_tenants()), "next_cursor": None})
+
+
+class OneNode(APIView):
+    @documented("Read a node", tag="nodes")
+    def get(self, request: Request, name: str) -> Response:
+        found = representation.nodes(identity(request).visible_tenants(), name) if "\x00" not in name else []
+        if not found:
+            raise not_found(f"node '{name[:253]}'")
+        return Response(found[0])
+
+
+class Gpus(APIView):
+    @documented("List devices", tag="nodes")
+    def get(self, request: Request) -> Response:
+        read_query(request, ())
+        nodes = representation.nodes(identity(request).visible_tenants())
+        items = [{"node": node["name"], **device} for node in nodes for device in node["devices"]]
+        return Response({"items": items, "next_cursor": None})
+
+
+class IntentNote(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    note: str = ""
+
+
+def _intent(verb: str, intent: NodeIntent, summary: str) -> type[APIView]:
+    class Intent(APIView):
+        @documented(summary, tag="nodes", body=IntentNote, operation_id=f"nodes_{verb}")
+        def post(self, request: Request, name: str) -> Response:
+            identity(request).require_admin()
+            note = read_body(request, IntentNote).note
+            if "\x00" in note + name:
+                raise invalid([FieldError("note", "invalid_character", "must not contain a NUL character")])
+            message = services.set_intent(name, intent, note)
+            return Response({"node": name, "status": intent, "message": message})
+
+    Intent.__name__ = verb.capitalize()
+    return Intent
+
+
+Cordon = _intent("cordon", NodeIntent.CORDONED, "Take no new jobs (admin)")
+Uncordon = _intent("uncordon", NodeIntent.OPEN, "Take jobs again (admin)")
+Drain = _intent("drain", NodeIntent.DRAINING, "Take no new jobs until what runs has ended (admin)")
+
+
+class NewJoinToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    expires_in_hours: float = 24.0
+
+
+class JoinTokens(APIView):
+    @documented("Create a token with which nodes join (admin)", tag="nodes", body=NewJoinToken, status=201)
+    def post(self, request: Request) -> Response:
+        who = identity(request)
+        who.require_admin()
+        hours = read_body(request, NewJoinToken).expires_in_hours
+        if not 0 < hours <= 8760:
+            raise invalid([FieldError("expires_in_hours", "out_of_range", "more than 0, at most 8760")])
+        token, text = services.create_join_token(hours, who.username)
+        url = request.build_absolute_uri("/").rstrip("/")
+        answer: dict[str, Any] = {"token": text, "expires_at": rfc3339(token.expires_at)}
+        return Response({**answer, "command": f"gpusched-agent join {url} {text}"}, status=201)

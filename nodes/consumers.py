@@ -1,0 +1,75 @@
+"""The WebSocket of an agent: authenticated by the node's credential, one Sync per message."""
+
+import logging
+from typing import Any
+
+import msgspec
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from gpusched.protocol.messages import Desired, Sync
+from nodes import services
+from nodes.hub import hub
+
+logger = logging.getLogger(__name__)
+_decode = msgspec.json.Decoder(Sync).decode
+MOST_BYTES = 4 << 20
+NOT_AUTHENTICATED, BAD_MESSAGE, TOO_LARGE = 4401, 4400, 4413
+
+
+class AgentConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+    """Hands messages to the hub, which answers through `deliver`."""
+
+    node_id = 0
+
+    async def connect(self) -> None:
+        headers = dict(self.scope["headers"])
+        header = headers.get(b"authorization", b"").decode("latin-1")
+        node_id = await database_sync_to_async(services.authenticate)(header)
+        await self.accept()
+        if node_id is None:
+            # Accepted first: a refused handshake cannot say why, a close code can.
+            await self.close(code=NOT_AUTHENTICATED)
+            return
+        self.node_id = node_id
+        hub.start()
+        hub.connect(self)
+
+    async def disconnect(self, code: int) -> None:
+        hub.disconnect(self)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        raw = text_data if text_data is not None else bytes_data or b""
+        if len(raw) > MOST_BYTES:
+            await self.close(code=TOO_LARGE)
+            return
+        try:
+            message = _decode(raw)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            await self.send(msgspec.json.encode(Desired(error=f"not understood: {error}")).decode())
+            await self.close(code=BAD_MESSAGE)
+            return
+        if self.node_id:
+            hub.receive(self, message)
+
+    def deliver(self, answer: Desired) -> None:
+        """Called by the hub, in the event loop."""
+        hub_task(self.send(text_data=msgspec.json.encode(answer).decode()))
+
+
+_sending: set[Any] = set()
+
+
+def hub_task(sending: Any) -> None:
+    """Sends without making the hub wait for a slow agent; the reference keeps the task alive until it is done."""
+    import asyncio
+
+    task = asyncio.get_running_loop().create_task(sending)
+    _sending.add(task)
+    task.add_done_callback(_done)
+
+
+def _done(task: Any) -> None:
+    _sending.discard(task)
+    if not task.cancelled() and (error := task.exception()):
+        logger.info("an agent went away before its answer: %s", error)

@@ -1,0 +1,108 @@
+"""What should run on nodes, as the messages that their agents get."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpusched.lib.sql import query
+from gpusched.protocol.messages import Desired, RankSpec, Run, Stop, key_of
+from gpusched.protocol.reasons import EndReason
+from gpusched.protocol.states import JobState, RankState
+
+_LIVE = """
+    SELECT s.id, s.node_id, s.job_id, s.number, s.rank, s.state, j.state AS job_state, j.attempt, j.stop_reason,
+           j.grace_seconds
+      FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id
+     WHERE s.node_id = ANY(%s) AND s.state <> 'ended'
+     ORDER BY s.job_id, s.rank
+"""
+
+
+def live(node_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    """The assignments of each node that have not ended."""
+    found: dict[int, list[dict[str, Any]]] = {node_id: [] for node_id in node_ids}
+    for row in query(_LIVE, [list(node_ids)]):
+        found[row["node_id"]].append(row)
+    return found
+
+
+def desired(rows_of: Mapping[int, list[dict[str, Any]]], held: Mapping[int, Sequence[str]]) -> dict[int, Desired]:
+    """For each node: run what is assigned and not started, stop what is to stop, and stop what the agent holds
+    (`held`, keys by node) although nobody wants it (any more)."""
+    to_run = [row["id"] for rows in rows_of.values() for row in rows if _is_to_run(row)]
+    specs = _specs(to_run) if to_run else {}
+    answers = {}
+    for node_id, rows in rows_of.items():
+        orders: list[Run | Stop] = []
+        wanted = set()
+        for row in rows:
+            key = key_of(row["job_id"], row["number"], row["rank"])
+            wanted.add(key)
+            if row["id"] in specs:
+                orders.append(Run(key=key, spec=specs[row["id"]]))
+            elif _is_to_stop(row):
+                reason = row["stop_reason"] or EndReason.SUPERSEDED
+                orders.append(Stop(key=key, reason=reason, grace_seconds=row["grace_seconds"]))
+        unwanted = [key for key in held.get(node_id, ()) if key not in wanted]
+        orders += [Stop(key=key, reason=EndReason.SUPERSEDED) for key in unwanted]
+        answers[node_id] = Desired(assignments=orders)
+    return answers
+
+
+def _is_to_stop(row: dict[str, Any]) -> bool:
+    return row["job_state"] == JobState.STOPPING or row["attempt"] != row["number"]
+
+
+def _is_to_run(row: dict[str, Any]) -> bool:
+    return row["state"] == RankState.ASSIGNED and not _is_to_stop(row)
+
+
+_SPECS = """
+    SELECT s.id, s.job_id, s.number, s.rank, a.ranks, j.name, j.payload, j.gpu_memory_mb, j.gpu_sharing, j.cpu_milli,
+           j.memory_mb, j.max_runtime_seconds, j.grace_seconds, head.hostname AS head, own.hostname AS own,
+           (SELECT coalesce(array_agg(d.uuid ORDER BY d.index), '{}') FROM nodes_device d
+             WHERE d.node_id = s.node_id AND s.device_ids @> to_jsonb(d.id)) AS uuids
+      FROM nodes_assignment s
+      JOIN jobs_job j ON j.id = s.job_id
+      JOIN jobs_attempt a ON a.id = s.attempt_id
+      JOIN nodes_node own ON own.id = s.node_id
+      JOIN nodes_assignment s0 ON s0.attempt_id = s.attempt_id AND s0.rank = 0
+      JOIN nodes_node head ON head.id = s0.node_id
+     WHERE s.id = ANY(%s)
+"""
+
+
+def _specs(assignment_ids: Sequence[int]) -> dict[int, RankSpec]:
+    return {row["id"]: _spec(row) for row in query(_SPECS, [list(assignment_ids)])}
+
+
+def _spec(row: dict[str, Any]) -> RankSpec:
+    payload, ranks = row["payload"], row["ranks"]
+    return RankSpec(
+        job_id=row["job_id"],
+        attempt=row["number"],
+        rank=row["rank"],
+        ranks=ranks,
+        name=row["name"],
+        argv=[*payload["command"], *payload["args"]],
+        script=payload["script"],
+        workdir=payload["workdir"],
+        environment=payload["environment"],
+        device_uuids=row["uuids"],
+        gpu_memory_mb=row["gpu_memory_mb"] if row["gpu_sharing"] == "shared" else None,
+        cpu_cores=row["cpu_milli"] / 1000 / ranks,
+        memory_mb=row["memory_mb"] // ranks,
+        max_runtime_seconds=row["max_runtime_seconds"],
+        grace_seconds=row["grace_seconds"],
+        master_addr=_head_address(row) if ranks > 1 else None,
+        master_port=_port(row["job_id"], row["number"]) if ranks > 1 else None,
+    )
+
+
+def _head_address(row: dict[str, Any]) -> str:
+    """Where rank 0 listens: loopback when it is the same machine, which needs no name service."""
+    return "127.0.0.1" if row["head"] == row["own"] else row["head"]
+
+
+def _port(job_id: int, attempt: int) -> int:
+    """A port below the ephemeral range that neighbouring jobs and attempts do not share."""
+    return 10_000 + (job_id * 31 + attempt) % 20_000

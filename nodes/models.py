@@ -1,0 +1,221 @@
+"""Node, Device, Assignment, Allocation and readings. Triggers keep what a device holds within what it has (A18)."""
+
+import pgtrigger
+from django.db import models
+from django.db.models import F, Q
+
+from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState, RankState
+from jobs.models import Attempt, Job
+
+
+class Node(models.Model):
+    """A machine with an agent. `state` is what is observed, `intent` what an admin wants."""
+
+    name = models.CharField(max_length=253, unique=True)
+    node_key = models.CharField(max_length=64, unique=True, editable=False)
+    credential_prefix = models.CharField(max_length=12, unique=True, editable=False)
+    credential_hash = models.CharField(max_length=64, editable=False)
+    state = models.CharField(max_length=10, default=NodeState.JOINED)
+    intent = models.CharField(max_length=10, default=NodeIntent.OPEN, choices=[(i, i) for i in NodeIntent])
+    intent_note = models.CharField(max_length=200, blank=True, default="")
+    pretend = models.BooleanField(default=False)
+    hostname = models.CharField(max_length=253, blank=True, default="")
+    cpu_cores = models.PositiveIntegerField(default=0)
+    memory_mb = models.PositiveBigIntegerField(default=0)
+    labels = models.JSONField(default=dict, blank=True)
+    boot_id = models.CharField(max_length=64, blank=True, default="")
+    agent_version = models.CharField(max_length=30, blank=True, default="")
+    driver_version = models.CharField(max_length=50, blank=True, default="")
+    joined_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=list(NodeState)), name="node_state_known"),
+            models.CheckConstraint(condition=Q(intent__in=list(NodeIntent)), name="node_intent_known"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class JoinToken(models.Model):
+    """Lets nodes join until it expires; hashed like an API token."""
+
+    prefix = models.CharField(max_length=12, unique=True)
+    secret_hash = models.CharField(max_length=64)
+    created_by = models.CharField(max_length=150, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"{self.prefix}…"
+
+
+class Device(models.Model):
+    """A GPU. `held_whole` and `held_mb` are kept by a trigger on Allocation and bounded by CHECK constraints, so that
+    no code path can hand a device out twice."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
+    uuid = models.CharField(max_length=80)
+    index = models.PositiveIntegerField()
+    model = models.CharField(max_length=200)
+    memory_mb = models.PositiveIntegerField(null=True)
+    pci_bus_id = models.CharField(max_length=32, blank=True, default="")
+    health = models.CharField(max_length=15, default=DeviceHealth.OK)
+    held_whole = models.SmallIntegerField(default=0)
+    held_mb = models.IntegerField(default=0)
+
+    class Meta:
+        ordering = ["node_id", "index"]
+        constraints = [
+            models.UniqueConstraint(fields=["node", "uuid"], name="device_once_per_node"),
+            models.CheckConstraint(condition=Q(health__in=list(DeviceHealth)), name="device_health_known"),
+            models.CheckConstraint(
+                condition=Q(held_whole__gte=0, held_whole__lte=1, held_mb__gte=0)
+                & (Q(held_mb=0) | Q(held_whole=0, held_mb__lte=F("memory_mb"))),
+                name="device_not_overheld",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node.name}:{self.index}"
+
+
+class Assignment(models.Model):
+    """One rank of one attempt on one node, with the CPU and memory that it takes there until it has ended."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="assignments")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="assignments")
+    number = models.PositiveIntegerField(help_text="The attempt's number")
+    rank = models.PositiveIntegerField()
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="assignments")
+    cpu_milli = models.PositiveIntegerField()
+    memory_mb = models.PositiveBigIntegerField()
+    device_ids = models.JSONField(default=list, help_text="Kept after the allocations are given back")
+    state = models.CharField(max_length=10, default=RankState.ASSIGNED)
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    pid = models.PositiveIntegerField(null=True)
+    exit_code = models.IntegerField(null=True)
+    signal = models.IntegerField(null=True)
+    reason = models.CharField(max_length=30, blank=True, default="")
+    detail = models.TextField(blank=True, default="")
+    peak_memory_mb = models.PositiveIntegerField(null=True)
+    log_bytes = models.BigIntegerField(null=True, help_text="Final size of the log; empty while it may grow")
+    missing_since = models.DateTimeField(null=True, help_text="The agent's messages do not name it since then")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "number", "rank"], name="assignment_once"),
+            models.CheckConstraint(condition=Q(state__in=list(RankState)), name="assignment_state_known"),
+            models.CheckConstraint(
+                condition=(Q(state=RankState.ENDED) & Q(ended_at__isnull=False))
+                | (~Q(state=RankState.ENDED) & Q(ended_at__isnull=True)),
+                name="assignment_ended_if_ended",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["node"], name="assignment_live", condition=~Q(state=RankState.ENDED)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id}.{self.number}.{self.rank}"
+
+
+_COUNT_HOLDS = """
+    UPDATE nodes_device d
+       SET held_whole = d.held_whole {sign} n.whole, held_mb = d.held_mb {sign} n.mb
+      FROM (SELECT device_id, count(*) FILTER (WHERE memory_mb IS NULL) AS whole,
+                   coalesce(sum(memory_mb), 0) AS mb
+              FROM {rows} GROUP BY device_id) n
+     WHERE d.id = n.device_id;
+    RETURN NULL;
+"""
+
+
+class Allocation(models.Model):
+    """A device, or part of its memory, that an assignment holds now. Rows exist only while held; what was held in the
+    past stands in the usage ledger."""
+
+    assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="allocations")
+    device = models.ForeignKey(Device, on_delete=models.PROTECT, related_name="allocations")
+    memory_mb = models.PositiveIntegerField(null=True, help_text="Empty: the whole device")
+    since = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["device"], name="allocation_whole_once", condition=Q(memory_mb=None)),
+            models.UniqueConstraint(fields=["assignment", "device"], name="allocation_device_once"),
+            models.CheckConstraint(condition=Q(memory_mb=None) | Q(memory_mb__gt=0), name="allocation_some_memory"),
+        ]
+        triggers = [
+            pgtrigger.Trigger(
+                name="count_taken",
+                level=pgtrigger.Statement,
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                referencing=pgtrigger.Referencing(new="taken"),
+                func=_COUNT_HOLDS.format(sign="+", rows="taken"),
+            ),
+            pgtrigger.Trigger(
+                name="count_given_back",
+                level=pgtrigger.Statement,
+                when=pgtrigger.After,
+                operation=pgtrigger.Delete,
+                referencing=pgtrigger.Referencing(old="given_back"),
+                func=_COUNT_HOLDS.format(sign="-", rows="given_back"),
+            ),
+            pgtrigger.Protect(name="no_update", operation=pgtrigger.Update),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.device_id} held by {self.assignment_id}"
+
+
+class Reading(models.Model):
+    """The latest look at a device; empty fields are unknown. Apart from Device because it is rewritten each second."""
+
+    device = models.OneToOneField(Device, on_delete=models.CASCADE, primary_key=True, related_name="reading")
+    read_at = models.DateTimeField()
+    utilisation_percent = models.SmallIntegerField(null=True)
+    memory_used_mb = models.IntegerField(null=True)
+    temperature_celsius = models.SmallIntegerField(null=True)
+    power_watts = models.FloatField(null=True)
+    throttle_reasons = models.BigIntegerField(null=True)
+    process_count = models.IntegerField(null=True)
+
+    def __str__(self) -> str:
+        return f"reading of {self.device_id}"
+
+
+class Sample(models.Model):
+    """A kept reading: one per device in each GPUSCHED_SAMPLE_SECONDS, deleted after the retention time."""
+
+    device = models.ForeignKey(Device, on_delete=models.CASCADE, related_name="samples")
+    at = models.DateTimeField()
+    utilisation_percent = models.SmallIntegerField(null=True)
+    memory_used_mb = models.IntegerField(null=True)
+    temperature_celsius = models.SmallIntegerField(null=True)
+    power_watts = models.FloatField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["device", "at"], name="sample_once")]
+        indexes = [models.Index(fields=["at"])]
+
+    def __str__(self) -> str:
+        return f"sample of {self.device_id}"
+
+
+class ListenerLease(models.Model):
+    """Since when some web process has been able to hear agents without a break: silence of a node counts only from
+    then, so that an outage of the control plane never looks like the death of every node."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    since = models.DateTimeField()
+    seen_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"listening since {self.since}"

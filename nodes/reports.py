@@ -1,0 +1,211 @@
+"""What agents report of ranks, applied to assignments, devices and jobs in one transaction.
+
+Reports come late, twice and out of order. Each update is conditional, so only the first telling of a fact counts, and
+what an older attempt says changes nothing of the job."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gpusched.lib import events, wake
+from gpusched.lib.sql import columns, query
+from gpusched.protocol.messages import Ended, Report, Started
+from gpusched.protocol.reasons import NODE_FAULTS, EndReason
+from jobs import transitions
+from jobs.aftermath import Outcome
+from nodes import allocations
+
+Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """The end of one rank. `node_id`: the node that it must be assigned to, else the report is not believed."""
+
+    key: Key
+    node_id: int
+    at: datetime
+    reason: str
+    exit_code: int | None = None
+    signal: int | None = None
+    started_at: datetime | None = None
+    detail: str = ""
+    peak_memory_mb: int | None = None
+    log_bytes: int | None = None
+
+
+def parse_key(text: str) -> Key | None:
+    """`7.3.0` → (7, 3, 0); None for anything else."""
+    parts = text.split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+        return None
+    job, attempt, rank = map(int, parts)
+    return (job, attempt, rank) if attempt < 2**31 and rank < 2**31 else None
+
+
+def apply(reports: Iterable[tuple[int, Report]]) -> None:
+    """Applies (node id, report) pairs of any number of nodes. To be called inside a transaction."""
+    starts: list[tuple[Key, int, datetime, int]] = []
+    ends: list[RankEnd] = []
+    for node_id, report in reports:
+        key = parse_key(report.key)
+        if key is None:
+            continue
+        if isinstance(report, Started):
+            starts.append((key, node_id, _when(report.at), report.pid))
+        else:
+            ends.append(_rank_end(key, node_id, report))
+    lock_jobs([start[0][0] for start in starts] + [end.key[0] for end in ends])
+    changed = _start(starts) + end(ends)
+    if changed:
+        events.changed("jobs", changed)
+        wake.request_cycle()
+
+
+def _rank_end(key: Key, node_id: int, report: Ended) -> RankEnd:
+    reason = report.reason if report.reason in list(EndReason) else EndReason.LAUNCH_FAILED
+    return RankEnd(
+        key,
+        node_id,
+        _when(report.at),
+        reason,
+        report.exit_code,
+        report.signal,
+        _when(report.started_at) if report.started_at else None,
+        (report.detail or "").replace("\x00", "")[:2000],
+        report.peak_memory_mb,
+        report.log_bytes,
+    )
+
+
+def _when(text: str) -> datetime:
+    """An agent's time; one that cannot be read, or lies in the future by its clock, becomes now."""
+    now = datetime.now(UTC)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return now
+    return min(at if at.tzinfo else at.replace(tzinfo=UTC), now)
+
+
+def lock_jobs(ids: Sequence[int]) -> None:
+    """Jobs first, in one order: the same order as the scheduler's commit, so that the two cannot deadlock."""
+    query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [sorted(set(ids))])
+
+
+_START = """
+    UPDATE nodes_assignment s SET state = 'running', started_at = t.at, pid = t.pid, missing_since = NULL
+      FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::timestamptz[], %s::int[])
+           AS t (job_id, number, rank, node_id, at, pid)
+     WHERE s.job_id = t.job_id AND s.number = t.number AND s.rank = t.rank AND s.node_id = t.node_id
+       AND s.state = 'assigned'
+    RETURNING s.job_id, s.number, s.started_at
+"""
+
+
+def _start(starts: Sequence[tuple[Key, int, datetime, int]]) -> list[int]:
+    rows = [(*key, node_id, at, pid) for key, node_id, at, pid in starts]
+    told = (
+        [(row["job_id"], row["number"], row["started_at"]) for row in query(_START, columns(rows, 6))] if rows else []
+    )
+    return transitions.started(told) if told else []
+
+
+_END = """
+    UPDATE nodes_assignment s
+       SET state = 'ended', reason = t.reason, exit_code = t.exit_code, signal = t.signal, detail = t.detail,
+           peak_memory_mb = t.peak, log_bytes = t.log_bytes, started_at = coalesce(s.started_at, t.started_at),
+           ended_at = greatest(t.at, s.started_at, t.started_at), missing_since = NULL
+      FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::timestamptz[], %s::text[], %s::int[], %s::int[],
+                  %s::timestamptz[], %s::text[], %s::int[], %s::bigint[])
+           AS t (job_id, number, rank, node_id, at, reason, exit_code, signal, started_at, detail, peak, log_bytes)
+     WHERE s.job_id = t.job_id AND s.number = t.number AND s.rank = t.rank AND s.node_id = t.node_id
+       AND s.state <> 'ended'
+    RETURNING s.id, s.job_id, s.number, s.rank, s.started_at, s.ended_at, s.reason, s.exit_code, s.signal, s.detail,
+           s.log_bytes
+"""
+
+
+def end(ends: Sequence[RankEnd]) -> list[int]:
+    """Ends ranks, frees their devices, and ends or stops the attempts that this decides; gives the changed jobs."""
+    if not ends:
+        return []
+    rows = [
+        (
+            *e.key,
+            e.node_id,
+            e.at,
+            e.reason,
+            e.exit_code,
+            e.signal,
+            e.started_at,
+            e.detail,
+            e.peak_memory_mb,
+            e.log_bytes,
+        )
+        for e in {e.key: e for e in ends}.values()
+    ]
+    ended = query(_END, columns(rows, 12))
+    if not ended:
+        return []
+    allocations.give_back([row["id"] for row in ended])
+    # A rank that came and went between two messages was never reported as started.
+    transitions.started([(r["job_id"], r["number"], r["started_at"]) for r in ended if r["started_at"]])
+    transitions.rank_outcomes([(r["job_id"], r["number"], r["rank"], _how(r)) for r in ended])
+    attempts = sorted({(row["job_id"], row["number"]) for row in ended})
+    over, failing = _judge(attempts)
+    transitions.finish(over)
+    for job_id, evidence in failing:
+        transitions.stop([job_id], EndReason.RANK_FAILED, evidence, "")
+    return [job_id for job_id, _ in attempts]
+
+
+def _how(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("reason", "exit_code", "signal", "started_at", "ended_at", "detail", "log_bytes")
+    return {name: row[name] for name in names}
+
+
+_RANKS = """
+    SELECT s.job_id, s.number, s.rank, s.state, s.reason, s.exit_code, s.signal, s.detail, s.ended_at, n.name AS node
+      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id
+      JOIN unnest(%s::bigint[], %s::int[]) AS a (job_id, number) ON a.job_id = s.job_id AND a.number = s.number
+     ORDER BY s.job_id, s.number, s.ended_at, s.rank
+"""
+
+
+def _judge(attempts: Sequence[tuple[int, int]]) -> tuple[list[Outcome], list[tuple[int, dict[str, Any]]]]:
+    """Attempts whose ranks have all ended, and jobs of which a rank failed while others run."""
+    ranks: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for row in query(_RANKS, columns(attempts, 2)):
+        ranks.setdefault((row["job_id"], row["number"]), []).append(row)
+    over: list[Outcome] = []
+    failing: list[tuple[int, dict[str, Any]]] = []
+    for (job_id, number), rows in ranks.items():
+        decisive = _decisive(rows)
+        if all(row["state"] == "ended" for row in rows):
+            over.append(_outcome(job_id, number, decisive, max(row["ended_at"] for row in rows), len(rows)))
+        elif _failed(decisive):
+            failing.append((job_id, {"rank": decisive["rank"], "node": decisive["node"]}))
+    return over, failing
+
+
+def _decisive(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The rank that tells how the attempt ended: a fault of a node before a failure, the earliest first."""
+    ended = [row for row in rows if row["state"] == "ended"]
+    faults = [row for row in ended if row["reason"] in NODE_FAULTS]
+    failures = [row for row in ended if _failed(row)]
+    return (faults or failures or ended)[0]
+
+
+def _failed(row: dict[str, Any]) -> bool:
+    return row["reason"] != EndReason.EXITED or row["exit_code"] != 0
+
+
+def _outcome(job_id: int, number: int, decisive: dict[str, Any], ended_at: datetime, ranks: int) -> Outcome:
+    evidence = {"node": decisive["node"], "exit_code": decisive["exit_code"], "signal": decisive["signal"]}
+    if decisive["detail"]:
+        evidence["detail"] = decisive["detail"]
+    if ranks > 1:
+        evidence["rank"] = decisive["rank"]
+    return Outcome(job_id, number, decisive["reason"], ended_at, decisive["exit_code"], decisive["signal"], evidence)

@@ -1,0 +1,76 @@
+"""A node with its devices as the API and the page show it."""
+
+from typing import Any
+
+from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
+
+_NODES = """
+    SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb, n.labels,
+           n.agent_version, n.driver_version, n.hostname, n.last_seen_at, n.joined_at,
+           coalesce(s.cpu, 0) AS cpu_held, coalesce(s.memory, 0) AS memory_held, coalesce(s.jobs, '[]') AS jobs
+      FROM nodes_node n
+      LEFT JOIN (SELECT s.node_id, sum(s.cpu_milli) AS cpu, sum(s.memory_mb) AS memory,
+                        json_agg(DISTINCT jsonb_build_array(s.job_id, j.tenant_id)) AS jobs
+                   FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id
+                  WHERE s.state <> 'ended' GROUP BY s.node_id) s ON s.node_id = n.id
+     WHERE %s::text IS NULL OR n.name = %s ORDER BY n.name
+"""
+_DEVICES = """
+    SELECT d.id, d.node_id, d.uuid, d.index, d.model, d.memory_mb, d.health, d.held_whole, d.held_mb,
+           r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius, r.power_watts,
+           (SELECT json_agg(json_build_array(s.job_id, j.tenant_id) ORDER BY s.job_id)
+              FROM nodes_allocation a JOIN nodes_assignment s ON s.id = a.assignment_id
+              JOIN jobs_job j ON j.id = s.job_id
+             WHERE a.device_id = d.id) AS jobs
+      FROM nodes_device d LEFT JOIN nodes_reading r ON r.device_id = d.id
+     WHERE %s::bigint[] IS NULL OR d.node_id = ANY(%s) ORDER BY d.node_id, d.index
+"""
+
+
+def nodes(visible: list[int] | None, name: str | None = None) -> list[dict[str, Any]]:
+    """All nodes, or the one of that name. `visible`: the tenants whose job ids are told; None: all."""
+    rows = query(_NODES, [name, name])
+    ids = None if name is None else [row["id"] for row in rows]
+    devices: dict[int, list[dict[str, Any]]] = {row["id"]: [] for row in rows}
+    for row in query(_DEVICES, [ids, ids]):
+        devices.setdefault(row["node_id"], []).append(device(row, visible))
+    return [_node(row, devices[row["id"]], visible) for row in rows]
+
+
+def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int] | None) -> dict[str, Any]:
+    names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "agent_version",
+             "driver_version", "hostname")  # fmt: skip
+    return {
+        **{name: row[name] for name in names},
+        "cpu_cores_free": row["cpu_cores"] - row["cpu_held"] / 1000,
+        "memory_mb_free": row["memory_mb"] - int(row["memory_held"]),
+        "last_seen_at": rfc3339(row["last_seen_at"]),
+        "joined_at": rfc3339(row["joined_at"]),
+        "jobs": _told(row["jobs"], visible),
+        "devices": devices,
+    }
+
+
+def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
+    """`held`: free, shared or exclusive; `reading` null while nothing has been read, its fields null where unknown."""
+    reading = None
+    if row["read_at"] is not None:
+        names = ("utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts")
+        reading = {**{name: row[name] for name in names}, "read_at": rfc3339(row["read_at"])}
+    return {
+        "id": row["id"],
+        "uuid": row["uuid"],
+        "index": row["index"],
+        "model": row["model"],
+        "memory_mb": row["memory_mb"],
+        "health": row["health"],
+        "held": "exclusive" if row["held_whole"] else "shared" if row["held_mb"] else "free",
+        "shared_mb": row["held_mb"],
+        "jobs": _told(row["jobs"], visible),
+        "reading": reading,
+    }
+
+
+def _told(pairs: list[list[int]] | None, visible: list[int] | None) -> list[int]:
+    return [job for job, tenant in pairs or [] if visible is None or tenant in visible]

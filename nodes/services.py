@@ -1,0 +1,88 @@
+"""What can be done to nodes: let them join, close and open them."""
+
+from datetime import timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from gpusched.lib import credentials, events, wake
+from gpusched.lib.problems import Problem, not_found
+from gpusched.lib.sql import query
+from gpusched.protocol.messages import Join, Joined
+from gpusched.protocol.states import NodeIntent, NodeState
+from nodes import telemetry
+from nodes.models import JoinToken, Node
+
+
+def create_join_token(hours: float, actor: str) -> tuple[JoinToken, str]:
+    """A token with which nodes may join for `hours`, and its text, shown this once."""
+    made = credentials.generate("j")
+    token = JoinToken.objects.create(
+        prefix=made.prefix,
+        secret_hash=made.secret_hash,
+        created_by=actor,
+        expires_at=timezone.now() + timedelta(hours=hours),
+    )
+    return token, made.text
+
+
+def may_join(header: str) -> bool:
+    """Whether an Authorization header carries a join token that is good."""
+    prefix, secret = credentials.bearer(header)
+    token = JoinToken.objects.filter(prefix=prefix, revoked_at=None, expires_at__gt=timezone.now()).first()
+    return token is not None and credentials.proves(secret, token.secret_hash)
+
+
+def join(message: Join, heartbeat_seconds: float) -> Joined:
+    """Makes the node, or gives a known one (same `node_key`) a new credential; its inventory stays as it is.
+
+    A name that another machine has is refused with 409 unless that one is lost and nothing of it is in use."""
+    with transaction.atomic():
+        node = Node.objects.select_for_update().filter(node_key=message.node_key).first()
+        made = credentials.generate("n")
+        if node is None:
+            node = _take_name(message) or Node(name=message.name, joined_at=timezone.now())
+            node.node_key = message.node_key
+        node.credential_prefix, node.credential_hash = made.prefix, made.secret_hash
+        node.save()
+        telemetry.learn(node.pk, message.facts)
+    return Joined(node_id=node.pk, credential=made.text, heartbeat_seconds=heartbeat_seconds)
+
+
+def _take_name(message: Join) -> Node | None:
+    old = Node.objects.select_for_update().filter(name=message.name).first()
+    if old is None:
+        return None
+    busy = query("SELECT 1 FROM nodes_assignment WHERE node_id = %s AND state <> 'ended' LIMIT 1", [old.pk])
+    if old.state == NodeState.ONLINE or busy:
+        raise Problem(
+            409,
+            "name_taken",
+            f"another machine is node '{message.name}'",
+            next_step="join with --name, or wait until the old one is lost",
+        )
+    return old
+
+
+def authenticate(header: str) -> int | None:
+    """The id of the node whose credential an Authorization header carries, or None."""
+    prefix, secret = credentials.bearer(header)
+    rows = query("SELECT id, credential_hash FROM nodes_node WHERE credential_prefix = %s", [prefix]) if prefix else []
+    return rows[0]["id"] if rows and credentials.proves(secret, rows[0]["credential_hash"]) else None
+
+
+def set_intent(name: str, intent: NodeIntent, note: str = "") -> str:
+    """Opens a node, cordons it (nothing new starts) or drains it (the same, until what runs has ended)."""
+    with transaction.atomic():
+        node = Node.objects.select_for_update().filter(name=name).first()
+        if node is None:
+            raise not_found(f"node '{name}'")
+        node.intent, node.intent_note = intent, "" if intent == NodeIntent.OPEN else note[:200]
+        node.save(update_fields=["intent", "intent_note"])
+        events.changed("nodes", [node.pk])
+        wake.request_cycle()
+    return {
+        NodeIntent.OPEN: f"node {name} takes jobs again",
+        NodeIntent.CORDONED: f"node {name} takes no new jobs",
+        NodeIntent.DRAINING: f"node {name} takes no new jobs; what runs there may end",
+    }[intent]

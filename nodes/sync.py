@@ -1,0 +1,105 @@
+"""One conversation with any number of agents: what they say is written in one transaction, what they are to do is
+answered from the same."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from gpusched.lib.sql import atomically, execute, query
+from gpusched.protocol.messages import Desired, Ended, Started, Sync
+from gpusched.protocol.reasons import EndReason
+from gpusched.protocol.states import RankState
+from nodes import reports, telemetry
+from nodes.desired import desired, live
+
+logger = logging.getLogger(__name__)
+# An assignment that runs for us but that its agent has not named for so long is not there (its disk was wiped).
+MISSING_SECONDS = 15
+
+
+def process(batch: Sequence[tuple[int, Sync]]) -> list[Desired]:
+    """Takes in (node id, message) pairs and gives the answer to each, in order, once all of it is durable."""
+    return atomically(lambda: _process(batch))
+
+
+def push(node_ids: Sequence[int], job_ids: Sequence[int]) -> dict[int, Desired]:
+    """What to tell, unasked, to `node_ids` and to the nodes on which `job_ids` run."""
+    nodes = set(node_ids)
+    if job_ids:
+        rows = query(
+            "SELECT DISTINCT node_id FROM nodes_assignment WHERE job_id = ANY(%s) AND state <> 'ended'", [list(job_ids)]
+        )
+        nodes |= {row["node_id"] for row in rows}
+    answers = desired(live(sorted(nodes)), {})
+    return {node_id: answer for node_id, answer in answers.items() if answer.assignments}
+
+
+def _process(batch: Sequence[tuple[int, Sync]]) -> list[Desired]:
+    told = [(node_id, report) for node_id, sync in batch for report in sync.reports]
+    if not told:
+        # Readings and signs of life alone need not wait for the disk: a second later they are told again.
+        execute("SET LOCAL synchronous_commit = off")
+    reports.apply(told)
+    for node_id, sync in batch:
+        if sync.facts is not None:
+            telemetry.learn(node_id, sync.facts)
+    if readings := [(node_id, reading) for node_id, sync in batch for reading in sync.readings]:
+        telemetry.read(readings)
+    latest = dict(batch)
+    rows_of = live(sorted(latest))
+    _watch_missing(rows_of, latest)
+    telemetry.seen(
+        [(node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync)) for node_id, sync in latest.items()]
+    )
+    answers = desired(rows_of, {node_id: _unsettled(sync) for node_id, sync in latest.items()})
+    return [_answer(answers[node_id], sync) for node_id, sync in batch]
+
+
+def _unsettled(sync: Sync) -> list[str]:
+    ended = {report.key for report in sync.reports if isinstance(report, Ended)}
+    return [key for key in sync.held if key not in ended]
+
+
+def _answer(orders: Desired, sync: Sync) -> Desired:
+    return Desired(
+        seq=sync.seq,
+        assignments=orders.assignments,
+        acknowledged=[r.key for r in sync.reports if isinstance(r, Ended)],
+        started=[r.key for r in sync.reports if isinstance(r, Started)],
+    )
+
+
+def _keys(rows: list[dict[str, Any]]) -> set[str]:
+    return {f"{row['job_id']}.{row['number']}.{row['rank']}" for row in rows}
+
+
+def _is_clean(rows: list[dict[str, Any]], sync: Sync) -> bool:
+    """No process lives there of an attempt that is over for us."""
+    ended = {report.key for report in sync.reports if isinstance(report, Ended)}
+    return set(sync.running) - ended <= _keys(rows)
+
+
+def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, Sync]) -> None:
+    """Ends what runs for us but that its agent has not known for a while, as a fault of the node."""
+    absent, present, by_id = [], [], {}
+    for node_id, rows in rows_of.items():
+        held = set(latest[node_id].held)
+        for row in rows:
+            if row["state"] == RankState.RUNNING:
+                key = (row["job_id"], row["number"], row["rank"])
+                by_id[row["id"]] = (key, node_id)
+                (present if "{}.{}.{}".format(*key) in held else absent).append(row["id"])
+    if not absent and not present:
+        return
+    over = query(
+        """UPDATE nodes_assignment SET missing_since = CASE WHEN id = ANY(%(absent)s)
+                  THEN coalesce(missing_since, clock_timestamp()) END
+            WHERE id = ANY(%(all)s) AND (id = ANY(%(absent)s)) <> (missing_since IS NOT NULL)
+               OR id = ANY(%(absent)s) AND missing_since < clock_timestamp() - make_interval(secs => %(most)s)
+        RETURNING id, missing_since, missing_since < clock_timestamp() - make_interval(secs => %(most)s) AS is_over""",
+        {"absent": absent, "all": absent + present, "most": MISSING_SECONDS},
+    )
+    gone = [row for row in over if row["is_over"]]
+    if gone:
+        logger.warning("%d ranks run for us but their agents do not know them", len(gone))
+        reports.end([reports.RankEnd(*by_id[row["id"]], row["missing_since"], EndReason.NODE_FAULT) for row in gone])

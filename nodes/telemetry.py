@@ -1,0 +1,139 @@
+"""Signs of life, hardware facts and readings of nodes, written for many nodes at once."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpusched.lib import events, wake
+from gpusched.lib.sql import columns, execute, query
+from gpusched.protocol.messages import NodeFacts, Reading
+from gpusched.protocol.states import NodeState
+from jobs.transitions import as_json
+
+_SEEN = """
+    WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) ORDER BY id FOR UPDATE)
+    UPDATE nodes_node n SET last_seen_at = clock_timestamp(), boot_id = t.boot_id,
+           state = CASE WHEN t.is_clean THEN 'online' ELSE n.state END
+      FROM old, unnest(%s::bigint[], %s::text[], %s::bool[]) AS t (id, boot_id, is_clean)
+     WHERE n.id = old.id AND n.id = t.id
+    RETURNING n.id, old.state AS old_state, n.state
+"""
+
+
+def seen(nodes: Sequence[tuple[int, str, bool]]) -> None:
+    """(node, boot id, is_clean): the nodes are alive. One on which processes of ended attempts still live (not clean)
+    does not come back online before they are gone, lest their devices be given to others."""
+    rows = query(_SEEN, [[node[0] for node in nodes], *columns(nodes, 3)])
+    if back := [row["id"] for row in rows if row["old_state"] != row["state"]]:
+        events.changed("nodes", back)
+        wake.request_cycle()
+
+
+def lost() -> list[int]:
+    """Nodes that are lost at present."""
+    return [row["id"] for row in query("SELECT id FROM nodes_node WHERE state = %s", [NodeState.LOST])]
+
+
+def learn(node_id: int, facts: NodeFacts) -> None:
+    """Takes over what an agent says of its machine. A device that it no longer names is lost; one that is named again
+    is back. What the scheduler holds stays as it is."""
+    execute(
+        "UPDATE nodes_node SET hostname = %s, boot_id = %s, agent_version = %s, cpu_cores = %s, memory_mb = %s,"
+        " labels = labels || %s::jsonb, driver_version = %s, pretend = %s WHERE id = %s",
+        [
+            facts.hostname[:253],
+            facts.boot_id[:64],
+            facts.agent_version[:30],
+            facts.cpu_cores,
+            facts.memory_mb,
+            as_json(facts.labels),
+            (facts.driver_version or "")[:50],
+            facts.pretend,
+            node_id,
+        ],
+    )
+    rows = [
+        (node_id, d.uuid[:80], d.index, d.model[:200], d.memory_mb, (d.pci_bus_id or "")[:32]) for d in facts.devices
+    ]
+    execute(
+        """INSERT INTO nodes_device (node_id, uuid, index, model, memory_mb, pci_bus_id, health, held_whole, held_mb)
+           SELECT t.*, 'ok', 0, 0
+             FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::text[], %s::int[], %s::text[]) AS t
+           ON CONFLICT (node_id, uuid) DO UPDATE
+              SET index = excluded.index, model = excluded.model, memory_mb = excluded.memory_mb,
+                  pci_bus_id = excluded.pci_bus_id,
+                  health = CASE WHEN nodes_device.health = 'lost' THEN 'ok' ELSE nodes_device.health END""",
+        columns(rows, 6),
+    )
+    execute(
+        "UPDATE nodes_device SET health = 'lost' WHERE node_id = %s AND uuid <> ALL(%s) AND health <> 'lost'",
+        [node_id, [device.uuid for device in facts.devices]],
+    )
+    events.changed("nodes", [node_id])
+    wake.request_cycle()
+
+
+_READ = """
+    INSERT INTO nodes_reading (device_id, read_at, utilisation_percent, memory_used_mb, temperature_celsius,
+                               power_watts, throttle_reasons, process_count)
+    SELECT d.id, clock_timestamp(), t.utilisation, t.memory, t.temperature, t.power, t.throttle, t.processes
+      FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::int[], %s::float8[], %s::bigint[], %s::int[])
+           AS t (node_id, uuid, utilisation, memory, temperature, power, throttle, processes)
+      JOIN nodes_device d ON d.node_id = t.node_id AND d.uuid = t.uuid
+     ORDER BY d.id
+    ON CONFLICT (device_id) DO UPDATE
+       SET read_at = excluded.read_at, utilisation_percent = excluded.utilisation_percent,
+           memory_used_mb = excluded.memory_used_mb, temperature_celsius = excluded.temperature_celsius,
+           power_watts = excluded.power_watts, throttle_reasons = excluded.throttle_reasons,
+           process_count = excluded.process_count
+"""
+
+
+def read(readings: Sequence[tuple[int, Reading]]) -> None:
+    """(node, reading) pairs become the latest readings; a device that the driver calls lost is no longer offered."""
+    rows: list[tuple[Any, ...]] = []
+    gone: list[tuple[int, str, bool]] = []
+    for node_id, r in {(node_id, r.uuid): (node_id, r) for node_id, r in readings}.values():
+        gone.append((node_id, r.uuid, r.lost))
+        processes = None if r.process_ids is None else len(r.process_ids)
+        rows.append(
+            (node_id, r.uuid, _small(r.utilisation_percent), r.memory_used_mb, _small(r.temperature_celsius),
+             r.power_watts, r.throttle_reasons, processes)
+        )  # fmt: skip
+    execute(_READ, columns(rows, 8))
+    _mark_lost(gone)
+
+
+def _small(value: int | None) -> int | None:
+    """What does not fit a smallint is no reading."""
+    return value if value is not None and -1000 <= value <= 1000 else None
+
+
+def _mark_lost(told: Sequence[tuple[int, str, bool]]) -> None:
+    rows = query(
+        """UPDATE nodes_device d SET health = CASE WHEN t.gone THEN 'lost' ELSE 'ok' END
+             FROM unnest(%s::bigint[], %s::text[], %s::bool[]) AS t (node_id, uuid, gone)
+            WHERE d.node_id = t.node_id AND d.uuid = t.uuid AND (d.health = 'lost') <> t.gone
+              AND d.health IN ('ok', 'lost') RETURNING d.node_id""",
+        columns(told, 3),
+    )
+    if rows:
+        events.changed("nodes", {row["node_id"] for row in rows})
+        wake.request_cycle()
+
+
+def keep_samples(seconds: float) -> int:
+    """Keeps the latest reading of each device once per period of `seconds`; gives how many were kept."""
+    return execute(
+        """INSERT INTO nodes_sample (device_id, at, utilisation_percent, memory_used_mb, temperature_celsius,
+                                     power_watts)
+           SELECT device_id, to_timestamp(floor(extract(epoch FROM read_at) / %(s)s) * %(s)s), utilisation_percent,
+                  memory_used_mb, temperature_celsius, power_watts
+             FROM nodes_reading WHERE read_at > now() - make_interval(secs => %(s)s)
+           ON CONFLICT (device_id, at) DO NOTHING""",
+        {"s": seconds},
+    )
+
+
+def drop_samples(days: float) -> int:
+    """Deletes samples older than `days`; gives how many."""
+    return execute("DELETE FROM nodes_sample WHERE at < now() - make_interval(secs => %s)", [days * 86400])

@@ -1,0 +1,86 @@
+"""REST about scheduling: the queue and its reasons, shares, cycles, the cluster's state, health and readiness."""
+
+from django.db import DatabaseError
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched import __version__
+from gpusched.client.models import Explanation
+from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_query, whole_number
+from gpusched.lib.openapi import documented
+from gpusched.lib.sql import query
+from scheduling import services
+from tenants.permissions import identity
+
+
+class Explain(APIView):
+    @documented("Why a job is where it is, and what is ahead of it", tag="jobs", answer=Explanation)
+    def get(self, request: Request, job_id: int) -> Response:
+        return Response(services.explain(job_id, identity(request)))
+
+
+class Queue(APIView):
+    @documented(
+        "Your waiting jobs with their position among everybody's",
+        tag="scheduling",
+        parameters={"limit": "1 to 1000, default 100", "cursor": "next_cursor of the page before"},
+    )
+    def get(self, request: Request) -> Response:
+        given = read_query(request, ("limit", "cursor"))
+        after = decode_cursor(given["cursor"], 3) if "cursor" in given else None
+        found = services.queue(identity(request), after, page_limit(given))
+        following = found.pop("next")
+        return Response({**found, "next_cursor": encode_cursor(*following) if following else None})
+
+
+class Shares(APIView):
+    @documented("What each of your tenants holds and has used, by weight (admins: all tenants)", tag="scheduling")
+    def get(self, request: Request) -> Response:
+        who = identity(request)
+        return Response({"items": [share for share in services.shares() if who.sees(share["tenant_id"])]})
+
+
+class Cycles(APIView):
+    @documented(
+        "The latest scheduling cycles with the time of each phase (admin)",
+        tag="scheduling",
+        parameters={"limit": "1 to 1000"},
+    )
+    def get(self, request: Request) -> Response:
+        identity(request).require_admin()
+        given = read_query(request, ("limit",))
+        return Response({"items": services.cycles(whole_number(given, "limit", 100, 1, 1000))})
+
+
+class ClusterStatus(APIView):
+    @documented("The state of the cluster in numbers", tag="cluster")
+    def get(self, request: Request) -> Response:
+        return Response({**services.cluster_status(), "version": __version__})
+
+
+class Health(APIView):
+    authentication_classes = []
+    permission_classes = [AllowAny]
+
+    @documented("The web process answers (no authentication)", tag="cluster", refusals=())
+    def get(self, request: Request) -> Response:
+        return Response({"status": "ok", "version": __version__})
+
+
+class Ready(APIView):
+    authentication_classes = []
+    permission_classes = [AllowAny]
+
+    @documented("Database and scheduler work (no authentication); 503 if not", tag="cluster", refusals=())
+    def get(self, request: Request) -> Response:
+        try:
+            query("SELECT 1")
+            scheduler = services.scheduler_lag()["is_alive"]
+            database = True
+        except DatabaseError:
+            database = scheduler = False
+        is_ready = database and scheduler
+        parts = {"database": database, "scheduler": scheduler}
+        return Response({"status": "ok" if is_ready else "not ready", **parts}, status=200 if is_ready else 503)

@@ -1,0 +1,126 @@
+"""Plan → database, set by set. A placement whose job changed meanwhile is skipped and counted; the rest is written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from django.db import IntegrityError, transaction
+
+from gpusched.lib import events
+from gpusched.lib.sql import atomically, query
+from gpusched.protocol.reasons import Pending
+from jobs import reasons as pending_reasons
+from jobs import transitions
+from jobs.transitions import Placed, as_json
+from nodes import allocations
+from nodes.allocations import Taking
+from scheduling.engine.model import Node, Placement, Plan, Reason, Snapshot
+from scheduling.snapshot import Seen
+
+# Their evidence is a time that was written with the code and knows more than the engine does.
+_TIMED = frozenset({Pending.NOT_BEFORE, Pending.RETRY_BACKOFF})
+
+
+@dataclass(frozen=True)
+class Committed:
+    placed: int = 0
+    stale: int = 0
+    reasons_written: int = 0
+
+
+def commit(plan: Plan, snapshot: Snapshot, seen: Seen) -> Committed:
+    """Writes placements first, so that their agents hear at once, then reasons."""
+    placed = stale = 0
+    if plan.placements:
+        try:
+            placed = atomically(lambda: _place(plan.placements, snapshot, seen))
+            stale = len(plan.placements) - placed
+        except IntegrityError:
+            # One placement that the database refuses (a device changed under the plan) must not spoil the others.
+            placed, stale = _one_by_one(plan.placements, snapshot, seen)
+    return Committed(placed, stale, _write_reasons(plan.reasons, seen))
+
+
+def _one_by_one(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> tuple[int, int]:
+    placed = stale = 0
+    for placement in placements:
+        try:
+            done = atomically(lambda: _place([placement], snapshot, seen))  # noqa: B023
+        except IntegrityError:
+            done = 0
+        placed, stale = placed + done, stale + 1 - done
+    return placed, stale
+
+
+def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> int:
+    nodes = {node.id: node for node in snapshot.nodes}
+    device_facts = _device_facts(placements)
+    decided = [
+        Placed(p.job_id, seen.attempts[p.job_id], len(p.ranks), _as_history(p, nodes, device_facts)) for p in placements
+    ]
+    made = transitions.place(decided)
+    takings = [
+        Taking(
+            attempt_id=made[p.job_id][0],
+            job_id=p.job_id,
+            number=made[p.job_id][1],
+            rank=rank.rank,
+            node_id=rank.node_id,
+            cpu_milli=rank.cpu_milli,
+            memory_mb=rank.memory_mb,
+            devices=tuple((hold.device_id, hold.memory_mb) for hold in rank.holds),
+        )
+        for p in placements
+        if p.job_id in made
+        for rank in p.ranks
+    ]
+    allocations.take(takings)
+    if made:
+        events.changed("assignments", {taking.node_id for taking in takings})
+        events.changed("jobs", made)
+    return len(made)
+
+
+def _device_facts(placements: Sequence[Placement]) -> dict[int, dict[str, Any]]:
+    """Index, UUID, model and memory of the devices that are placed on, for the history."""
+    ids = sorted({hold.device_id for p in placements for rank in p.ranks for hold in rank.holds})
+    rows = query("SELECT id, index, uuid, model, memory_mb FROM nodes_device WHERE id = ANY(%s)", [ids]) if ids else []
+    return {row.pop("id"): row for row in rows}
+
+
+def _as_history(p: Placement, nodes: dict[int, Node], device_facts: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": rank.rank,
+            "node": nodes[rank.node_id].name,
+            "devices": [device_facts[hold.device_id] for hold in rank.holds],
+        }
+        for rank in p.ranks
+    ]
+
+
+def _write_reasons(reasons: Sequence[Reason], seen: Seen) -> int:
+    """Only what changed: the code at once, evidence alone now and then."""
+    rows = []
+    texts: dict[int, str] = {}  # jobs of one shape share their evidence object: its JSON is made once
+    for reason in reasons:
+        code, evidence = seen.reasons[reason.job_id]
+        if code == reason.code and (code in _TIMED or not seen.evidence_is_due):
+            continue
+        text = texts.get(id(reason.evidence))
+        if text is None:
+            text = texts[id(reason.evidence)] = as_json(reason.evidence)
+        if code != reason.code or not _same_json(text, evidence):
+            rows.append((reason.job_id, reason.code, text))
+    if not rows:
+        return 0
+    with transaction.atomic():
+        written = pending_reasons.set_reasons(rows)
+        events.changed("jobs", [row[0] for row in rows])
+    return written
+
+
+def _same_json(ours: str, stored: str) -> bool:
+    """Whether two JSON texts say the same; PostgreSQL orders keys and spaces in its own way."""
+    return ours == stored or bool(msgspec.json.decode(ours) == msgspec.json.decode(stored))

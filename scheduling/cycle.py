@@ -1,0 +1,107 @@
+"""One scheduling cycle: one at a time over all workers, and no wake-up lost."""
+
+import logging
+import os
+import socket
+import time
+from dataclasses import dataclass
+
+from django.utils import timezone
+
+from gpusched.lib import locks
+from gpusched.lib.histograms import observe
+from gpusched.lib.locks import Lock
+from scheduling.commit import Committed, commit
+from scheduling.engine.model import Plan
+from scheduling.engine.planner import plan
+from scheduling.models import Cycle
+from scheduling.snapshot import load, policy
+from scheduling.sweep import lose_silent_nodes
+
+logger = logging.getLogger(__name__)
+WORKER = f"{socket.gethostname()}:{os.getpid()}"
+# A cycle in which nothing happened is kept this often, as a sign of life.
+IDLE_ROW_SECONDS = 60.0
+# Reasons of which only the evidence changed are rewritten this often: with 10,000 waiting jobs that is a large write.
+EVIDENCE_SECONDS = 5.0
+
+
+@dataclass
+class _Memory:
+    """When this worker last did what need not be done each time."""
+
+    idle_row_at: float = 0.0
+    evidence_at: float = 0.0
+
+
+_memory = _Memory()
+
+
+def run(trigger: str) -> Committed | None:
+    """Runs a cycle, or leaves it to the one that is about to start.
+
+    "Another one runs, so return" would lose this wake-up: what it announced may have come after that cycle's snapshot.
+    So one runs and one waits. Who finds somebody waiting may leave, because the waiting one has yet to load its
+    snapshot and will see everything committed until now."""
+    if not locks.try_acquire(Lock.CYCLE_WAITING):
+        return None
+    try:
+        locks.acquire(Lock.CYCLE_RUNNING)
+    finally:
+        locks.release(Lock.CYCLE_WAITING)  # before the snapshot is loaded: later wake-ups must wait for their own
+    try:
+        return _run(trigger)
+    finally:
+        locks.release(Lock.CYCLE_RUNNING)
+
+
+def _run(trigger: str) -> Committed:
+    started_at, clock = timezone.now(), _Clock()
+    lose_silent_nodes()
+    clock.lap("sweep")
+    snapshot, seen = load()
+    seen.evidence_is_due = time.monotonic() - _memory.evidence_at > EVIDENCE_SECONDS
+    clock.lap("snapshot")
+    decided = plan(snapshot, policy(), seen.now)
+    clock.lap("plan")
+    done = commit(decided, snapshot, seen)
+    clock.lap("commit")
+    if seen.evidence_is_due:
+        _memory.evidence_at = time.monotonic()
+    phases = {phase.removesuffix("_ms"): [ms / 1000] for phase, ms in clock.ms.items()}
+    observe("gpu_scheduler_scheduling_latency_seconds", phases)
+    _record(trigger, started_at, clock, len(snapshot.jobs), decided, done)
+    return done
+
+
+class _Clock:
+    """Milliseconds of each phase."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.ms[f"{phase}_ms"] = round((now - self._last) * 1000, 3)
+        self._last = now
+
+
+def _record(trigger: str, started_at: object, clock: _Clock, pending: int, decided: Plan, done: Committed) -> None:
+    did_something = done.placed or done.stale or done.reasons_written
+    if not did_something and time.monotonic() - _memory.idle_row_at < IDLE_ROW_SECONDS:
+        return
+    _memory.idle_row_at = time.monotonic()
+    reserved = decided.reservation
+    Cycle.objects.create(
+        started_at=started_at,
+        trigger=trigger,
+        worker=WORKER,
+        pending=pending,
+        placed=done.placed,
+        stale=done.stale,
+        reasons_written=done.reasons_written,
+        reserved_job_id=reserved.job_id if reserved else None,
+        reserved_at=timezone.datetime.fromtimestamp(reserved.at, timezone.get_default_timezone()) if reserved else None,
+        **clock.ms,
+    )

@@ -1,0 +1,95 @@
+"""/metrics: what the database knows, in Prometheus' words. Nothing is counted that is not so."""
+
+from collections.abc import Iterator
+
+from django.http import HttpRequest, HttpResponse
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from gpusched.lib import histograms
+from gpusched.lib.sql import query
+from gpusched.protocol.states import JobState
+from scheduling import services
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Database:
+    def collect(self) -> Iterator[Metric]:
+        yield from _jobs()
+        yield from _devices()
+        yield from _tenants()
+        yield _histogram(
+            "gpu_scheduler_scheduling_latency_seconds", "Time of each phase of a scheduling cycle", "phase"
+        )
+        yield _histogram("gpu_scheduler_submit_to_start_seconds", "From submit to the first process", None)
+
+
+def _jobs() -> Iterator[Metric]:
+    states = {row["state"]: row["n"] for row in query("SELECT state, count(*) AS n FROM jobs_job GROUP BY state")}
+    jobs = GaugeMetricFamily("gpu_scheduler_jobs_total", "Jobs by state", labels=["state"])
+    for state in JobState:
+        jobs.add_metric([state], states.get(state, 0))
+    yield jobs
+    queue = GaugeMetricFamily("gpu_scheduler_queue_size", "Waiting jobs by reason", labels=["reason"])
+    for row in query("SELECT reason, count(*) AS n FROM jobs_job WHERE state IN ('pending','held') GROUP BY reason"):
+        queue.add_metric([row["reason"]], row["n"])
+    yield queue
+
+
+_READINGS = """
+    SELECT n.name AS node, d.index::text AS gpu, r.utilisation_percent, r.temperature_celsius
+      FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id JOIN nodes_reading r ON r.device_id = d.id
+     WHERE r.read_at > now() - interval '30 seconds' ORDER BY n.name, d.index
+"""
+
+
+def _devices() -> Iterator[Metric]:
+    """A device without a fresh reading has no series: unknown is never zero."""
+    utilisation = GaugeMetricFamily("gpu_scheduler_gpu_utilization", "Percent", labels=["node", "gpu"])
+    heat = GaugeMetricFamily("gpu_scheduler_gpu_temperature_celsius", "Degrees Celsius", labels=["node", "gpu"])
+    for row in query(_READINGS):
+        for family, name in ((utilisation, "utilisation_percent"), (heat, "temperature_celsius")):
+            if row[name] is not None:
+                family.add_metric([row["node"], row["gpu"]], row[name])
+    yield from (utilisation, heat)
+    agents = GaugeMetricFamily("gpu_scheduler_agents", "Nodes by state of their agent", labels=["state"])
+    for row in query("SELECT state, count(*) AS n FROM nodes_node GROUP BY state"):
+        agents.add_metric([row["state"]], row["n"])
+    yield agents
+
+
+def _tenants() -> Iterator[Metric]:
+    gpus = GaugeMetricFamily("gpu_scheduler_tenant_gpus", "GPUs of a tenant", labels=["tenant", "kind"])
+    for share in services.shares():
+        gpus.add_metric([share["tenant"], "used"], share["gpus_held"])
+        gpus.add_metric([share["tenant"], "guaranteed"], share["guaranteed_gpus"])
+        if share["max_gpus"] is not None:
+            gpus.add_metric([share["tenant"], "limit"], share["max_gpus"])
+    yield gpus
+    ended = CounterMetricFamily("gpu_scheduler_attempts_ended", "Attempts by how they ended", labels=["reason"])
+    rows = query("SELECT reason, count(*) AS n FROM jobs_attempt WHERE ended_at IS NOT NULL GROUP BY reason")
+    for row in rows:
+        ended.add_metric([row["reason"]], row["n"])
+    yield ended
+    leader = GaugeMetricFamily("gpu_scheduler_cycle_leader", "1 while scheduling cycles run")
+    leader.add_metric([], 1 if services.scheduler_lag()["is_alive"] else 0)
+    yield leader
+
+
+def _histogram(name: str, text: str, label: str | None) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=[label] if label else [])
+    for value, (counts, total) in histograms.read(name).items():
+        running, buckets = 0, []
+        for bound, count in zip([*histograms.BOUNDS, float("inf")], counts, strict=True):
+            running += count
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), running))
+        family.add_metric([value] if label else [], buckets, total)
+    return family
+
+
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Readable without a token, like /health; it names tenants and nodes, so a proxy may have to guard it."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Database())
+    return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE)

@@ -1,0 +1,233 @@
+"""Answers about scheduling: can a request ever run, why does a job wait, what is ahead of it, how is the cluster."""
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from gpusched.lib.problems import Problem, not_found
+from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol import reasons
+from gpusched.protocol.jobs import FieldError, JobRequest
+from jobs import representation
+from scheduling import snapshot
+from scheduling.engine.feasibility import impossible
+from scheduling.engine.model import Node, Request, Tenant
+from tenants.permissions import Identity
+
+# A yes may be a little old (the job would wait and say so); a no is always asked of the database afresh.
+_FRESH_SECONDS = 2.0
+_known: dict[str, Any] = {"at": float("-inf"), "nodes": (), "tenants": {}}
+_lock = threading.Lock()
+
+
+def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None:
+    """422 for a request that no node, not all nodes together, or the tenant's limit can ever hold (A04)."""
+    shape = _shape(request)
+    for fresh in (False, True):
+        nodes, tenants = _cluster(fresh)
+        if tenant_id not in tenants and not fresh:
+            continue
+        found = impossible(shape, tenants[tenant_id], nodes)
+        if found is None:
+            return None
+    assert found is not None
+    quota = found.code == reasons.Pending.TENANT_LIMIT
+    return Problem(
+        403 if quota else 422,
+        "quota_exceeded" if quota else found.code,
+        reasons.sentence(found.code, found.evidence),
+        next_step=reasons.next_step(found.code),
+        errors=[FieldError("gpu_count", found.code, reasons.sentence(found.code, found.evidence))],
+    )
+
+
+def _shape(request: JobRequest) -> Request:
+    return Request(
+        gpu_count=request.gpu_count,
+        gpu_memory_mb=request.gpu_memory_mb,
+        gpu_models=request.gpu_models,
+        shared=request.gpu_sharing == "shared",
+        cpu_milli=round(request.cpu_cores * 1000),
+        memory_mb=request.memory_mb,
+        gang=request.gang_scheduling,
+        ranks=request.ranks,
+        node_selector=tuple(sorted(request.node_selector.items())),
+    )
+
+
+def _cluster(fresh: bool) -> tuple[Sequence[Node], dict[int, Tenant]]:
+    """Nodes and tenants, at most two seconds old unless asked for fresh."""
+    with _lock:
+        if fresh or time.monotonic() - _known["at"] > _FRESH_SECONDS:
+            _known["nodes"] = snapshot.nodes()
+            _known["tenants"] = {tenant.id: tenant for tenant in snapshot.tenants()}
+            _known["at"] = time.monotonic()
+        return _known["nodes"], _known["tenants"]
+
+
+# --- why and what is ahead --------------------------------------------------------------------------------------------
+
+# The queue as people read it: by priority, then by age. What starts next also depends on shares and fit, and that is
+# what each job's reason is for.
+_ORDER = "j.priority DESC, j.submitted_at, j.id"
+
+
+def explain(job_id: int, identity: Identity) -> dict[str, Any]:
+    """Why a job is where it is, with what stands before it if it waits."""
+    found = representation.select("j.id = %s", [job_id])
+    rows = query("SELECT tenant_id FROM jobs_job WHERE id = %s", [job_id])
+    if not found or not identity.sees(rows[0]["tenant_id"]):
+        raise not_found(f"job {job_id}")
+    job = found[0]
+    reason = job["reason"] or {
+        "code": job["state"],
+        "sentence": f"it is {job['state']}" + (f" on {', '.join(job['nodes'])}" if job["nodes"] else ""),
+        "next_step": "",
+        "evidence": {},
+        "since": job["started_at"],
+    }
+    waits = job["state"] in ("pending", "held")
+    return {"job_id": job_id, "state": job["state"], **reason, "position": position(job_id) if waits else None}
+
+
+def position(job_id: int) -> dict[str, int]:
+    """Jobs of any tenant that stand before it in the queue, and their GPUs."""
+    [row] = query(
+        """SELECT count(*) AS jobs, coalesce(sum(j.gpu_count), 0) AS gpus
+             FROM jobs_job j, jobs_job me
+            WHERE me.id = %s AND j.state = 'pending' AND j.id <> me.id
+              AND (-j.priority, j.submitted_at, j.id) < (-me.priority, me.submitted_at, me.id)""",
+        [job_id],
+    )
+    return {"jobs": row["jobs"], "gpus": row["gpus"]}
+
+
+def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[str, Any]:
+    """The caller's waiting jobs with their position among everybody's; of other tenants only the totals are told."""
+    visible = identity.visible_tenants()
+    where, params = "true", list[Any]()
+    if visible is not None:
+        where, params = "j.tenant_id = ANY(%s)", [visible]
+    if after is not None:
+        where += " AND (-j.priority, extract(epoch FROM j.submitted_at)::float8, j.id) > (%s, %s, %s)"
+        params += after
+    rows = query(
+        f"""WITH waiting AS (
+                SELECT j.*, row_number() OVER (ORDER BY {_ORDER}) AS position
+                  FROM jobs_job j WHERE j.state IN ('pending', 'held'))
+            SELECT j.*, NULL AS placement, t.name AS tenant, u.username AS "user",
+                   extract(epoch FROM j.submitted_at)::float8 AS at
+              FROM waiting j JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
+             WHERE {where} ORDER BY {_ORDER} LIMIT %s""",
+        [*params, limit],
+    )
+    [total] = query(
+        "SELECT count(*) AS jobs, coalesce(sum(gpu_count), 0) AS gpus FROM jobs_job WHERE state IN ('pending', 'held')"
+    )
+    last = rows[-1] if len(rows) == limit else None
+    return {
+        "items": [_queued(row) for row in rows],
+        "total": total["jobs"],
+        "total_gpus": total["gpus"],
+        "next": None if last is None else (-last["priority"], last["at"], last["id"]),
+    }
+
+
+def _queued(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("name", "tenant", "user", "state", "gpu_count", "priority", "position")
+    return {
+        "job_id": row["id"],
+        **{name: row[name] for name in names},
+        "submitted_at": rfc3339(row["submitted_at"]),
+        "reason": representation.reason(row),
+    }
+
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+
+
+def cluster_status() -> dict[str, Any]:
+    """The numbers that a script or a status line asks for."""
+    [row] = query(
+        """SELECT count(*) AS total_nodes, count(*) FILTER (WHERE state = 'online') AS online_nodes,
+                  coalesce(bool_or(pretend), false) AS pretend FROM nodes_node"""
+    )
+    [gpus] = query(
+        """SELECT count(*) AS total_gpus,
+                  count(*) FILTER (WHERE d.held_whole > 0 OR d.held_mb > 0) AS used_gpus,
+                  count(*) FILTER (WHERE d.held_whole = 0 AND d.held_mb = 0 AND d.health = 'ok'
+                                     AND n.state = 'online' AND n.intent = 'open') AS available_gpus
+             FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id"""
+    )
+    states = {r["state"]: r["n"] for r in query("SELECT state, count(*) AS n FROM jobs_job GROUP BY state")}
+    return {
+        **row,
+        **gpus,
+        "total_jobs": sum(states.values()),
+        "running_jobs": states.get("running", 0),
+        "pending_jobs": states.get("pending", 0),
+        "jobs_by_state": states,
+        "scheduler": scheduler_lag(),
+    }
+
+
+def scheduler_lag() -> dict[str, Any]:
+    """When the last recorded cycle began; a scheduler that is alive records one each minute at least."""
+    rows = query(
+        """SELECT started_at, extract(epoch FROM clock_timestamp() - started_at)::float8 AS age,
+                  sweep_ms + snapshot_ms + plan_ms + commit_ms AS ms
+             FROM scheduling_cycle ORDER BY id DESC LIMIT 1"""
+    )
+    if not rows:
+        return {"last_cycle_at": None, "age_seconds": None, "last_cycle_ms": None, "is_alive": False}
+    [row] = rows
+    return {
+        "last_cycle_at": rfc3339(row["started_at"]),
+        "age_seconds": round(row["age"], 1),
+        "last_cycle_ms": round(row["ms"], 1),
+        "is_alive": row["age"] < 75,
+    }
+
+
+def cycles(limit: int) -> list[dict[str, Any]]:
+    """The latest recorded cycles, newest first."""
+    rows = query("SELECT * FROM scheduling_cycle ORDER BY id DESC LIMIT %s", [limit])
+    return [
+        {**row, "started_at": rfc3339(row["started_at"]), "reserved_at": rfc3339(row["reserved_at"])} for row in rows
+    ]
+
+
+def shares() -> list[dict[str, Any]]:
+    """What each tenant holds and has used, per weight: the numbers that order the queue under `fair`."""
+    held = {
+        row["tenant_id"]: row
+        for row in query(
+            """SELECT j.tenant_id, count(DISTINCT j.id) AS jobs,
+                      coalesce(sum(CASE WHEN l.id IS NULL THEN 0 WHEN l.memory_mb IS NULL THEN 1.0
+                                        ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END), 0) AS gpus
+                 FROM jobs_job j JOIN nodes_assignment s ON s.job_id = j.id AND s.state <> 'ended'
+                 LEFT JOIN nodes_allocation l ON l.assignment_id = s.id LEFT JOIN nodes_device d ON d.id = l.device_id
+                GROUP BY j.tenant_id"""
+        )
+    }
+    half_life = snapshot.policy().usage_half_life_seconds
+    return [
+        {
+            "tenant": tenant.name,
+            "tenant_id": tenant.id,
+            "weight": tenant.weight,
+            "gpus_held": round(held.get(tenant.id, {}).get("gpus", 0.0), 3),
+            "jobs_live": held.get(tenant.id, {}).get("jobs", 0),
+            "guaranteed_gpus": tenant.guaranteed_gpus,
+            "max_gpus": tenant.max_gpus,
+            "usage_gpu_hours": round(tenant.usage_gpu_seconds / 3600, 4),
+            "share": round(
+                (tenant.usage_gpu_seconds * 0.6931471805599453 / half_life + held.get(tenant.id, {}).get("gpus", 0.0))
+                / tenant.weight,
+                6,
+            ),
+        }
+        for tenant in snapshot.tenants()
+    ]

@@ -1,0 +1,1 @@
+"""Who may use how much: tenants, quotas, members, tokens and the usage ledger."""

@@ -1,0 +1,252 @@
+"""REST for tenants, quotas, tokens and the caller's own identity."""
+
+from typing import Any, Literal
+
+import msgspec
+from django.contrib.auth import authenticate
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.lib.api import read_body, read_query
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import Problem, invalid, not_found
+from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.states import Scope
+from tenants import services
+from tenants.models import ApiToken, Tenant
+from tenants.permissions import Identity, identity
+
+Whole = int | None
+
+
+class QuotaFields(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Limits on what a tenant holds at once; null: no limit. `version`, as read, protects others' edits."""
+
+    max_gpus: Whole = None
+    max_gpu_memory_mb: Whole = None
+    max_cpu_cores: Whole = None
+    max_memory_mb: Whole = None
+    max_concurrent_jobs: Whole = None
+    guaranteed_gpus: int = 0
+    version: Whole = None
+
+
+class NewTenant(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    name: str
+    display_name: str = ""
+    weight: float = 1.0
+    tier: Literal["premium", "standard", "opportunistic"] = "standard"
+    allow_preemption: bool = True
+    can_preempt_others: bool = True
+    quota: QuotaFields = QuotaFields()
+
+
+class TenantChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Only what is given is changed."""
+
+    display_name: str | msgspec.UnsetType = msgspec.UNSET
+    weight: float | msgspec.UnsetType = msgspec.UNSET
+    tier: Literal["premium", "standard", "opportunistic"] | msgspec.UnsetType = msgspec.UNSET
+    allow_preemption: bool | msgspec.UnsetType = msgspec.UNSET
+    can_preempt_others: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class NewToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`tenant` limits the token to one tenant; `expires_in_days` null: it does not expire."""
+
+    name: str
+    scopes: tuple[Scope, ...] = (Scope.READ, Scope.WRITE)
+    tenant: str | None = None
+    expires_in_days: float | None = 90.0
+
+
+class Login(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    username: str
+    password: str
+    token_name: str = "login"
+
+
+def _values(changes: msgspec.Struct) -> dict[str, Any]:
+    return {k: v for k, v in msgspec.structs.asdict(changes).items() if v is not msgspec.UNSET}
+
+
+_TENANTS = """
+    SELECT t.id, t.name, t.display_name, t.weight, t.tier, t.allow_preemption, t.can_preempt_others, t.created_at,
+           json_build_object('max_gpus', q.max_gpus, 'max_gpu_memory_mb', q.max_gpu_memory_mb,
+               'max_cpu_cores', q.max_cpu_cores, 'max_memory_mb', q.max_memory_mb,
+               'max_concurrent_jobs', q.max_concurrent_jobs, 'guaranteed_gpus', coalesce(q.guaranteed_gpus, 0),
+               'version', coalesce(q.version, 0)) AS quota,
+           (SELECT json_build_object('gpus', coalesce(sum(l.gpus), 0), 'gpu_memory_mb', coalesce(sum(l.mb), 0),
+                   'cpu_cores', coalesce(sum(l.cpu) / 1000.0, 0), 'memory_mb', coalesce(sum(l.memory), 0),
+                   'jobs', count(DISTINCT l.job_id))
+              FROM (SELECT s.job_id, s.cpu_milli AS cpu, s.memory_mb AS memory,
+                           (SELECT count(*) FROM nodes_allocation a WHERE a.assignment_id = s.id) AS gpus,
+                           (SELECT coalesce(sum(coalesce(a.memory_mb, d.memory_mb)), 0) FROM nodes_allocation a
+                              JOIN nodes_device d ON d.id = a.device_id WHERE a.assignment_id = s.id) AS mb
+                      FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id
+                     WHERE s.state <> 'ended' AND j.tenant_id = t.id) l) AS in_use,
+           (SELECT count(*) FROM jobs_job j WHERE j.tenant_id = t.id AND j.state IN ('pending', 'held')) AS pending_jobs
+      FROM tenants_tenant t LEFT JOIN tenants_quota q ON q.tenant_id = t.id
+     WHERE %s::bigint[] IS NULL OR t.id = ANY(%s) ORDER BY t.name
+"""
+
+
+def tenants_shown(ids: list[int] | None) -> list[dict[str, Any]]:
+    """Tenants (None: all) as the API and the page show them: limits, and what is in use now."""
+    return [{**row, "created_at": rfc3339(row["created_at"])} for row in query(_TENANTS, [ids, ids])]
+
+
+def _shown(tenant_id: int) -> dict[str, Any]:
+    return tenants_shown([tenant_id])[0]
+
+
+def _find(name: str, who: Identity) -> Tenant:
+    """404 for a tenant that does not exist and for one that the caller does not belong to alike."""
+    tenant = Tenant.objects.filter(name=name).first() if "\x00" not in name else None
+    if tenant is None or not who.sees(tenant.pk):
+        raise not_found(f"tenant '{name[:63]}'")
+    return tenant
+
+
+class Tenants(APIView):
+    @documented("List the tenants that you belong to (admins: all)", tag="tenants")
+    def get(self, request: Request) -> Response:
+        read_query(request, ())
+        return Response({"items": tenants_shown(identity(request).visible_tenants()), "next_cursor": None})
+
+    @documented("Create a tenant (admin)", tag="tenants", body=NewTenant, status=201, refusals=(400, 401, 403, 409))
+    def post(self, request: Request) -> Response:
+        who = identity(request)
+        who.require_admin()
+        fields = _values(read_body(request, NewTenant))
+        limits = {k: v for k, v in msgspec.structs.asdict(fields.pop("quota")).items() if k != "version"}
+        return Response(_shown(services.create_tenant(fields, actor=who.username, quota=limits).pk), status=201)
+
+
+class OneTenant(APIView):
+    @documented("Read a tenant", tag="tenants")
+    def get(self, request: Request, name: str) -> Response:
+        return Response(_shown(_find(name, identity(request)).pk))
+
+    @documented("Change a tenant (admin)", tag="tenants", body=TenantChanges)
+    def patch(self, request: Request, name: str) -> Response:
+        who = identity(request)
+        tenant = _find(name, who)
+        who.require_admin()
+        if changes := _values(read_body(request, TenantChanges)):
+            services.change_tenant(tenant, changes, actor=who.username)
+        return Response(_shown(tenant.pk))
+
+
+class TenantQuota(APIView):
+    @documented("Read a quota", tag="tenants", answer=QuotaFields)
+    def get(self, request: Request, name: str) -> Response:
+        return self._answer(_find(name, identity(request)).pk)
+
+    @documented("Replace a quota (admin)", tag="tenants", body=QuotaFields, refusals=(400, 401, 403, 404, 412))
+    def put(self, request: Request, name: str) -> Response:
+        """Nothing that runs is stopped. `If-Match` (or `version`) refuses to overwrite somebody else's edit."""
+        who = identity(request)
+        tenant = _find(name, who)
+        who.require_admin()
+        limits = _values(read_body(request, QuotaFields))
+        version = limits.pop("version")
+        if match := request.headers.get("If-Match", "").strip().strip('"'):
+            if not match.isdigit() or len(match) > 9:
+                raise invalid([FieldError("If-Match", "invalid", "is not an ETag of this quota")])
+            version = int(match)
+        services.change_quota(tenant.pk, limits, actor=who.username, expected_version=version)
+        return self._answer(tenant.pk)
+
+    def _answer(self, tenant_id: int) -> Response:
+        shown = _shown(tenant_id)["quota"]
+        return Response(shown, headers={"ETag": f'"{shown["version"]}"'})
+
+
+def _token(token: ApiToken) -> dict[str, Any]:
+    return {
+        "id": token.pk,
+        "name": token.name,
+        "prefix": token.prefix,
+        "scopes": token.scopes,
+        "tenant": token.tenant.name if token.tenant else None,
+        "created_at": rfc3339(token.created_at),
+        "expires_at": rfc3339(token.expires_at),
+        "last_used_at": rfc3339(token.last_used_at),
+        "revoked_at": rfc3339(token.revoked_at),
+    }
+
+
+class Tokens(APIView):
+    @documented("List your tokens", tag="tokens")
+    def get(self, request: Request) -> Response:
+        mine = ApiToken.objects.filter(user_id=identity(request).user_id).select_related("tenant")
+        return Response({"items": [_token(token) for token in mine], "next_cursor": None})
+
+    @documented("Create a token; its text is shown this once", tag="tokens", body=NewToken, status=201)
+    def post(self, request: Request) -> Response:
+        who = identity(request)
+        wanted = read_body(request, NewToken)
+        if not 1 <= len(wanted.name) <= 100 or "\x00" in wanted.name:
+            raise invalid([FieldError("name", "out_of_range", "1 to 100 characters")])
+        if not wanted.scopes or not set(wanted.scopes) <= who.scopes:
+            message = f"at least one, and none that you lack; yours: {', '.join(sorted(who.scopes))}"
+            raise invalid([FieldError("scopes", "not_permitted", message)])
+        days = wanted.expires_in_days
+        if days is not None and not 0 < days <= 3650:
+            raise invalid([FieldError("expires_in_days", "out_of_range", "more than 0, at most 3650, or null")])
+        tenant = _find(wanted.tenant, who) if wanted.tenant else None
+        if tenant is None and not who.is_admin and len(who.roles) == 1 and isinstance(request.auth, Identity):
+            # A token limited to one tenant must not make one that reaches further.
+            tenant = Tenant.objects.get(pk=next(iter(who.roles)))
+        token, text = services.create_token(
+            who.user_id,
+            wanted.name,
+            list(wanted.scopes),
+            tenant_id=tenant.pk if tenant else None,
+            expires_at=services.expiry(days),
+        )
+        return Response({**_token(token), "token": text}, status=201)
+
+
+class OneToken(APIView):
+    @documented("Revoke one of your tokens", tag="tokens")
+    def delete(self, request: Request, token_id: int) -> Response:
+        token = ApiToken.objects.filter(pk=token_id, user_id=identity(request).user_id).first()
+        if token is None:
+            raise not_found(f"token {token_id}")
+        services.revoke_token(token)
+        token.refresh_from_db()
+        return Response(_token(token))
+
+
+class Me(APIView):
+    @documented("Who you are and what you may do", tag="tokens")
+    def get(self, request: Request) -> Response:
+        who = identity(request)
+        roles = [{"name": who.tenant_names[i], "role": role} for i, role in sorted(who.roles.items())]
+        return Response(
+            {"user": who.username, "is_admin": who.is_admin, "scopes": sorted(who.scopes), "tenants": roles}
+        )
+
+
+class LogIn(APIView):
+    authentication_classes = []
+    permission_classes = [AllowAny]
+
+    @documented("Exchange a name and password for a token", tag="tokens", body=Login, status=201, refusals=(400, 401))
+    def post(self, request: Request) -> Response:
+        wanted = read_body(request, Login)
+        if "\x00" in wanted.username + wanted.password + wanted.token_name:
+            raise invalid([FieldError("username", "invalid_character", "must not contain a NUL character")])
+        user = authenticate(username=wanted.username, password=wanted.password)
+        if user is None:
+            raise Problem(401, "not_authenticated", "wrong name or password", next_step="check both and try again")
+        scopes = [Scope.READ, Scope.WRITE, *([Scope.ADMIN] if user.is_superuser else [])]
+        name = wanted.token_name[:100] or "login"
+        token, text = services.create_token(user.pk, name, list(scopes), expires_at=services.expiry(90))
+        return Response({**_token(token), "token": text}, status=201)

@@ -1,0 +1,158 @@
+"""Tenant, Quota, Membership, ApiToken, and the append-only ledger of what was used."""
+
+import pghistory
+import pgtrigger
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MinValueValidator, RegexValidator
+from django.db import models
+from django.db.models import F, Q
+
+from gpusched.protocol.states import Role
+
+
+class Tier(models.TextChoices):
+    """Who goes first when nobody is under a guarantee: a higher tier is served before a lower one, whatever the
+    shares."""
+
+    PREMIUM = "premium"
+    STANDARD = "standard"
+    OPPORTUNISTIC = "opportunistic"
+
+
+@pghistory.track()
+class Tenant(models.Model):
+    """A team that shares the cluster."""
+
+    name = models.CharField(
+        max_length=63,
+        unique=True,
+        validators=[RegexValidator(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "lower-case letters, digits and dashes")],
+        help_text="Short name used in commands and the API",
+    )
+    display_name = models.CharField(max_length=200, blank=True)
+    weight = models.FloatField(
+        default=1.0, validators=[MinValueValidator(0.001)], help_text="Twice the weight, twice the share"
+    )
+    tier = models.CharField(max_length=20, choices=Tier.choices, default=Tier.STANDARD)
+    allow_preemption = models.BooleanField(default=True, help_text="Running jobs of this tenant may be preempted")
+    can_preempt_others = models.BooleanField(default=True, help_text="Jobs of this tenant may preempt others")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(condition=Q(weight__gt=0), name="tenant_weight_positive"),
+            models.CheckConstraint(condition=Q(tier__in=Tier.values), name="tenant_tier_known"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@pghistory.track()
+class Quota(models.Model):
+    """What a tenant may hold at once (empty: no limit), and what it is guaranteed."""
+
+    tenant = models.OneToOneField(Tenant, on_delete=models.CASCADE, related_name="quota")
+    max_gpus = models.PositiveIntegerField(null=True, blank=True)
+    max_gpu_memory_mb = models.PositiveBigIntegerField(null=True, blank=True)
+    max_cpu_cores = models.PositiveIntegerField(null=True, blank=True)
+    max_memory_mb = models.PositiveBigIntegerField(null=True, blank=True)
+    max_concurrent_jobs = models.PositiveIntegerField(null=True, blank=True)
+    guaranteed_gpus = models.PositiveIntegerField(default=0, help_text="Served first while it holds fewer than these")
+    version = models.PositiveIntegerField(default=1, editable=False)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(max_gpus__isnull=True) | Q(guaranteed_gpus__lte=F("max_gpus")),
+                name="quota_guarantee_within_limit",
+                violation_error_message="The guarantee cannot be larger than the limit of GPUs.",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"quota of {self.tenant.name}"
+
+
+class Membership(models.Model):
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=10, choices=[(r, r) for r in Role], default=Role.MEMBER)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "tenant"], name="membership_once"),
+            models.CheckConstraint(condition=Q(role__in=list(Role)), name="membership_role_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.tenant}"
+
+
+class ApiToken(models.Model):
+    """`prefix` finds the row, `secret_hash` (SHA-256 of a 256-bit random secret) proves it; the secret is not kept."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens")
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, null=True, blank=True, help_text="Limited to it")
+    name = models.CharField(max_length=100)
+    prefix = models.CharField(max_length=12, unique=True, editable=False)
+    secret_hash = models.CharField(max_length=64, editable=False)
+    scopes = ArrayField(models.CharField(max_length=10), default=list)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.CheckConstraint(condition=Q(scopes__contained_by=["read", "write", "admin"]), name="token_scopes")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"
+
+
+class UsageEntry(models.Model):
+    """One device (or part of its memory) used by one rank from start to end. Written once, when it is given back.
+
+    Job and device are kept as plain numbers and words: the ledger outlives both."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT)
+    user_id = models.BigIntegerField(null=True)
+    job_id = models.BigIntegerField()
+    attempt = models.PositiveIntegerField()
+    rank = models.PositiveIntegerField()
+    device_id = models.BigIntegerField(null=True)
+    node = models.CharField(max_length=253)
+    gpu_model = models.CharField(max_length=200, blank=True)
+    memory_mb = models.PositiveIntegerField(null=True, help_text="Empty: the whole device")
+    gpus = models.FloatField(help_text="1 for a whole device, the part of its memory for a shared one")
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField()
+    cause = models.CharField(max_length=30)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job_id", "attempt", "rank", "device_id"], name="usage_charged_once"),
+            models.CheckConstraint(condition=Q(ended_at__gte=F("started_at")), name="usage_not_negative"),
+        ]
+        indexes = [models.Index(fields=["tenant", "ended_at"])]
+        triggers = [pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)]
+
+    def __str__(self) -> str:
+        return f"{self.gpus} GPUs for job {self.job_id}"
+
+
+class UsageBalance(models.Model):
+    """GPU-seconds of a tenant with exponential decay, as of a moment: the past half of its share. What it holds now
+    is added when the balance is read."""
+
+    tenant = models.OneToOneField(Tenant, on_delete=models.CASCADE, related_name="usage_balance")
+    gpu_seconds = models.FloatField(default=0.0)
+    as_of = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.gpu_seconds:.0f} GPU-seconds"

@@ -1,0 +1,155 @@
+"""Who is asking, and what they may do: tokens, page sessions, scopes and roles."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.contrib.auth.models import AbstractBaseUser, User
+from django.http import HttpRequest
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.request import Request
+
+from gpusched.lib import credentials
+from gpusched.lib.problems import Problem, not_found
+from gpusched.lib.sql import execute, query
+from gpusched.protocol.states import Role, Scope
+
+_RANK = {Role.VIEWER: 1, Role.MEMBER: 2, Role.OWNER: 3}
+ALL_SCOPES = frozenset(Scope)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The person behind a request and the tenants that they (and their token) reach."""
+
+    user_id: int
+    username: str
+    is_admin: bool
+    scopes: frozenset[str]
+    roles: dict[int, Role] = field(default_factory=dict)
+    tenant_names: dict[int, str] = field(default_factory=dict)
+
+    def sees(self, tenant_id: int) -> bool:
+        return self.is_admin or tenant_id in self.roles
+
+    def has(self, role: Role, tenant_id: int) -> bool:
+        held = self.roles.get(tenant_id)
+        return self.is_admin or (held is not None and _RANK[held] >= _RANK[role])
+
+    def visible_tenants(self) -> list[int] | None:
+        """Ids of the tenants whose jobs may be seen; None means all."""
+        return None if self.is_admin else sorted(self.roles)
+
+    def require(self, role: Role, tenant_id: int, what: str) -> None:
+        """404 for what the caller may not even see, 403 for what they see but may not touch."""
+        if not self.sees(tenant_id):
+            raise not_found(what)
+        if not self.has(role, tenant_id):
+            raise Problem(
+                403,
+                "not_permitted",
+                f"this needs the role {role} in the tenant",
+                next_step="ask an owner of the tenant",
+            )
+
+    def require_admin(self) -> None:
+        if not self.is_admin or Scope.ADMIN not in self.scopes:
+            raise Problem(
+                403, "not_permitted", "only an admin may do this", next_step="use an admin's token with scope admin"
+            )
+
+
+_BY_TOKEN = """
+    SELECT t.id, t.secret_hash, t.scopes, t.tenant_id, t.user_id, u.username, u.is_superuser,
+           t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute' AS is_stale,
+           (SELECT coalesce(json_agg(json_build_array(m.tenant_id, m.role, n.name)), '[]')
+              FROM tenants_membership m JOIN tenants_tenant n ON n.id = m.tenant_id
+             WHERE m.user_id = t.user_id AND (t.tenant_id IS NULL OR m.tenant_id = t.tenant_id)) AS memberships
+      FROM tenants_apitoken t JOIN auth_user u ON u.id = t.user_id
+     WHERE t.prefix = %s AND u.is_active AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now())
+"""
+
+
+def identity_of_token(header: str) -> Identity | None:
+    """The identity that an Authorization header proves, or None."""
+    prefix, secret = credentials.bearer(header)
+    rows = query(_BY_TOKEN, [prefix]) if prefix and "\x00" not in prefix else []
+    if not rows or not credentials.proves(secret, rows[0]["secret_hash"]):
+        return None
+    row = rows[0]
+    if row["is_stale"]:
+        execute("UPDATE tenants_apitoken SET last_used_at = now() WHERE id = %s", [row["id"]])
+    # A token that is limited to one tenant is no admin's token, whoever made it.
+    is_admin = row["is_superuser"] and row["tenant_id"] is None
+    roles, names = _roles(row["memberships"])
+    if row["is_superuser"] and row["tenant_id"] is not None:
+        roles = {row["tenant_id"]: Role.OWNER}
+        names = {
+            r["id"]: r["name"] for r in query("SELECT id, name FROM tenants_tenant WHERE id = %s", [row["tenant_id"]])
+        }
+    return Identity(row["user_id"], row["username"], is_admin, frozenset(row["scopes"]), roles, names)
+
+
+def identity_of_user(user: AbstractBaseUser) -> Identity:
+    """The identity of somebody logged in to the page: all scopes, all memberships."""
+    assert isinstance(user, User)
+    rows = query(
+        "SELECT m.tenant_id, m.role, n.name FROM tenants_membership m JOIN tenants_tenant n ON n.id = m.tenant_id"
+        " WHERE m.user_id = %s",
+        [user.pk],
+    )
+    roles, names = _roles([[row["tenant_id"], row["role"], row["name"]] for row in rows])
+    return Identity(user.pk, user.username, user.is_superuser, ALL_SCOPES, roles, names)
+
+
+def _roles(memberships: list[list[Any]]) -> tuple[dict[int, Role], dict[int, str]]:
+    return {m[0]: Role(m[1]) for m in memberships}, {m[0]: m[2] for m in memberships}
+
+
+class TokenAuthentication(BaseAuthentication):
+    """`Authorization: Bearer <prefix>.<secret>`."""
+
+    def authenticate(self, request: Request) -> tuple[Any, Identity] | None:
+        header = request.META.get("HTTP_AUTHORIZATION", "")
+        if not header:
+            return None
+        identity = identity_of_token(header)
+        if identity is None:
+            raise AuthenticationFailed("this token is unknown, expired or revoked")
+        return User(id=identity.user_id, username=identity.username, is_superuser=identity.is_admin), identity
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Bearer"
+
+
+class PageSession(SessionAuthentication):
+    """The page's own calls: the session's cookie together with the CSRF token."""
+
+    def authenticate(self, request: Request) -> tuple[Any, Identity] | None:
+        found = super().authenticate(request)
+        return None if found is None else (found[0], identity_of_user(found[0]))
+
+
+class ScopeForMethod(BasePermission):
+    """Reading needs scope `read`, anything else `write`. What a role may do is asked by each endpoint."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if not isinstance(request.auth, Identity):
+            return False
+        needed = Scope.READ if request.method in SAFE_METHODS else Scope.WRITE
+        if needed not in request.auth.scopes:
+            raise Problem(
+                403, "scope_missing", f"this token lacks the scope '{needed}'", next_step="create a token with it"
+            )
+        return True
+
+
+def identity(request: Request | HttpRequest) -> Identity:
+    """The identity of a request that has passed authentication."""
+    auth = getattr(request, "auth", None)
+    if isinstance(auth, Identity):
+        return auth
+    user = request.user
+    assert isinstance(user, AbstractBaseUser)
+    return identity_of_user(user)

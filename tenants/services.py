@@ -1,0 +1,122 @@
+"""What can be done to tenants, quotas and tokens, each as one transaction."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pghistory
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from gpusched.lib import credentials, events, wake
+from gpusched.lib.problems import Problem, invalid
+from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.states import Scope
+from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
+
+
+def create_tenant(fields: Mapping[str, Any], *, actor: str, quota: Mapping[str, Any] | None = None) -> Tenant:
+    """A tenant with its quota (no limits unless given). 400 for bad fields, 409 for a name that is taken."""
+    tenant = Tenant(**fields)
+    _check(tenant, exclude=["name"] if not fields.get("name") else [])
+    try:
+        with transaction.atomic(), pghistory.context(actor=actor, via="create_tenant"):
+            tenant.save(force_insert=True)
+            limits = Quota(tenant=tenant, **(quota or {}))
+            _check(limits)
+            limits.save(force_insert=True)
+            UsageBalance.objects.create(tenant=tenant, as_of=timezone.now())
+            events.changed("tenants", [tenant.pk])
+    except IntegrityError as error:
+        raise Problem(
+            409, "name_taken", f"there is already a tenant '{tenant.name}'", next_step="choose another name"
+        ) from error
+    return tenant
+
+
+def change_tenant(tenant: Tenant, changes: Mapping[str, Any], *, actor: str) -> Tenant:
+    """Changes fields of a tenant; its name stays."""
+    for name, value in changes.items():
+        setattr(tenant, name, value)
+    _check(tenant)
+    with transaction.atomic(), pghistory.context(actor=actor, via="change_tenant"):
+        tenant.save(update_fields=list(changes))
+        _announce(tenant)
+    return tenant
+
+
+def change_quota(
+    tenant_id: int, limits: Mapping[str, Any], *, actor: str, expected_version: int | None = None
+) -> Quota:
+    """Replaces limits. With `expected_version`, 412 if somebody else changed the quota in the meantime.
+
+    Nothing that runs is stopped: a tenant above a lowered limit starts nothing new until it is below."""
+    with transaction.atomic(), pghistory.context(actor=actor, via="change_quota"):
+        quota = Quota.objects.select_for_update().select_related("tenant").get(tenant_id=tenant_id)
+        if expected_version is not None and quota.version != expected_version:
+            raise Problem(
+                412,
+                "version_conflict",
+                f"the quota was changed meanwhile (it is at version {quota.version}, not {expected_version})",
+                next_step="read it again and repeat the change",
+            )
+        for name, value in limits.items():
+            setattr(quota, name, value)
+        _check(quota)
+        quota.version += 1
+        quota.save()
+        _announce(quota.tenant)
+    return quota
+
+
+def announce_quota_edit(tenant: Tenant) -> None:
+    """For editors that save the row themselves (the admin): the queue is looked at again."""
+    _announce(tenant)
+
+
+def set_member(tenant: Tenant, user: User, role: str) -> Membership:
+    membership, _ = Membership.objects.update_or_create(tenant=tenant, user=user, defaults={"role": role})
+    return membership
+
+
+def create_token(
+    user_id: int, name: str, scopes: list[str], *, tenant_id: int | None = None, expires_at: datetime | None = None
+) -> tuple[ApiToken, str]:
+    """A token and its text, which is shown this once."""
+    made = credentials.generate("u")
+    token = ApiToken.objects.create(
+        user_id=user_id,
+        tenant_id=tenant_id,
+        name=name,
+        prefix=made.prefix,
+        secret_hash=made.secret_hash,
+        scopes=sorted(set(scopes), key=list(Scope).index),
+        expires_at=expires_at,
+    )
+    return token, made.text
+
+
+def revoke_token(token: ApiToken) -> None:
+    """Harmless when repeated; the first time counts."""
+    ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
+
+
+def expiry(days: float | None) -> datetime | None:
+    return None if days is None else timezone.now() + timedelta(days=days)
+
+
+def _announce(tenant: Tenant) -> None:
+    events.changed("tenants", [tenant.pk])
+    wake.request_cycle()
+
+
+def _check(instance: Tenant | Quota, exclude: list[str] | None = None) -> None:
+    try:
+        instance.full_clean(exclude=exclude, validate_unique=False)
+    except ValidationError as error:
+        found = error.message_dict if hasattr(error, "error_dict") else {"": error.messages}
+        raise invalid(
+            [FieldError(f.replace("__all__", ""), "invalid", m) for f, messages in found.items() for m in messages]
+        ) from error

@@ -1,0 +1,72 @@
+"""The ledger and the decayed balance: what a tenant has used, charged exactly once when a device is given back.
+
+Balance B at time t with half-life h: B(t) = Σ over uses of ∫ 2^-((t-s)/h) ds (s: the moments of the use), so a use of g
+GPUs from a to b counts g · h/ln 2 · (2^-((t-b)/h) - 2^-((t-a)/h)). Balances decay by 2^-(Δt/h) and add up."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from django.conf import settings
+
+from gpusched.lib.sql import columns, execute
+
+
+class Charge(NamedTuple):
+    """One device used by one rank; a row of the ledger. `gpus`: 1, or the part of a shared device's memory."""
+
+    tenant_id: int
+    user_id: int
+    job_id: int
+    attempt: int
+    rank: int
+    device_id: int
+    node: str
+    gpu_model: str
+    memory_mb: int | None
+    gpus: float
+    started_at: datetime
+    ended_at: datetime
+    cause: str
+
+
+_LEDGER = """
+    INSERT INTO tenants_usageentry (tenant_id, user_id, job_id, attempt, rank, device_id, node, gpu_model, memory_mb,
+                                    gpus, started_at, ended_at, cause)
+    SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::text[],
+                         %s::text[], %s::int[], %s::float8[], %s::timestamptz[], %s::timestamptz[], %s::text[])
+"""
+# Rows are locked in one order, so that two charges of several tenants cannot deadlock.
+_BALANCE = """
+    WITH locked AS (SELECT id FROM tenants_usagebalance WHERE tenant_id = ANY(%(tenants)s) ORDER BY id FOR UPDATE),
+    use AS (
+        SELECT tenant_id, sum(gpus * %(h)s / ln(2) * (
+                   power(2, -extract(epoch FROM now() - ended_at) / %(h)s)
+                 - power(2, -extract(epoch FROM now() - started_at) / %(h)s))) AS gpu_seconds
+          FROM unnest(%(tenants)s::bigint[], %(gpus)s::float8[], %(starts)s::timestamptz[], %(ends)s::timestamptz[])
+               AS u (tenant_id, gpus, started_at, ended_at)
+         GROUP BY tenant_id)
+    UPDATE tenants_usagebalance b
+       SET gpu_seconds = b.gpu_seconds * power(2, -extract(epoch FROM now() - b.as_of) / %(h)s) + use.gpu_seconds,
+           as_of = now()
+      FROM use, locked
+     WHERE b.tenant_id = use.tenant_id AND b.id = locked.id
+"""
+
+
+def charge(charges: Sequence[Charge]) -> None:
+    """Writes the ledger and moves the balances, inside the caller's transaction. The ledger's unique key refuses a
+    second charge for the same device, rank and attempt."""
+    if not charges:
+        return
+    execute(_LEDGER, columns(charges, len(Charge._fields)))
+    execute(
+        _BALANCE,
+        {
+            "h": settings.ENV.usage_half_life_days * 86400.0,
+            "tenants": [c.tenant_id for c in charges],
+            "gpus": [c.gpus for c in charges],
+            "starts": [c.started_at for c in charges],
+            "ends": [c.ended_at for c in charges],
+        },
+    )
