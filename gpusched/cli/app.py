@@ -1,0 +1,63 @@
+"""The tree of commands, with the global options above them."""
+
+from typing import Annotated
+
+import typer
+
+from gpusched import __version__
+from gpusched.cli import jobs, nodes, submit, tenants, tokens
+from gpusched.cli.commands import group
+from gpusched.cli.session import Globals, connect
+
+app = group("""Share a cluster of GPUs.
+
+\b
+gpusched login https://gpusched.example
+gpusched submit --gpus 1 -- python train.py
+gpusched ps
+gpusched why 42
+gpusched logs -f 42
+""")
+
+# So that `gpusched submit python train.py --epochs 3` needs no `--`: what follows the program is the program's.
+_WORDS_FOLLOW = {"allow_interspersed_args": False}
+
+
+@app.callback()
+def options(
+    ctx: typer.Context,
+    url: Annotated[str | None, typer.Option(help="The server [GPUSCHED_URL].", show_default=False)] = None,
+    token_file: Annotated[
+        str | None, typer.Option(help="File with the token [GPUSCHED_TOKEN, GPUSCHED_TOKEN_FILE].", show_default=False)
+    ] = None,
+) -> None:
+    ctx.obj = Globals(url, token_file)
+
+
+def version(
+    ctx: typer.Context,
+    server: Annotated[bool, typer.Option("--server", help="Also ask the server for its version.")] = False,
+) -> None:
+    """Print the version.
+
+    \b
+    gpusched version
+    gpusched version --server
+    """
+    print(f"gpusched {__version__}")
+    if server:
+        with connect(ctx) as client:
+            health = client.health()
+        print(f"server {health.version} ({health.status})")
+
+
+app.command(context_settings=_WORDS_FOLLOW)(submit.submit)
+app.command(context_settings=_WORDS_FOLLOW)(submit.run)
+for _command in (jobs.ps, jobs.why, jobs.logs, jobs.cancel, jobs.hold, jobs.release, jobs.requeue, nodes.nodes):
+    app.command()(_command)
+app.add_typer(nodes.app, name="node")
+app.command()(tenants.quota)
+app.add_typer(tenants.app, name="tenant")
+app.add_typer(tokens.app, name="token")
+app.command()(tokens.login)
+app.command()(version)

@@ -1,0 +1,127 @@
+"""The flags that describe a job, shared by `submit` and `run`: each is named after the field that it sets."""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpusched.client.errors import Invalid
+
+
+def _flag(field: str, kind: Any, help_text: str, *names: str, metavar: str | None = None) -> inspect.Parameter:
+    declared = names or (f"--{field.replace('_', '-')}",)
+    option = typer.Option(*declared, help=help_text, metavar=metavar, show_default=False)
+    annotation = Annotated[kind | None, option]
+    return inspect.Parameter(field, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+_COMMAND = inspect.Parameter(
+    "command",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[list[str] | None, typer.Argument(metavar="COMMAND", show_default=False)],
+)
+
+FLAGS: tuple[inspect.Parameter, ...] = (
+    _COMMAND,
+    _flag("file", Path, "The job as YAML or JSON (- for stdin); other flags override it.", "--file", "-f"),
+    _flag("script", Path, "A script to run instead of a command; its first line names the interpreter.", "--script"),
+    _flag("tenant", str, "Who it counts for; needed only if you belong to several.", "--tenant", "-t"),
+    _flag("name", str, "A name to find it by.", "--name", "-n"),
+    _flag("gpu_count", int, "GPUs in total.", "--gpus", "-g"),
+    _flag("gpu_memory_mb", int, "Memory that each GPU must have, in MiB; of a shared one, what the job takes."),
+    _flag("gpu_model", str, "Models that will do, such as 'A100|H100'."),
+    _flag("gpu_sharing", str, "exclusive or shared.", metavar="MODE"),
+    _flag("cpu_cores", float, "CPU cores in total.", "--cpu-cores", "-c"),
+    _flag("memory_mb", int, "Memory in total, in MiB.", "--memory-mb", "-m"),
+    _flag("environment", list[str], "A variable of the job; NAME takes yours.", "--env", "-e", metavar="NAME=VALUE"),
+    _flag("workdir", str, "Directory on the node to start in.", "--workdir", "-w"),
+    _flag("priority", int, "100-499 low, 500-999 normal, 1000-1999 high, 2000+ urgent.", "--priority", "-p"),
+    _flag("max_runtime_minutes", float, "Stop it after this long."),
+    _flag("gang_scheduling", bool, "Let it span nodes; all ranks start together.", "--gang/--no-gang"),
+    _flag("ranks", int, "Processes of a gang."),
+    _flag("workload_class", str, "online or batch.", metavar="CLASS"),
+    _flag("preemptible", bool, "May be preempted.", "--preemptible/--not-preemptible"),
+    _flag("requeue", bool, "Queue it again when a node fails or it is preempted.", "--requeue/--no-requeue"),
+    _flag("max_retries", int, "Start it again this often when it fails."),
+    _flag("grace_seconds", int, "Time between SIGTERM and SIGKILL."),
+    _flag("not_before", str, "Do not start before this time, such as 2030-01-31T08:00:00Z.", metavar="TIME"),
+    _flag("labels", list[str], "A label for your own use.", "--label", metavar="NAME=VALUE"),
+    _flag("node_selector", list[str], "Only nodes with this label.", "--node-selector", metavar="NAME=VALUE"),
+)  # fmt: skip
+
+
+def with_job_flags(function: Callable[..., None]) -> Callable[..., None]:
+    """The command `function`, whose `fields` are filled from the flags above."""
+    own = [p for p in inspect.signature(function).parameters.values() if p.name != "fields"]
+
+    def command(**given: Any) -> None:
+        flags = {flag.name: given.pop(flag.name) for flag in FLAGS}
+        function(fields=job_fields(flags), **given)
+
+    parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *FLAGS]
+    command.__dict__["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    return command
+
+
+def job_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a JobRequest that a file and flags give; a flag wins over the file."""
+    # Of repeated flags that are absent, some versions of typer make empty lists.
+    given = {name: value for name, value in flags.items() if value not in (None, [])}
+    words = list(given.pop("command", []))
+    fields = _read_job(given.pop("file")) if "file" in given else {}
+    if "script" in given:
+        given["script"] = _read(given["script"])
+    if "environment" in given:
+        own = {name: os.environ.get(name) for name in given["environment"] if "=" not in name}
+        given["environment"] = {**_mapping(fields, "environment"), **_pairs("--env", given["environment"], own)}
+    for field, flag in (("labels", "--label"), ("node_selector", "--node-selector")):
+        if field in given:
+            given[field] = {**_mapping(fields, field), **_pairs(flag, given[field], {})}
+    fields.update(given)
+    if words:
+        has_program = fields.get("command") or fields.get("script")
+        fields["args" if has_program else "command"] = words
+    return fields
+
+
+def _mapping(fields: Mapping[str, Any], field: str) -> dict[str, Any]:
+    value = fields.get(field)
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _pairs(flag: str, texts: list[str], known: Mapping[str, str | None]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        found = value if separator else known.get(text)
+        if not name or found is None:
+            raise Invalid(f"{flag} {text}: write NAME=VALUE, or the NAME of a variable that is set")
+        pairs[name] = found
+    return pairs
+
+
+def _read_job(file: Path) -> dict[str, Any]:
+    import yaml
+
+    # JSON is YAML, so that one reader serves both.
+    try:
+        content = yaml.safe_load(_read(file))
+    except yaml.YAMLError as error:
+        raise Invalid(f"{file} is neither YAML nor JSON: {error}") from error
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise Invalid(f"{file} must hold one job: fields and their values")
+    return content
+
+
+def _read(file: Path) -> str:
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error

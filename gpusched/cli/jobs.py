@@ -1,0 +1,169 @@
+"""Commands about jobs that exist: ps, why, logs, cancel, hold, release, requeue."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpusched.cli import output, say
+from gpusched.cli.commands import confirm, for_each
+from gpusched.cli.output import Column, Format, age
+from gpusched.cli.session import connect
+from gpusched.protocol.states import LIVE, WAITING
+
+if TYPE_CHECKING:
+    from gpusched.client import Client, Job
+    from gpusched.client.models import Explanation
+
+JobId = Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)]
+JobIds = Annotated[list[int], typer.Argument(metavar="ID...", min=1, show_default=False)]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+_COLUMNS: "tuple[Column[Job], ...]" = (
+    Column("ID", lambda job: job.id),
+    Column("NAME", lambda job: job.name),
+    Column("TENANT", lambda job: job.tenant),
+    Column("USER", lambda job: job.user),
+    Column("STATE", lambda job: job.state, is_state=True),
+    Column("GPUS", lambda job: job.gpu_count),
+    Column("AGE", lambda job: age(job.submitted_at)),
+    Column("PRIORITY", lambda job: job.priority, is_wide=True),
+    Column("ATTEMPT", lambda job: job.attempt, is_wide=True),
+    Column("SUBMITTED", lambda job: job.submitted_at, is_wide=True),
+    Column("STARTED", lambda job: job.started_at, is_wide=True),
+    Column("ENDED", lambda job: job.ended_at, is_wide=True),
+    Column("EXIT", lambda job: job.exit_code, is_wide=True),
+    Column("NODES", lambda job: ",".join(job.nodes)),
+    Column("WHY", lambda job: job.reason.sentence if job.reason else None),
+)
+
+
+def ps(
+    ctx: typer.Context,
+    form: output.OutputOption = Format.TABLE,
+    all_states: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    state: Annotated[str | None, typer.Option(help="Only these, such as pending,held.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Only of this tenant.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only of this user.")] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Only of this name.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most this many, newest first.")] = 200,
+) -> None:
+    """List jobs that wait or run.
+
+    \b
+    gpusched ps
+    gpusched ps -a --user ada -o wide
+    gpusched ps --state pending -o name | xargs gpusched cancel --yes
+    """
+    states = state or (None if all_states else ",".join(sorted(WAITING | LIVE)))
+    with connect(ctx) as client:
+        # One more than is shown tells whether there are more.
+        jobs = client.list(tenant=tenant, state=states, user=user, name=name, limit=limit + 1)
+    output.items(jobs[:limit], _COLUMNS, form, lambda job: job.id)
+    if len(jobs) > limit:
+        say.note(f"there are more than these {limit}; see --limit")
+
+
+def why(ctx: typer.Context, job_id: JobId, form: output.OutputOption = Format.TABLE) -> None:
+    """Say why a job is where it is, and what can be done.
+
+    \b
+    gpusched why 42
+    gpusched why 42 -o json
+    """
+    with connect(ctx) as client:
+        explained = client.why(job_id)
+    output.one(explained, form, text=_explained(explained), name=explained.code or explained.state)
+
+
+def _explained(it: "Explanation") -> str:
+    lines = [f"job {it.job_id} is {it.state}" + (f": {it.sentence}" if it.sentence else "")]
+    if it.since:
+        lines.append(f"since: {it.since:%Y-%m-%d %H:%M:%S} UTC ({age(it.since)} ago)")
+    if it.next_step:
+        lines.append(f"next:  {it.next_step}")
+    if it.position:
+        lines.append(f"ahead: {it.position.jobs} jobs ({it.position.gpus:g} GPUs)")
+    return "\n".join(lines)
+
+
+def logs(
+    ctx: typer.Context,
+    job_id: JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Of this attempt instead of the latest.")] = None,
+    rank: Annotated[int, typer.Option(min=0, help="Of this rank of a gang.")] = 0,
+    tail: Annotated[int | None, typer.Option(min=1, help="Only the last lines (at most 1 MiB).")] = None,
+) -> None:
+    """Print the output of a job.
+
+    \b
+    gpusched logs 42
+    gpusched logs -f --tail 20 42
+    gpusched logs 42 --attempt 1 --rank 3
+    """
+    from gpusched.cli import reading
+
+    with connect(ctx) as client:
+        reading.show(client, job_id, attempt=attempt, rank=rank, tail=tail, is_following=follow)
+
+
+def cancel(ctx: typer.Context, job_ids: JobIds, yes: Yes = False, form: output.OutputOption = Format.TABLE) -> None:
+    """End jobs, waiting or running.
+
+    \b
+    gpusched cancel 42
+    gpusched cancel --yes 42 43 44
+    """
+    if len(job_ids) > 1:
+        confirm(f"Cancel {len(job_ids)} jobs?", is_sure=yes)
+    _act(ctx, job_ids, form, lambda client, job_id: client.cancel(job_id))
+
+
+def hold(ctx: typer.Context, job_ids: JobIds, form: output.OutputOption = Format.TABLE) -> None:
+    """Keep waiting jobs from starting until they are released.
+
+    \b
+    gpusched hold 42
+    """
+    _act(ctx, job_ids, form, lambda client, job_id: client.hold(job_id))
+
+
+def release(ctx: typer.Context, job_ids: JobIds, form: output.OutputOption = Format.TABLE) -> None:
+    """Let held jobs start when it is their turn.
+
+    \b
+    gpusched release 42
+    """
+    _act(ctx, job_ids, form, lambda client, job_id: client.release(job_id))
+
+
+def requeue(ctx: typer.Context, job_ids: JobIds, yes: Yes = False, form: output.OutputOption = Format.TABLE) -> None:
+    """Stop the running attempt, or take up an ended job, and queue it again.
+
+    \b
+    gpusched requeue 42
+    """
+    if len(job_ids) > 1:
+        confirm(f"Requeue {len(job_ids)} jobs?", is_sure=yes)
+    _act(ctx, job_ids, form, lambda client, job_id: client.requeue(job_id))
+
+
+def _act(ctx: typer.Context, job_ids: list[int], form: Format, action: "Callable[[Client, int], Job]") -> None:
+    """The jobs as they are afterwards go to stdout where a format is asked for; to people the server's message."""
+    done: list[Job] = []
+
+    with connect(ctx) as client:
+
+        def act(job_id: int) -> None:
+            job = action(client, job_id)
+            say.note(job.message or f"job {job.id} is {job.state}")
+            done.append(job)
+
+        try:
+            for_each(job_ids, act)
+        finally:
+            if form is not Format.TABLE and done:
+                output.items(done, _COLUMNS, form, lambda job: job.id)
+    sys.stdout.flush()

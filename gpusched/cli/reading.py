@@ -1,0 +1,60 @@
+"""Printing the output of one job, whole, from its tail, or as it grows."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from gpusched.cli import say
+from gpusched.cli.following import Reader
+
+if TYPE_CHECKING:
+    from gpusched.client import Client
+
+_TAIL_BYTES = 1 << 20
+
+
+def show(
+    client: "Client", job_id: int, *, attempt: int | None, rank: int, tail: int | None, is_following: bool
+) -> None:
+    """Writes output to stdout as the bytes that they are. Without any, a note on stderr says why."""
+    offset = 0
+    if tail is not None:
+        piece = client.logs(job_id, attempt=attempt, rank=rank, offset=-_TAIL_BYTES)
+        offset = piece.offset + _start_of_last_lines(piece.data, tail)
+        attempt_seen = piece.attempt or None
+    else:
+        attempt_seen = None
+    if is_following:
+        job = client.get(job_id)
+        Reader(client, job, attempt=attempt, rank=rank, offset=offset).read()
+        return
+    if _copy(client, job_id, attempt or attempt_seen, rank, offset) == 0:
+        _explain_silence(client, job_id)
+
+
+def _copy(client: "Client", job_id: int, attempt: int | None, rank: int, offset: int) -> int:
+    """Copies all that there is from `offset` on; gives the size of the whole log."""
+    while True:
+        piece = client.logs(job_id, attempt=attempt, rank=rank, offset=offset)
+        sys.stdout.buffer.write(piece.data)
+        sys.stdout.buffer.flush()
+        offset = piece.next_offset
+        if not piece.data or offset >= piece.size:
+            return piece.size
+        # From here on the same attempt, also when a new one starts meanwhile.
+        attempt = piece.attempt or attempt
+
+
+def _start_of_last_lines(data: bytes, lines: int) -> int:
+    """Where the last `lines` lines begin; a last line without its newline counts."""
+    position = len(data) - 1 if data.endswith(b"\n") else len(data)
+    for _ in range(lines):
+        position = data.rfind(b"\n", 0, position)
+        if position < 0:
+            return 0
+    return position + 1
+
+
+def _explain_silence(client: "Client", job_id: int) -> None:
+    job = client.get(job_id)
+    why = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
+    say.note(f"job {job_id} has no output; it is {job.state}{why}")

@@ -1,0 +1,86 @@
+"""`submit` and `run`: hand in a job; `run` also stays, shows its output and ends as it ends."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpusched.cli import output, say
+from gpusched.cli.flags import with_job_flags
+from gpusched.cli.session import connect
+
+if TYPE_CHECKING:
+    from gpusched.client import Client, Job
+
+KeyOption = Annotated[str | None, typer.Option("--idempotency-key", help="Two submits with the same key make one job.")]
+
+
+@with_job_flags
+def submit(
+    ctx: typer.Context,
+    fields: dict[str, Any],
+    form: output.OutputOption = output.Format.TABLE,
+    idempotency_key: KeyOption = None,
+) -> None:
+    """Submit a job and print its id.
+
+    \b
+    gpusched submit --gpus 1 -- python train.py --epochs 10
+    gpusched submit --gpus 8 --gang --ranks 2 --name big -- torchrun train.py
+    gpusched submit -f job.yaml --priority 1000
+    gpusched why $(gpusched submit --gpus 1 -- python train.py)
+    """
+    with connect(ctx) as client:
+        job = _submitted(client, fields, idempotency_key)
+    say.note(job.message or f"job {job.id} submitted")
+    output.one(job, form, text=str(job.id), name=job.id)
+
+
+@with_job_flags
+def run(ctx: typer.Context, fields: dict[str, Any]) -> None:
+    """Submit a job, show its output, and exit with its exit code. Ctrl-C cancels it.
+
+    \b
+    gpusched run --gpus 1 -- nvidia-smi
+    gpusched run --gpus 4 --max-runtime-minutes 30 -- python train.py > train.log
+    """
+    with connect(ctx) as client:
+        job = _submitted(client, fields, None)
+        say.note(f"job {job.id} submitted; Ctrl-C cancels it")
+        raise typer.Exit(_attend(client, job))
+
+
+def _submitted(client: "Client", fields: dict[str, Any], key: str | None) -> "Job":
+    from gpusched.client.job_calls import as_request
+
+    tenant = client.config.tenant
+    return client.submit_request(as_request({"tenant": tenant, **fields} if tenant else fields), key)
+
+
+def _attend(client: "Client", job: "Job") -> int:
+    """Shows the job up to its end, or through its cancellation. Gives the exit code to end with."""
+    from gpusched.cli.following import Reader
+    from gpusched.client import Conflict
+
+    reader = Reader(client, job)
+    try:
+        return exit_code(reader.read())
+    except KeyboardInterrupt:
+        say.note(f"\ncancelling job {job.id}; Ctrl-C again leaves at once")
+    try:
+        try:
+            client.cancel(job.id)
+        except Conflict:
+            say.note(f"job {job.id} had ended already")
+        reader.read()
+    except KeyboardInterrupt:
+        say.note(f"\nleft job {job.id} before its end was seen; see: gpusched why {job.id}")
+    return 130
+
+
+def exit_code(job: "Job") -> int:
+    """The code of the job's process, as a shell would give it; 1 where it has none."""
+    if job.state == "completed":
+        return 0
+    if job.signal:
+        return 128 + job.signal
+    return job.exit_code or 1

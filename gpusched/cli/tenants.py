@@ -1,0 +1,139 @@
+"""Commands about tenants and their quotas."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpusched.cli import output, say
+from gpusched.cli.commands import group
+from gpusched.cli.output import Column, Format
+from gpusched.cli.session import connect
+
+if TYPE_CHECKING:
+    from gpusched.client.inventory import Tenant
+
+app = group("Create, list and show tenants.")
+Limit = str | None
+
+_COLUMNS: "tuple[Column[Tenant], ...]" = (
+    Column("TENANT", lambda t: t.name),
+    Column("GPUS", lambda t: _of(t.in_use.gpus, t.quota.max_gpus)),
+    Column("GUARANTEED", lambda t: t.quota.guaranteed_gpus),
+    Column("JOBS", lambda t: _of(t.in_use.jobs, t.quota.max_concurrent_jobs)),
+    Column("PENDING", lambda t: t.pending_jobs),
+    Column("GPU MEMORY", lambda t: _of(t.in_use.gpu_memory_mb, t.quota.max_gpu_memory_mb), is_wide=True),
+    Column("CPU CORES", lambda t: _of(t.in_use.cpu_cores, t.quota.max_cpu_cores), is_wide=True),
+    Column("MEMORY", lambda t: _of(t.in_use.memory_mb, t.quota.max_memory_mb), is_wide=True),
+    Column("WEIGHT", lambda t: t.weight),
+    Column("SHARE", lambda t: None if t.share is None else round(t.share, 2)),
+    Column("TIER", lambda t: t.tier),
+    Column("DISPLAY NAME", lambda t: t.display_name, is_wide=True),
+)
+
+
+@app.command("list")
+def list_tenants(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
+    """List tenants, what they use and what they may use.
+
+    \b
+    gpusched tenant list
+    """
+    with connect(ctx) as client:
+        found = client.tenants()
+    output.items(found, _COLUMNS, form, lambda t: t.name)
+
+
+@app.command()
+def show(ctx: typer.Context, name: str, form: output.OutputOption = Format.TABLE) -> None:
+    """Show one tenant.
+
+    \b
+    gpusched tenant show nlp
+    """
+    with connect(ctx) as client:
+        found = client.tenant(name)
+    output.one(found, form, text=_described(found), name=found.name)
+
+
+@app.command()
+def create(
+    ctx: typer.Context,
+    name: str,
+    display_name: Annotated[str | None, typer.Option(help="The name that people read.")] = None,
+    weight: Annotated[float | None, typer.Option(help="Twice the weight, twice the share.")] = None,
+    tier: Annotated[str | None, typer.Option(help="premium, standard or opportunistic.")] = None,
+    form: output.OutputOption = Format.NAME,
+) -> None:
+    """Create a tenant. It has no limits until `gpusched quota` sets them.
+
+    \b
+    gpusched tenant create nlp --display-name "Language team" --weight 2
+    """
+    with connect(ctx) as client:
+        made = client.create_tenant(name, display_name=display_name, weight=weight, tier=tier)
+    say.note(f"tenant {made.name} created")
+    output.one(made, form, text=_described(made), name=made.name)
+
+
+def quota(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[TENANT]", show_default=False)] = None,
+    form: output.OutputOption = Format.TABLE,
+    max_gpus: Annotated[Limit, typer.Option(metavar="N|none", help="GPUs held at once.")] = None,
+    max_gpu_memory_mb: Annotated[Limit, typer.Option(metavar="N|none", help="GPU memory, in MiB.")] = None,
+    max_cpu_cores: Annotated[Limit, typer.Option(metavar="N|none", help="CPU cores.")] = None,
+    max_memory_mb: Annotated[Limit, typer.Option(metavar="N|none", help="Memory, in MiB.")] = None,
+    max_concurrent_jobs: Annotated[Limit, typer.Option(metavar="N|none", help="Jobs running at once.")] = None,
+    guaranteed_gpus: Annotated[Limit, typer.Option(metavar="N", help="GPUs that it can always get back.")] = None,
+) -> None:
+    """Show what tenants may hold at once and what they hold; with limits, change them (none: no limit).
+
+    \b
+    gpusched quota
+    gpusched quota nlp
+    gpusched quota nlp --max-gpus 16 --guaranteed-gpus 8
+    """
+    given = {
+        "max_gpus": max_gpus,
+        "max_gpu_memory_mb": max_gpu_memory_mb,
+        "max_cpu_cores": max_cpu_cores,
+        "max_memory_mb": max_memory_mb,
+        "max_concurrent_jobs": max_concurrent_jobs,
+        "guaranteed_gpus": guaranteed_gpus,
+    }
+    changes = {field: _limit(field, text) for field, text in given.items() if text is not None}
+    if changes and name is None:
+        raise typer.BadParameter("say whose quota to change", param_hint="TENANT")
+    _show_or_change(ctx, name, changes, form)
+
+
+def _show_or_change(ctx: typer.Context, name: str | None, changes: dict[str, int | None], form: Format) -> None:
+    import msgspec
+
+    with connect(ctx) as client:
+        if name is None:
+            output.items(client.tenants(), _COLUMNS, form, lambda t: t.name)
+            return
+        if changes:
+            # Read, change, write: the server refuses it if somebody else wrote in between.
+            changed = client.set_quota(name, msgspec.structs.replace(client.quota(name), **changes))
+            say.note(f"quota of {name} changed (version {changed.version})")
+        tenant = client.tenant(name)
+    output.items([tenant], _COLUMNS, form, lambda t: t.name)
+
+
+def _limit(field: str, text: str) -> int | None:
+    if text.lower() == "none" and field != "guaranteed_gpus":
+        return None
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is no whole number", param_hint=f"--{field.replace('_', '-')}")
+    return int(text)
+
+
+def _of(used: float, limit: float | None) -> str:
+    return f"{used:g}/{'-' if limit is None else f'{limit:g}'}"
+
+
+def _described(tenant: "Tenant") -> str:
+    width = max(len(column.title) for column in _COLUMNS) + 2
+    return "\n".join(f"{column.title.lower():<{width}}{column.value(tenant)}" for column in _COLUMNS)

@@ -1,0 +1,115 @@
+"""Commands about who we are: API tokens, and the login that keeps one in the config file."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpusched.cli import output, say
+from gpusched.cli.commands import group
+from gpusched.cli.output import Column, Format
+from gpusched.cli.session import connect
+
+if TYPE_CHECKING:
+    from gpusched.client.inventory import Token
+
+app = group("Create, list and revoke API tokens.")
+
+_COLUMNS: "tuple[Column[Token], ...]" = (
+    Column("ID", lambda t: t.id),
+    Column("NAME", lambda t: t.name),
+    Column("PREFIX", lambda t: t.prefix),
+    Column("SCOPES", lambda t: ",".join(t.scopes)),
+    Column("TENANT", lambda t: t.tenant),
+    Column("EXPIRES", lambda t: t.expires_at),
+    Column("LAST USED", lambda t: t.last_used_at),
+    Column("REVOKED", lambda t: t.revoked_at),
+    Column("CREATED", lambda t: t.created_at, is_wide=True),
+)
+
+
+@app.command("list")
+def list_tokens(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
+    """List your tokens, without their secrets.
+
+    \b
+    gpusched token list
+    """
+    with connect(ctx) as client:
+        found = client.tokens()
+    output.items(found, _COLUMNS, form, lambda t: t.id)
+
+
+@app.command()
+def create(
+    ctx: typer.Context,
+    name: str,
+    scope: Annotated[list[str] | None, typer.Option(help="read, write or admin; repeat it. [read and write]")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Good for this tenant only.")] = None,
+    days: Annotated[float, typer.Option(min=0.01, help="How long it is good.")] = 90,
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """Create a token and print it. It is shown this once.
+
+    \b
+    gpusched token create ci --scope read --scope write --days 30 > token.txt
+    """
+    with connect(ctx) as client:
+        made = client.create_token(name, scopes=scope or None, tenant=tenant, expires_in_days=days)
+    say.note(f"token {made.id} ({made.prefix}…) created; it is shown this once")
+    output.one(made, form, text=made.token, name=made.id)
+
+
+@app.command()
+def revoke(ctx: typer.Context, token_id: Annotated[int, typer.Argument(metavar="ID", min=1)]) -> None:
+    """Refuse a token from now on.
+
+    \b
+    gpusched token revoke 7
+    """
+    with connect(ctx) as client:
+        client.revoke_token(token_id)
+    say.note(f"token {token_id} revoked")
+
+
+def login(
+    ctx: typer.Context,
+    url: Annotated[str | None, typer.Argument(help="The server.", show_default=False)] = None,
+    username: Annotated[str | None, typer.Option("--username", "-u", help="Asked for if left out.")] = None,
+    password_stdin: Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")] = False,
+    token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Keep the token on stdin instead.")] = False,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Tenant that submits go to.")] = None,
+) -> None:
+    """Change a password into a token and keep it in the config file.
+
+    \b
+    gpusched login https://gpusched.example
+    gpusched login https://gpusched.example -u ada --password-stdin < password.txt
+    """
+    import platform
+
+    from gpusched.client import Client, config
+
+    base = config.resolve(url or ctx.obj.url).url
+    if token_stdin:
+        token = sys.stdin.readline().strip()
+    else:
+        username = username or _ask("Username", is_secret=False)
+        password = sys.stdin.readline().rstrip("\r\n") if password_stdin else _ask("Password", is_secret=True)
+        with Client(base) as client:
+            token = client.login(username, password, f"gpusched login on {platform.node()}").token
+    with Client(base, token) as client:
+        me = client.me()
+    file = config.path()
+    kept = config.read_file(file)
+    changed = {"url": base, "token": token, **({"tenant": tenant} if tenant else {})}
+    config.write_file(file, {**kept, **changed})
+    say.note(f"logged in to {base} as {me.user}; the token is in {file}")
+
+
+def _ask(what: str, *, is_secret: bool) -> str:
+    if not sys.stdin.isatty():
+        from gpusched.client.errors import Invalid
+
+        raise Invalid(f"{what} is needed and nobody is there to ask", next_step="give --username and --password-stdin")
+    return str(typer.prompt(what, hide_input=is_secret, err=True))
