@@ -1,0 +1,131 @@
+"""What the SDK tries again, with which key, and what it does not dare to."""
+
+import asyncio
+
+import pytest
+
+from gpusched.client import AsyncClient, Client, Conflict, RateLimited, ServerError, Unreachable, exchange
+from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, sequence
+
+BUSY = problem(503, "starting", "the server starts")
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "_FIRST_PAUSE_SECONDS", 0.001)
+
+
+@pytest.mark.parametrize("failure", [Answer(0), Answer(502), BUSY, problem(429, "slow_down", "too many")])
+def test_a_submit_is_repeated_with_the_same_key(server: FakeServer, failure: Answer) -> None:
+    """A03: whether or not the first one arrived, one job comes of it."""
+    server.on("POST", "/jobs", sequence(failure, failure, acted()))
+    with Client(server.url) as client:
+        assert client.submit(["true"]).id == 42
+    keys = [asked.headers["idempotency-key"] for asked in server.asked]
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+
+
+def test_two_submits_have_two_keys(server: FakeServer) -> None:
+    server.on("POST", "/jobs", acted())
+    with Client(server.url) as client:
+        client.submit(["true"])
+        client.submit(["true"])
+        client.submit(["true"], idempotency_key="mine")
+    keys = [asked.headers["idempotency-key"] for asked in server.asked]
+    assert len(set(keys)) == 3
+    assert keys[2] == "mine"
+
+
+def test_the_async_client_repeats_the_same_way(server: FakeServer) -> None:
+    server.on("POST", "/jobs", sequence(Answer(0), BUSY, acted()))
+
+    async def scenario() -> int:
+        async with AsyncClient(server.url) as client:
+            return (await client.submit(["true"])).id
+
+    assert asyncio.run(scenario()) == 42
+    assert len({asked.headers["idempotency-key"] for asked in server.asked}) == 1
+
+
+def test_what_is_not_safe_to_repeat_is_sent_once(server: FakeServer) -> None:
+    server.on("POST", "/jobs/42/requeue", Answer(0))
+    with Client(server.url) as client, pytest.raises(Unreachable, match="not known whether"):
+        client.requeue(42)
+    assert len(server.asked) == 1
+
+
+def test_what_never_arrived_is_repeated_also_if_it_is_not_safe(server: FakeServer) -> None:
+    url = server.url
+    server.close()
+    told: list[str] = []
+    with Client(url, patience_seconds=0.05, on_retry=told.append) as client, pytest.raises(Unreachable) as caught:
+        client.requeue(42)
+    assert "Connection refused" in told[0]
+    assert url in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 500, 501])
+def test_a_definite_answer_is_not_asked_for_again(server: FakeServer, status: int) -> None:
+    server.on("GET", "/jobs/42", problem(status, "x", "no"))
+    with Client(server.url) as client, pytest.raises(Exception, match="no"):
+        client.get(42)
+    assert len(server.asked) == 1
+
+
+def test_patience_ends(server: FakeServer) -> None:
+    server.default = BUSY
+    with Client(server.url, patience_seconds=0.02) as client, pytest.raises(Unreachable, match="the server starts"):
+        client.get(42)
+    assert len(server.asked) > 1
+
+
+def test_a_wait_that_is_longer_than_patience_is_not_started(server: FakeServer) -> None:
+    server.default = Answer(429, {"detail": "queue full"}, {"Retry-After": "600"})
+    with Client(server.url) as client, pytest.raises(RateLimited, match="queue full"):
+        client.get(42)
+    assert len(server.asked) == 1
+
+
+def test_a_redirect_is_named_and_not_followed(server: FakeServer) -> None:
+    server.on("POST", "/jobs", Answer(301, "", {"Location": "https://elsewhere.example/"}))
+    with Client(server.url, "u1.secret") as client, pytest.raises(ServerError, match="elsewhere"):
+        client.submit(["true"])
+    assert len(server.asked) == 1
+
+
+def test_an_answer_of_something_else_is_an_error(server: FakeServer) -> None:
+    server.default = Answer(200, b"<html>Welcome to the hotel network</html>", {"Content-Type": "text/html"})
+    with Client(server.url) as client, pytest.raises(ServerError, match="not what a gpusched server says"):
+        client.get(42)
+
+
+def test_a_quota_edit_says_which_version_it_saw(server: FakeServer) -> None:
+    server.on("GET", "/tenants/nlp/quota", Answer(200, {"max_gpus": 8, "version": 3}))
+    server.on("PUT", "/tenants/nlp/quota", problem(412, "version_conflict", "changed meanwhile"))
+    with Client(server.url) as client, pytest.raises(Conflict):
+        client.set_quota("nlp", client.quota("nlp"))
+    put = server.asked[-1]
+    assert put.headers["if-match"] == '"3"'
+    assert "version" not in put.json
+    assert put.json["max_gpus"] == 8
+
+
+def test_names_are_quoted_in_paths(server: FakeServer) -> None:
+    with Client(server.url) as client, pytest.raises(Exception, match="no such thing"):
+        client.node("../jobs/1?x=%2e")
+    assert server.asked[0].path == "/api/v1/nodes/..%2Fjobs%2F1%3Fx%3D%252e"
+
+
+def test_pages_are_read_to_the_limit(server: FakeServer) -> None:
+    pages = sequence(
+        Answer(200, {"items": [job(1), job(2)], "next_cursor": "c1"}),
+        Answer(200, {"items": [job(3)], "next_cursor": "c2"}),
+    )
+    server.on("GET", "/jobs", pages)
+    with Client(server.url) as client:
+        assert [j.id for j in client.list(state=["pending", "held"], limit=3)] == [1, 2, 3]
+    assert [dict(asked.query) for asked in server.asked] == [
+        {"state": "pending,held", "limit": "3"},
+        {"state": "pending,held", "limit": "1", "cursor": "c1"},
+    ]
