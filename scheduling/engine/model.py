@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Evidence = Mapping[str, str | int | float | bool | None]
+# What jobs and tenants are sorted by: the smallest comes first.
+Key = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +130,18 @@ class Policy:
     load_ceiling_shared: float = 0.85
     load_ceiling: float = 1.0
     gangs: bool = True
-    # The reservation of the last cycle, kept by its job while it is still the one that should have it.
     unlimited_runtime_seconds: float = 30 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    """`reserved_job_id`: the job that held the reservation of the last plan; it keeps its turn until it starts."""
+
     jobs: tuple[Job, ...]
     running: tuple[Running, ...]
     nodes: tuple[Node, ...]
     tenants: tuple[Tenant, ...]
+    reserved_job_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +161,12 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """The one blocked job that devices are promised to, and when it starts at the latest."""
+    """The one blocked job that devices are promised to, when it starts at the latest, and where it would."""
 
     job_id: int
     at: float
     node_ids: tuple[int, ...]
+    ranks: tuple[RankPlacement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

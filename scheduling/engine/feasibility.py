@@ -1,0 +1,185 @@
+"""Says whether a request can ever start: on the whole cluster, empty and in service, and alone in its tenant."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from scheduling.engine.board import Kind, kind_of
+from scheduling.engine.model import Evidence, Node, Policy, Request, Tenant
+from scheduling.engine.placement import is_selected, is_suitable, rank_counts
+from scheduling.engine.quotas import DIMENSIONS, Use, in_units, limits_of, use_of
+
+
+class Verdict(NamedTuple):
+    """A reason that does not depend on what runs: `never_fits`, `tenant_limit` or `constraint`."""
+
+    code: str
+    evidence: Evidence
+
+
+class NodeType(NamedTuple):
+    """Nodes that no request can tell apart, when they are empty. `devices`: (kind, how many), sorted by memory."""
+
+    cpu_milli: int
+    memory_mb: int
+    devices: tuple[tuple[Kind, int], ...]
+    labels: tuple[tuple[str, str], ...]
+
+
+class Inventory(NamedTuple):
+    """What there is, empty: (type, how many nodes)."""
+
+    types: tuple[tuple[NodeType, int], ...]
+
+
+def impossible(request: Request, tenant: Tenant, nodes: Sequence[Node], policy: Policy = Policy()) -> Verdict | None:
+    """Why a request can never start as things stand, saying the largest that can; None: it may just have to wait.
+
+    Judged on the empty cluster: what runs, cordons and health do not count. A model or a label that no node has is
+    not impossible, as the next node or an edit may bring it; it waits with `constraint`. Without any node nothing is
+    known of the hardware, and only the tenant's limits are judged.
+    """
+    inventory = survey(nodes)
+    return over_limit(request, tenant, inventory, policy) or too_large(request, inventory, policy)
+
+
+def survey(nodes: Iterable[Node], *, with_closed: bool = True, with_unhealthy: bool = True) -> Inventory:
+    """Counts the types of nodes, with or without closed nodes and unhealthy devices."""
+    found: Counter[NodeType] = Counter()
+    for node in nodes:
+        if not (with_closed or (node.is_open and node.is_online)):
+            continue
+        kinds = Counter(kind_of(device) for device in node.devices if device.is_healthy or with_unhealthy)
+        labels = tuple(sorted(node.labels.items()))
+        found[NodeType(node.cpu_milli, node.memory_mb, tuple(sorted(kinds.items())), labels)] += 1
+    return Inventory(tuple(sorted(found.items())))
+
+
+def too_large(request: Request, inventory: Inventory, policy: Policy) -> Verdict | None:
+    """`never_fits` if the nodes that match the request could not hold it, all of them empty."""
+    types = matching(request, inventory)
+    if not types or fits(request, types, policy):
+        return None
+    return Verdict("never_fits", {"what": _asked(request, policy), "largest": _largest(request, types, policy)})
+
+
+def unmatched(request: Request, inventory: Inventory) -> Verdict | None:
+    """`constraint` if no node has the labels and models that the request names."""
+    if matching(request, inventory):
+        return None
+    if not inventory.types:
+        return Verdict("constraint", {"constraint": "the request: none has joined yet"})
+    names = [f"label {key}={value}" for key, value in request.node_selector]
+    if request.gpu_count and request.gpu_models:
+        names.append(f"GPU model {' or '.join(request.gpu_models)}")
+    return Verdict("constraint", {"constraint": " with ".join(names)})
+
+
+def over_limit(request: Request, tenant: Tenant, inventory: Inventory, policy: Policy) -> Verdict | None:
+    """`tenant_limit` if the request alone is more than its tenant may ever use."""
+    use = least_use(request, inventory, policy)
+    for number, (want, limit) in enumerate(zip(use, limits_of(tenant), strict=True)):
+        if limit is not None and want > limit:
+            evidence = {
+                "requested": in_units(number, want),
+                "dimension": DIMENSIONS[number][0],
+                "limit": in_units(number, limit),
+                "tenant": tenant.name,
+            }
+            return Verdict("tenant_limit", evidence)
+    return None
+
+
+def least_use(request: Request, inventory: Inventory, policy: Policy) -> Use:
+    """What the request takes of its tenant's limits at least: on the suitable devices with the least memory."""
+    each = request.gpu_memory_mb or 0
+    if request.gpu_count and not (request.shared and request.gpu_memory_mb is not None):
+        suitable = [
+            kind.memory_mb
+            for node_type, _ in matching(request, inventory)
+            for kind, _ in node_type.devices
+            if is_suitable(request, kind, policy)
+        ]
+        each = max(min(suitable, default=each), 0)
+    return use_of(request, each * request.gpu_count)
+
+
+def matching(request: Request, inventory: Inventory) -> tuple[tuple[NodeType, int], ...]:
+    """The types with the labels and, for jobs with GPUs, a device of a model that the request names."""
+    return tuple(
+        (node_type, count)
+        for node_type, count in inventory.types
+        if is_selected(request, node_type.labels) and _has_model(request, node_type)
+    )
+
+
+def fits(request: Request, types: Iterable[tuple[NodeType, int]], policy: Policy) -> bool:
+    """Would the request start if these nodes were empty and nobody else waited?"""
+    types = tuple(types)
+    for split in rank_counts(request, policy):
+        rooms = [(_room(request, node_type, split, policy), count) for node_type, count in types]
+        if any(ranks >= split for ranks, _ in rooms):
+            return True
+        if request.gang and policy.gangs and sum(ranks * count for ranks, count in rooms) >= split:
+            return True
+    return False
+
+
+def _has_model(request: Request, node_type: NodeType) -> bool:
+    if not request.gpu_count or not request.gpu_models:
+        return True
+    # Memory aside: a model that is there but too small is a matter of size, not of matching.
+    named = Request(gpu_count=1, gpu_models=request.gpu_models)
+    return any(is_suitable(named, kind, Policy()) for kind, _ in node_type.devices)
+
+
+def suitable_gpus(request: Request, node_type: NodeType, policy: Policy) -> int:
+    return sum(count for kind, count in node_type.devices if is_suitable(request, kind, policy))
+
+
+def _room(request: Request, node_type: NodeType, split: int, policy: Policy) -> int:
+    """How many of `split` ranks an empty node of this type holds; parts as in placement: rounded up."""
+    ranks = split
+    if request.gpu_count:
+        ranks = min(ranks, suitable_gpus(request, node_type, policy) // (request.gpu_count // split))
+    if request.cpu_milli > 0:
+        ranks = min(ranks, node_type.cpu_milli // -(-request.cpu_milli // split))
+    if request.memory_mb > 0:
+        ranks = min(ranks, node_type.memory_mb // -(-request.memory_mb // split))
+    return ranks
+
+
+def _asked(request: Request, policy: Policy) -> str:
+    if not rank_counts(request, policy):
+        return f"{request.ranks} ranks do not divide {request.gpu_count} GPUs evenly"
+    memory = f" of {request.gpu_memory_mb} MiB" if request.gpu_memory_mb else ""
+    gpus = f"{request.gpu_count} GPUs{memory} with " if request.gpu_count else ""
+    where = "over all nodes" if request.gang and policy.gangs else "on one node"
+    cores = in_units(2, request.cpu_milli)
+    return f"it asks for {gpus}{cores} CPU cores and {request.memory_mb} MiB of memory {where}"
+
+
+def _largest(request: Request, types: Sequence[tuple[NodeType, int]], policy: Policy) -> str:
+    """The node that comes nearest to the request, as a request; for gangs, all the nodes that have such GPUs."""
+    node_type, count = max(types, key=lambda found: (*_nearness(request, found[0], policy), found))
+    suitable = [(kind, number) for kind, number in node_type.devices if is_suitable(request, kind, policy)]
+    # Where no device is large enough the largest ones are the answer.
+    offered = suitable or [(kind, number) for kind, number in node_type.devices[-1:] if request.gpu_count]
+    gpus = sum(number for _, number in offered)
+    memory_mb = min((kind.memory_mb for kind, _ in offered), default=0)
+    nodes = count if request.gang and policy.gangs else 1
+    of_memory = f" of {memory_mb} MiB" if memory_mb > 0 else ""
+    gpu_words = f"{gpus * nodes} GPUs{of_memory} with " if gpus else ""
+    where = "on one node" if nodes == 1 else f"over {nodes} nodes"
+    cores = in_units(2, node_type.cpu_milli * nodes)
+    return f"{gpu_words}{cores} CPU cores and {node_type.memory_mb * nodes} MiB of memory {where}"
+
+
+def _nearness(request: Request, node_type: NodeType, policy: Policy) -> tuple[int, int, int, int]:
+    split = max(rank_counts(request, policy), default=1) if request.gang and policy.gangs else 1
+    return (
+        _room(request, node_type, split, policy),
+        min(suitable_gpus(request, node_type, policy), request.gpu_count),
+        max((kind.memory_mb for kind, _ in node_type.devices), default=0),
+        node_type.cpu_milli,
+    )

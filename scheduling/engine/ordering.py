@@ -1,0 +1,129 @@
+"""Sorts the waiting jobs of each tenant into buckets of alike jobs, and says which of them comes next."""
+
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heapreplace
+from operator import attrgetter
+
+from scheduling.engine.model import Job, Key, Policy, Request
+
+JobKey = Callable[[Job, Policy, float], Key]
+
+# The last point of each priority band; above them there is only the urgent band.
+_BAND_ENDS = (499, 999, 1999)
+_URGENT_AGING = 999
+
+
+class Bucket:
+    """Jobs of one tenant, request and priority, oldest first: whatever stops the first stops them all,
+    but for those that are short enough to end before a promise falls due."""
+
+    __slots__ = ("group", "jobs", "next")
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self.jobs: list[Job] = []
+        self.next = 0
+
+    @property
+    def head(self) -> Job:
+        return self.jobs[self.next]
+
+
+class Lane:
+    """The buckets of one tenant, the one whose head comes next on top. `is_promised`: the job of the reservation."""
+
+    __slots__ = ("buckets", "is_promised", "number", "tenant_id")
+
+    def __init__(self, number: int, tenant_id: int, is_promised: bool = False) -> None:
+        self.number = number
+        self.tenant_id = tenant_id
+        self.is_promised = is_promised
+        self.buckets: list[tuple[Key, Bucket]] = []
+
+    def start(self, key: Callable[[Job], Key], buckets: Iterable[Bucket]) -> None:
+        self.buckets = [(key(bucket.head), bucket) for bucket in buckets]
+        heapify(self.buckets)
+
+    def advance(self, key: Callable[[Job], Key]) -> None:
+        """The head of the top bucket is dealt with."""
+        bucket = self.buckets[0][1]
+        bucket.next += 1
+        if bucket.next < len(bucket.jobs):
+            heapreplace(self.buckets, (key(bucket.head), bucket))
+        else:
+            heappop(self.buckets)
+
+    def refuse(self, key: Callable[[Job], Key], may_pass: Callable[[Job], bool] | None) -> list[Job]:
+        """Take the top bucket out, but for jobs that may still pass; returns those that stay behind."""
+        bucket = self.buckets[0][1]
+        refused = bucket.jobs[bucket.next :]
+        if may_pass is None:
+            heappop(self.buckets)
+            return refused
+        bucket.jobs = [job for job in refused if may_pass(job)]
+        bucket.next = 0
+        if bucket.jobs:
+            heapreplace(self.buckets, (key(bucket.head), bucket))
+        else:
+            heappop(self.buckets)
+        return [job for job in refused if not may_pass(job)]
+
+
+class Queue:
+    """What waits: `requests[group]` are the distinct requests, `later` the jobs that are not eligible yet."""
+
+    __slots__ = ("buckets", "later", "promised", "requests")
+
+    def __init__(self, jobs: Iterable[Job], promised_id: int | None, now: float) -> None:
+        """Jobs in any order. `promised_id`: the job that held the reservation; it gets a lane of its own."""
+        self.requests: list[Request] = []
+        self.later: list[Job] = []
+        self.promised: tuple[int, Bucket] | None = None
+        self.buckets: dict[int, list[Bucket]] = {}
+        self._fill(sorted(jobs, key=attrgetter("queued_at", "id")), promised_id, now)
+
+    def _fill(self, jobs: list[Job], promised_id: int | None, now: float) -> None:
+        # Hashing a request costs more than all else here, so equal objects are looked up by identity first.
+        by_identity: dict[int, int] = {}
+        by_value: dict[Request, int] = {}
+        found: dict[tuple[int, int, int], Bucket] = {}
+        for job in jobs:
+            if job.eligible_at > now:
+                self.later.append(job)
+                continue
+            request = job.request
+            group = by_identity.get(id(request))
+            if group is None:
+                group = by_identity[id(request)] = by_value.setdefault(request, len(by_value))
+                if group == len(self.requests):
+                    self.requests.append(request)
+            bucket = found.get((job.tenant_id, group, job.priority))
+            if job.id == promised_id:
+                bucket = Bucket(group)
+                self.promised = job.tenant_id, bucket
+            elif bucket is None:
+                bucket = found[job.tenant_id, group, job.priority] = Bucket(group)
+                self.buckets.setdefault(job.tenant_id, []).append(bucket)
+            bucket.jobs.append(job)
+
+
+def band(priority: int) -> int:
+    """0 low (to 499), 1 normal (to 999), 2 high (to 1999), 3 urgent."""
+    return sum(priority > end for end in _BAND_ENDS)
+
+
+def aged_priority(priority: int, queued_at: float, policy: Policy, now: float) -> float:
+    """Priority plus `aging_points_per_minute` x minutes waited, never beyond the end of the job's band.
+
+    By waiting time only, so it does not depend on how often cycles run, nor on restarts. Urgent jobs gain at most
+    999 points.
+    """
+    points = max(now - queued_at, 0.0) / 60.0 * policy.aging_points_per_minute
+    level = band(priority)
+    end = _BAND_ENDS[level] if level < len(_BAND_ENDS) else priority + _URGENT_AGING
+    return min(priority + points, float(end))
+
+
+def by_aged_priority(job: Job, policy: Policy, now: float) -> Key:
+    """The highest aged priority first, then the longest queued, then id."""
+    return (-aged_priority(job.priority, job.queued_at, policy, now), job.queued_at, job.id)

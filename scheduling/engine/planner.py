@@ -1,0 +1,278 @@
+"""One cycle of decisions: walks the queue in policy order, places what fits, promises, and explains the rest."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heapify, heappop, heappush
+from math import inf
+from operator import attrgetter
+
+from scheduling.engine.backfill import End, Guard, ends_at, ends_of, reserve
+from scheduling.engine.board import Board
+from scheduling.engine.explain import Scene, blocked, coarse, not_yet, over_quota, reserved
+from scheduling.engine.fairshare import Standing
+from scheduling.engine.feasibility import Verdict, fits, least_use, matching, over_limit
+from scheduling.engine.model import (
+    Job,
+    Key,
+    Placement,
+    Plan,
+    Policy,
+    RankPlacement,
+    Reason,
+    Request,
+    Reservation,
+    Snapshot,
+)
+from scheduling.engine.ordering import Bucket, Lane, Queue, band
+from scheduling.engine.placement import Shape, place, place_cheapest
+from scheduling.engine.policies import rules_of
+from scheduling.engine.quotas import Account, Block, Use, gpu_memory_of, use_of
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Jobs that stay behind for one cause: a limit, or (None) no room; and what waited for room ahead of them."""
+
+    jobs: list[Job]
+    group: int
+    block: tuple[Use, Block] | None
+    jobs_ahead: int
+    gpus_ahead: int
+
+
+def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
+    """What starts now and where, and why each other job waits. Pure: equal snapshots give equal plans.
+
+    Units as in `model`. Every job and every running job must name a tenant of the snapshot; lists may come in any
+    order. Raises ValueError for a policy that nobody has defined.
+
+    A waiting job starts unless it exceeds a limit of its tenant, has no room, or would delay the one job that holds
+    the reservation: the first in order that has no room (see `backfill.reserve` for the bound that this gives).
+    """
+    cycle = _Cycle(snapshot, policy, now)
+    cycle.run()
+    return Plan(tuple(cycle.placements), tuple(_reasons(cycle)), cycle.reservation)
+
+
+@dataclass(slots=True)
+class _Groups:
+    """What is known of each distinct request in this cycle. The board only fills up, so a failure is final."""
+
+    shapes: list[Shape]
+    least: list[Use]
+    full: set[int] = field(default_factory=set)
+    full_for_long: set[int] = field(default_factory=set)
+
+
+class _Cycle:
+    """The state of one walk through the queue."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
+        self.snapshot, self.policy, self.now = snapshot, policy, now
+        self.rules = rules_of(policy.name)
+        self.board = Board(snapshot.nodes)
+        self.placements: list[Placement] = []
+        self.scene = Scene(snapshot.nodes, policy, self.board, self.placements)
+        self.queue = Queue(snapshot.jobs, snapshot.reserved_job_id, now)
+        shapes = [Shape(request, self.board, policy) for request in self.queue.requests]
+        least = [least_use(request, self.scene.inventory, policy) for request in self.queue.requests]
+        self.groups = _Groups(shapes, least)
+        self.cluster_cpu_milli = sum(node.cpu_milli for node in snapshot.nodes)
+        self.standings = {tenant.id: Standing(tenant, policy) for tenant in snapshot.tenants}
+        self.accounts = {tenant.id: Account(tenant) for tenant in snapshot.tenants}
+        self.device_memory: dict[int, int | None] = {}
+        if any(tenant.max_gpu_memory_mb is not None for tenant in snapshot.tenants):
+            self.device_memory = {device.id: device.memory_mb for node in snapshot.nodes for device in node.devices}
+        self.ends = ends_of(snapshot.running, policy, now)
+        self._count_running()
+        self.guard: Guard | None = None
+        self.refused: list[Refused] = []
+        self.jobs_ahead = self.gpus_ahead = 0
+
+    @property
+    def reservation(self) -> Reservation | None:
+        return None if self.guard is None else self.guard.reservation
+
+    def _count_running(self) -> None:
+        # In a fixed order, as the shares are sums of floats.
+        bounds = {end.job_id: end.at for end in self.ends}
+        for job in sorted(self.snapshot.running, key=attrgetter("job_id")):
+            bound = bounds[job.job_id]
+            self._count(job.tenant_id, job.request, job.ranks, bound, bound)
+
+    def _count(
+        self, tenant_id: int, request: Request, ranks: tuple[RankPlacement, ...], until: float, bound: float
+    ) -> None:
+        self.standings[tenant_id].add(request, self.cluster_cpu_milli)
+        self.accounts[tenant_id].take(self._use(request, ranks), until, bound)
+
+    def _use(self, request: Request, ranks: tuple[RankPlacement, ...]) -> Use:
+        return use_of(request, gpu_memory_of(request, ranks, self.device_memory) if self.device_memory else 0)
+
+    def job_key(self, job: Job) -> Key:
+        return self.rules.job_key(job, self.policy, self.now)
+
+    def run(self) -> None:
+        """Serve the lane that comes first, one bucket or job at a time, until no lane is left."""
+        lanes = self._lanes()
+        order = [(self._lane_key(lane), lane.number) for lane in lanes]
+        heapify(order)
+        while order:
+            key, number = heappop(order)
+            lane = lanes[number]
+            current = self._lane_key(lane)
+            if current == key:
+                self._serve(lane, lane.buckets[0][1])
+                if not lane.buckets:
+                    continue
+                current = self._lane_key(lane)
+            heappush(order, (current, number))
+
+    def _lane_key(self, lane: Lane) -> Key:
+        return self.rules.lane_key(self.standings[lane.tenant_id], lane.buckets[0][0], lane.is_promised)
+
+    def _lanes(self) -> list[Lane]:
+        """One per tenant; and one for the promised job, unless its tenant has more urgent work by now."""
+        buckets = self.queue.buckets
+        lanes: list[Lane] = []
+        if self.queue.promised is not None:
+            tenant_id, bucket = self.queue.promised
+            own = buckets.setdefault(tenant_id, [])
+            if any(band(other.head.priority) > band(bucket.head.priority) for other in own):
+                own.append(bucket)
+            else:
+                lanes.append(Lane(0, tenant_id, is_promised=True))
+                lanes[0].start(self.job_key, [bucket])
+        for tenant_id in sorted(buckets):
+            if buckets[tenant_id]:
+                lanes.append(Lane(len(lanes), tenant_id))
+                lanes[-1].start(self.job_key, buckets[tenant_id])
+        return lanes
+
+    def _serve(self, lane: Lane, bucket: Bucket) -> None:
+        job, group = bucket.head, bucket.group
+        account, least = self.accounts[job.tenant_id], self.groups.least[group]
+        until = ends_at(job.max_runtime_seconds, self.now)
+        block = account.block(least, until)
+        if block is not None:
+            self._refuse_for_limit(lane, bucket, least, block)
+            return
+        ranks = self._place(group, until)
+        if ranks is None:
+            self._refuse_for_room(lane, bucket, until)
+            return
+        use = self._use(job.request, ranks)
+        block = account.block(use, until)
+        if block is not None:
+            ranks = place_cheapest(self._board_for(until), self.groups.shapes[group]) or ranks
+            use = self._use(job.request, ranks)
+            block = account.block(use, until)
+        if block is not None:
+            self._refuse_for_limit(lane, bucket, use, block)
+            return
+        self._start(job, ranks, until)
+        lane.advance(self.job_key)
+
+    def _board_for(self, until: float) -> Board:
+        return self.board if self.guard is None or until <= self.guard.reservation.at else self.guard.lasting
+
+    def _place(self, group: int, until: float) -> tuple[RankPlacement, ...] | None:
+        board = self._board_for(until)
+        if group in self.groups.full or (board is not self.board and group in self.groups.full_for_long):
+            return None
+        ranks = place(board, self.groups.shapes[group])
+        if ranks is None:
+            (self.groups.full if board is self.board else self.groups.full_for_long).add(group)
+        return ranks
+
+    def _start(self, job: Job, ranks: tuple[RankPlacement, ...], until: float) -> None:
+        bound = self.now + self.policy.unlimited_runtime_seconds if until == inf else until
+        self.placements.append(Placement(job.id, ranks))
+        self.board.take(ranks)
+        if self.guard is not None:
+            self.guard.take(self.board, ranks, until)
+        self.ends.append(End(bound, job.id, ranks))
+        self._count(job.tenant_id, job.request, ranks, until, bound)
+
+    def _refuse_for_limit(self, lane: Lane, bucket: Bucket, use: Use, block: Block) -> None:
+        job, account = bucket.head, self.accounts[lane.tenant_id]
+        if block.promise is not None:
+            self._refuse(lane, bucket, (use, block), block.promise.at)
+            return
+        if account.exceeded(use) is None:
+            if lane.is_promised and self.guard is None:
+                # Its tenant's own short jobs passed it and use the limit for now; its place stays promised.
+                self._reserve(job, bucket.group, use)
+            elif not account.promises:
+                account.promise(job.id, use, account.earliest(use, self.now))
+        self._refuse(lane, bucket, (use, block), None)
+
+    def _refuse_for_room(self, lane: Lane, bucket: Bucket, until: float) -> None:
+        guard = self.guard
+        if guard is None:
+            self._reserve(bucket.head, bucket.group, self.groups.least[bucket.group])
+        is_full = bucket.group in self.groups.full
+        at = None if is_full or guard is None else guard.reservation.at
+        refused = self._refuse(lane, bucket, None, at)
+        self.jobs_ahead += len(refused)
+        self.gpus_ahead += len(refused) * self.groups.shapes[bucket.group].request.gpu_count
+
+    def _refuse(self, lane: Lane, bucket: Bucket, cause: tuple[Use, Block] | None, at: float | None) -> list[Job]:
+        """`at`: jobs that end by then may still pass."""
+        may_pass = None if at is None else partial(_ends_by, now=self.now, at=at)
+        jobs = lane.refuse(self.job_key, may_pass)
+        self.refused.append(Refused(jobs, bucket.group, cause, self.jobs_ahead, self.gpus_ahead))
+        return jobs
+
+    def _reserve(self, job: Job, group: int, use: Use) -> None:
+        """Promise the job its place and its tenant's limits, if what runs now is all that it waits for."""
+        account, shape = self.accounts[job.tenant_id], self.groups.shapes[group]
+        by_limits = account.earliest(use, self.now)
+        if not fits(job.request, matching(job.request, self.scene.in_service), self.policy) or by_limits == float(
+            "inf"
+        ):
+            return
+        found = reserve(self.board, shape, job.id, self.ends, self.now, by_limits)
+        if found is None:
+            return
+        reservation, future = found
+        self.guard = Guard(reservation, self.board, future)
+        account.promise(job.id, use, reservation.at)
+
+
+def _ends_by(job: Job, now: float, at: float) -> bool:
+    return ends_at(job.max_runtime_seconds, now) <= at
+
+
+def _reasons(cycle: _Cycle) -> Iterator[Reason]:
+    for job in cycle.queue.later:
+        verdict = not_yet(job)
+        yield Reason(job.id, verdict.code, verdict.evidence)
+    by_group: dict[int, Verdict] = {}
+    for refused in cycle.refused:
+        if refused.block is not None:
+            verdict = _limit_verdict(cycle, refused.jobs[0], *refused.block)
+        else:
+            if refused.group not in by_group:
+                by_group[refused.group] = _room_verdict(cycle, refused.group)
+            verdict = by_group[refused.group]
+        if verdict.code == "capacity":
+            ahead = {"jobs_ahead": coarse(refused.jobs_ahead), "gpus_ahead": coarse(refused.gpus_ahead)}
+            verdict = Verdict(verdict.code, {**verdict.evidence, **ahead})
+        code, evidence = verdict
+        for job in refused.jobs:
+            yield Reason(job.id, code, evidence)
+
+
+def _limit_verdict(cycle: _Cycle, job: Job, use: Use, block: Block) -> Verdict:
+    tenant = cycle.accounts[job.tenant_id].tenant
+    too_much = over_limit(job.request, tenant, cycle.scene.inventory, cycle.policy)
+    return too_much or over_quota(tenant, use, block)
+
+
+def _room_verdict(cycle: _Cycle, group: int) -> Verdict:
+    shape = cycle.groups.shapes[group]
+    if cycle.reservation is not None and place(cycle.board, shape) is not None:
+        return reserved(cycle.board, shape, cycle.reservation)
+    return blocked(cycle.scene, shape)
