@@ -4,11 +4,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 from django.db import OperationalError, connection, transaction
 from psycopg import errors
 
 T = TypeVar("T")
 Params = Sequence[Any] | Mapping[str, Any]
+
+
+_JSONB = 3802  # PostgreSQL's type number; Django's connections hand jsonb over as text
 
 
 def query(sql: str, params: Params = ()) -> list[dict[str, Any]]:
@@ -18,7 +22,13 @@ def query(sql: str, params: Params = ()) -> list[dict[str, Any]]:
         if cursor.description is None:
             return []
         names = [column.name for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        for column in cursor.description:
+            if column.type_code == _JSONB:
+                for row in found:
+                    text = row[column.name]
+                    row[column.name] = None if text is None else msgspec.json.decode(text)
+        return found
 
 
 def execute(sql: str, params: Params = ()) -> int:

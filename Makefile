@@ -1,0 +1,36 @@
+# Each target does all its own set-up. Needs Python 3.11 or newer; Node 20 or, lacking it, the one that comes from PyPI.
+PYTHON ?= python3
+DATA ?= $(CURDIR)/.gpusched
+export GPUSCHED_DATA_DIR ?= $(DATA)
+PY = .venv/bin/python
+
+.PHONY: demo up test check bench setup setup-dev clean openapi
+
+demo: setup        ## a pretend fleet, three tenants and a trickle of real jobs
+	@GPUSCHED_DATA_DIR=$(DATA)-demo exec $(PY) manage.py up --demo
+
+up: setup          ## the real thing on this machine
+	@exec $(PY) manage.py up
+
+test: setup-dev    ## every test
+	@bash deploy/test.sh
+
+check: setup-dev   ## style, types, import contracts, TypeScript
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	$(PY) deploy/check_tree.py
+	. deploy/node.sh && cd frontend && npm run --silent check
+
+bench: setup-dev   ## the figures of the README
+	@set -e; for name in latency submit start_1600 agents memory; do echo "== $$name"; $(PY) benchmarks/$$name.py; done
+
+setup:             ## .venv with all that running needs, and the built page
+	@bash deploy/setup.sh
+
+setup-dev:
+	@bash deploy/setup.sh dev
+
+clean:
+	rm -rf .venv build frontend/node_modules frontend/static/live

@@ -1,0 +1,28 @@
+"""Checks what no linter does: modules of at most 300 lines, and no registry's host in any committed file."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+MOST_LINES = 300
+# Lock files and configuration are where a package manager writes the address that it was served from.
+LOCKS = re.compile(r"(lock|requirements|\.npmrc|pip\.conf)")
+HOST = re.compile(
+    r"(https?://[^\s\"']*/(simple|npm|registry|pypi)[^\s\"']*|\"resolved\"\s*:|--index-url|--extra-index-url)"
+)
+
+files = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout.split("\n")
+problems = []
+for name in filter(None, files):
+    path = Path(name)
+    if not path.exists():
+        continue
+    if path.suffix in (".py", ".ts") and "migrations" not in path.parts:
+        lines = len(path.read_text().splitlines())
+        if lines > MOST_LINES:
+            problems.append(f"{name}: {lines} lines, at most {MOST_LINES}")
+    if LOCKS.search(path.name) and HOST.search(path.read_text(errors="replace")):
+        problems.append(f"{name}: names a package registry")
+print("\n".join(problems) or "tree: ok")
+sys.exit(bool(problems))

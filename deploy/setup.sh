@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Makes .venv with the locked libraries and builds the page. Does nothing when nothing changed; "dev" adds what tests need.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+lock=requirements.txt; [ "${1:-}" = dev ] && lock=requirements-dev.txt
+[ -e .venv/.installed-dev ] && lock=requirements-dev.txt  # what is there stays there
+
+if [ ! -x .venv/bin/python ]; then
+  python=${PYTHON:-python3}
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gpusched needs Python 3.11 or newer; $python is $("$python" -V)." >&2; exit 1; }
+  echo "making .venv"
+  "$python" -m venv .venv
+fi
+
+stamp=.venv/.installed-$(basename "$lock" .txt | sed 's/requirements-*//'); [ "$lock" = requirements.txt ] && stamp=.venv/.installed-run
+want=$(cat "$lock" pyproject.toml | sha256sum | cut -d' ' -f1)
+if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
+  echo "installing libraries"
+  # uv is several times faster; pip does the same where uv cannot be had.
+  if [ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check uv 2>/dev/null; then
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r "$lock"
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -e .
+  else
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+  fi
+  echo "$want" > "$stamp"
+fi
+
+sources=$(cd frontend && find src package.json package-lock.json vite.config.ts tsconfig.json -type f 2>/dev/null | sort | xargs cat | sha256sum | cut -d' ' -f1)
+if [ "$(cat frontend/static/live/.built 2>/dev/null)" != "$sources" ] || { [ "${1:-}" = dev ] && [ ! -d frontend/node_modules ]; }; then
+  echo "building the page"
+  . deploy/node.sh
+  (cd frontend && npm ci --silent --no-audit --no-fund && npm run --silent build)
+  echo "$sources" > frontend/static/live/.built
+fi

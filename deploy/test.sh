@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Runs every test. Installs Debian's chromium and gcc when it may (root), and says what it has to skip otherwise.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+missing=()
+command -v chromium >/dev/null 2>&1 || missing+=(chromium)
+command -v gcc >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+if [ ${#missing[@]} -gt 0 ]; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    echo "installing ${missing[*]}"
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >/dev/null 2>&1 \
+      || echo "could not install ${missing[*]}"
+  else
+    echo "not installed, and this is not root on Debian: ${missing[*]}. The tests that need them are skipped."
+  fi
+fi
+unset GPUSCHED_DATABASE_URL DATABASE_URL GPUSCHED_URL GPUSCHED_TOKEN GPUSCHED_TOKEN_FILE
+. deploy/node.sh
+echo "== page, unit tests"
+(cd frontend && npm run --silent test)
+echo "== without and with the database"
+.venv/bin/pytest -q -n 2 --dist loadfile -m "not e2e and not browser" "$@"
+echo "== the whole system as real processes, and the page in Chromium"
+.venv/bin/pytest -q -m "e2e or browser" "$@"

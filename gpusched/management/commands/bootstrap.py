@@ -1,0 +1,84 @@
+"""Makes a database ready: migrations, the first admin, a first tenant, and the credentials of this machine.
+
+Prints one line of JSON: what `up` tells the newcomer. Safe to repeat; passwords and tokens are made once."""
+
+import json
+import secrets
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.core.management.base import BaseCommand
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+from gpusched.lib.locks import Lock, held
+from gpusched.protocol.states import Role, Scope
+from nodes.services import create_join_token
+from tenants.models import Tenant
+from tenants.services import create_tenant, create_token, set_member
+
+# Three teams that show what quotas, guarantees and weights do.
+DEMO_TENANTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
+    ({"name": "nlp", "display_name": "Language", "weight": 2.0}, {"max_gpus": 20, "guaranteed_gpus": 8}, "ada"),
+    ({"name": "vision", "display_name": "Vision", "weight": 1.0}, {"max_gpus": 16, "guaranteed_gpus": 4}, "grace"),
+    ({"name": "students", "display_name": "Students", "tier": "opportunistic"}, {"max_gpus": 8}, "linus"),
+)  # fmt: skip
+
+
+class Command(BaseCommand):
+    help = "Migrates the database and makes the first admin, tenant and tokens."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--demo", action="store_true", help="also the demo's tenants and users")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        executor = MigrationExecutor(connection)
+        if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+            call_command("migrate", verbosity=0, interactive=False)
+        with held(Lock.BOOTSTRAP):
+            facts: dict[str, Any] = {"admin_password": _admin()}
+            _default_tenant()
+            if options["demo"]:
+                for fields, quota, username in DEMO_TENANTS:
+                    _demo_tenant(fields, quota, username)
+            facts["join_token"] = create_join_token(1, "this machine")[1]
+        self.stdout.write(json.dumps(facts))
+
+
+def _admin() -> str | None:
+    """The password of the admin if it was made just now, else None."""
+    if User.objects.filter(is_superuser=True).exists():
+        return None
+    password = secrets.token_urlsafe(12)
+    admin = User.objects.create_superuser("admin", password=password)
+    _keep_token(admin, "admin", list(Scope))
+    return password
+
+
+def _default_tenant() -> None:
+    """A fresh install can run a job at once: one tenant without limits, of which the admin is an owner."""
+    if not Tenant.objects.exists():
+        tenant = create_tenant({"name": "default", "display_name": "Default"}, actor="bootstrap")
+        set_member(tenant, User.objects.get(username="admin"), Role.OWNER)
+
+
+def _demo_tenant(fields: dict[str, Any], quota: dict[str, Any], username: str) -> None:
+    if Tenant.objects.filter(name=fields["name"]).exists():
+        return
+    tenant = create_tenant(fields, actor="bootstrap", quota=quota)
+    user = User.objects.create_user(username, password=secrets.token_urlsafe(12))
+    set_member(tenant, user, Role.MEMBER)
+    _keep_token(user, username, [Scope.READ, Scope.WRITE])
+
+
+def _keep_token(user: User, name: str, scopes: list[Scope]) -> None:
+    """Writes a token to where only this user of the machine reads it, for the command line and the demo."""
+    directory = Path(settings.DATA_DIR) / "tokens"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / name
+    path.touch(mode=0o600)
+    path.write_text(create_token(user.pk, f"{name} on this machine", list(scopes))[1] + "\n")

@@ -1,0 +1,59 @@
+"""A steady trickle of small real jobs for the demo, submitted by three users through the SDK."""
+
+import random
+import sys
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+
+from gpusched.client import Client
+from gpusched.client.errors import GpuschedError
+
+USERS = {"ada": "nlp", "grace": "vision", "linus": "students"}
+# So many waiting jobs show a queue at work without filling it.
+MOST_WAITING = 25
+EXAMPLES = Path(__file__).resolve().parents[3] / "deploy" / "demo"
+
+
+class Command(BaseCommand):
+    help = "Submits small jobs to the demo until it is stopped."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--url", required=True)
+        parser.add_argument("--seconds-between", type=float, default=1.5)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        chance = random.Random()  # noqa: S311 - variety for the eye, not a secret
+        tokens = Path(settings.DATA_DIR) / "tokens"
+        clients = {user: Client(options["url"], (tokens / user).read_text().strip()) for user in USERS}
+        while True:
+            user = chance.choice(list(USERS))
+            try:
+                if clients[user].cluster_status().pending_jobs < MOST_WAITING:
+                    clients[user].submit(tenant=USERS[user], **_job(chance))
+            except GpuschedError as error:
+                self.stderr.write(f"not submitted, going on: {error}")
+            time.sleep(options["seconds_between"])
+
+
+def _job(chance: random.Random) -> dict[str, Any]:
+    python = sys.executable
+    kind = chance.random()
+    if kind < 0.25:
+        depth = chance.choice([16, 32, 64])
+        return {
+            "command": [python, str(EXAMPLES / "train_digits.py"), "--hidden", str(depth)],
+            "name": f"digits-mlp-{depth}", "gpus": 1, "max_runtime_minutes": 5,
+        }  # fmt: skip
+    seconds = round(chance.uniform(5, 45))
+    gpus = chance.choices([1, 2, 4, 8], [5, 3, 2, 1])[0]
+    model = chance.choice([None, None, "A100", "H100"])
+    return {
+        "command": [python, str(EXAMPLES / "count.py"), str(seconds)],
+        "name": chance.choice(["tokenise", "embed", "evaluate", "augment", "sweep"]), "gpus": gpus, "gpu_model": model,
+        "priority": chance.choice([300, 500, 500, 500, 1000]), "max_runtime_minutes": 5,
+    }  # fmt: skip

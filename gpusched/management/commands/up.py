@@ -1,0 +1,32 @@
+"""Runs everything on one machine: database, web, workers and agents, as children that end with this process."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from gpusched.lib.one_machine import Machine, StartError
+
+
+class Command(BaseCommand):
+    help = "Starts database, web server, workers and a local agent; Ctrl-C stops them all."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--demo", action="store_true", help="a pretend fleet, three tenants and a trickle of jobs")
+        parser.add_argument("--port", type=int, default=settings.ENV.http_port, help="port of the web server")
+        parser.add_argument("--no-agent", action="store_true", help="no agent on this machine")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        machine = Machine(
+            settings.DATA_DIR,
+            settings.ENV,
+            options["port"],
+            demo=options["demo"],
+            agent=not options["no_agent"],
+            say=lambda line: self.stdout.write(line),
+        )
+        try:
+            machine.run()
+        except StartError as error:
+            raise CommandError(str(error)) from error

@@ -1,0 +1,48 @@
+"""Runs a django-q2 cluster: `cycles` (the scheduler) or `housekeeping`."""
+
+import os
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from gpusched.lib.processes import forks_die_with_parent
+
+
+class Command(BaseCommand):
+    help = "Runs a background worker: scheduling cycles, or housekeeping."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("cluster", choices=["cycles", "housekeeping"])
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if os.environ.get("Q_CLUSTER_NAME") != options["cluster"]:
+            # django-q2 reads the name of its cluster from the environment, once, and has done so by now.
+            os.environ["Q_CLUSTER_NAME"] = options["cluster"]
+            os.execv(sys.executable, [sys.executable, *sys.argv])  # noqa: S606
+        # Its processes would survive a kill -9 of their parent as orphans that go on scheduling.
+        forks_die_with_parent()
+        if options["cluster"] == "housekeeping":
+            _plan_housekeeping()
+        from django_q.cluster import Cluster
+
+        cluster = Cluster()
+        cluster.start()
+        cluster.sentinel.join()
+
+
+def _plan_housekeeping() -> None:
+    from django_q.models import Schedule
+
+    for function, minutes in (("keep_samples", 1), ("drop_old", 60)):
+        Schedule.objects.update_or_create(
+            name=function,
+            defaults={
+                "func": f"scheduling.tasks.{function}",
+                "schedule_type": Schedule.MINUTES,
+                "minutes": minutes,
+                "repeats": -1,
+                "cluster": "housekeeping",
+            },
+        )

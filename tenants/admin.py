@@ -1,0 +1,148 @@
+"""Django admin for tenants, quotas, members and tokens; every edit is kept with who made it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pghistory
+from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin as PlainGroupAdmin
+from django.contrib.auth.admin import UserAdmin as PlainUserAdmin
+from django.contrib.auth.models import Group, User
+from django.db.models import Model
+from django.forms import BaseFormSet, ModelForm
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from unfold.admin import ModelAdmin, StackedInline, TabularInline
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+
+from tenants import services
+from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
+
+admin.site.site_header = "gpusched"
+admin.site.site_title = "gpusched admin"
+admin.site.index_title = "Raw editor"
+admin.site.site_url = "/"
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+
+@admin.register(User)
+class UserAdmin(PlainUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+
+
+@admin.register(Group)
+class GroupAdmin(PlainGroupAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
+    pass
+
+
+class QuotaInline(StackedInline):  # type: ignore[misc]
+    model = Quota
+    can_delete = False
+    min_num = 1
+    max_num = 1
+
+
+class MembershipInline(TabularInline):  # type: ignore[misc]
+    model = Membership
+    extra = 0
+    autocomplete_fields = ("user",)
+
+
+@admin.register(Tenant)
+class TenantAdmin(ModelAdmin):  # type: ignore[misc]
+    list_display = ("name", "display_name", "weight", "tier", "max_gpus", "guaranteed_gpus")
+    search_fields = ("name", "display_name")
+    inlines = (QuotaInline, MembershipInline)
+    readonly_fields = ("created_at", "history")
+    list_select_related = ("quota",)
+
+    @admin.display(description="limit of GPUs")
+    def max_gpus(self, tenant: Tenant) -> str:
+        return "no limit" if tenant.quota.max_gpus is None else str(tenant.quota.max_gpus)
+
+    @admin.display(description="guaranteed GPUs")
+    def guaranteed_gpus(self, tenant: Tenant) -> int:
+        return tenant.quota.guaranteed_gpus
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
+        """The name is what scripts know a tenant by: it stays."""
+        return (*self.readonly_fields, "name") if obj else self.readonly_fields
+
+    @admin.display(description="history of the quota")
+    def history(self, tenant: Tenant) -> str:
+        """The latest ten versions, newest first: what, who, when."""
+        events = _quota_events(tenant.pk)[:10]
+        if not events:
+            return "nothing yet"
+        rows = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td></tr>", events)
+        return format_html('<table class="quota-history">{}</table>', rows)
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        with pghistory.context(actor=request.user.get_username(), via="admin"):
+            return super().changeform_view(request, *args, **kwargs)
+
+    def save_formset(self, request: HttpRequest, form: ModelForm[Any], formset: BaseFormSet[Any], change: bool) -> None:
+        for quota in (f.instance for f in formset.forms if isinstance(f.instance, Quota) and f.has_changed()):
+            quota.version += 1
+        super().save_formset(request, form, formset, change)  # type: ignore[no-untyped-call]
+        tenant = form.instance
+        UsageBalance.objects.get_or_create(tenant=tenant, defaults={"as_of": timezone.now()})
+        services.announce_quota_edit(tenant)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Jobs and the ledger name their tenant for ever; only a tenant without any may go."""
+        may: bool = super().has_delete_permission(request, obj)
+        return may and (not isinstance(obj, Tenant) or not obj.jobs.exists())
+
+    def view_on_site(self, obj: Tenant) -> str:
+        return reverse("tenants")
+
+
+def _quota_events(tenant_id: int) -> list[tuple[str, str, str]]:
+    events = Quota.pgh_event_models["update"].objects if hasattr(Quota, "pgh_event_models") else None
+    if events is None:
+        return []
+    rows = events.filter(tenant_id=tenant_id).select_related("pgh_context").order_by("-pgh_id")
+    names = (
+        "max_gpus",
+        "guaranteed_gpus",
+        "max_concurrent_jobs",
+        "max_gpu_memory_mb",
+        "max_cpu_cores",
+        "max_memory_mb",
+    )
+    found = []
+    for row in rows[:10]:
+        who = (row.pgh_context.metadata if row.pgh_context else {}).get("actor", "unknown")
+        what = ", ".join(f"{name}={getattr(row, name)}" for name in names if getattr(row, name) is not None)
+        found.append((row.pgh_created_at.strftime("%Y-%m-%d %H:%M:%S UTC"), who, what or "no limits"))
+    return found
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(ModelAdmin):  # type: ignore[misc]
+    """Tokens are made by their users (page or API), where the text is shown once; here they are seen and revoked."""
+
+    list_display = (
+        "name",
+        "prefix",
+        "user",
+        "tenant",
+        "scopes",
+        "created_at",
+        "expires_at",
+        "last_used_at",
+        "revoked_at",
+    )
+    list_filter = ("user", "tenant")
+    readonly_fields = ("name", "prefix", "user", "tenant", "scopes", "created_at", "last_used_at")
+    fields = (*readonly_fields, "expires_at", "revoked_at")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False

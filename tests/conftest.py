@@ -1,0 +1,32 @@
+"""What all tests share: a real PostgreSQL, and a data directory of their own."""
+
+import os
+import tempfile
+from pathlib import Path
+
+# Before Django reads its settings: tests never touch the data of a running gpusched.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["GPUSCHED_DATA_DIR"] = tempfile.mkdtemp(prefix="gpusched-test-data-")
+    for name in ("DATABASE_URL", "GPUSCHED_URL", "GPUSCHED_TOKEN", "GPUSCHED_TOKEN_FILE", "GPUSCHED_TENANT"):
+        os.environ.pop(name, None)
+
+import pytest
+from django.conf import settings
+
+from tests import database
+
+_server: database.Server | None = None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global _server
+    settings.DATA_DIR = Path(os.environ["GPUSCHED_DATA_DIR"])
+    # The real hasher takes a third of a second on purpose.
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    if not hasattr(config, "workerinput"):
+        _server = database.start()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _server is not None:
+        database.stop(_server)

@@ -1,0 +1,111 @@
+"""Rows for tests, made through the same services that the product uses."""
+
+from itertools import count
+from typing import Any
+
+import msgspec
+from django.contrib.auth.models import User
+
+from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.messages import Desired, DeviceFacts, Ended, Join, NodeFacts, Run, Started, Sync
+from gpusched.protocol.states import Role, Scope
+from jobs import services as job_services
+from nodes import services as node_services
+from nodes.sync import process
+from scheduling import cycle
+from tenants import services as tenant_services
+from tenants.models import Tenant
+from tenants.permissions import Identity, identity_of_user
+
+_numbers = count(1)
+
+
+def make_user(name: str = "", *, admin: bool = False) -> User:
+    name = name or f"user{next(_numbers)}"
+    if admin:
+        return User.objects.create_superuser(name, password="correct horse battery")
+    return User.objects.create_user(name, password="correct horse battery")
+
+
+def make_tenant(name: str = "", *, quota: dict[str, Any] | None = None, **fields: Any) -> Tenant:
+    return tenant_services.create_tenant(
+        {"name": name or f"team-{next(_numbers)}", **fields}, actor="test", quota=quota
+    )
+
+
+def make_member(tenant: Tenant, role: Role = Role.MEMBER, name: str = "") -> User:
+    user = make_user(name)
+    tenant_services.set_member(tenant, user, role)
+    return user
+
+
+def identity_for(user: User) -> Identity:
+    return identity_of_user(user)
+
+
+def make_token(user: User, *scopes: Scope) -> str:
+    return tenant_services.create_token(user.pk, "test", list(scopes or (Scope.READ, Scope.WRITE, Scope.ADMIN)))[1]
+
+
+def submit(user: User, tenant: Tenant, **fields: Any) -> int:
+    """Submits a job and gives its id. One GPU unless said otherwise."""
+    request = JobRequest(**{"tenant": tenant.name, "command": ["true"], "gpu_count": 1, **fields})
+    answer = job_services.submit(request, identity_of_user(user)).answer
+    return int(msgspec.json.decode(answer)["job_id"])
+
+
+class FakeAgent:
+    """The server's view of an agent: it says what it is told to say, and remembers what it was answered."""
+
+    def __init__(self, name: str = "", gpus: int = 8, *, memory_mb: int = 81920, model: str = "NVIDIA A100-SXM4-80GB") -> None:
+        self.name = name or f"node-{next(_numbers)}"
+        self.key = f"key-of-{self.name}"
+        self.devices = [
+            DeviceFacts(uuid=f"GPU-{self.name}-{i}", index=i, model=model, memory_mb=memory_mb) for i in range(gpus)
+        ]
+        self.held: list[str] = []
+        self.seq = 0
+        joined = node_services.join(Join(name=self.name, node_key=self.key, facts=self.facts()), 2.0)
+        self.id, self.credential = joined.node_id, joined.credential
+
+    def facts(self) -> NodeFacts:
+        return NodeFacts(
+            hostname="testhost", boot_id="boot-1", agent_version="0", cpu_cores=64, memory_mb=512_000, devices=self.devices
+        )
+
+    def sync(self, *reports: Started | Ended, **fields: Any) -> Desired:
+        self.seq += 1
+        message = Sync(
+            **{"seq": self.seq, "at": "2026-01-01T00:00:00Z", "boot_id": "boot-1", "held": list(self.held),
+               "running": list(self.held), "reports": list(reports), **fields}
+        )  # fmt: skip
+        [answer] = process([(self.id, message)])
+        return answer
+
+    def start_all(self) -> list[str]:
+        """Starts everything that it is told to run; gives the keys."""
+        runs = [order.key for order in self.sync().assignments if isinstance(order, Run)]
+        self.held += runs
+        self.sync(*(Started(key=key, at=now(), pid=4242) for key in runs))
+        return runs
+
+    def end(self, key: str, exit_code: int = 0, reason: str = "exited", **fields: Any) -> Desired:
+        self.held = [held for held in self.held if held != key]
+        return self.sync(Ended(**{"key": key, "at": now(), "reason": reason, "exit_code": exit_code, **fields}))
+
+
+def now() -> str:
+    from django.utils import timezone
+
+    return timezone.now().isoformat()
+
+
+def make_node(gpus: int = 8, **fields: Any) -> FakeAgent:
+    """A node that has joined and been heard."""
+    agent = FakeAgent(gpus=gpus, **fields)
+    agent.sync()
+    return agent
+
+
+def run_cycle() -> None:
+    cycle.run("test")

@@ -1,0 +1,226 @@
+"""Submitting: what is accepted, what is refused, and that an answer means a durable job."""
+
+import msgspec
+import pytest
+from django.test import Client
+
+from gpusched.protocol.jobs import JobRequest, problems
+from jobs.models import IdempotencyKey, Job, JobEvent
+from tests.factories import make_member, make_node, make_tenant, make_token
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant, name="ada")
+
+
+@pytest.fixture
+def post(user):
+    """Posts a job request and gives (status, answer)."""
+    token = make_token(user)
+
+    def post(body, **headers):
+        raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        response = Client().post(
+            "/api/v1/jobs", raw, content_type="application/json", headers={"Authorization": f"Bearer {token}", **headers}
+        )
+        return response.status_code, response.json()
+
+    return post
+
+
+def test_a_submitted_job_is_pending_and_has_its_first_event(post):
+    status, answer = post({"command": ["python", "train.py"], "gpu_count": 1})
+
+    assert status == 201
+    assert answer["status"] == "submitted"
+    job = Job.objects.get(pk=answer["job_id"])
+    assert (job.state, job.attempt, job.tenant.name, job.name) == ("pending", 0, "nlp", "python")
+    assert [event.kind for event in JobEvent.objects.filter(job=job)] == ["submitted"]
+    assert answer["job"]["reason"]["code"] == "scheduler_behind"
+
+
+def test_the_answer_to_a_submit_is_what_reading_the_job_gives(post, user):
+    """The fresh representation is made without asking the database: it must not drift from the real one."""
+    _, answer = post({"command": ["x"], "gpu_count": 2, "labels": {"a": "b"}, "environment": {"LR": "0.1"}})
+
+    token = make_token(user)
+    read = Client().get(f"/api/v1/jobs/{answer['job_id']}", headers={"Authorization": f"Bearer {token}"}).json()
+    assert read == answer["job"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"command": "python train.py"}, "command"),
+        ({"command": ["x"], "gpus": 1}, "gpus"),
+        ({"command": ["x"], "priority": 5}, "priority"),
+        ({"command": ["x"], "gpu_count": -1}, "gpu_count"),
+        ({"command": ["x"], "gpu_count": "two"}, "gpu_count"),
+        ({"command": ["x"], "array": {"count": 10}}, "array"),
+        ({"command": ["x"], "depends_on": [1]}, "depends_on"),
+        ({"command": ["x"], "secrets": ["wandb"]}, "secrets"),
+        ({"command": ["x"], "topology": "nvlink"}, "topology"),
+        ({"command": ["x"], "image": "ubuntu"}, "image"),
+        ({"command": ["x"], "ranks": 2}, "ranks"),
+        ({"command": ["x"], "gang_scheduling": True, "gpu_count": 3, "ranks": 2}, "ranks"),
+        ({"command": ["x"], "gpu_sharing": "shared", "gpu_count": 1}, "gpu_memory_mb"),
+        ({"command": ["x"], "environment": {"GPUSCHED_JOB_ID": "1"}}, "environment"),
+        ({"command": ["x"], "environment": {"A B": "1"}}, "environment"),
+        ({"command": ["x\u0000"]}, "command"),
+        ({"command": ["x"], "name": "a\u0000b"}, "name"),
+        ({"command": ["x"], "not_before": "tomorrow"}, "not_before"),
+        ({"command": ["x"], "workdir": "relative"}, "workdir"),
+        ({"command": ["x"], "labels": {"bad key": "1"}}, "labels"),
+        ({"command": ["x"], "script": "#!/bin/sh\n"}, "script"),
+        ({"script": "echo no interpreter"}, "script"),
+        ({}, "command"),
+    ],
+)
+def test_a_bad_request_is_refused_by_the_name_of_its_field(post, body, field):
+    """A55: a clear 4xx, one error shape, nothing half-written."""
+    status, answer = post(body)
+
+    assert status == 400
+    assert field in [error["field"] for error in answer["errors"]]
+    assert answer["error"] == answer["detail"]
+    assert answer["next_step"]
+    assert answer["request_id"]
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"[]", b"null", b"{", b"\xff\xfe", b'"x"', b"1e999", b"[" * 50_000, b'{"a":' * 50_000, b'{"command":["\\ud800"]}'],
+)
+def test_hostile_bodies_are_4xx(post, raw):
+    """A55"""
+    status, answer = post(raw)
+    assert 400 <= status < 500
+    assert answer["code"]
+    assert not Job.objects.exists()
+
+
+def test_asking_for_nothing_of_a_later_feature_is_accepted(post):
+    status, _ = post({"command": ["x"], "array": None, "depends_on": [], "secrets": [], "topology": "any", "image": None})
+    assert status == 201
+
+
+def test_a_tenant_is_needed_when_one_is_in_several(post, user):
+    make_member_of_second = make_tenant("vision")
+    from tenants.services import set_member
+
+    set_member(make_member_of_second, user, "member")
+    status, answer = post({"command": ["x"]})
+    assert status == 400
+    assert "nlp, vision" in answer["detail"]
+
+
+def test_a_foreign_tenant_does_not_exist(post):
+    """A08: the same 404 for a tenant of others and for none."""
+    make_tenant("secret")
+    foreign = post({"command": ["x"], "tenant": "secret"})
+    unknown = post({"command": ["x"], "tenant": "nowhere"})
+    assert foreign[0] == unknown[0] == 404
+    assert foreign[1]["detail"].replace("secret", "") == unknown[1]["detail"].replace("nowhere", "")
+
+
+class TestImpossible:
+    """A04: what can never run is refused at submit, saying the largest possible."""
+
+    def test_more_than_any_node(self, post):
+        make_node(gpus=4)
+        status, answer = post({"command": ["x"], "gpu_count": 5})
+        assert (status, answer["code"]) == (422, "never_fits")
+        assert "4 GPUs" in answer["detail"]
+        assert not Job.objects.exists()
+
+    def test_more_than_all_nodes(self, post):
+        make_node(gpus=4)
+        make_node(gpus=4)
+        assert post({"command": ["x"], "gpu_count": 8, "gang_scheduling": True})[0] == 201
+        status, answer = post({"command": ["x"], "gpu_count": 10, "gang_scheduling": True})
+        assert (status, answer["code"]) == (422, "never_fits")
+
+    def test_more_than_the_quota(self, post, tenant):
+        make_node(gpus=8)
+        tenant.quota.max_gpus = 2
+        tenant.quota.save()
+        status, answer = post({"command": ["x"], "gpu_count": 3})
+        assert (status, answer["code"]) == (403, "quota_exceeded")
+        assert "2" in answer["detail"]
+
+    def test_more_memory_than_any_device(self, post):
+        make_node(gpus=4, memory_mb=40960)
+        status, answer = post({"command": ["x"], "gpu_count": 1, "gpu_memory_mb": 80_000})
+        assert (status, answer["code"]) == (422, "never_fits")
+
+    def test_an_empty_cluster_accepts(self, post):
+        assert post({"command": ["x"], "gpu_count": 64})[0] == 201
+
+    def test_a_node_that_joined_a_moment_ago_counts(self, post):
+        make_node(gpus=1)
+        assert post({"command": ["x"], "gpu_count": 2})[0] == 422
+        make_node(gpus=2)
+        assert post({"command": ["x"], "gpu_count": 2})[0] == 201
+
+
+class TestIdempotency:
+    """A03"""
+
+    def test_the_same_key_gives_the_same_answer_and_one_job(self, post):
+        body = {"command": ["x"]}
+        first = post(body, **{"Idempotency-Key": "k1"})
+        second = post(body, **{"Idempotency-Key": "k1"})
+        assert first == second
+        assert Job.objects.count() == 1
+
+    def test_the_same_key_with_another_body_is_a_conflict(self, post):
+        post({"command": ["x"]}, **{"Idempotency-Key": "k1"})
+        status, answer = post({"command": ["y"]}, **{"Idempotency-Key": "k1"})
+        assert (status, answer["code"]) == (409, "idempotency_key_reused")
+        assert Job.objects.count() == 1
+
+    def test_keys_of_two_users_are_two_keys(self, post, tenant):
+        post({"command": ["x"]}, **{"Idempotency-Key": "k1"})
+        other = make_token(make_member(tenant))
+        Client().post(
+            "/api/v1/jobs",
+            {"command": ["x"]},
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {other}", "Idempotency-Key": "k1"},
+        )
+        assert Job.objects.count() == 2
+
+    def test_a_refused_request_leaves_its_key_free(self, post):
+        assert post({"command": "x"}, **{"Idempotency-Key": "k1"})[0] == 400
+        assert post({"command": ["x"]}, **{"Idempotency-Key": "k1"})[0] == 201
+        assert IdempotencyKey.objects.count() == 1
+
+
+def test_a_full_queue_says_so(post, settings):
+    from dataclasses import replace
+
+    settings.ENV = replace(settings.ENV, max_queue_size=1)
+    assert post({"command": ["x"]})[0] == 201
+    status, answer = post({"command": ["x"]})
+    assert (status, answer["code"]) == (429, "queue_full")
+
+
+def test_events_cannot_be_changed(post):
+    from django.db import ProgrammingError, transaction
+
+    post({"command": ["x"]})
+    with pytest.raises(ProgrammingError, match="Cannot update"), transaction.atomic():
+        JobEvent.objects.update(kind="forged")
+
+
+def test_the_default_request_has_no_problem_but_its_missing_command():
+    assert [problem.field for problem in problems(JobRequest())] == ["command"]
