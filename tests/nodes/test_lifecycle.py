@@ -1,0 +1,256 @@
+"""A job's way through the cluster as the server sees it: placed, started, ended, with everything given back."""
+
+import pytest
+
+from gpusched.protocol.messages import Ended, Run, Started, Stop
+from jobs import services
+from jobs.models import Attempt, Job, JobEvent
+from nodes.models import Allocation, Assignment, Device
+from tenants.models import UsageEntry
+from tests.factories import identity_for, make_member, make_node, make_tenant, now, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant()
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant)
+
+
+def state(job_id):
+    return Job.objects.get(pk=job_id).state
+
+
+def kinds(job_id):
+    return [event.kind for event in JobEvent.objects.filter(job_id=job_id)]
+
+
+def test_a_job_runs_and_completes(user, tenant):
+    node = make_node(gpus=2)
+    job_id = submit(user, tenant, gpu_count=2)
+    run_cycle()
+    assert state(job_id) == "scheduled"
+
+    [key] = node.start_all()
+    assert state(job_id) == "running"
+    assert Device.objects.filter(held_whole=1).count() == 2
+
+    answer = node.end(key)
+    assert answer.acknowledged == [key]
+    job = Job.objects.get(pk=job_id)
+    assert (job.state, job.exit_code, job.reason) == ("completed", 0, "exited")
+    assert not Allocation.objects.exists()
+    assert not Device.objects.exclude(held_whole=0, held_mb=0).exists()
+    assert UsageEntry.objects.count() == 2
+    assert kinds(job_id) == ["submitted", "scheduled", "started", "ended"]
+
+
+def test_the_agent_gets_all_it_needs_to_run_a_rank(user, tenant):
+    node = make_node(gpus=2)
+    job_id = submit(user, tenant, gpu_count=1, command=["python", "t.py"], args=["--x"], environment={"LR": "1"})
+    run_cycle()
+
+    [order] = node.sync().assignments
+    assert isinstance(order, Run)
+    assert (order.spec.job_id, order.spec.attempt, order.spec.rank) == (job_id, 1, 0)
+    assert order.spec.argv == ["python", "t.py", "--x"]
+    assert order.spec.environment == {"LR": "1"}
+    assert order.spec.device_uuids == [node.devices[0].uuid]
+
+
+def test_an_assignment_is_repeated_until_started_and_started_once(user, tenant):
+    """A30: delivered ten times, started once; and a start told ten times counts once."""
+    node = make_node()
+    job_id = submit(user, tenant)
+    run_cycle()
+    orders = {order.key for _ in range(10) for order in node.sync().assignments}
+    assert len(orders) == 1
+    [key] = orders
+    for _ in range(10):
+        node.sync(Started(key=key, at=now(), pid=1), held=[key])
+    assert Attempt.objects.filter(job_id=job_id).count() == 1
+    assert kinds(job_id).count("started") == 1
+    assert node.sync(held=[key]).assignments == []
+
+
+def test_a_report_of_an_older_attempt_changes_nothing(user, tenant):
+    """A30: fencing by attempt."""
+    node = make_node()
+    job_id = submit(user, tenant)
+    run_cycle()
+    [key] = node.start_all()
+    services.requeue(job_id, identity_for(user))
+    node.end(key, exit_code=None, signal=15, reason="requeued")
+    run_cycle()
+    [second] = node.start_all()
+    assert second.endswith(".2.0")
+
+    node.sync(Ended(key=key, at=now(), reason="exited", exit_code=0), held=[second], running=[second])
+    node.sync(Started(key=key, at=now(), pid=9), held=[second], running=[second])
+
+    assert state(job_id) == "running"
+    assert Allocation.objects.count() == 1
+
+
+def test_a_node_cannot_report_for_another_node(user, tenant):
+    node, stranger = make_node(), make_node()
+    job_id = submit(user, tenant)
+    run_cycle()
+    owner, other = (node, stranger) if node.sync().assignments else (stranger, node)
+    [key] = owner.start_all()
+    other.sync(Ended(key=key, at=now(), reason="exited", exit_code=0))
+    assert state(job_id) == "running"
+
+
+class TestCancel:
+    """A06"""
+
+    def test_a_pending_job_is_cancelled_at_once(self, user, tenant):
+        job_id = submit(user, tenant)
+        services.cancel(job_id, identity_for(user))
+        assert state(job_id) == "cancelled"
+        run_cycle()
+        assert state(job_id) == "cancelled"
+
+    def test_a_running_job_is_cancelled_when_its_processes_are_gone(self, user, tenant):
+        node = make_node(gpus=1)
+        job_id = submit(user, tenant, gpu_count=1)
+        run_cycle()
+        [key] = node.start_all()
+        waiting = submit(user, tenant, gpu_count=1)
+        services.cancel(job_id, identity_for(user))
+        assert state(job_id) == "stopping"
+        assert [(o.key, type(o)) for o in node.sync().assignments] == [(key, Stop)]
+
+        run_cycle()
+        assert state(waiting) == "pending", "the GPU is not offered while the process may live"
+
+        node.end(key, exit_code=None, signal=15, reason="cancelled")
+        job = Job.objects.get(pk=job_id)
+        assert (job.state, job.reason) == ("cancelled", "cancelled")
+        assert job.evidence["by"] == user.username
+        run_cycle()
+        assert state(waiting) == "scheduled"
+
+    def test_cancelling_twice_is_harmless(self, user, tenant):
+        node = make_node()
+        job_id = submit(user, tenant)
+        run_cycle()
+        [key] = node.start_all()
+        for _ in range(2):
+            services.cancel(job_id, identity_for(user))
+        node.end(key, exit_code=None, signal=9, reason="cancelled")
+        assert "had already ended" in services.cancel(job_id, identity_for(user))
+        assert kinds(job_id).count("ended") == 1
+
+    def test_a_job_that_was_never_started_ends_without_start(self, user, tenant):
+        node = make_node()
+        job_id = submit(user, tenant)
+        run_cycle()
+        services.cancel(job_id, identity_for(user))
+        [order] = node.sync().assignments
+        assert isinstance(order, Stop)
+        node.end(order.key, exit_code=None, reason="cancelled")
+        assert state(job_id) == "cancelled"
+        assert UsageEntry.objects.get().started_at == UsageEntry.objects.get().ended_at
+
+    def test_a_job_that_ends_well_before_the_stop_arrives_has_completed(self, user, tenant):
+        node = make_node()
+        job_id = submit(user, tenant)
+        run_cycle()
+        [key] = node.start_all()
+        services.cancel(job_id, identity_for(user))
+        node.end(key, exit_code=0)
+        assert state(job_id) == "completed"
+
+
+class TestEnds:
+    def test_a_failure_without_retries_fails_with_its_code(self, user, tenant):
+        node = make_node()
+        job_id = submit(user, tenant)
+        run_cycle()
+        node.end(*node.start_all(), exit_code=3)
+        job = Job.objects.get(pk=job_id)
+        assert (job.state, job.exit_code) == ("failed", 3)
+
+    def test_a_failure_with_retries_waits_and_runs_again(self, user, tenant):
+        node = make_node()
+        job_id = submit(user, tenant, max_retries=1)
+        run_cycle()
+        node.end(*node.start_all(), exit_code=3)
+        job = Job.objects.get(pk=job_id)
+        assert (job.state, job.reason, job.retries_used) == ("pending", "retry_backoff", 1)
+        run_cycle()
+        assert state(job_id) == "pending", "not before its back-off is over"
+        Job.objects.filter(pk=job_id).update(eligible_at=now())
+        run_cycle()
+        node.end(*node.start_all(), exit_code=3)
+        assert state(job_id) == "failed"
+
+    def test_a_fault_of_the_node_requeues_and_uses_up_no_retry(self, user, tenant):
+        node = make_node()
+        job_id = submit(user, tenant)
+        queued_at = Job.objects.get(pk=job_id).submitted_at
+        run_cycle()
+        node.end(*node.start_all(), exit_code=None, reason="node_fault")
+        job = Job.objects.get(pk=job_id)
+        assert (job.state, job.retries_used, job.submitted_at) == ("pending", 0, queued_at)
+
+    def test_a_job_that_may_not_be_requeued_fails_with_its_node(self, user, tenant):
+        node = make_node()
+        job_id = submit(user, tenant, requeue=False)
+        run_cycle()
+        node.end(*node.start_all(), exit_code=None, reason="node_rebooted")
+        assert state(job_id) == "failed"
+
+    def test_one_failing_rank_stops_the_gang_and_is_named(self, user, tenant):
+        nodes = [make_node(gpus=4), make_node(gpus=4)]
+        job_id = submit(user, tenant, gpu_count=8, gang_scheduling=True)
+        run_cycle()
+        keys = {node.start_all()[0]: node for node in nodes}
+        (bad, bad_node), (good, good_node) = sorted(keys.items())
+        bad_node.end(bad, exit_code=7)
+        assert state(job_id) == "stopping"
+        assert [type(order) for order in good_node.sync().assignments] == [Stop]
+        assert Allocation.objects.count() == 4, "the failed rank's devices are free, the other's are not"
+
+        good_node.end(good, exit_code=None, signal=15, reason="rank_failed")
+        job = Job.objects.get(pk=job_id)
+        assert (job.state, job.exit_code, job.evidence["rank"]) == ("failed", 7, 0)
+
+    def test_an_end_without_a_start_report_still_ran(self, user, tenant):
+        node = make_node()
+        job_id = submit(user, tenant)
+        run_cycle()
+        [order] = node.sync().assignments
+        began = now()
+        node.sync(Ended(key=order.key, at=now(), reason="exited", exit_code=0, started_at=began))
+        assert state(job_id) == "completed"
+        assert kinds(job_id) == ["submitted", "scheduled", "started", "ended"]
+
+
+def test_gpu_seconds_in_the_ledger_are_those_of_the_attempts(user, tenant):
+    node = make_node(gpus=4)
+    job_id = submit(user, tenant, gpu_count=4)
+    run_cycle()
+    node.end(*node.start_all())
+    attempt = Attempt.objects.get(job_id=job_id)
+    charged = sum(e.gpus * (e.ended_at - e.started_at).total_seconds() for e in UsageEntry.objects.all())
+    assert charged == pytest.approx(4 * (attempt.ended_at - attempt.started_at).total_seconds(), abs=1e-3)
+
+
+def test_hold_and_release(user, tenant):
+    make_node()
+    job_id = submit(user, tenant)
+    services.hold(job_id, identity_for(user))
+    run_cycle()
+    assert state(job_id) == "held"
+    services.release(job_id, identity_for(user))
+    run_cycle()
+    assert state(job_id) == "scheduled"
+    assert Assignment.objects.filter(job_id=job_id).exists()
