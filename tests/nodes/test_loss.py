@@ -1,0 +1,202 @@
+"""Nodes that fall silent, come back, join again, and hardware that changes."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from gpusched.protocol.messages import Join, Reading, Stop
+from jobs.models import Job
+from nodes import services
+from nodes.hub import renew_lease
+from nodes.models import Allocation, Device, ListenerLease, Node
+from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant()
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant)
+
+
+def pass_time(seconds):
+    """As if nobody had been heard for a while, although somebody was listening."""
+    now = timezone.now()
+    Node.objects.update(last_seen_at=now - timedelta(seconds=seconds))
+    ListenerLease.objects.update_or_create(id=1, defaults={"since": now - timedelta(hours=1), "seen_at": now})
+
+
+class TestLost:
+    """A37"""
+
+    def test_a_silent_node_is_lost_and_its_job_requeues_elsewhere(self, user, tenant):
+        first = make_node(gpus=1)
+        job_id = submit(user, tenant, gpu_count=1)
+        run_cycle()
+        [key] = first.start_all()
+        pass_time(16)
+        second = make_node(gpus=1)
+
+        run_cycle()
+        assert Node.objects.get(pk=first.id).state == "lost"
+        job = Job.objects.get(pk=job_id)
+        assert (job.state, job.attempt) == ("scheduled", 2)
+        assert second.start_all() == [f"{job_id}.2.0"]
+
+    def test_a_job_that_may_not_requeue_fails(self, user, tenant):
+        node = make_node()
+        job_id = submit(user, tenant, requeue=False)
+        run_cycle()
+        node.start_all()
+        pass_time(16)
+        run_cycle()
+        job = Job.objects.get(pk=job_id)
+        assert (job.state, job.reason) == ("failed", "node_lost")
+
+    def test_a_returning_node_stops_its_stale_attempt_before_it_is_offered(self, user, tenant):
+        node = make_node(gpus=1)
+        job_id = submit(user, tenant, gpu_count=1)
+        run_cycle()
+        [key] = node.start_all()
+        pass_time(16)
+        run_cycle()
+        assert Job.objects.get(pk=job_id).state == "pending"
+
+        answer = node.sync()
+        assert [(order.key, type(order)) for order in answer.assignments] == [(key, Stop)]
+        assert Node.objects.get(pk=node.id).state == "lost", "the stale process still lives there"
+        run_cycle()
+        assert Job.objects.get(pk=job_id).state == "pending"
+
+        node.end(key, exit_code=None, signal=15, reason="superseded")
+        assert Node.objects.get(pk=node.id).state == "online"
+        run_cycle()
+        assert Job.objects.get(pk=job_id).state == "scheduled"
+        assert Job.objects.get(pk=job_id).attempt == 2
+
+    def test_14_seconds_are_not_enough(self, user, tenant):
+        node = make_node()
+        pass_time(14)
+        run_cycle()
+        assert Node.objects.get(pk=node.id).state == "online"
+
+    def test_an_outage_of_the_control_plane_loses_no_node(self, user, tenant):
+        """A32: after ten minutes without anybody listening, every node has been silent, and none is dead."""
+        node = make_node()
+        job_id = submit(user, tenant)
+        run_cycle()
+        node.start_all()
+        pass_time(600)
+        long_ago = timezone.now() - timedelta(seconds=600)
+        ListenerLease.objects.update(since=long_ago, seen_at=long_ago)
+
+        run_cycle()
+        renew_lease()
+        run_cycle()
+        assert Node.objects.get(pk=node.id).state == "online"
+        assert Job.objects.get(pk=job_id).state == "running"
+
+
+class TestJoin:
+    """A33"""
+
+    def test_joining_twice_leaves_the_inventory_and_the_holds_unchanged(self, user, tenant):
+        node = make_node(gpus=4)
+        submit(user, tenant, gpu_count=2)
+        run_cycle()
+        node.start_all()
+        before = list(Device.objects.order_by("id").values())
+
+        again = services.join(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
+
+        assert again.node_id == node.id
+        assert list(Device.objects.order_by("id").values()) == before
+        assert Allocation.objects.count() == 2
+
+    def test_joining_again_ends_the_old_credential(self):
+        node = make_node()
+        again = services.join(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
+        assert services.authenticate(f"Bearer {node.credential}") is None
+        assert services.authenticate(f"Bearer {again.credential}") == node.id
+
+    def test_the_name_of_a_living_node_cannot_be_taken(self):
+        from gpusched.lib.problems import Problem
+
+        node = make_node()
+        with pytest.raises(Problem, match="another machine"):
+            services.join(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
+
+    def test_a_heartbeat_neither_frees_nor_takes_devices(self, user, tenant):
+        node = make_node(gpus=2)
+        submit(user, tenant, gpu_count=1)
+        run_cycle()
+        node.start_all()
+        idle = [Reading(uuid=d.uuid, utilisation_percent=0, memory_used_mb=0) for d in node.devices]
+        node.sync(readings=idle)
+        assert sorted(Device.objects.values_list("held_whole", flat=True)) == [0, 1]
+
+
+class TestReadings:
+    def test_unknown_stays_unknown(self):
+        node = make_node(gpus=1)
+        node.sync(readings=[Reading(uuid=node.devices[0].uuid, temperature_celsius=41)])
+        reading = Device.objects.get().reading
+        assert (reading.temperature_celsius, reading.utilisation_percent, reading.power_watts) == (41, None, None)
+
+    def test_a_lost_device_is_not_offered_and_comes_back(self, user, tenant):
+        node = make_node(gpus=1)
+        node.sync(readings=[Reading(uuid=node.devices[0].uuid, lost=True)])
+        assert Device.objects.get().health == "lost"
+        job_id = submit(user, tenant, gpu_count=1)
+        run_cycle()
+        job = Job.objects.get(pk=job_id)
+        assert (job.state, job.reason) == ("pending", "health")
+        node.sync(readings=[Reading(uuid=node.devices[0].uuid, temperature_celsius=40)])
+        run_cycle()
+        assert Job.objects.get(pk=job_id).state == "scheduled"
+
+    def test_a_node_cannot_tell_readings_of_another_nodes_devices(self):
+        node, other = make_node(gpus=1), make_node(gpus=1)
+        node.sync(readings=[Reading(uuid=other.devices[0].uuid, lost=True)])
+        assert not Device.objects.filter(health="lost").exists()
+
+    def test_a_device_that_is_no_longer_named_is_lost(self):
+        node = make_node(gpus=2)
+        node.devices.pop()
+        node.sync(facts=node.facts())
+        assert sorted(Device.objects.values_list("health", flat=True)) == ["lost", "ok"]
+
+
+def test_what_the_agent_has_not_known_for_a_while_has_ended_by_a_fault_of_the_node(user, tenant):
+    node = make_node()
+    job_id = submit(user, tenant)
+    run_cycle()
+    node.start_all()
+    node.held = []
+    node.sync()
+    assert Job.objects.get(pk=job_id).state == "running"
+    from nodes.models import Assignment
+
+    Assignment.objects.update(missing_since=timezone.now() - timedelta(seconds=20))
+    node.sync()
+    assert Job.objects.get(pk=job_id).state == "pending"
+
+
+def test_cordoned_nodes_take_nothing_new(user, tenant):
+    from gpusched.protocol.states import NodeIntent
+
+    node = make_node()
+    services.set_intent(node.name, NodeIntent.CORDONED)
+    job_id = submit(user, tenant)
+    run_cycle()
+    job = Job.objects.get(pk=job_id)
+    assert (job.state, job.reason) == ("pending", "maintenance")
+    services.set_intent(node.name, NodeIntent.OPEN)
+    run_cycle()
+    assert Job.objects.get(pk=job_id).state == "scheduled"
