@@ -232,7 +232,7 @@ def _widest(board: Board, shape: Shape, split: int, used: set[int]) -> tuple[Slo
         for slot in _usable(board, shape):
             best = _wider(best, slot, shape, split, used)
         return best
-    for free in range(max(map(len, board.shelves)) - 1, gpus - 1, -1):
+    for free in range(max(map(len, board.shelves), default=0) - 1, gpus - 1, -1):
         for _, family, _ in shape.families:
             for position in board.shelves[family][free] if free < len(board.shelves[family]) else ():
                 if best is not None and best[1] >= free // gpus:

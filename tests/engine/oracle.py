@@ -1,0 +1,123 @@
+"""A second, slow opinion on what is legal: by trying everything, sharing no code with the planner."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, product
+from math import ceil, floor
+
+from scheduling.engine.model import Device, DeviceHold, Job, Node, Policy, RankPlacement, Request, Snapshot, Tenant
+from tests.engine.scenario import occupy
+
+
+def legal_placements(request: Request, nodes: tuple[Node, ...], policy: Policy) -> Iterator[tuple[RankPlacement, ...]]:
+    """Every way to put the request on the nodes as they are: whole, within what is free and below the ceilings."""
+    for ranks in _rank_counts(request, policy):
+        gpus = request.gpu_count // ranks
+        cpu_milli, memory_mb = ceil(request.cpu_milli / ranks), ceil(request.memory_mb / ranks)
+        for chosen in product(nodes, repeat=ranks):
+            if [one.id for one in chosen] != sorted(one.id for one in chosen):
+                continue
+            if not (request.gang and policy.gangs) and len({one.id for one in chosen}) > 1:
+                continue
+            for ids in product(*(combinations([one.id for one in node.devices], gpus) for node in chosen)):
+                flat = [id for part in ids for id in part]
+                if len(set(flat)) < len(flat):
+                    continue
+                placement = tuple(
+                    RankPlacement(number, node.id, cpu_milli, memory_mb, tuple(_hold(id, request) for id in part))
+                    for number, (node, part) in enumerate(zip(chosen, ids, strict=True))
+                )
+                if is_legal(request, placement, nodes, policy):
+                    yield placement
+
+
+def is_legal(request: Request, ranks: tuple[RankPlacement, ...], nodes: tuple[Node, ...], policy: Policy) -> bool:
+    by_id = {one.id: one for one in nodes}
+    for rank in ranks:
+        node = by_id[rank.node_id]
+        if not (node.is_open and node.is_online) or any(node.labels.get(k) != v for k, v in request.node_selector):
+            return False
+        devices = {one.id: one for one in node.devices}
+        for hold in rank.holds:
+            if hold.device_id not in devices or not _takes(devices[hold.device_id], request, hold, policy):
+                return False
+        after = occupy(node, ranks)
+        if after.cpu_milli_free < 0 and rank.cpu_milli > 0:
+            return False
+        if after.memory_mb_free < 0 and rank.memory_mb > 0:
+            return False
+    return True
+
+
+def use(request: Request, ranks: tuple[RankPlacement, ...], nodes: tuple[Node, ...]) -> tuple[int, int, int, int, int]:
+    """GPUs, MiB of GPU memory, millicores, MiB and jobs that count for the tenant's limits."""
+    memory = {device.id: device.memory_mb for node in nodes for device in node.devices}
+    holds = [hold for rank in ranks for hold in rank.holds]
+    total = sum(
+        (memory[hold.device_id] or request.gpu_memory_mb or 0) if hold.memory_mb is None else hold.memory_mb
+        for hold in holds
+    )
+    return request.gpu_count, total, request.cpu_milli, request.memory_mb, 1
+
+
+def in_use(snapshot: Snapshot, tenant_id: int) -> tuple[int, ...]:
+    found = [use(one.request, one.ranks, snapshot.nodes) for one in snapshot.running if one.tenant_id == tenant_id]
+    return tuple(sum(column) for column in zip((0, 0, 0, 0, 0), *found, strict=True))
+
+
+def limits(tenant: Tenant) -> tuple[int | None, ...]:
+    return (
+        tenant.max_gpus,
+        tenant.max_gpu_memory_mb,
+        tenant.max_cpu_milli,
+        tenant.max_memory_mb,
+        tenant.max_concurrent_jobs,
+    )
+
+
+def is_within_limits(snapshot: Snapshot, job: Job, ranks: tuple[RankPlacement, ...]) -> bool:
+    (tenant,) = [one for one in snapshot.tenants if one.id == job.tenant_id]
+    wanted = use(job.request, ranks, snapshot.nodes)
+    used = in_use(snapshot, job.tenant_id)
+    return all(
+        limit is None or have + want <= limit for limit, have, want in zip(limits(tenant), used, wanted, strict=True)
+    )
+
+
+def without(snapshot: Snapshot, ended: list[int]) -> Snapshot:
+    """The snapshot when these running jobs have ended."""
+    ranks = [rank for one in snapshot.running if one.job_id in ended for rank in one.ranks]
+    return replace(
+        snapshot,
+        running=tuple(one for one in snapshot.running if one.job_id not in ended),
+        nodes=tuple(occupy(node, ranks, sign=-1) for node in snapshot.nodes),
+    )
+
+
+def _rank_counts(request: Request, policy: Policy) -> list[int]:
+    if request.ranks:
+        return [request.ranks]
+    if request.gang and policy.gangs and request.gpu_count:
+        return [ranks for ranks in range(1, request.gpu_count + 1) if request.gpu_count % ranks == 0]
+    return [1]
+
+
+def _hold(device_id: int, request: Request) -> DeviceHold:
+    return DeviceHold(device_id, request.gpu_memory_mb if request.shared else None)
+
+
+def _takes(device: Device, request: Request, hold: DeviceHold, policy: Policy) -> bool:
+    if not device.is_healthy or device.exclusive:
+        return False
+    if request.gpu_models and not any(word.lower() in device.model.lower() for word in request.gpu_models):
+        return False
+    if hold.memory_mb is not None:
+        return (
+            device.memory_mb is not None
+            and device.shared_mb + hold.memory_mb <= floor(device.memory_mb * policy.load_ceiling_shared)
+        )
+    if device.shared_mb:
+        return False
+    if request.gpu_memory_mb is None:
+        return True
+    return device.memory_mb is not None and request.gpu_memory_mb <= device.memory_mb * policy.load_ceiling

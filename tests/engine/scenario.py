@@ -1,0 +1,173 @@
+"""A small language for clusters and queues: `cluster(node(1, gpus=8), jobs=[job(1, gpus=4)])`."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import inf
+
+from scheduling.engine.model import (
+    Device,
+    DeviceHold,
+    Job,
+    Node,
+    Placement,
+    Plan,
+    Policy,
+    RankPlacement,
+    Reason,
+    Request,
+    Running,
+    Snapshot,
+    Tenant,
+)
+from scheduling.engine.planner import plan
+
+NOW = 1_000_000.0
+A100 = "NVIDIA A100-SXM4-80GB"
+
+
+def gpu(id: int, memory_mb: int | None = 80_000, model: str = A100, **more: bool | int) -> Device:
+    return replace(Device(id, model, memory_mb), **more)  # type: ignore[arg-type]
+
+
+def node(
+    id: int,
+    gpus: int | Sequence[Device] = 8,
+    *,
+    cpu: int = 64,
+    memory_mb: int = 256_000,
+    labels: dict[str, str] | None = None,
+    is_open: bool = True,
+    is_online: bool = True,
+) -> Node:
+    """`gpus`: how many, with ids 100 x node + 0, 1, …; or the devices themselves. `cpu` in cores."""
+    devices = tuple(gpu(100 * id + n) for n in range(gpus)) if isinstance(gpus, int) else tuple(gpus)
+    return Node(
+        id, f"n{id}", cpu * 1000, memory_mb, cpu * 1000, memory_mb, devices, labels or {}, is_open, is_online
+    )
+
+
+def ask(gpus: int = 1, *, cpu_milli: int = 1000, memory_mb: int = 0, **more: object) -> Request:
+    return replace(Request(gpus, cpu_milli=cpu_milli, memory_mb=memory_mb), **more)  # type: ignore[arg-type]
+
+
+def job(
+    id: int,
+    gpus: int = 1,
+    *,
+    tenant: int = 1,
+    priority: int = 500,
+    age: float | None = None,
+    minutes: float | None = None,
+    request: Request | None = None,
+    **more: object,
+) -> Job:
+    """`age`: seconds since it was queued, by default the more the smaller its id. `minutes`: its time limit."""
+    return Job(
+        id,
+        tenant,
+        request or ask(gpus, **more),  # type: ignore[arg-type]
+        priority=priority,
+        queued_at=NOW - (1000 - id if age is None else age),
+        max_runtime_seconds=None if minutes is None else int(minutes * 60),
+    )
+
+
+def cluster(
+    *nodes: Node,
+    jobs: Iterable[Job] = (),
+    running: Iterable[Running] = (),
+    tenants: Sequence[Tenant] = (),
+    reserved: int | None = None,
+) -> Snapshot:
+    """Tenants that are only named by jobs are made up, without limits."""
+    jobs, running = tuple(jobs), tuple(running)
+    known = {tenant.id for tenant in tenants}
+    named = {one.tenant_id for one in (*jobs, *running)} - known
+    made_up = tuple(Tenant(id, f"t{id}") for id in sorted(named))
+    return Snapshot(jobs, running, nodes, (*tenants, *made_up), reserved)
+
+
+def decide(snapshot: Snapshot, policy: Policy = Policy(), now: float = NOW) -> Plan:
+    return plan(snapshot, policy, now)
+
+
+def started(made: Plan) -> set[int]:
+    return {placement.job_id for placement in made.placements}
+
+
+def reason(made: Plan, job_id: int) -> Reason:
+    (found,) = [one for one in made.reasons if one.job_id == job_id]
+    return found
+
+
+def nodes_of(made: Plan, job_id: int) -> list[int]:
+    (found,) = [one for one in made.placements if one.job_id == job_id]
+    return [rank.node_id for rank in found.ranks]
+
+
+def devices_of(made: Plan, job_id: int) -> list[int]:
+    (found,) = [one for one in made.placements if one.job_id == job_id]
+    return [hold.device_id for rank in found.ranks for hold in rank.holds]
+
+
+def occupy(node: Node, ranks: Iterable[RankPlacement], sign: int = 1) -> Node:
+    """The node with what these ranks take of it taken (or given back, with sign -1)."""
+    for rank in ranks:
+        if rank.node_id != node.id:
+            continue
+        holds = {hold.device_id: hold for hold in rank.holds}
+        node = replace(
+            node,
+            cpu_milli_free=node.cpu_milli_free - sign * rank.cpu_milli,
+            memory_mb_free=node.memory_mb_free - sign * rank.memory_mb,
+            devices=tuple(_occupied(device, holds.get(device.id), sign) for device in node.devices),
+        )
+    return node
+
+
+def _occupied(device: Device, hold: DeviceHold | None, sign: int) -> Device:
+    if hold is None:
+        return device
+    if hold.memory_mb is None:
+        return replace(device, exclusive=sign > 0)
+    return replace(device, shared_mb=device.shared_mb + sign * hold.memory_mb)
+
+
+def run(snapshot: Snapshot, job: Job, placement: Placement, now: float = NOW) -> Snapshot:
+    """The snapshot once a placement has started."""
+    ends_by = None if job.max_runtime_seconds is None else now + job.max_runtime_seconds
+    new = Running(job.id, job.tenant_id, job.request, placement.ranks, now, ends_by, job.priority)
+    return replace(
+        snapshot,
+        jobs=tuple(one for one in snapshot.jobs if one.id != job.id),
+        running=(*snapshot.running, new),
+        nodes=tuple(occupy(node, placement.ranks) for node in snapshot.nodes),
+    )
+
+
+def advance(snapshot: Snapshot, made: Plan, now: float = NOW) -> Snapshot:
+    """Start what the plan places and remember its reservation."""
+    waiting = {one.id: one for one in snapshot.jobs}
+    for placement in made.placements:
+        snapshot = run(snapshot, waiting[placement.job_id], placement, now)
+    return replace(snapshot, reserved_job_id=made.reservation.job_id if made.reservation else None)
+
+
+def end_due(snapshot: Snapshot, now: float) -> Snapshot:
+    """End what has reached its time limit."""
+    due = [one for one in snapshot.running if (inf if one.ends_by is None else one.ends_by) <= now]
+    ranks = [rank for one in due for rank in one.ranks]
+    return replace(
+        snapshot,
+        running=tuple(one for one in snapshot.running if one not in due),
+        nodes=tuple(occupy(node, ranks, sign=-1) for node in snapshot.nodes),
+    )
+
+
+def running_on(snapshot: Snapshot, *jobs: Job, now: float = NOW) -> Snapshot:
+    """These jobs run already: placed by the planner itself on the cluster as it stands."""
+    waiting = snapshot.jobs
+    made = decide(replace(snapshot, jobs=jobs), now=now)
+    assert started(made) == {one.id for one in jobs}
+    after = advance(replace(snapshot, jobs=jobs), made, now)
+    return replace(after, jobs=waiting, reserved_job_id=snapshot.reserved_job_id)
