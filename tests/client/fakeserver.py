@@ -131,7 +131,9 @@ def job(job_id: int = 42, state: str = "pending", **more: Any) -> dict[str, Any]
 def acted(status: str = "submitted", **more: Any) -> Answer:
     shown = job(**more)
     code = 201 if status == "submitted" else 200
-    return Answer(code, {"job_id": shown["id"], "status": status, "message": f"job {shown['id']} {status}", "job": shown})
+    return Answer(
+        code, {"job_id": shown["id"], "status": status, "message": f"job {shown['id']} {status}", "job": shown}
+    )
 
 
 def log(data: bytes, offset: int = 0, size: int | None = None, *, complete: bool = False, attempt: int = 1) -> Answer:
@@ -157,6 +159,4 @@ class GrowingLog:
         offset = int(asked.query.get("offset", 0))
         if offset == len(self.data) and self.pieces:
             self.data += self.pieces.pop(0)
-        return log(
-            self.data[offset:], offset, len(self.data), complete=not self.pieces, attempt=self.attempt
-        )
+        return log(self.data[offset:], offset, len(self.data), complete=not self.pieces, attempt=self.attempt)

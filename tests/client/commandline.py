@@ -1,0 +1,80 @@
+"""Runs the `gpusched` command: inside this process (fast) or as a real one, and a table of all its commands."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from typer.testing import CliRunner
+
+from gpusched.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+
+# Every command with arguments that reach the server. A test checks that none is missing.
+COMMANDS: dict[str, list[str]] = {
+    "submit": ["submit", "--gpus", "1", "--", "true"],
+    "run": ["run", "--gpus", "1", "--", "true"],
+    "ps": ["ps"],
+    "why": ["why", "42"],
+    "logs": ["logs", "42"],
+    "logs -f": ["logs", "-f", "42"],
+    "logs --tail": ["logs", "--tail", "5", "42"],
+    "cancel": ["cancel", "42"],
+    "hold": ["hold", "42"],
+    "release": ["release", "42"],
+    "requeue": ["requeue", "42"],
+    "nodes": ["nodes"],
+    "node cordon": ["node", "cordon", "n1"],
+    "node drain": ["node", "drain", "n1"],
+    "node uncordon": ["node", "uncordon", "n1"],
+    "node join-token": ["node", "join-token"],
+    "quota": ["quota"],
+    "quota set": ["quota", "nlp", "--max-gpus", "4"],
+    "tenant list": ["tenant", "list"],
+    "tenant show": ["tenant", "show", "nlp"],
+    "tenant create": ["tenant", "create", "nlp"],
+    "token list": ["token", "list"],
+    "token create": ["token", "create", "ci"],
+    "token revoke": ["token", "revoke", "7"],
+    "login": ["login", "-u", "ada", "--password-stdin"],
+    "version": ["version", "--server"],
+}
+
+# Built once: the runner's own `invoke` builds all commands anew each time, which takes longer than the tests.
+command = typer.main.get_command(app)
+
+
+@dataclass(frozen=True)
+class Result:
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def call(url: str, *args: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Result:
+    """Runs the command in this process; an exception that it does not turn into an exit code is raised here."""
+    with CliRunner().isolation(input=stdin, env={"GPUSCHED_URL": url, **(env or {})}) as streams:
+        try:
+            command.main(list(args), prog_name="gpusched")
+        except SystemExit as end:
+            code = end.code
+        sys.stdout.flush()
+        sys.stderr.flush()
+        out, err = streams[0].getvalue(), streams[1].getvalue()
+    assert isinstance(code, int)
+    return Result(code, out.decode(), err.decode())
+
+
+def start(url: str, *args: str, **env: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "gpusched.cli.main", *args],
+        cwd=ROOT,
+        env={**os.environ, "GPUSCHED_URL": url, "PYTHONUNBUFFERED": "", **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )

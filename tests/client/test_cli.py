@@ -1,0 +1,243 @@
+"""What each command sends, and what it prints where."""
+
+import csv
+import io
+import json
+import os
+import pty
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpusched.client.config import read_file
+from tests.client.commandline import COMMANDS, ROOT, call, start
+from tests.client.fakeserver import Answer, FakeServer, acted, job, log, problem, sequence
+from tests.client.test_sdk import WHY
+
+NODE = {"name": "n1", "state": "online", "intent": "open", "cpu_cores": 64, "memory_mb": 1000, "cpu_cores_free": 60,
+        "memory_mb_free": 900, "devices": [{"id": 1, "index": 0, "model": "H100", "health": "ok", "held": "free"},
+        {"id": 2, "index": 1, "model": "H100", "health": "hot", "held": "exclusive", "jobs": [42]}]}  # fmt: skip
+TENANT = {"name": "nlp", "weight": 2.0, "tier": "standard", "quota": {"max_gpus": 8, "guaranteed_gpus": 4, "version": 3},
+          "in_use": {"gpus": 2}, "share": 0.5}  # fmt: skip
+TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_at": "2030-04-01T00:00:00Z"}
+
+
+@pytest.fixture
+def full(server: FakeServer) -> FakeServer:
+    """Answers every command of the table."""
+    server.on("POST", "/jobs", acted())
+    server.on("GET", "/jobs", Answer(200, {"items": [job(), job(43, "running", name="b", nodes=["n1"])]}))
+    server.on("GET", "/jobs/42", Answer(200, job(state="completed", exit_code=0)))
+    server.on("GET", "/jobs/42/explain", Answer(200, WHY))
+    server.on("GET", "/jobs/42/logs", log(b"epoch 1\nepoch 2\n", complete=True))
+    for verb in ("cancel", "hold", "release", "requeue"):
+        server.on("POST", f"/jobs/42/{verb}", acted(verb))
+    for verb in ("cordon", "drain", "uncordon"):
+        server.on("POST", f"/nodes/n1/{verb}", Answer(200, {"node": "n1", "status": verb, "message": f"n1: {verb}"}))
+    server.on("GET", "/nodes", Answer(200, {"items": [NODE]}))
+    server.on("POST", "/nodes/join-tokens", Answer(201, {"token": "j1.secret", "command": "gpusched-agent join X"}))
+    server.on("GET", "/tenants", Answer(200, {"items": [TENANT]}))
+    server.on("POST", "/tenants", Answer(201, TENANT))
+    server.on("GET", "/tenants/nlp", Answer(200, TENANT))
+    server.on("GET", "/tenants/nlp/quota", Answer(200, TENANT["quota"]))
+    server.on("PUT", "/tenants/nlp/quota", Answer(200, {"max_gpus": 4, "version": 4}))
+    server.on("GET", "/tokens", Answer(200, {"items": [TOKEN]}))
+    server.on("POST", "/tokens", Answer(201, {**TOKEN, "token": "u12ab.secret"}))
+    server.on("DELETE", "/tokens/7", Answer(204, b""))
+    server.on("POST", "/login", Answer(200, {"token": "u1.new"}))
+    server.on("GET", "/me", Answer(200, {"user": "ada"}))
+    server.routes["GET", "/health"] = Answer(200, {"status": "ok", "version": "0.1.0"})
+    return server
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_succeeds(full: FakeServer, name: str) -> None:
+    result = call(full.url, *COMMANDS[name], stdin="password\n")
+    assert result.exit_code == 0, result
+
+
+@pytest.mark.parametrize("name", ["ps", "nodes", "tenant list", "quota", "token list"])
+@pytest.mark.parametrize("form", ["table", "wide", "json", "jsonl", "csv", "name"])
+def test_lists_print_every_format(full: FakeServer, name: str, form: str) -> None:
+    result = call(full.url, *COMMANDS[name], "-o", form)
+    assert (result.exit_code, result.stderr) == (0, "")
+    count = 2 if name == "ps" else 1
+    lines = result.stdout.splitlines()
+    if form == "json":
+        assert len(json.loads(result.stdout)) == count
+    elif form == "jsonl":
+        assert len([json.loads(line) for line in lines]) == count
+    elif form == "csv":
+        rows = list(csv.reader(io.StringIO(result.stdout)))
+        assert {len(row) for row in rows} == {len(rows[0])}
+        assert len(rows) == count + 1
+    else:
+        assert len(lines) == count + (form != "name")
+
+
+def test_submit_prints_the_id_alone(full: FakeServer) -> None:
+    result = call(full.url, "submit", "--gpus", "1", "python", "train.py", "--epochs", "3")
+    assert (result.stdout, result.stderr) == ("42\n", "job 42 submitted\n")
+    assert full.asked[0].json == {"gpu_count": 1, "command": ["python", "train.py", "--epochs", "3"]}
+
+
+def test_submit_sends_what_the_flags_say(full: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LR", "0.1")
+    flags = "-t nlp -n big -p 1000 -g 8 --gpu-model H100 -c 16 -m 64000 -e A=b=c -e LR --gang --ranks 2 --no-requeue"
+    more = "--not-preemptible --max-runtime-minutes 90 --label team=x --node-selector zone=a --workdir /data"
+    assert call(full.url, "submit", *flags.split(), *more.split(), "--", "true").exit_code == 0
+    assert full.asked[0].json == {
+        "tenant": "nlp", "name": "big", "priority": 1000, "gpu_count": 8, "gpu_model": "H100", "cpu_cores": 16.0,
+        "memory_mb": 64000, "environment": {"A": "b=c", "LR": "0.1"}, "gang_scheduling": True, "ranks": 2,
+        "requeue": False, "preemptible": False, "max_runtime_minutes": 90.0, "labels": {"team": "x"},
+        "node_selector": {"zone": "a"}, "workdir": "/data", "command": ["true"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text", ["gpu_count: 2\ncommand: [python, t.py]\n", '{"gpu_count": 2, "command": ["python", "t.py"]}']
+)
+def test_submit_reads_a_file_and_flags_win(full: FakeServer, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    assert call(full.url, "submit", "-f", str(file), "--gpus", "4", "--", "--fast").stdout == "42\n"
+    assert full.asked[0].json == {"gpu_count": 4, "command": ["python", "t.py"], "args": ["--fast"]}
+    assert call(full.url, "submit", "-f", "-", stdin=text).stdout == "42\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("gpus: 2", "gpus"), ("command: python t.py", "command"), ("- 1", "one job"), ("{", "YAML")]
+)
+def test_a_file_with_a_mistake_is_named(full: FakeServer, tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    result = call(full.url, "submit", "-f", str(file))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert told in result.stderr
+    assert full.asked == []
+
+
+def test_submit_takes_a_script_and_its_arguments(full: FakeServer, tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\necho $1\n")
+    assert call(full.url, "submit", "--script", str(script), "--", "x").exit_code == 0
+    assert full.asked[0].json == {"script": "#!/bin/sh\necho $1\n", "args": ["x"]}
+
+
+def test_ps_asks_for_live_and_waiting_jobs_unless_told(full: FakeServer) -> None:
+    call(full.url, "ps")
+    call(full.url, "ps", "-a", "-u", "ada", "-l", "1")
+    assert full.asked[0].query == {"state": "held,pending,running,scheduled,stopping", "limit": "201"}
+    assert full.asked[1].query == {"user": "ada", "limit": "2"}
+    assert "more than these 1" in call(full.url, "ps", "-l", "1").stderr
+
+
+def test_why_says_everything(full: FakeServer) -> None:
+    lines = call(full.url, "why", "42").stdout.splitlines()
+    assert lines[0] == "job 42 is pending: waits for 4 GPUs"
+    assert lines[1].startswith("since: 2030-01-01 10:00:00 UTC")
+    assert lines[2:] == ["next:  wait", "ahead: 3 jobs (8 GPUs)"]
+
+
+def test_logs_are_bytes_and_a_tail_begins_with_a_line(full: FakeServer) -> None:
+    assert call(full.url, "logs", "42").stdout == "epoch 1\nepoch 2\n"
+    assert call(full.url, "logs", "42").stderr == ""
+    tail = full.asked.copy()
+    full.on(
+        "GET",
+        "/jobs/42/logs",
+        lambda a: log(b"epoch 1\nepoch 2\n"[max(0, int(a.query["offset"])) :], max(0, int(a.query["offset"])), 16),
+    )  # noqa: E501
+    assert call(full.url, "logs", "--tail", "1", "42").stdout == "epoch 2\n"
+    assert full.asked[len(tail)].query["offset"] == str(-(1 << 20))
+
+
+def test_no_output_is_explained_on_stderr(full: FakeServer) -> None:
+    full.on("GET", "/jobs/42/logs", log(b"", complete=False, attempt=0))
+    full.on("GET", "/jobs/42", Answer(200, job()))
+    result = call(full.url, "logs", "42")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no output; it is pending: waits for 4 GPUs" in result.stderr
+
+
+def test_of_several_ids_the_others_are_done_when_one_fails(full: FakeServer) -> None:
+    result = call(full.url, "cancel", "--yes", "41", "42", "-o", "json")
+    assert result.exit_code == 3
+    assert [j["id"] for j in json.loads(result.stdout)] == [42]
+    assert "no such thing" in result.stderr
+
+
+def test_a_quota_change_keeps_the_other_limits(full: FakeServer) -> None:
+    result = call(full.url, "quota", "nlp", "--max-gpus", "none")
+    put = next(asked for asked in full.asked if asked.method == "PUT")
+    assert (put.json["max_gpus"], put.json["guaranteed_gpus"]) == (None, 4)
+    assert put.headers["if-match"] == '"3"'
+    assert "version 4" in result.stderr
+
+
+def test_a_new_token_is_all_of_stdout(full: FakeServer) -> None:
+    result = call(full.url, "token", "create", "ci", "--scope", "read", "--days", "30")
+    assert result.stdout == "u12ab.secret\n"
+    assert full.asked[0].json == {"name": "ci", "scopes": ["read"], "tenant": None, "expires_in_days": 30.0}
+
+
+def test_login_keeps_the_token_for_its_owner_only(full: FakeServer, tmp_path: Path) -> None:
+    result = call("", "login", full.url, "-u", "ada", "--password-stdin", "-t", "nlp", stdin="p w\n")
+    file = tmp_path / "config.toml"
+    assert read_file(file) == {"url": full.url, "token": "u1.new", "tenant": "nlp"}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert full.asked[0].json["password"] == "p w"
+    assert full.asked[1].headers["authorization"] == "Bearer u1.new"
+    assert "u1.new" not in result.stdout + result.stderr
+    call("", "nodes")
+    assert full.asked[-1].headers["authorization"] == "Bearer u1.new"
+
+
+def test_a_refused_login_changes_nothing(full: FakeServer, tmp_path: Path) -> None:
+    full.on("POST", "/login", problem(401, "bad_login", "wrong user name or password"))
+    result = call(full.url, "login", "-u", "ada", "--password-stdin", stdin="x\n")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert not (tmp_path / "config.toml").exists()
+
+
+def test_a_token_file_is_used(full: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("u9.file\n")
+    call(full.url, "--token-file", str(tmp_path / "secret"), "ps")
+    assert full.asked[0].headers["authorization"] == "Bearer u9.file"
+
+
+def test_a_retry_is_told_once(full: FakeServer) -> None:
+    full.on("GET", "/jobs", sequence(Answer(503), Answer(503), Answer(200, {"items": []})))
+    result = call(full.url, "ps")
+    assert result.exit_code == 0
+    assert result.stderr.count("trying again") == 1
+
+
+def test_help_shows_examples_before_options(server: FakeServer) -> None:
+    for args in COMMANDS.values():
+        words = [word for word in args[:2] if word.isalpha() or "-" in word and not word.startswith("-")]
+        words = words if words[0] in ("node", "tenant", "token") else words[:1]
+        text = call(server.url, *words, "--help").stdout
+        assert 0 < text.index(f"  gpusched {' '.join(words)}") < text.index("Options:"), words
+
+
+def test_a_pipe_gets_no_colour_and_whole_sentences(full: FakeServer) -> None:
+    process = start(full.url, "ps", "-o", "wide", FORCE_COLOR="", COLUMNS="40")
+    out, err = process.communicate(timeout=20)
+    assert err == b""
+    assert b"\x1b" not in out
+    assert b"waits for 4 GPUs: 0 of 8 suitable are free\n" in out
+
+
+@pytest.mark.parametrize(("env", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_a_terminal_gets_colour_unless_refused(full: FakeServer, env: dict[str, str], is_coloured: bool) -> None:
+    ours, theirs = pty.openpty()
+    environ = {**os.environ, "TERM": "xterm", "GPUSCHED_URL": full.url, **env}
+    environ = {name: value for name, value in environ.items() if name in env or name != "NO_COLOR"}
+    subprocess.run([sys.executable, "-m", "gpusched.cli.main", "ps"], cwd=ROOT, env=environ, stdout=theirs, check=True)
+    os.close(theirs)
+    assert (b"\x1b[33mpending" in os.read(ours, 65536)) is is_coloured
+    os.close(ours)

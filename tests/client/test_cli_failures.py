@@ -1,0 +1,126 @@
+"""A58: on any failure of any command the exit code says which, stderr says why and what to do, stdout stays empty."""
+
+from typing import Any
+
+import pytest
+
+from gpusched.client import Client, exchange
+from tests.client.commandline import COMMANDS, call, command, start
+from tests.client.fakeserver import Answer, FakeServer, problem
+
+FAILURES: dict[str, tuple[Answer, int]] = {
+    "invalid": (problem(400, "invalid", "gpu_count: must be between 0 and 100000", "correct the fields"), 2),
+    "not authenticated": (problem(401, "not_authenticated", "the token has expired", "log in again"), 4),
+    "not permitted": (problem(403, "not_permitted", "only an admin may do this", "ask an admin"), 4),
+    "not found": (problem(404, "not_found", "there is no such thing", "check the id"), 3),
+    "conflict": (problem(409, "wrong_state", "job 42 has ended", "submit it again"), 5),
+    "changed meanwhile": (problem(412, "version_conflict", "somebody changed it", "read it again"), 5),
+    "never fits": (problem(422, "never_fits", "the largest node has 8 GPUs", "ask for less"), 6),
+    "over the limit": (problem(403, "quota_exceeded", "quota exceeded for tenant nlp", "raise the quota"), 6),
+    "rate-limited": (problem(429, "too_many", "too many requests", "slow down"), 9),
+    "internal": (problem(500, "internal", "the server failed", "tell an admin", request_id="req-7"), 1),
+    "starting": (problem(503, "starting", "the server starts", "try again"), 8),
+    "proxy": (Answer(502, b"<html>Bad Gateway</html>"), 8),
+    "no server of ours": (Answer(200, b"<html>Welcome</html>"), 1),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults = {**(Client.__init__.__kwdefaults__ or {}), "patience_seconds": 0.0}
+    monkeypatch.setattr(Client.__init__, "__kwdefaults__", defaults)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_every_command_tells_every_failure(server: FakeServer, failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A58"""
+    answer, code = FAILURES[failure]
+    server.default = answer
+    for name, args in COMMANDS.items():
+        if failure == "no server of ours" and name in ("token revoke", "logs", "logs -f", "logs --tail"):
+            continue  # they look at no JSON, or only after something else has failed
+        result = call(server.url, *args, stdin="password\n")
+        assert result.exit_code == code, (name, result.stderr)
+        assert result.stdout == ("gpusched 0.1.0\n" if name == "version" else ""), name
+        assert result.stderr.startswith(("error: ", "http")) or "error: " in result.stderr, name
+        if isinstance(answer.body, dict):
+            assert answer.body["detail"] in result.stderr, name
+            assert answer.body["next_step"] in result.stderr, name
+        assert "Traceback" not in result.stderr, name
+    if failure == "internal":
+        assert "req-7" in result.stderr
+
+
+def test_the_table_has_every_command() -> None:
+    def leaves(node: Any, path: str) -> list[str]:
+        children = getattr(node, "commands", None)
+        if children is None:
+            return [path]
+        return [leaf for name, child in children.items() for leaf in leaves(child, f"{path} {name}".strip())]
+
+    known = {name.removesuffix(" -f").removesuffix(" --tail").removesuffix(" set") for name in COMMANDS}
+    assert set(leaves(command, "")) == known
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nonsense"],
+        ["ps", "--nonsense"],
+        ["why"],
+        ["why", "x"],
+        ["why", "0"],
+        ["submit", "--gpus", "many", "--", "true"],
+        ["submit", "-f", "/nonexistent.yaml"],
+        ["submit", "--env", "GPUSCHED_SURELY_UNSET", "--", "true"],
+        ["submit", "--label", "x", "--", "true"],
+        ["ps", "-o", "xml"],
+        ["why", "42", "-o", "csv"],
+        ["quota", "--max-gpus", "4"],
+        ["quota", "nlp", "--max-gpus", "few"],
+        ["quota", "nlp", "--guaranteed-gpus", "none"],
+        ["cancel", "1", "2"],
+        ["login"],
+        ["--url", "nonsense", "ps"],
+        ["--token-file", "/nonexistent", "ps"],
+    ],
+)
+def test_wrong_usage_is_2_and_reaches_no_server(server: FakeServer, args: list[str]) -> None:
+    server.default = Answer(200, {"job_id": 42, "state": "pending"})
+    result = call(server.url, *args)
+    assert result.exit_code == 2, result
+    assert result.stdout == ""
+    assert result.stderr
+    assert [asked.method for asked in server.asked if asked.method != "GET"] == []
+
+
+def test_several_wrong_fields_are_all_named(server: FakeServer) -> None:
+    wrong = [{"field": "ranks", "code": "x", "message": "too many"}, {"field": "name", "code": "x", "message": "long"}]
+    server.default = problem(400, "invalid", "ranks: too many (and 1 more)", errors=wrong)
+    result = call(server.url, "submit", "--", "true")
+    assert "  name: long" in result.stderr
+
+
+def test_no_escape_sequence_of_others_reaches_the_terminal(server: FakeServer) -> None:
+    server.default = problem(409, "x", "job \x1b[2J\u202eevil has ended")
+    result = call(server.url, "hold", "42")
+    assert "\x1b" not in result.stderr
+    assert "\u202e" not in result.stderr
+
+
+def test_a_real_process_keeps_to_it(server: FakeServer) -> None:
+    server.default = FAILURES["not found"][0]
+    process = start(server.url, "why", "42")
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (3, b"")
+    assert err.decode() == "error: there is no such thing\nnext:  check the id\n"
+
+
+def test_a_server_that_is_away_is_8(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = server.url
+    server.close()
+    result = call(url, "ps")
+    assert result.exit_code == 8
+    assert f"cannot reach {url}" in result.stderr
+    assert "GPUSCHED_URL" in result.stderr
+    assert exchange.PATIENCE_SECONDS > 5  # longer than a restart takes (A50)

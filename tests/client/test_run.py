@@ -1,0 +1,102 @@
+"""`gpusched run` as a real process: its output, its exit code, and Ctrl-C."""
+
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.client.commandline import start
+from tests.client.fakeserver import Answer, Asked, FakeServer, GrowingLog, acted, job, problem, sequence
+
+
+def ended(**how: object) -> Answer:
+    return Answer(200, job(**{"state": "completed", "attempt": 1, "exit_code": 0, **how}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (ended(), 0),
+        (ended(state="failed", exit_code=7), 7),
+        (ended(state="failed", exit_code=None, signal=9), 137),
+        (ended(state="failed", exit_code=None), 1),
+        (ended(state="cancelled", exit_code=None), 1),
+    ],
+)
+def test_run_shows_the_output_and_exits_as_the_job(server: FakeServer, end: Answer, code: int) -> None:
+    text = "µ = 3\n".encode()
+    server.on("POST", "/jobs", acted())
+    server.on("GET", "/jobs/42", sequence(Answer(200, job()), Answer(200, job(state="running", nodes=["n1"])), end))
+    server.on("GET", "/jobs/42/logs", GrowingLog(text[:1], text[1:]))
+    process = start(server.url, "run", "--gpus", "1", "--", "true")
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (code, text)
+    told = err.decode()
+    assert "job 42 submitted" in told
+    assert "job 42 is pending: waits for 4 GPUs" in told
+    assert "job 42 is running on n1" in told
+
+
+class Interruptible:
+    """A job that runs until it is cancelled; with `is_stubborn`, longer."""
+
+    def __init__(self, server: FakeServer, *, is_stubborn: bool) -> None:
+        self.state, self.is_stubborn = "running", is_stubborn
+        self.log = GrowingLog(b"working\n", *[b""] * 10_000)
+        server.on("POST", "/jobs", acted())
+        server.on("GET", "/jobs/42", lambda _: Answer(200, job(state=self.state, attempt=1)))
+        server.on("GET", "/jobs/42/logs", self.log)
+        server.on("POST", "/jobs/42/cancel", self.cancel)
+
+    def cancel(self, _: Asked) -> Answer:
+        self.state = "stopping"
+        if not self.is_stubborn:
+            self.log.pieces[:] = [b"saved\n"]
+            self.state = "cancelled"
+        return acted("cancelled", state=self.state)
+
+
+def interrupt(process: subprocess.Popen[bytes], server: FakeServer, method: str, path: str) -> None:
+    """Ctrl-C, once the server has been asked for that."""
+    deadline = time.monotonic() + 10
+    while not any((a.method, a.path) == (method, f"/api/v1{path}") for a in server.asked):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.15)
+    process.send_signal(signal.SIGINT)
+
+
+def test_ctrl_c_cancels_and_shows_what_the_job_still_says(server: FakeServer) -> None:
+    Interruptible(server, is_stubborn=False)
+    process = start(server.url, "run", "--", "true")
+    interrupt(process, server, "GET", "/jobs/42/logs")
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, b"working\nsaved\n")
+    assert "cancelling job 42" in err.decode()
+    assert "Traceback" not in err.decode()
+
+
+def test_a_second_ctrl_c_leaves_at_once(server: FakeServer) -> None:
+    Interruptible(server, is_stubborn=True)
+    process = start(server.url, "run", "--", "true")
+    interrupt(process, server, "GET", "/jobs/42/logs")
+    interrupt(process, server, "POST", "/jobs/42/cancel")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "left job 42" in err.decode()
+
+
+def test_ctrl_c_just_as_the_job_ends_is_no_error(server: FakeServer) -> None:
+    it = Interruptible(server, is_stubborn=False)
+
+    def too_late(_: Asked) -> Answer:
+        it.cancel(_)
+        return problem(409, "wrong_state", "job 42 has ended")
+
+    server.on("POST", "/jobs/42/cancel", too_late)
+    process = start(server.url, "run", "--", "true")
+    interrupt(process, server, "GET", "/jobs/42/logs")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "had ended already" in err.decode()

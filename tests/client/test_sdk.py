@@ -1,0 +1,167 @@
+"""The SDK as its users write it: submit, why, wait, act, follow; sync and async alike."""
+
+import asyncio
+import inspect
+
+import pytest
+
+from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, flows
+from gpusched.client.errors import from_answer
+from gpusched.client.job_calls import JobOptions
+from gpusched.client.models import Log
+from gpusched.protocol.jobs import NOT_YET, JobRequest
+from tests.client.fakeserver import Answer, FakeServer, GrowingLog, acted, job, log, problem, sequence
+
+WHY = {"job_id": 42, "state": "pending", "code": "capacity", "sentence": "waits for 4 GPUs", "next_step": "wait",
+       "evidence": {"free": 0}, "since": "2030-01-01T10:00:00Z", "position": {"jobs": 3, "gpus": 8}}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
+
+
+def test_the_documented_example_works(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUSCHED_URL", server.url)
+    monkeypatch.setenv("GPUSCHED_TOKEN", "u1.secret")
+    server.on("POST", "/jobs", acted())
+    server.on("GET", "/jobs/42/explain", Answer(200, WHY))
+    ended = Answer(200, job(state="completed", exit_code=0))
+    server.on("GET", "/jobs/42", sequence(Answer(200, job()), Answer(200, job(state="running")), ended))
+    with Client() as c:
+        submitted = c.submit(["python", "train.py"], gpus=4, tenant="nlp")
+        assert submitted.why().sentence == "waits for 4 GPUs"
+        result = submitted.wait(timeout=3600)
+    assert (result.state, result.exit_code, result.reason) == ("completed", 0, None)
+    assert server.asked[0].json == {"tenant": "nlp", "gpu_count": 4, "command": ["python", "train.py"]}
+    assert server.asked[0].headers["authorization"] == "Bearer u1.secret"
+
+
+def test_the_async_client_does_the_same(server: FakeServer) -> None:
+    server.on("POST", "/jobs", acted())
+    server.on("GET", "/jobs/42/explain", Answer(200, WHY))
+    server.on("GET", "/jobs/42", sequence(Answer(200, job()), Answer(200, job(state="failed", attempt=1, exit_code=3))))
+    server.on("GET", "/jobs/42/logs", log(b"boom", complete=True))
+
+    async def scenario() -> None:
+        async with AsyncClient(server.url) as c:
+            submitted = await c.submit(["false"], gpus=1)
+            explained = await submitted.why()
+            assert explained.position is not None
+            assert explained.position.gpus == 8
+            assert (await submitted.wait(timeout=5)).exit_code == 3
+            output = b"".join([item.data async for item in submitted.follow() if isinstance(item, Log)])
+            assert output == b"boom"
+
+    asyncio.run(scenario())
+
+
+def test_wait_raises_in_time_and_the_job_goes_on(server: FakeServer) -> None:
+    server.on("GET", "/jobs/42", Answer(200, job(state="running")))
+    with Client(server.url) as c, pytest.raises(Timeout, match=r"still running after 0\.05 s") as caught:
+        c.wait(42, timeout=0.05)
+    assert caught.value.exit_code == 7
+    assert isinstance(caught.value, TimeoutError)
+
+
+def test_the_tenant_of_the_configuration_is_the_default(server: FakeServer) -> None:
+    server.on("POST", "/jobs", acted())
+    with Client(server.url, tenant="vision") as c:
+        c.submit(["true"])
+        c.submit(["true"], tenant="nlp")
+    assert [asked.json["tenant"] for asked in server.asked] == ["vision", "nlp"]
+
+
+def test_a_command_as_a_string_is_refused_before_anything_is_sent(server: FakeServer) -> None:
+    with Client(server.url) as c, pytest.raises(Invalid, match="must be a list"):
+        c.submit("python train.py")
+    assert server.asked == []
+
+
+def test_what_can_never_run_is_its_own_exception(server: FakeServer) -> None:
+    server.on("POST", "/jobs", problem(403, "quota_exceeded", "quota exceeded for tenant nlp", request_id="r1"))
+    with Client(server.url) as c, pytest.raises(NeverFits) as caught:
+        c.submit(["true"], gpus=100)
+    assert (caught.value.status, caught.value.code, caught.value.request_id) == (403, "quota_exceeded", "r1")
+
+
+def test_actions_give_the_job_and_what_the_server_said(server: FakeServer) -> None:
+    server.on("GET", "/jobs/42", Answer(200, job()))
+    for verb in ("cancel", "hold", "release", "requeue"):
+        server.on("POST", f"/jobs/42/{verb}", acted(verb, state="held"))
+    with Client(server.url) as c:
+        shown = c.get(42)
+        for act in (shown.cancel, shown.hold, shown.release, shown.queue_again):
+            assert act().state == "held"
+        assert shown.hold().message == "job 42 hold"
+
+
+def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
+    def surface(kind: type) -> dict[str, list[str]]:
+        methods = inspect.getmembers(kind, lambda member: inspect.isfunction(member))
+        return {name: list(inspect.signature(m).parameters) for name, m in methods if not name.startswith("_")}
+
+    assert surface(Client) == surface(AsyncClient)
+    assert all(inspect.getdoc(getattr(Client, name)) for name in surface(Client) if name != "close")
+
+
+def test_submit_takes_every_field_of_a_job_request() -> None:
+    own = {"command", "gpu_count"} | set(NOT_YET)
+    assert set(JobOptions.__annotations__) == set(JobRequest.__struct_fields__) - own
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"null", b'{"detail": 5}', b"\xff", b"<html>"])
+def test_any_body_of_an_error_makes_a_sentence(body: bytes) -> None:
+    error = from_answer(500, body, "GET /x")
+    assert isinstance(error, GpuschedError)
+    assert "GET /x" in str(error)
+
+
+# Following
+
+
+def output_of(server: FakeServer, **how: int) -> bytes:
+    with Client(server.url) as c:
+        return b"".join(item.data for item in c.follow(42, **how) if isinstance(item, Log))
+
+
+def test_following_reads_a_growing_log_to_its_end(server: FakeServer) -> None:
+    text = "fünf\n".encode()
+    server.on("GET", "/jobs/42/logs", GrowingLog(b"one\n", b"", text[:2], text[2:]))
+    server.on("GET", "/jobs/42", sequence(Answer(200, job()), Answer(200, job(state="completed", attempt=1))))
+    assert output_of(server) == b"one\n" + text
+
+
+def test_following_goes_on_after_a_restart_of_the_server(server: FakeServer) -> None:
+    down = problem(503, "starting", "starts")
+    pieces = sequence(log(b"before ", 0), Answer(0), down, log(b"after", 7, complete=True))
+    server.on("GET", "/jobs/42/logs", pieces)
+    server.on("GET", "/jobs/42", sequence(Answer(200, job(state="running")), Answer(200, job(state="completed"))))
+    assert output_of(server) == b"before after"
+
+
+def test_following_goes_on_with_the_next_attempt(server: FakeServer) -> None:
+    logs = {"1": GrowingLog(b"first\n", attempt=1), "2": GrowingLog(b"second\n", attempt=2)}
+    server.on("GET", "/jobs/42/logs", lambda asked: logs[asked.query["attempt"]](asked))
+    states = [("running", 1), ("pending", 1), ("pending", 1), ("running", 2), ("completed", 2)]
+    server.on("GET", "/jobs/42", sequence(*(Answer(200, job(state=s, attempt=n)) for s, n in states)))
+    assert output_of(server) == b"first\nsecond\n"
+
+
+def test_following_one_attempt_ends_with_it(server: FakeServer) -> None:
+    server.on("GET", "/jobs/42/logs", GrowingLog(b"first\n", attempt=1))
+    server.on("GET", "/jobs/42", Answer(200, job(state="running", attempt=2)))
+    assert output_of(server, attempt=1) == b"first\n"
+
+
+def test_following_a_job_that_never_started_ends_at_once(server: FakeServer) -> None:
+    server.on("GET", "/jobs/42", Answer(200, job(state="cancelled", attempt=0)))
+    assert output_of(server) == b""
+
+
+def test_following_gives_up_on_bytes_of_a_lost_node(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "_LATE_BYTES_SECONDS", 0.01)
+    monkeypatch.setattr(flows, "_LOOK_AT_JOB_SECONDS", 0.01)
+    server.on("GET", "/jobs/42/logs", lambda asked: log(b"", int(asked.query["offset"]), 0))
+    server.on("GET", "/jobs/42", Answer(200, job(state="failed", attempt=1)))
+    assert output_of(server) == b""
