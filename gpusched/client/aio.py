@@ -116,9 +116,7 @@ class AsyncClient:
     ) -> None:
         self.config = config.resolve(url, token, tenant)
         self.patience_seconds, self.on_retry = patience_seconds, on_retry
-        self._http = httpx.AsyncClient(
-            base_url=self.config.url, headers=wire.headers(self.config), timeout=wire.TIMEOUT, transport=transport
-        )
+        self._http = httpx.AsyncClient(**wire.options(self.config), transport=transport)
 
     async def __aenter__(self) -> Self:
         return self

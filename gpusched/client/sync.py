@@ -110,9 +110,7 @@ class Client:
     ) -> None:
         self.config = config.resolve(url, token, tenant)
         self.patience_seconds, self.on_retry = patience_seconds, on_retry
-        self._http = httpx.Client(
-            base_url=self.config.url, headers=wire.headers(self.config), timeout=wire.TIMEOUT, transport=transport
-        )
+        self._http = httpx.Client(**wire.options(self.config), transport=transport)
 
     def __enter__(self) -> Self:
         return self

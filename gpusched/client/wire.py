@@ -1,6 +1,7 @@
 """What both clients share at the border to httpx: a Call to a request, a response to a Reply or a Lost."""
 
 import inspect
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,14 @@ from gpusched.client.exchange import Lost
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 
 
-def headers(config: Config) -> dict[str, str]:
-    """What every request carries."""
-    common = {"User-Agent": f"gpusched/{__version__}", "Accept": "application/json"}
-    return {**common, "Authorization": f"Bearer {config.token}"} if config.token else common
+def options(config: Config) -> dict[str, Any]:
+    """The arguments of httpx's clients."""
+    headers = {"User-Agent": f"gpusched/{__version__}", "Accept": "application/json"}
+    if config.token:
+        headers["Authorization"] = f"Bearer {config.token}"
+    # Reading all certificate authorities takes longer than a request, and plain http needs none: it trusts nobody.
+    verify = True if config.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return {"base_url": config.url, "headers": headers, "timeout": TIMEOUT, "verify": verify}
 
 
 def request(call: Call[Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.client.commandline import start
+from tests.client.commandline import call, start
 from tests.client.fakeserver import Answer, Asked, FakeServer, GrowingLog, acted, job, problem, sequence
 
 
@@ -29,13 +29,11 @@ def test_run_shows_the_output_and_exits_as_the_job(server: FakeServer, end: Answ
     server.on("POST", "/jobs", acted())
     server.on("GET", "/jobs/42", sequence(Answer(200, job()), Answer(200, job(state="running", nodes=["n1"])), end))
     server.on("GET", "/jobs/42/logs", GrowingLog(text[:1], text[1:]))
-    process = start(server.url, "run", "--gpus", "1", "--", "true")
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (code, text)
-    told = err.decode()
-    assert "job 42 submitted" in told
-    assert "job 42 is pending: waits for 4 GPUs" in told
-    assert "job 42 is running on n1" in told
+    result = call(server.url, "run", "--gpus", "1", "--", "true")
+    assert (result.exit_code, result.stdout) == (code, text.decode())
+    assert "job 42 submitted" in result.stderr
+    assert "job 42 is pending: waits for 4 GPUs" in result.stderr
+    assert "job 42 is running on n1" in result.stderr
 
 
 class Interruptible:
