@@ -1,0 +1,158 @@
+"""What PostgreSQL itself refuses, with two real connections each (A18, A02, A03)."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, connections, transaction
+
+from jobs.models import Attempt, Job
+from nodes.models import Allocation, Assignment, Device
+from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def at_once(*works: Callable[[], Any]) -> list[Any]:
+    """Runs each in a thread with a connection of its own, as close together as threads allow; results or exceptions."""
+    results: list[Any] = [None] * len(works)
+    gate = threading.Barrier(len(works))
+
+    def run(i: int, work: Callable[[], Any]) -> None:
+        gate.wait()
+        try:
+            results[i] = work()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            results[i] = error
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(i, work)) for i, work in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return results
+
+
+@pytest.fixture
+def assignments():
+    """Two assignments of two jobs and a device of 1000 MiB that neither holds yet."""
+    tenant = make_tenant()
+    user = make_member(tenant)
+    node = make_node(gpus=1, memory_mb=1000)
+    jobs = [submit(user, tenant, gpu_count=0, cpu_cores=1) for _ in range(2)]
+    run_cycle()
+    device = Device.objects.get(node_id=node.id)
+    return device, [Assignment.objects.get(job_id=job_id) for job_id in jobs]
+
+
+def hold(assignment, device, memory_mb=None):
+    def work():
+        with transaction.atomic():
+            Allocation.objects.create(
+                assignment=assignment, device=device, memory_mb=memory_mb, since="2026-01-01T00:00:00Z"
+            )
+
+    return work
+
+
+class TestDeviceHolds:
+    """A18: the database refuses overlap and overflow, whatever the code does."""
+
+    @pytest.mark.parametrize(
+        ("first", "second"), [(None, None), (None, 10), (10, None), (600, 600), (1000, 1)]
+    )
+    def test_of_two_that_do_not_fit_together_one_is_refused(self, assignments, first, second):
+        device, (a, b) = assignments
+        results = at_once(hold(a, device, first), hold(b, device, second))
+        assert sorted(type(result).__name__ for result in results) == ["IntegrityError", "NoneType"]
+        assert Allocation.objects.count() == 1
+
+    def test_two_that_fit_together_share(self, assignments):
+        device, (a, b) = assignments
+        assert at_once(hold(a, device, 600), hold(b, device, 400)) == [None, None]
+        device.refresh_from_db()
+        assert (device.held_whole, device.held_mb) == (0, 1000)
+
+    def test_more_memory_than_the_device_has_is_refused(self, assignments):
+        device, (a, _) = assignments
+        with pytest.raises(IntegrityError):
+            hold(a, device, 1001)()
+
+    def test_giving_back_makes_room(self, assignments):
+        device, (a, b) = assignments
+        hold(a, device)()
+        Allocation.objects.all().delete()
+        hold(b, device)()
+        device.refresh_from_db()
+        assert device.held_whole == 1
+
+
+def test_a_job_has_one_live_attempt_at_most(assignments):
+    _, (a, _) = assignments
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Attempt.objects.create(job_id=a.job_id, number=2, scheduled_at="2026-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["state = 'unheard-of'", "state = 'completed'", "ended_at = now()", "state = 'stopping'", "state = 'running', attempt = 0"],
+)
+def test_impossible_states_cannot_be_written(assignments, change):
+    with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"UPDATE jobs_job SET {change}")
+
+
+def test_parallel_submits_and_cycles_never_exceed_a_limit():
+    """A02: 100 parallel submits and dispatches at a limit of 10 GPUs: never more than 10 held, at any instant."""
+    tenant = make_tenant(quota={"max_gpus": 10})
+    user = make_member(tenant)
+    for _ in range(4):
+        make_node(gpus=8)
+    over: list[int] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        with connection.cursor() as cursor:
+            while not done.is_set():
+                cursor.execute("SELECT count(*) FROM nodes_allocation")
+                if (held := cursor.fetchone()[0]) > 10:
+                    over.append(held)
+
+    def submit_ten() -> None:
+        for i in range(10):
+            submit(user, tenant, gpu_count=1 + i % 2)
+            run_cycle()
+
+    def all_of_it() -> None:
+        try:
+            results = at_once(*[submit_ten] * 10)
+            assert results == [None] * 10
+        finally:
+            done.set()
+
+    assert at_once(watch, all_of_it) == [None, None]
+    run_cycle()
+    assert over == []
+    assert Job.objects.count() == 100
+    assert Allocation.objects.count() == 10
+
+
+def test_concurrent_submits_with_one_key_make_one_job():
+    """A03"""
+    from gpusched.protocol.jobs import JobRequest
+    from jobs import services
+    from tests.factories import identity_for
+
+    tenant = make_tenant()
+    user = make_member(tenant)
+    request = JobRequest(command=["x"], tenant=tenant.name)
+    identity = identity_for(user)
+
+    results = at_once(*[lambda: services.submit(request, identity, "key", b"body")] * 8)
+
+    assert len({result.answer for result in results}) == 1
+    assert [result.is_replay for result in results].count(False) == 1
+    assert Job.objects.count() == 1
