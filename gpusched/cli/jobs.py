@@ -140,7 +140,7 @@ def release(ctx: typer.Context, job_ids: JobIds, form: output.OutputOption = For
 
 
 def requeue(ctx: typer.Context, job_ids: JobIds, yes: Yes = False, form: output.OutputOption = Format.TABLE) -> None:
-    """Stop the running attempt, or take up an ended job, and queue it again.
+    """Stop live jobs and put them back into the queue.
 
     \b
     gpusched requeue 42

@@ -59,7 +59,7 @@ def cordon(ctx: typer.Context, names: Names) -> None:
 
 @app.command()
 def drain(ctx: typer.Context, names: Names) -> None:
-    """Start nothing new on nodes, and move away what runs there.
+    """Start nothing new on nodes until what runs there has ended.
 
     \b
     gpusched node drain gpu-3

@@ -100,7 +100,7 @@ def uncordon(name: str) -> Call[NodeAction]:
 
 
 def drain(name: str) -> Call[NodeAction]:
-    """Nothing new starts on the node, and what runs there moves away."""
+    """Nothing new starts on the node until what runs there has ended."""
     return write("POST", f"/nodes/{segment(name)}/drain", NodeAction)
 
 

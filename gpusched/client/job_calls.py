@@ -105,7 +105,7 @@ def release(job_id: int) -> Call[Acted]:
 
 
 def requeue(job_id: int) -> Call[Acted]:
-    """Stops the running attempt, or takes up an ended job, and queues it again."""
+    """Stops a live job and puts it back into the queue."""
     # Sent twice it would also stop the attempt that the first one led to.
     return write("POST", f"/jobs/{job_id}/requeue", Acted, is_repeatable=False)
 
