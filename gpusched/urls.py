@@ -2,7 +2,7 @@
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
-from django.urls import include, path, re_path
+from django.urls import include, path, register_converter
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 
 import jobs.api
@@ -14,13 +14,27 @@ from frontend.errors import page_error
 from gpusched.lib.problems import Problem, not_found, response_for, wants_problem
 from scheduling.metrics import metrics
 
-_JOB = r"jobs/(?P<job_id>\d{1,18})"
-_TENANT = r"tenants/(?P<name>[^/]{1,63})"
-_NODE = r"nodes/(?P<name>[^/]{1,253})"
 
-# A slash at the end is tolerated everywhere: half of all HTTP clients add one.
+class IdConverter:
+    """A database id: what is longer than a bigint is no id and finds nothing."""
+
+    regex = r"\d{1,18}"
+
+    def to_python(self, value: str) -> int:
+        return int(value)
+
+    def to_url(self, value: int) -> str:
+        return str(value)
+
+
+register_converter(IdConverter, "id")
+
+_JOB = "jobs/<id:job_id>"
+_TENANT = "tenants/<str:name>"
+_NODE = "nodes/<str:name>"
+
 api = [
-    re_path(rf"^{pattern}/?$", view)
+    path(pattern, view)
     for pattern, view in (
         ("jobs", jobs.api.Jobs.as_view()),
         (_JOB, jobs.api.Job.as_view()),
@@ -36,7 +50,7 @@ api = [
         (_TENANT, tenants.api.OneTenant.as_view()),
         (f"{_TENANT}/quota", tenants.api.TenantQuota.as_view()),
         ("tokens", tenants.api.Tokens.as_view()),
-        (r"tokens/(?P<token_id>\d{1,18})", tenants.api.OneToken.as_view()),
+        ("tokens/<id:token_id>", tenants.api.OneToken.as_view()),
         ("me", tenants.api.Me.as_view()),
         ("login", tenants.api.LogIn.as_view()),
         ("nodes", nodes.api.Nodes.as_view()),

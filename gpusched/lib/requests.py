@@ -1,4 +1,4 @@
-"""Gives each HTTP request an id that stands in its answer, its errors and the log."""
+"""What happens to each HTTP request first: it gets an id for its answer, its errors and the log."""
 
 import contextvars
 import re
@@ -25,6 +25,9 @@ def request_id(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[
     def middleware(request: HttpRequest) -> HttpResponse:
         given = request.headers.get(HEADER, "")
         _current.set(given if _ACCEPTED.match(given) else uuid.uuid4().hex[:16])
+        if request.path_info.startswith("/api/"):
+            # Half of all HTTP clients add a slash to the end of an address.
+            request.path_info = request.path_info.rstrip("/")
         response = get_response(request)
         response[HEADER] = _current.get()
         return response
