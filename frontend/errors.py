@@ -9,7 +9,10 @@ _TEXTS = {
     400: ("This request cannot be understood", "Go back and try again."),
     403: ("You may not see this", "Ask an owner of the tenant or an admin."),
     404: ("There is no such page", "It may never have existed, or it belongs to a tenant that you are not in."),
-    500: ("The server failed on this request", "Nothing of it was kept. Try again; if it fails again, report the id below."),
+    500: (
+        "The server failed on this request",
+        "Nothing of it was kept. Try again, and report the id below if it lasts.",
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from gpusched.lib.api import (
     decode_cursor,
     encode_cursor,
     page_limit,
+    raw_body,
     read_body,
     read_query,
     whole_number,
@@ -52,7 +53,7 @@ class Jobs(APIView):
         if len(key) > 255 or "\x00" in key:
             raise invalid([FieldError("Idempotency-Key", "too_long", "at most 255 characters")])
         wanted = read_body(request, JobRequest)
-        done = services.submit(wanted, identity(request), key, request.data)
+        done = services.submit(wanted, identity(request), key, raw_body(request))
         response = HttpResponse(done.answer, status=201, content_type="application/json")
         if done.is_replay:
             response["Idempotent-Replay"] = "true"

@@ -49,7 +49,7 @@ def desired(rows_of: Mapping[int, list[dict[str, Any]]], held: Mapping[int, Sequ
 
 
 def _is_to_stop(row: dict[str, Any]) -> bool:
-    return row["job_state"] == JobState.STOPPING or row["attempt"] != row["number"]
+    return bool(row["job_state"] == JobState.STOPPING or row["attempt"] != row["number"])
 
 
 def _is_to_run(row: dict[str, Any]) -> bool:

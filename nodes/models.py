@@ -157,7 +157,7 @@ class Allocation(models.Model):
                 level=pgtrigger.Statement,
                 when=pgtrigger.After,
                 operation=pgtrigger.Insert,
-                referencing=pgtrigger.Referencing(new="taken"),
+                referencing=pgtrigger.Referencing(new="taken"),  # type: ignore[no-untyped-call]
                 func=_COUNT_HOLDS.format(sign="+", rows="taken"),
             ),
             pgtrigger.Trigger(
@@ -165,7 +165,7 @@ class Allocation(models.Model):
                 level=pgtrigger.Statement,
                 when=pgtrigger.After,
                 operation=pgtrigger.Delete,
-                referencing=pgtrigger.Referencing(old="given_back"),
+                referencing=pgtrigger.Referencing(old="given_back"),  # type: ignore[no-untyped-call]
                 func=_COUNT_HOLDS.format(sign="-", rows="given_back"),
             ),
             pgtrigger.Protect(name="no_update", operation=pgtrigger.Update),

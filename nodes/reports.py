@@ -199,7 +199,7 @@ def _decisive(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _failed(row: dict[str, Any]) -> bool:
-    return row["reason"] != EndReason.EXITED or row["exit_code"] != 0
+    return bool(row["reason"] != EndReason.EXITED or row["exit_code"] != 0)
 
 
 def _outcome(job_id: int, number: int, decisive: dict[str, Any], ended_at: datetime, ranks: int) -> Outcome:

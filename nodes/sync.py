@@ -81,7 +81,9 @@ def _is_clean(rows: list[dict[str, Any]], sync: Sync) -> bool:
 
 def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, Sync]) -> None:
     """Ends what runs for us but that its agent has not known for a while, as a fault of the node."""
-    absent, present, by_id = [], [], {}
+    absent: list[int] = []
+    present: list[int] = []
+    by_id: dict[int, tuple[reports.Key, int]] = {}
     for node_id, rows in rows_of.items():
         held = set(latest[node_id].held)
         for row in rows:

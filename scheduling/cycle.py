@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from django.utils import timezone
 
@@ -87,7 +88,7 @@ class _Clock:
         self._last = now
 
 
-def _record(trigger: str, started_at: object, clock: _Clock, pending: int, decided: Plan, done: Committed) -> None:
+def _record(trigger: str, started_at: datetime, clock: _Clock, pending: int, decided: Plan, done: Committed) -> None:
     did_something = done.placed or done.stale or done.reasons_written
     if not did_something and time.monotonic() - _memory.idle_row_at < IDLE_ROW_SECONDS:
         return
@@ -102,6 +103,6 @@ def _record(trigger: str, started_at: object, clock: _Clock, pending: int, decid
         stale=done.stale,
         reasons_written=done.reasons_written,
         reserved_job_id=reserved.job_id if reserved else None,
-        reserved_at=timezone.datetime.fromtimestamp(reserved.at, timezone.get_default_timezone()) if reserved else None,
+        reserved_at=datetime.fromtimestamp(reserved.at, UTC) if reserved else None,
         **clock.ms,
     )

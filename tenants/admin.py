@@ -37,7 +37,7 @@ class UserAdmin(PlainUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
 
 
 @admin.register(Group)
-class GroupAdmin(PlainGroupAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
+class GroupAdmin(PlainGroupAdmin, ModelAdmin):  # type: ignore[misc]
     pass
 
 
@@ -90,7 +90,7 @@ class TenantAdmin(ModelAdmin):  # type: ignore[misc]
     def save_formset(self, request: HttpRequest, form: ModelForm[Any], formset: BaseFormSet[Any], change: bool) -> None:
         for quota in (f.instance for f in formset.forms if isinstance(f.instance, Quota) and f.has_changed()):
             quota.version += 1
-        super().save_formset(request, form, formset, change)  # type: ignore[no-untyped-call]
+        super().save_formset(request, form, formset, change)
         tenant = form.instance
         UsageBalance.objects.get_or_create(tenant=tenant, defaults={"as_of": timezone.now()})
         services.announce_quota_edit(tenant)

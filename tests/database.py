@@ -6,7 +6,6 @@ import signal
 import tempfile
 from pathlib import Path
 
-from django.conf import settings
 from django.db import connections
 
 from gpusched.lib.database_url import django_database

@@ -57,7 +57,9 @@ def submit(user: User, tenant: Tenant, **fields: Any) -> int:
 class FakeAgent:
     """The server's view of an agent: it says what it is told to say, and remembers what it was answered."""
 
-    def __init__(self, name: str = "", gpus: int = 8, *, memory_mb: int = 81920, model: str = "NVIDIA A100-SXM4-80GB") -> None:
+    def __init__(
+        self, name: str = "", gpus: int = 8, *, memory_mb: int = 81920, model: str = "NVIDIA A100-SXM4-80GB"
+    ) -> None:
         self.name = name or f"node-{next(_numbers)}"
         self.key = f"key-of-{self.name}"
         self.devices = [
@@ -70,7 +72,12 @@ class FakeAgent:
 
     def facts(self) -> NodeFacts:
         return NodeFacts(
-            hostname="testhost", boot_id="boot-1", agent_version="0", cpu_cores=64, memory_mb=512_000, devices=self.devices
+            hostname="testhost",
+            boot_id="boot-1",
+            agent_version="0",
+            cpu_cores=64,
+            memory_mb=512_000,
+            devices=self.devices,
         )
 
     def sync(self, *reports: Started | Ended, **fields: Any) -> Desired:

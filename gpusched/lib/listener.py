@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 from django.db import connection
@@ -50,7 +51,7 @@ class Listener:
             callback(message)
 
 
-def connection_parameters() -> dict[str, str]:
+def connection_parameters() -> dict[str, Any]:
     """How to reach the default database outside of Django's connections, for LISTEN."""
     wanted = ("host", "port", "user", "password", "dbname", "sslmode")
     return {key: value for key, value in connection.get_connection_params().items() if key in wanted and value}

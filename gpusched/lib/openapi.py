@@ -47,7 +47,7 @@ def documented(
     """Marks one method of a view. `answer` and `body` are msgspec types, or a JSON schema as a dictionary;
     `parameters` are query parameters with their meaning."""
     problems = {
-        code: OpenApiResponse({"$ref": _REF.format(name="Problem")}, description="Refused, with the reason")  # type: ignore[arg-type]
+        code: OpenApiResponse({"$ref": _REF.format(name="Problem")}, description="Refused, with the reason")
         for code in refusals
     }
     return extend_schema(
@@ -55,7 +55,7 @@ def documented(
         tags=[tag],
         operation_id=operation_id,
         request={"application/json": _schema(body)} if body is not None else None,
-        responses={status: OpenApiResponse(_schema(answer), description="Done"), **problems},  # type: ignore[arg-type]
+        responses={status: OpenApiResponse(_schema(answer), description="Done"), **problems},
         parameters=[OpenApiParameter(name, str, description=text) for name, text in (parameters or {}).items()],
     )
 

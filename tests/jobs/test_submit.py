@@ -29,7 +29,10 @@ def post(user):
     def post(body, **headers):
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
         response = Client().post(
-            "/api/v1/jobs", raw, content_type="application/json", headers={"Authorization": f"Bearer {token}", **headers}
+            "/api/v1/jobs",
+            raw,
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {token}", **headers},
         )
         return response.status_code, response.json()
 
@@ -98,7 +101,18 @@ def test_a_bad_request_is_refused_by_the_name_of_its_field(post, body, field):
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"[]", b"null", b"{", b"\xff\xfe", b'"x"', b"1e999", b"[" * 50_000, b'{"a":' * 50_000, b'{"command":["\\ud800"]}'],
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b"\xff\xfe",
+        b'"x"',
+        b"1e999",
+        b"[" * 50_000,
+        b'{"a":' * 50_000,
+        b'{"command":["\\ud800"]}',
+    ],
 )
 def test_hostile_bodies_are_4xx(post, raw):
     """A55"""
@@ -109,7 +123,9 @@ def test_hostile_bodies_are_4xx(post, raw):
 
 
 def test_asking_for_nothing_of_a_later_feature_is_accepted(post):
-    status, _ = post({"command": ["x"], "array": None, "depends_on": [], "secrets": [], "topology": "any", "image": None})
+    status, _ = post(
+        {"command": ["x"], "array": None, "depends_on": [], "secrets": [], "topology": "any", "image": None}
+    )
     assert status == 201
 
 

@@ -61,9 +61,7 @@ def hold(assignment, device, memory_mb=None):
 class TestDeviceHolds:
     """A18: the database refuses overlap and overflow, whatever the code does."""
 
-    @pytest.mark.parametrize(
-        ("first", "second"), [(None, None), (None, 10), (10, None), (600, 600), (1000, 1)]
-    )
+    @pytest.mark.parametrize(("first", "second"), [(None, None), (None, 10), (10, None), (600, 600), (1000, 1)])
     def test_of_two_that_do_not_fit_together_one_is_refused(self, assignments, first, second):
         device, (a, b) = assignments
         results = at_once(hold(a, device, first), hold(b, device, second))
@@ -98,7 +96,13 @@ def test_a_job_has_one_live_attempt_at_most(assignments):
 
 @pytest.mark.parametrize(
     "change",
-    ["state = 'unheard-of'", "state = 'completed'", "ended_at = now()", "state = 'stopping'", "state = 'running', attempt = 0"],
+    [
+        "state = 'unheard-of'",
+        "state = 'completed'",
+        "ended_at = now()",
+        "state = 'stopping'",
+        "state = 'running', attempt = 0",
+    ],
 )
 def test_impossible_states_cannot_be_written(assignments, change):
     with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:

@@ -33,7 +33,7 @@ class Command(BaseCommand):
         while True:
             user = chance.choice(list(USERS))
             try:
-                if clients[user].cluster_status().pending_jobs < MOST_WAITING:
+                if clients[user].status().pending_jobs < MOST_WAITING:
                     clients[user].submit(tenant=USERS[user], **_job(chance))
             except GpuschedError as error:
                 self.stderr.write(f"not submitted, going on: {error}")
