@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from gpusched.client.calls import API, Call, Reply, fresh_key, get, json_as, write
+from gpusched.client.calls import API, Call, Reply, fresh_key, get, given, json_as, write
 from gpusched.client.errors import Invalid
 from gpusched.client.models import Acted, Attempt, Event, Explanation, JobData, Log, Page, QueueItem
 from gpusched.protocol.jobs import JobRequest
@@ -129,8 +129,8 @@ def logs(
     job_id: int, *, attempt: int | None = None, rank: int = 0, offset: int = 0, limit: int | None = None
 ) -> Call[Log]:
     """A piece of the output, from `offset` bytes (negative: from the end). Without `attempt`, the latest one."""
-    call = get(f"/jobs/{job_id}/logs", Log, attempt=attempt, rank=rank, offset=offset, limit=limit)
-    return Call(call.method, call.path, _log, query=call.query, headers={"Accept": "text/plain"})
+    query = given(attempt=attempt, rank=rank, offset=offset, limit=limit)
+    return Call("GET", f"{API}/jobs/{job_id}/logs", _log, query=query)
 
 
 def _log(reply: Reply) -> Log:

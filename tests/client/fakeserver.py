@@ -51,6 +51,9 @@ class FakeServer:
 
     def answer(self, asked: Asked) -> Answer:
         self.asked.append(asked)
+        if asked.headers.get("accept") not in ("application/json", "*/*"):
+            # As the real one does, also where it answers with plain text.
+            return problem(406, "not_acceptable", "Could not satisfy the request Accept header.")
         route = self.routes.get((asked.method, asked.path), self.default)
         return route if isinstance(route, Answer) else route(asked)
 
