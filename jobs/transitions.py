@@ -5,20 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import msgspec
 from django.utils import timezone
 
 from gpusched.lib import events
 from gpusched.lib.histograms import observe
-from gpusched.lib.sql import columns, execute, query
+from gpusched.lib.sql import as_json, columns, execute, query
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
 from jobs.aftermath import Next, Outcome, what_follows
-
-
-def as_json(value: Any) -> str:
-    """JSON text for a jsonb parameter."""
-    return msgspec.json.encode(value).decode()
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpusched.lib.sql import columns, execute, query
-from jobs.transitions import as_json
+from gpusched.lib.sql import as_json, columns, execute, query
 from tenants import usage
 
 

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpusched.lib import events, wake
-from gpusched.lib.sql import columns, execute, query
+from gpusched.lib.sql import as_json, columns, execute, query
 from gpusched.protocol.messages import NodeFacts, Reading
 from gpusched.protocol.states import NodeState
-from jobs.transitions import as_json
 
 _SEEN = """
     WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) ORDER BY id FOR UPDATE)

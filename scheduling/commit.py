@@ -8,11 +8,11 @@ import msgspec
 from django.db import IntegrityError, transaction
 
 from gpusched.lib import events
-from gpusched.lib.sql import atomically, query
+from gpusched.lib.sql import as_json, atomically, query
 from gpusched.protocol.reasons import Pending
 from jobs import reasons as pending_reasons
 from jobs import transitions
-from jobs.transitions import Placed, as_json
+from jobs.transitions import Placed
 from nodes import allocations
 from nodes.allocations import Taking
 from scheduling.engine.model import Node, Placement, Plan, Reason, Snapshot

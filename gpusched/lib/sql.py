@@ -54,3 +54,8 @@ def atomically(work: Callable[[], T]) -> T:
                 raise
             time.sleep(0.01 * 2**attempt)
     raise AssertionError("unreachable")
+
+
+def as_json(value: Any) -> str:
+    """JSON text for a jsonb parameter."""
+    return msgspec.json.encode(value).decode()
