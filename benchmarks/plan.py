@@ -1,4 +1,4 @@
-"""Times plan() on a made-up cluster: `--pending N --nodes M`, empty (all that fits starts) and full (nothing starts)."""
+"""Times plan() on a made-up cluster, `--pending N --nodes M`: empty (all that fits starts), full (nothing starts)."""
 
 import argparse
 import json
@@ -58,7 +58,9 @@ def made_up(pending: int, nodes: int, *, is_full: bool, seed: int = 1) -> Snapsh
         )
         for number in range(pending)
     )
-    tenants = tuple(Tenant(number, f"t{number}", weight=1 + number % 3, max_gpus=nodes * 4) for number in range(TENANTS))
+    tenants = tuple(
+        Tenant(number, f"t{number}", weight=1 + number % 3, max_gpus=nodes * 4) for number in range(TENANTS)
+    )
     running = tuple(_running(node, device, rng) for node in range(nodes) for device in range(GPUS_PER_NODE))
     made = tuple(_node(number, is_full) for number in range(nodes))
     return Snapshot(jobs, running if is_full else (), made, tenants)
@@ -111,7 +113,7 @@ def _summary(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def _print_table(arguments: argparse.Namespace, results: dict[str, tuple[list[float], int]], rss_mb: float) -> None:
-    print(f"plan() for {arguments.pending} pending x {arguments.nodes} nodes x {GPUS_PER_NODE} GPUs, {rss_mb} MiB resident")
+    print(f"{arguments.pending} pending x {arguments.nodes} nodes x {GPUS_PER_NODE} GPUs, {rss_mb} MiB resident")
     print(f"{'cluster':<8} {'started':>8} {'p50 ms':>10} {'p95 ms':>10}")
     for case, (seconds, started) in results.items():
         times = _summary(seconds)

@@ -59,13 +59,13 @@ NODE_FAULTS = frozenset(
 # code -> (sentence, next step). Placeholders are the evidence that the engine gives with the code.
 _PENDING: dict[str, tuple[str, str]] = {
     Pending.NEVER_FITS: (
-        "can never start: {what}; the largest that fits now is {largest}",
+        "can never start: {what}; the largest possible is {largest}",
         "ask for less, or add a node that fits",
     ),
     Pending.HELD_BY_USER: ("held by its owner", "release it"),
     Pending.HELD_BY_ADMIN: ("held by an admin", "ask an admin to release it"),
     Pending.NOT_BEFORE: ("not to start before {at}", "nothing to do; it becomes eligible then"),
-    Pending.RETRY_BACKOFF: ("retry {retry} of {max_retries} waits until {at}", "nothing to do; it retries then"),
+    Pending.RETRY_BACKOFF: ("its next attempt waits until {at}", "nothing to do; it retries then"),
     Pending.TENANT_LIMIT: (
         "asks for {requested} {dimension}, more than the limit of {limit} that tenant {tenant} has",
         "ask for less, or ask an admin to raise the quota",
@@ -92,7 +92,7 @@ _PENDING: dict[str, tuple[str, str]] = {
     ),
     Pending.HEALTH: ("{devices} suitable GPUs are out of service", "see what is wrong with them on the Nodes page"),
     Pending.CPU_MEMORY: (
-        "GPUs are free, but no node has {cpu_cores} CPU cores and {memory_mb} MiB of memory free beside them",
+        "no suitable node has {cpu_cores} CPU cores and {memory_mb} MiB of memory free together",
         "ask for less CPU or memory, or wait",
     ),
     Pending.CONSTRAINT: ("no node matches {constraint}", "relax the constraint, or add a node that matches"),

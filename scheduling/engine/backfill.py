@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from scheduling.engine.board import Board, Slot
 from scheduling.engine.model import Policy, RankPlacement, Reservation, Running
-from scheduling.engine.placement import Shape, place, room
+from scheduling.engine.placement import place, room
+from scheduling.engine.shapes import Shape
 
 
 class End(NamedTuple):

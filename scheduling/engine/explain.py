@@ -17,8 +17,9 @@ from scheduling.engine.feasibility import (
     unmatched,
 )
 from scheduling.engine.model import Evidence, Job, Node, Placement, Policy, Request, Reservation, Tenant
-from scheduling.engine.placement import Shape, is_selected, is_suitable, place, suitable_free
+from scheduling.engine.placement import place, suitable_free
 from scheduling.engine.quotas import DIMENSIONS, Block, Use, in_units
+from scheduling.engine.shapes import Shape, is_selected, is_suitable
 
 
 class Scene:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from scheduling.engine.board import Kind, kind_of
 from scheduling.engine.model import Evidence, Node, Policy, Request, Tenant
-from scheduling.engine.placement import is_selected, is_suitable, rank_counts
 from scheduling.engine.quotas import DIMENSIONS, Use, in_units, limits_of, use_of
+from scheduling.engine.shapes import is_selected, is_suitable, rank_counts
 
 
 class Verdict(NamedTuple):
@@ -164,7 +164,7 @@ def _largest(request: Request, types: Sequence[tuple[NodeType, int]], policy: Po
     node_type, count = max(types, key=lambda found: (*_nearness(request, found[0], policy), found))
     suitable = [(kind, number) for kind, number in node_type.devices if is_suitable(request, kind, policy)]
     # Where no device is large enough the largest ones are the answer.
-    offered = suitable or [(kind, number) for kind, number in node_type.devices[-1:] if request.gpu_count]
+    offered = (suitable or node_type.devices[-1:]) if request.gpu_count else []
     gpus = sum(number for _, number in offered)
     memory_mb = min((kind.memory_mb for kind, _ in offered), default=0)
     nodes = count if request.gang and policy.gangs else 1

@@ -25,9 +25,10 @@ from scheduling.engine.model import (
     Snapshot,
 )
 from scheduling.engine.ordering import Bucket, Lane, Queue, band
-from scheduling.engine.placement import Shape, place, place_cheapest
+from scheduling.engine.placement import place, place_cheapest
 from scheduling.engine.policies import rules_of
 from scheduling.engine.quotas import Account, Block, Use, gpu_memory_of, use_of
+from scheduling.engine.shapes import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,8 @@ class _Cycle:
             return
         use = self._use(job.request, ranks)
         block = account.block(use, until)
-        if block is not None:
+        if block is not None and self.groups.shapes[group].spread:
+            # On one node the placement is the cheapest already.
             ranks = place_cheapest(self._board_for(until), self.groups.shapes[group]) or ranks
             use = self._use(job.request, ranks)
             block = account.block(use, until)

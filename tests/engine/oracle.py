@@ -112,9 +112,8 @@ def _takes(device: Device, request: Request, hold: DeviceHold, policy: Policy) -
     if request.gpu_models and not any(word.lower() in device.model.lower() for word in request.gpu_models):
         return False
     if hold.memory_mb is not None:
-        return (
-            device.memory_mb is not None
-            and device.shared_mb + hold.memory_mb <= floor(device.memory_mb * policy.load_ceiling_shared)
+        return device.memory_mb is not None and device.shared_mb + hold.memory_mb <= floor(
+            device.memory_mb * policy.load_ceiling_shared
         )
     if device.shared_mb:
         return False

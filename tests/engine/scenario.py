@@ -41,9 +41,7 @@ def node(
 ) -> Node:
     """`gpus`: how many, with ids 100 x node + 0, 1, …; or the devices themselves. `cpu` in cores."""
     devices = tuple(gpu(100 * id + n) for n in range(gpus)) if isinstance(gpus, int) else tuple(gpus)
-    return Node(
-        id, f"n{id}", cpu * 1000, memory_mb, cpu * 1000, memory_mb, devices, labels or {}, is_open, is_online
-    )
+    return Node(id, f"n{id}", cpu * 1000, memory_mb, cpu * 1000, memory_mb, devices, labels or {}, is_open, is_online)
 
 
 def ask(gpus: int = 1, *, cpu_milli: int = 1000, memory_mb: int = 0, **more: object) -> Request:
@@ -79,10 +77,10 @@ def cluster(
     tenants: Sequence[Tenant] = (),
     reserved: int | None = None,
 ) -> Snapshot:
-    """Tenants that are only named by jobs are made up, without limits."""
+    """Tenant 1, and tenants that are only named by jobs, are made up without limits."""
     jobs, running = tuple(jobs), tuple(running)
     known = {tenant.id for tenant in tenants}
-    named = {one.tenant_id for one in (*jobs, *running)} - known
+    named = {1, *[one.tenant_id for one in jobs], *[one.tenant_id for one in running]} - known
     made_up = tuple(Tenant(id, f"t{id}") for id in sorted(named))
     return Snapshot(jobs, running, nodes, (*tenants, *made_up), reserved)
 

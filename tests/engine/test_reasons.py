@@ -1,0 +1,163 @@
+"""Every job that waits says why: each code from its own cause, as a sentence without gaps."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpusched.protocol import reasons
+from scheduling.engine.model import Node, Snapshot, Tenant
+from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, reason, running_on
+
+
+def fragmented() -> Snapshot:
+    state = running_on(cluster(node(1), node(2)), job(8, gpus=5), job(9, gpus=6))
+    return replace(state, jobs=(job(1, gpus=4),))
+
+
+def full() -> Snapshot:
+    state = running_on(cluster(node(1), node(2)), job(8, gpus=8), job(9, gpus=7))
+    return replace(state, jobs=(job(2, gpus=8, tenant=1, age=9999), job(1, gpus=4)))
+
+
+def limited(limit: int) -> Snapshot:
+    state = running_on(cluster(node(1), tenants=[Tenant(1, "nlp", max_gpus=limit)]), job(9, gpus=2))
+    return replace(state, jobs=(job(1, gpus=8),))
+
+
+def promised() -> Snapshot:
+    state = running_on(cluster(node(1)), job(9, gpus=4, minutes=60))
+    return replace(state, jobs=(job(2, gpus=8, age=9999), job(1, gpus=2)))
+
+
+def alone(*nodes: Node, gpus: int = 1, **shape: object) -> Snapshot:
+    return cluster(*nodes, jobs=[job(1, request=replace(ask(gpus), **shape))])  # type: ignore[arg-type]
+
+
+def later(code: str) -> Snapshot:
+    return cluster(node(1), jobs=[replace(job(1), eligible_at=NOW + 60, eligible_reason=code)])
+
+
+SICK = [gpu(n, is_healthy=n > 1) for n in range(4)]
+NODE = "8 GPUs of 80000 MiB with 64 CPU cores and 256000 MiB of memory on one node"
+CASES = {
+    "no node at all": (alone(), "constraint", "no node matches the request: none has joined yet"),
+    "no such label": (
+        alone(node(1), node_selector=(("zone", "b"),)),
+        "constraint",
+        "no node matches label zone=b",
+    ),
+    "no such model": (
+        alone(node(1), gpu_models=("H100", "H200")),
+        "constraint",
+        "no node matches GPU model H100 or H200",
+    ),
+    "more GPUs than a node has": (
+        alone(node(1), node(2), gpus=9),
+        "never_fits",
+        "can never start: it asks for 9 GPUs with 1 CPU cores and 0 MiB of memory on one node; "
+        f"the largest possible is {NODE}",
+    ),
+    "more memory than a device has": (
+        alone(node(1), gpu_memory_mb=90_000),
+        "never_fits",
+        "can never start: it asks for 1 GPUs of 90000 MiB with 1 CPU cores and 0 MiB of memory on one node; "
+        f"the largest possible is {NODE}",
+    ),
+    "more than all nodes": (
+        alone(node(1), node(2), gpus=17, gang=True),
+        "never_fits",
+        "can never start: it asks for 17 GPUs with 1 CPU cores and 0 MiB of memory over all nodes; the largest "
+        "possible is 16 GPUs of 80000 MiB with 128 CPU cores and 512000 MiB of memory over 2 nodes",
+    ),
+    "more CPU than a node has": (
+        alone(node(1), gpus=0, cpu_milli=65_000),
+        "never_fits",
+        "can never start: it asks for 65 CPU cores and 0 MiB of memory on one node; "
+        "the largest possible is 64 CPU cores and 256000 MiB of memory on one node",
+    ),
+    "ranks that do not divide the GPUs": (
+        alone(node(1), gpus=3, gang=True, ranks=2),
+        "never_fits",
+        f"can never start: 2 ranks do not divide 3 GPUs evenly; the largest possible is {NODE}",
+    ),
+    "not before": (later("not_before"), "not_before", "not to start before 1970-01-12T13:47:40Z"),
+    "a retry's pause": (later("retry_backoff"), "retry_backoff", "its next attempt waits until 1970-01-12T13:47:40Z"),
+    "more than the limit": (
+        limited(6),
+        "tenant_limit",
+        "asks for 8 GPUs, more than the limit of 6 that tenant nlp has",
+    ),
+    "more than is left of the limit": (
+        limited(9),
+        "quota_wait",
+        "quota exceeded for tenant nlp: GPUs requested=8, limit=9, in use=2",
+    ),
+    "promised to another": (
+        promised(),
+        "reserved",
+        "4 suitable GPUs are free but reserved for job 2, which starts at 1970-01-12T14:46:40Z at the latest",
+    ),
+    "the only node that fits is closed": (
+        alone(node(1, is_open=False), node(2, gpus=2), gpus=4),
+        "maintenance",
+        "1 nodes that would fit are cordoned or draining",
+    ),
+    "the node that would be free is closed": (
+        replace(fragmented(), nodes=(*fragmented().nodes, node(3, is_open=False))),
+        "maintenance",
+        "1 nodes that would fit are cordoned or draining",
+    ),
+    "devices out of service": (alone(node(1, gpus=SICK), gpus=3), "health", "2 suitable GPUs are out of service"),
+    "devices out of service and closed": (
+        alone(node(1, gpus=SICK), node(2, gpus=1, is_open=False), gpus=3),
+        "health",
+        "2 suitable GPUs are out of service",
+    ),
+    "GPUs here and there": (fragmented(), "fragmented", "5 suitable GPUs are free, but no node has 4 together"),
+    "GPUs without CPU": (
+        replace(running_on(cluster(node(1)), job(9, gpus=1, cpu_milli=63_000)), jobs=(job(1, cpu_milli=2500),)),
+        "cpu_memory",
+        "no suitable node has 2.5 CPU cores and 0 MiB of memory free together",
+    ),
+    "CPU alone": (
+        replace(
+            running_on(cluster(node(1)), job(9, gpus=0, memory_mb=250_000)), jobs=(job(1, gpus=0, memory_mb=9000),)
+        ),
+        "cpu_memory",
+        "no suitable node has 1 CPU cores and 9000 MiB of memory free together",
+    ),
+    "no room": (
+        full(),
+        "capacity",
+        "waits for 4 GPUs: 1 of 16 suitable are free; 1 jobs (8 GPUs) ahead",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_cause_has_its_code_and_its_sentence(name: str) -> None:
+    """A20"""
+    snapshot, code, sentence = CASES[name]
+    found = reason(decide(snapshot), 1)
+    assert found.code == code
+    assert reasons.sentence(found.code, found.evidence) == sentence
+
+
+def test_every_code_that_the_engine_may_give_has_a_case() -> None:
+    not_the_engine_s = {"held_by_user", "held_by_admin", "starting", "scheduler_behind"}
+    assert {code for _, code, _ in CASES.values()} == set(reasons.Pending) - not_the_engine_s
+
+
+def test_jobs_of_one_request_share_their_evidence() -> None:
+    """It is turned into JSON once per request, not once per job."""
+    state = running_on(cluster(node(1)), job(9, gpus=8))
+    made = decide(replace(state, jobs=tuple(job(id, gpus=2) for id in range(1, 100))))
+    assert len({id(one.evidence) for one in made.reasons}) == 1
+
+
+def test_counts_are_coarse_so_that_a_long_queue_is_not_rewritten_each_cycle() -> None:
+    state = running_on(cluster(node(1)), job(9, gpus=8))
+    jobs = [job(id, gpus=2) for id in range(1, 38)]
+    made = decide(replace(state, jobs=(*jobs, job(99, gpus=1))))
+    assert reason(made, 99).evidence["jobs_ahead"] == 30
+    assert reason(made, 99).evidence["gpus_ahead"] == 70
