@@ -134,12 +134,12 @@ class JobEvent(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """The answer given to a POST with this key, kept for a day, written in the transaction of the change itself."""
+    """The job that a POST with this key made, kept for a day, written in the statement that made the job."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     key = models.CharField(max_length=255)
     request_hash = models.CharField(max_length=64)
-    answer = models.TextField(default="")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE)
     created_at = models.DateTimeField()
 
     class Meta:

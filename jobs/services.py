@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from gpusched.lib import events, wake
 from gpusched.lib.problems import Problem, invalid, not_found
-from gpusched.lib.sql import execute, query
+from gpusched.lib.sql import query
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, WAITING, JobState, Role
@@ -37,25 +38,52 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
         raise invalid(found)
     tenant_id, tenant = _tenant(request, identity)
     row = _row(request, tenant_id, identity)
-    with transaction.atomic():
-        if key:
-            earlier = _claim(identity.user_id, key, hashlib.sha256(raw).hexdigest())
-            if earlier is not None:
-                return Submitted(earlier, True)
+    request_hash = hashlib.sha256(raw).hexdigest() if key else ""
+    try:
         admission.require_possible(request, tenant_id)
         _require_room()
-        [(job_id, submitted_at)] = transitions.insert([row], identity.username)
-        job = representation.fresh(row, job_id, submitted_at, tenant, identity.username)
-        message = f"job {job_id} is in the queue of tenant {tenant}"
-        answer = msgspec.json.encode({"job_id": job_id, "status": "submitted", "message": message, "job": job})
-        if key:
-            execute(
-                "UPDATE jobs_idempotencykey SET answer = %s WHERE user_id = %s AND key = %s",
-                [answer.decode(), identity.user_id, key],
-            )
-        events.changed("jobs", [job_id])
-        wake.request_cycle()
-    return Submitted(answer, False)
+        job_id, submitted_at = transitions.insert(row, identity.username, key, request_hash)
+    except IntegrityError:
+        if not key:
+            raise
+        return _replay(identity, key, request_hash)
+    except Problem:
+        # The cluster may have changed since the first time: a repeated request is answered as it was then.
+        if key and _used(identity, key):
+            return _replay(identity, key, request_hash)
+        raise
+    return Submitted(_answer(row, job_id, submitted_at, tenant, identity.username), False)
+
+
+def _answer(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str) -> bytes:
+    """The job as it was when it was submitted: a replay gives the same bytes however far the job has come."""
+    job = representation.fresh(row, job_id, submitted_at, tenant, user)
+    message = f"job {job_id} is in the queue of tenant {tenant}"
+    return msgspec.json.encode({"job_id": job_id, "status": "submitted", "message": message, "job": job})
+
+
+def _used(identity: Identity, key: str) -> list[dict[str, Any]]:
+    return query(
+        """SELECT k.request_hash, j.*, t.name AS tenant, u.username AS "user"
+             FROM jobs_idempotencykey k JOIN jobs_job j ON j.id = k.job_id
+             JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
+            WHERE k.user_id = %s AND k.key = %s""",
+        [identity.user_id, key],
+    )
+
+
+def _replay(identity: Identity, key: str, request_hash: str) -> Submitted:
+    """What the first submit with this key was answered; 409 if that was for another request."""
+    [job] = _used(identity, key)
+    if job["request_hash"] != request_hash:
+        raise Problem(
+            409,
+            "idempotency_key_reused",
+            "this Idempotency-Key was used for another request",
+            next_step="use a new key for a new request",
+            errors=[FieldError("Idempotency-Key", "reused", "was used with another body")],
+        )
+    return Submitted(_answer(job, job["id"], job["submitted_at"], job["tenant"], job["user"]), True)
 
 
 def _tenant(request: JobRequest, identity: Identity) -> tuple[int, str]:
@@ -127,37 +155,18 @@ def _time(field: str, text: str | None) -> datetime | None:
         raise invalid([FieldError(field, "wrong_type", message)]) from error
 
 
-def _claim(user_id: int, key: str, request_hash: str) -> bytes | None:
-    """Takes the key for this transaction, or gives the answer that it was used for. A concurrent first use is waited
-    for by the unique index itself."""
-    fresh = query(
-        "INSERT INTO jobs_idempotencykey (user_id, key, request_hash, answer, created_at)"
-        " VALUES (%s, %s, %s, '', now()) ON CONFLICT (user_id, key) DO NOTHING RETURNING id",
-        [user_id, key, request_hash],
-    )
-    if fresh:
-        return None
-    [row] = query(
-        "SELECT request_hash, answer FROM jobs_idempotencykey WHERE user_id = %s AND key = %s", [user_id, key]
-    )
-    if row["request_hash"] != request_hash:
-        raise Problem(
-            409,
-            "idempotency_key_reused",
-            "this Idempotency-Key was used for another request",
-            next_step="use a new key for a new request",
-            errors=[FieldError("Idempotency-Key", "reused", "was used with another body")],
-        )
-    return str(row["answer"]).encode()
+_room: dict[str, float] = {"looked_at": float("-inf"), "is_full": False}
+_ROOM_SECONDS = 1.0
 
 
 def _require_room() -> None:
-    """The queue's size is counted up to its limit only, so that a full queue costs no more than that."""
+    """429 when the queue is full. Counted once a second at most: the limit protects memory, it need not be exact."""
+    now = time.monotonic()
     most = settings.ENV.max_queue_size
-    [row] = query(
-        "SELECT count(*) AS n FROM (SELECT 1 FROM jobs_job WHERE state IN ('pending', 'held') LIMIT %s) q", [most]
-    )
-    if row["n"] >= most:
+    if now - _room["looked_at"] > _ROOM_SECONDS or _room["is_full"]:
+        [row] = query("SELECT count(*) AS n FROM jobs_job WHERE state IN ('pending', 'held')")
+        _room.update(looked_at=now, is_full=row["n"] >= most)
+    if _room["is_full"]:
         raise Problem(429, "queue_full", f"the queue holds {most} waiting jobs", next_step="try again later")
 
 

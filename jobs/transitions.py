@@ -7,7 +7,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from gpusched.lib import events
+from gpusched.lib import events, wake
 from gpusched.lib.histograms import observe
 from gpusched.lib.sql import as_json, columns, execute, query
 from gpusched.protocol.reasons import EndReason, Pending
@@ -40,23 +40,34 @@ _INSERT = """
         INSERT INTO jobs_job ({names}, state, attempt, retries_used, reason, evidence, reason_since, submitted_at,
                               stop_reason, stop_evidence)
         SELECT {names}, 'pending', 0, 0, '{behind}', '{{}}', clock_timestamp(), clock_timestamp(), '', '{{}}'
-          FROM jsonb_to_recordset(%s::jsonb) AS row ({types})
+          FROM jsonb_to_recordset(%(rows)s::jsonb) AS row ({types})
         RETURNING id, submitted_at),
     event AS (
         INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-        SELECT id, submitted_at, 'submitted', 0, %s, '{{}}' FROM new)
-    SELECT id, submitted_at FROM new ORDER BY id
+        SELECT id, submitted_at, 'submitted', 0, %(actor)s, '{{}}' FROM new),
+    claim AS (
+        INSERT INTO jobs_idempotencykey (user_id, key, request_hash, job_id, created_at)
+        SELECT %(user_id)s, %(key)s, %(request_hash)s, id, submitted_at FROM new WHERE %(key)s <> '')
+    SELECT id, submitted_at, pg_notify('{wake}', ''),
+           pg_notify('{events}', json_build_object('jobs', json_build_array(id))::text)
+      FROM new ORDER BY id
 """.format(
     names=", ".join(_COLUMNS),
     types=", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items()),
     behind=Pending.SCHEDULER_BEHIND,
+    wake=wake.CHANNEL,
+    events=events.CHANNEL,
 )
 
 
-def insert(rows: Sequence[dict[str, Any]], actor: str) -> list[tuple[int, datetime]]:
-    """Writes new pending jobs (dictionaries by the columns above) with their first event, in one statement; gives
-    their ids and queue times in the order of `rows`."""
-    return [(row["id"], row["submitted_at"]) for row in query(_INSERT, [as_json(rows), actor])]
+def insert(row: dict[str, Any], actor: str, key: str = "", request_hash: str = "") -> tuple[int, datetime]:
+    """Writes a new pending job (a dictionary by the columns above), its first event, its idempotency key and both
+    notifications in one statement: one round trip, one commit. Gives its id and queue time.
+
+    IntegrityError when the key has been used; if by a submit that is under way, only after that one is durable."""
+    names = {"rows": as_json([row]), "actor": actor, "user_id": row["user_id"], "key": key, "request_hash": request_hash}
+    [new] = query(_INSERT, names)
+    return new["id"], new["submitted_at"]
 
 
 # --- place and start --------------------------------------------------------------------------------------------------

@@ -188,6 +188,7 @@ class TestImpossible:
         assert post({"command": ["x"], "gpu_count": 2})[0] == 201
 
 
+@pytest.mark.django_db(transaction=True)
 class TestIdempotency:
     """A03"""
 
@@ -221,8 +222,12 @@ class TestIdempotency:
         assert IdempotencyKey.objects.count() == 1
 
 
-def test_a_full_queue_says_so(post, settings):
+def test_a_full_queue_says_so(post, settings, monkeypatch):
     from dataclasses import replace
+
+    from jobs import services
+
+    monkeypatch.setattr(services, "_ROOM_SECONDS", 0)
 
     settings.ENV = replace(settings.ENV, max_queue_size=1)
     assert post({"command": ["x"]})[0] == 201

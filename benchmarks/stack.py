@@ -1,0 +1,136 @@
+"""The whole system as real processes on free ports, for benchmarks and end-to-end tests."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from gpusched.client import Client
+
+ROOT = Path(__file__).resolve().parent.parent
+A100 = "NVIDIA A100-SXM4-80GB"
+
+
+class Stack:
+    """`with Stack() as stack:` is a running control plane with its own data, gone afterwards.
+
+    `stack.fleet(nodes=200)` adds pretend nodes, hosted by real agent processes."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="gpusched-stack-"))
+        self.directory.chmod(0o755)
+        self.data_dir = self.directory / "data"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._settings = {f"GPUSCHED_{name.upper()}": str(value) for name, value in settings.items()}
+        self.up: subprocess.Popen[bytes] | None = None
+        self.agents: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, SystemExit):
+            sys.stderr.write(self.output()[-4000:])
+        self.close()
+
+    def environment(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCHED_", "DATABASE_URL", "DJANGO_"))}
+        return {**kept, "GPUSCHED_DATA_DIR": str(self.data_dir), **self._settings}
+
+    def start(self) -> None:
+        """Starts (or starts again) everything but the agents, and waits until it is ready."""
+        with (self.directory / "up.log").open("ab") as log:
+            self.up = subprocess.Popen(
+                [sys.executable, "manage.py", "up", "--no-agent", "--port", str(self.port)],
+                cwd=ROOT, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        wait_for(self.is_ready, 60, "the control plane to be ready")
+
+    def is_ready(self) -> bool:
+        if self.up is not None and self.up.poll() is not None:
+            raise RuntimeError(f"the control plane ended:\n{self.output()[-4000:]}")
+        try:
+            return httpx.get(f"{self.url}/ready", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def client(self, user: str = "admin") -> Client:
+        return Client(self.url, self.token(user), tenant="default")
+
+    def token(self, user: str = "admin") -> str:
+        return (self.data_dir / "tokens" / user).read_text().strip()
+
+    def fleet(self, nodes: int, gpus: int = 8, *, processes: int = 1, model: str = A100, memory_mb: int = 81920) -> None:
+        """Joins pretend nodes and waits until all of them are online."""
+        token = self.client().join_token().token
+        for number in range(processes):
+            share = nodes // processes + (number < nodes % processes)
+            self.agent("--pretend", f"{share}:{model}:{memory_mb}:{gpus}:128:1048576", name=f"fleet{number}", token=token)
+        wait_for(lambda: self.client().status().online_nodes >= nodes, 90, f"{nodes} nodes to be online")
+
+    def agent(self, *arguments: str, name: str, token: str | None = None) -> subprocess.Popen[bytes]:
+        """Starts an agent process; its jobs end with it."""
+        directory = self.directory / name
+        command = [sys.executable, "-m", "gpusched.agent.main", "run", "--url", self.url, "--data-dir", str(directory)]
+        environment = {**self.environment(), "GPUSCHED_JOIN_TOKEN": token or self.client().join_token().token}
+        with (self.directory / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*command, "--own-jobs", "--name-prefix", f"{name}-", *arguments],
+                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.agents.append(process)
+        return process
+
+    def output(self) -> str:
+        """What the processes said, for a person who looks for what went wrong."""
+        files = [*self.directory.glob("*.log"), *self.data_dir.glob("output/*.log")]
+        return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in files if file.stat().st_size)
+
+    def close(self) -> None:
+        for process in [*self.agents, *([self.up] if self.up else [])]:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in [*self.agents, *([self.up] if self.up else [])]:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        location = self.data_dir / "postgres" / "location"
+        if location.exists():
+            shutil.rmtree(location.read_text().strip(), ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(is_so: Callable[[], object], seconds: float, what: str) -> None:
+    """Looks until it is so. TimeoutError that names what was waited for."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {seconds} s for {what}")
+        time.sleep(0.05)
