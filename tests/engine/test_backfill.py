@@ -138,6 +138,22 @@ def test_the_holder_keeps_its_place_while_its_tenant_is_at_the_limit() -> None:
     assert reason(made, 2).code == "reserved"
 
 
+def test_the_holder_waits_for_its_limit_if_that_takes_longer_than_its_devices() -> None:
+    tenants = [Tenant(1, "a", max_gpus=8), Tenant(2, "b")]
+    state = cluster(node(1), node(2, gpus=2), jobs=[job(1, gpus=8)], tenants=tenants, reserved=1)
+    state = running_on(state, job(98, gpus=4, tenant=2, minutes=60), job(99, gpus=2, minutes=90))
+    made = decide(state).reservation
+    assert made is not None and (made.at, made.node_ids) == (NOW + 5400, (1,))
+
+
+def test_cpu_and_memory_of_the_promised_node_are_not_given_away_twice() -> None:
+    """The head needs 40 of 64 cores: 24 are spare for ever, so one more job of 16 passes and not two."""
+    state = running_on(cluster(node(1, gpus=0)), job(99, gpus=0, cpu_milli=30_000, minutes=60))
+    head = job(1, gpus=0, cpu_milli=40_000)
+    made = decide(replace(state, jobs=(head, *[job(id, gpus=0, cpu_milli=16_000) for id in (2, 3)])))
+    assert started(made) == {2}
+
+
 def test_the_promise_protects_the_limit_of_its_tenant_too() -> None:
     """The head of tenant 1 waits for a node; its own long job elsewhere must not use up the limit it needs."""
     tenants = [Tenant(1, "a", max_gpus=8), Tenant(2, "b")]

@@ -57,6 +57,13 @@ def test_ranks_are_packed_on_the_fewest_nodes_and_end_on_the_tightest() -> None:
     assert sorted(nodes_of(made, 1)) == [1] * 2 + [2] * 4 + [3] * 4
 
 
+def test_the_widest_node_is_the_one_that_takes_most_ranks_with_their_cpu_and_memory() -> None:
+    """All have eight GPUs free; the first has CPU for one rank of two GPUs, the second memory for one."""
+    nodes = [node(1, cpu=4), node(2, memory_mb=1000), node(3), node(4)]
+    made = decide(cluster(*nodes, jobs=[job(1, gpus=16, gang=True, ranks=8, cpu_milli=32_000, memory_mb=8000)]))
+    assert nodes_of(made, 1) == [3] * 4 + [4] * 4
+
+
 def test_without_gang_scheduling_a_gang_needs_one_node() -> None:
     jobs = [job(1, gpus=16, gang=True), job(2, gpus=8, gang=True, ranks=2)]
     made = decide(cluster(node(1), node(2), jobs=jobs), Policy(gangs=False))
@@ -78,6 +85,12 @@ def test_big_devices_are_left_to_those_who_need_them() -> None:
 def test_on_a_mixed_node_the_small_devices_go_first() -> None:
     mixed = node(1, gpus=[gpu(1, 80_000), gpu(2, 40_000), gpu(3, 80_000)])
     assert devices_of(decide(cluster(mixed, jobs=[job(1, gpus=2)])), 1) == [2, 1]
+
+
+def test_a_mixed_node_whose_small_devices_are_taken_counts_for_what_is_left() -> None:
+    mixed, middle = node(1, gpus=[gpu(1, 40_000), gpu(2, 80_000)]), node(2, gpus=[gpu(3, 60_000)])
+    state = running_on(cluster(mixed, middle), job(9))
+    assert devices_of(decide(replace(state, jobs=(job(1),))), 1) == [3]
 
 
 def test_the_fullest_node_that_fits_goes_first() -> None:
@@ -131,6 +144,11 @@ def test_shared_devices_are_packed_before_another_is_opened() -> None:
     )
     assert devices_of(made, 1) == [taken] and devices_of(made, 2) != [taken]
     assert made.placements[0].ranks[0].holds == (DeviceHold(taken, 30_000),)
+
+
+def test_of_two_shared_devices_the_fuller_one_is_filled_up() -> None:
+    half = node(1, gpus=[gpu(1, shared_mb=10_000), gpu(2, shared_mb=40_000), gpu(3)])
+    assert devices_of(decide(cluster(half, jobs=[job(1, shared=True, gpu_memory_mb=20_000)])), 1) == [2]
 
 
 def test_sharing_without_an_amount_gets_the_device_whole() -> None:

@@ -110,9 +110,9 @@ def test_a_stream_of_small_jobs_cannot_keep_a_large_one_out_of_its_quota() -> No
     large = job(1, gpus=4, age=1)
 
     def stream(minute: int) -> tuple[Job, ...]:
-        return tuple(job(1000 + 10 * minute + n, minutes=10, age=-60.0 * minute) for n in range(4))
+        return tuple(job(1000 + 10 * minute + n, minutes=7, age=-60.0 * minute) for n in range(4))
 
-    for minute in range(11):
+    for minute in range(40):
         now = NOW + 60 * minute
         state = end_due(state, now)
         state = replace(state, jobs=(*state.jobs, *stream(minute)))

@@ -113,6 +113,11 @@ CASES = {
         "health",
         "2 suitable GPUs are out of service",
     ),
+    "the device that would be free is out of service": (
+        replace(running_on(cluster(node(1, gpus=SICK)), job(9, gpus=2)), jobs=(job(1),)),
+        "health",
+        "2 suitable GPUs are out of service",
+    ),
     "GPUs here and there": (fragmented(), "fragmented", "5 suitable GPUs are free, but no node has 4 together"),
     "GPUs without CPU": (
         replace(running_on(cluster(node(1)), job(9, gpus=1, cpu_milli=63_000)), jobs=(job(1, cpu_milli=2500),)),
