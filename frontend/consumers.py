@@ -1,0 +1,7 @@
+"""The WebSocket of a page."""
+
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+
+class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+    pass
