@@ -85,11 +85,15 @@ class Board:
     def __init__(self, nodes: Sequence[Node], *, with_closed: bool = False, with_unhealthy: bool = False) -> None:
         """Shapes: nodes in any order. `with_closed`, `with_unhealthy`: what if those were in service as well."""
         ordered = sorted(nodes, key=_node_id)
-        self.kinds: tuple[Kind, ...] = tuple(sorted({kind_of(device) for node in ordered for device in node.devices}))
+        kinds_by_node = [[kind_of(device) for device in node.devices] for node in ordered]
+        self.kinds: tuple[Kind, ...] = tuple(sorted({kind for kinds in kinds_by_node for kind in kinds}))
         numbers = {kind: number for number, kind in enumerate(self.kinds)}
-        self.slots = [_slot(position, node, numbers, with_unhealthy) for position, node in enumerate(ordered)]
+        numbered = [[numbers[kind] for kind in kinds] for kinds in kinds_by_node]
+        self.slots = [
+            _slot(position, node, numbered[position], with_unhealthy) for position, node in enumerate(ordered)
+        ]
         self.usable = [with_closed or (node.is_open and node.is_online) for node in ordered]
-        kinds_on = [tuple(sorted({numbers[kind_of(device)] for device in node.devices})) for node in ordered]
+        kinds_on = [tuple(sorted(set(kinds))) for kinds in numbered]
         self.families: tuple[tuple[int, ...], ...] = tuple(sorted(set(kinds_on)))
         family_numbers = {kinds: number for number, kinds in enumerate(self.families)}
         self.shelves: list[list[list[int]]] = [[[]] for _ in self.families]
@@ -164,12 +168,12 @@ def _slot_node_id(slot: Slot) -> int:
     return slot.node.id
 
 
-def _slot(position: int, node: Node, numbers: dict[Kind, int], with_unhealthy: bool) -> Slot:
+def _slot(position: int, node: Node, kinds: list[int], with_unhealthy: bool) -> Slot:
     slot = Slot(position, node)
-    for device in node.devices:
+    for device, kind in zip(node.devices, kinds, strict=True):
         if not (device.is_healthy or with_unhealthy):
             continue
-        kind = slot.kind_of[device.id] = numbers[kind_of(device)]
+        slot.kind_of[device.id] = kind
         if device.shared_mb:
             # A device that is held whole takes no sharer, whatever the column beside it says.
             if not device.exclusive:

@@ -263,8 +263,7 @@ def _reasons(cycle: _Cycle) -> Iterator[Reason]:
             ahead = {"jobs_ahead": coarse(refused.jobs_ahead), "gpus_ahead": coarse(refused.gpus_ahead)}
             verdict = Verdict(verdict.code, {**verdict.evidence, **ahead})
         code, evidence = verdict
-        for job in refused.jobs:
-            yield Reason(job.id, code, evidence)
+        yield from [Reason(job.id, code, evidence) for job in refused.jobs]
 
 
 def _limit_verdict(cycle: _Cycle, job: Job, use: Use, block: Block) -> Verdict:
