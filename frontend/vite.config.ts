@@ -1,0 +1,17 @@
+// Builds the page's one script, live.js, into the folder that Django serves; the tests run in a small DOM.
+import { defineConfig } from "vitest/config";
+
+export default defineConfig({
+  publicDir: false,
+  build: {
+    outDir: "static/live",
+    emptyOutDir: true,
+    target: "es2022",
+    modulePreload: false,
+    rollupOptions: {
+      input: "src/main.ts",
+      output: { format: "es", entryFileNames: "live.js", inlineDynamicImports: true },
+    },
+  },
+  test: { environment: "happy-dom", include: ["tests/**/*.test.ts"] },
+});
