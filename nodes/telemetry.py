@@ -73,8 +73,9 @@ def learn(node_id: int, facts: NodeFacts) -> None:
 
 _READ = """
     INSERT INTO nodes_reading (device_id, read_at, utilisation_percent, memory_used_mb, temperature_celsius,
-                               power_watts, throttle_reasons, process_count)
-    SELECT d.id, clock_timestamp(), t.utilisation, t.memory, t.temperature, t.power, t.throttle, t.processes
+                               power_watts, throttle_reasons, process_count, idle_since)
+    SELECT d.id, clock_timestamp(), t.utilisation, t.memory, t.temperature, t.power, t.throttle, t.processes,
+           CASE WHEN t.utilisation = 0 THEN clock_timestamp() END
       FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::int[], %s::float8[], %s::bigint[], %s::int[])
            AS t (node_id, uuid, utilisation, memory, temperature, power, throttle, processes)
       JOIN nodes_device d ON d.node_id = t.node_id AND d.uuid = t.uuid
@@ -83,7 +84,9 @@ _READ = """
        SET read_at = excluded.read_at, utilisation_percent = excluded.utilisation_percent,
            memory_used_mb = excluded.memory_used_mb, temperature_celsius = excluded.temperature_celsius,
            power_watts = excluded.power_watts, throttle_reasons = excluded.throttle_reasons,
-           process_count = excluded.process_count
+           process_count = excluded.process_count,
+           idle_since = CASE WHEN excluded.utilisation_percent = 0
+                             THEN coalesce(nodes_reading.idle_since, excluded.idle_since) END
 """
 
 

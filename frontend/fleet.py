@@ -1,0 +1,132 @@
+"""The rows of topic `nodes`: each node with its devices, who holds them, and whether they work."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
+
+Row = dict[str, Any]
+IDLE_FOR = timedelta(minutes=1)
+# A reading that is older than this, when its node was last heard, says nothing of now.
+STALE_AFTER = timedelta(seconds=30)
+# Signs of life are told to this precision: to the second, every row of a calm fleet would be sent anew each second.
+_SLOT_SECONDS = 5
+
+_NODES = """
+    SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb, n.labels, n.hostname,
+           n.agent_version, n.driver_version, n.last_seen_at,
+           coalesce(s.cpu, 0) AS cpu_held, coalesce(s.memory, 0) AS memory_held
+      FROM nodes_node n
+      LEFT JOIN (SELECT node_id, sum(cpu_milli) AS cpu, sum(memory_mb) AS memory
+                   FROM nodes_assignment WHERE state <> 'ended' GROUP BY node_id) s ON s.node_id = n.id
+     ORDER BY n.name
+"""
+_DEVICES = """
+    SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.held_whole, d.held_mb, r.idle_since,
+           r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius, r.power_watts
+      FROM nodes_device d LEFT JOIN nodes_reading r ON r.device_id = d.id ORDER BY d.node_id, d.index, d.id
+"""
+_LIVE = """
+    SELECT s.node_id, s.job_id, j.tenant_id, t.name AS tenant, a.device_id, a.since
+      FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id JOIN tenants_tenant t ON t.id = j.tenant_id
+      LEFT JOIN nodes_allocation a ON a.assignment_id = s.id
+     WHERE s.state <> 'ended' ORDER BY s.job_id, s.rank
+"""
+
+
+def load() -> list[Row]:
+    """All nodes in the shape of docs/live.md, except that `jobs` and `tenants` are still `_live`: what runs there."""
+    on_node: dict[int, list[Row]] = {}
+    on_device: dict[int, list[Row]] = {}
+    for live in query(_LIVE):
+        on_node.setdefault(live["node_id"], []).append(live)
+        if live["device_id"] is not None:
+            on_device.setdefault(live["device_id"], []).append(live)
+    devices: dict[int, list[Row]] = {}
+    for row in query(_DEVICES):
+        devices.setdefault(row["node_id"], []).append(row)
+    return [_node(row, on_node.get(row["id"], []), devices.get(row["id"], []), on_device) for row in query(_NODES)]
+
+
+def restrict(nodes: list[Row], visible: Sequence[int] | None) -> dict[str, Row]:
+    """By node name; of jobs and tenants only what may be seen. That a device is busy is everybody's to see."""
+    return {node["name"]: _restricted_node(node, visible) for node in nodes}
+
+
+def _node(row: Row, live: list[Row], devices: list[Row], on_device: dict[int, list[Row]]) -> Row:
+    names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "hostname",
+             "agent_version", "driver_version")  # fmt: skip
+    return {
+        **{name: row[name] for name in names},
+        "cpu_cores_free": row["cpu_cores"] - float(row["cpu_held"]) / 1000,
+        "memory_mb_free": row["memory_mb"] - int(row["memory_held"]),
+        "last_seen_at": _slot(row["last_seen_at"]),
+        "_live": live,
+        "devices": [_device(device, on_device.get(device["id"], []), row) for device in devices],
+    }
+
+
+def _device(row: Row, live: list[Row], node: Row) -> Row:
+    reading = None
+    if row["read_at"] is not None:
+        reading = {
+            "utilisation_percent": row["utilisation_percent"],
+            "memory_used_mb": row["memory_used_mb"],
+            "temperature_celsius": row["temperature_celsius"],
+            "power_watts": None if row["power_watts"] is None else round(row["power_watts"]),
+            "read_at": _slot(row["read_at"]),
+        }
+    names = ("id", "index", "uuid", "model", "memory_mb", "health")
+    return {
+        **{name: row[name] for name in names},
+        "cell": cell(row, [held["since"] for held in live], node),
+        "held": "exclusive" if row["held_whole"] else "shared" if row["held_mb"] else "free",
+        "shared_mb": row["held_mb"],
+        "_live": live,
+        "reading": reading,
+    }
+
+
+def cell(device: Row, held_since: list[datetime], node: Row) -> str:
+    """busy, held_idle, free or unavailable. Idle is only what has been read as idle: without a reading it is busy."""
+    if device["held_whole"] or device["held_mb"]:
+        return "held_idle" if _is_known_idle(device, held_since, node) else "busy"
+    is_healthy = device["health"] in (DeviceHealth.OK, DeviceHealth.HOT)
+    takes_work = node["state"] == NodeState.ONLINE and node["intent"] == NodeIntent.OPEN
+    return "free" if is_healthy and takes_work else "unavailable"
+
+
+def _is_known_idle(device: Row, held_since: list[datetime], node: Row) -> bool:
+    """Counted from when it was taken: what it did before is not its holder's doing."""
+    if device["idle_since"] is None or not held_since or node["last_seen_at"] is None:
+        return False
+    since: datetime = max(device["idle_since"], min(held_since))
+    is_fresh: bool = node["last_seen_at"] - device["read_at"] < STALE_AFTER
+    return is_fresh and device["read_at"] - since >= IDLE_FOR
+
+
+def _slot(moment: datetime | None) -> str | None:
+    if moment is None:
+        return None
+    return rfc3339(moment.replace(second=moment.second - moment.second % _SLOT_SECONDS, microsecond=0))
+
+
+def _restricted_node(node: Row, visible: Sequence[int] | None) -> Row:
+    shown = {name: value for name, value in node.items() if name != "_live"}
+    shown["jobs"] = _told(node["_live"], visible)["jobs"]
+    shown["devices"] = [_restricted_device(device, visible) for device in node["devices"]]
+    return shown
+
+
+def _restricted_device(device: Row, visible: Sequence[int] | None) -> Row:
+    shown = {name: value for name, value in device.items() if name != "_live"}
+    shown.update(_told(device["_live"], visible))
+    return shown
+
+
+def _told(live: list[Row], visible: Sequence[int] | None) -> Row:
+    seen = [row for row in live if visible is None or row["tenant_id"] in visible]
+    return {"jobs": sorted({row["job_id"] for row in seen}), "tenants": sorted({row["tenant"] for row in seen})}
