@@ -1,0 +1,90 @@
+"""The rows of topics `job:<id>`: a job, what happened to it, its attempts, and how long its logs are."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from frontend.worklists import tenants_named, told_reason
+from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol import reasons
+from jobs import api, logs, representation
+
+Row = dict[str, Any]
+_MOST_EVENTS = 1000
+_MOST_ATTEMPTS = 100
+
+_EVENTS = """
+    SELECT e.* FROM unnest(%s::bigint[]) AS w (job_id),
+           LATERAL (SELECT id, job_id, at, kind, attempt, actor, data FROM jobs_jobevent
+                     WHERE job_id = w.job_id ORDER BY id DESC LIMIT %s) e ORDER BY e.id
+"""
+_ATTEMPTS = """
+    SELECT a.* FROM unnest(%s::bigint[]) AS w (job_id),
+           LATERAL (SELECT * FROM jobs_attempt WHERE job_id = w.job_id ORDER BY number DESC LIMIT %s) a
+     ORDER BY a.job_id, a.number
+"""
+
+
+def load(job_ids: Iterable[int]) -> dict[int, Row]:
+    """{job id: {"tenant_id", "tenant_of", "rows"}} of those that exist."""
+    ids = sorted(job_ids)
+    tenant_ids = {
+        row["id"]: row["tenant_id"] for row in query("SELECT id, tenant_id FROM jobs_job WHERE id = ANY(%s)", [ids])
+    }
+    rows: dict[int, dict[str, Row]] = {job_id: {} for job_id in tenant_ids}
+    jobs = representation.select("j.id = ANY(%s)", [sorted(rows)])
+    tenant_of = tenants_named(job["reason"] for job in jobs)
+    for job in jobs:
+        rows[job["id"]]["job"] = job
+    for event in query(_EVENTS, [sorted(rows), _MOST_EVENTS]):
+        rows[event["job_id"]][f"event:{event['id']}"] = _event(event)
+    for attempt in query(_ATTEMPTS, [sorted(rows), _MOST_ATTEMPTS]):
+        rows[attempt["job_id"]].update(_attempt(attempt))
+    return {
+        job_id: {"tenant_id": tenant_ids[job_id], "tenant_of": tenant_of, "rows": found}
+        for job_id, found in rows.items()
+        if "job" in found
+    }
+
+
+def restrict(loaded: Row | None, visible: Sequence[int] | None) -> dict[str, Row] | None:
+    """None for what does not exist and for what the viewer may not see alike."""
+    if loaded is None or (visible is not None and loaded["tenant_id"] not in visible):
+        return None
+    job = loaded["rows"]["job"]
+    return {**loaded["rows"], "job": {**job, "reason": told_reason(job["reason"], visible, loaded["tenant_of"])}}
+
+
+def _attempt(row: Row) -> dict[str, Row]:
+    number = row["number"]
+    found: dict[str, Row] = {f"attempt:{number}": api.attempt(row)}
+    for placed in row["placement"]:
+        rank = placed["rank"]
+        size = logs.read(row["job_id"], number, rank, 0, 0).size
+        found[f"log:{number}.{rank}"] = {"attempt": number, "rank": rank, "size": size}
+    return found
+
+
+def _event(row: Row) -> Row:
+    return {
+        "id": row["id"],
+        "at": rfc3339(row["at"]),
+        "kind": row["kind"],
+        "attempt": row["attempt"],
+        "actor": row["actor"],
+        "sentence": _sentence(row["kind"], row["actor"], row["data"]),
+    }
+
+
+def _sentence(kind: str, actor: str, data: Row) -> str:
+    """What happened, in words; of an unknown kind the kind itself."""
+    by = f" by {actor}" if actor else ""
+    if kind == "scheduled":
+        return "placed on " + ", ".join(sorted({rank["node"] for rank in data.get("placement", [])}))
+    if kind == "ended":
+        return reasons.sentence(data.get("reason", ""), data)
+    if kind == "stopping":
+        return f"is being stopped{by}: {reasons.sentence(data.get('reason', ''), {'by': actor, **data})}"
+    if kind == "requeued":
+        return "waits for another attempt"
+    return f"{kind.replace('_', ' ')}{by}"
