@@ -1,0 +1,51 @@
+// Making elements from data: text is always text, never markup.
+
+export type Child = Node | string | number | null | undefined | false;
+type Attributes = Record<string, string | number | boolean | null | undefined>;
+
+export function h<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  attributes: Attributes = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    element.setAttribute(name, value === true ? "" : String(value));
+  }
+  add(element, children);
+  return element;
+}
+
+export function add(parent: Node, children: readonly Child[]): void {
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    parent.appendChild(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+}
+
+/** Puts `fresh` in the place of the children of `parent`, and touches nothing where they look the same. */
+export function refill(parent: Element, ...fresh: Child[]): void {
+  const holder = parent.cloneNode(false) as Element;
+  add(holder, fresh);
+  if (!parent.isEqualNode(holder)) parent.replaceChildren(...holder.childNodes);
+}
+
+/** What is not known, with the reason; never 0. */
+export function na(reason: string): HTMLElement {
+  return h("span", { class: "na", title: reason }, "n/a");
+}
+
+/** A link where the address is one of this site; else only the text. */
+export function link(href: string | null, ...children: Child[]): HTMLElement {
+  const isOwn = href !== null && /^\/(?!\/)/.test(href);
+  return isOwn ? h("a", { href }, ...children) : h("span", {}, ...children);
+}
+
+export function plural(count: number, one: string, many = `${one}s`): string {
+  return `${count} ${count === 1 ? one : many}`;
+}
+
+export function isTyping(target: EventTarget | null): boolean {
+  return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+}

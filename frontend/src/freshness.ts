@@ -1,0 +1,42 @@
+// Whether the page may be believed now: live, delayed or offline, by when the server last said that it is alive.
+import { clock } from "./time";
+
+export const LIVE_MS = 5000;
+/** A connection that says nothing for so long is dead, whatever the browser thinks. */
+export const DEAD_MS = 15000;
+
+export interface Heard {
+  isConnected: boolean;
+  /** On this page's clock; null before the first. */
+  aliveAt: number | null;
+  cycleAgeSeconds: number | null;
+}
+
+export interface Freshness {
+  level: "live" | "delayed" | "offline";
+  text: string;
+  title: string;
+}
+
+export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshness {
+  const { aliveAt, isConnected } = heard;
+  const cycle = heard.cycleAgeSeconds;
+  const title = cycle === null ? "" : `the scheduler last looked ${cycle.toFixed(1)} s before that`;
+  if (!isConnected) {
+    if (aliveAt === null && !hasFailed) return { level: "delayed", text: "connecting…", title: "" };
+    const known = aliveAt === null ? "as loaded" : `last known ${clock(aliveAt)}`;
+    return { level: "offline", text: `offline, ${known}`, title: "trying to reach the server again" };
+  }
+  if (aliveAt === null) return { level: "delayed", text: "connecting…", title: "" };
+  const age = now - aliveAt;
+  if (age <= LIVE_MS) return { level: "live", text: "live", title };
+  return { level: "delayed", text: `delayed ${Math.round(age / 1000)} s`, title };
+}
+
+export function showFreshness(chip: HTMLElement, now: Freshness): void {
+  if (chip.textContent !== now.text) chip.textContent = now.text;
+  if (chip.title !== now.title) chip.title = now.title;
+  for (const level of ["live", "delayed", "offline"] as const) {
+    chip.classList.toggle(`is-${level}`, level === now.level);
+  }
+}

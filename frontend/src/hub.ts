@@ -1,0 +1,152 @@
+// Joins socket and store: which topics are wanted, their states, who is told, once per frame.
+import { type SocketEvents, Socket, type SocketLike } from "./socket";
+import { NOTHING, type TopicMessage, type TopicState, apply, unsettled } from "./store";
+import { learnServerTime } from "./time";
+import { DEAD_MS, type Heard } from "./freshness";
+import type { Message } from "./topics";
+
+type Listener = (state: TopicState) => void;
+
+/** A snapshot that was asked for and does not come is asked for again. */
+const PATIENCE_MS = 5000;
+
+export class Hub implements SocketEvents {
+  readonly heard: Heard = { isConnected: false, aliveAt: null, cycleAgeSeconds: null };
+  hasFailed = false;
+
+  private readonly states = new Map<string, TopicState>();
+  private readonly listeners = new Map<string, Set<Listener>>();
+  private readonly changed = new Set<string>();
+  private readonly socket: Socket;
+  private isHidden = false;
+  private isScheduled = false;
+  private sent = "";
+  private asked = 0;
+  private openedAt = 0;
+
+  constructor(
+    make: () => SocketLike,
+    private readonly frame: (run: () => void) => void = (run) => requestAnimationFrame(run),
+    private readonly now: () => number = Date.now,
+  ) {
+    this.socket = new Socket(this, make);
+  }
+
+  start(): void {
+    this.socket.connect();
+  }
+
+  /** Calls `listener` with the topic's state at each change, in the frame's batch; the answer ends that. */
+  listen(topic: string, listener: Listener): () => void {
+    const known = this.listeners.get(topic) ?? new Set();
+    known.add(listener);
+    this.listeners.set(topic, known);
+    if (this.state(topic).known) {
+      this.changed.add(topic);
+      this.schedule();
+    }
+    this.subscribe();
+    return () => {
+      known.delete(listener);
+      if (known.size === 0) {
+        this.listeners.delete(topic);
+        this.states.delete(topic);
+      }
+      this.subscribe();
+    };
+  }
+
+  state(topic: string): TopicState {
+    return this.states.get(topic) ?? NOTHING;
+  }
+
+  /** A hidden tab costs the server nothing; a visible one asks for everything again. */
+  setHidden(isHidden: boolean): void {
+    if (this.isHidden === isHidden) return;
+    this.isHidden = isHidden;
+    if (isHidden) for (const [topic, state] of this.states) this.states.set(topic, unsettled(state));
+    else this.socket.hurry();
+    this.subscribe();
+  }
+
+  /** Once a second: dead connections are dropped, snapshots that did not come are asked for again. */
+  watch(): void {
+    if (!this.heard.isConnected || this.isHidden) return;
+    if (this.now() - Math.max(this.heard.aliveAt ?? 0, this.openedAt) > DEAD_MS) return this.socket.reset();
+    const missing = [...this.listeners.keys()].filter((topic) => /waiting|gap/.test(this.state(topic).status));
+    if (missing.length > 0 && this.now() - this.asked > PATIENCE_MS) this.subscribe(missing);
+  }
+
+  hurry(): void {
+    this.socket.hurry();
+  }
+
+  opened(): void {
+    this.heard.isConnected = true;
+    this.openedAt = this.now();
+    this.sent = "";
+    this.subscribe();
+  }
+
+  closed(): void {
+    this.heard.isConnected = false;
+    this.hasFailed = true;
+    for (const [topic, state] of this.states) this.states.set(topic, unsettled(state));
+  }
+
+  received(data: unknown): void {
+    if (typeof data !== "object" || data === null) return;
+    const message = data as Message;
+    if ("alive" in message) {
+      this.heard.aliveAt = this.now();
+      this.heard.cycleAgeSeconds = message.cycle_age_seconds ?? null;
+      learnServerTime(message.alive);
+      return;
+    }
+    if (typeof message.topic === "string") this.take(message);
+  }
+
+  private take(message: TopicMessage): void {
+    if (!this.listeners.has(message.topic) || this.isHidden) return;
+    const before = this.state(message.topic);
+    const after = apply(before, message);
+    this.states.set(message.topic, after);
+    if (after === before) return;
+    if (after.status === "gap") return this.subscribe([message.topic]);
+    this.changed.add(message.topic);
+    this.schedule();
+  }
+
+  private subscribe(fresh: string[] = []): void {
+    const wanted = this.isHidden ? [] : [...this.listeners.keys()].sort();
+    const set = JSON.stringify(wanted);
+    if (!this.socket.isOpen || (set === this.sent && fresh.length === 0)) return;
+    const message = fresh.length > 0 ? { subscribe: wanted, fresh } : { subscribe: wanted };
+    if (this.socket.send(message)) {
+      this.sent = set;
+      this.asked = this.now();
+    }
+  }
+
+  private schedule(): void {
+    if (this.isScheduled) return;
+    this.isScheduled = true;
+    this.frame(() => this.flush());
+  }
+
+  private flush(): void {
+    this.isScheduled = false;
+    const topics = [...this.changed];
+    this.changed.clear();
+    for (const topic of topics) {
+      for (const listener of [...(this.listeners.get(topic) ?? [])]) {
+        try {
+          listener(this.state(topic));
+        } catch (error) {
+          // One view that cannot draw something must not stop the others.
+          console.error(error);
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,115 @@
+// A table that follows keyed rows: it changes in place, and nothing moves under the pointer.
+import { type Child, add, h, plural } from "./dom";
+
+export interface Column<R> {
+  label: string;
+  cell(row: R): Child | Child[];
+  className?: string;
+}
+
+/** What stands in the table: a row, or the heading of a group. */
+export type Line<R> = { key: string; row: R } | { key: string; heading: string };
+
+export class LiveTable<R extends object> {
+  readonly element: HTMLElement;
+  private readonly body = h("tbody");
+  private readonly pill = h("button", { class: "pill", type: "button", hidden: true });
+  private readonly shown = new Map<string, { tr: HTMLTableRowElement; of: R | string }>();
+  private wanted: Line<R>[] = [];
+  private isUnderPointer = false;
+
+  constructor(
+    private readonly columns: readonly Column<R>[],
+    private readonly mark: (tr: HTMLTableRowElement, row: R) => void = () => undefined,
+  ) {
+    const heads = columns.map((column) => h("th", { scope: "col", class: column.className }, column.label));
+    const table = h("table", { class: "rows" }, h("thead", {}, h("tr", {}, ...heads)), this.body);
+    this.element = h("div", { class: "live-table" }, this.pill, table);
+    this.body.addEventListener("pointerenter", (event) => {
+      if (event.pointerType !== "touch") this.isUnderPointer = true;
+    });
+    this.body.addEventListener("pointerleave", () => {
+      this.isUnderPointer = false;
+      this.arrange();
+    });
+    this.pill.addEventListener("click", () => this.arrange());
+  }
+
+  update(lines: Line<R>[]): void {
+    this.wanted = lines;
+    for (const line of lines) {
+      const known = this.shown.get(line.key);
+      const of = "row" in line ? line.row : line.heading;
+      if (known === undefined || known.of === of) continue;
+      known.of = of;
+      if ("row" in line) this.fill(known.tr, line.row);
+      else known.tr.replaceChildren(this.heading(line.heading));
+    }
+    if (this.isUnderPointer && this.shown.size > 0) this.hold();
+    else this.arrange();
+  }
+
+  /** Marks what is gone and counts what is new, and moves nothing. */
+  private hold(): void {
+    const keys = new Set(this.wanted.map((line) => line.key));
+    for (const [key, { tr }] of this.shown) tr.classList.toggle("is-gone", !keys.has(key));
+    const fresh = this.wanted.filter((line) => "row" in line && !this.shown.has(line.key)).length;
+    const gone = [...this.shown.keys()].filter((key) => !keys.has(key)).length;
+    this.pill.hidden = fresh + gone === 0 && this.isInOrder();
+    this.pill.textContent = fresh > 0 ? `${fresh} new` : gone > 0 ? `${plural(gone, "row")} gone` : "new order";
+  }
+
+  private isInOrder(): boolean {
+    const order = this.wanted.map((line) => line.key).join("\n");
+    return order === [...this.body.children].map((tr) => (tr as HTMLElement).dataset.key).join("\n");
+  }
+
+  private arrange(): void {
+    this.pill.hidden = true;
+    const focused = document.activeElement;
+    const keys = new Set(this.wanted.map((line) => line.key));
+    for (const [key, { tr }] of this.shown) {
+      if (keys.has(key)) continue;
+      tr.remove();
+      this.shown.delete(key);
+    }
+    let place = this.body.firstElementChild;
+    for (const line of this.wanted) {
+      const tr = this.shown.get(line.key)?.tr ?? this.make(line);
+      if (tr === place) place = place.nextElementSibling;
+      else this.body.insertBefore(tr, place);
+    }
+    const isLost = focused instanceof HTMLElement && focused !== document.activeElement;
+    if (isLost && this.body.contains(focused)) focused.focus({ preventScroll: true });
+  }
+
+  private make(line: Line<R>): HTMLTableRowElement {
+    const isRow = "row" in line;
+    const tr = h("tr", { "data-key": line.key, class: isRow ? null : "group" });
+    this.shown.set(line.key, { tr, of: isRow ? line.row : line.heading });
+    if (isRow) {
+      tr.tabIndex = -1;
+      this.fill(tr, line.row);
+    } else {
+      tr.append(this.heading(line.heading));
+    }
+    return tr;
+  }
+
+  private heading(text: string): HTMLElement {
+    return h("th", { colspan: this.columns.length, scope: "rowgroup" }, text);
+  }
+
+  private fill(tr: HTMLTableRowElement, row: R): void {
+    this.columns.forEach((column, at) => {
+      const content = column.cell(row);
+      const fresh = h("td", { "data-label": column.label, class: column.className });
+      add(fresh, Array.isArray(content) ? content : [content]);
+      const old = tr.cells[at];
+      if (old === undefined) tr.append(fresh);
+      else if (!old.isEqualNode(fresh)) old.replaceChildren(...fresh.childNodes);
+    });
+    tr.classList.remove("is-gone");
+    this.mark(tr, row);
+  }
+}

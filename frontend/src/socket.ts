@@ -1,0 +1,98 @@
+// One WebSocket that comes back by itself: 0.3 s to 5 s between tries, with jitter.
+
+export interface SocketLike {
+  readyState: number;
+  onopen: ((event: Event) => void) | null;
+  onclose: ((event: CloseEvent) => void) | null;
+  onmessage: ((event: MessageEvent) => void) | null;
+  send(data: string): void;
+  close(): void;
+}
+
+export interface SocketEvents {
+  opened(): void;
+  closed(): void;
+  received(data: unknown): void;
+}
+
+const FIRST_MS = 300;
+const MOST_MS = 5000;
+const OPEN = 1;
+
+/** How long to wait before try number `tries` (from 0); `random` in [0, 1). */
+export function backoff(tries: number, random: number): number {
+  const most = Math.min(MOST_MS, FIRST_MS * 2 ** Math.min(tries, 10));
+  return Math.round(most * (0.7 + 0.3 * random));
+}
+
+export class Socket {
+  private socket: SocketLike | null = null;
+  private timer: ReturnType<typeof setTimeout> | null = null;
+  private tries = 0;
+
+  constructor(
+    private readonly events: SocketEvents,
+    private readonly make: () => SocketLike,
+    private readonly random: () => number = Math.random,
+  ) {}
+
+  get isOpen(): boolean {
+    return this.socket?.readyState === OPEN;
+  }
+
+  connect(): void {
+    if (this.timer !== null) clearTimeout(this.timer);
+    this.timer = null;
+    if (this.socket !== null) return;
+    const socket = this.make();
+    this.socket = socket;
+    socket.onopen = () => {
+      this.tries = 0;
+      this.events.opened();
+    };
+    socket.onmessage = (event) => {
+      if (this.socket !== socket || typeof event.data !== "string") return;
+      let data: unknown;
+      try {
+        data = JSON.parse(event.data);
+      } catch {
+        return this.reset();
+      }
+      this.events.received(data);
+    };
+    socket.onclose = () => this.lost(socket);
+  }
+
+  send(message: object): boolean {
+    if (!this.isOpen) return false;
+    this.socket?.send(JSON.stringify(message));
+    return true;
+  }
+
+  /** Drops a connection that no longer answers, and makes another. */
+  reset(): void {
+    const socket = this.socket;
+    if (socket === null) return;
+    this.lost(socket);
+    socket.close();
+  }
+
+  /** Tries now and not at the end of the wait: the network or the tab has just come back. */
+  hurry(): void {
+    this.tries = 0;
+    if (this.socket === null) this.connect();
+  }
+
+  private lost(socket: SocketLike): void {
+    if (this.socket !== socket) return;
+    this.socket = null;
+    this.events.closed();
+    this.timer = setTimeout(() => this.connect(), backoff(this.tries, this.random()));
+    this.tries += 1;
+  }
+}
+
+export function liveSocket(): SocketLike {
+  const scheme = location.protocol === "https:" ? "wss:" : "ws:";
+  return new WebSocket(`${scheme}//${location.host}/ws/live/`);
+}

@@ -1,0 +1,47 @@
+// What the page knows of each topic: pure functions from a state and a message to the next state.
+import type { Message, Row } from "./topics";
+
+export interface TopicState {
+  /** waiting: no snapshot yet on this connection; gap: something was missed; what is known stays shown meanwhile. */
+  readonly status: "waiting" | "ready" | "gap" | "error";
+  readonly seq: number;
+  readonly rows: ReadonlyMap<string, Row>;
+  readonly error: string | null;
+  /** Whether rows were ever received: until then the server's own rendering stands. */
+  readonly known: boolean;
+}
+
+export const NOTHING: TopicState = { status: "waiting", seq: 0, rows: new Map(), error: null, known: false };
+
+export type TopicMessage = Extract<Message, { topic: string }>;
+
+/** The next state; `status` becomes "gap" where the caller must ask for a fresh snapshot. */
+export function apply(state: TopicState, message: TopicMessage): TopicState {
+  if ("error" in message) {
+    return { ...state, status: "error", rows: new Map(), error: message.error };
+  }
+  if ("snapshot" in message) {
+    const rows = new Map(Object.entries(message.snapshot));
+    return { status: "ready", seq: message.seq, rows: keepEqual(state.rows, rows), error: null, known: true };
+  }
+  if (state.status !== "ready") return state;
+  if (message.seq !== state.seq + 1) return { ...state, status: "gap" };
+  const rows = new Map(state.rows);
+  for (const key of message.gone ?? []) rows.delete(key);
+  for (const [key, row] of Object.entries(message.set ?? {})) rows.set(key, row);
+  return { ...state, seq: message.seq, rows };
+}
+
+/** After a lost connection or an unsubscription: what was known is kept to look at, and only a snapshot counts. */
+export function unsettled(state: TopicState): TopicState {
+  return state.status === "error" ? NOTHING : { ...state, status: "waiting" };
+}
+
+/** Rows that a snapshot repeats unchanged keep their identity, so that nothing is drawn again for them. */
+function keepEqual(before: ReadonlyMap<string, Row>, after: Map<string, Row>): Map<string, Row> {
+  for (const [key, row] of after) {
+    const old = before.get(key);
+    if (old !== undefined && JSON.stringify(old) === JSON.stringify(row)) after.set(key, old);
+  }
+  return after;
+}

@@ -1,0 +1,80 @@
+// Times as people read them: relative, durations, the clock; and the tick that keeps those on the page true.
+import { h } from "./dom";
+
+let skew = 0;
+
+/** The server's clock as well as it is known: relative times are told by it, not by this machine's. */
+export function serverNow(): number {
+  return Date.now() + skew;
+}
+
+export function learnServerTime(iso: string): void {
+  const then = Date.parse(iso);
+  if (!Number.isNaN(then)) skew = then - Date.now();
+}
+
+const pad = (value: number): string => String(value).padStart(2, "0");
+
+export function clock(at: number): string {
+  const date = new Date(at);
+  return `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
+}
+
+/** 04:07, 1:04:07, 3 d 01:04:07 */
+export function duration(seconds: number): string {
+  const whole = Math.max(0, Math.floor(seconds));
+  const [days, hours] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24];
+  const rest = `${pad(Math.floor(whole / 60) % 60)}:${pad(whole % 60)}`;
+  if (days > 0) return `${days} d ${pad(hours)}:${rest}`;
+  return hours > 0 ? `${hours}:${rest}` : rest;
+}
+
+/** A length of time in one rounded unit: 40 s, 3 min, 5 h, 2 d */
+export function roughly(seconds: number): string {
+  const whole = Math.max(0, seconds);
+  if (whole < 60) return `${Math.floor(whole)} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
+  if (whole < 172800) return `${Math.floor(whole / 3600)} h`;
+  return `${Math.floor(whole / 86400)} d`;
+}
+
+export function relative(then: number, now: number): string {
+  const seconds = (now - then) / 1000;
+  if (seconds < -1) return `in ${roughly(-seconds)}`;
+  return seconds < 5 ? "just now" : `${roughly(seconds)} ago`;
+}
+
+/** "3 min ago" with the absolute time in the title; ticks. */
+export function ago(iso: string | null): HTMLElement {
+  return timed(iso, "relative");
+}
+
+/** The time since `from`, or until `to` where that is known; ticks while it is not. */
+export function elapsed(from: string | null, to: string | null = null): HTMLElement {
+  if (from === null || to === null) return timed(from, "since");
+  const seconds = (Date.parse(to) - Date.parse(from)) / 1000;
+  return h("span", { class: "duration", title: `${absolute(from)} to ${absolute(to)}` }, duration(seconds));
+}
+
+function timed(iso: string | null, how: "relative" | "since"): HTMLElement {
+  if (iso === null || Number.isNaN(Date.parse(iso))) return h("span", { class: "na", title: "not yet" }, "–");
+  const node = h("time", { datetime: iso, title: absolute(iso), "data-tick": how, class: how === "since" ? "duration" : "ago" });
+  refresh(node, serverNow());
+  return node;
+}
+
+function absolute(iso: string): string {
+  return new Date(iso).toLocaleString();
+}
+
+function refresh(node: HTMLElement, now: number): void {
+  const then = Date.parse(node.getAttribute("datetime") ?? "");
+  if (Number.isNaN(then)) return;
+  const text = node.dataset.tick === "since" ? duration((now - then) / 1000) : relative(then, now);
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Brings every ticking time of the page up to now; the server's own rendering may use the same attribute. */
+export function tick(root: ParentNode, now: number = serverNow()): void {
+  for (const node of root.querySelectorAll<HTMLElement>("time[data-tick]")) refresh(node, now);
+}

@@ -1,0 +1,198 @@
+// The shapes of what the server sends: docs/live.md as types, and nothing that runs.
+
+export type Row = object;
+export type Rows = Record<string, Row>;
+
+export type Message =
+  | { topic: string; seq: number; snapshot: Rows }
+  | { topic: string; seq: number; set?: Rows; gone?: string[] }
+  | { topic: string; error: string }
+  | { alive: string; cycle_age_seconds: number | null };
+
+export type Cell = "busy" | "held_idle" | "free" | "unavailable";
+
+export interface OverviewStatus {
+  total_nodes: number;
+  online_nodes: number;
+  total_gpus: number;
+  busy_gpus: number;
+  held_idle_gpus: number;
+  free_gpus: number;
+  unavailable_gpus: number;
+  running_jobs: number;
+  pending_jobs: number;
+  pretend_nodes: number;
+  oldest_wait_seconds: number | null;
+  p90_wait_seconds: number | null;
+  last_cycle_at: string | null;
+  cycle_is_alive: boolean;
+}
+
+export interface LargestRow {
+  model: string;
+  gpus: number;
+  on_one_node: number;
+}
+
+export interface AttentionRow {
+  kind: string;
+  severity: "red" | "amber";
+  sentence: string;
+  href: string | null;
+}
+
+export interface WaitingRow {
+  code: string;
+  jobs: number;
+  gpus: number;
+  example_id: number | null;
+  example_sentence: string | null;
+}
+
+export interface Reading {
+  utilisation_percent: number | null;
+  memory_used_mb: number | null;
+  temperature_celsius: number | null;
+  power_watts: number | null;
+  read_at: string | null;
+}
+
+export interface DeviceRow {
+  id: number;
+  index: number;
+  uuid: string;
+  model: string;
+  memory_mb: number | null;
+  health: string;
+  cell: Cell;
+  held: string | null;
+  shared_mb: number | null;
+  jobs: number[] | null;
+  tenants: string[] | null;
+  reading: Reading | null;
+}
+
+export interface NodeRow {
+  name: string;
+  state: string;
+  intent: string;
+  intent_note: string | null;
+  pretend: boolean;
+  cpu_cores: number | null;
+  cpu_cores_free: number | null;
+  memory_mb: number | null;
+  memory_mb_free: number | null;
+  last_seen_at: string | null;
+  labels: Record<string, string> | null;
+  hostname: string | null;
+  agent_version: string | null;
+  driver_version: string | null;
+  jobs: number[] | null;
+  devices: DeviceRow[];
+}
+
+export interface Reason {
+  code: string;
+  sentence: string;
+  next_step: string | null;
+  since?: string | null;
+}
+
+export interface QueueRow {
+  id: number;
+  name: string;
+  tenant: string;
+  user: string;
+  state: string;
+  gpu_count: number;
+  gpu_model: string | null;
+  gpu_memory_mb: number | null;
+  priority: number | null;
+  position: number | null;
+  submitted_at: string;
+  reason: Reason | null;
+}
+
+export interface QueueTotal {
+  jobs: number;
+  gpus: number;
+  shown: number;
+}
+
+export interface JobRow {
+  id: number;
+  name: string;
+  tenant: string;
+  user: string;
+  state: string;
+  reason: Reason | string | null;
+  gpu_count: number;
+  nodes: string[] | null;
+  submitted_at: string;
+  started_at: string | null;
+  ended_at: string | null;
+  exit_code: number | null;
+  attempt: number;
+}
+
+export interface JobDetail extends JobRow {
+  priority: number;
+  gpu_model: string | null;
+  gpu_memory_mb: number | null;
+  cpu_cores: number;
+  memory_mb: number;
+  max_runtime_minutes: number | null;
+  signal: number | null;
+  devices: { node: string; index: number | null; model: string }[];
+}
+
+export interface EventRow {
+  id: number;
+  at: string;
+  kind: string;
+  attempt: number | null;
+  actor: string | null;
+  sentence: string | null;
+}
+
+export interface RankRow {
+  rank: number;
+  node: string;
+  state: string;
+  reason: string | null;
+  exit_code: number | null;
+  signal: number | null;
+  devices: { index: number | null; model: string }[];
+}
+
+export interface AttemptRow {
+  number: number;
+  state: string;
+  reason: string | null;
+  sentence: string | null;
+  exit_code: number | null;
+  signal: number | null;
+  scheduled_at: string | null;
+  started_at: string | null;
+  ended_at: string | null;
+  ranks: RankRow[];
+}
+
+export interface LogRow {
+  attempt: number;
+  rank: number;
+  size: number;
+}
+
+export interface TenantRow {
+  name: string;
+  weight: number;
+  tier: string | number | null;
+  gpus_held: number;
+  jobs_live: number;
+  jobs_waiting: number;
+  guaranteed_gpus: number | null;
+  max_gpus: number | null;
+  share: number | null;
+  usage_gpu_hours: number | null;
+}

@@ -1,0 +1,23 @@
+// The freshness rules, with a pretend clock.
+import { expect, test } from "vitest";
+import { freshness } from "../src/freshness";
+import { clock } from "../src/time";
+
+const heard = (aliveAt: number | null, isConnected = true) => ({ isConnected, aliveAt, cycleAgeSeconds: 0.4 });
+
+test("live for 5 s, then delayed with the age", () => {
+  expect(freshness(heard(10_000), 10_000, false).text).toBe("live");
+  expect(freshness(heard(10_000), 15_000, false).level).toBe("live");
+  expect(freshness(heard(10_000), 17_000, false)).toMatchObject({ level: "delayed", text: "delayed 7 s" });
+});
+
+test("without a socket offline, with the time last known", () => {
+  const at = Date.now();
+  const shown = freshness(heard(at, false), at + 1000, true);
+  expect(shown).toMatchObject({ level: "offline", text: `offline, last known ${clock(at)}` });
+});
+
+test("connecting is not offline until it failed", () => {
+  expect(freshness(heard(null, false), 0, false).level).toBe("delayed");
+  expect(freshness(heard(null, false), 0, true)).toMatchObject({ level: "offline", text: "offline, as loaded" });
+});

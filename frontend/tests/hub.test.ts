@@ -1,0 +1,130 @@
+// The hub with a pretend socket: what is asked for, gaps, hidden tabs, lost connections.
+import { beforeEach, expect, test, vi } from "vitest";
+import { Hub } from "../src/hub";
+import { type SocketLike, backoff } from "../src/socket";
+
+class Pretend implements SocketLike {
+  readyState = 0;
+  onopen: ((event: Event) => void) | null = null;
+  onclose: ((event: CloseEvent) => void) | null = null;
+  onmessage: ((event: MessageEvent) => void) | null = null;
+  sent: { subscribe: string[]; fresh?: string[] }[] = [];
+  open(): void {
+    this.readyState = 1;
+    this.onopen?.(new Event("open"));
+  }
+  says(message: object): void {
+    this.onmessage?.({ data: JSON.stringify(message) } as MessageEvent);
+  }
+  send(data: string): void {
+    this.sent.push(JSON.parse(data));
+  }
+  close(): void {
+    this.readyState = 3;
+    this.onclose?.({} as CloseEvent);
+  }
+}
+
+let sockets: Pretend[];
+let hub: Hub;
+const last = (): Pretend => sockets[sockets.length - 1] as Pretend;
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  sockets = [];
+  hub = new Hub(() => (sockets.push(new Pretend()), last()), (run) => run());
+});
+
+test("one socket, the union of topics", () => {
+  hub.listen("queue", () => undefined);
+  hub.listen("nodes", () => undefined);
+  const end = hub.listen("nodes", () => undefined);
+  hub.start();
+  last().open();
+  end();
+  expect(sockets.length).toBe(1);
+  expect(last().sent).toEqual([{ subscribe: ["nodes", "queue"] }]);
+});
+
+test("a gap asks once for a fresh snapshot", () => {
+  const seen: number[] = [];
+  hub.listen("nodes", (state) => seen.push(state.rows.size));
+  hub.start();
+  last().open();
+  last().says({ topic: "nodes", seq: 1, snapshot: { a: {} } });
+  last().says({ topic: "nodes", seq: 3, set: { c: {} } });
+  last().says({ topic: "nodes", seq: 4, set: { d: {} } });
+  expect(last().sent.slice(1)).toEqual([{ subscribe: ["nodes"], fresh: ["nodes"] }]);
+  last().says({ topic: "nodes", seq: 5, snapshot: { a: {}, c: {}, d: {} } });
+  expect(seen).toEqual([1, 3]);
+});
+
+test("a snapshot that does not come is asked for again", () => {
+  hub.listen("nodes", () => undefined);
+  hub.start();
+  last().open();
+  vi.advanceTimersByTime(6000);
+  hub.watch();
+  expect(last().sent.at(-1)).toEqual({ subscribe: ["nodes"], fresh: ["nodes"] });
+});
+
+test("a hidden tab asks for nothing; a visible one for all", () => {
+  hub.listen("nodes", () => undefined);
+  hub.start();
+  last().open();
+  last().says({ topic: "nodes", seq: 1, snapshot: { a: {} } });
+  hub.setHidden(true);
+  last().says({ topic: "nodes", seq: 2, set: { b: {} } });
+  expect(hub.state("nodes").rows.size).toBe(1);
+  hub.setHidden(false);
+  expect(last().sent.slice(1)).toEqual([{ subscribe: [] }, { subscribe: ["nodes"] }]);
+  last().says({ topic: "nodes", seq: 7, snapshot: { c: {} } });
+  expect([...hub.state("nodes").rows.keys()]).toEqual(["c"]);
+});
+
+test("a lost connection comes back, keeps what is known, and asks again", () => {
+  hub.listen("nodes", () => undefined);
+  hub.start();
+  last().open();
+  last().says({ topic: "nodes", seq: 1, snapshot: { a: {} } });
+  last().close();
+  expect(hub.heard.isConnected).toBe(false);
+  expect(hub.state("nodes").rows.size).toBe(1);
+  vi.advanceTimersByTime(400);
+  expect(sockets.length).toBe(2);
+  last().open();
+  expect(last().sent).toEqual([{ subscribe: ["nodes"] }]);
+  last().says({ topic: "nodes", seq: 1, snapshot: { b: {} } });
+  expect([...hub.state("nodes").rows.keys()]).toEqual(["b"]);
+});
+
+test("a connection that says nothing for 15 s is dropped", () => {
+  hub.start();
+  last().open();
+  vi.advanceTimersByTime(16000);
+  hub.watch();
+  expect(hub.heard.isConnected).toBe(false);
+  vi.advanceTimersByTime(400);
+  expect(sockets.length).toBe(2);
+});
+
+test("a view that fails does not stop the others", () => {
+  const complaint = vi.spyOn(console, "error").mockImplementation(() => undefined);
+  const seen: string[] = [];
+  hub.listen("nodes", () => {
+    throw new Error("no");
+  });
+  hub.listen("nodes", () => seen.push("drawn"));
+  hub.start();
+  last().open();
+  last().says({ topic: "nodes", seq: 1, snapshot: {} });
+  expect(seen).toEqual(["drawn"]);
+  complaint.mockRestore();
+});
+
+test("tries go from 0.3 s to 5 s with jitter", () => {
+  expect(backoff(0, 0.999)).toBeLessThanOrEqual(300);
+  expect(backoff(0, 0)).toBeGreaterThanOrEqual(200);
+  expect(backoff(99, 0.999)).toBeLessThanOrEqual(5000);
+  expect(backoff(99, 0)).toBeGreaterThanOrEqual(3500);
+});
