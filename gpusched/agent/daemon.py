@@ -1,0 +1,153 @@
+"""The running agent: one process, one launcher and one doorbell for all its nodes."""
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from gpusched.agent import identity as identities
+from gpusched.agent.identity import Identity, JoinError
+from gpusched.agent.launcher import Launcher
+from gpusched.agent.link import keep_talking
+from gpusched.agent.logs import keep_shipping
+from gpusched.agent.machine import Machine
+from gpusched.agent.node import Node
+
+logger = logging.getLogger(__name__)
+# More than the ends of all jobs take at their short grace, less than `up` waits for its parts.
+STOP_SECONDS = 7.0
+JOIN_PAUSE_SECONDS = 1.0
+
+
+class AlreadyRunning(Exception):
+    """Another agent works in this directory."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one agent process is to be."""
+
+    data_dir: Path
+    machines: dict[str, Machine]  # by node name
+    url: str = ""
+    join_token: str = ""
+    own_jobs: bool = False
+    heartbeat_seconds: float | None = None
+
+
+def run(plan: Plan) -> None:
+    """Runs until SIGTERM or SIGINT. Raises AlreadyRunning or JoinError."""
+    plan.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(plan.data_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise AlreadyRunning(f"another agent runs in {plan.data_dir}") from error
+    with ThreadPoolExecutor(8) as pool:
+        joined = list(pool.map(lambda name: _identity(plan, name), plan.machines))
+    asyncio.run(_run(plan, joined))
+
+
+def directory_of(data_dir: Path, name: str) -> Path:
+    return data_dir / "nodes" / name.replace("/", "_")
+
+
+def _identity(plan: Plan, name: str) -> Identity:
+    """The node's identity; joins first if it has none, waiting for a server that is not there yet."""
+    directory = directory_of(plan.data_dir, name)
+    known = identities.load(directory, name)
+    is_moved = bool(plan.url) and known.url != plan.url.rstrip("/")
+    said = ""
+    while not known.credential or is_moved:
+        if not plan.url or not plan.join_token:
+            raise JoinError(f"node {name} has not joined a control plane; do: gpusched-agent join URL TOKEN")
+        try:
+            return identities.join(directory, known, plan.url, plan.join_token, plan.machines[name].facts())
+        except JoinError as error:
+            if not error.may_retry:
+                raise
+            if str(error) != said:
+                logger.warning("%s; trying again", error)
+                said = str(error)
+            time.sleep(JOIN_PAUSE_SECONDS)
+    return known
+
+
+async def _run(plan: Plan, joined: Sequence[Identity]) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    launcher = Launcher(plan.data_dir / "doorbell", plan.own_jobs)
+    nodes = {}
+    for identity in joined:
+        directory = directory_of(plan.data_dir, identity.name)
+        node = Node(directory, identity, plan.machines[identity.name], launcher, plan.join_token)
+        nodes[str(directory / "ranks")] = node
+    bell = _open_doorbell(plan.data_dir / "doorbell")
+    limits = httpx.Limits(max_connections=8, max_keepalive_connections=8)
+    secure = any(identity.url.startswith("https:") for identity in joined)
+    async with httpx.AsyncClient(timeout=10, limits=limits, verify=secure) as http:
+        work = [_keep_hearing(bell, nodes)]
+        for node in nodes.values():
+            heartbeat = plan.heartbeat_seconds or node.identity.heartbeat_seconds
+            work += [
+                keep_talking(node, heartbeat, http),
+                node.keep_looking(),
+                node.keep_reading(heartbeat),
+                keep_shipping(node, http),
+            ]
+        tasks = [asyncio.create_task(part) for part in work]
+        logger.info("%d nodes talk to %s", len(nodes), joined[0].url if joined else "nobody")
+        waiting = asyncio.create_task(stop.wait())
+        await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        if plan.own_jobs:
+            await asyncio.gather(*(node.stop_jobs(STOP_SECONDS) for node in nodes.values()))
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    launcher.close()
+    bell.close()
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            # None of the loops ends by itself: this is a defect, and whoever supervises the agent starts it again.
+            raise outcome
+
+
+def _open_doorbell(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    # The kernel refuses paths of 108 bytes and more; a relative one always fits.
+    here = os.getcwd()
+    os.chdir(path.parent)
+    try:
+        bell.bind(path.name)
+    finally:
+        os.chdir(here)
+    return bell
+
+
+async def _keep_hearing(bell: socket.socket, nodes: dict[str, Node]) -> None:
+    loop = asyncio.get_running_loop()
+    ringing: set[asyncio.Task[None]] = set()
+    while True:
+        directory = Path(json.loads(await loop.sock_recv(bell, 4096)))
+        node = nodes.get(str(directory.parent))
+        if node is not None:
+            task = loop.create_task(node.ring(directory.name))
+            ringing.add(task)
+            task.add_done_callback(ringing.discard)
+
+
+def say(sentence: str) -> None:
+    sys.stderr.write(f"gpusched-agent: {sentence}\n")

@@ -1,0 +1,58 @@
+"""What a job's process gets: its command, directory and environment, and nothing of the agent's own."""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from gpusched.agent import rankdir
+from gpusched.protocol.messages import RankSpec
+
+# Of the agent's environment: how this machine is set up, never a token or a setting.
+_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+
+
+def job_fact(directory: Path, spec: RankSpec, node: str) -> dict[str, Any]:
+    """The content of spec.json; writes the script beside it if there is one."""
+    argv = list(spec.argv)
+    if spec.script is not None:
+        script = directory / rankdir.SCRIPT
+        text = spec.script if spec.script.startswith("#!") else f"#!/bin/sh\n{spec.script}"
+        script.write_text(text)
+        script.chmod(0o700)
+        argv = [str(script), *argv]
+    return {
+        "argv": argv,
+        "environment": _environment(directory, spec, node),
+        "workdir": spec.workdir or os.path.expanduser("~"),
+        "max_runtime_seconds": spec.max_runtime_seconds,
+        "grace_seconds": spec.grace_seconds,
+    }
+
+
+def _environment(directory: Path, spec: RankSpec, node: str) -> dict[str, str]:
+    passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    own = {
+        "GPUSCHED_JOB_ID": str(spec.job_id),
+        "GPUSCHED_ATTEMPT": str(spec.attempt),
+        "GPUSCHED_RANK": str(spec.rank),
+        "GPUSCHED_RANKS": str(spec.ranks),
+        "GPUSCHED_NODE": node,
+        rankdir.SCOPE_VARIABLE: secrets.token_hex(16),
+        # Empty hides every GPU from a job that asked for none.
+        "CUDA_VISIBLE_DEVICES": ",".join(spec.device_uuids),
+        # So that the numbering of nvidia-smi, of CUDA and of gpusched agree.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # Output of Python jobs shows at once; what a block buffer holds is lost at SIGKILL.
+        "PYTHONUNBUFFERED": "1",
+    }
+    if spec.ranks > 1:
+        own |= {
+            "MASTER_ADDR": spec.master_addr or "127.0.0.1",
+            "MASTER_PORT": str(spec.master_port),
+            "WORLD_SIZE": str(spec.ranks),
+            "RANK": str(spec.rank),
+        }
+    if spec.gpu_memory_mb is not None:
+        own["GPUSCHED_GPU_MEMORY_MB"] = str(spec.gpu_memory_mb)
+    return {"PYTHONUNBUFFERED": own.pop("PYTHONUNBUFFERED"), **passed, **spec.environment, **own}

@@ -1,0 +1,172 @@
+"""The ranks that one node has on its disk: prepared, looked at after a restart, forgotten. Everything the agent knows
+of jobs is here; its memory is only a copy."""
+
+import logging
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gpusched.agent import processes, rankdir
+from gpusched.agent.environment import job_fact
+from gpusched.protocol.messages import Ended, RankSpec, Started
+from gpusched.protocol.reasons import EndReason
+
+logger = logging.getLogger(__name__)
+# A message that was overtaken by the acknowledgement of its end is seconds late, not days.
+TOMBSTONE_SECONDS = 7 * 86400
+
+
+class Journal:
+    """One node's `ranks/` directory and the list of keys that are over and forgotten."""
+
+    def __init__(self, directory: Path, boot_id: str) -> None:
+        self.ranks = directory / "ranks"
+        self.ranks.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.boot_id = boot_id
+        self._graves = directory / "forgotten"
+        self._forgotten = dict(self._read_graves())
+
+    def on_disk(self) -> list[str]:
+        return sorted(entry.name for entry in self.ranks.iterdir())
+
+    def is_over(self, key: str) -> bool:
+        """Whether a key was here and has been forgotten: it must never start again."""
+        return key in self._forgotten
+
+    def prepare(self, key: str, spec: RankSpec, node: str) -> Path:
+        """Writes down what to run, durably: after a power cut the key is known to have been here."""
+        directory = self._make(key)
+        if not (directory / rankdir.SPEC).exists():
+            rankdir.write(directory, rankdir.SPEC, job_fact(directory, spec, node), durable=True)
+            handle = os.open(self.ranks, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
+        return directory
+
+    def stop(self, key: str, reason: str, grace_seconds: int) -> Path:
+        """Asks for the end of a rank. One that never started never will."""
+        directory = self._make(key)
+        rankdir.write(directory, rankdir.STOP, {"reason": reason, "grace_seconds": grace_seconds})
+        if rankdir.read(directory, rankdir.SUPERVISOR) is None:
+            self._end_unstarted(directory, reason)
+        wake_supervisor(directory)
+        return directory
+
+    def look(self, key: str) -> tuple[Started | None, Ended | None, bool]:
+        """(started, ended, is alive) of a rank as its files say; ends it where its supervisor cannot any more."""
+        directory = self.ranks / key
+        ended = rankdir.read(directory, rankdir.EXIT)
+        is_alive = False
+        if ended is None and (taken := rankdir.read(directory, rankdir.SUPERVISOR)) is not None:
+            is_alive = rankdir.holder(directory) is not None
+            if not is_alive:
+                # The exit may have been written just before the lock was let go.
+                ended = rankdir.read(directory, rankdir.EXIT) or self._bury(directory, taken["boot_id"])
+                is_alive = ended is None
+        started = rankdir.read(directory, rankdir.STARTED)
+        return (
+            None if started is None else Started(key=key, at=started["at"], pid=started["pid"]),
+            None if ended is None else Ended(key=key, **ended),
+            is_alive,
+        )
+
+    def forget(self, key: str) -> None:
+        """Removes a rank whose end and log the server has. First the grave, then the body: never neither."""
+        with self._graves.open("a") as file:
+            file.write(f"{key} {time.time():.0f}\n")
+        self._forgotten[key] = time.time()
+        shutil.rmtree(self.ranks / key)
+
+    def _make(self, key: str) -> Path:
+        directory = self.ranks / key
+        directory.mkdir(exist_ok=True, mode=0o700)
+        return directory
+
+    def _end_unstarted(self, directory: Path, reason: str) -> None:
+        handle = rankdir.take(directory)
+        if handle is None:
+            return  # a supervisor is starting; it reads stop.json before it starts anything
+        try:
+            if not rankdir.read(directory, rankdir.SUPERVISOR) and not rankdir.read(directory, rankdir.EXIT):
+                rankdir.write(directory, rankdir.EXIT, {"at": rankdir.now(), "reason": reason})
+        finally:
+            os.close(handle)
+
+    def _bury(self, directory: Path, boot_id: str) -> dict[str, Any] | None:
+        """Writes the end of a rank whose supervisor is gone without having written one; None while a process of it
+        cannot be killed."""
+        started = rankdir.read(directory, rankdir.STARTED)
+        log = directory / rankdir.LOG
+        fact: dict[str, Any] = {
+            "at": rankdir.now(),
+            "reason": str(EndReason.SUPERVISOR_LOST),
+            "started_at": started["at"] if started else None,
+            "log_bytes": log.stat().st_size if log.exists() else 0,
+        }
+        if boot_id != self.boot_id:
+            fact |= {"at": _booted_at(), "reason": str(EndReason.NODE_REBOOTED)}
+        elif not _end_strays(_scope(directory)):
+            return None
+        rankdir.write(directory, rankdir.EXIT, fact)
+        return fact
+
+    def _read_graves(self) -> Iterator[tuple[str, float]]:
+        if not self._graves.exists():
+            return
+        lines = [line.split() for line in self._graves.read_text().splitlines()]
+        # A line cut short by a power cut names a rank whose directory is still there.
+        young = [(line[0], float(line[1])) for line in lines if len(line) == 2 and line[1].isdigit()]
+        young = [(key, at) for key, at in young if at > time.time() - TOMBSTONE_SECONDS]
+        if len(young) < len(lines) / 2:
+            fresh = self._graves.with_suffix(".new")
+            fresh.write_text("".join(f"{key} {at:.0f}\n" for key, at in young))
+            fresh.rename(self._graves)
+        yield from young
+
+
+def wake_supervisor(directory: Path) -> None:
+    """Has the supervisor read stop.json, if there is one. The pid is asked of the lock, so it is nobody else's."""
+    pid = rankdir.holder(directory)
+    if pid is None or pid == os.getpid() or rankdir.read(directory, rankdir.SUPERVISOR) is None:
+        return
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if rankdir.holder(directory) == pid:
+            signal.pidfd_send_signal(handle, signal.SIGUSR1)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(handle)
+
+
+def _scope(directory: Path) -> str:
+    spec = rankdir.read(directory, rankdir.SPEC)
+    assert spec is not None, f"{directory} has a supervisor but no spec"
+    return str(spec["environment"][rankdir.SCOPE_VARIABLE])
+
+
+def _end_strays(scope: str) -> bool:
+    """Kills what a killed supervisor left behind; True when nothing of it is left."""
+    for _ in range(100):
+        pids = processes.strays(scope)
+        if not pids:
+            return True
+        processes.signal_all(pids, signal.SIGKILL)
+        time.sleep(0.01)
+    logger.error("processes %s ignore SIGKILL; their devices stay taken", pids)
+    return False
+
+
+def _booted_at() -> str:
+    for line in Path("/proc/stat").read_text().splitlines():
+        if line.startswith("btime "):
+            return datetime.fromtimestamp(int(line.split()[1]), UTC).isoformat()
+    return rankdir.now()

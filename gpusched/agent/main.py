@@ -1,0 +1,120 @@
+"""The command `gpusched-agent`: join a control plane, and run."""
+
+import logging
+import os
+import platform
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpusched import __version__
+from gpusched.agent import daemon, identity
+from gpusched.agent.identity import JoinError
+from gpusched.agent.machine import Machine, PretendMachine, PretendSpec, RealMachine
+
+app = typer.Typer(
+    help="Runs jobs on this node for a gpusched control plane.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+DataDir = Annotated[
+    Path, typer.Option(envvar="GPUSCHED_AGENT_DIR", help="Where the node keeps its identity and its jobs' files.")
+]
+DEFAULT_DIR = (
+    Path("/var/lib/gpusched-agent") if os.geteuid() == 0 else Path("~/.local/share/gpusched-agent").expanduser()
+)
+
+
+def main() -> None:
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel("WARNING")
+    logging.getLogger("websockets").setLevel("WARNING")
+    try:
+        app()
+    except (JoinError, daemon.AlreadyRunning) as error:
+        daemon.say(str(error))
+        raise SystemExit(1) from error
+
+
+@app.command()
+def join(
+    url: Annotated[str, typer.Argument(help="Address of the control plane, such as http://head:8000.")],
+    token: Annotated[str, typer.Argument(help="A join token, from the Nodes page or `gpusched node join-token`.")],
+    name: Annotated[str, typer.Option(help="Name of the node; the host's by default.")] = "",
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Makes this machine a node. Harmless when repeated."""
+    name = name or _hostname()
+    directory = daemon.directory_of(data_dir, name)
+    joined = identity.join(directory, identity.load(directory, name), url, token, RealMachine().facts())
+    typer.echo(f"joined {joined.url} as node {joined.name}; now start: gpusched-agent run")
+
+
+@app.command()
+def run(
+    data_dir: DataDir = DEFAULT_DIR,
+    url: Annotated[str, typer.Option(envvar="GPUSCHED_URL", help="Control plane to join if not joined yet.")] = "",
+    join_token: Annotated[
+        str, typer.Option(envvar="GPUSCHED_JOIN_TOKEN", help="Join token to join with if not joined yet.")
+    ] = "",
+    name: Annotated[str, typer.Option(help="Name of the node; the one that joined, or the host's.")] = "",
+    heartbeat_seconds: Annotated[
+        float, typer.Option(envvar="GPUSCHED_HEARTBEAT_SECONDS", min=0.1, max=60, help="0: as the server says.")
+    ] = 0,
+    own_jobs: Annotated[
+        bool, typer.Option("--own-jobs", help="Jobs end with the agent instead of outliving it.")
+    ] = False,
+    name_prefix: Annotated[str, typer.Option(help="How names of pretend nodes begin.")] = "pretend-",
+    pretend: Annotated[
+        list[str] | None,
+        typer.Option(help="Pretend nodes for a demo: NODES:MODEL:GPU_MEMORY_MB:GPUS:CPU_CORES:MEMORY_MB."),
+    ] = None,
+) -> None:
+    """Runs the node until it is stopped. Jobs outlive it, unless --own-jobs."""
+    # Not for the jobs' supervisors, which inherit what is left here.
+    os.environ.pop("GPUSCHED_JOIN_TOKEN", None)
+    machines: dict[str, Machine] = {}
+    if pretend:
+        machines.update(_pretend(pretend, name_prefix))
+    else:
+        machines[name or _joined_name(data_dir)] = RealMachine()
+    daemon.run(
+        daemon.Plan(
+            data_dir=data_dir.absolute(),
+            machines=machines,
+            url=url,
+            join_token=join_token,
+            own_jobs=own_jobs,
+            heartbeat_seconds=heartbeat_seconds or None,
+        )
+    )
+
+
+@app.command()
+def version() -> None:
+    """Prints the version."""
+    typer.echo(f"gpusched-agent {__version__}")
+
+
+def _hostname() -> str:
+    return platform.node() or "localhost"
+
+
+def _joined_name(data_dir: Path) -> str:
+    """The name under which this directory joined; the host's if it has not or cannot tell."""
+    joined = sorted(path.parent.name for path in data_dir.glob("nodes/*/identity.json"))
+    return joined[0] if len(joined) == 1 else _hostname()
+
+
+def _pretend(texts: list[str], prefix: str) -> dict[str, Machine]:
+    try:
+        specs = [PretendSpec.parse(text) for text in texts]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--pretend") from error
+    every = [spec for spec in specs for _ in range(spec.nodes)]
+    width = max(2, len(str(len(every))))
+    names = [f"{prefix}{number:0{width}d}" for number in range(1, len(every) + 1)]
+    return {name: PretendMachine(name, spec) for name, spec in zip(names, every, strict=True)}
+
+
+if __name__ == "__main__":
+    main()

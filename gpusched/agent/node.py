@@ -1,0 +1,135 @@
+"""One node of this agent: its ranks, its readings and what it says next. Ties the parts together; decides nothing."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from gpusched.agent import identity as identities
+from gpusched.agent.identity import Identity
+from gpusched.agent.journal import Journal
+from gpusched.agent.launcher import Launcher
+from gpusched.agent.machine import Machine
+from gpusched.agent.rankdir import boot_id, now
+from gpusched.agent.ranks import Ranks
+from gpusched.protocol.messages import Desired, NodeFacts, Reading, Sync
+from gpusched.protocol.reasons import EndReason
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+LOOK_SECONDS = 1.0
+# Hardware changes rarely, and is told by the readings before (a lost device).
+FACTS_SECONDS = 60.0
+
+
+class Node:
+    """Asked by the link what to say, told by it what to do."""
+
+    def __init__(self, directory: Path, identity: Identity, machine: Machine, launcher: Launcher, token: str) -> None:
+        self.identity = identity
+        self.dirty = asyncio.Event()
+        self.log_grew = asyncio.Event()
+        self._directory = directory
+        self._machine = machine
+        self._token = token
+        self._boot_id = boot_id()
+        self.ranks = Ranks(Journal(directory, self._boot_id), launcher, identity.name)
+        self._seq = 0
+        self._readings: list[Reading] = []
+        self._facts: NodeFacts | None = None
+        self._facts_told: NodeFacts | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """The disk may be slow; one piece of work at a time, in order, beside the event loop."""
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(work)
+
+    # --- the conversation ---
+
+    def begin(self) -> None:
+        """A new connection: the facts are told again."""
+        self._facts_told = None
+
+    async def message(self) -> Sync:
+        """What to say now. Readings are told once; reports until they are acknowledged."""
+        if self._facts is None:
+            self._facts = await asyncio.to_thread(self._machine.facts)
+        self._seq += 1
+        readings, self._readings = self._readings, []
+        facts = None if self._facts == self._facts_told else self._facts
+        self._facts_told = self._facts
+        return Sync(
+            seq=self._seq,
+            at=now(),
+            boot_id=self._boot_id,
+            held=self.ranks.held(),
+            running=self.ranks.running(),
+            reports=self.ranks.reports(),
+            readings=readings,
+            facts=facts,
+        )
+
+    async def hear(self, answer: Desired) -> None:
+        if answer.error:
+            logger.warning("%s: the server says: %s", self.identity.name, answer.error)
+        self.ranks.acknowledge(answer.started, answer.acknowledged)
+        if answer.assignments:
+            await self._in_thread(lambda: self.ranks.obey(answer.assignments))
+            # A stop of what never started has its end at once.
+            if any(rank.ended and not rank.end_known for rank in self.ranks.known.values()):
+                self.dirty.set()
+        if answer.acknowledged:
+            await self._in_thread(self.ranks.forget_settled)
+
+    async def join_again(self) -> bool:
+        """The server does not know the credential: with a join token at hand, joins; else gives False."""
+        if not self._token:
+            return False
+        facts = await asyncio.to_thread(self._machine.facts)
+        join = identities.join
+        self.identity = await asyncio.to_thread(
+            lambda: join(self._directory, self.identity, self.identity.url, self._token, facts)
+        )
+        return True
+
+    # --- what happens here ---
+
+    async def ring(self, key: str) -> None:
+        """A supervisor says that something happened to a rank."""
+        if await self._in_thread(lambda: self.ranks.look(key)):
+            self.dirty.set()
+            self.log_grew.set()
+
+    async def keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self.ranks.known:
+                if await self._in_thread(self.ranks.look_at_all):
+                    self.dirty.set()
+                await self._in_thread(self.ranks.remind)
+                await self._in_thread(self.ranks.forget_settled)
+
+    async def keep_reading(self, every_seconds: float) -> None:
+        """A driver in trouble keeps its thread, not the heartbeat."""
+        clock = asyncio.get_running_loop().time
+        looked_at = clock()
+        while True:
+            self._readings = await asyncio.to_thread(self._machine.readings, self.ranks.busy_devices)
+            if clock() - looked_at > FACTS_SECONDS:
+                self._facts = await asyncio.to_thread(self._machine.facts)
+                looked_at = clock()
+            await asyncio.sleep(every_seconds)
+
+    async def stop_jobs(self, seconds: float) -> None:
+        """Ends all jobs with the agent, and waits for their ends to be known here and there."""
+        await self._in_thread(lambda: self.ranks.stop_all(EndReason.AGENT_STOPPED, 2))
+        try:
+            async with asyncio.timeout(seconds):
+                while any(rank.ended is None for rank in self.ranks.known.values()) or self.ranks.reports():
+                    if await self._in_thread(self.ranks.look_at_all):
+                        self.dirty.set()
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            logger.warning("%s: not all ends could be reported; they will be at the next start", self.identity.name)

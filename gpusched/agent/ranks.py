@@ -1,0 +1,150 @@
+"""What runs on one node: obeys assignments, notices starts and ends, and says what the server has yet to hear.
+
+Facts are monotone: a key starts at most once ever, a stop is for ever, and what is absent means nothing. So
+messages may come late, twice or in another order."""
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpusched.agent import rankdir
+from gpusched.agent.journal import Journal, wake_supervisor
+from gpusched.agent.launcher import Launcher
+from gpusched.protocol.messages import Ended, Report, Run, Started, Stop
+
+logger = logging.getLogger(__name__)
+# A supervisor takes its rank within milliseconds; a launcher that was killed with the request unread never does.
+RELAUNCH_SECONDS = 10.0
+
+
+@dataclass
+class Rank:
+    """The agent's copy of what the files say, and what the server has acknowledged."""
+
+    key: str
+    started: Started | None = None
+    ended: Ended | None = None
+    is_alive: bool = False
+    start_known: bool = False
+    end_known: bool = False
+    launched_at: float | None = None
+    log_sent: int | None = None  # None: the server's size is to be asked
+    log_dropped: bool = False
+
+    @property
+    def is_log_complete(self) -> bool:
+        return self.ended is not None and (self.log_dropped or (self.log_sent or 0) >= self.ended.log_bytes)
+
+
+class Ranks:
+    """All ranks of one node. Methods touch the disk and block for milliseconds: to be called in a thread."""
+
+    def __init__(self, journal: Journal, launcher: Launcher, node: str) -> None:
+        self._journal = journal
+        self._launcher = launcher
+        self._node = node
+        self.known: dict[str, Rank] = {}
+        for key in journal.on_disk():
+            self.known[key] = Rank(key)
+            self.look(key)
+
+    def obey(self, assignments: Iterable[Run | Stop]) -> None:
+        for order in assignments:
+            if isinstance(order, Run):
+                self._run(order)
+            else:
+                self._stop(order)
+
+    def _run(self, order: Run) -> None:
+        if self._journal.is_over(order.key):
+            return
+        rank = self.known.setdefault(order.key, Rank(order.key))
+        recently = rank.launched_at is not None and time.monotonic() - rank.launched_at < RELAUNCH_SECONDS
+        if rank.started or rank.ended or rank.is_alive or recently:
+            return
+        try:
+            directory = self._journal.prepare(order.key, order.spec, self._node)
+        except (OSError, UnicodeError) as error:
+            # A full disk: nothing was started, and the server is told when the disk takes a word again.
+            logger.error("%s cannot be prepared, trying again: %s", order.key, error)
+            return
+        rank.launched_at = time.monotonic()
+        self._launcher.launch(directory)
+
+    def _stop(self, order: Stop) -> None:
+        if self._journal.is_over(order.key):
+            return
+        rank = self.known.setdefault(order.key, Rank(order.key))
+        if rank.ended:
+            return
+        self._journal.stop(order.key, order.reason, order.grace_seconds)
+        self.look(order.key)
+
+    def look(self, key: str) -> bool:
+        """Reads the files of a rank again; True if the server has something new to hear."""
+        rank = self.known.get(key)
+        if rank is None or rank.ended is not None:
+            return False
+        before = rank.started, rank.ended
+        rank.started, rank.ended, rank.is_alive = self._journal.look(key)
+        return (rank.started, rank.ended) != before
+
+    def look_at_all(self) -> bool:
+        """The same for each that has not ended: a doorbell may be lost, and a supervisor may be killed."""
+        return any([self.look(rank.key) for rank in list(self.known.values()) if rank.ended is None])
+
+    def stop_all(self, reason: str, grace_seconds: int) -> None:
+        for rank in self.known.values():
+            if rank.ended is None:
+                self._journal.stop(rank.key, reason, grace_seconds)
+
+    def acknowledge(self, started: Iterable[str], ended: Iterable[str]) -> None:
+        for key in started:
+            if key in self.known:
+                self.known[key].start_known = True
+        for key in ended:
+            if key in self.known:
+                self.known[key].end_known = True
+
+    def forget_settled(self) -> None:
+        """Forgets what the server knows to the last byte."""
+        for rank in [r for r in self.known.values() if r.end_known and r.is_log_complete]:
+            self._journal.forget(rank.key)
+            del self.known[rank.key]
+
+    def reports(self) -> list[Report]:
+        """What is not acknowledged yet. An end says when it started, so one report is enough."""
+        told: list[Report] = []
+        for rank in self.known.values():
+            if rank.ended is not None:
+                if not rank.end_known:
+                    told.append(rank.ended)
+            elif rank.started is not None and not rank.start_known:
+                told.append(rank.started)
+        return told
+
+    def held(self) -> list[str]:
+        return [rank.key for rank in self.known.values() if not rank.end_known]
+
+    def running(self) -> list[str]:
+        return [rank.key for rank in self.known.values() if rank.is_alive and rank.ended is None]
+
+    def busy_devices(self) -> set[str]:
+        """UUIDs that live ranks were given (only the made-up readings of pretend nodes ask)."""
+        found: set[str] = set()
+        for key in self.running():
+            spec = rankdir.read(self._journal.ranks / key, rankdir.SPEC)
+            if spec is not None:
+                found |= set(spec["environment"]["CUDA_VISIBLE_DEVICES"].split(","))
+        return found
+
+    def log_path(self, key: str) -> str:
+        return str(self._journal.ranks / key / rankdir.LOG)
+
+    def remind(self) -> None:
+        """Signals once more those that were asked to stop: the first signal may have been sent to nobody."""
+        for rank in self.known.values():
+            directory = self._journal.ranks / rank.key
+            if rank.is_alive and not (directory / rankdir.NOTICE).exists() and (directory / rankdir.STOP).exists():
+                wake_supervisor(directory)

@@ -1,0 +1,224 @@
+"""The supervisor of one rank: starts its process, enforces its limits, ends every process of it, and writes down how it
+ended. Outlives the agent. Standard library only: 1,600 of these may live on one machine."""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpusched.agent import processes, rankdir
+from gpusched.protocol.reasons import EndReason
+
+SIGNALS = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM}
+# An agent that is stopped together with its jobs is itself waited for.
+HURRY_SECONDS = 2.0
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass
+class Rank:
+    """What one supervisor knows while it lives."""
+
+    directory: Path
+    spec: dict[str, Any]
+    pid: int = 0
+    started_at: datetime | None = None
+    started: float = 0.0
+    reason: str = ""
+    kill_at: float | None = None
+    status: int | None = None
+    doorbell: str = field(default="")
+
+
+def run(directory: Path, doorbell: str, parent: int | None) -> None:
+    """Supervises the rank from start to end. Does nothing if another supervisor has, or had, it.
+
+    `parent`: end with this process (jobs that belong to their agent). Signals SIGNALS must be blocked."""
+    if parent is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            return
+    if not _take(directory):
+        return
+    rankdir.write(directory, rankdir.SUPERVISOR, {"boot_id": rankdir.boot_id(), "pid": os.getpid()})
+    spec = rankdir.read(directory, rankdir.SPEC)
+    if spec is None:
+        raise FileNotFoundError(directory / rankdir.SPEC)
+    rank = Rank(directory, spec, doorbell=doorbell)
+    # After supervisor.json stands: an agent that writes stop.json later sees it and signals.
+    if stop := rankdir.read(directory, rankdir.STOP):
+        _finish(rank, stop["reason"])
+        return
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if problem := _start(rank):
+        _finish(rank, EndReason.LAUNCH_FAILED, detail=problem)
+        return
+    rankdir.write(directory, rankdir.STARTED, {"at": _iso(rank.started_at), "pid": rank.pid})
+    _ring(rank)
+    _watch(rank)
+    processes.end_all_children()
+    _finish(rank, rank.reason)
+
+
+def _take(directory: Path) -> bool:
+    """Takes the lock, for as long as this process lives; False if the rank is or was another's. Tried for a moment,
+    since an agent may be writing a stop under the lock."""
+    for _ in range(40):
+        is_locked = rankdir.take(directory) is not None
+        if rankdir.read(directory, rankdir.SUPERVISOR) or rankdir.read(directory, rankdir.EXIT):
+            return False
+        if is_locked:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _start(rank: Rank) -> str | None:
+    """Starts the process; gives what was wrong if that cannot be."""
+    heard, told = os.pipe2(os.O_CLOEXEC)
+    log = os.open(rank.directory / rankdir.LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    rank.started_at, rank.started = datetime.now(UTC), time.monotonic()
+    environment = {**rank.spec["environment"], "GPUSCHED_PREEMPT_FILE": str(rank.directory / rankdir.NOTICE)}
+    if limit := rank.spec["max_runtime_seconds"]:
+        environment["GPUSCHED_DEADLINE"] = _iso(rank.started_at + timedelta(seconds=limit))
+    parent = os.getpid()
+    rank.pid = os.fork()
+    if rank.pid == 0:
+        _become_job(rank.spec, environment, log, told, parent)
+    os.close(told)
+    os.close(log)
+    with os.fdopen(heard) as problems:
+        problem = problems.read()
+    if problem:
+        os.waitpid(rank.pid, 0)
+        rank.started_at = None
+    return problem or None
+
+
+def _become_job(spec: dict[str, Any], environment: dict[str, str], log: int, told: int, parent: int) -> NoReturn:
+    try:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        # Should the supervisor itself be killed, its process goes with it rather than run on unwatched.
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(127)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.chdir(spec["workdir"])
+        os.execvpe(spec["argv"][0], spec["argv"], environment)  # noqa: S606
+    except OSError as error:
+        what = f"workdir {spec['workdir']}" if error.filename == spec["workdir"] else spec["argv"][0]
+        os.write(told, f"{what}: {error.strerror}".encode())
+    except ValueError as error:
+        os.write(told, f"{spec['argv'][0]}: {error}".encode())
+    os._exit(127)
+
+
+def _watch(rank: Rank) -> None:
+    """Waits for the end of the process; TERM at the limit or when asked to stop, KILL of everything after the grace."""
+    if rankdir.read(rank.directory, rankdir.STOP):
+        _obey(rank)
+    while rank.status is None:
+        happened = signal.sigtimedwait(SIGNALS, _patience(rank))
+        number = happened.si_signo if happened else None
+        if number == signal.SIGUSR1:
+            _obey(rank)
+        elif number == signal.SIGTERM:
+            _terminate(rank, EndReason.AGENT_STOPPED, min(HURRY_SECONDS, rank.spec["grace_seconds"]))
+        elif number is None:
+            if rank.kill_at is not None:
+                processes.signal_all(_all(rank), signal.SIGKILL)
+                rank.kill_at = time.monotonic() + 1.0  # until it is gone; new children may have come meanwhile
+            else:
+                _terminate(rank, EndReason.TIME_LIMIT, rank.spec["grace_seconds"])
+        _reap(rank)
+
+
+def _patience(rank: Rank) -> float:
+    limit = rank.spec["max_runtime_seconds"]
+    until = rank.kill_at if rank.kill_at is not None else (rank.started + limit if limit else None)
+    return 3600.0 if until is None else max(0.0, until - time.monotonic())
+
+
+def _obey(rank: Rank) -> None:
+    if stop := rankdir.read(rank.directory, rankdir.STOP):
+        _terminate(rank, stop["reason"], stop["grace_seconds"])
+
+
+def _terminate(rank: Rank, reason: str, grace_seconds: float) -> None:
+    """Notice file with the deadline first, then SIGTERM to all. A second stop only ever shortens the grace."""
+    kill_at = time.monotonic() + grace_seconds
+    if rank.kill_at is not None:
+        rank.kill_at = min(rank.kill_at, kill_at)
+        return
+    rank.reason, rank.kill_at = reason, kill_at
+    deadline = _iso(datetime.now(UTC) + timedelta(seconds=grace_seconds))
+    rankdir.write(rank.directory, rankdir.NOTICE, {"reason": reason, "deadline_at": deadline})
+    processes.signal_all(_all(rank), signal.SIGTERM)
+
+
+def _all(rank: Rank) -> list[int]:
+    return processes.descendants(os.getpid())
+
+
+def _reap(rank: Rank) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid == rank.pid:
+            rank.status = status
+
+
+def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
+    """Writes how it ended; by now no process of it lives."""
+    code = None if rank.status is None else os.waitstatus_to_exitcode(rank.status)
+    if not reason:
+        reason = EndReason.SIGNALLED if code is not None and code < 0 else EndReason.EXITED
+    log = rank.directory / rankdir.LOG
+    # By the monotonic clock, so that a step of the wall clock neither adds nor hides time.
+    ended_at = datetime.now(UTC)
+    if rank.started_at is not None:
+        ended_at = rank.started_at + timedelta(seconds=time.monotonic() - rank.started)
+    fact = {
+        "at": _iso(ended_at),
+        "reason": str(reason),
+        "exit_code": code if code is not None and code >= 0 else None,
+        "signal": -code if code is not None and code < 0 else None,
+        "started_at": _iso(rank.started_at) if rank.started_at else None,
+        "detail": detail,
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024 if rank.started_at else None,
+        "log_bytes": log.stat().st_size if log.exists() else 0,
+    }
+    rankdir.write(rank.directory, rankdir.EXIT, fact)
+    _ring(rank)
+
+
+def _ring(rank: Rank) -> None:
+    """Tells the agent to look; without one it will look by itself when it is back."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as bell:
+        try:
+            bell.sendto(json.dumps(str(rank.directory)).encode(), rank.doorbell)
+        except OSError:
+            return
+
+
+def _iso(moment: datetime | None) -> str:
+    assert moment is not None
+    return moment.isoformat()
