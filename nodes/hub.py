@@ -9,10 +9,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from django.db import OperationalError, close_old_connections, connections
+from django.db import OperationalError
 
 from gpusched.lib.listener import listener
 from gpusched.lib.sql import execute
+from gpusched.lib.threads import with_connection
 from gpusched.protocol.messages import Desired, Sync
 from nodes.sync import process, push
 
@@ -112,22 +113,12 @@ class AgentHub:
     async def _ask(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T | None:
         """Runs database work in a thread; None when the database could not be asked (it is logged)."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(pool, _with_connection, work)
+            return await asyncio.get_running_loop().run_in_executor(pool, with_connection, work)
         except OperationalError as error:
             logger.warning("the database did not answer, going on: %s", error)
         except Exception:
             logger.exception("a batch of agent messages failed")
         return None
-
-
-def _with_connection(work: Callable[[], T]) -> T:
-    """The threads keep their connection; one that broke is replaced at the next call."""
-    close_old_connections()
-    try:
-        return work()
-    except OperationalError:
-        connections["default"].close()
-        raise
 
 
 def renew_lease() -> None:

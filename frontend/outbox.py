@@ -1,0 +1,99 @@
+"""What one page is still to be sent: few messages per topic, and a fresh snapshot for what it was too slow for."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+MOST_WAITING = 2
+# A page that has answered once is expected to answer each `alive`; so many unanswered, and it gets no more of the rest.
+MOST_UNSEEN = 2
+_MOST_SEQS = 1000
+
+
+class Outbox:
+    """`send` puts one message on the wire. `ask` asks for snapshots of topics of which something was dropped; until
+    those come, no deltas of them are to be offered."""
+
+    def __init__(self, send: Callable[[str], Awaitable[None]], ask: Callable[[set[str]], None]) -> None:
+        self._send = send
+        self._ask = ask
+        self._waiting: dict[str, list[str]] = {}
+        self._unnumbered: list[str] = []
+        self._newest_alive: str | None = None
+        self._dropped: set[str] = set()
+        self._seqs: dict[str, int] = {}
+        self._answers = False
+        self._unseen = 0
+        self._ready = asyncio.Event()
+
+    def snapshot(self, topic: str, body: str) -> None:
+        """Replaces whatever still waits. `body`: the message from `"snapshot":` on."""
+        self._dropped.discard(topic)
+        self._waiting[topic] = [body]
+        self._ready.set()
+
+    def delta(self, topic: str, body: str) -> None:
+        """`body`: the message from `"set":` on. One too many, and all that wait are dropped for a snapshot later."""
+        if topic in self._dropped:
+            return
+        waiting = self._waiting.setdefault(topic, [])
+        waiting.append(body)
+        if len(waiting) > MOST_WAITING:
+            del self._waiting[topic]
+            self._dropped.add(topic)
+        self._ready.set()
+
+    def plain(self, message: str) -> None:
+        """A message without a number: an error."""
+        self._unnumbered.append(message)
+        self._ready.set()
+
+    def alive(self, message: str) -> None:
+        """Goes out even to a page that does not answer: only so can it answer again."""
+        self._unseen += 1
+        self._newest_alive = message
+        self._ready.set()
+
+    def seen(self) -> None:
+        self._answers, self._unseen = True, 0
+        self._ready.set()
+
+    def forget(self, topic: str) -> None:
+        self._waiting.pop(topic, None)
+        self._dropped.discard(topic)
+        if len(self._seqs) > _MOST_SEQS:
+            self._seqs.pop(topic, None)
+
+    def forget_all(self) -> None:
+        for topic in [*self._waiting, *self._dropped]:
+            self.forget(topic)
+
+    async def run(self) -> None:
+        """Sends for ever; ends with the task."""
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            while (message := self._next()) is not None:
+                await self._send(message)
+            if self._dropped and not self._is_paused():
+                dropped, self._dropped = self._dropped, set()
+                self._ask(dropped)
+
+    def _is_paused(self) -> bool:
+        return self._answers and self._unseen > MOST_UNSEEN
+
+    def _next(self) -> str | None:
+        if self._newest_alive is not None:
+            alive, self._newest_alive = self._newest_alive, None
+            return alive
+        if self._unnumbered:
+            return self._unnumbered.pop(0)
+        if self._is_paused() or not self._waiting:
+            return None
+        topic = next(iter(self._waiting))
+        bodies = self._waiting.pop(topic)
+        if len(bodies) > 1:
+            self._waiting[topic] = bodies[1:]
+        # Numbered when sent, so that what was dropped leaves no gap: a snapshot stands in its place.
+        self._seqs[topic] = self._seqs.get(topic, 0) + 1
+        return f'{{"topic":{json.dumps(topic)},"seq":{self._seqs[topic]},{bodies[0]}'
