@@ -1,0 +1,130 @@
+"""How pages say states, durations, moments and sizes; the page's script says them the same way."""
+
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+
+register = template.Library()
+
+# A state is told by shape, colour and word together, never by colour alone.
+_SHAPES = {
+    "busy": "■", "held_idle": "◧", "free": "□", "unavailable": "▨", "ok": "□", "hot": "▲", "quarantined": "✕",
+    "dirty": "◆", "foreign": "◆", "degraded": "▲", "lost": "▨",
+    "pending": "○", "held": "‖", "scheduled": "◔", "running": "■", "stopping": "◩", "completed": "✓", "failed": "✕",
+    "cancelled": "⊘", "preempted": "↺",
+    "online": "■", "joined": "○", "open": "□", "cordoned": "‖", "draining": "◩", "ended": "✓", "red": "✕", "amber": "▲",
+    "active": "■", "revoked": "⊘", "expired": "⊘",
+}  # fmt: skip
+
+_NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')
+
+
+@register.simple_tag
+def state(name: str, word: str = "") -> SafeString:
+    """The badge of a state; `word` replaces the word that is shown."""
+    shape = _SHAPES.get(name, "▨")
+    said = word or name.replace("_", " ")
+    return format_html(
+        '<span class="state state-{}"><i aria-hidden="true">{}</i> {}</span>', name.replace("_", "-"), shape, said
+    )
+
+
+@register.filter
+def duration(seconds: Any) -> str:
+    """04:07, 1:04:07, 3 d 01:04:07."""
+    if seconds is None or seconds == "":
+        return "n/a"
+    minutes, left = divmod(max(0, int(float(seconds))), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours:02}:{minutes:02}:{left:02}"
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes:02}:{left:02}"
+
+
+@register.filter
+def roughly(seconds: Any) -> str:
+    """A length of time in one rounded unit: 40 s, 3 min, 5 h, 2 d."""
+    if seconds is None or seconds == "":
+        return "n/a"
+    whole = max(0.0, float(seconds))
+    unit, size = ("s", 1) if whole < 60 else ("min", 60) if whole < 3600 else ("h", 3600)
+    return f"{int(whole // 86400)} d" if whole >= 172800 else f"{int(whole // size)} {unit}"
+
+
+@register.filter
+def minutes(value: Any) -> str:
+    return "none" if value is None else duration(float(value) * 60)
+
+
+@register.filter
+def ago(value: Any) -> SafeString:
+    """A moment as age, which the page's script keeps true; its full time on hovering."""
+    when = parsed(value)
+    if when is None:
+        return _NOT_YET
+    seconds = (timezone.now() - when).total_seconds()
+    said = f"in {roughly(-seconds)}" if seconds < -1 else "just now" if seconds < 5 else f"{roughly(seconds)} ago"
+    return format_html(
+        '<time datetime="{}" title="{}" class="ago" data-tick="relative">{}</time>', when.isoformat(), clock(when), said
+    )
+
+
+@register.simple_tag
+def elapsed(since: Any, until: Any = None) -> SafeString:
+    """The time since a moment, or until another where that is known."""
+    start, end = parsed(since), parsed(until)
+    if start is None:
+        return _NOT_YET
+    if end is not None:
+        return format_html('<span class="duration">{}</span>', duration((end - start).total_seconds()))
+    said = duration((timezone.now() - start).total_seconds())
+    return format_html('<time datetime="{}" class="duration" data-tick="since">{}</time>', start.isoformat(), said)
+
+
+@register.filter
+def clock(value: Any) -> str:
+    """2030-01-31 08:00:00 UTC."""
+    when = parsed(value)
+    return "" if when is None else f"{when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@register.filter
+def mib(value: Any) -> str:
+    """MiB as people read them: 512 MiB, 80 GiB."""
+    if value is None:
+        return "n/a"
+    size = int(value)
+    return f"{size} MiB" if size < 1024 else f"{size / 1024:.4g} GiB" if size < 1 << 20 else f"{size / 2**20:.4g} TiB"
+
+
+@register.filter
+def number(value: Any) -> str:
+    """At most two digits behind the point, none if they are zero; n/a for what is unknown."""
+    return "n/a" if value is None else f"{float(value):,.2f}".rstrip("0").rstrip(".")
+
+
+@register.filter
+def short_model(name: str) -> str:
+    """The model as people call it."""
+    return name.removeprefix("NVIDIA ").replace("GeForce ", "")
+
+
+@register.filter
+def part_of(value: Any, whole: Any) -> str:
+    """Per cent of a whole for the width of a bar, 0 to 100."""
+    return "0" if not whole else f"{min(100.0, 100 * float(value or 0) / float(whole)):.1f}"
+
+
+def parsed(value: Any) -> datetime | None:
+    return datetime.fromisoformat(value) if isinstance(value, str) and value else value or None
+
+
+@register.filter
+def words(code: str) -> str:
+    """A code as words."""
+    return str(code).replace("_", " ") or "waiting"

@@ -1,0 +1,72 @@
+"""What all pages go through: logging in and out, who is asking, and refusals shown as pages."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.views import LoginView, LogoutView
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+
+from frontend.errors import page_error
+from gpusched.lib.problems import Problem
+from tenants.permissions import Identity, identity
+
+P = ParamSpec("P")
+View = Callable[Concatenate[HttpRequest, Identity, P], HttpResponse]
+
+
+class NameAndPassword(AuthenticationForm):
+    error_messages = {
+        "invalid_login": "Wrong name or password. Check both and try again.",
+        "inactive": "This account is switched off. Ask an admin.",
+    }
+
+
+login = LoginView.as_view(
+    template_name="login.html", authentication_form=NameAndPassword, redirect_authenticated_user=True
+)
+logout = LogoutView.as_view()
+
+
+def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
+    """A view for people who are logged in, called with their identity; a refusal becomes an error page."""
+
+    @wraps(view)
+    def shown(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        try:
+            return view(request, identity(request), *args, **kwargs)
+        except Problem as problem:
+            return page_error(request, problem.status if problem.status in (403, 404) else 400)
+
+    return login_required(shown)
+
+
+def show(request: HttpRequest, who: Identity, template: str, words: dict[str, Any], status: int = 200) -> HttpResponse:
+    """A page with what all of them need to know of the person."""
+    words = {"who": who, "no_tenant": not who.roles and not who.is_admin, **words}
+    return render(request, template, words, status=status)
+
+
+def act(request: HttpRequest, target: str, action: Callable[[], str], *args: Any) -> HttpResponse:
+    """Does what a button asks for and returns to a page that says how it went. What may not be seen stays a 404."""
+    try:
+        messages.success(request, _as_sentence(action()))
+    except Problem as problem:
+        if problem.status == 404:
+            raise
+        messages.error(request, refusal(problem))
+    return redirect(target, *args)
+
+
+def refusal(problem: Problem) -> str:
+    """What was refused and what to do about it, as sentences."""
+    parts = [problem.detail, problem.next_step]
+    return " ".join(_as_sentence(part) for part in parts if part)
+
+
+def _as_sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
