@@ -1,0 +1,276 @@
+"""The rows of the live feed and what of them each may see."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from frontend import feed
+from gpusched.protocol.messages import Reading
+from gpusched.protocol.states import NodeIntent
+from jobs import logs, services
+from jobs.models import Job
+from nodes import services as node_services
+from nodes.models import Allocation, Device, Node
+from nodes.models import Reading as Kept
+from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ALL = ("overview", "nodes", "queue", "jobs", "tenants")
+
+
+@pytest.fixture
+def ours():
+    return make_tenant("ours")
+
+
+@pytest.fixture
+def theirs():
+    return make_tenant("theirs")
+
+
+@pytest.fixture
+def user(ours):
+    return make_member(ours, name="anna")
+
+
+@pytest.fixture
+def stranger(theirs):
+    return make_member(theirs, name="strange-zoe")
+
+
+def cells(visible=None):
+    return [device["cell"] for node in feed.rows("nodes", visible).values() for device in node["devices"]]
+
+
+def read(agent, utilisation, *, ago=0):
+    agent.sync(readings=[Reading(uuid=d.uuid, utilisation_percent=utilisation) for d in agent.devices])
+    if ago:
+        Kept.objects.filter(idle_since__isnull=False).update(idle_since=timezone.now() - timedelta(seconds=ago))
+
+
+def words(text):
+    return set(text.split())
+
+
+class TestVisibility:
+    """A08: what other tenants run never leaves the server; that a device is busy does."""
+
+    @pytest.fixture
+    def secret(self, theirs, stranger):
+        agent = make_node(gpus=2)
+        running = submit(stranger, theirs, name="top-secret", gpu_count=2)
+        run_cycle()
+        agent.start_all()
+        waiting = submit(stranger, theirs, name="top-secret", gpu_count=1)
+        run_cycle()
+        return running, waiting
+
+    def test_no_word_of_other_tenants(self, secret, ours, user):
+        text = json.dumps({topic: feed.rows(topic, [ours.pk]) for topic in (*ALL, *(f"job:{i}" for i in secret))})
+        assert "top-secret" not in text
+        assert "theirs" not in text
+        assert "strange-zoe" not in text
+
+    def test_no_id_of_other_tenants_jobs(self, secret, ours):
+        [node] = feed.rows("nodes", [ours.pk]).values()
+        assert node["jobs"] == []
+        assert [(d["jobs"], d["tenants"]) for d in node["devices"]] == [([], []), ([], [])]
+        assert set(feed.rows("queue", [ours.pk])) == {"total"}
+        assert feed.rows("jobs", [ours.pk]) == {}
+        overview = feed.rows("overview", [ours.pk])
+        [waiting] = [row for key, row in overview.items() if key.startswith("waiting:")]
+        assert (waiting["jobs"], waiting["example_id"], waiting["example_sentence"]) == (1, None, None)
+
+    def test_busy_is_everybodys_to_see(self, secret, ours):
+        assert cells([ours.pk]) == ["busy", "busy"]
+        assert feed.rows("overview", [])["status"]["busy_gpus"] == 2
+
+    def test_its_own_tenant_and_admins_see_them(self, secret, theirs):
+        running, waiting = secret
+        for visible in (None, [theirs.pk]):
+            [node] = feed.rows("nodes", visible).values()
+            assert node["jobs"] == node["devices"][0]["jobs"] == [running]
+            assert node["devices"][0]["tenants"] == ["theirs"]
+            assert set(feed.rows("queue", visible)) == {str(waiting), "total"}
+            assert set(feed.rows("jobs", visible)) == {str(running), str(waiting)}
+            assert feed.rows(f"job:{running}", visible)["job"]["name"] == "top-secret"
+
+    def test_a_reason_does_not_name_the_job_of_another_tenant_that_is_ahead(self, theirs, stranger, ours, user):
+        ahead = submit(stranger, theirs)
+        mine = submit(user, ours)
+        Job.objects.filter(pk=mine).update(reason="reserved", evidence={"free": 1, "for_job": ahead, "at": "noon"})
+        told = [
+            feed.rows("queue", [ours.pk])[str(mine)]["reason"]["sentence"],
+            feed.rows("jobs", [ours.pk])[str(mine)]["reason"]["sentence"],
+            feed.rows(f"job:{mine}", [ours.pk])["job"]["reason"]["sentence"],
+            feed.rows("overview", [ours.pk])["waiting:reserved"]["example_sentence"],
+        ]
+        assert {"reserved for job of another tenant" in sentence for sentence in told} == {True}
+        assert feed.rows(f"job:{mine}", [ours.pk])["job"]["reason"]["evidence"]["for_job"] != ahead
+        assert f"job {ahead}," in feed.rows("queue", None)[str(mine)]["reason"]["sentence"]
+
+
+class TestCells:
+    def test_free_busy_and_unavailable(self, user, ours):
+        agent = make_node(gpus=3)
+        submit(user, ours, gpu_count=1)
+        run_cycle()
+        Device.objects.filter(held_whole=0, index=2).update(health="quarantined")
+        assert sorted(cells()) == ["busy", "free", "unavailable"]
+        node_services.set_intent(agent.name, NodeIntent.CORDONED)
+        assert sorted(cells()) == ["busy", "unavailable", "unavailable"]
+
+    def test_a_hot_device_is_free_but_nothing_can_start_on_it(self):
+        make_node(gpus=2)
+        Device.objects.filter(index=0).update(health="hot")
+        assert cells() == ["free", "free"]
+        [largest] = [row for key, row in feed.rows("overview", None).items() if key.startswith("largest:")]
+        assert (largest["gpus"], largest["on_one_node"]) == (1, 1)
+
+    def test_held_and_read_as_idle_for_a_minute_is_held_idle(self, user, ours):
+        agent = make_node(gpus=1)
+        submit(user, ours, gpu_count=1)
+        run_cycle()
+        agent.start_all()
+        read(agent, 0)
+        assert cells() == ["busy"]
+        self.hold_since(61)
+        read(agent, 0, ago=61)
+        assert cells() == ["held_idle"]
+        attention = [row for key, row in feed.rows("overview", None).items() if key.startswith("attention:held_idle")]
+        assert [row["severity"] for row in attention] == ["amber"]
+        read(agent, 3)
+        assert cells() == ["busy"]
+
+    def test_idleness_before_the_job_does_not_count(self, user, ours):
+        agent = make_node(gpus=1)
+        read(agent, 0, ago=600)
+        assert cells() == ["free"]
+        submit(user, ours, gpu_count=1)
+        run_cycle()
+        read(agent, 0)
+        assert cells() == ["busy"]
+
+    def test_unknown_utilisation_is_not_idle(self, user, ours):
+        agent = make_node(gpus=1)
+        submit(user, ours, gpu_count=1)
+        run_cycle()
+        self.hold_since(600)
+        read(agent, 0, ago=600)
+        assert cells() == ["held_idle"]
+        read(agent, None)
+        assert cells() == ["busy"]
+
+    def test_an_old_reading_says_nothing(self, user, ours):
+        agent = make_node(gpus=1)
+        submit(user, ours, gpu_count=1)
+        run_cycle()
+        self.hold_since(600)
+        read(agent, 0, ago=600)
+        Kept.objects.update(read_at=timezone.now() - timedelta(seconds=40))
+        assert cells() == ["busy"]
+
+    def hold_since(self, seconds):
+        from django.db import connection
+
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE nodes_allocation DISABLE TRIGGER USER")
+            cursor.execute("UPDATE nodes_allocation SET since = now() - make_interval(secs => %s)", [seconds])
+            cursor.execute("ALTER TABLE nodes_allocation ENABLE TRIGGER USER")
+        assert Allocation.objects.exists()
+
+
+class TestRows:
+    def test_the_keys_of_each_row_are_the_contracts(self, user, ours):
+        agent = make_node(gpus=1)
+        job_id = submit(user, ours, gpu_count=1)
+        run_cycle()
+        agent.start_all()
+        waiting = submit(user, ours, gpu_count=1)
+        read(agent, 50)
+        node = feed.rows("nodes", None)[agent.name]
+        assert " ".join(sorted(node)) == (
+            "agent_version cpu_cores cpu_cores_free devices driver_version hostname intent intent_note jobs labels"
+            " last_seen_at memory_mb memory_mb_free name pretend state"
+        )
+        assert " ".join(sorted(node["devices"][0])) == (
+            "cell health held id index jobs memory_mb model reading shared_mb tenants uuid"
+        )
+        assert set(feed.rows("overview", None)["status"]) == words(
+            "total_nodes online_nodes total_gpus busy_gpus held_idle_gpus free_gpus unavailable_gpus running_jobs"
+            " pending_jobs pretend_nodes oldest_wait_seconds p90_wait_seconds last_cycle_at cycle_is_alive"
+        )
+        queue = feed.rows("queue", None)
+        assert queue["total"] == {"jobs": 1, "gpus": 1, "shown": 1}
+        assert set(queue[str(waiting)]) == words(
+            "id name tenant user state gpu_count gpu_model gpu_memory_mb priority position submitted_at reason"
+        )
+        assert set(queue[str(waiting)]["reason"]) == {"code", "sentence", "next_step", "since"}
+        assert set(feed.rows("jobs", None)[str(job_id)]) == words(
+            "id name tenant user state reason gpu_count nodes submitted_at started_at ended_at exit_code attempt"
+        )
+        assert set(feed.rows("tenants", None)["ours"]) == words(
+            "name weight tier gpus_held jobs_live jobs_waiting guaranteed_gpus max_gpus share usage_gpu_hours"
+        )
+
+    def test_a_job_with_its_story(self, user, ours):
+        agent = make_node(gpus=1)
+        job_id = submit(user, ours, gpu_count=1)
+        run_cycle()
+        [key] = agent.start_all()
+        logs.append(job_id, 1, 0, 0, b"hello")
+        agent.end(key)
+        rows = feed.rows(f"job:{job_id}", [ours.pk])
+        assert rows["job"]["state"] == "completed"
+        assert rows["attempt:1"]["state"] == "ended"
+        assert rows["log:1.0"] == {"attempt": 1, "rank": 0, "size": 5}
+        told = [row["sentence"] for key, row in rows.items() if key.startswith("event:")]
+        assert told == ["submitted by anna", f"placed on {agent.name}", "started", "exited with code 0"]
+
+    def test_a_lost_node_asks_for_attention(self):
+        agent = make_node(gpus=1)
+        Node.objects.update(state="lost")
+        rows = feed.rows("overview", None)
+        assert rows[f"attention:lost:{agent.name}"]["severity"] == "red"
+        assert rows["status"]["unavailable_gpus"] == 1
+
+    def test_only_the_first_of_a_long_queue(self, monkeypatch, user, ours, stranger, theirs):
+        monkeypatch.setattr("frontend.worklists.QUEUE_ROWS", 2)
+        others = [submit(stranger, theirs, priority=900) for _ in range(3)]
+        own = [submit(user, ours) for _ in range(3)]
+        everybody = feed.rows("queue", None)
+        assert set(everybody) == {*map(str, others[:2]), "total"}
+        assert everybody["total"] == {"jobs": 6, "gpus": 6, "shown": 2}
+        mine = feed.rows("queue", [ours.pk])
+        assert [row["position"] for key, row in mine.items() if key != "total"] == [4, 5]
+        assert set(mine) == {*map(str, own[:2]), "total"}
+
+    def test_the_latest_jobs_of_those_who_look(self, monkeypatch, user, ours, stranger, theirs):
+        monkeypatch.setattr("frontend.worklists.JOBS_ROWS", 2)
+        own = [submit(user, ours) for _ in range(3)]
+        others = [submit(stranger, theirs) for _ in range(3)]
+        assert set(feed.rows("jobs", [ours.pk])) == {*map(str, own[1:])}
+        assert set(feed.rows("jobs", None)) == {*map(str, others[1:])}
+
+    def test_one_load_serves_all_viewers(self, user, ours, stranger, theirs, django_assert_max_num_queries):
+        for agent in [make_node() for _ in range(3)]:
+            submit(user, ours)
+            submit(stranger, theirs)
+            run_cycle()
+            agent.start_all()
+        ids = [submit(user, ours), submit(stranger, theirs)]
+        services.cancel(ids[0], identity_for(user))
+        with django_assert_max_num_queries(25):
+            loaded = feed.load([*ALL, *(f"job:{i}" for i in ids)], [ours.pk, theirs.pk])
+        with django_assert_max_num_queries(0):
+            for visible in (None, [ours.pk], [theirs.pk], [ours.pk, theirs.pk], []):
+                for topic in ALL:
+                    assert feed.restrict(loaded, topic, visible) is not None
+
+    @pytest.mark.parametrize("topic", ["", "job:", "job:0", "job:x", "job:1 ", "job:²", "job:" + "9" * 30, "nodes:1"])
+    def test_unknown_topics(self, topic):
+        assert not feed.is_topic(topic)
+        with pytest.raises(KeyError):
+            feed.rows(topic, None)
