@@ -1,0 +1,182 @@
+// Draws the fleet on a canvas: each cell by colour and by shape. Knows nothing of events or of the page.
+import type { Kind } from "./looks";
+import type { Layout } from "./layout";
+
+/** What is drawn in one cell; made when data change, not when they are drawn. */
+export interface CellPaint {
+  kind: Kind;
+  /** 0 to 1 along the ramp; null where unknown; undefined where states are shown. */
+  value: number | null | undefined;
+  isDim: boolean;
+  isLit: boolean;
+  first: string;
+  second: string;
+}
+
+export interface Palette {
+  busy: string;
+  heldIdle: string;
+  free: string;
+  unavailable: string;
+  text: string;
+  muted: string;
+  onBusy: string;
+  line: string;
+  accent: string;
+  surface: string;
+  red: string;
+  amber: string;
+  ramp: readonly string[];
+}
+
+export type Context = Pick<
+  CanvasRenderingContext2D,
+  | "fillStyle" | "strokeStyle" | "lineWidth" | "font" | "textBaseline" | "textAlign" | "globalAlpha"
+  | "fillRect" | "strokeRect" | "clearRect" | "beginPath" | "moveTo" | "lineTo" | "closePath" | "fill" | "stroke" | "fillText"
+>;
+
+const FONT = "system-ui, sans-serif";
+
+export function paint(context: Context, where: Layout, cells: readonly CellPaint[], colours: Palette, width: number, height: number): void {
+  context.clearRect(0, 0, width, height);
+  paintCards(context, where, colours);
+  const { size } = where;
+  where.cells.forEach((box, at) => {
+    const cell = cells[at];
+    if (cell === undefined) return;
+    context.globalAlpha = cell.isDim ? 0.2 : 1;
+    paintCell(context, box.x, box.y, size, cell, colours);
+  });
+  context.globalAlpha = 1;
+}
+
+/** Around the cell that is pointed at or has the focus. */
+export function paintFocus(context: Context, where: Layout, at: number, colours: Palette): void {
+  const box = where.cells[at];
+  if (box === undefined) return;
+  context.strokeStyle = colours.accent;
+  context.lineWidth = 2;
+  context.strokeRect(box.x - 1, box.y - 1, where.size + 2, where.size + 2);
+}
+
+function paintCards(context: Context, where: Layout, colours: Palette): void {
+  const { size, headHeight } = where;
+  context.textBaseline = "middle";
+  context.textAlign = "left";
+  context.strokeStyle = colours.line;
+  context.lineWidth = 1;
+  for (const card of where.cards) context.strokeRect(card.x + 0.5, card.y + 0.5, card.width - 1, card.height - 1);
+  context.fillStyle = colours.muted;
+  if (headHeight >= 12) {
+    const points = size >= 24 ? 12 : 9;
+    context.font = `${points}px ${FONT}`;
+    const inset = size >= 24 ? 6 : 2;
+    for (const card of where.cards) {
+      const most = Math.max(1, Math.floor((card.width - 2 * inset) / (points * 0.56)));
+      const name = card.name.length > most ? `…${card.name.slice(1 - most)}` : card.name;
+      context.fillText(name, card.x + inset, card.y + inset / 2 + headHeight / 2);
+    }
+  }
+  context.fillStyle = colours.text;
+  context.font = `600 13px ${FONT}`;
+  for (const title of where.titles) context.fillText(title.text, title.x, title.y + 10);
+}
+
+function paintCell(context: Context, x: number, y: number, size: number, cell: CellPaint, colours: Palette): void {
+  const isRamp = cell.value !== undefined;
+  if (isRamp && cell.value !== null) {
+    context.fillStyle = colours.ramp[Math.round((cell.value as number) * (colours.ramp.length - 1))] ?? colours.free;
+    context.fillRect(x, y, size, size);
+    outline(context, x, y, size, colours.line);
+  } else if (isRamp) {
+    hatch(context, x, y, size, colours.unavailable);
+  }
+  shape(context, x, y, size, cell.kind, colours, isRamp);
+  if (cell.isLit) {
+    context.strokeStyle = colours.accent;
+    context.lineWidth = Math.max(2, size / 10);
+    context.strokeRect(x + 1, y + 1, size - 2, size - 2);
+  }
+  if (size >= 40) words(context, x, y, size, cell, colours);
+}
+
+function shape(context: Context, x: number, y: number, size: number, kind: Kind, colours: Palette, isOverlay: boolean): void {
+  if (!isOverlay) {
+    if (kind === "busy") {
+      context.fillStyle = colours.busy;
+      context.fillRect(x, y, size, size);
+      return;
+    }
+    if (kind === "unavailable" || kind === "unknown") return hatch(context, x, y, size, colours.unavailable);
+    context.fillStyle = colours.free;
+    context.fillRect(x, y, size, size);
+    outline(context, x, y, size, kind === "held-idle" ? colours.heldIdle : colours.line);
+  }
+  if (kind === "held-idle") {
+    context.fillStyle = colours.heldIdle;
+    context.fillRect(x, y, isOverlay ? Math.max(2, size * 0.2) : size / 2, size);
+  } else if (kind === "hot") {
+    path(context, colours.amber, [[x + size / 2, y + size * 0.15], [x + size * 0.88, y + size * 0.85], [x + size * 0.12, y + size * 0.85]]);
+  } else if (kind === "dirty") {
+    path(context, colours.amber, [[x + size / 2, y + size * 0.1], [x + size * 0.9, y + size / 2], [x + size / 2, y + size * 0.9], [x + size * 0.1, y + size / 2]]);
+  } else if (kind === "quarantined") {
+    const inset = size * 0.2;
+    context.strokeStyle = colours.red;
+    context.lineWidth = Math.max(1.5, size / 7);
+    context.beginPath();
+    context.moveTo(x + inset, y + inset);
+    context.lineTo(x + size - inset, y + size - inset);
+    context.moveTo(x + size - inset, y + inset);
+    context.lineTo(x + inset, y + size - inset);
+    context.stroke();
+  }
+}
+
+function path(context: Context, colour: string, points: readonly (readonly [number, number])[]): void {
+  context.fillStyle = colour;
+  context.beginPath();
+  points.forEach(([x, y], at) => (at === 0 ? context.moveTo(x, y) : context.lineTo(x, y)));
+  context.closePath();
+  context.fill();
+}
+
+function outline(context: Context, x: number, y: number, size: number, colour: string): void {
+  context.strokeStyle = colour;
+  context.lineWidth = 1;
+  context.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
+}
+
+/** Diagonals that stay within the cell. */
+function hatch(context: Context, x: number, y: number, size: number, colour: string): void {
+  outline(context, x, y, size, colour);
+  const step = Math.max(3, size / 5);
+  context.beginPath();
+  for (let at = step; at < 2 * size; at += step) {
+    const over = Math.max(0, at - size);
+    context.moveTo(x + over, y + Math.min(at, size));
+    context.lineTo(x + Math.min(at, size), y + over);
+  }
+  context.stroke();
+}
+
+function words(context: Context, x: number, y: number, size: number, cell: CellPaint, colours: Palette): void {
+  const isOnDark = cell.value === undefined ? cell.kind === "busy" : (cell.value ?? 0) > 0.55;
+  const isHatched = cell.value === null || (cell.value === undefined && (cell.kind === "unknown" || cell.kind === "unavailable"));
+  context.textAlign = "center";
+  const points = size >= 72 ? 13 : 11;
+  const most = Math.floor((size - 6) / (points * 0.58));
+  const line = (text: string, at: number, weight: string): void => {
+    if (text === "") return;
+    const shown = text.length > most ? `${text.slice(0, most - 1)}…` : text;
+    context.font = `${weight} ${points}px ${FONT}`;
+    if (isHatched) {
+      context.fillStyle = colours.surface;
+      context.fillRect(x + size * 0.12, y + size * at - points * 0.7, size * 0.76, points * 1.4);
+    }
+    context.fillStyle = isOnDark ? colours.onBusy : colours.text;
+    context.fillText(shown, x + size / 2, y + size * at);
+  };
+  line(cell.first, cell.second === "" ? 0.5 : 0.35, "600");
+  line(cell.second, 0.68, "400");
+  context.textAlign = "left";
+}

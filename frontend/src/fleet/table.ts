@@ -1,0 +1,52 @@
+// The fleet as a table: the same facts as the canvas, for whoever prefers or needs text.
+import { h } from "../dom";
+import { type Line, LiveTable } from "../rows";
+import { badge } from "../states";
+import { jobLink, nodeLink, tenantLink } from "../views/pieces";
+import { type Fill, look, reads } from "./looks";
+import type { FleetCell } from "./model";
+import { absent } from "./words";
+
+export class FleetTable {
+  private readonly table: LiveTable<FleetCell>;
+  private known = new Map<string, FleetCell>();
+
+  constructor() {
+    const reading = (label: string, fill: Fill) => ({
+      label,
+      className: "num",
+      cell: (cell: FleetCell) => {
+        const text = reads(cell.device, fill);
+        return text === "n/a" ? h("span", { class: "na", title: absent(cell.node) }, text) : text;
+      },
+    });
+    this.table = new LiveTable<FleetCell>([
+      { label: "Node", cell: ({ node }) => nodeLink(node.name) },
+      { label: "GPU", cell: ({ device }) => device.index, className: "num" },
+      { label: "Model", cell: ({ device }) => device.model },
+      { label: "State", cell: ({ node, device }) => badge(look(device, node).kind, look(device, node).words) },
+      { label: "Jobs", cell: ({ device }) => (device.jobs ?? []).flatMap((id) => [jobLink(id), " "]) },
+      { label: "Tenants", cell: ({ device }) => (device.tenants ?? []).flatMap((name) => [tenantLink(name), " "]) },
+      reading("Utilisation", "utilisation"),
+      reading("Memory", "memory"),
+      reading("Temperature", "temperature"),
+    ]);
+  }
+
+  get element(): HTMLElement {
+    return this.table.element;
+  }
+
+  update(cells: readonly FleetCell[]): void {
+    const next = new Map<string, FleetCell>();
+    const lines = cells.map((cell): Line<FleetCell> => {
+      const key = `${cell.node.name}/${cell.device.index}`;
+      const old = this.known.get(key);
+      const row = old !== undefined && old.node === cell.node ? old : cell;
+      next.set(key, row);
+      return { key, row };
+    });
+    this.known = next;
+    this.table.update(lines);
+  }
+}

@@ -1,0 +1,105 @@
+// Reads terminal output: colours become styled pieces, every other control sequence is dropped.
+
+export interface Piece {
+  text: string;
+  /** Space-separated class names; empty is plain. */
+  classes: string;
+  /** Colours beyond the sixteen, as CSS. */
+  colour?: string;
+  background?: string;
+}
+
+interface Style {
+  flags: Set<string>;
+  fg: string;
+  bg: string;
+}
+
+const FLAGS: Record<number, string> = { 1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "inverse", 9: "strike" };
+const ENDS: Record<number, string[]> = { 22: ["bold", "dim"], 23: ["italic"], 24: ["underline"], 27: ["inverse"], 29: ["strike"] };
+/** A sequence, complete; then one that may be cut off at the end; then other control characters. */
+const SEQUENCE = /\x1b(?:\[([0-?]*)([ -/]*[@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]+[0-~]|[0-Z\\^-~])|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\x1b/g;
+const CUT_OFF = /\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|[ -/]*)?$/;
+const MOST_KEPT = 4096;
+
+export class Ansi {
+  private rest = "";
+  private style: Style = { flags: new Set(), fg: "", bg: "" };
+
+  /** Pieces of text; newlines and carriage returns stay in them. */
+  feed(text: string): Piece[] {
+    let all = this.rest + text;
+    this.rest = "";
+    const cut = CUT_OFF.exec(all.slice(-MOST_KEPT));
+    if (cut !== null) {
+      this.rest = cut[0];
+      all = all.slice(0, all.length - this.rest.length);
+    }
+    const pieces: Piece[] = [];
+    let from = 0;
+    for (const found of all.matchAll(SEQUENCE)) {
+      this.put(pieces, all.slice(from, found.index));
+      from = found.index + found[0].length;
+      if (found[2] === "m") this.sgr(found[1] ?? "");
+    }
+    this.put(pieces, all.slice(from));
+    return pieces;
+  }
+
+  private put(pieces: Piece[], text: string): void {
+    if (text === "") return;
+    const { flags, fg, bg } = this.style;
+    const names = [...flags].map((flag) => `ansi-${flag}`);
+    const piece: Piece = { text, classes: "" };
+    if (/^\d/.test(fg)) names.push(`ansi-fg-${fg}`);
+    else if (fg !== "") piece.colour = fg;
+    if (/^\d/.test(bg)) names.push(`ansi-bg-${bg}`);
+    else if (bg !== "") piece.background = bg;
+    piece.classes = names.join(" ");
+    pieces.push(piece);
+  }
+
+  private sgr(parameters: string): void {
+    if (!/^[\d;:]*$/.test(parameters)) return;
+    const codes = parameters.split(/[;:]/).map(Number);
+    for (let at = 0; at < codes.length; at += 1) {
+      const code = codes[at] ?? 0;
+      const { style } = this;
+      if (code === 0) this.style = { flags: new Set(), fg: "", bg: "" };
+      else if (FLAGS[code] !== undefined) style.flags.add(FLAGS[code]);
+      else if (ENDS[code] !== undefined) ENDS[code].forEach((flag) => style.flags.delete(flag));
+      else if (code >= 30 && code <= 37) style.fg = String(code - 30);
+      else if (code >= 90 && code <= 97) style.fg = String(code - 82);
+      else if (code >= 40 && code <= 47) style.bg = String(code - 40);
+      else if (code >= 100 && code <= 107) style.bg = String(code - 92);
+      else if (code === 39) style.fg = "";
+      else if (code === 49) style.bg = "";
+      else if (code === 38 || code === 48) {
+        const [colour, used] = extended(codes, at + 1);
+        if (code === 38) style.fg = colour;
+        else style.bg = colour;
+        at += used;
+      }
+    }
+  }
+}
+
+/** The colour after 38 or 48, and how many numbers it took. */
+function extended(codes: readonly number[], at: number): [string, number] {
+  const byte = (value: number | undefined): number => Math.min(255, Math.max(0, value ?? 0));
+  if (codes[at] === 2) return [`rgb(${byte(codes[at + 1])}, ${byte(codes[at + 2])}, ${byte(codes[at + 3])})`, 4];
+  if (codes[at] !== 5) return ["", 0];
+  return [palette(byte(codes[at + 1])), 2];
+}
+
+/** One of the 256: sixteen by class, then a cube, then greys. */
+function palette(index: number): string {
+  if (index < 16) return String(index);
+  if (index >= 232) {
+    const grey = 8 + 10 * (index - 232);
+    return `rgb(${grey}, ${grey}, ${grey})`;
+  }
+  const level = (part: number): number => (part === 0 ? 0 : 55 + 40 * part);
+  const cube = index - 16;
+  return `rgb(${level(Math.floor(cube / 36))}, ${level(Math.floor(cube / 6) % 6)}, ${level(cube % 6)})`;
+}

@@ -1,0 +1,131 @@
+// The head of one job's page, and its timeline: attempts on one time axis, then every event.
+import { type Child, h, refill } from "../dom";
+import type { MakeView } from "../regions";
+import { badge } from "../states";
+import { ago, duration, elapsed, serverNow } from "../time";
+import type { AttemptRow, EventRow, JobDetail } from "../topics";
+import { empty, gigabytes, nodeLinks, reasonCell, request, tenantLink, under } from "./pieces";
+
+function fact(label: string, ...value: Child[]): Child[] {
+  return [h("dt", {}, label), h("dd", {}, ...value)];
+}
+
+function limit(job: JobDetail): string {
+  return job.max_runtime_minutes === null ? "no limit" : `of ${duration(job.max_runtime_minutes * 60)}`;
+}
+
+function ended(of: { exit_code: number | null; signal: number | null }): string {
+  if (of.signal !== null) return `signal ${of.signal}`;
+  return of.exit_code === null ? "" : `exit code ${of.exit_code}`;
+}
+
+/** The devices by node: gpu-1: 0, 1, 2 */
+function placed(job: JobDetail): Child[] {
+  const by = new Map<string, (number | null)[]>();
+  for (const device of job.devices) by.set(device.node, [...(by.get(device.node) ?? []), device.index]);
+  if (by.size === 0) return nodeLinks(job.nodes);
+  return [...by].slice(0, 8).flatMap(([node, list]) => [
+    ...nodeLinks([node]),
+    `: ${list.map((index) => index ?? "?").join(", ")}  `,
+  ]).concat(by.size > 8 ? [`and ${by.size - 8} more nodes`] : []);
+}
+
+export const jobHead: MakeView = (region) => ({
+  draw(state) {
+    const job = state.rows.get("job") as JobDetail | undefined;
+    if (job === undefined) return;
+    refill(
+      region,
+      h(
+        "div",
+        { class: "headline", role: "status" },
+        badge(job.state),
+        h("span", {}, ...reasonCell(job)),
+        job.started_at !== null && h("span", { class: "muted" }, elapsed(job.started_at, job.ended_at), ` ${limit(job)}`),
+      ),
+      h(
+        "dl",
+        { class: "facts" },
+        ...fact("Owner", job.user, " · ", tenantLink(job.tenant)),
+        ...fact("Asks for", `${request(job)}, ${job.cpu_cores} CPU cores, ${gigabytes(job.memory_mb)} memory`),
+        ...fact("Runs on", ...placed(job)),
+        ...fact("Submitted", ago(job.submitted_at)),
+        ...(job.ended_at === null ? [] : fact("Ended", ago(job.ended_at), " ", ended(job))),
+        ...(job.attempt > 1 ? fact("Attempt", String(job.attempt)) : []),
+      ),
+    );
+  },
+});
+
+interface Span {
+  kind: "waiting" | "running";
+  from: number;
+  to: number;
+}
+
+/** The attempts' phases in milliseconds; what is not over reaches to now. */
+export function spans(attempt: AttemptRow, now: number): Span[] {
+  const at = (iso: string | null): number | null => (iso === null ? null : Date.parse(iso));
+  const [scheduled, started, end] = [at(attempt.scheduled_at), at(attempt.started_at), at(attempt.ended_at) ?? now];
+  const found: Span[] = [];
+  if (scheduled !== null) found.push({ kind: "waiting", from: scheduled, to: started ?? end });
+  if (started !== null) found.push({ kind: "running", from: started, to: end });
+  return found;
+}
+
+function axis(attempt: AttemptRow, from: number, to: number, now: number): HTMLElement {
+  const whole = Math.max(1, to - from);
+  const box = h("div", { class: "axis" });
+  for (const span of spans(attempt, now)) {
+    const style = `left: ${((100 * (span.from - from)) / whole).toFixed(2)}%; width: ${((100 * (span.to - span.from)) / whole).toFixed(2)}%`;
+    const words = span.kind === "waiting" ? "starting" : "running";
+    box.append(h("span", { class: `axis-${span.kind}`, style, title: `${words} ${duration((span.to - span.from) / 1000)}` }));
+  }
+  return box;
+}
+
+function attemptRow(attempt: AttemptRow, from: number, to: number, now: number): HTMLElement {
+  const cell = (label: string, ...value: Child[]): HTMLElement => h("td", { "data-label": label }, ...value);
+  const nodes = [...new Set(attempt.ranks.map((rank) => rank.node))];
+  return h(
+    "tr",
+    { "data-key": `attempt:${attempt.number}` },
+    cell("Attempt", attempt.number),
+    cell("State", badge(attempt.state)),
+    cell("When", axis(attempt, from, to, now)),
+    cell("Ran", elapsed(attempt.started_at, attempt.ended_at)),
+    cell("Nodes", ...nodeLinks(nodes)),
+    cell("How it ended", [attempt.sentence ?? "", ended(attempt)].filter(Boolean).join(" · ") || "–"),
+  );
+}
+
+export const jobTimeline: MakeView = (region) => ({
+  draw(state) {
+    const now = serverNow();
+    const attempts = under<AttemptRow>(state, "attempt:").map(([, row]) => row).sort((a, b) => a.number - b.number);
+    const events = under<EventRow>(state, "event:").map(([, row]) => row).sort((a, b) => b.id - a.id);
+    const every = attempts.flatMap((attempt) => spans(attempt, now));
+    const from = Math.min(...every.map((span) => span.from));
+    const to = Math.max(...every.map((span) => span.to));
+    const heads = ["Attempt", "State", "When", "Ran", "Nodes", "How it ended"].map((label) => h("th", { scope: "col" }, label));
+    refill(
+      region,
+      attempts.length === 0
+        ? empty("Not started yet: its attempts will be here.")
+        : h(
+            "table",
+            { class: "rows" },
+            h("thead", {}, h("tr", {}, ...heads)),
+            h("tbody", {}, ...attempts.map((attempt) => attemptRow(attempt, from, to, now))),
+          ),
+      h("ol", { class: "timeline" }, ...events.map(eventItem)),
+    );
+  },
+});
+
+function eventItem(event: EventRow): HTMLElement {
+  const by = event.actor ? ` by ${event.actor}` : "";
+  const kind = event.kind.replaceAll("_", " ");
+  const says = event.sentence && event.sentence !== kind ? ` – ${event.sentence}` : "";
+  return h("li", { "data-key": `event:${event.id}` }, ago(event.at), h("span", {}, h("b", {}, kind), says, h("span", { class: "muted" }, by)));
+}
