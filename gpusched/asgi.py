@@ -3,10 +3,12 @@
 import os
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")
-# Each request runs in a thread of its own: without a pool it would open a connection of its own, too.
-os.environ.setdefault("GPUSCHED_DATABASE_POOL_SIZE", "16")
 
+import asyncio
 import sys
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any
 
 # A thread that has its answer from the database waits for the interpreter behind those that compute, five milliseconds
 # each by default. With a handful of round trips in a request, that is most of its time.
@@ -20,10 +22,13 @@ django.setup()
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
-from django.core.handlers.asgi import ASGIHandler
-from django.http import HttpRequest
+from django.conf import settings
+from django.core.exceptions import RequestAborted
+from django.core.handlers.asgi import ASGIHandler, get_script_prefix
+from django.core.signals import request_started
+from django.http import FileResponse
 from django.http.response import HttpResponseBase
-from django.urls import path
+from django.urls import path, set_script_prefix
 
 from frontend.consumers import LiveConsumer
 from nodes.consumers import AgentConsumer
@@ -31,15 +36,48 @@ from nodes.hub import hub
 
 
 class OneHopHandler(ASGIHandler):
-    """Django's handler with the whole middleware chain and the view in one thread hop. Adapted one by one, each
-    middleware hops to a thread and back on each request; measured, that costs more than all the rest of a submit."""
+    """Django's handler with all the work of a request in one hop to a thread, and with threads that stay.
+
+    Django's own hops for each signal, each middleware and the view, and starts a thread for each request; measured,
+    that costs more than all the rest of a submit. A thread that stays keeps its database connection, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._threads = ThreadPoolExecutor(settings.ENV.web_threads, thread_name_prefix="request")
 
     def load_middleware(self, is_async: bool = False) -> None:
         super().load_middleware(is_async=False)
 
-    async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
+    async def handle(
+        self,
+        scope: dict[str, Any],
+        receive: Callable[[], Awaitable[Mapping[str, Any]]],
+        send: Callable[[Mapping[str, Any]], Awaitable[None]],
+    ) -> None:
         hub.start()
-        return await sync_to_async(self.get_response, thread_sensitive=True)(request)
+        try:
+            body = await self.read_body(receive)
+        except RequestAborted:
+            return
+        response = await asyncio.get_running_loop().run_in_executor(self._threads, self._respond, scope, body)
+        try:
+            await self.send_response(response, send)
+        finally:
+            if response.streaming:
+                await sync_to_async(response.close)()
+
+    def _respond(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase:
+        with body:
+            set_script_prefix(get_script_prefix(scope))
+            request_started.send(sender=self.__class__, scope=scope)
+            request, refused = self.create_request(scope, body)
+            response = refused if request is None else self.get_response(request)
+            assert response is not None
+            if not response.streaming:
+                response.close()
+            elif isinstance(response, FileResponse):
+                response.block_size = self.chunk_size
+            return response
 
 
 application = ProtocolTypeRouter(

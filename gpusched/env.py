@@ -19,7 +19,9 @@ class Env:
     GPUSCHED_HTTP_PORT_FILE names."""
 
     database_url: str = field(default="", metadata={"doc": "PostgreSQL to use; empty: the embedded server in DATA_DIR"})
-    database_pool_size: int = field(default=0, metadata={"doc": "connections kept by a web process; 0: one per thread"})
+    web_threads: int = field(
+        default=16, metadata={"doc": "requests a web process works on at once, each with a database connection"}
+    )
     secret_key: str = field(default="", metadata={"doc": "Django's secret; empty: generated once in DATA_DIR"})
     data_dir: Path = field(default=Path(".gpusched"), metadata={"doc": "logs, secrets and the embedded database"})
     debug: bool = field(default=False, metadata={"doc": "show tracebacks to browsers; never in production"})

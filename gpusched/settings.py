@@ -96,7 +96,7 @@ TEMPLATES = [
     },
 ]
 
-DATABASES = {"default": django_database(_database_url(), ENV.database_pool_size)}
+DATABASES = {"default": django_database(_database_url())}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 

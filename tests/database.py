@@ -22,7 +22,7 @@ def start() -> Server | None:
     server = Server(directory, settings=FAST)
     server.start(preexec=die_with_parent(signal.SIGQUIT))
     os.environ["GPUSCHED_DATABASE_URL"] = server.url()
-    connections.databases["default"].update(django_database(server.url(), 0))
+    connections.databases["default"].update(django_database(server.url()))
     return server
 
 
