@@ -22,6 +22,10 @@ class Wanted(msgspec.Struct):
     fresh: list[str] = []
     seen: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.subscribe is None and self.seen is None:
+            raise ValueError("says neither `subscribe` nor `seen`")
+
 
 _decode = msgspec.json.Decoder(Wanted).decode
 

@@ -1,0 +1,278 @@
+"""The live feed through the real WebSocket stack and the real database."""
+
+import asyncio
+import json
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.sessions.models import Session
+from django.db import connections
+from django.utils import timezone
+
+from frontend import hub as hubs
+from gpusched.lib import events
+from gpusched.protocol.messages import Reading
+from gpusched.protocol.states import NodeIntent
+from jobs import logs, services
+from nodes import services as node_services
+from nodes.models import ListenerLease, Node
+from tenants.models import Membership
+from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
+from tests.frontend.page import Page, cookie_of, live_hub
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ALL = ["overview", "nodes", "queue", "jobs", "tenants"]
+db = sync_to_async
+
+
+@pytest.fixture
+async def hub(monkeypatch):
+    async with live_hub(monkeypatch) as made:
+        yield made
+    await db(connections.close_all)()
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("ours")
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant, name="anna")
+
+
+@pytest.fixture
+def cookie(user):
+    return cookie_of(user)
+
+
+@pytest.fixture
+def admin():
+    return make_user("root", admin=True)
+
+
+@pytest.fixture
+async def open_page(hub):
+    pages = []
+
+    async def opened(cookie, *topics):
+        page = await Page(cookie, list(topics)).connect()
+        pages.append(page)
+        if page.close_code is None:
+            await page.until(lambda: page.close_code or set(topics) <= {*page.rows, *page.errors})
+        return page
+
+    yield opened
+    for page in pages:
+        await page.leave()
+
+
+async def test_a_snapshot_then_deltas(open_page, cookie, user, tenant):
+    page = await open_page(cookie, "queue", "jobs")
+    assert page.rows == {"queue": {"total": {"jobs": 0, "gpus": 0, "shown": 0}}, "jobs": {}}
+    job_id = await db(submit)(user, tenant, name="first")
+    await page.until(lambda: str(job_id) in page.rows["queue"] and str(job_id) in page.rows["jobs"])
+    await db(services.cancel)(job_id, await db(identity_for)(user))
+    await page.until(lambda: page.rows["jobs"][str(job_id)]["state"] == "cancelled")
+    await page.until(lambda: str(job_id) not in page.rows["queue"])
+    assert page.kinds.count("snapshot") == 2
+    assert page.kinds.count("delta") >= 3
+
+
+async def test_a_change_is_told_in_well_under_the_time_of_looking_again(open_page, cookie, user, tenant, monkeypatch):
+    """The bell does it, not the clock."""
+    monkeypatch.setattr(hubs, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
+    page = await open_page(cookie, "jobs")
+    job_id = await db(submit)(user, tenant)
+    await page.until(lambda: str(job_id) in page.rows["jobs"])
+
+
+async def test_lost_bells_cost_freshness_only(open_page, cookie, user, tenant, hub, monkeypatch):
+    monkeypatch.setattr(hubs, "LOOK_AGAIN_ANYWAY_SECONDS", 0.2)
+    page = await open_page(cookie, "jobs")
+    monkeypatch.setattr(hub, "_ring", lambda changed: None)
+    hub._doorbell._callbacks.clear()
+    job_id = await db(submit)(user, tenant)
+    await page.until(lambda: str(job_id) in page.rows["jobs"])
+
+
+async def test_a_node_that_is_lost_and_its_job(open_page, cookie, user, tenant):
+    agent = await db(make_node)(gpus=1)
+    job_id = await db(submit)(user, tenant, gpu_count=1)
+    page = await open_page(cookie, "nodes", "overview", f"job:{job_id}")
+
+    def node():
+        return page.rows["nodes"][agent.name]
+
+    await db(run_cycle)()
+    await db(agent.start_all)()
+    await page.until(lambda: node()["devices"][0]["cell"] == "busy" and node()["jobs"] == [job_id])
+    await page.until(lambda: page.rows[f"job:{job_id}"]["job"]["state"] == "running")
+    await db(fall_silent)()
+    await db(run_cycle)()
+    await page.until(lambda: node()["state"] == "lost" and node()["devices"][0]["cell"] == "unavailable")
+    await page.until(lambda: f"attention:lost:{agent.name}" in page.rows["overview"])
+    await page.until(lambda: page.rows[f"job:{job_id}"]["attempt:1"]["reason"] == "node_lost")
+
+
+def fall_silent(*names):
+    now = timezone.now()
+    found = Node.objects.filter(name__in=names) if names else Node.objects.all()
+    found.update(last_seen_at=now - timedelta(seconds=20))
+    ListenerLease.objects.update_or_create(id=1, defaults={"since": now - timedelta(hours=1), "seen_at": now})
+
+
+async def test_readings_come_without_a_bell(open_page, cookie):
+    agent = await db(make_node)(gpus=1)
+    page = await open_page(cookie, "nodes")
+    await db(agent.sync)(readings=[Reading(uuid=agent.devices[0].uuid, utilisation_percent=37)])
+    await page.until(
+        lambda: (page.rows["nodes"][agent.name]["devices"][0]["reading"] or {}).get("utilisation_percent") == 37
+    )
+
+
+async def test_a_log_that_grows(open_page, cookie, user, tenant):
+    agent = await db(make_node)(gpus=1)
+    job_id = await db(submit)(user, tenant, gpu_count=1)
+    await db(run_cycle)()
+    await db(agent.start_all)()
+    page = await open_page(cookie, f"job:{job_id}")
+    await db(write_log)(job_id, 1, b"12345")
+    await page.until(lambda: page.rows[f"job:{job_id}"]["log:1.0"]["size"] == 5)
+
+
+def write_log(job_id, attempt, data):
+    logs.append(job_id, attempt, 0, logs.read(job_id, attempt, 0, 0, 0).size, data)
+    events.changed("logs", [job_id])
+
+
+async def test_nobody_looks_while_nothing_is_watched(open_page, cookie, hub, monkeypatch):
+    page = await open_page(cookie, "nodes")
+    looks = []
+    monkeypatch.setattr(hubs, "look", lambda *given: looks.append(given) or {})
+    await page.want()
+    await page.until(lambda: not any(client.topics for client in hub._clients) or None)
+    looks.clear()
+    heard = len(page.heard)
+    await page.until(lambda: len(page.heard) > heard)
+    assert looks == []
+
+
+class TestAccess:
+    """A08"""
+
+    async def test_without_a_login_it_is_closed(self, hub):
+        page = await Page("nonsense", []).connect()
+        await page.until(lambda: page.close_code)
+        assert page.close_code == 4401
+        await page.leave()
+
+    async def test_jobs_of_others_do_not_exist(self, open_page, cookie):
+        other = await db(make_tenant)("theirs")
+        stranger = await db(make_member)(other)
+        job_id = await db(submit)(stranger, other)
+        page = await open_page(cookie, f"job:{job_id}", "job:999999999", "secrets")
+        assert page.errors == {f"job:{job_id}": "not_found", "job:999999999": "not_found", "secrets": "unknown_topic"}
+
+    async def test_who_leaves_a_tenant_hears_no_more_of_it(self, open_page, cookie, user, tenant, monkeypatch):
+        monkeypatch.setattr(hubs, "RECHECK_SECONDS", 0.1)
+        job_id = await db(submit)(user, tenant)
+        page = await open_page(cookie, "jobs", f"job:{job_id}")
+        assert str(job_id) in page.rows["jobs"]
+        await db(Membership.objects.all().delete)()
+        await page.until(lambda: page.rows["jobs"] == {})
+        await page.until(lambda: page.errors == {f"job:{job_id}": "not_found"})
+
+    async def test_who_logs_out_is_cut_off(self, open_page, cookie, monkeypatch):
+        monkeypatch.setattr(hubs, "RECHECK_SECONDS", 0.1)
+        page = await open_page(cookie, "jobs")
+        await db(Session.objects.all().delete)()
+        await page.until(lambda: page.close_code == 4401)
+
+    async def test_a_changed_password_ends_it(self, open_page, cookie, user, monkeypatch):
+        monkeypatch.setattr(hubs, "RECHECK_SECONDS", 0.1)
+        page = await open_page(cookie, "jobs")
+        user.set_password("another horse")
+        await db(user.save)()
+        await page.until(lambda: page.close_code == 4401)
+
+
+class TestMessages:
+    @pytest.mark.parametrize("said", ["{}", "{", "[]", '{"subscribe": "nodes"}', '{"subscribe": [1]}', "[" * 5000])
+    async def test_what_is_no_message_closes(self, open_page, cookie, said):
+        page = await open_page(cookie)
+        await page.say(said)
+        await page.until(lambda: page.close_code == 4400)
+
+    async def test_a_huge_message_closes(self, open_page, cookie):
+        page = await open_page(cookie)
+        await page.say(json.dumps({"subscribe": ["x" * (65 << 10)]}))
+        await page.until(lambda: page.close_code == 4413)
+
+    async def test_twenty_topics_at_most(self, open_page, cookie):
+        page = await open_page(cookie, *ALL, *(f"job:{i}" for i in range(1, 17)))
+        assert page.errors["job:16"] == "too_many_topics"
+        assert page.errors["job:15"] == "not_found"
+
+    async def test_what_is_asked_for_again_comes_as_a_snapshot(self, open_page, cookie):
+        page = await open_page(cookie, "queue", "jobs")
+        await page.subscribe("queue")
+        await page.until(lambda: page.kinds.count("snapshot") == 3)
+
+    async def test_alive_comes_by_itself(self, open_page, cookie, monkeypatch):
+        monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
+        page = await open_page(cookie)
+        await page.until(lambda: page.kinds.count("alive") >= 3)
+        await db(make_node)()
+        await db(run_cycle)()
+        await page.until(lambda: (json.loads(page.heard[-1]).get("cycle_age_seconds") or 99) < 60)
+
+
+async def test_a_slow_page_gets_a_snapshot_instead_of_what_it_missed(
+    open_page, cookie, admin, user, tenant, monkeypatch
+):
+    monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
+    quick = await open_page(await db(cookie_of)(admin), "jobs")
+    slow = await open_page(cookie, "jobs")
+    await slow.until(lambda: slow.kinds.count("alive") >= 2)
+    slow.answers = False
+    alive = slow.kinds.count("alive")
+    await slow.until(lambda: slow.kinds.count("alive") >= alive + 5)
+    ids = []
+    for _ in range(6):
+        ids.append(str(await db(submit)(user, tenant)))
+        await quick.until(lambda: ids[-1] in quick.rows["jobs"])
+    assert slow.rows["jobs"] == {}
+    slow.answers = True
+    await slow.until(lambda: set(slow.rows["jobs"]) == set(ids))
+    assert [kind for kind in slow.kinds if kind != "alive"] == ["snapshot", "snapshot"]
+
+
+async def test_a_cordoned_node(open_page, cookie):
+    agent = await db(make_node)(gpus=2)
+    page = await open_page(cookie, "nodes", "overview")
+    assert page.rows["overview"]["status"]["free_gpus"] == 2
+    await db(node_services.set_intent)(agent.name, NodeIntent.CORDONED, "new fans")
+    await page.until(lambda: page.rows["nodes"][agent.name]["intent_note"] == "new fans")
+    await page.until(lambda: page.rows["overview"]["status"]["unavailable_gpus"] == 2)
+
+
+async def test_after_an_interruption_it_is_as_if_loaded_afresh(open_page, cookie, user, tenant):
+    page = await open_page(cookie, *ALL)
+    await page.leave()
+    await db(make_node)()
+    await db(submit)(user, tenant)
+    await db(run_cycle)()
+    await page.connect()
+    for topic in ALL:
+        await page.shows(topic, [tenant.pk])
+
+
+async def test_a_page_that_changes_its_mind_often(open_page, cookie, user, tenant):
+    page = await open_page(cookie, *ALL)
+    for topics in (["jobs"], [], ["queue", "jobs"], ["jobs"], ALL):
+        await asyncio.gather(page.want(*topics), db(submit)(user, tenant))
+    for topic in ALL:
+        await page.shows(topic, [tenant.pk])
