@@ -149,6 +149,8 @@ def write_log(job_id, attempt, data):
 
 
 async def test_nobody_looks_while_nothing_is_watched(open_page, cookie, hub, monkeypatch):
+    monkeypatch.setattr(hubs, "LOOK_AGAIN_SECONDS", {"nodes": 0.02})
+    monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.3)
     page = await open_page(cookie, "nodes")
     looks = []
     monkeypatch.setattr(hubs, "look", lambda *given: looks.append(given) or {})
@@ -221,11 +223,12 @@ class TestMessages:
         await page.subscribe("queue")
         await page.until(lambda: page.kinds.count("snapshot") == 3)
 
-    async def test_alive_comes_by_itself(self, open_page, cookie, monkeypatch):
+    async def test_alive_comes_by_itself(self, open_page, cookie, user, tenant, monkeypatch):
         monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
         page = await open_page(cookie)
         await page.until(lambda: page.kinds.count("alive") >= 3)
         await db(make_node)()
+        await db(submit)(user, tenant)
         await db(run_cycle)()
         await page.until(lambda: (json.loads(page.heard[-1]).get("cycle_age_seconds") or 99) < 60)
 

@@ -49,6 +49,12 @@ def text_of(response):
     return response.content.decode()
 
 
+def found(pattern, text):
+    match = re.search(pattern, text)
+    assert match, f"no {pattern} in the page"
+    return match[1]
+
+
 def form(**fields):
     return {"tenant": "nlp", "command": "python train.py", "gpu_count": "0", "cpu_cores": "1", **fields}
 
@@ -160,7 +166,7 @@ class TestSubmit:
     @pytest.mark.django_db(transaction=True)
     def test_the_same_form_sent_twice_makes_one_job(self, nlp, member):
         client = browser(member)
-        key = re.search(r'name="key" value="([0-9a-f]{32})"', text_of(client.get("/submit/")))
+        key = found(r'name="key" value="([0-9a-f]{32})"', text_of(client.get("/submit/")))
         places = {client.post("/submit/", form(key=key))["Location"] for _ in range(2)}
         assert len(places) == 1
         again = client.post("/submit/", form(key=key, command="other"))
@@ -353,7 +359,7 @@ class TestTokens:
     def test_the_secret_is_shown_once_and_works(self, member):
         client = browser(member)
         fields = {"name": "laptop", "scopes": ["read"], "expires_in_days": "30"}
-        secret = re.search(r'class="secret"[^>]*>([^<]+)<', text_of(client.post("/tokens/", fields)))[1]
+        secret = found(r'class="secret"[^>]*>([^<]+)<', text_of(client.post("/tokens/", fields)))
         assert Client().get("/api/v1/me", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
         page = text_of(client.get("/tokens/"))
         assert secret not in page
