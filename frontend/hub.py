@@ -111,7 +111,7 @@ class LiveHub:
 
     def subscribe(self, client: Client, topics: Iterable[str], fresh: Iterable[str] = ()) -> None:
         """Replaces the set of topics; new ones and those in `fresh` get a snapshot."""
-        asked = list(dict.fromkeys(topics))
+        asked = list(dict.fromkeys(topics))[: 2 * MOST_TOPICS]
         known = [topic for topic in asked if feed.is_topic(topic)]
         wanted = set(known[:MOST_TOPICS])
         for topic in asked:

@@ -19,7 +19,7 @@ from gpusched.lib.listener import Listener
 
 PATIENCE_SECONDS = 20.0
 # What changes with the clock alone, and so cannot be compared with a load of a moment later.
-_CLOCKED = {"oldest_wait_seconds", "p90_wait_seconds", "share", "usage_gpu_hours", "gpus_held"}
+_CLOCKED = {"oldest_wait_seconds", "p90_wait_seconds", "share", "usage_gpu_hours"}
 
 
 @asynccontextmanager
