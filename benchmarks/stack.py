@@ -79,13 +79,23 @@ class Stack:
     def token(self, user: str = "admin") -> str:
         return (self.data_dir / "tokens" / user).read_text().strip()
 
-    def fleet(self, nodes: int, gpus: int = 8, *, processes: int = 1, model: str = A100, memory_mb: int = 81920) -> None:
+    def fleet(
+        self, nodes: int, gpus: int = 8, *, processes: int = 1, model: str = A100, memory_mb: int = 81920
+    ) -> None:
         """Joins pretend nodes and waits until all of them are online."""
         token = self.client().join_token().token
         for number in range(processes):
             share = nodes // processes + (number < nodes % processes)
-            self.agent("--pretend", f"{share}:{model}:{memory_mb}:{gpus}:128:1048576", name=f"fleet{number}", token=token)
-        wait_for(lambda: self.client().status().online_nodes >= nodes, 90, f"{nodes} nodes to be online")
+            self.agent(
+                "--pretend", f"{share}:{model}:{memory_mb}:{gpus}:128:1048576", name=f"fleet{number}", token=token
+            )
+        client = self.client()
+        wait_for(lambda: self._agents_live() and client.status().online_nodes >= nodes, 90, f"{nodes} nodes online")
+
+    def _agents_live(self) -> bool:
+        if any(agent.poll() is not None for agent in self.agents):
+            raise RuntimeError(f"an agent ended:\n{self.output()[-4000:]}")
+        return True
 
     def agent(self, *arguments: str, name: str, token: str | None = None) -> subprocess.Popen[bytes]:
         """Starts an agent process; its jobs end with it."""
@@ -103,7 +113,9 @@ class Stack:
     def output(self) -> str:
         """What the processes said, for a person who looks for what went wrong."""
         files = [*self.directory.glob("*.log"), *self.data_dir.glob("output/*.log")]
-        return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in files if file.stat().st_size)
+        return "\n".join(
+            f"--- {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in files if file.stat().st_size
+        )
 
     def close(self) -> None:
         for process in [*self.agents, *([self.up] if self.up else [])]:

@@ -58,8 +58,9 @@ def run(
     ] = "",
     name: Annotated[str, typer.Option(help="Name of the node; the one that joined, or the host's.")] = "",
     heartbeat_seconds: Annotated[
-        float, typer.Option(envvar="GPUSCHED_HEARTBEAT_SECONDS", min=0.1, max=60, help="0: as the server says.")
-    ] = 0,
+        float | None,
+        typer.Option(envvar="GPUSCHED_HEARTBEAT_SECONDS", min=0.1, max=60, help="By default as the server says."),
+    ] = None,
     own_jobs: Annotated[
         bool, typer.Option("--own-jobs", help="Jobs end with the agent instead of outliving it.")
     ] = False,
@@ -84,7 +85,7 @@ def run(
             url=url,
             join_token=join_token,
             own_jobs=own_jobs,
-            heartbeat_seconds=heartbeat_seconds or None,
+            heartbeat_seconds=heartbeat_seconds,
         )
     )
 

@@ -1,0 +1,73 @@
+"""Real agent processes in directories of their own; nothing of them is left after a test."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import processes
+from tests.agent.control import Control, eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Agent:
+    """The agent of one node as a process that can be killed and started again."""
+
+    def __init__(self, directory: Path, control: Control) -> None:
+        self.directory, self.control = directory, control
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def ranks(self) -> Path:
+        return self.directory / "nodes" / "node-a" / "ranks"
+
+    def start(self, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("GPUSCHED_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gpusched.agent.main", "run", "--data-dir", str(self.directory), "--url",
+             self.control.url, "--name", "node-a", "--heartbeat-seconds", "0.1", *arguments],
+            cwd=ROOT, env={**kept, "GPUSCHED_JOIN_TOKEN": "j1.token", **(environment or {})}, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        return self.process
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+        self.process.wait(20)
+
+    def scopes(self) -> list[str]:
+        """Marks of all ranks that this agent has on disk, whether they run or not."""
+        found = []
+        for spec in self.ranks.glob("*/spec.json"):
+            found.append(spec.read_text().split('"GPUSCHED_SCOPE": "')[1].split('"')[0])
+        return found
+
+
+@pytest.fixture
+def control() -> Iterator[Control]:
+    with Control() as running:
+        yield running
+
+
+@pytest.fixture
+def agent(tmp_path: Path, control: Control) -> Iterator[Agent]:
+    agent = Agent(tmp_path / "agent", control)
+    yield agent
+    scopes = agent.scopes()
+    if agent.process is not None and agent.process.poll() is None:
+        agent.kill()
+    for scope in scopes:
+        processes.signal_all(processes.strays(scope), signal.SIGKILL)
+    eventually(lambda: not supervisors(agent.directory), 10, "the supervisors to end")
+
+
+def supervisors(directory: Path) -> list[int]:
+    """Processes that hold the lock of a rank below a directory."""
+    from gpusched.agent import rankdir
+
+    return [pid for rank in directory.glob("nodes/*/ranks/*") if (pid := rankdir.holder(rank)) is not None]

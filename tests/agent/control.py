@@ -1,0 +1,137 @@
+"""A small control plane that agents under test talk to over HTTP: it orders, hears, and can be away."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from gpusched.protocol.messages import (
+    Desired,
+    Ended,
+    Join,
+    Joined,
+    LogAnswer,
+    RankSpec,
+    Run,
+    Started,
+    Stop,
+    Sync,
+    key_of,
+)
+
+
+class Control:
+    """`with Control() as control`: orders what `run` and `stop` say, with each answer, until the end is reported."""
+
+    def __init__(self) -> None:
+        self.orders: dict[str, Run | Stop] = {}
+        self.started: dict[str, Started] = {}
+        self.ended: dict[str, list[Ended]] = {}
+        self.syncs: list[Sync] = []
+        self.joins: list[Join] = []
+        self.logs: dict[str, bytes] = {}
+        self.is_away = False
+        self.is_acknowledging = True
+        self.unknown: set[str] = set()
+        self._lock = threading.Lock()
+        control = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self.send_error(404)  # no WebSocket here: agents fall back to HTTP
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if control.is_away:
+                    self.send_error(503)
+                    return
+                status, answer = control.answer(self.path, body)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
+        with self._lock:
+            if path == "/agent/join":
+                self.joins.append(msgspec.json.decode(body, type=Join))
+                return 200, msgspec.json.encode(Joined(node_id=1, credential="n1.secret", heartbeat_seconds=0.05))
+            if path == "/agent/sync":
+                return 200, msgspec.json.encode(self._hear(msgspec.json.decode(body, type=Sync)))
+            return self._append(parse_qs(urlsplit(path).query), body)
+
+    def _hear(self, sync: Sync) -> Desired:
+        self.syncs.append(sync)
+        for report in sync.reports:
+            if isinstance(report, Started):
+                self.started[report.key] = report
+            else:
+                self.ended.setdefault(report.key, []).append(report)
+        told = [report.key for report in sync.reports] if self.is_acknowledging else []
+        return Desired(
+            seq=sync.seq,
+            assignments=[order for order in self.orders.values() for _ in range(2)],  # each one doubled, always
+            acknowledged=[r.key for r in sync.reports if isinstance(r, Ended) and r.key in told],
+            started=[r.key for r in sync.reports if isinstance(r, Started) and r.key in told],
+        )
+
+    def _append(self, query: dict[str, list[str]], body: bytes) -> tuple[int, bytes]:
+        key, offset = query["key"][0], int(query["offset"][0])
+        if key in self.unknown:
+            return 404, b"{}"
+        have = self.logs.get(key, b"")
+        if offset <= len(have) < offset + len(body):
+            self.logs[key] = have + body[len(have) - offset :]
+        return 200, msgspec.json.encode(LogAnswer(size=len(self.logs.get(key, b""))))
+
+    # --- what tests say ---
+
+    def run(self, *argv: str, job: int = 1, attempt: int = 1, **fields: Any) -> str:
+        key = key_of(job, attempt, 0)
+        spec = RankSpec(job_id=job, attempt=attempt, rank=0, ranks=1, name="test", argv=list(argv), **fields)
+        self.orders[key] = Run(key=key, spec=spec)
+        return key
+
+    def stop(self, key: str, reason: str = "cancelled", grace_seconds: int = 5) -> None:
+        self.orders[key] = Stop(key=key, reason=reason, grace_seconds=grace_seconds)
+
+    def end_of(self, key: str, seconds: float = 20) -> Ended:
+        eventually(lambda: key in self.ended, seconds, f"the end of {key}")
+        return self.ended[key][0]
+
+    def start_of(self, key: str, seconds: float = 20) -> Started:
+        eventually(lambda: key in self.started, seconds, f"the start of {key}")
+        return self.started[key]
+
+
+def eventually(is_so: Callable[[], object], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.01)
+
+
+def loads(text: str) -> Any:
+    return json.loads(text)

@@ -1,0 +1,203 @@
+"""Kill anything at any moment: exactly one run, no orphan, and true words about it afterwards."""
+
+import os
+import random
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import processes, rankdir
+from tests.agent.conftest import Agent, supervisors
+from tests.agent.control import Control, eventually
+from tests.agent.test_life import is_alive, seconds_between
+
+ROUNDS = 12
+JOBS = 6
+
+
+def test_sigkill_of_the_agent_at_any_moment(agent: Agent, control: Control, tmp_path: Path) -> None:
+    """A31: through launch, run and finish of many jobs; each runs exactly once and ends exactly once."""
+    chance = random.Random(31)
+    ran = tmp_path / "ran"
+    keys = []
+    for round_ in range(ROUNDS):
+        for number in range(JOBS):
+            job = round_ * JOBS + number + 1
+            keys.append(control.run("sh", "-c", f"echo {job} >> {ran}; sleep 0.{chance.randrange(10)}", job=job))
+        agent.start()
+        heard = len(control.syncs)
+        if round_ % 3:  # from the first message on: sometimes before it, mostly during the launches
+            eventually(lambda: len(control.syncs) > heard, 20, "the first message")  # noqa: B023
+        time.sleep(chance.uniform(0, 0.5))
+        agent.kill()
+    agent.start()
+    for key in keys:
+        control.end_of(key)
+    assert sorted(map(int, ran.read_text().split())) == list(range(1, ROUNDS * JOBS + 1))
+    assert {(end.reason, end.exit_code) for ends in control.ended.values() for end in ends} == {("exited", 0)}
+    assert all(len({end.at for end in ends}) == 1 for ends in control.ended.values())
+    eventually(lambda: not list(agent.ranks.iterdir()), 10, "all ranks to be forgotten")
+
+
+def test_a_job_outlives_its_agent_and_is_adopted(agent: Agent, control: Control) -> None:
+    """A31: the same process, and its end is told with its true time though no agent saw it."""
+    long = control.run("sleep", "30", job=1)
+    short = control.run("sh", "-c", "sleep 1; exit 7", job=2)
+    agent.start()
+    pid = control.start_of(long).pid
+    control.start_of(short)
+    agent.kill()
+    eventually(lambda: (agent.ranks / short / "exit.json").exists(), 10, "the end without an agent")
+    ended_by = datetime.now(UTC)
+    time.sleep(0.5)
+    agent.start()
+    end = control.end_of(short)
+    assert (end.exit_code, end.reason) == (7, "exited")
+    assert datetime.fromisoformat(end.at) <= ended_by
+    assert is_alive(pid)
+    eventually(lambda: long in control.syncs[-1].running, 10, "the long job to be adopted")
+    control.stop(long)
+    assert control.end_of(long).signal == 15
+
+
+def test_control_plane_away(agent: Agent, control: Control) -> None:
+    """A32: what ended meanwhile is told with its true time and code, and limits were kept."""
+    ends = control.run("sh", "-c", "sleep 0.5; exit 5", job=1)
+    limited = control.run("sleep", "60", job=2, max_runtime_seconds=1)
+    lasts = control.run("sleep", "60", job=3)
+    agent.start()
+    for key in (ends, limited, lasts):
+        control.start_of(key)
+    control.is_away = True
+    time.sleep(3)
+    assert ends not in control.ended
+    back_at = datetime.now(UTC).isoformat()
+    control.is_away = False
+    assert control.end_of(ends).exit_code == 5
+    assert (control.end_of(limited).reason, control.end_of(limited).signal) == ("time_limit", 15)
+    for key in (ends, limited):
+        assert seconds_between(control.end_of(key).at, back_at) > 1
+    assert lasts not in control.ended
+
+
+def test_reports_are_repeated_until_they_are_acknowledged(agent: Agent, control: Control) -> None:
+    """A32: also over a restart of the agent."""
+    control.is_acknowledging = False
+    key = control.run("true")
+    agent.start()
+    control.end_of(key)
+    eventually(lambda: len(control.ended[key]) > 3, 10, "repetitions")
+    agent.kill()
+    before = len(control.ended[key])
+    agent.start()
+    eventually(lambda: len(control.ended[key]) > before, 10, "repetitions after the restart")
+    assert len({end.at for end in control.ended[key]}) == 1
+    control.is_acknowledging = True
+    eventually(lambda: not list(agent.ranks.iterdir()), 10, "the rank to be forgotten")
+
+
+def test_sigkill_of_a_supervisor(agent: Agent, control: Control, tmp_path: Path) -> None:
+    """Its process dies with it, what that had started is killed, and only then the end is told."""
+    key = control.run("sh", "-c", f"setsid sleep 600 & echo $! > {tmp_path}/child; sleep 600")
+    agent.start()
+    pid = control.start_of(key).pid
+    eventually(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), 5, "the child")
+    [supervisor] = supervisors(agent.directory)
+    [scope] = agent.scopes()
+    os.kill(supervisor, signal.SIGKILL)
+    end = control.end_of(key)
+    assert (end.reason, end.exit_code) == ("supervisor_lost", None)
+    assert end.started_at is not None
+    assert not is_alive(pid) and not processes.strays(scope)
+
+
+def test_sigkill_of_the_launcher(agent: Agent, control: Control) -> None:
+    """Running jobs do not notice; the next job gets another launcher."""
+    first = control.run("sleep", "60", job=1)
+    process = agent.start()
+    control.start_of(first)
+    [launcher] = processes.children(process.pid)
+    os.kill(launcher, signal.SIGKILL)
+    second = control.run("true", job=2)
+    assert control.end_of(second).exit_code == 0
+    assert first not in control.ended
+
+
+def test_after_a_reboot_nothing_runs_and_nothing_starts_again(agent: Agent, control: Control) -> None:
+    """What ran at the boot before is told as ended by the reboot, not before it started."""
+    key = control.run("sleep", "60")
+    agent.start()
+    pid = control.start_of(key).pid
+    agent.kill()
+    [supervisor] = supervisors(agent.directory)
+    os.kill(supervisor, signal.SIGKILL)
+    eventually(lambda: not is_alive(pid), 5, "the job to be gone")
+    fact = rankdir.read(agent.ranks / key, "supervisor.json")
+    assert fact is not None
+    rankdir.write(agent.ranks / key, "supervisor.json", {**fact, "boot_id": "the boot before"})
+    agent.start()
+    assert control.end_of(key).reason == "node_rebooted"
+
+
+def test_own_jobs_end_with_the_agent(agent: Agent, control: Control) -> None:
+    key = control.run("sleep", "60")
+    process = agent.start("--own-jobs")
+    pid = control.start_of(key).pid
+    process.terminate()
+    assert process.wait(20) == 0
+    assert not is_alive(pid)
+    assert control.end_of(key, 1).reason == "agent_stopped"
+
+
+def test_own_jobs_end_even_if_the_agent_is_killed(agent: Agent, control: Control) -> None:
+    key = control.run("sh", "-c", 'trap "" TERM; while :; do sleep 0.05; done')
+    agent.start("--own-jobs")
+    pid = control.start_of(key).pid
+    agent.kill()
+    eventually(lambda: not is_alive(pid), 10, "the job to be gone")
+    eventually(lambda: not supervisors(agent.directory), 10, "its supervisor to be gone")
+    agent.start("--own-jobs")
+    assert control.end_of(key).reason == "agent_stopped"
+
+
+def test_only_one_agent_works_in_a_directory(agent: Agent, control: Control) -> None:
+    agent.start()
+    eventually(lambda: control.syncs, 20, "the first message")
+    first = agent.process
+    second = agent.start()
+    assert second.wait(20) == 1
+    agent.process = first
+
+
+def test_the_same_directory_is_the_same_node(agent: Agent, control: Control) -> None:
+    """A33: the key that the server knows the node by is made once."""
+    agent.start()
+    eventually(lambda: control.syncs, 20, "the first message")
+    agent.kill()
+    agent.start("--url", f"{control.url}/")
+    heard = len(control.syncs)
+    eventually(lambda: len(control.syncs) > heard, 20, "a message after the restart")
+    assert len({join.node_key for join in control.joins}) == 1
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_logs_are_complete_to_the_byte_through_kills(agent: Agent, control: Control, is_known: bool) -> None:
+    """Output of a job that prints through two kills of its agent; what the server does not want is dropped."""
+    key = control.run(
+        "sh", "-c", "for i in $(seq 2000); do echo line $i; [ $((i % 100)) = 0 ] && sleep 0.1; done; true"
+    )
+    if not is_known:
+        control.unknown.add(key)
+    for _ in range(2):
+        agent.start()
+        control.start_of(key)
+        time.sleep(0.7)
+        agent.kill()
+    agent.start()
+    control.end_of(key)
+    eventually(lambda: not list(agent.ranks.iterdir()), 10, "the rank to be forgotten")
+    whole = "".join(f"line {i}\n" for i in range(1, 2001)).encode()
+    assert control.logs.get(key, b"") == (whole if is_known else b"")

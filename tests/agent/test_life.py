@@ -1,0 +1,193 @@
+"""One rank on one node: started once, limited, stopped, and nothing of it left behind."""
+
+import json
+import os
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import processes
+from gpusched.protocol.messages import Started
+from tests.agent.conftest import Agent
+from tests.agent.control import Control, eventually
+
+DAEMONISE = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open(sys.argv[1], "w").write(str(os.getpid()))
+        time.sleep(600)
+    os._exit(0)
+while not os.path.exists(sys.argv[1]) or not open(sys.argv[1]).read():
+    time.sleep(0.01)
+"""
+
+
+def seconds_between(first: str, second: str) -> float:
+    return (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
+
+
+def test_it_runs_and_tells_how_it_ended(agent: Agent, control: Control) -> None:
+    key = control.run("sh", "-c", "echo out; echo err >&2; exit 3")
+    agent.start()
+    end = control.end_of(key)
+    assert (end.reason, end.exit_code, end.signal) == ("exited", 3, None)
+    assert end.started_at is not None and seconds_between(end.started_at, end.at) >= 0
+    assert end.log_bytes == 8 and end.peak_memory_mb is not None
+    eventually(lambda: control.logs.get(key) == b"out\nerr\n", 5, "the log")
+    eventually(lambda: not list(agent.ranks.iterdir()), 5, "the rank to be forgotten")
+
+
+def test_delivered_ten_times_started_once(agent: Agent, control: Control, tmp_path: Path) -> None:
+    """A30. The control plane of the tests repeats each order twice with every answer."""
+    key = control.run("sh", "-c", f"echo ran >> {tmp_path}/ran; sleep 1")
+    agent.start()
+    control.end_of(key)
+    heard = len(control.syncs)
+    eventually(lambda: len(control.syncs) > heard + 5, 10, "more orders after the end")
+    assert (tmp_path / "ran").read_text() == "ran\n"
+    assert {report.pid for sync in control.syncs for report in sync.reports if isinstance(report, Started)} == {
+        control.started[key].pid
+    }
+
+
+def test_an_order_that_comes_after_the_end_is_not_obeyed_even_after_a_restart(
+    agent: Agent, control: Control, tmp_path: Path
+) -> None:
+    """A30: a message that was overtaken by the end of what it orders."""
+    key = control.run("sh", "-c", f"echo ran >> {tmp_path}/ran")
+    agent.start()
+    control.end_of(key)
+    eventually(lambda: not list(agent.ranks.iterdir()), 5, "the rank to be forgotten")
+    agent.kill()
+    agent.start()
+    heard = len(control.syncs)
+    eventually(lambda: len(control.syncs) > heard + 3, 10, "more orders")
+    assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+def test_a_stop_that_comes_before_the_start_wins(agent: Agent, control: Control) -> None:
+    key = control.run("sleep", "60")
+    order = control.orders[key]
+    control.stop(key)
+    agent.start()
+    end = control.end_of(key)
+    assert (end.reason, end.started_at, end.exit_code) == ("cancelled", None, None)
+    control.orders[key] = order
+    heard = len(control.syncs)
+    eventually(lambda: len(control.syncs) > heard + 3, 10, "more orders")
+    assert key not in control.started
+
+
+def test_term_then_kill_of_the_whole_group_with_notice(agent: Agent, control: Control, tmp_path: Path) -> None:
+    """A36: the notice file has the deadline, TERM reaches all, what ignores it is killed after the grace."""
+    script = (
+        f"trap 'cat $GPUSCHED_PREEMPT_FILE > {tmp_path}/notice' TERM; sh -c 'trap \"\" TERM; sleep 60' & "
+        f"echo $! > {tmp_path}/child; touch {tmp_path}/ready; while :; do sleep 0.05; done"
+    )
+    key = control.run("sh", "-c", script)
+    agent.start()
+    eventually(lambda: (tmp_path / "ready").exists(), 10, "the job to be ready")
+    child = int((tmp_path / "child").read_text())
+    control.stop(key, grace_seconds=1)
+    end = control.end_of(key)
+    assert (end.reason, end.signal) == ("cancelled", 9)
+    assert not is_alive(child)
+    notice = json.loads((tmp_path / "notice").read_text())
+    assert notice["reason"] == "cancelled"
+    assert -0.2 < seconds_between(notice["deadline_at"], end.at) < 1.0
+
+
+def test_what_obeys_term_ends_at_once(agent: Agent, control: Control) -> None:
+    key = control.run("sleep", "60")
+    agent.start()
+    control.start_of(key)
+    began = time.monotonic()
+    control.stop(key, grace_seconds=30)
+    assert control.end_of(key).signal == 15
+    assert time.monotonic() - began < 10
+
+
+def test_max_runtime_is_enforced(agent: Agent, control: Control) -> None:
+    """A36."""
+    key = control.run("sh", "-c", 'trap "" TERM; while :; do sleep 0.05; done', max_runtime_seconds=1, grace_seconds=1)
+    agent.start()
+    end = control.end_of(key)
+    assert (end.reason, end.signal) == ("time_limit", 9)
+    assert end.started_at is not None and 1.9 < seconds_between(end.started_at, end.at) < 5
+
+
+def test_no_process_of_it_is_left_when_its_end_is_told(agent: Agent, control: Control, tmp_path: Path) -> None:
+    """A34: a daemonised grandchild in a session of its own is dead before the end is reported."""
+    import sys
+
+    key = control.run(sys.executable, "-c", DAEMONISE, str(tmp_path / "pid"))
+    agent.start()
+    end = control.end_of(key)
+    assert (end.reason, end.exit_code) == ("exited", 0)
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("argv", "fields", "words"),
+    [
+        (["/no/such/program"], {}, "/no/such/program: No such file or directory"),
+        (["true"], {"workdir": "/no/such/place"}, "workdir /no/such/place: No such file or directory"),
+        (["/etc/passwd"], {}, "/etc/passwd: Permission denied"),
+        ([], {"script": "#!/no/such/shell\necho"}, "No such file or directory"),
+    ],
+)
+def test_what_cannot_be_started_says_why(
+    agent: Agent, control: Control, argv: list[str], fields: dict[str, str], words: str
+) -> None:
+    key = control.run(*argv, **fields)
+    agent.start()
+    end = control.end_of(key)
+    assert (end.reason, end.exit_code, end.started_at) == ("launch_failed", None, None)
+    assert end.detail is not None and words in end.detail
+
+
+def test_the_environment_of_a_job(agent: Agent, control: Control) -> None:
+    """Its own variables, the GPUs it was given, and nothing of the agent's secrets."""
+    script = "#!/bin/sh\nenv | sort; echo args $1; pwd"
+    key = control.run(
+        "first", script=script, workdir="/tmp", environment={"LR": "0.1"}, device_uuids=["GPU-1", "GPU-2"]
+    )
+    agent.start(environment={"GPUSCHED_DATABASE_URL": "postgres://secret"})
+    control.end_of(key)
+    eventually(lambda: b"/tmp\n" in control.logs.get(key, b""), 5, "the log")
+    text = control.logs[key].decode()
+    for line in ("LR=0.1", "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2", "GPUSCHED_JOB_ID=1", "GPUSCHED_ATTEMPT=1",
+                 "GPUSCHED_NODE=node-a", "GPUSCHED_RANKS=1", "args first", "/tmp"):  # fmt: skip
+        assert f"{line}\n" in text
+    assert "secret" not in text and "j1.token" not in text
+
+
+def test_a_job_without_gpus_sees_none(agent: Agent, control: Control) -> None:
+    key = control.run("sh", "-c", 'echo "[$CUDA_VISIBLE_DEVICES]"')
+    agent.start()
+    control.end_of(key)
+    eventually(lambda: control.logs.get(key) == b"[]\n", 5, "the log")
+
+
+def test_strays_are_found_by_their_scope() -> None:
+    import subprocess
+
+    child = subprocess.Popen(["sleep", "60"], env={"GPUSCHED_SCOPE": "0123abcd"})
+    try:
+        eventually(lambda: processes.strays("0123abcd") == [child.pid], 5, "the stray")
+    finally:
+        child.kill()
+        child.wait()
+    assert processes.strays("0123abcd") == []
