@@ -13,6 +13,8 @@ const PATIENCE_MS = 5000;
 export class Hub implements SocketEvents {
   readonly heard: Heard = { isConnected: false, aliveAt: null, cycleAgeSeconds: null };
   hasFailed = false;
+  /** Called when the connection comes or goes, and when the server says that it is alive. */
+  onHeard: () => void = () => undefined;
 
   private readonly states = new Map<string, TopicState>();
   private readonly listeners = new Map<string, Set<Listener>>();
@@ -86,12 +88,14 @@ export class Hub implements SocketEvents {
     this.openedAt = this.now();
     this.sent = "";
     this.subscribe();
+    this.onHeard();
   }
 
   closed(): void {
     this.heard.isConnected = false;
     this.hasFailed = true;
     for (const [topic, state] of this.states) this.states.set(topic, unsettled(state));
+    this.onHeard();
   }
 
   received(data: unknown): void {
@@ -101,7 +105,7 @@ export class Hub implements SocketEvents {
       this.heard.aliveAt = this.now();
       this.heard.cycleAgeSeconds = message.cycle_age_seconds ?? null;
       learnServerTime(message.alive);
-      return;
+      return this.onHeard();
     }
     if (typeof message.topic === "string") this.take(message);
   }

@@ -1,8 +1,75 @@
 // The page's entry: starts each part once.
 import htmx from "htmx.org";
+import { startConfirm, startJobChanges } from "./confirm";
+import { applyFilter, startFilter } from "./filter";
+import { fleet } from "./fleet/view";
+import { freshness, showFreshness } from "./freshness";
+import { Hub } from "./hub";
+import { startKeyboard } from "./keyboard";
+import { jobLog } from "./log/view";
+import { Regions } from "./regions";
+import { liveSocket } from "./socket";
 import { startTheme } from "./theme";
+import { tick } from "./time";
+import { jobHead, jobTimeline } from "./views/job";
+import { jobs, queue } from "./views/jobs";
+import { nodes } from "./views/nodes";
+import * as overview from "./views/overview";
+import { overviewTenants, tenants } from "./views/tenants";
 
 htmx.config.allowEval = false;
 htmx.config.includeIndicatorStyles = false;
 
-startTheme(() => undefined);
+const hub = new Hub(liveSocket);
+const regions = new Regions(
+  { hub },
+  {
+    "overview-strip": overview.overviewStrip,
+    "overview-counts": overview.overviewCounts,
+    "overview-largest": overview.overviewLargest,
+    "overview-attention": overview.overviewAttention,
+    "overview-waiting": overview.overviewWaiting,
+    "overview-tenants": overviewTenants,
+    fleet,
+    nodes,
+    queue,
+    jobs,
+    tenants,
+    "job-head": jobHead,
+    "job-timeline": jobTimeline,
+    "job-log": jobLog,
+  },
+  applyFilter,
+);
+
+const chips = document.querySelectorAll<HTMLElement>("[data-freshness]");
+
+function showHeard(): void {
+  const now = freshness(hub.heard, Date.now(), hub.hasFailed);
+  for (const chip of chips) showFreshness(chip, now);
+  document.documentElement.classList.toggle("is-stale", now.level === "offline");
+}
+
+startTheme(() => regions.restyle());
+startKeyboard();
+startFilter();
+regions.scan();
+// A page without anything live (login, tokens) holds no connection.
+if (chips.length > 0 || document.querySelector("[data-live]") !== null) {
+  startConfirm(hub);
+  startJobChanges(hub);
+  hub.onHeard = showHeard;
+  hub.setHidden(document.hidden);
+  hub.start();
+  showHeard();
+  document.addEventListener("visibilitychange", () => hub.setHidden(document.hidden));
+  addEventListener("online", () => hub.hurry());
+  // A page that the browser kept and shows again is not what it was: it starts anew.
+  addEventListener("pageshow", (event) => event.persisted && location.reload());
+}
+document.addEventListener("htmx:afterSettle", () => regions.scan());
+setInterval(() => {
+  hub.watch();
+  showHeard();
+  if (!document.hidden) tick(document);
+}, 1000);

@@ -21,9 +21,10 @@ export class LiveTable<R extends object> {
   constructor(
     private readonly columns: readonly Column<R>[],
     private readonly mark: (tr: HTMLTableRowElement, row: R) => void = () => undefined,
+    classes = "rows",
   ) {
     const heads = columns.map((column) => h("th", { scope: "col", class: column.className }, column.label));
-    const table = h("table", { class: "rows" }, h("thead", {}, h("tr", {}, ...heads)), this.body);
+    const table = h("table", { class: classes }, h("thead", {}, h("tr", {}, ...heads)), this.body);
     this.element = h("div", { class: "live-table" }, this.pill, table);
     this.body.addEventListener("pointerenter", (event) => {
       if (event.pointerType !== "touch") this.isUnderPointer = true;

@@ -5,7 +5,7 @@ const GLYPHS: Record<string, string> = {
   busy: "■", "held-idle": "◧", free: "□", hot: "▲", quarantined: "✕", dirty: "◆", unknown: "▨", unavailable: "▨",
   degraded: "▲", foreign: "◆", pending: "○", held: "‖", scheduled: "◔", running: "■", stopping: "◩",
   completed: "✓", failed: "✕", cancelled: "⊘", preempted: "↺", online: "■", joined: "○", lost: "▨",
-  cordoned: "‖", draining: "◩", ended: "✓",
+  open: "□", ok: "□", red: "✕", amber: "▲", cordoned: "‖", draining: "◩", ended: "✓",
 };
 
 export function glyph(state: string): string {

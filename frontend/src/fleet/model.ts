@@ -1,5 +1,6 @@
 // From the rows of the topic to what is laid out, painted and told: groups, cells in drawing order, tooltips.
 import type { DeviceRow, NodeRow } from "../topics";
+import { byName, shortModel } from "../views/pieces";
 import { absent } from "./words";
 import { type Fill, look, reads, value } from "./looks";
 import type { LayoutGroup } from "./layout";
@@ -25,8 +26,6 @@ export interface Spotlight {
   tenant: string | null;
 }
 
-const byName = new Intl.Collator(undefined, { numeric: true }).compare;
-
 export function model(nodes: Iterable<NodeRow>, grouping: Grouping): Model {
   const sorted = [...nodes].sort((a, b) => byName(a.name, b.name));
   const groups = new Map<string, NodeRow[]>();
@@ -45,7 +44,7 @@ export function model(nodes: Iterable<NodeRow>, grouping: Grouping): Model {
 
 function titleOf(node: NodeRow, grouping: Grouping): string {
   if (grouping === "none") return "";
-  if (grouping === "model") return [...new Set(node.devices.map((device) => device.model))].sort().join(", ") || "no GPU";
+  if (grouping === "model") return [...new Set(node.devices.map((device) => shortModel(device.model)))].sort().join(", ") || "no GPU";
   return node.state === "online" && node.intent !== "open" ? node.intent : node.state;
 }
 
@@ -78,7 +77,7 @@ export function paints(cells: readonly FleetCell[], fill: Fill, light: Spotlight
 export function tell({ node, device }: FleetCell): string[] {
   const { words } = look(device, node);
   const reading = device.reading;
-  const lines = [`${node.name} · GPU ${device.index} · ${device.model}`, words];
+  const lines = [`${node.name} · GPU ${device.index} · ${shortModel(device.model)}`, words];
   const jobs = device.jobs ?? [];
   if (jobs.length > 0) lines.push(`${jobs.length === 1 ? "job" : "jobs"} ${jobs.map((id) => `#${id}`).join(", ")}`);
   const tenants = device.tenants ?? [];

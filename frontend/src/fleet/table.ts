@@ -2,13 +2,14 @@
 import { h } from "../dom";
 import { type Line, LiveTable } from "../rows";
 import { badge } from "../states";
-import { jobLink, nodeLink, tenantLink } from "../views/pieces";
+import { jobLink, nodeLink, shortModel, tenantLink } from "../views/pieces";
 import { type Fill, look, reads } from "./looks";
 import type { FleetCell } from "./model";
 import { absent } from "./words";
 
 export class FleetTable {
   private readonly table: LiveTable<FleetCell>;
+  readonly element: HTMLElement;
   private known = new Map<string, FleetCell>();
 
   constructor() {
@@ -23,7 +24,7 @@ export class FleetTable {
     this.table = new LiveTable<FleetCell>([
       { label: "Node", cell: ({ node }) => nodeLink(node.name) },
       { label: "GPU", cell: ({ device }) => device.index, className: "num" },
-      { label: "Model", cell: ({ device }) => device.model },
+      { label: "Model", cell: ({ device }) => shortModel(device.model) },
       { label: "State", cell: ({ node, device }) => badge(look(device, node).kind, look(device, node).words) },
       { label: "Jobs", cell: ({ device }) => (device.jobs ?? []).flatMap((id) => [jobLink(id), " "]) },
       { label: "Tenants", cell: ({ device }) => (device.tenants ?? []).flatMap((name) => [tenantLink(name), " "]) },
@@ -31,11 +32,9 @@ export class FleetTable {
       reading("Memory", "memory"),
       reading("Temperature", "temperature"),
     ]);
+    this.element = h("div", { class: "card flush" }, this.table.element);
   }
 
-  get element(): HTMLElement {
-    return this.table.element;
-  }
 
   update(cells: readonly FleetCell[]): void {
     const next = new Map<string, FleetCell>();

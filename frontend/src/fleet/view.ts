@@ -2,7 +2,7 @@
 import { h, plural } from "../dom";
 import type { MakeView } from "../regions";
 import type { NodeRow } from "../topics";
-import { jobHref, noNodes, nodeHref } from "../views/pieces";
+import { jobHref, noNodes, nodeHref, whenEmpty } from "../views/pieces";
 import { interact } from "./interaction";
 import { FILLS, type Fill } from "./looks";
 import { type Layout, layout } from "./layout";
@@ -31,6 +31,7 @@ export const fleet: MakeView = (region) => {
   canvas.setAttribute("aria-roledescription", "map of GPUs");
   const tooltip = new Tooltip();
   const table = new FleetTable();
+  const none = whenEmpty(region, noNodes);
   const light = spotlight();
   const [group, fill] = [control("group"), control("fill")];
   const toggle = document.querySelector<HTMLElement>("[data-fleet-table]");
@@ -120,7 +121,7 @@ export const fleet: MakeView = (region) => {
       nodes = [...state.rows.values()] as NodeRow[];
       if (nodes.length === 0) {
         tooltip.hide();
-        return region.replaceChildren(noNodes());
+        return region.replaceChildren(none());
       }
       const body = isTable ? table.element : canvas;
       if (body.parentElement !== region || region.childNodes.length !== 1) region.replaceChildren(body);

@@ -4,14 +4,10 @@ import type { MakeView } from "../regions";
 import { badge } from "../states";
 import { ago, duration, elapsed, serverNow } from "../time";
 import type { AttemptRow, EventRow, JobDetail } from "../topics";
-import { empty, gigabytes, nodeLinks, reasonCell, request, tenantLink, under } from "./pieces";
+import { empty, nodeLinks, reasonOf, request, tenantLink, under } from "./pieces";
 
-function fact(label: string, ...value: Child[]): Child[] {
-  return [h("dt", {}, label), h("dd", {}, ...value)];
-}
-
-function limit(job: JobDetail): string {
-  return job.max_runtime_minutes === null ? "no limit" : `of ${duration(job.max_runtime_minutes * 60)}`;
+function fact(label: string, ...value: Child[]): HTMLElement {
+  return h("div", {}, h("dt", {}, label), h("dd", {}, ...value));
 }
 
 function ended(of: { exit_code: number | null; signal: number | null }): string {
@@ -24,34 +20,36 @@ function placed(job: JobDetail): Child[] {
   const by = new Map<string, (number | null)[]>();
   for (const device of job.devices) by.set(device.node, [...(by.get(device.node) ?? []), device.index]);
   if (by.size === 0) return nodeLinks(job.nodes);
-  return [...by].slice(0, 8).flatMap(([node, list]) => [
+  const shown = [...by].slice(0, 4).flatMap(([node, list], at): Child[] => [
+    at > 0 && "; ",
     ...nodeLinks([node]),
-    `: ${list.map((index) => index ?? "?").join(", ")}  `,
-  ]).concat(by.size > 8 ? [`and ${by.size - 8} more nodes`] : []);
+    ` GPU ${list.map((index) => index ?? "?").join(", ")}`,
+  ]);
+  return by.size > 4 ? [...shown, ` and ${by.size - 4} more`] : shown;
 }
 
 export const jobHead: MakeView = (region) => ({
   draw(state) {
     const job = state.rows.get("job") as JobDetail | undefined;
     if (job === undefined) return;
+    const { sentence, next } = reasonOf(job);
     refill(
       region,
-      h(
-        "div",
-        { class: "headline", role: "status" },
-        badge(job.state),
-        h("span", {}, ...reasonCell(job)),
-        job.started_at !== null && h("span", { class: "muted" }, elapsed(job.started_at, job.ended_at), ` ${limit(job)}`),
-      ),
+      h("div", { class: "headline", role: "status" }, badge(job.state), sentence !== "" && h("span", { class: "reason" }, sentence)),
+      next !== "" && h("p", { class: "next-step" }, `Next: ${next}`),
       h(
         "dl",
-        { class: "facts" },
-        ...fact("Owner", job.user, " · ", tenantLink(job.tenant)),
-        ...fact("Asks for", `${request(job)}, ${job.cpu_cores} CPU cores, ${gigabytes(job.memory_mb)} memory`),
-        ...fact("Runs on", ...placed(job)),
-        ...fact("Submitted", ago(job.submitted_at)),
-        ...(job.ended_at === null ? [] : fact("Ended", ago(job.ended_at), " ", ended(job))),
-        ...(job.attempt > 1 ? fact("Attempt", String(job.attempt)) : []),
+        { class: "facts across" },
+        fact("Owner", job.user),
+        fact("Tenant", tenantLink(job.tenant)),
+        fact("Request", request(job)),
+        fact("Submitted", ago(job.submitted_at)),
+        fact(job.ended_at === null ? "Running for" : "Ran", elapsed(job.started_at, job.ended_at)),
+        fact("Time limit", job.max_runtime_minutes === null ? "none" : duration(job.max_runtime_minutes * 60)),
+        fact("Nodes", ...placed(job)),
+        job.ended_at !== null && fact("Ended", ago(job.ended_at)),
+        ended(job) !== "" && fact("Exit", ended(job)),
+        job.attempt > 1 && fact("Attempt", job.attempt),
       ),
     );
   },

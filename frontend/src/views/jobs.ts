@@ -1,22 +1,24 @@
 // The tables of jobs: the queue in its groups, and the latest jobs.
-import { type Child, h, plural, refill } from "../dom";
+import { h, plural, refill } from "../dom";
 import type { MakeView } from "../regions";
 import { type Column, type Line, LiveTable } from "../rows";
 import { GROUPS, type Group, badge, waitGroup } from "../states";
 import { ago, elapsed } from "../time";
 import type { JobRow, QueueRow, QueueTotal } from "../topics";
-import { empty, jobHref, jobLink, noJobs, nodeLinks, reasonCell, reasonOf, request, tenantLink } from "./pieces";
+import { empty, jobHref, jobLink, noJobs, nodeLinks, reasonCell, reasonOf, request, tenantLink, whenEmpty } from "./pieces";
 
 type Common = Pick<QueueRow & JobRow, "id" | "name" | "tenant" | "user" | "state">;
 
-const job: Column<Common> = { label: "Job", cell: (row) => jobLink(row.id, row.name), className: "name" };
-const owner: Column<Common> = { label: "Owner", cell: (row) => [row.user, h("small", {}, " ", tenantLink(row.tenant))] };
+const id: Column<Common> = { label: "Id", cell: (row) => jobLink(row.id) };
+const name: Column<Common> = { label: "Name", cell: (row) => row.name, className: "name" };
+const owner: Column<Common> = { label: "Owner", cell: (row) => row.user };
+const tenant: Column<Common> = { label: "Tenant", cell: (row) => tenantLink(row.tenant) };
 
 /** Only what the page's address asks for: ?state=running, ?tenant=, ?user=, ?reason=. */
 function wanted(row: Common, code: string): boolean {
   const asked = new URLSearchParams(location.search);
-  const has = (name: string, value: string): boolean => {
-    const list = asked.get(name);
+  const has = (field: string, value: string): boolean => {
+    const list = asked.get(field);
     return list === null || list === "" || list.split(",").includes(value);
   };
   return has("state", row.state) && has("tenant", row.tenant) && has("user", row.user) && has("reason", code);
@@ -27,18 +29,24 @@ function mark(tr: HTMLTableRowElement, row: Common): void {
   tr.dataset.state = row.state;
 }
 
+function noneLikeThis(): HTMLElement {
+  return empty("None of them is like this. ", h("a", { href: location.pathname }, "Show all"), ".");
+}
+
 export const queue: MakeView = (region) => {
-  const summary = h("p", { class: "summary" });
+  const none = whenEmpty(region, () => empty("No job waits. ", ...noJobs().childNodes));
+  const summary = h("p", { class: "empty" });
   const table = new LiveTable<QueueRow>(
     [
-      { label: "#", cell: (row) => row.position ?? "–", className: "num" },
-      job,
+      { label: "Place", cell: (row) => row.position ?? "–", className: "num" },
+      id,
+      name,
       owner,
-      { label: "Asks for", cell: request },
-      { label: "Waits for", cell: (row) => badge(row.state, row.reason?.code.replaceAll("_", " ") ?? row.state) },
-      { label: "Why", cell: reasonCell, className: "wide" },
-      { label: "Waited", cell: (row) => elapsed(row.submitted_at), className: "num" },
+      tenant,
+      { label: "Request", cell: (row) => h("span", { class: "nowrap" }, request(row)) },
+      { label: "Why it waits", cell: reasonCell },
       { label: "Priority", cell: (row) => row.priority ?? "–", className: "num" },
+      { label: "Waiting for", cell: (row) => elapsed(row.submitted_at), className: "nowrap" },
     ],
     mark,
   );
@@ -46,13 +54,14 @@ export const queue: MakeView = (region) => {
     draw(state) {
       const total = state.rows.get("total") as QueueTotal | undefined;
       const rows = [...state.rows].filter(([key]) => key !== "total").map(([, row]) => row as QueueRow);
-      if (rows.length === 0) return refill(region, empty("Nobody waits."), noJobs());
+      const all = total?.jobs ?? rows.length;
+      summary.textContent = all > rows.length ? `${rows.length} shown of ${plural(all, "waiting job")} (${plural(total?.gpus ?? 0, "GPU")}) of all tenants.` : "";
+      summary.hidden = summary.textContent === "";
+      if (rows.length === 0) return refill(region, none(), summary.cloneNode(true));
       const shown = rows.filter((row) => wanted(row, row.reason?.code ?? ""));
+      if (shown.length === 0) return refill(region, noneLikeThis());
       table.update(grouped(shown));
-      const more = total !== undefined && total.jobs > total.shown ? `, the first ${total.shown} shown` : "";
-      const count = shown.length < rows.length ? `${shown.length} of ` : "";
-      summary.textContent = `${count}${plural(total?.jobs ?? rows.length, "job")} ask for ${plural(total?.gpus ?? 0, "GPU")}${more}.`;
-      if (table.element.parentElement !== region) region.replaceChildren(summary, table.element);
+      if (table.element.parentElement !== region) region.replaceChildren(table.element, summary);
     },
   };
 };
@@ -62,7 +71,9 @@ export function grouped(rows: readonly QueueRow[]): Line<QueueRow>[] {
   const by = new Map<Group, QueueRow[]>();
   for (const row of rows) {
     const group = waitGroup(row.state, row.reason?.code);
-    by.set(group, [...(by.get(group) ?? []), row]);
+    const known = by.get(group);
+    if (known === undefined) by.set(group, [row]);
+    else known.push(row);
   }
   const lines: Line<QueueRow>[] = [];
   for (const [group, title] of GROUPS) {
@@ -76,32 +87,29 @@ export function grouped(rows: readonly QueueRow[]): Line<QueueRow>[] {
   return lines;
 }
 
-function when(row: JobRow): Child {
-  if (row.ended_at !== null) return ago(row.ended_at);
-  return row.started_at !== null ? elapsed(row.started_at) : ago(row.submitted_at);
-}
-
 export const jobs: MakeView = (region) => {
+  const none = whenEmpty(region, noJobs);
   const table = new LiveTable<JobRow>(
     [
-      job,
+      id,
+      name,
       { label: "State", cell: (row) => badge(row.state) },
       owner,
+      tenant,
       { label: "GPUs", cell: (row) => row.gpu_count, className: "num" },
       { label: "Nodes", cell: (row) => nodeLinks(row.nodes) },
-      { label: "Why", cell: (row) => h("span", { class: "reason" }, reasonOf(row).sentence), className: "wide" },
-      { label: "Ran", cell: (row) => elapsed(row.started_at, row.ended_at), className: "num" },
-      { label: "When", cell: when },
-      { label: "Exit", cell: (row) => row.exit_code ?? "–", className: "num" },
+      { label: "Why", cell: (row) => h("span", { class: "reason" }, reasonOf(row).sentence) },
+      { label: "Submitted", cell: (row) => ago(row.submitted_at), className: "nowrap" },
+      { label: "Ran", cell: (row) => row.started_at !== null && elapsed(row.started_at, row.ended_at), className: "nowrap" },
     ],
     mark,
   );
   return {
     draw(state) {
       const all = [...state.rows.values()] as JobRow[];
-      if (all.length === 0) return refill(region, noJobs());
+      if (all.length === 0) return refill(region, none());
       const rows = all.filter((row) => wanted(row, reasonOf(row).code)).sort((a, b) => b.id - a.id);
-      if (rows.length === 0) return refill(region, empty("None of the latest jobs is like this. ", h("a", { href: location.pathname }, "Show all")));
+      if (rows.length === 0) return refill(region, noneLikeThis());
       table.update(rows.map((row) => ({ key: String(row.id), row })));
       if (table.element.parentElement !== region) region.replaceChildren(table.element);
     },

@@ -6,14 +6,13 @@ import { badge, glyph } from "../states";
 import { ago } from "../time";
 import type { DeviceRow, NodeRow } from "../topics";
 import { look } from "../fleet/looks";
-import { CELL_CLASS, gigabytes, jobLink, noNodes, orUnknown } from "./pieces";
+import { CELL_CLASS, byName, jobLink, mib, noNodes, nodeHref, orUnknown, shortModel, whenEmpty } from "./pieces";
 
 /** What is observed, and what an admin wants where that is more to say. */
 function stateCell(node: NodeRow): Child[] {
   const wish = node.intent !== "open" ? badge(node.intent) : null;
-  const note = node.intent_note ? h("small", { class: "note" }, node.intent_note) : null;
-  const pretend = node.pretend ? h("span", { class: "tag tag-pretend", title: "no real GPU is behind it" }, "pretend") : null;
-  return [badge(node.state), " ", wish, pretend, note];
+  const note = node.intent_note ? h("span", { class: "muted" }, node.intent_note) : null;
+  return [badge(node.state), wish && " ", wish, note && " ", note];
 }
 
 function cell(device: DeviceRow, node: NodeRow): HTMLElement {
@@ -23,45 +22,54 @@ function cell(device: DeviceRow, node: NodeRow): HTMLElement {
 }
 
 function devices(node: NodeRow): Child[] {
-  if (node.devices.length === 0) return ["no GPU"];
-  const models = [...new Set(node.devices.map((device) => device.model))].join(", ");
+  if (node.devices.length === 0) return [h("span", { class: "muted" }, "none")];
+  const models = [...new Set(node.devices.map((device) => shortModel(device.model)))].join(", ");
   const label = node.devices.map((device) => `GPU ${device.index} ${look(device, node).words}`).join(", ");
-  const strip = h("div", { class: "strip strip-small", role: "img", "aria-label": label }, ...node.devices.map((device) => cell(device, node)));
-  return [strip, h("small", {}, `${node.devices.length} × ${models}`)];
+  const strip = h("span", { class: "strip small-strip", role: "img", "aria-label": label }, ...node.devices.map((device) => cell(device, node)));
+  return [strip, h("span", { class: "muted small" }, models)];
 }
 
 function jobsCell(node: NodeRow): Child[] {
   const ids = node.jobs ?? [];
-  if (ids.length === 0) return ["–"];
+  if (ids.length === 0) return [];
   return ids.slice(0, 8).flatMap((id, at) => [at > 0 ? " " : null, jobLink(id)]).concat(ids.length > 8 ? [` +${ids.length - 8}`] : []);
 }
 
 const share = (free: number | null, all: number | null, show: (value: number) => string): Child =>
-  free === null || all === null ? orUnknown(null, "the node has not said") : `${show(free)} of ${show(all)}`;
+  free === null || all === null ? orUnknown(null, "the node has not said") : h("span", {}, show(free), h("span", { class: "muted" }, ` / ${show(all)}`));
+
+const tidy = (value: number): string => String(Math.round(value * 100) / 100);
+
+function nameCell(node: NodeRow): Child[] {
+  const driver = node.driver_version ? `, driver ${node.driver_version}` : "";
+  const title = `${node.hostname ?? node.name}${driver}`;
+  return [h("b", { title }, node.name), node.pretend && " ", node.pretend && h("span", { class: "pill", title: "no real GPU is behind it" }, "pretend")];
+}
 
 export const nodes: MakeView = (region) => {
+  const none = whenEmpty(region, noNodes);
   const table = new LiveTable<NodeRow>(
     [
-      { label: "Node", cell: (node) => [h("b", {}, node.name), node.hostname && node.hostname !== node.name ? h("small", {}, ` ${node.hostname}`) : null] },
+      { label: "Node", cell: nameCell },
       { label: "State", cell: stateCell },
-      { label: "GPUs", cell: devices, className: "wide" },
+      { label: "GPUs", cell: devices },
+      { label: "CPU cores free", cell: (node) => share(node.cpu_cores_free, node.cpu_cores, tidy), className: "num" },
+      { label: "Memory free", cell: (node) => share(node.memory_mb_free, node.memory_mb, mib), className: "num" },
       { label: "Jobs", cell: jobsCell },
-      { label: "CPU free", cell: (node) => share(node.cpu_cores_free, node.cpu_cores, (value) => String(Math.round(value * 10) / 10)), className: "num" },
-      { label: "Memory free", cell: (node) => share(node.memory_mb_free, node.memory_mb, gigabytes), className: "num" },
-      { label: "Driver", cell: (node) => orUnknown(node.driver_version, "no driver was found") },
-      { label: "Last heard", cell: (node) => ago(node.last_seen_at) },
+      { label: "Agent", cell: (node) => orUnknown(node.agent_version, "its agent has not said"), className: "muted" },
+      { label: "Seen", cell: (node) => ago(node.last_seen_at), className: "nowrap" },
     ],
     (tr, node) => {
-      tr.id = node.name;
+      if (document.getElementById(node.name) === null) tr.id = node.name;
       tr.dataset.state = node.state;
-      tr.dataset.href = `/nodes/#${encodeURIComponent(node.name)}`;
+      tr.dataset.href = nodeHref(node.name);
     },
   );
   return {
     draw(state) {
       const rows = [...state.rows.values()] as NodeRow[];
-      if (rows.length === 0) return refill(region, noNodes());
-      rows.sort((a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }));
+      if (rows.length === 0) return refill(region, none());
+      rows.sort((a, b) => byName(a.name, b.name));
       table.update(rows.map((row) => ({ key: row.name, row })));
       if (table.element.parentElement !== region) region.replaceChildren(table.element);
     },

@@ -1,14 +1,17 @@
 // Pieces that several views show: links, requests, reasons, bars, strips, empty states.
 import { type Child, h, na, plural } from "../dom";
+import { glyph } from "../states";
 import type { TopicState } from "../store";
 import type { Cell, JobRow, Reason, TenantRow } from "../topics";
+
+export const byName = new Intl.Collator(undefined, { numeric: true }).compare;
 
 export const jobHref = (id: number): string => `/jobs/${id}/`;
 export const nodeHref = (name: string): string => `/nodes/#${encodeURIComponent(name)}`;
 export const tenantHref = (name: string): string => `/tenants/#${encodeURIComponent(name)}`;
 
 export function jobLink(id: number, name = ""): HTMLElement {
-  return h("a", { href: jobHref(id), class: "job" }, h("span", { class: "id" }, `#${id}`), name === "" ? null : ` ${name}`);
+  return h("a", { href: jobHref(id), class: name === "" ? "id" : null }, name === "" ? id : name);
 }
 
 export function nodeLink(name: string): HTMLElement {
@@ -26,16 +29,23 @@ export function nodeLinks(names: readonly string[] | null): Child[] {
   return names.length > 3 ? [...shown, ` and ${names.length - 3} more`] : shown;
 }
 
-export function gigabytes(mb: number | null): string {
-  if (mb === null) return "n/a";
-  return mb >= 1024 ? `${Math.round(mb / 1024)} GB` : `${mb} MB`;
+/** MiB as people read them: 512 MiB, 80 GiB. */
+export function mib(size: number | null): string {
+  if (size === null) return "n/a";
+  const short = (value: number): string => String(Number(value.toPrecision(4)));
+  return size < 1024 ? `${Math.round(size)} MiB` : size < 1 << 20 ? `${short(size / 1024)} GiB` : `${short(size / 2 ** 20)} TiB`;
 }
 
-/** What a job asks for: 4 × H100, 80 GB each. */
+/** The model as people call it. */
+export function shortModel(name: string): string {
+  return name.replace(/^NVIDIA /, "").replace("GeForce ", "");
+}
+
+/** What a job asks for: 4 GPUs H100 ≥ 80 GiB. */
 export function request(job: { gpu_count: number; gpu_model?: string | null; gpu_memory_mb?: number | null }): string {
-  if (job.gpu_count === 0) return "no GPU";
-  const memory = job.gpu_memory_mb ? `, ${gigabytes(job.gpu_memory_mb)} each` : "";
-  return `${job.gpu_count} × ${job.gpu_model ? job.gpu_model.replaceAll("|", " or ") : "GPU"}${memory}`;
+  if (job.gpu_count === 0) return "CPU only";
+  const model = job.gpu_model ? ` ${job.gpu_model.split("|").map(shortModel).join(" or ")}` : "";
+  return `${plural(job.gpu_count, "GPU")}${model}${job.gpu_memory_mb ? ` ≥ ${mib(job.gpu_memory_mb)}` : ""}`;
 }
 
 export function reasonOf(job: Pick<JobRow, "reason">): { sentence: string; next: string; code: string } {
@@ -47,12 +57,16 @@ export function reasonOf(job: Pick<JobRow, "reason">): { sentence: string; next:
 
 export function reasonCell(job: Pick<JobRow, "reason">): Child[] {
   const { sentence, next } = reasonOf(job);
-  return [sentence === "" ? null : h("span", { class: "reason" }, sentence), next === "" ? null : h("small", { class: "next-step" }, next)];
+  return [sentence !== "" && h("span", { class: "reason" }, sentence), next !== "" && h("span", { class: "next-step" }, next)];
 }
 
-export function count(href: string, value: number, word: string, kind = ""): HTMLElement {
-  return h("a", { class: `count ${kind === "" ? "" : `count-${kind}`}`.trim(), href }, h("b", {}, value), " ", h("span", {}, word));
+/** A number that leads to what it counts. */
+export function count(href: string, value: Child, word: string, kind = ""): HTMLElement {
+  const mark = kind === "" ? null : h("i", { "aria-hidden": "true" }, glyph(kind));
+  return h("a", { class: kind === "" ? "count" : `count count-${kind}`, href }, h("b", {}, value), h("span", {}, mark, mark && " ", word));
 }
+
+export const CELLS: readonly Cell[] = ["busy", "held_idle", "free", "unavailable"];
 
 export const CELL_CLASS: Record<Cell, string> = {
   busy: "cell-busy",
@@ -63,26 +77,32 @@ export const CELL_CLASS: Record<Cell, string> = {
 
 export const CELL_WORDS: Record<Cell, string> = {
   busy: "busy",
-  held_idle: "held idle",
+  held_idle: "held but idle",
   free: "free",
   unavailable: "unavailable",
 };
 
 const MOST_CELLS = 400;
 
-/** One cell per device; past 400, segments whose widths are the exact shares. */
-export function strip(counts: readonly (readonly [Cell, number])[]): HTMLElement {
-  const total = counts.reduce((sum, [, n]) => sum + n, 0);
-  const label = counts.map(([cell, n]) => `${n} ${CELL_WORDS[cell]}`).join(", ");
-  const box = h("div", { class: "strip", role: "img", "aria-label": `${plural(total, "GPU")}: ${label}` });
-  for (const [cell, n] of counts) {
-    const title = `${n} ${CELL_WORDS[cell]}`;
-    if (total > MOST_CELLS) {
-      if (n > 0) box.append(h("span", { class: `segment ${CELL_CLASS[cell]}`, title, style: `flex: ${n} 1 0; min-width: 2px` }));
-      continue;
-    }
-    for (let at = 0; at < n; at += 1) box.append(h("span", { class: `cell ${CELL_CLASS[cell]}`, title }));
+export interface StripCell {
+  cell: Cell;
+  title: string;
+}
+
+/** One cell per device in the order given; past 400, segments whose widths are the exact shares. */
+export function strip(cells: readonly StripCell[]): HTMLElement {
+  const counts = new Map<Cell, number>(CELLS.map((cell) => [cell, 0]));
+  for (const { cell } of cells) counts.set(cell, (counts.get(cell) ?? 0) + 1);
+  const words = CELLS.map((cell) => `${counts.get(cell)} ${CELL_WORDS[cell]}`);
+  const box = h("div", { class: "strip", role: "img", "aria-label": words.join(", ") });
+  if (cells.length <= MOST_CELLS) {
+    box.append(...cells.map(({ cell, title }) => h("span", { class: `cell ${CELL_CLASS[cell]}`, title })));
+    return box;
   }
+  CELLS.forEach((cell, at) => {
+    const n = counts.get(cell) ?? 0;
+    if (n > 0) box.append(h("span", { class: `cell ${CELL_CLASS[cell]}`, title: words[at], style: `flex: ${n} 1 0; min-width: 2px; max-width: none` }));
+  });
   return box;
 }
 
@@ -119,11 +139,17 @@ export function empty(...words: Child[]): HTMLElement {
 }
 
 export function noJobs(): HTMLElement {
-  return empty("No jobs. Submit the first one: ", h("code", { class: "copy" }, "gpusched submit -- python train.py"));
+  return empty("No jobs. Submit the first one: ", h("code", {}, "gpusched submit -- python train.py"));
 }
 
 export function noNodes(): HTMLElement {
-  return empty("No nodes yet. ", h("a", { href: "/nodes/#join" }, "Join a node"), " with one command; it appears here by itself.");
+  return empty(h("b", {}, "No node has joined yet."), " ", h("a", { href: "/nodes/#join" }, "Join a node"), ", and it appears here by itself.");
+}
+
+/** What a region shows when it has nothing to show: what the server said, if it had nothing either, else this. */
+export function whenEmpty(region: HTMLElement, otherwise: () => HTMLElement): () => HTMLElement {
+  const said = region.querySelector("table") === null ? region.querySelector<HTMLElement>(":scope > .empty") : null;
+  return () => said ?? otherwise();
 }
 
 /** The rows of a topic whose keys begin so, in the order of their keys. */

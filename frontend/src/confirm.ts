@@ -1,0 +1,57 @@
+// Buttons that ask for something say "requested…" until the job shows it; tells the page when a job's state changed.
+import type { Hub } from "./hub";
+import type { JobDetail, Row } from "./topics";
+
+/** If nothing changed by then, the button may be pressed again. */
+const PATIENCE_MS = 30_000;
+
+export function startConfirm(hub: Hub): void {
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (!(form instanceof HTMLFormElement)) return;
+    const pressed = (event as SubmitEvent).submitter ?? form.querySelector("button");
+    const button = pressed instanceof HTMLButtonElement ? pressed : null;
+    const topic = button?.dataset.confirmedBy ?? form.dataset.confirmedBy;
+    // After the browser has read the form: a disabled button would be missing from what is sent.
+    if (button !== null && topic !== undefined) setTimeout(() => wait(hub, button, topic));
+  });
+}
+
+function wait(hub: Hub, button: HTMLButtonElement, topic: string): void {
+  const before = hub.state(topic).rows.get("job");
+  const words = button.textContent;
+  let end = (): void => undefined;
+  const restore = (): void => {
+    clearTimeout(timer);
+    removeEventListener("pageshow", restore);
+    document.removeEventListener("htmx:responseError", restore);
+    button.disabled = false;
+    button.textContent = words;
+    end();
+  };
+  const timer = setTimeout(restore, PATIENCE_MS);
+  button.disabled = true;
+  button.textContent = "requested…";
+  addEventListener("pageshow", restore);
+  document.addEventListener("htmx:responseError", restore);
+  end = hub.listen(topic, (state) => {
+    const now = state.rows.get("job");
+    if (before !== undefined && now !== undefined && now !== before) restore();
+  });
+}
+
+/** Dispatches `job-changed` on the body when the state of the page's job changes: what fits it then is another thing. */
+export function startJobChanges(hub: Hub): void {
+  const region = document.querySelector<HTMLElement>('[data-live^="job:"]');
+  const topic = region?.dataset.live;
+  if (topic === undefined) return;
+  let known: Row | undefined;
+  hub.listen(topic, (state) => {
+    const job = state.rows.get("job") as JobDetail | undefined;
+    const before = known as JobDetail | undefined;
+    known = job;
+    if (before !== undefined && job !== undefined && before.state !== job.state) {
+      document.body.dispatchEvent(new CustomEvent("job-changed"));
+    }
+  });
+}

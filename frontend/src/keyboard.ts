@@ -1,0 +1,108 @@
+// The page's keys: go to pages, filter, move from row to row, open, close, help.
+import { h, isTyping } from "./dom";
+
+const PAGES: Record<string, readonly [string, string]> = {
+  o: ["/", "Overview"],
+  f: ["/fleet/", "Fleet"],
+  q: ["/queue/", "Queue"],
+  j: ["/jobs/", "Jobs"],
+  n: ["/nodes/", "Nodes"],
+  t: ["/tenants/", "Tenants"],
+};
+
+const HELP: readonly (readonly [string, string])[] = [
+  ...Object.entries(PAGES).map(([key, [, name]]) => [`g ${key}`, `to ${name}`] as const),
+  ["/", "filter"],
+  ["j  k", "next, previous row"],
+  ["Enter", "open the row or the GPU"],
+  ["← ↑ ↓ →", "from GPU to GPU on the Fleet page"],
+  ["Esc", "close, or leave the filter"],
+  ["?", "this help"],
+];
+
+/** After `g` the next key must come so soon. */
+const CHORD_MS = 1200;
+
+export function startKeyboard(go: (href: string) => void = (href) => location.assign(href)): void {
+  let chordAt = -Infinity;
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (isTyping(event.target)) {
+      if (event.key === "Escape" && event.target instanceof HTMLElement) leave(event.target);
+      return;
+    }
+    const page = performance.now() - chordAt < CHORD_MS ? PAGES[event.key] : undefined;
+    chordAt = -Infinity;
+    if (page !== undefined) return go(page[0]);
+    if (event.key === "g") chordAt = performance.now();
+    else if (event.key === "?") showHelp();
+    else if (event.key === "/") focusFilter(event);
+    else if (event.key === "j") move(1);
+    else if (event.key === "k") move(-1);
+    else if (event.key === "Enter") open(event, go);
+    else if (event.key === "Escape") close();
+  });
+}
+
+function leave(field: HTMLElement): void {
+  if (field instanceof HTMLInputElement && field.matches("[data-filter]") && field.value !== "") {
+    field.value = "";
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+  field.blur();
+}
+
+function focusFilter(event: Event): void {
+  const input = document.querySelector<HTMLInputElement>("input[data-filter], input[data-log-search]");
+  if (input === null) return;
+  event.preventDefault();
+  input.focus();
+  input.select();
+}
+
+function move(by: number): void {
+  const rows = [...document.querySelectorAll<HTMLElement>("main table.rows tbody tr[data-key]")].filter(
+    (tr) => !tr.hidden && !tr.classList.contains("group"),
+  );
+  const at = rows.indexOf(document.activeElement as HTMLElement);
+  const next = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + by))];
+  if (next === undefined) return;
+  next.tabIndex = -1;
+  next.focus();
+  next.scrollIntoView({ block: "nearest" });
+}
+
+function open(event: Event, go: (href: string) => void): void {
+  const row = document.activeElement;
+  if (!(row instanceof HTMLTableRowElement)) return;
+  const href = row.dataset.href ?? row.querySelector("a")?.getAttribute("href");
+  if (href === null || href === undefined || !/^\/(?!\/)/.test(href)) return;
+  event.preventDefault();
+  go(href);
+}
+
+function close(): void {
+  for (const menu of document.querySelectorAll<HTMLDetailsElement>("details.menu[open], details.confirm[open], details.more[open]")) menu.open = false;
+  if (document.activeElement instanceof HTMLElement) document.activeElement.blur();
+}
+
+let help: HTMLDialogElement | null = null;
+
+function showHelp(): void {
+  help ??= makeHelp();
+  if (!help.isConnected) document.body.append(help);
+  if (!help.open) help.showModal();
+}
+
+function makeHelp(): HTMLDialogElement {
+  const facts = HELP.flatMap(([keys, words]) => [h("dt", {}, h("kbd", {}, keys)), h("dd", {}, words)]);
+  const done = h("button", { type: "submit" }, "Close");
+  const dialog = h(
+    "dialog",
+    { class: "help", "aria-labelledby": "help-title" },
+    h("form", { method: "dialog" }, h("h2", { id: "help-title" }, "Keys"), h("dl", { class: "facts" }, ...facts), done),
+  );
+  // A click on the backdrop is a click on the dialog itself.
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  return dialog;
+}
