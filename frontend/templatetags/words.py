@@ -128,3 +128,15 @@ def parsed(value: Any) -> datetime | None:
 def words(code: str) -> str:
     """A code as words."""
     return str(code).replace("_", " ") or "waiting"
+
+
+@register.filter
+def bar_own(tenant: dict[str, Any], scale: Any) -> str:
+    """The part of a tenant's bar that it holds within its guarantee."""
+    return part_of(min(tenant["gpus_held"], tenant["guaranteed_gpus"]), scale)
+
+
+@register.filter
+def bar_borrowed(tenant: dict[str, Any], scale: Any) -> str:
+    """The part of the bar that it holds beyond its guarantee: borrowed from who uses less."""
+    return part_of(max(0, tenant["gpus_held"] - tenant["guaranteed_gpus"]), scale)

@@ -9,8 +9,8 @@ from django.views.decorators.http import require_POST
 
 from frontend import feed
 from frontend.views.entrance import act, page, show
+from frontend.views.overview import bar_scale
 from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
 from gpusched.protocol.states import NodeIntent
 from nodes import services
 from tenants.api import tenants_shown
@@ -79,5 +79,4 @@ def tenants(request: HttpRequest, who: Identity) -> HttpResponse:
     visible = who.visible_tenants()
     rows = feed.rows("tenants", visible)
     found = [{**tenant, "live": rows.get(tenant["name"], {})} for tenant in tenants_shown(visible)]
-    [total] = query("SELECT count(*) AS n FROM nodes_device")
-    return show(request, who, "pages/tenants.html", {"tenants": found, "total_gpus": total["n"]})
+    return show(request, who, "pages/tenants.html", {"tenants": found, "scale": bar_scale(rows.values())})

@@ -45,7 +45,6 @@ def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
         "log": _tail(job_id, *stream) if stream else "",
         "command": shlex.join([*shown["command"], *shown["args"]]),
         "verbs": _verbs(row, who),
-        "is_final": shown["state"] in FINAL,
     }
     return show(request, who, "pages/job.html", words)
 

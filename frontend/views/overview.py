@@ -1,6 +1,6 @@
 """The overview, the queue and the list of jobs: what is broken, what is idle, who waits and why."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -9,23 +9,31 @@ from frontend import feed
 from frontend.views.entrance import page, show
 from tenants.permissions import Identity
 
+_MOST_CELLS = 400
+_CELLS = (("busy", "busy"), ("held_idle", "held idle"), ("free", "free"), ("unavailable", "unavailable"))
+
 
 @page
 def overview(request: HttpRequest, who: Identity) -> HttpResponse:
     rows = feed.rows("overview", who.visible_tenants())
-    return show(
-        request,
-        who,
-        "pages/overview.html",
-        {
-            "status": rows.get("status", {}),
-            "largest": _of(rows, "largest"),
-            "attention": _of(rows, "attention"),
-            "waiting": _of(rows, "waiting"),
-            "tenants": _of(rows, "tenant"),
-            "nodes": feed.rows("nodes", who.visible_tenants()).values(),
-        },
-    )
+    status = rows["status"]
+    tenants = _of(rows, "tenant")
+    words = {
+        "status": status,
+        "strip": [(cell, said, status[f"{cell}_gpus"], range(status[f"{cell}_gpus"])) for cell, said in _CELLS],
+        "is_long": status["total_gpus"] > _MOST_CELLS,
+        "largest": sorted(_of(rows, "largest"), key=lambda r: (-r["gpus"], r["model"])),
+        "attention": sorted(_of(rows, "attention"), key=lambda r: r["severity"] != "red"),
+        "waiting": sorted(_of(rows, "waiting"), key=lambda r: (-r["jobs"], r["code"])),
+        "tenants": sorted(tenants, key=lambda t: (-t["gpus_held"], t["name"])),
+        "scale": bar_scale(tenants),
+    }
+    return show(request, who, "pages/overview.html", words)
+
+
+def bar_scale(tenants: Iterable[dict[str, Any]]) -> float:
+    """What the full width of the tenants' bars stands for: the most that any holds, is guaranteed or may hold."""
+    return max((max(t["gpus_held"], t["guaranteed_gpus"], t["max_gpus"] or 0) for t in tenants), default=0) or 1
 
 
 def _of(rows: Mapping[str, dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -36,10 +44,22 @@ def _of(rows: Mapping[str, dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 def queue(request: HttpRequest, who: Identity) -> HttpResponse:
     rows = dict(feed.rows("queue", who.visible_tenants()))
     total = rows.pop("total", {})
-    return show(request, who, "pages/queue.html", {"total": total, "jobs": rows.values()})
+    return show(request, who, "pages/queue.html", {"total": total, "jobs": _asked(request, rows), "all": rows})
 
 
 @page
 def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
     rows = feed.rows("jobs", who.visible_tenants())
-    return show(request, who, "pages/jobs.html", {"jobs": sorted(rows.values(), key=lambda j: -j["id"])})
+    found = sorted(_asked(request, rows), key=lambda job: -job["id"])
+    return show(request, who, "pages/jobs.html", {"jobs": found, "all": rows})
+
+
+def _asked(request: HttpRequest, rows: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Only what the address asks for: ?state=running,held, ?tenant=, ?user=, ?reason=; as the page's script does."""
+    asked = {name: request.GET.get(name, "").split(",") for name in ("state", "tenant", "user", "reason")}
+
+    def fits(job: dict[str, Any]) -> bool:
+        told = {**job, "reason": (job["reason"] or {}).get("code", "")}
+        return all(values == [""] or told[name] in values for name, values in asked.items())
+
+    return [job for job in rows.values() if fits(job)]
