@@ -40,7 +40,7 @@ def load(topics: Collection[str], tenants: Collection[int] = ()) -> Loaded:
     if "tenants" in topics or "overview" in topics:
         lists["tenants"] = tenantrows.load()
     if "overview" in topics:
-        lists["overview"] = overview.load(lists["nodes"], lists["tenants"])
+        lists["overview"] = overview.load(lists["nodes"].nodes, lists["tenants"])
     if "queue" in topics:
         lists["queue"] = worklists.load_queue(tenants)
     if "jobs" in topics:

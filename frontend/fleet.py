@@ -1,6 +1,7 @@
 """The rows of topic `nodes`: each node with its devices, who holds them, and whether they work."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -30,33 +31,45 @@ _DEVICES = """
       FROM nodes_device d LEFT JOIN nodes_reading r ON r.device_id = d.id ORDER BY d.node_id, d.index, d.id
 """
 _LIVE = """
-    SELECT s.node_id, s.job_id, j.tenant_id, t.name AS tenant, a.device_id, a.since
-      FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id JOIN tenants_tenant t ON t.id = j.tenant_id
+    SELECT n.name AS node, s.job_id, j.tenant_id, t.name AS tenant, a.device_id, a.since
+      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_job j ON j.id = s.job_id
+      JOIN tenants_tenant t ON t.id = j.tenant_id
       LEFT JOIN nodes_allocation a ON a.assignment_id = s.id
      WHERE s.state <> 'ended' ORDER BY s.job_id, s.rank
 """
 
 
-def load() -> list[Row]:
-    """All nodes in the shape of docs/live.md, except that `jobs` and `tenants` are still `_live`: what runs there."""
-    on_node: dict[int, list[Row]] = {}
+@dataclass(frozen=True)
+class Fleet:
+    """All nodes in the shape of docs/live.md but for `jobs` and `tenants`: what runs is kept apart, by node name and by
+    device, because not everybody may see it."""
+
+    nodes: list[Row]
+    on_node: dict[str, list[Row]]
+    on_device: dict[int, list[Row]]
+
+
+def load() -> Fleet:
+    on_node: dict[str, list[Row]] = {}
     on_device: dict[int, list[Row]] = {}
     for live in query(_LIVE):
-        on_node.setdefault(live["node_id"], []).append(live)
+        on_node.setdefault(live["node"], []).append(live)
         if live["device_id"] is not None:
             on_device.setdefault(live["device_id"], []).append(live)
     devices: dict[int, list[Row]] = {}
     for row in query(_DEVICES):
         devices.setdefault(row["node_id"], []).append(row)
-    return [_node(row, on_node.get(row["id"], []), devices.get(row["id"], []), on_device) for row in query(_NODES)]
+    nodes = [_node(row, devices.get(row["id"], []), on_device) for row in query(_NODES)]
+    return Fleet(nodes, on_node, on_device)
 
 
-def restrict(nodes: list[Row], visible: Sequence[int] | None) -> dict[str, Row]:
+def restrict(fleet: Fleet, visible: Sequence[int] | None) -> dict[str, Row]:
     """By node name; of jobs and tenants only what may be seen. That a device is busy is everybody's to see."""
-    return {node["name"]: _restricted_node(node, visible) for node in nodes}
+    allowed = None if visible is None else set(visible)
+    return {node["name"]: _told_node(fleet, node, allowed) for node in fleet.nodes}
 
 
-def _node(row: Row, live: list[Row], devices: list[Row], on_device: dict[int, list[Row]]) -> Row:
+def _node(row: Row, devices: list[Row], on_device: dict[int, list[Row]]) -> Row:
     names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "hostname",
              "agent_version", "driver_version")  # fmt: skip
     return {
@@ -64,7 +77,6 @@ def _node(row: Row, live: list[Row], devices: list[Row], on_device: dict[int, li
         "cpu_cores_free": row["cpu_cores"] - float(row["cpu_held"]) / 1000,
         "memory_mb_free": row["memory_mb"] - int(row["memory_held"]),
         "last_seen_at": _slot(row["last_seen_at"]),
-        "_live": live,
         "devices": [_device(device, on_device.get(device["id"], []), row) for device in devices],
     }
 
@@ -85,7 +97,6 @@ def _device(row: Row, live: list[Row], node: Row) -> Row:
         "cell": cell(row, [held["since"] for held in live], node),
         "held": "exclusive" if row["held_whole"] else "shared" if row["held_mb"] else "free",
         "shared_mb": row["held_mb"],
-        "_live": live,
         "reading": reading,
     }
 
@@ -114,19 +125,15 @@ def _slot(moment: datetime | None) -> str | None:
     return rfc3339(moment.replace(second=moment.second - moment.second % _SLOT_SECONDS, microsecond=0))
 
 
-def _restricted_node(node: Row, visible: Sequence[int] | None) -> Row:
-    shown = {name: value for name, value in node.items() if name != "_live"}
-    shown["jobs"] = _told(node["_live"], visible)["jobs"]
-    shown["devices"] = [_restricted_device(device, visible) for device in node["devices"]]
-    return shown
+def _told_node(fleet: Fleet, node: Row, allowed: set[int] | None) -> Row:
+    devices = []
+    for device in node["devices"]:
+        seen = _seen(fleet.on_device.get(device["id"]), allowed)
+        jobs, tenants = sorted({live["job_id"] for live in seen}), sorted({live["tenant"] for live in seen})
+        devices.append({**device, "jobs": jobs, "tenants": tenants})
+    jobs = sorted({live["job_id"] for live in _seen(fleet.on_node.get(node["name"]), allowed)})
+    return {**node, "jobs": jobs, "devices": devices}
 
 
-def _restricted_device(device: Row, visible: Sequence[int] | None) -> Row:
-    shown = {name: value for name, value in device.items() if name != "_live"}
-    shown.update(_told(device["_live"], visible))
-    return shown
-
-
-def _told(live: list[Row], visible: Sequence[int] | None) -> Row:
-    seen = [row for row in live if visible is None or row["tenant_id"] in visible]
-    return {"jobs": sorted({row["job_id"] for row in seen}), "tenants": sorted({row["tenant"] for row in seen})}
+def _seen(live: list[Row] | None, allowed: set[int] | None) -> list[Row]:
+    return [row for row in live or () if allowed is None or row["tenant_id"] in allowed]

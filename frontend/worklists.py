@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from gpusched.lib.sql import query
@@ -51,9 +52,10 @@ _JOBS = f"""
 
 @dataclass(frozen=True)
 class Worklist:
-    """Jobs in order as (tenant, row), enough for each viewer's first ones; `tenant_of` the jobs that reasons name."""
+    """Jobs in order as (tenant, row, reason if it names a job), enough for each viewer's first ones; `tenant_of` the
+    jobs that reasons name."""
 
-    jobs: list[tuple[int, Row]]
+    jobs: list[tuple[int, Row, Row | None]]
     tenant_of: dict[int, int]
     total: Row | None = None
 
@@ -63,40 +65,41 @@ def load_queue(tenants: Iterable[int]) -> Worklist:
     rows = query(_QUEUE, {"most": QUEUE_ROWS, "tenants": sorted(tenants)})
     [total] = query(_TOTAL)
     names = ("id", "name", "tenant", "user", "state", "gpu_count", "gpu_memory_mb", "priority", "position")
-    jobs = [
-        (
-            row["tenant_id"],
-            {
-                **{name: row[name] for name in names},
-                "gpu_model": "|".join(row["gpu_models"]) or None,
-                "submitted_at": rfc3339(row["submitted_at"]),
-                "reason": representation.reason(row),
-            },
-        )
+    shown = [
+        {
+            **{name: row[name] for name in names},
+            "gpu_model": "|".join(row["gpu_models"]) or None,
+            "submitted_at": rfc3339(row["submitted_at"]),
+        }
         for row in rows
     ]
-    return Worklist(jobs, tenants_named(row["reason"] for _, row in jobs), total)
+    return _worklist(rows, shown, total)
 
 
 def load_jobs(tenants: Iterable[int]) -> Worklist:
     """The latest jobs of all, and the latest of each of `tenants`."""
     rows = query(_JOBS, {"most": JOBS_ROWS, "tenants": sorted(tenants)})
     names = ("id", "name", "tenant", "user", "state", "gpu_count", "exit_code", "attempt")
-    jobs = [
-        (
-            row["tenant_id"],
-            {
-                **{name: row[name] for name in names},
-                "reason": representation.reason(row),
-                "nodes": sorted({rank["node"] for rank in row["placement"] or []}),
-                "submitted_at": rfc3339(row["submitted_at"]),
-                "started_at": rfc3339(row["started_at"]),
-                "ended_at": rfc3339(row["ended_at"]),
-            },
-        )
+    shown = [
+        {
+            **{name: row[name] for name in names},
+            "nodes": sorted({rank["node"] for rank in row["placement"] or []}),
+            "submitted_at": rfc3339(row["submitted_at"]),
+            "started_at": rfc3339(row["started_at"]),
+            "ended_at": rfc3339(row["ended_at"]),
+        }
         for row in rows
     ]
-    return Worklist(jobs, tenants_named(row["reason"] for _, row in jobs))
+    return _worklist(rows, shown)
+
+
+def _worklist(rows: list[Row], shown: list[Row], total: Row | None = None) -> Worklist:
+    told = [representation.reason(row) for row in rows]
+    jobs = [
+        (row["tenant_id"], {**seen, "reason": _short(reason)}, reason if reason and _names_a_job(reason) else None)
+        for row, seen, reason in zip(rows, shown, told, strict=True)
+    ]
+    return Worklist(jobs, tenants_named(told), total)
 
 
 def restrict_queue(listed: Worklist, visible: Sequence[int] | None) -> dict[str, Row]:
@@ -110,18 +113,25 @@ def restrict_jobs(listed: Worklist, visible: Sequence[int] | None) -> dict[str, 
 
 
 def _restricted(listed: Worklist, visible: Sequence[int] | None, most: int) -> dict[str, Row]:
-    seen = [row for tenant_id, row in listed.jobs if visible is None or tenant_id in visible]
-    return {str(row["id"]): {**row, "reason": _short(row["reason"], visible, listed.tenant_of)} for row in seen[:most]}
+    seen = (job for job in listed.jobs if visible is None or job[0] in visible)
+    rows = {}
+    for _, row, naming in islice(seen, most):
+        told = row if naming is None else {**row, "reason": _short(told_reason(naming, visible, listed.tenant_of))}
+        rows[str(row["id"])] = told
+    return rows
 
 
-def _short(reason: Row | None, visible: Sequence[int] | None, tenant_of: dict[int, int]) -> Row | None:
-    told = told_reason(reason, visible, tenant_of)
-    return told and {name: told[name] for name in ("code", "sentence", "next_step", "since")}
+def _short(reason: Row | None) -> Row | None:
+    return reason and {name: reason[name] for name in ("code", "sentence", "next_step", "since")}
+
+
+def _names_a_job(reason: Row) -> bool:
+    return reason["evidence"].get("for_job") is not None
 
 
 def tenants_named(told: Iterable[Row | None]) -> dict[int, int]:
     """The tenants of the jobs that reasons name: a job may wait behind another tenant's."""
-    ids = {reason["evidence"].get("for_job") for reason in told if reason} - {None}
+    ids = {reason["evidence"]["for_job"] for reason in told if reason and _names_a_job(reason)}
     if not ids:
         return {}
     rows = query("SELECT id, tenant_id FROM jobs_job WHERE id = ANY(%s)", [sorted(ids)])

@@ -56,6 +56,8 @@ class Page:
         self.kinds: list[str] = []
         self.close_code: int | None = None
         self.answers = True
+        self.all_topics = topics
+        self.visible: list[int] | None = None
         self._news = asyncio.Event()
 
     async def connect(self) -> "Page":

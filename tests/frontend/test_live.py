@@ -153,7 +153,12 @@ async def test_nobody_looks_while_nothing_is_watched(open_page, cookie, hub, mon
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.3)
     page = await open_page(cookie, "nodes")
     looks = []
-    monkeypatch.setattr(hubs, "look", lambda *given: looks.append(given) or {})
+
+    def look(*given):
+        looks.append(given)
+        return {}
+
+    monkeypatch.setattr(hubs, "look", look)
     await page.want()
     await page.until(lambda: not any(client.topics for client in hub._clients) or None)
     looks.clear()
