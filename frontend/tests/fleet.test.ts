@@ -1,0 +1,148 @@
+// The fleet: everything fits, nothing overlaps, cells are found; what is told of each; and how fast it is.
+import { describe, expect, test } from "vitest";
+import { LARGEST, type LayoutGroup, columns, hit, layout, neighbour } from "../src/fleet/layout";
+import { type Fill, look, reads, value } from "../src/fleet/looks";
+import { model, paints, tell } from "../src/fleet/model";
+import { type Context, type Palette, paint } from "../src/fleet/paint";
+import { ramp } from "../src/fleet/palette";
+import type { Cell, DeviceRow, NodeRow } from "../src/topics";
+
+export function node(at: number, devices = 8): NodeRow {
+  const cells: Cell[] = ["busy", "held_idle", "free", "unavailable"];
+  return {
+    name: `gpu-${at}`, state: "online", intent: "open", intent_note: "", pretend: true, cpu_cores: 96, cpu_cores_free: 4, memory_mb: 1 << 20,
+    memory_mb_free: 1 << 19, last_seen_at: "2026-01-31T08:00:00Z", labels: {}, hostname: `gpu-${at}`, agent_version: "1", driver_version: "1", jobs: [at],
+    devices: Array.from({ length: devices }, (_, index): DeviceRow => ({
+      id: at * 100 + index, index, uuid: `GPU-${at}-${index}`, model: at % 2 ? "NVIDIA H100" : "NVIDIA A100", memory_mb: 81920,
+      health: index === 7 ? (["ok", "hot", "dirty", "quarantined", "lost"][at % 5] ?? "ok") : "ok", cell: cells[(at + index) % 4] ?? "free", held: "exclusive",
+      shared_mb: 0, jobs: [at], tenants: ["red"],
+      reading: index === 6 ? null : { utilisation_percent: (at * 7 + index) % 101, memory_used_mb: 40960, temperature_celsius: 61, power_watts: 400, read_at: null },
+    })),
+  };
+}
+
+const nodes = (count: number): NodeRow[] => Array.from({ length: count }, (_, at) => node(at));
+const groups = (count: number, each = 8): LayoutGroup[] => [
+  { title: "", nodes: Array.from({ length: count }, (_, at) => ({ name: `gpu-${at}`, cells: each })) },
+];
+
+describe("layout", () => {
+  test("1,600 cells fit 1376 × 760", () => {
+    const where = layout(groups(200), 1376, 760);
+    expect(where.cells.length).toBe(1600);
+    expect(where.width).toBeLessThanOrEqual(1376);
+    expect(where.height).toBeLessThanOrEqual(760);
+    expect(where.size).toBeGreaterThanOrEqual(10);
+  });
+
+  test("no two cells overlap, and each lies in its card", () => {
+    const where = layout([{ title: "a", nodes: [{ name: "x", cells: 3 }, { name: "y", cells: 16 }] }, ...groups(30)], 700, 500);
+    const taken = new Set<string>();
+    for (const cell of where.cells) {
+      const card = where.cards[cell.node];
+      expect(card && cell.x >= card.x && cell.y >= card.y && cell.x + where.size <= card.x + card.width && cell.y + where.size <= card.y + card.height).toBe(true);
+      taken.add(`${cell.x},${cell.y}`);
+      expect(hit(where, cell.x + where.size / 2, cell.y + where.size / 2)).toBe(where.cells.indexOf(cell));
+    }
+    expect(taken.size).toBe(where.cells.length);
+  });
+
+  test("few nodes have big cells, and what cannot fit goes on downwards", () => {
+    expect(layout(groups(1), 1376, 760).size).toBe(LARGEST);
+    const crowd = layout(groups(2000), 360, 400);
+    expect(crowd.height).toBeGreaterThan(400);
+    expect(crowd.width).toBeLessThanOrEqual(360);
+  });
+
+  test("nodes without a GPU have a card and no cell", () => {
+    const where = layout(groups(3, 0), 800, 600);
+    expect(where.cards.length).toBe(3);
+    expect(where.cells.length).toBe(0);
+    expect(neighbour(where, -1, 1, 0)).toBe(-1);
+  });
+
+  test("8 cells stand 4 by 2", () => {
+    expect([1, 2, 4, 8, 16].map(columns)).toEqual([1, 2, 4, 4, 4]);
+  });
+
+  test("arrows reach every cell and stay at the borders", () => {
+    const where = layout(groups(6), 600, 400);
+    let at = 0;
+    const seen = new Set([at]);
+    for (let step = 0; step < 200; step += 1) {
+      const right = neighbour(where, at, 1, 0);
+      if (right !== at) at = right;
+      else {
+        for (let left = neighbour(where, at, -1, 0); left !== at; left = neighbour(where, at, -1, 0)) at = left;
+        at = neighbour(where, at, 0, 1);
+      }
+      seen.add(at);
+    }
+    expect(seen.size).toBe(where.cells.length);
+    expect(neighbour(where, 0, 0, -1)).toBe(0);
+  });
+});
+
+describe("what is told", () => {
+  test("the most serious thing comes first; a lost node gives no data", () => {
+    const [device] = node(0).devices as [DeviceRow];
+    expect(look(device, { state: "online", intent: "open" })).toEqual({ kind: "busy", words: "busy" });
+    expect(look({ ...device, health: "hot" }, { state: "online", intent: "open" })).toEqual({ kind: "hot", words: "hot, busy" });
+    expect(look({ ...device, health: "quarantined", cell: "unavailable" }, { state: "online", intent: "open" }).kind).toBe("quarantined");
+    expect(look({ ...device, cell: "unavailable" }, { state: "online", intent: "cordoned" }).words).toBe("its node is cordoned");
+    expect(look(device, { state: "lost", intent: "open" }).kind).toBe("unknown");
+  });
+
+  test("unknown is n/a, never 0", () => {
+    const device = { ...(node(0).devices[0] as DeviceRow), reading: null };
+    for (const fill of ["utilisation", "memory", "temperature"] as Fill[]) {
+      expect(value(device, fill)).toBeNull();
+      expect(reads(device, fill)).toBe("n/a");
+    }
+    expect(tell({ node: node(0), device }).join()).toContain("n/a: its agent has not read it yet");
+  });
+
+  test("jobs that may not be seen are not told; that it is held is", () => {
+    const hidden = { ...node(1), devices: node(1).devices.map((device) => ({ ...device, jobs: [], tenants: [], cell: "busy" as Cell })) };
+    const [first] = paints(model([hidden], "none").cells, "state", { cell: null, job: null, tenant: null });
+    expect(first?.first).toBe("held");
+  });
+
+  test("groups by model and by state, in order", () => {
+    const all = [...nodes(12), { ...node(12), state: "lost" }];
+    expect(model(all, "model").groups.map((group) => group.title)).toEqual(["A100", "H100"]);
+    expect(model(all, "state").groups.map((group) => group.title)).toEqual(["lost", "online"]);
+    expect(model(all, "none").groups[0]?.nodes.map((each) => each.name).slice(1, 4)).toEqual(["gpu-1", "gpu-2", "gpu-3"]);
+  });
+
+  test("what is not asked for is dim, what is asked for is lit", () => {
+    const shown = paints(model(nodes(3), "none").cells, "state", { cell: null, job: 1, tenant: null });
+    expect(shown.filter((cell) => cell.isLit).length).toBe(8);
+    expect(shown.filter((cell) => cell.isDim).length).toBe(16);
+  });
+});
+
+test("a ramp goes from one colour to the other", () => {
+  expect(ramp("#000000", "rgb(255, 100, 0)", 3)).toEqual(["rgb(0, 0, 0)", "rgb(128, 50, 0)", "rgb(255, 100, 0)"]);
+});
+
+test("recolouring 1,600 cells takes far less than a frame, without the canvas itself", () => {
+  const nothing = (): void => undefined;
+  const context = Object.fromEntries(
+    ["fillRect", "strokeRect", "clearRect", "beginPath", "moveTo", "lineTo", "closePath", "fill", "stroke", "fillText"].map((name) => [name, nothing]),
+  ) as unknown as Context;
+  const colours: Palette = {
+    busy: "b", heldIdle: "h", free: "f", unavailable: "u", text: "t", muted: "m", onBusy: "o", line: "l", accent: "a", surface: "s", red: "r", amber: "y",
+    ramp: ramp("#000000", "#ffffff", 32),
+  };
+  const { groups: cards, cells } = model(nodes(200), "none");
+  const where = layout(cards, 1376, 760);
+  const times: number[] = [];
+  for (let run = 0; run < 40; run += 1) {
+    const from = performance.now();
+    paint(context, where, paints(cells, run % 2 ? "state" : "utilisation", { cell: null, job: null, tenant: null }), colours, 1376, 760);
+    times.push(performance.now() - from);
+  }
+  times.sort((a, b) => a - b);
+  expect(times[20]).toBeLessThan(16);
+});

@@ -1,0 +1,120 @@
+// The views: the queue's groups, attempts on their axis, the filter, the keys, hostile names.
+import { beforeEach, expect, test, vi } from "vitest";
+import { link } from "../src/dom";
+import { matches } from "../src/filter";
+import { startKeyboard } from "../src/keyboard";
+import type { Page } from "../src/regions";
+import type { TopicState } from "../src/store";
+import { spans } from "../src/views/job";
+import { grouped, jobs, queue } from "../src/views/jobs";
+import { overviewStrip } from "../src/views/overview";
+import { bullet, request, strip } from "../src/views/pieces";
+import { tenants } from "../src/views/tenants";
+import type { AttemptRow, QueueRow, TenantRow } from "../src/topics";
+
+const state = (rows: Record<string, object>): TopicState => ({ status: "ready", seq: 1, rows: new Map(Object.entries(rows)), error: null, known: true });
+const waiting = (id: number, code: string, position: number | null, name = "train"): QueueRow => ({
+  id, name, tenant: "red", user: "ann", state: code.startsWith("held") ? "held" : "pending", gpu_count: 2, gpu_model: "NVIDIA H100", gpu_memory_mb: null,
+  priority: 500, position, submitted_at: "2026-01-31T08:00:00Z", reason: { code, sentence: `because ${code}`, next_step: "" },
+});
+let region: HTMLElement;
+
+beforeEach(() => {
+  region = document.createElement("section");
+  document.body.replaceChildren(region);
+});
+
+test("the queue is in its groups, each in its order, unknown reasons among capacity", () => {
+  const rows = [waiting(1, "held_by_user", null), waiting(2, "capacity", 3), waiting(3, "capacity", 2), waiting(4, "quota_wait", 9), waiting(5, "new_reason", 1)];
+  expect(grouped(rows).map((line) => line.key)).toEqual(["group:quota", "4", "group:capacity", "5", "3", "2", "group:held", "1"]);
+});
+
+test("hostile names are text everywhere", () => {
+  queue(region, {} as Page).draw(state({ 1: waiting(1, "capacity", 1, "<script>x</script><b>y"), total: { jobs: 1, gpus: 2, shown: 1 } }));
+  expect(region.querySelector("script, td b")).toBeNull();
+  expect(region.textContent).toContain("<script>");
+});
+
+test("links lead only into this site", () => {
+  expect(link("javascript:alert(1)", "x").tagName).toBe("SPAN");
+  expect(link("//evil.example", "x").tagName).toBe("SPAN");
+  expect(link("/nodes/", "x").tagName).toBe("A");
+});
+
+test("an empty topic shows what the server said for it, else teaches", () => {
+  jobs(region, {} as Page).draw(state({}));
+  expect(region.textContent).toContain("gpusched submit -- python train.py");
+  region.innerHTML = '<div class="empty">No job yet</div>';
+  jobs(region, {} as Page).draw(state({}));
+  expect(region.textContent).toBe("No job yet");
+});
+
+test("a strip has a cell per GPU; a big one has exact shares", () => {
+  const cells = Array.from({ length: 1000 }, (_, at) => ({ cell: at < 250 ? ("busy" as const) : ("free" as const), title: "" }));
+  expect(strip(cells.slice(0, 400)).children.length).toBe(400);
+  const big = strip(cells);
+  expect([...big.children].map((part) => (part as HTMLElement).style.flexGrow)).toEqual(["250", "750"]);
+  expect(big.getAttribute("aria-label")).toContain("250 busy, 0 held but idle, 750 free");
+  overviewStrip(region, {} as Page).draw(state({}));
+  expect(region.querySelector("a")?.getAttribute("href")).toBe("/nodes/#join");
+});
+
+test("a bullet bar shows used, borrowed, guarantee and limit on one scale", () => {
+  const tenant: TenantRow = { name: "red", weight: 1, tier: "standard", gpus_held: 6, jobs_live: 1, jobs_waiting: 0, guaranteed_gpus: 4, max_gpus: 8, share: 1, usage_gpu_hours: 1 };
+  const bar = bullet(tenant, 8);
+  const style = (name: string): string => bar.querySelector<HTMLElement>(name)?.style.cssText ?? "";
+  expect(style(".bar-used")).toContain("50");
+  expect(style(".bar-borrowed")).toContain("25");
+  expect(style(".bar-guaranteed")).toContain("50");
+  expect(style(".bar-limit")).toContain("100");
+  tenants(region, {} as Page).draw(state({ red: tenant }));
+  expect(region.textContent).toContain("2 borrowed");
+  expect(document.getElementById("red")?.dataset.key).toBe("red");
+});
+
+test("what a job asks for, in words", () => {
+  expect(request({ gpu_count: 0 })).toBe("CPU only");
+  expect(request({ gpu_count: 1, gpu_model: "NVIDIA A100|NVIDIA H100", gpu_memory_mb: 81920 })).toBe("1 GPU A100 or H100 ≥ 80 GiB");
+});
+
+test("an attempt waits, then runs, then ends; what is open reaches to now", () => {
+  const attempt = { scheduled_at: "2026-01-31T08:00:00Z", started_at: "2026-01-31T08:00:10Z", ended_at: null } as AttemptRow;
+  const from = Date.parse("2026-01-31T08:00:00Z");
+  expect(spans(attempt, from + 60_000)).toEqual([
+    { kind: "waiting", from, to: from + 10_000 },
+    { kind: "running", from: from + 10_000, to: from + 60_000 },
+  ]);
+});
+
+test("the filter wants every word", () => {
+  expect(matches("17 Train ann red", "ann tra")).toBe(true);
+  expect(matches("17 Train ann red", "ann blue")).toBe(false);
+});
+
+test("keys: pages, rows, opening, and none of it while typing", () => {
+  const go = vi.fn();
+  startKeyboard(go);
+  document.body.innerHTML = '<main><input data-filter><table class="rows"><tbody><tr data-key="1" data-href="/jobs/1/"></tr><tr data-key="2" data-href="/jobs/2/"></tr></tbody></table></main>';
+  const press = (key: string, on: Element = document.activeElement ?? document.body): void => {
+    on.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  };
+  press("g");
+  press("q");
+  expect(go).toHaveBeenLastCalledWith("/queue/");
+  press("j");
+  press("j");
+  press("j");
+  press("Enter");
+  expect(go).toHaveBeenLastCalledWith("/jobs/2/");
+  press("k");
+  press("Enter");
+  expect(go).toHaveBeenLastCalledWith("/jobs/1/");
+  press("/");
+  expect(document.activeElement?.hasAttribute("data-filter")).toBe(true);
+  const calls = go.mock.calls.length;
+  press("g");
+  press("n");
+  expect(go.mock.calls.length).toBe(calls);
+  press("Escape");
+  expect(document.activeElement?.hasAttribute("data-filter")).toBe(false);
+});
