@@ -137,6 +137,17 @@ def bar_own(tenant: dict[str, Any], scale: Any) -> str:
 
 
 @register.filter
-def bar_borrowed(tenant: dict[str, Any], scale: Any) -> str:
-    """The part of the bar that it holds beyond its guarantee: borrowed from who uses less."""
-    return part_of(max(0, tenant["gpus_held"] - tenant["guaranteed_gpus"]), scale)
+def borrowed(tenant: dict[str, Any]) -> float:
+    """What a tenant holds beyond its guarantee: GPUs that others use less of."""
+    return max(0.0, float(tenant["gpus_held"]) - tenant["guaranteed_gpus"])
+
+
+@register.simple_tag
+def shape(name: str) -> SafeString:
+    """The shape of a state alone, for where its word stands beside it."""
+    return format_html('<i aria-hidden="true">{}</i>', _SHAPES.get(name, "▨"))
+
+
+@register.filter
+def cell_words(cell: str) -> str:
+    return "held but idle" if cell == "held_idle" else cell

@@ -10,7 +10,7 @@ from frontend.views.entrance import page, show
 from tenants.permissions import Identity
 
 _MOST_CELLS = 400
-_CELLS = (("busy", "busy"), ("held_idle", "held idle"), ("free", "free"), ("unavailable", "unavailable"))
+_CELLS = (("busy", "busy"), ("held_idle", "held but idle"), ("free", "free"), ("unavailable", "unavailable"))
 
 
 @page
@@ -20,7 +20,8 @@ def overview(request: HttpRequest, who: Identity) -> HttpResponse:
     tenants = _of(rows, "tenant")
     words = {
         "status": status,
-        "strip": [(cell, said, status[f"{cell}_gpus"], range(status[f"{cell}_gpus"])) for cell, said in _CELLS],
+        "cells": [(cell, said, status[f"{cell}_gpus"]) for cell, said in _CELLS],
+        "nodes": feed.rows("nodes", who.visible_tenants()).values(),
         "is_long": status["total_gpus"] > _MOST_CELLS,
         "largest": sorted(_of(rows, "largest"), key=lambda r: (-r["gpus"], r["model"])),
         "attention": sorted(_of(rows, "attention"), key=lambda r: r["severity"] != "red"),
