@@ -133,7 +133,8 @@ async def test_readings_come_without_a_bell(open_page, cookie):
     )
 
 
-async def test_a_log_that_grows(open_page, cookie, user, tenant):
+async def test_a_log_that_grows(open_page, cookie, user, tenant, monkeypatch):
+    monkeypatch.setattr(hubs, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
     agent = await db(make_node)(gpus=1)
     job_id = await db(submit)(user, tenant, gpu_count=1)
     await db(run_cycle)()
