@@ -10,6 +10,8 @@ export interface Column<R> {
 /** What stands in the table: a row, or the heading of a group. */
 export type Line<R> = { key: string; row: R } | { key: string; heading: string };
 
+const PLACE = "position: sticky; top: 88px; z-index: 2; height: 0; display: flex; justify-content: center; align-items: flex-start";
+
 export class LiveTable<R extends object> {
   readonly element: HTMLElement;
   private readonly body = h("tbody");
@@ -25,7 +27,9 @@ export class LiveTable<R extends object> {
   ) {
     const heads = columns.map((column) => h("th", { scope: "col", class: column.className }, column.label));
     const table = h("table", { class: classes }, h("thead", {}, h("tr", {}, ...heads)), this.body);
-    this.element = h("div", { class: "live-table" }, this.pill, table);
+    // The pill lies over the table and takes no place in it: when it appears, nothing moves either.
+    const place = h("div", { class: "pill-place", style: PLACE }, this.pill);
+    this.element = h("div", { class: "live-table" }, place, table);
     this.body.addEventListener("pointerenter", (event) => {
       if (event.pointerType !== "touch") this.isUnderPointer = true;
     });

@@ -9,7 +9,7 @@ const GLYPHS: Record<string, string> = {
 };
 
 export function glyph(state: string): string {
-  return GLYPHS[state] ?? "▨";
+  return GLYPHS[state.replaceAll("_", "-")] ?? "▨";
 }
 
 /** `word` replaces the state's own name where there is a better one. */

@@ -4,7 +4,7 @@ import { LARGEST, type LayoutGroup, columns, hit, layout, neighbour } from "../s
 import { type Fill, look, reads, value } from "../src/fleet/looks";
 import { model, paints, tell } from "../src/fleet/model";
 import { type Context, type Palette, paint } from "../src/fleet/paint";
-import { ramp } from "../src/fleet/palette";
+import { isDark, ramp } from "../src/fleet/palette";
 import type { Cell, DeviceRow, NodeRow } from "../src/topics";
 
 export function node(at: number, devices = 8): NodeRow {
@@ -123,6 +123,7 @@ describe("what is told", () => {
 });
 
 test("a ramp goes from one colour to the other", () => {
+  expect([isDark("#1f3d99"), isDark("#eef2fb")]).toEqual([true, false]);
   expect(ramp("#000000", "rgb(255, 100, 0)", 3)).toEqual(["rgb(0, 0, 0)", "rgb(128, 50, 0)", "rgb(255, 100, 0)"]);
 });
 
@@ -133,7 +134,7 @@ test("recolouring 1,600 cells takes far less than a frame, without the canvas it
   ) as unknown as Context;
   const colours: Palette = {
     busy: "b", heldIdle: "h", free: "f", unavailable: "u", text: "t", muted: "m", onBusy: "o", line: "l", accent: "a", surface: "s", red: "r", amber: "y",
-    ramp: ramp("#000000", "#ffffff", 32),
+    ramp: ramp("#000000", "#ffffff", 32), onRamp: [],
   };
   const { groups: cards, cells } = model(nodes(200), "none");
   const where = layout(cards, 1376, 760);

@@ -57,8 +57,8 @@ export function paints(cells: readonly FleetCell[], fill: Fill, light: Spotlight
       (light.tenant === null || (device.tenants ?? []).includes(light.tenant));
     const isLit = light.job !== null && jobs.includes(light.job);
     const isHeld = device.cell === "busy" || device.cell === "held_idle";
-    const holder = jobs.length > 0 ? `#${jobs[0]}${jobs.length > 1 ? ` +${jobs.length - 1}` : ""}` : isHeld ? "held" : "";
     const { kind } = look(device, node);
+    const holder = jobs.length > 0 ? `#${jobs[0]}${jobs.length > 1 ? ` +${jobs.length - 1}` : ""}` : isHeld ? "held" : device.cell;
     const shown = kind === "unknown" ? "" : reads(device, fill);
     const degrees = device.reading?.temperature_celsius;
     const extra = fill === "state" && degrees != null && kind !== "unknown" ? ` ${Math.round(degrees)}°` : "";
@@ -67,7 +67,8 @@ export function paints(cells: readonly FleetCell[], fill: Fill, light: Spotlight
       value: fill === "state" ? undefined : kind === "unknown" ? null : value(device, fill),
       isDim: !isAsked,
       isLit,
-      first: holder,
+      isHeld,
+      first: kind === "unknown" ? "no data" : holder,
       second: shown + extra,
     };
   });
@@ -82,7 +83,7 @@ export function tell({ node, device }: FleetCell): string[] {
   if (jobs.length > 0) lines.push(`${jobs.length === 1 ? "job" : "jobs"} ${jobs.map((id) => `#${id}`).join(", ")}`);
   const tenants = device.tenants ?? [];
   if (tenants.length > 0) lines.push(`tenant ${tenants.join(", ")}`);
-  if (reading === null) {
+  if (reading === null || node.state === "lost") {
     lines.push(absent(node));
   } else {
     const memory = device.memory_mb === null ? "" : ` of ${(device.memory_mb / 1024).toFixed(0)} GB`;

@@ -6,6 +6,7 @@ const STEPS = 32;
 export function readPalette(element: Element): Palette {
   const style = getComputedStyle(element);
   const read = (name: string, otherwise: string): string => resolve(element, style.getPropertyValue(name).trim() || otherwise);
+  const steps = ramp(read("--ramp-0", "#eef2fb"), read("--ramp-1", "#1f3d99"), STEPS);
   return {
     busy: read("--cell-busy", "#3b5bcc"),
     heldIdle: read("--cell-held-idle", "#b7791f"),
@@ -19,7 +20,8 @@ export function readPalette(element: Element): Palette {
     surface: read("--surface", "#ffffff"),
     red: read("--red", "#c02b2b"),
     amber: read("--amber-mark", "#c77d0a"),
-    ramp: ramp(read("--ramp-0", "#eef2fb"), read("--ramp-1", "#1f3d99"), STEPS),
+    ramp: steps,
+    onRamp: steps.map((colour) => (isDark(colour) ? "#ffffff" : "#14171c")),
   };
 }
 
@@ -42,6 +44,12 @@ export function ramp(from: string, to: string, steps: number): string[] {
     const mixed = [0, 1, 2].map((part) => Math.round((a[part] ?? 0) + ((b[part] ?? 0) - (a[part] ?? 0)) * share));
     return `rgb(${mixed.join(", ")})`;
   });
+}
+
+/** Whether white reads better on it than near-black, by relative luminance. */
+export function isDark(colour: string): boolean {
+  const [red = 0, green = 0, blue = 0] = numbers(colour).map((part) => (part / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.18;
 }
 
 function numbers(colour: string): number[] {

@@ -17,7 +17,7 @@ export class FleetTable {
       label,
       className: "num",
       cell: (cell: FleetCell) => {
-        const text = reads(cell.device, fill);
+        const text = cell.node.state === "lost" ? "n/a" : reads(cell.device, fill);
         return text === "n/a" ? h("span", { class: "na", title: absent(cell.node) }, text) : text;
       },
     });

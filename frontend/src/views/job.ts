@@ -123,7 +123,7 @@ export const jobTimeline: MakeView = (region) => ({
 
 function eventItem(event: EventRow): HTMLElement {
   const by = event.actor ? ` by ${event.actor}` : "";
-  const kind = event.kind.replaceAll("_", " ");
-  const says = event.sentence && event.sentence !== kind ? ` – ${event.sentence}` : "";
-  return h("li", { "data-key": `event:${event.id}` }, ago(event.at), h("span", {}, h("b", {}, kind), says, h("span", { class: "muted" }, by)));
+  const more = `${event.attempt ? ` attempt ${event.attempt}` : ""}${by}`;
+  const says = h("span", {}, event.sentence || event.kind.replaceAll("_", " "), h("span", { class: "muted" }, more));
+  return h("li", { "data-key": `event:${event.id}` }, ago(event.at), says);
 }

@@ -18,7 +18,7 @@ function stateCell(node: NodeRow): Child[] {
 function cell(device: DeviceRow, node: NodeRow): HTMLElement {
   const { kind, words } = look(device, node);
   const title = `GPU ${device.index} ${device.model}: ${words}`;
-  return h("span", { class: `cell ${CELL_CLASS[device.cell]} is-${kind}`, title }, h("i", { "aria-hidden": "true" }, glyph(kind)));
+  return h("span", { class: `cell ${CELL_CLASS[kind === "unknown" ? "unavailable" : device.cell]} is-${kind}`, title }, h("i", { "aria-hidden": "true" }, glyph(kind)));
 }
 
 function devices(node: NodeRow): Child[] {

@@ -38,8 +38,8 @@ export const overviewCounts = ofStatus((status) => [
     count("/nodes/", `${status.online_nodes} / ${status.total_nodes}`, "nodes online"),
     count("/jobs/?state=running", status.running_jobs, "jobs running"),
     count("/queue/", status.pending_jobs, "jobs waiting"),
-    count("/queue/", wait(status.oldest_wait_seconds, status), "oldest wait"),
-    count("/queue/", wait(status.p90_wait_seconds, status), "90 % wait less"),
+    count("/queue/", wait(status.oldest_wait_seconds, status), "oldest wait", "", exactly(status.oldest_wait_seconds)),
+    count("/queue/", wait(status.p90_wait_seconds, status), "90 % wait less", "", exactly(status.p90_wait_seconds)),
   ),
   !status.cycle_is_alive &&
     h("p", { class: "note bad", role: "alert" }, "The scheduler does not run: nothing new starts until it does. See the log of the server."),
@@ -47,8 +47,10 @@ export const overviewCounts = ofStatus((status) => [
 
 function wait(seconds: number | null, status: OverviewStatus): Child {
   if (status.pending_jobs === 0) return "–";
-  return seconds === null ? na("not known") : h("span", { title: duration(seconds) }, roughly(seconds));
+  return seconds === null ? na("not known") : roughly(seconds);
 }
+
+const exactly = (seconds: number | null): string | null => (seconds === null ? null : duration(seconds));
 
 export const overviewLargest: MakeView = (region) => ({
   draw(state) {

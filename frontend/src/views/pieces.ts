@@ -61,9 +61,9 @@ export function reasonCell(job: Pick<JobRow, "reason">): Child[] {
 }
 
 /** A number that leads to what it counts. */
-export function count(href: string, value: Child, word: string, kind = ""): HTMLElement {
+export function count(href: string, value: Child, word: string, kind = "", title: string | null = null): HTMLElement {
   const mark = kind === "" ? null : h("i", { "aria-hidden": "true" }, glyph(kind));
-  return h("a", { class: kind === "" ? "count" : `count count-${kind}`, href }, h("b", {}, value), h("span", {}, mark, mark && " ", word));
+  return h("a", { class: kind === "" ? "count" : `count count-${kind}`, href, title }, h("b", {}, value), h("span", {}, mark, mark && " ", word));
 }
 
 export const CELLS: readonly Cell[] = ["busy", "held_idle", "free", "unavailable"];
@@ -127,7 +127,7 @@ export function barScale(tenants: readonly TenantRow[]): number {
 }
 
 export function orNone(value: number | null, none: string): Child {
-  return value === null ? h("span", { class: "na", title: `no ${none} is set` }, "none") : value;
+  return value === null ? h("span", { class: "muted", title: `no ${none} is set` }, "none") : value;
 }
 
 export function orUnknown(value: string | number | null | undefined, why: string): Child {
