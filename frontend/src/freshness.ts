@@ -7,6 +7,7 @@ export const DEAD_MS = 15000;
 
 export interface Heard {
   isConnected: boolean;
+  isLoggedOut: boolean;
   /** On this page's clock; null before the first. */
   aliveAt: number | null;
   cycleAgeSeconds: number | null;
@@ -22,6 +23,7 @@ export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshn
   const { aliveAt, isConnected } = heard;
   const cycle = heard.cycleAgeSeconds;
   const title = cycle === null ? "" : `the scheduler last looked ${cycle.toFixed(1)} s before that`;
+  if (heard.isLoggedOut) return { level: "offline", text: "logged out", title: "reload the page to log in again" };
   if (!isConnected) {
     if (aliveAt === null && !hasFailed) return { level: "delayed", text: "connecting…", title: "" };
     const known = aliveAt === null ? "as loaded" : `last known ${clock(aliveAt)}`;

@@ -1,5 +1,5 @@
 // Joins socket and store: which topics are wanted, their states, who is told, once per frame.
-import { type SocketEvents, Socket, type SocketLike } from "./socket";
+import { LOGGED_OUT, type SocketEvents, Socket, type SocketLike } from "./socket";
 import { NOTHING, type TopicMessage, type TopicState, apply, unsettled } from "./store";
 import { learnServerTime } from "./time";
 import { DEAD_MS, type Heard } from "./freshness";
@@ -11,7 +11,7 @@ type Listener = (state: TopicState) => void;
 const PATIENCE_MS = 5000;
 
 export class Hub implements SocketEvents {
-  readonly heard: Heard = { isConnected: false, aliveAt: null, cycleAgeSeconds: null };
+  readonly heard: Heard = { isConnected: false, isLoggedOut: false, aliveAt: null, cycleAgeSeconds: null };
   hasFailed = false;
   /** Called when the connection comes or goes, and when the server says that it is alive. */
   onHeard: () => void = () => undefined;
@@ -85,14 +85,16 @@ export class Hub implements SocketEvents {
 
   opened(): void {
     this.heard.isConnected = true;
+    this.heard.isLoggedOut = false;
     this.openedAt = this.now();
     this.sent = "";
     this.subscribe();
     this.onHeard();
   }
 
-  closed(): void {
+  closed(code: number): void {
     this.heard.isConnected = false;
+    this.heard.isLoggedOut = code === LOGGED_OUT;
     this.hasFailed = true;
     for (const [topic, state] of this.states) this.states.set(topic, unsettled(state));
     this.onHeard();
@@ -102,6 +104,8 @@ export class Hub implements SocketEvents {
     if (typeof data !== "object" || data === null) return;
     const message = data as Message;
     if ("alive" in message) {
+      // So the server knows that this page keeps up.
+      this.socket.send({ seen: message.alive });
       this.heard.aliveAt = this.now();
       this.heard.cycleAgeSeconds = message.cycle_age_seconds ?? null;
       learnServerTime(message.alive);

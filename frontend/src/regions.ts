@@ -19,7 +19,8 @@ export type MakeView = (region: HTMLElement, page: Page) => View;
 
 const ERRORS: Record<string, string> = {
   not_found: "This does not exist, or you may not see it.",
-  forbidden: "You may not see this.",
+  unknown_topic: "The server does not know this; reload the page.",
+  too_many_topics: "This page asks for more than the server gives to one page.",
 };
 
 export class Regions {

@@ -11,13 +11,16 @@ export interface SocketLike {
 
 export interface SocketEvents {
   opened(): void;
-  closed(): void;
+  /** With the code that the server gave, if it did. */
+  closed(code: number): void;
   received(data: unknown): void;
 }
 
 const FIRST_MS = 300;
 const MOST_MS = 5000;
 const OPEN = 1;
+/** Nobody is logged in (any more): trying again changes nothing until somebody logs in. */
+export const LOGGED_OUT = 4401;
 
 /** How long to wait before try number `tries` (from 0); `random` in [0, 1). */
 export function backoff(tries: number, random: number): number {
@@ -46,10 +49,7 @@ export class Socket {
     if (this.socket !== null) return;
     const socket = this.make();
     this.socket = socket;
-    socket.onopen = () => {
-      this.tries = 0;
-      this.events.opened();
-    };
+    socket.onopen = () => this.events.opened();
     socket.onmessage = (event) => {
       if (this.socket !== socket || typeof event.data !== "string") return;
       let data: unknown;
@@ -58,9 +58,11 @@ export class Socket {
       } catch {
         return this.reset();
       }
+      // Only what was heard counts: a server that accepts and closes at once is not asked in a circle.
+      this.tries = 0;
       this.events.received(data);
     };
-    socket.onclose = () => this.lost(socket);
+    socket.onclose = (event) => this.lost(socket, event.code);
   }
 
   send(message: object): boolean {
@@ -73,7 +75,7 @@ export class Socket {
   reset(): void {
     const socket = this.socket;
     if (socket === null) return;
-    this.lost(socket);
+    this.lost(socket, 0);
     socket.close();
   }
 
@@ -83,10 +85,11 @@ export class Socket {
     if (this.socket === null) this.connect();
   }
 
-  private lost(socket: SocketLike): void {
+  private lost(socket: SocketLike, code: number): void {
     if (this.socket !== socket) return;
     this.socket = null;
-    this.events.closed();
+    this.events.closed(code);
+    if (code === LOGGED_OUT) return;
     this.timer = setTimeout(() => this.connect(), backoff(this.tries, this.random()));
     this.tries += 1;
   }

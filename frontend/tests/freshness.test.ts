@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { freshness } from "../src/freshness";
 import { clock } from "../src/time";
 
-const heard = (aliveAt: number | null, isConnected = true) => ({ isConnected, aliveAt, cycleAgeSeconds: 0.4 });
+const heard = (aliveAt: number | null, isConnected = true) => ({ isConnected, isLoggedOut: false, aliveAt, cycleAgeSeconds: 0.4 });
 
 test("live for 5 s, then delayed with the age", () => {
   expect(freshness(heard(10_000), 10_000, false).text).toBe("live");
@@ -15,6 +15,10 @@ test("without a socket offline, with the time last known", () => {
   const at = Date.now();
   const shown = freshness(heard(at, false), at + 1000, true);
   expect(shown).toMatchObject({ level: "offline", text: `offline, last known ${clock(at)}` });
+});
+
+test("who is logged out is told so", () => {
+  expect(freshness({ ...heard(0, false), isLoggedOut: true }, 1000, true)).toMatchObject({ level: "offline", text: "logged out" });
 });
 
 test("connecting is not offline until it failed", () => {

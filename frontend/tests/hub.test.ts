@@ -8,7 +8,7 @@ class Pretend implements SocketLike {
   onopen: ((event: Event) => void) | null = null;
   onclose: ((event: CloseEvent) => void) | null = null;
   onmessage: ((event: MessageEvent) => void) | null = null;
-  sent: { subscribe: string[]; fresh?: string[] }[] = [];
+  sent: { subscribe?: string[]; fresh?: string[]; seen?: string }[] = [];
   open(): void {
     this.readyState = 1;
     this.onopen?.(new Event("open"));
@@ -19,9 +19,9 @@ class Pretend implements SocketLike {
   send(data: string): void {
     this.sent.push(JSON.parse(data));
   }
-  close(): void {
+  close(code = 1006): void {
     this.readyState = 3;
-    this.onclose?.({} as CloseEvent);
+    this.onclose?.({ code } as CloseEvent);
   }
 }
 
@@ -106,6 +106,37 @@ test("a connection that says nothing for 15 s is dropped", () => {
   expect(hub.heard.isConnected).toBe(false);
   vi.advanceTimersByTime(400);
   expect(sockets.length).toBe(2);
+});
+
+test("each alive is answered", () => {
+  hub.start();
+  last().open();
+  last().says({ alive: "2026-01-31T08:00:00.123Z", cycle_age_seconds: null });
+  expect(last().sent.at(-1)).toEqual({ seen: "2026-01-31T08:00:00.123Z" });
+  expect(hub.heard.cycleAgeSeconds).toBeNull();
+});
+
+test("who is logged out is not asked in a circle; a tab that is looked at again tries once", () => {
+  hub.start();
+  last().open();
+  last().close(4401);
+  vi.advanceTimersByTime(60_000);
+  expect(hub.heard.isLoggedOut).toBe(true);
+  expect(sockets.length).toBe(1);
+  hub.hurry();
+  expect(sockets.length).toBe(2);
+});
+
+test("a server that accepts and closes at once is asked ever more rarely", () => {
+  hub.start();
+  for (let at = 0; at < 60; at += 1) {
+    if (last().readyState === 0) {
+      last().open();
+      last().close(1013);
+    }
+    vi.advanceTimersByTime(500);
+  }
+  expect(sockets.length).toBeLessThan(14);
 });
 
 test("a view that fails does not stop the others", () => {
