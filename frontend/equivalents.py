@@ -20,19 +20,22 @@ _FLAGS = {
 }
 
 
+_MOST_ON_ONE_LINE = 44
+
+
 def command_line(fields: Mapping[str, Any]) -> str:
-    """`gpusched submit …`, quoted for a shell. A script is a file there: its name stands for it."""
-    words = ["gpusched", "submit"]
-    for field, flag in _FLAGS.items():
-        if field in fields:
-            words += [flag, _plain(fields[field])]
-    for name, value in fields.get("environment", {}).items():
-        words += ["--env", f"{name}={value}"]
+    """`gpusched submit …`, quoted for a shell. A script is a file there: its name stands for it. A long command goes on
+    over several lines."""
+    parts = [["gpusched", "submit"]]
+    parts += [[flag, _plain(fields[field])] for field, flag in _FLAGS.items() if field in fields]
+    parts += [["--env", f"{name}={value}"] for name, value in fields.get("environment", {}).items()]
     if "script" in fields:
-        words += ["--script", "job.sh"]
+        parts.append(["--script", "job.sh"])
     if fields.get("command"):
-        words += ["--", *fields["command"]]
-    return shlex.join(words)
+        parts.append(["--", *fields["command"]])
+    said = [shlex.join(part) for part in parts]
+    one = " ".join(said)
+    return one if len(one) <= _MOST_ON_ONE_LINE else " \\\n  ".join(said)
 
 
 def _plain(value: Any) -> str:

@@ -3,10 +3,13 @@
 import shlex
 from typing import Any
 
+import msgspec
 from django import forms
 from django.core.exceptions import ValidationError
 
+from gpusched.lib.api import decode
 from gpusched.lib.problems import Problem
+from gpusched.protocol.jobs import JobRequest, problems
 from gpusched.protocol.states import Sharing
 
 _SHARING = ((Sharing.EXCLUSIVE, "whole GPUs"), (Sharing.SHARED, "part of a GPU's memory"))
@@ -60,10 +63,17 @@ class SubmitForm(forms.Form):
     def job_fields(self) -> dict[str, Any]:
         """What is understood so far, without what is empty or as the service would have it anyway."""
         return {
-            name: value
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
             for name, value in self.cleaned_data.items()
             if value not in (None, "", [], {}) and _DEFAULTS.get(name) != value
         }
+
+    def check(self) -> None:
+        """What is wrong with the fields that are understood, where others are not: everything is said at once."""
+        understood = decode(msgspec.json.encode(self.job_fields()), JobRequest)
+        for error in problems(understood):
+            if error.field in self.fields and error.field not in self.errors and error.code != "required":
+                self.add_error(error.field, error.message)
 
     def refuse(self, problem: Problem) -> None:
         """Each sentence beside its field, what belongs to none above them all."""

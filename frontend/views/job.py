@@ -51,9 +51,12 @@ def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
 
 @page
 def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """The buttons alone: which of them fit changes with the job's state."""
+    """The buttons and why the job is where it is, for a page that shows it in state `seen`; 204 if it still is."""
     row = _visible(job_id, who)
-    return show(request, who, "pages/job_actions.html", {"job": row, "verbs": _verbs(row, who)})
+    if request.GET.get("seen") == row["state"]:
+        return HttpResponse(status=204)
+    words = {"job": row, "verbs": _verbs(row, who), "why": explain(job_id, who), "is_part": True}
+    return show(request, who, "pages/job_actions.html", words)
 
 
 @require_POST

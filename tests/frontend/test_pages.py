@@ -202,6 +202,10 @@ class TestSubmit:
         assert 'value="kept-name"' in page
         assert query("SELECT 1 FROM jobs_job") == []
 
+    def test_everything_wrong_is_said_at_once(self, nlp, member):
+        page = text_of(browser(member).post("/submit/", form(priority="5", environment="NOVALUE", gpu_count="x")))
+        assert {"priority", "environment", "gpu_count"} == set(re.findall(r'id="e_(\w+)"', page))
+
     def test_what_can_never_run_is_refused_with_the_next_step(self, nlp, member):
         make_node(name="n1", gpus=2)
         page = text_of(browser(member).post("/submit/", form(gpu_count="50")))
@@ -211,7 +215,8 @@ class TestSubmit:
     def test_checking_submits_nothing_and_shows_command_and_json(self, nlp, member):
         page = text_of(browser(member).post("/submit/", form(preview="1", gpu_model="A100")))
         assert query("SELECT 1 FROM jobs_job") == []
-        assert "gpusched submit --tenant nlp --gpu-model A100 -- python train.py" in page
+        command = found(r">(gpusched submit[^<]+)<", page).replace(" \\\n ", "")
+        assert command == "gpusched submit --tenant nlp --gpu-model A100 -- python train.py"
 
     def test_the_preview_follows_what_is_typed(self, nlp, member):
         make_node(name="n1", gpus=2)
@@ -281,6 +286,14 @@ class TestJobPage:
             agent.start_all()
         for path in (f"/jobs/{job_id}/", f"/jobs/{job_id}/actions/"):
             assert set(re.findall(rf'action="/jobs/{job_id}/(\w+)/"', text_of(client.get(path)))) == verbs
+
+    def test_buttons_are_fetched_anew_only_when_the_state_changed(self, nlp, member):
+        job_id = submit(member, nlp)
+        client = browser(member)
+        assert client.get(f"/jobs/{job_id}/actions/?seen=pending").status_code == 204
+        fresh = text_of(client.get(f"/jobs/{job_id}/actions/?seen=held"))
+        assert 'hx-swap-oob="true"' in fresh
+        assert "hx-swap-oob" not in text_of(client.get(f"/jobs/{job_id}/"))
 
     def test_buttons_act_and_the_page_says_so(self, nlp, member):
         job_id = submit(member, nlp)
