@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from frontend import hub as hubs
+from frontend import outbox
 from gpusched.lib.problems import Problem
 from gpusched.protocol.messages import Reading
 from gpusched.protocol.states import NodeIntent
@@ -94,7 +95,10 @@ async def lose_connection(page: Page, n: int) -> None:
 
 
 async def fall_asleep(page: Page, n: int) -> None:
+    """Until the server has noticed."""
     page.answers = False
+    heard = page.kinds.count("alive")
+    await page.until(lambda: page.kinds.count("alive") > heard + outbox.MOST_UNSEEN + 1)
 
 
 async def wake_up(page: Page, n: int) -> None:
@@ -131,7 +135,19 @@ OPERATIONS = [
     "sicken",
     "limit",
 ]
-ACCIDENTS = [settle, settle, settle, settle, settle, lose_connection, fall_asleep, wake_up, change_topics, ask_again]
+ACCIDENTS = [
+    settle,
+    settle,
+    settle,
+    settle,
+    settle,
+    lose_connection,
+    fall_asleep,
+    fall_asleep,
+    wake_up,
+    change_topics,
+    ask_again,
+]
 STEPS = st.lists(
     st.tuples(st.sampled_from([*OPERATIONS, *ACCIDENTS]), st.integers(0, 1000), st.booleans()), min_size=5, max_size=30
 )
@@ -185,6 +201,7 @@ def test_state_and_deltas_equal_a_fresh_load(monkeypatch):
     """A52: real operations in any order, pages that lose their connection, fall asleep, change their mind; in the end
     each page shows what a fresh load shows, and has never been told what it may not see."""
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(outbox, "MOST_WAITING", 1)
     monkeypatch.setattr(hubs, "LOOK_AGAIN_SECONDS", {"nodes": 0.2, "overview": 0.2})
     monkeypatch.setattr(hubs, "LOOK_AGAIN_ANYWAY_SECONDS", 1.0)
 
