@@ -3,6 +3,8 @@ PYTHON ?= python3
 DATA ?= $(CURDIR)/.gpusched
 export GPUSCHED_DATA_DIR ?= $(DATA)
 PY = .venv/bin/python
+# Where this is set, every process would compile all its modules again at each start: seconds instead of tenths.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo up test check bench setup setup-dev clean openapi
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import httpx
 
+from gpusched.agent.processes import descendants, signal_all
 from gpusched.client import Client
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +26,8 @@ class Stack:
     """`with Stack() as stack:` is a running control plane with its own data, gone afterwards.
 
     `stack.fleet(nodes=200)` adds pretend nodes, hosted by real agent processes."""
+
+    no_agent: tuple[str, ...] = ("--no-agent",)
 
     def __init__(self, **settings: Any) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="gpusched-stack-"))
@@ -59,7 +62,7 @@ class Stack:
         """Starts (or starts again) everything but the agents, and waits until it is ready."""
         with (self.directory / "up.log").open("ab") as log:
             self.up = subprocess.Popen(
-                [sys.executable, "manage.py", "up", "--no-agent", "--port", str(self.port)],
+                [sys.executable, "manage.py", "up", *self.no_agent, "--port", str(self.port)],
                 cwd=ROOT, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
@@ -109,6 +112,25 @@ class Stack:
             )  # fmt: skip
         self.agents.append(process)
         return process
+
+    def pids(self, part: str) -> list[int]:
+        """Processes of the control plane whose command line has `part` in it; "" gives all."""
+        assert self.up is not None
+        found = []
+        for pid in [self.up.pid, *descendants(self.up.pid)]:
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\x00", b" ").decode(errors="replace")
+            except FileNotFoundError:
+                continue
+            if part in command:
+                found.append(pid)
+        return found
+
+    def kill(self, part: str) -> list[int]:
+        """SIGKILL to them, all at once."""
+        pids = self.pids(part)
+        signal_all(pids, signal.SIGKILL)
+        return pids
 
     def output(self) -> str:
         """What the processes said, for a person who looks for what went wrong."""

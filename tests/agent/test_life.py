@@ -5,6 +5,7 @@ import os
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,7 +150,7 @@ def test_no_process_of_it_is_left_when_its_end_is_told(agent: Agent, control: Co
     ],
 )
 def test_what_cannot_be_started_says_why(
-    agent: Agent, control: Control, argv: list[str], fields: dict[str, str], words: str
+    agent: Agent, control: Control, argv: list[str], fields: dict[str, Any], words: str
 ) -> None:
     key = control.run(*argv, **fields)
     agent.start()

@@ -1,0 +1,137 @@
+"""Readings through the real nvidia-ml-py over a fake driver library that is compiled here."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.conftest import ROOT, Agent
+from tests.agent.control import Control, eventually
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+
+LOOK = """
+import json, sys, msgspec
+from gpusched.agent.nvml import Nvml
+nvml = Nvml()
+for line in sys.stdin:
+    told = {"facts": nvml.devices(), "driver": nvml.driver_version(), "readings": nvml.read()}
+    print(msgspec.json.encode(told).decode(), flush=True)
+"""
+A100 = "NVIDIA A100|81920|4|0|31|55000|0|ok|"
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("nvml")
+    source = Path(__file__).parent / "fake_nvml.c"
+    target = directory / "libnvidia-ml.so.1"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1", "-o", target, source],
+        check=True,
+    )
+    return directory
+
+
+@pytest.fixture
+def environment(library: Path, tmp_path: Path) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": str(tmp_path / "devices")}
+
+
+@pytest.fixture
+def look(environment: dict[str, str]) -> Any:
+    """Sets the devices, has one long-lived process look, and gives what it saw."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOOK], cwd=ROOT, env={**os.environ, **environment}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+
+    def at(*devices: str) -> dict[str, Any]:
+        set_devices(environment, *devices)
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        seen: dict[str, Any] = json.loads(process.stdout.readline())
+        return seen
+
+    yield at
+    process.kill()
+    process.wait()
+
+
+def set_devices(environment: dict[str, str], *devices: str) -> None:
+    path = Path(environment["FAKE_NVML"])
+    fresh = path.with_suffix(".new")
+    fresh.write_text("".join(f"{device}\n" for device in devices))
+    fresh.rename(path)
+
+
+Look = Callable[..., dict[str, Any]]
+
+
+def test_facts_and_readings(look: Look) -> None:
+    seen = look("NVIDIA A100|81920|40000|87|64|312500|0x40|ok|100,200", A100)
+    assert seen["driver"] == "580.00.00-fake"
+    assert seen["facts"][0] == {
+        "uuid": "GPU-fake-0", "index": 0, "model": "NVIDIA A100", "memory_mb": 81920, "pci_bus_id": "00000000:01:00.0",
+    }  # fmt: skip
+    assert seen["readings"][0] == {
+        "uuid": "GPU-fake-0", "utilisation_percent": 87, "memory_used_mb": 40000, "temperature_celsius": 64,
+        "power_watts": 312.5, "throttle_reasons": 64, "process_ids": [100, 200], "lost": False,
+    }  # fmt: skip
+    assert (seen["readings"][1]["utilisation_percent"], seen["readings"][1]["process_ids"]) == (0, [])
+
+
+def test_unsupported_is_unknown_never_zero(look: Look) -> None:
+    [reading] = look("NVIDIA T4|-|-|-|-|-|-|ok|-")["readings"]
+    assert reading == {
+        "uuid": "GPU-fake-0", "utilisation_percent": None, "memory_used_mb": None, "temperature_celsius": None,
+        "power_watts": None, "throttle_reasons": None, "process_ids": None, "lost": False,
+    }  # fmt: skip
+
+
+def test_a_device_that_fell_off_the_bus_is_lost_and_the_others_are_not(look: Look) -> None:
+    look(A100, A100)
+    first, second = look(A100.replace("ok", "lost"), A100)["readings"]
+    assert (first["uuid"], first["lost"]) == ("GPU-fake-0", True)
+    assert first["temperature_celsius"] is None
+    assert (second["lost"], second["temperature_celsius"]) == (False, 31)
+
+
+def test_a_driver_that_comes_later_is_found(look: Look, environment: dict[str, str]) -> None:
+    path = Path(environment["FAKE_NVML"])
+    assert not path.exists()
+    assert look()["facts"] == []
+    assert len(look(A100)["facts"]) == 1
+
+
+def test_without_the_library_it_is_a_cpu_node() -> None:
+    code = "from gpusched.agent.machine import RealMachine as M; f = M().facts(); print(f.devices, f.driver_version)"
+    clean = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=clean, capture_output=True, text=True, check=True
+    )
+    if "GPU-" in found.stdout:
+        pytest.skip("this machine has GPUs")
+    assert found.stdout.strip() == "[] None"
+    assert "no GPUs through NVML" in found.stderr
+
+
+def test_the_agent_posts_what_nvml_says(agent: Agent, control: Control, environment: dict[str, str]) -> None:
+    """From the driver library to the control plane, while the devices change."""
+    set_devices(environment, A100)
+    agent.start(environment=environment)
+    eventually(lambda: control.syncs and control.syncs[0].facts, 20, "the facts")
+    assert control.syncs[0].facts is not None
+    assert [device.model for device in control.syncs[0].facts.devices] == ["NVIDIA A100"]
+    assert not control.syncs[0].facts.pretend
+    set_devices(environment, A100.replace("|31|", "|77|"))
+    eventually(lambda: [r.temperature_celsius for r in control.syncs[-1].readings] == [77], 10, "the new reading")
+    set_devices(environment, A100.replace("ok", "lost"))
+    eventually(lambda: [r.lost for r in control.syncs[-1].readings] == [True], 10, "the loss")

@@ -1,0 +1,157 @@
+"""kill -9 of any part of the control plane under load: nothing acknowledged is lost, doubled or stuck (A50)."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.stack import ROOT, Stack, wait_for
+from gpusched.agent.processes import descendants
+from gpusched.client.errors import GpuschedError
+
+pytestmark = pytest.mark.e2e
+
+
+class Load:
+    """Submits small jobs over several connections as fast as answers come, through every failure."""
+
+    def __init__(self, stack: Stack, ran: Path) -> None:
+        self.stack, self.ran = stack, ran
+        self.acknowledged: set[int] = set()
+        self.stopping = threading.Event()
+        self.threads = [threading.Thread(target=self._work) for _ in range(4)]
+        for thread in self.threads:
+            thread.start()
+
+    def _work(self) -> None:
+        script = f"echo $GPUSCHED_JOB_ID.$GPUSCHED_ATTEMPT >> {self.ran}"
+        body = {"tenant": "default", "command": ["sh", "-c", script], "gpu_count": 1}
+        headers = {"Authorization": f"Bearer {self.stack.token()}"}
+        key = uuid.uuid4().hex
+        with httpx.Client(base_url=self.stack.url, headers=headers, timeout=10) as http:
+            while not self.stopping.is_set():
+                try:
+                    answer = http.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": key})
+                except httpx.HTTPError:
+                    time.sleep(0.1)  # not acknowledged: the same key again
+                    continue
+                if answer.status_code == 201:
+                    self.acknowledged.add(answer.json()["job_id"])
+                    key = uuid.uuid4().hex
+                    time.sleep(0.05)
+                else:
+                    assert answer.status_code >= 500, answer.text
+                    time.sleep(0.1)
+
+    def stop(self) -> set[int]:
+        self.stopping.set()
+        for thread in self.threads:
+            thread.join(30)
+        return self.acknowledged
+
+
+KILLS = {
+    "web": "daphne",
+    "worker": "worker cycles",
+    "postgres": "postgres",
+    "agents": "",
+    "everything": "",
+}
+
+
+@pytest.mark.parametrize("part", KILLS)
+def test_kill_under_load(stack: Stack, tmp_path: Path, part: str) -> None:
+    """A50 (and A03: a submit without answer is repeated with its key and makes one job)."""
+    load = Load(stack, tmp_path / "ran")
+    try:
+        wait_for(lambda: len(load.acknowledged) > 10, 30, "the load to begin")
+        for _ in range(2):
+            _kill(stack, part)
+            began = time.monotonic()
+            before = len(load.acknowledged)
+            wait_for(lambda: len(load.acknowledged) > before + 5, 40, "submits to be answered again")  # noqa: B023
+            print(f"{part}: answers again after {time.monotonic() - began:.1f} s")
+            time.sleep(0.5)
+    finally:
+        acknowledged = load.stop()
+    wait_for(lambda: _open_jobs(stack) == 0, 60, "all jobs to end")
+    jobs = {job.id: job for job in stack.client().list(limit=10_000)}
+    assert acknowledged <= set(jobs)
+    assert {jobs[job].state for job in acknowledged} == {"completed"}
+    lines = (tmp_path / "ran").read_text().split()
+    assert len(lines) == len(set(lines)), "an attempt ran twice"
+    ran = {int(line.split(".")[0]) for line in lines}
+    assert ran >= acknowledged
+    # Each attempt that ran is the only one that ended well; others were ended by the machinery before they ran.
+    assert stack.client().status().available_gpus == 16
+
+
+def _kill(stack: Stack, part: str) -> None:
+    if part == "agents":
+        for agent in stack.agents:
+            os.kill(agent.pid, signal.SIGKILL)
+            agent.wait()
+        stack.agents.clear()
+        stack.fleet(2)
+    elif part == "everything":
+        assert stack.kill("")
+        assert stack.up is not None
+        stack.up.wait()
+        stack.start()
+    else:
+        assert stack.kill(KILLS[part])
+
+
+def _open_jobs(stack: Stack) -> int:
+    try:
+        return len(stack.client().list(state=("pending", "scheduled", "running", "stopping")))
+    except GpuschedError:
+        return -1
+
+
+def test_two_workers_and_a_kill_of_the_active_one(stack: Stack) -> None:
+    """A51: cycles never overlap, and after the kill of one worker the other goes on within two seconds."""
+    second = subprocess.Popen(
+        [sys.executable, "manage.py", "worker", "cycles"], cwd=ROOT, env=stack.environment(), start_new_session=True
+    )
+    client = stack.client()
+
+    def has_worked() -> bool:
+        client.wait(client.submit(["true"], gpus=1).id, timeout=20)
+        workers = {int(str(cycle["worker"]).split(":")[1]) for cycle in _cycles(stack)}
+        return bool(workers & set(descendants(second.pid)))
+
+    try:
+        wait_for(has_worked, 60, "the second worker to run a cycle")
+        stack.kill("worker cycles")
+        done = client.wait(client.submit(["true"], gpus=1).id, timeout=20)
+        assert done.started_at is not None and done.submitted_at is not None
+        assert (done.started_at - done.submitted_at).total_seconds() < 2
+        spans = sorted(_span(cycle) for cycle in _cycles(stack))
+        assert len(spans) > 10
+        assert all(first[1] <= then[0] for first, then in pairwise(spans))
+    finally:
+        os.killpg(second.pid, signal.SIGKILL)
+        second.wait()
+
+
+def _cycles(stack: Stack) -> list[dict[str, float | str]]:
+    headers = {"Authorization": f"Bearer {stack.token()}"}
+    answer = httpx.get(f"{stack.url}/api/v1/scheduling/cycles?limit=1000", headers=headers)
+    found: list[dict[str, float | str]] = answer.json()["items"]
+    return found
+
+
+def _span(cycle: dict[str, float | str]) -> tuple[float, float]:
+    began = datetime.fromisoformat(str(cycle["started_at"])).timestamp()
+    taken = sum(float(cycle[f"{phase}_ms"]) for phase in ("sweep", "snapshot", "plan", "commit"))
+    return began, began + taken / 1000

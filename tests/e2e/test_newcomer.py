@@ -1,0 +1,105 @@
+"""What a newcomer does: start it, submit, look, stop it. Defaults only, through the commands they type."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.stack import ROOT, Stack, wait_for
+from gpusched.agent.processes import descendants
+
+pytestmark = pytest.mark.e2e
+
+
+class WithAgent(Stack):
+    """As `make up` starts it: with an agent for this machine."""
+
+    no_agent = ()
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[Stack]:
+    with WithAgent() as running:
+        yield running
+
+
+def command(stack: Stack, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """The `gpusched` command as it is typed, with the token file that `up` names."""
+    environment = {**stack.environment(), "GPUSCHED_URL": stack.url,
+                   "GPUSCHED_TOKEN_FILE": str(stack.data_dir / "tokens" / "admin")}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "gpusched.cli.main", *words], env=environment, cwd=ROOT, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def test_a_job_starts_without_any_admin_call(up: Stack) -> None:
+    """A01: fresh install, defaults only; the agent of this machine joins by itself."""
+    done = command(up, "run", "--gpus", "0", "--", "sh", "-c", "echo from the job; echo aside >&2; exit 7", code=7)
+    assert done.stdout == "from the job\naside\n"
+
+
+def test_submit_ps_why_logs_cancel(up: Stack) -> None:
+    name = command(up, "submit", "--gpus", "0", "--", "sleep", "600").stdout.split()[-1]
+    wait_for(lambda: "running" in command(up, "ps", "-o", "json").stdout, 20, "it to run")
+    assert "running" in command(up, "why", name).stdout
+    command(up, "cancel", name)
+    wait_for(lambda: "cancelled" in command(up, "ps", "--all").stdout, 20, "it to be cancelled")
+
+
+def test_what_can_never_run_is_refused_with_the_largest_possible(up: Stack) -> None:
+    """A04, A58: exit code 6, the sentence on stderr, nothing on stdout."""
+    done = command(up, "submit", "--gpus", "64", "--", "true", code=6)
+    assert done.stdout == ""
+    assert "the largest possible is" in done.stderr
+
+
+def test_a_second_start_in_the_same_place_is_refused_with_a_sentence(up: Stack) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        for data_dir, words in ((up.data_dir, "it is running already"), (up.directory / "new", f"port {port}")):
+            done = subprocess.run(
+                [sys.executable, "manage.py", "up", "--port", str(port)], cwd=ROOT, capture_output=True, text=True,
+                env={**up.environment(), "GPUSCHED_DATA_DIR": str(data_dir)}, timeout=60,
+            )  # fmt: skip
+            assert done.returncode == 1
+            assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def live(pids: list[int]) -> list[int]:
+    def is_live(pid: int) -> bool:
+        try:
+            return b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
+        except FileNotFoundError:
+            return False
+
+    return [pid for pid in pids if is_live(pid)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_behind(up: Stack, number: int) -> None:
+    """Ctrl-C stops everything; kill -9 of the parent leaves no child behind, neither a server's nor a job's."""
+    job = up.client().submit(["sleep", "600"], gpus=0)
+    wait_for(lambda: up.client().get(job.id).state == "running", 30, "the job to run")
+    assert up.up is not None
+    everything = [up.up.pid, *descendants(up.up.pid)]
+    assert len(everything) > 5
+    os.kill(up.up.pid, number)
+    up.up.wait(30)
+    wait_for(lambda: not live(everything), 15, "every process to end")
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(f"{up.url}/health", timeout=2)
+    up.start()
+    # Stopped with its node's agent through no fault of its own, it goes back to the queue and starts again.
+    wait_for(lambda: up.client().get(job.id).attempt == 2, 60, "the job to start again")
+    up.client().cancel(job.id)
