@@ -109,7 +109,8 @@ export class LiveTable<R extends object> {
     this.columns.forEach((column, at) => {
       const content = column.cell(row);
       const fresh = h("td", { "data-label": column.label, class: column.className });
-      add(fresh, Array.isArray(content) ? content : [content]);
+      // As a card on a phone a cell is a grid of label and content: the content must be one element.
+      add(fresh, Array.isArray(content) && content.length > 1 ? [h("div", {}, ...content)] : [content].flat());
       const old = tr.cells[at];
       if (old === undefined) tr.append(fresh);
       else if (!old.isEqualNode(fresh)) old.replaceChildren(...fresh.childNodes);

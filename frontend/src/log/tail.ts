@@ -56,7 +56,7 @@ export class Tail {
   constructor(
     readonly stream: Stream,
     private readonly events: TailEvents,
-    private readonly get: Fetch = (url) => fetch(url, { credentials: "same-origin", headers: { Accept: "text/plain" } }),
+    private readonly get: Fetch = (url) => fetch(url, { credentials: "same-origin" }),
   ) {}
 
   /** What the server says that there is by now; reads on where it is more than was read. */

@@ -17,12 +17,13 @@ export const jobLog: MakeView = (region) => {
   let rows: LogRow[] = [];
   let tail: Tail | null = null;
   let lines = new Lines();
-  let [start, chosen, hasChosen] = [0, "", false];
+  let [start, chosen, hasChosen, problem] = [0, "", false, ""];
   pre.textContent = "";
   screen.clear();
 
   const say = (): void => {
     const words = [
+      problem,
       rows.length === 0 ? "No output yet." : tail?.isComplete ? (screen.isEmpty ? "It wrote nothing." : "The end.") : "",
       search.value !== "" ? `${screen.hits} lines with “${search.value}”` : "",
     ];
@@ -37,6 +38,7 @@ export const jobLog: MakeView = (region) => {
 
   const more = (part: LogPart, isFirst: boolean): void => {
     let { bytes } = part;
+    problem = "";
     if (isFirst) {
       lines = new Lines();
       screen.clear();
@@ -50,7 +52,8 @@ export const jobLog: MakeView = (region) => {
   };
 
   const failed = (words: string): void => {
-    note.textContent = `The log could not be read: ${words}. It is tried again when it grows.`;
+    problem = `The log could not be read: ${words}. It is tried again when it changes.`;
+    say();
   };
 
   const choose = (key: string): void => {
@@ -58,7 +61,7 @@ export const jobLog: MakeView = (region) => {
     chosen = key;
     tail?.end();
     screen.clear();
-    start = 0;
+    [start, problem] = [0, ""];
     const [attempt, rank] = key.split(".").map(Number);
     tail = attempt === undefined || rank === undefined ? null : new Tail({ job, attempt, rank }, { more, failed });
     grow();

@@ -122,7 +122,8 @@ export const jobTimeline: MakeView = (region) => ({
 });
 
 function eventItem(event: EventRow): HTMLElement {
-  const by = event.actor ? ` by ${event.actor}` : "";
+  const isNamed = !event.actor || (event.sentence ?? "").includes(event.actor);
+  const by = isNamed ? "" : ` by ${event.actor}`;
   const more = `${event.attempt ? ` attempt ${event.attempt}` : ""}${by}`;
   const says = h("span", {}, event.sentence || event.kind.replaceAll("_", " "), h("span", { class: "muted" }, more));
   return h("li", { "data-key": `event:${event.id}` }, ago(event.at), says);

@@ -117,7 +117,7 @@ export function bullet(tenant: TenantRow, scale: number): HTMLElement {
     { class: "bar", role: "img", "aria-label": words.join(", "), title: words.join(" · ") },
     h("span", { class: "bar-used", style: `width: ${at(used - borrowed)}` }),
     borrowed > 0 && h("span", { class: "bar-borrowed", style: `left: ${at(used - borrowed)}; width: ${at(borrowed)}` }),
-    guaranteed !== null && h("span", { class: "bar-mark bar-guaranteed", style: `left: ${at(guaranteed)}` }),
+    !!guaranteed && h("span", { class: "bar-mark bar-guaranteed", style: `left: ${at(guaranteed)}` }),
     limit !== null && h("span", { class: "bar-mark bar-limit", style: `left: ${at(limit)}` }),
   );
 }
