@@ -4,6 +4,7 @@ import http.client
 import json
 import threading
 import time
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from benchmarks.report import arguments, percentile, publish
@@ -35,7 +36,7 @@ def main() -> None:
         )
 
 
-def send(stack: Stack, jobs: int, connections: int) -> tuple[list[float], int]:
+def send(stack: Stack, jobs: int, connections: int, body: Mapping[str, object] = BODY) -> tuple[list[float], int]:
     """Submits over kept connections; gives the seconds of each and how many failed."""
     taken: list[float] = []
     failed: list[int] = []
@@ -46,14 +47,15 @@ def send(stack: Stack, jobs: int, connections: int) -> tuple[list[float], int]:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         for _ in range(share):
             began = time.perf_counter()
-            connection.request("POST", "/api/v1/jobs", json.dumps(BODY), headers)
+            connection.request("POST", "/api/v1/jobs", json.dumps(body), headers)
             answer = connection.getresponse()
             answer.read()
             taken.append(time.perf_counter() - began)
             if answer.status != 201:
                 failed.append(answer.status)
 
-    threads = [threading.Thread(target=work, args=(jobs // connections,)) for _ in range(connections)]
+    shares = [jobs // connections + (number < jobs % connections) for number in range(connections)]
+    threads = [threading.Thread(target=work, args=(share,)) for share in shares]
     for thread in threads:
         thread.start()
     for thread in threads:

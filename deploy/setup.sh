@@ -16,13 +16,14 @@ stamp=.venv/.installed-$(basename "$lock" .txt | sed 's/requirements-*//'); [ "$
 want=$(cat "$lock" pyproject.toml | sha256sum | cut -d' ' -f1)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
   echo "installing libraries"
+  # The whole checkout goes on the path ("compat"), so that benchmarks run as plain files, too.
   # uv is several times faster; pip does the same where uv cannot be had.
   if [ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check uv 2>/dev/null; then
     .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r "$lock"
-    .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -e .
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --config-settings editable_mode=compat -e .
   else
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --config-settings editable_mode=compat -e .
   fi
   echo "$want" > "$stamp"
 fi

@@ -1,0 +1,105 @@
+"""200 agents that post the readings of 8 GPUs each second: how long until each is answered, and what it costs."""
+
+import asyncio
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import msgspec
+from websockets.asyncio.client import connect
+
+from benchmarks.report import arguments, percentile, publish
+from benchmarks.stack import A100, Stack
+from gpusched.agent.machine import PretendMachine, PretendSpec
+from gpusched.protocol.messages import Desired, Join, Joined, Sync
+
+SPEC = PretendSpec(nodes=1, model=A100, gpu_memory_mb=81920, gpus=8, cpu_cores=128, memory_mb=1 << 20)
+_decode = msgspec.json.Decoder(Desired).decode
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", nodes=200, seconds=30)
+    with Stack() as stack:
+        token = stack.client().join_token().token
+        names = [f"node{number:03d}" for number in range(options.nodes)]
+        with ThreadPoolExecutor(4) as pool:
+            credentials = dict(zip(names, pool.map(lambda name: join(stack.url, token, name), names), strict=True))
+        taken, failures, cores = asyncio.run(talk(stack, credentials, options.seconds))
+        online = stack.client().status().online_nodes
+        publish(
+            {
+                "answer_p50_ms": percentile(taken, 50) * 1000,
+                "answer_p99_ms": percentile(taken, 99) * 1000,
+                "messages_per_second": len(taken) / options.seconds,
+                "control_plane_cores": sum(cores.values()),
+                **{f"{part}_cores": value for part, value in cores.items()},
+                "nodes": options.nodes,
+            },
+            options.json,
+            failures + (online != options.nodes),
+        )
+
+
+def join(url: str, token: str, name: str) -> str:
+    message = Join(name=name, node_key=f"key-of-{name}", facts=PretendMachine(name, SPEC).facts())
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = httpx.post(f"{url}/agent/join", content=msgspec.json.encode(message), headers=headers, timeout=30)
+    answer.raise_for_status()
+    return msgspec.json.decode(answer.content, type=Joined).credential
+
+
+async def talk(stack: Stack, credentials: dict[str, str], seconds: float) -> tuple[list[float], int, dict[str, float]]:
+    """Each node speaks once a second, at its own moment of it; the first seconds are not counted."""
+    taken: list[float] = []
+    failed = 0
+    counted_from = time.perf_counter() + 5
+    until = counted_from + seconds
+
+    async def node(number: int, name: str, credential: str) -> None:
+        nonlocal failed
+        machine = PretendMachine(name, SPEC)
+        facts = machine.facts()
+        headers = {"Authorization": f"Bearer {credential}"}
+        url = stack.url.replace("http", "ws", 1) + "/ws/agent/"
+        async with connect(url, additional_headers=headers, compression=None) as socket:
+            await asyncio.sleep(number / len(credentials))
+            seq = 0
+            while (now := time.perf_counter()) < until:
+                seq += 1
+                sync = Sync(
+                    seq=seq, at="2026-01-01T00:00:00Z", boot_id=facts.boot_id, readings=machine.readings(set),
+                    facts=facts if seq == 1 else None,
+                )  # fmt: skip
+                await socket.send(msgspec.json.encode(sync), text=True)
+                while (answer := _decode(await socket.recv())).seq != seq:
+                    pass
+                if now > counted_from:
+                    taken.append(time.perf_counter() - now)
+                    failed += answer.error is not None
+                await asyncio.sleep(max(0.0, now + 1 - time.perf_counter()))
+
+    async def costs() -> dict[str, float]:
+        await asyncio.sleep(max(0.0, counted_from - time.perf_counter()))
+        before = {part: cpu_seconds(stack.pids(mark)) for part, mark in PARTS.items()}
+        await asyncio.sleep(seconds - 1)
+        return {part: (cpu_seconds(stack.pids(mark)) - before[part]) / (seconds - 1) for part, mark in PARTS.items()}
+
+    cores, *_ = await asyncio.gather(costs(), *(node(number, *pair) for number, pair in enumerate(credentials.items())))
+    return taken, failed, cores
+
+
+PARTS = {"web": "daphne", "worker": "worker ", "database": "postgres"}
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()

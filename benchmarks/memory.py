@@ -1,0 +1,44 @@
+"""What web, workers and database keep resident with 10,000 waiting jobs and 200 nodes connected."""
+
+import time
+from pathlib import Path
+
+from benchmarks.agents import PARTS
+from benchmarks.report import arguments, publish
+from benchmarks.stack import Stack
+from benchmarks.submit import send
+
+# No node has so much memory free beside the first job, so the others wait.
+BODY = {"tenant": "default", "command": ["sleep", "600"], "gpu_count": 8, "gpu_memory_mb": 40000}
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", jobs=10_000, nodes=200)
+    with Stack() as stack:
+        stack.fleet(options.nodes)
+        _, failures = send(stack, options.jobs + options.nodes, 8, BODY)
+        time.sleep(5)
+        status = stack.client().status()
+        sizes = {f"{part}_mib": sum(map(resident_mib, stack.pids(mark))) for part, mark in PARTS.items()}
+        publish(
+            {
+                "control_plane_mib": sum(sizes.values()),
+                **sizes,
+                "waiting_jobs": status.pending_jobs,
+                "nodes": options.nodes,
+            },
+            options.json,
+            failures + (status.pending_jobs != options.jobs),
+        )
+
+
+def resident_mib(pid: int) -> float:
+    """Proportional set size: a page that n processes share counts 1/n in each, so the sum is what is really used."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+if __name__ == "__main__":
+    main()
