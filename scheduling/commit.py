@@ -57,7 +57,8 @@ def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> i
     nodes = {node.id: node for node in snapshot.nodes}
     device_facts = _device_facts(placements)
     decided = [
-        Placed(p.job_id, seen.attempts[p.job_id], len(p.ranks), _as_history(p, nodes, device_facts)) for p in placements
+        Placed(p.job_id, seen.waiting[p.job_id].attempt, len(p.ranks), _as_history(p, nodes, device_facts))
+        for p in placements
     ]
     made = transitions.place(decided)
     takings = [
@@ -105,13 +106,13 @@ def _write_reasons(reasons: Sequence[Reason], seen: Seen) -> int:
     rows = []
     texts: dict[int, str] = {}  # jobs of one shape share their evidence object: its JSON is made once
     for reason in reasons:
-        code, evidence = seen.reasons[reason.job_id]
-        if code == reason.code and (code in _TIMED or not seen.evidence_is_due):
+        shown = seen.waiting[reason.job_id]
+        if shown.reason == reason.code and (shown.reason in _TIMED or not seen.evidence_is_due):
             continue
         text = texts.get(id(reason.evidence))
         if text is None:
             text = texts[id(reason.evidence)] = as_json(reason.evidence)
-        if code != reason.code or not _same_json(text, evidence):
+        if shown.reason != reason.code or not _same_json(text, shown.evidence):
             rows.append((reason.job_id, reason.code, text))
     if not rows:
         return 0

@@ -1,12 +1,13 @@
-"""Database → Snapshot: everything the engine may know, read in four queries at one moment."""
+"""Database → Snapshot: everything the engine may know, read at one moment."""
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import msgspec
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 
-from gpusched.lib.sql import query
+from gpusched.lib.sql import execute, query, rows
 from scheduling.engine.model import (
     Device,
     DeviceHold,
@@ -22,12 +23,15 @@ from scheduling.engine.model import (
 
 _TIERS = {"premium": 0, "standard": 1, "opportunistic": 2}
 
+# Most waiting jobs are as they were in the last cycle: of those only the row's version is read (xmin, the transaction
+# that wrote it).
+_VERSIONS = "SELECT id, xmin::text::bigint FROM jobs_job WHERE state = 'pending'"
 _JOBS = """
     SELECT j.id, j.tenant_id, j.user_id, j.priority, j.gpu_count, j.gpu_memory_mb, j.gpu_models,
            j.gpu_sharing = 'shared', j.cpu_milli, j.memory_mb, j.gang_scheduling, j.ranks, j.node_selector::text,
            extract(epoch FROM j.submitted_at)::float8, extract(epoch FROM j.eligible_at)::float8,
            j.retries_used, j.max_runtime_seconds, j.attempt, j.reason, j.evidence::text
-      FROM jobs_job j WHERE j.state = 'pending'
+      FROM jobs_job j WHERE j.id = ANY(%s)
 """
 _RUNNING = """
     SELECT j.id, j.tenant_id, j.priority, j.gpu_count, j.gpu_memory_mb, j.gpu_models,
@@ -40,11 +44,12 @@ _RUNNING = """
       FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id JOIN jobs_attempt a ON a.id = s.attempt_id
      WHERE s.state <> 'ended' ORDER BY j.id, s.rank
 """
+_NODES = """
+    SELECT id, name, state = 'online', intent = 'open', cpu_cores, memory_mb, labels::text FROM nodes_node ORDER BY id
+"""
 _DEVICES = """
-    SELECT n.id, n.name, n.state = 'online' AS is_online, n.intent = 'open' AS is_open, n.cpu_cores, n.memory_mb,
-           n.labels, d.id AS device_id, d.model, d.memory_mb AS device_mb, d.health = 'ok' AS is_healthy, d.held_whole,
-           d.held_mb
-      FROM nodes_node n LEFT JOIN nodes_device d ON d.node_id = n.id ORDER BY n.id, d.index, d.id
+    SELECT node_id, id, model, memory_mb, health = 'ok', held_whole > 0, held_mb
+      FROM nodes_device ORDER BY node_id, index, id
 """
 _TENANTS = """
     SELECT t.id, t.name, t.weight, t.tier, coalesce(q.guaranteed_gpus, 0) AS guaranteed_gpus, q.max_gpus,
@@ -64,30 +69,44 @@ _TENANTS = """
 """
 
 
+class Waiting(NamedTuple):
+    """A pending job as it was read: the row's version, what the engine may know, and what the commit compares with."""
+
+    version: int
+    job: Job
+    attempt: int
+    reason: str
+    evidence: str
+
+
 class Seen:
-    """What the commit compares with: for each pending job its attempt, and the reason that it shows now.
-    `evidence_is_due`: whether reasons of which only the evidence changed are to be rewritten this time."""
+    """What the commit compares with. `evidence_is_due`: whether reasons of which only the evidence changed are to be
+    rewritten this time."""
 
-    __slots__ = ("attempts", "evidence_is_due", "now", "reasons")
+    __slots__ = ("evidence_is_due", "now", "waiting")
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, now: float, waiting: dict[int, Waiting]) -> None:
+        self.now = now
+        self.waiting = waiting
         self.evidence_is_due = True
-        self.attempts: dict[int, int] = {}
-        self.reasons: dict[int, tuple[str, str]] = {}
+
+
+_known: dict[int, Waiting] = {}
 
 
 def load() -> tuple[Snapshot, Seen]:
-    """One consistent view: the four queries see the same moment, which is also the plan's `now`."""
-    seen = Seen()
+    """One consistent view: all queries see the same moment, which is also the plan's `now`."""
+    global _known
     with transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            cursor.execute("SELECT extract(epoch FROM now())::float8")
-            seen.now = cursor.fetchone()[0]
+        execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        [(now,)] = rows("SELECT extract(epoch FROM now())::float8")
+        _known = _waiting(_known)
+        if not _known:
+            return Snapshot((), (), (), ()), Seen(now, _known)  # nobody asks, so nothing more need be known
         running = _running()
-        snapshot = Snapshot(jobs=_jobs(seen), running=running, nodes=nodes(running), tenants=tenants())
-    return snapshot, seen
+        jobs = tuple(waiting.job for waiting in _known.values())
+        snapshot = Snapshot(jobs=jobs, running=running, nodes=nodes(running), tenants=tenants())
+    return snapshot, Seen(now, _known)
 
 
 def policy() -> Policy:
@@ -102,38 +121,35 @@ def policy() -> Policy:
     )
 
 
-def _jobs(seen: Seen) -> tuple[Job, ...]:
-    """The largest part of a snapshot: plain tuples, and one Request object for each shape rather than for each job."""
-    shapes: dict[tuple[Any, ...], Request] = {}
-    jobs = []
-    with connection.cursor() as cursor:
-        cursor.execute(_JOBS)
-        for row in cursor.fetchall():
-            (job_id, tenant_id, user_id, priority, *shape, queued_at, eligible_at, retries_used, limit,
-             attempt, reason, evidence) = row  # fmt: skip
-            shape[2] = tuple(shape[2])
-            key = tuple(shape)
-            request = shapes.get(key)
-            if request is None:
-                request = shapes[key] = _request(*key)
-            seen.attempts[job_id] = attempt
-            seen.reasons[job_id] = (reason, evidence)
-            jobs.append(
-                Job(
-                    id=job_id,
-                    tenant_id=tenant_id,
-                    request=request,
-                    priority=priority,
-                    user_id=user_id,
-                    queued_at=queued_at,
-                    eligible_at=eligible_at or 0.0,
-                    eligible_reason="retry_backoff" if retries_used else "not_before",
-                    max_runtime_seconds=limit,
-                )
-            )
-    return tuple(jobs)
+def _waiting(known: dict[int, Waiting]) -> dict[int, Waiting]:
+    """The pending jobs, those of `known` that are unchanged taken from there."""
+    versions = dict(rows(_VERSIONS))
+    waiting = {
+        job_id: known[job_id]
+        for job_id, version in versions.items()
+        if job_id in known and known[job_id].version == version
+    }
+    changed = [job_id for job_id in versions if job_id not in waiting]
+    for row in rows(_JOBS, [changed]) if changed else ():
+        (job_id, tenant_id, user_id, priority, *shape, queued_at, eligible_at, retries_used, limit, attempt, reason,
+         evidence) = row  # fmt: skip
+        shape[2] = tuple(shape[2])
+        job = Job(
+            id=job_id,
+            tenant_id=tenant_id,
+            request=_request(*shape),
+            priority=priority,
+            user_id=user_id,
+            queued_at=queued_at,
+            eligible_at=eligible_at or 0.0,
+            eligible_reason="retry_backoff" if retries_used else "not_before",
+            max_runtime_seconds=limit,
+        )
+        waiting[job_id] = Waiting(versions[job_id], job, attempt, reason, evidence)
+    return waiting
 
 
+@lru_cache(maxsize=10_000)
 def _request(
     gpus: int,
     gpu_mb: int | None,
@@ -145,6 +161,7 @@ def _request(
     ranks: int | None,
     selector: str = "{}",
 ) -> Request:
+    """One object for each shape rather than for each job."""
     labels = msgspec.json.decode(selector, type=dict[str, str])
     return Request(gpus, gpu_mb, models, shared, cpu_milli, memory_mb, gang, ranks, tuple(sorted(labels.items())))
 
@@ -153,11 +170,11 @@ def _running() -> tuple[Running, ...]:
     by_job: dict[int, list[dict[str, Any]]] = {}
     for row in query(_RUNNING):
         by_job.setdefault(row["id"], []).append(row)
-    return tuple(_running_job(rows) for rows in by_job.values())
+    return tuple(_running_job(ranks) for ranks in by_job.values())
 
 
-def _running_job(rows: list[dict[str, Any]]) -> Running:
-    first = rows[0]
+def _running_job(found: list[dict[str, Any]]) -> Running:
+    first = found[0]
     limit = first["max_runtime_seconds"]
     ranks = tuple(
         RankPlacement(
@@ -167,7 +184,7 @@ def _running_job(rows: list[dict[str, Any]]) -> Running:
             memory_mb=row["rank_memory"],
             holds=tuple(DeviceHold(device, memory) for device, memory in row["holds"] or ()),
         )
-        for row in rows
+        for row in found
     )
     return Running(
         job_id=first["id"],
@@ -192,29 +209,23 @@ def nodes(running: tuple[Running, ...] = ()) -> tuple[Node, ...]:
         for rank in job.ranks:
             cpu_used[rank.node_id] = cpu_used.get(rank.node_id, 0) + rank.cpu_milli
             memory_used[rank.node_id] = memory_used.get(rank.node_id, 0) + rank.memory_mb
-    by_node: dict[int, list[dict[str, Any]]] = {}
-    for row in query(_DEVICES):
-        by_node.setdefault(row["id"], []).append(row)
-    return tuple(_node(rows, cpu_used.get(i, 0), memory_used.get(i, 0)) for i, rows in by_node.items())
-
-
-def _node(rows: list[dict[str, Any]], cpu_used: int, memory_used: int) -> Node:
-    first = rows[0]
-    return Node(
-        id=first["id"],
-        name=first["name"],
-        cpu_milli=first["cpu_cores"] * 1000,
-        memory_mb=first["memory_mb"],
-        cpu_milli_free=first["cpu_cores"] * 1000 - cpu_used,
-        memory_mb_free=first["memory_mb"] - memory_used,
-        labels=first["labels"],
-        is_open=first["is_open"],
-        is_online=first["is_online"],
-        devices=tuple(
-            Device(r["device_id"], r["model"], r["device_mb"], r["is_healthy"], r["held_whole"] > 0, r["held_mb"])
-            for r in rows
-            if r["device_id"] is not None
-        ),
+    devices: dict[int, list[Device]] = {}
+    for node_id, *device in rows(_DEVICES):
+        devices.setdefault(node_id, []).append(Device(*device))
+    return tuple(
+        Node(
+            id=node_id,
+            name=name,
+            cpu_milli=cores * 1000,
+            memory_mb=memory_mb,
+            cpu_milli_free=cores * 1000 - cpu_used.get(node_id, 0),
+            memory_mb_free=memory_mb - memory_used.get(node_id, 0),
+            labels=msgspec.json.decode(labels),
+            is_open=is_open,
+            is_online=is_online,
+            devices=tuple(devices.get(node_id, ())),
+        )
+        for node_id, name, is_online, is_open, cores, memory_mb, labels in rows(_NODES)
     )
 
 

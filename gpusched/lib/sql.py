@@ -31,6 +31,14 @@ def query(sql: str, params: Params = ()) -> list[dict[str, Any]]:
         return found
 
 
+def rows(sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
+    """The same as plain tuples, for thousands of rows; jsonb comes as text."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+        return found
+
+
 def execute(sql: str, params: Params = ()) -> int:
     """Runs one statement and gives the number of rows that it touched."""
     with connection.cursor() as cursor:

@@ -1,0 +1,109 @@
+"""Scheduling cycles against PostgreSQL, phase by phase: one that places what fits and explains the rest, then cycles
+that find nothing new. `--pending 10000 --nodes 200` by default, nodes of 8 GPUs."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.report import arguments, percentile, publish
+from gpusched.lib import postgres
+
+GPUS = 8
+SHAPES = ((1, 40_000), (1, 80_000), (2, 80_000), (4, 80_000), (8, 80_000))
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", pending=10_000, nodes=200, repeat=10)
+    with database():
+        _fill(options.pending, options.nodes)
+        first, placed = _cycle()
+        later = [_cycle()[0] for _ in range(options.repeat)]
+        figures = {f"first_{phase}_ms": ms for phase, ms in first.items()}
+        figures |= {f"later_{phase}_ms": percentile([ms[phase] for ms in later], 50) for phase in first}
+        publish({"placed": placed, **figures, "pending": options.pending, "nodes": options.nodes}, options.json)
+
+
+@contextmanager
+def database() -> Iterator[None]:
+    """Django on an empty migrated database of its own, as durable as the product's."""
+    directory = Path(tempfile.mkdtemp(prefix="gpusched-cycle-"))
+    directory.chmod(0o755)
+    server = postgres.Server(directory)
+    server.start()
+    try:
+        os.environ |= {"GPUSCHED_DATABASE_URL": server.url(), "DJANGO_SETTINGS_MODULE": "gpusched.settings"}
+        import django
+        from django.core.management import call_command
+        from django.db import connections
+
+        django.setup()
+        call_command("migrate", verbosity=0)
+        yield
+        connections.close_all()
+    finally:
+        home = server.data.parent
+        server.stop()
+        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _fill(pending: int, nodes: int) -> None:
+    from django.contrib.auth.models import User
+    from django.utils import timezone
+
+    from jobs.models import Job
+    from nodes.models import Device, Node
+    from tenants.services import create_tenant
+
+    now = timezone.now()
+    made = Node.objects.bulk_create(
+        Node(
+            name=f"node-{n}", node_key=f"key-{n}", credential_prefix=f"{n}", credential_hash="", state="online",
+            cpu_cores=128, memory_mb=1_048_576, joined_at=now, last_seen_at=now,
+        )
+        for n in range(nodes)
+    )  # fmt: skip
+    Device.objects.bulk_create(
+        Device(node=node, uuid=f"GPU-{node.name}-{i}", index=i, model="NVIDIA A100-SXM4-80GB", memory_mb=81_920)
+        for node in made
+        for i in range(GPUS)
+    )
+    user = User.objects.create_user("user")
+    tenants = [create_tenant({"name": f"team-{n}"}, actor="benchmark") for n in range(10)]
+    Job.objects.bulk_create(
+        Job(
+            tenant=tenants[n % 10], user=user, name="train", priority=500, gpu_count=SHAPES[n % 5][0],
+            gpu_memory_mb=SHAPES[n % 5][1], cpu_milli=4000, memory_mb=16_000, max_runtime_seconds=3600,
+            payload={"command": ["true"]}, reason="scheduler_behind", submitted_at=now,
+        )
+        for n in range(pending)
+    )  # fmt: skip
+
+
+def _cycle() -> tuple[dict[str, float], int]:
+    """Milliseconds of each phase, and how many were placed."""
+    from scheduling.commit import commit
+    from scheduling.engine.planner import plan
+    from scheduling.snapshot import load, policy
+    from scheduling.sweep import lose_silent_nodes
+
+    times = [time.perf_counter()]
+    lose_silent_nodes()
+    times.append(time.perf_counter())
+    snapshot, seen = load()
+    times.append(time.perf_counter())
+    decided = plan(snapshot, policy(), seen.now)
+    times.append(time.perf_counter())
+    done = commit(decided, snapshot, seen)
+    times.append(time.perf_counter())
+    ms = [(end - start) * 1000 for start, end in pairwise(times)]
+    return dict(zip(("sweep", "snapshot", "plan", "commit"), ms, strict=True)), done.placed
+
+
+if __name__ == "__main__":
+    main()
