@@ -15,13 +15,15 @@ _CELLS = (("busy", "busy"), ("held_idle", "held but idle"), ("free", "free"), ("
 
 @page
 def overview(request: HttpRequest, who: Identity) -> HttpResponse:
-    rows = feed.rows("overview", who.visible_tenants())
+    visible = who.visible_tenants()
+    loaded = feed.load(["overview", "nodes"], visible or ())
+    rows = feed.restrict(loaded, "overview", visible) or {}
     status = rows["status"]
     tenants = _of(rows, "tenant")
     words = {
         "status": status,
         "cells": [(cell, said, status[f"{cell}_gpus"]) for cell, said in _CELLS],
-        "nodes": feed.rows("nodes", who.visible_tenants()).values(),
+        "nodes": (feed.restrict(loaded, "nodes", visible) or {}).values(),
         "is_long": status["total_gpus"] > _MOST_CELLS,
         "largest": sorted(_of(rows, "largest"), key=lambda r: (-r["gpus"], r["model"])),
         "attention": sorted(_of(rows, "attention"), key=lambda r: r["severity"] != "red"),
