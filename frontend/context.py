@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from django.core.exceptions import DisallowedHost
-from django.db import DatabaseError
+from django.db import Error
 from django.http import HttpRequest
 
 from gpusched import __version__
@@ -44,7 +44,7 @@ def is_pretend_fleet() -> bool:
     if time.monotonic() - _pretend["looked_at"] > _FRESH_SECONDS:
         try:
             [row] = query("SELECT EXISTS (SELECT 1 FROM nodes_node WHERE pretend) AS found")
-        except DatabaseError:
+        except Error:
             return bool(_pretend["is"])
         _pretend.update({"is": row["found"], "looked_at": time.monotonic()})
     return bool(_pretend["is"])

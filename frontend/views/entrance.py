@@ -5,11 +5,11 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm
-from django.contrib.auth.views import LoginView, LogoutView
+from django.contrib.auth.views import LoginView, LogoutView, redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.utils.cache import patch_cache_control
 
 from frontend.errors import page_error
 from gpusched.lib.problems import Problem
@@ -37,12 +37,25 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
 
     @wraps(view)
     def shown(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        if not request.user.is_authenticated:
+            return _to_login(request)
         try:
-            return view(request, identity(request), *args, **kwargs)
+            response = view(request, identity(request), *args, **kwargs)
         except Problem as problem:
-            return page_error(request, problem.status if problem.status in (403, 404) else 400)
+            response = page_error(request, problem.status if problem.status in (403, 404) else 400)
+        if "Cache-Control" not in response:
+            patch_cache_control(response, private=True, no_cache=True)
+        return response
 
-    return login_required(shown)
+    return shown
+
+
+def _to_login(request: HttpRequest) -> HttpResponse:
+    """To the login and back; a part of a page sends the whole page there rather than taking the login into itself."""
+    if "HX-Request" in request.headers:
+        target = redirect_to_login(request.headers.get("HX-Current-URL", "/"))["Location"]
+        return HttpResponse(status=204, headers={"HX-Redirect": target})
+    return redirect_to_login(request.get_full_path())
 
 
 def show(request: HttpRequest, who: Identity, template: str, words: dict[str, Any], status: int = 200) -> HttpResponse:

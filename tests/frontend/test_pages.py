@@ -4,6 +4,7 @@ import re
 
 import msgspec
 import pytest
+from django.db import OperationalError
 from django.test import Client
 
 from frontend import context
@@ -64,6 +65,12 @@ class TestWhoSeesPages:
     def test_others_are_sent_to_the_login_and_back(self, path):
         response = browser().get(path)
         assert (response.status_code, response["Location"]) == (302, f"/login/?next={path}")
+
+    def test_a_part_of_a_page_sends_the_whole_page_to_the_login(self):
+        headers = {"HX-Request": "true", "HX-Current-URL": "http://testserver/jobs/1/"}
+        response = browser().get("/jobs/1/actions/", headers=headers)
+        assert (response.status_code, response.content) == (204, b"")
+        assert response["HX-Redirect"] == "/login/?next=http%3A//testserver/jobs/1/"
 
     @pytest.mark.parametrize("path", PAGES)
     @pytest.mark.parametrize("is_admin", [False, True])
@@ -146,6 +153,18 @@ class TestPretendFleet:
     def test_a_real_fleet_has_no_banner(self, member):
         make_node(name="n1")
         assert BANNER not in text_of(browser(member).get("/"))
+
+
+def test_a_page_that_fails_says_so_even_without_a_database(member, monkeypatch):
+    def fail(*args):
+        raise OperationalError("gone")
+
+    client = browser(member, raise_request_exception=False)
+    monkeypatch.setattr("frontend.feed.load", fail)
+    monkeypatch.setattr("frontend.context.query", fail)
+    response = client.get("/")
+    assert response.status_code == 500
+    assert "The server failed on this request" in text_of(response)
 
 
 class TestSubmit:
