@@ -6,7 +6,7 @@ import { badge, glyph } from "../states";
 import { ago } from "../time";
 import type { DeviceRow, NodeRow } from "../topics";
 import { look } from "../fleet/looks";
-import { CELL_CLASS, byName, jobLink, mib, noNodes, nodeHref, orUnknown, shortModel, whenEmpty } from "./pieces";
+import { CELL_CLASS, byName, jobLink, mib, nameRow, noNodes, nodeHref, orUnknown, shortModel, whenEmpty } from "./pieces";
 
 /** What is observed, and what an admin wants where that is more to say. */
 function stateCell(node: NodeRow): Child[] {
@@ -60,7 +60,7 @@ export const nodes: MakeView = (region) => {
       { label: "Seen", cell: (node) => ago(node.last_seen_at), className: "nowrap" },
     ],
     (tr, node) => {
-      if (document.getElementById(node.name) === null) tr.id = node.name;
+      nameRow(tr, node.name, region);
       tr.dataset.state = node.state;
       tr.dataset.href = nodeHref(node.name);
     },

@@ -152,6 +152,12 @@ export function whenEmpty(region: HTMLElement, otherwise: () => HTMLElement): ()
   return () => said ?? otherwise();
 }
 
+/** The row's id is its name, to be led to by #name; never one that another part of the page has. */
+export function nameRow(tr: HTMLElement, name: string, region: HTMLElement): void {
+  const owner = document.getElementById(name);
+  if (owner === null || region.contains(owner)) tr.id = name;
+}
+
 /** The rows of a topic whose keys begin so, in the order of their keys. */
 export function under<R>(state: TopicState, prefix: string): [string, R][] {
   return [...state.rows].filter(([key]) => key.startsWith(prefix)).map(([key, row]) => [key, row as R]);

@@ -3,7 +3,7 @@ import { type Child, h, na, refill } from "../dom";
 import type { MakeView } from "../regions";
 import { type Column, type Line, LiveTable } from "../rows";
 import type { TenantRow } from "../topics";
-import { barScale, bullet, empty, orNone, tenantHref, tenantLink, under, whenEmpty } from "./pieces";
+import { barScale, bullet, empty, nameRow, orNone, tenantHref, tenantLink, under, whenEmpty } from "./pieces";
 
 /** A tenant and the length of the longest bar, on which its own depends. */
 interface Shown {
@@ -60,7 +60,7 @@ function tenantView(prefix: string, columns: readonly Column<Shown>[], classes: 
   return (region) => {
     const none = whenEmpty(region, () => empty("No tenant to show. An admin makes one, and adds you to it."));
     const table = new LiveTable<Shown>(columns, (tr, { tenant }) => {
-      if (columns === LONG && document.getElementById(tenant.name) === null) tr.id = tenant.name;
+      if (columns === LONG) nameRow(tr, tenant.name, region);
       tr.dataset.href = tenantHref(tenant.name);
     }, classes);
     const made = new WeakMap<TenantRow, Shown>();
