@@ -1,11 +1,12 @@
 """How pages say states, durations, moments and sizes; the page's script says them the same way."""
 
+from collections import Counter
 from datetime import datetime
 from typing import Any
 
 from django import template
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 register = template.Library()
@@ -139,7 +140,7 @@ def bar_own(tenant: dict[str, Any], scale: Any) -> str:
 @register.filter
 def borrowed(tenant: dict[str, Any]) -> float:
     """What a tenant holds beyond its guarantee: GPUs that others use less of."""
-    return max(0.0, float(tenant["gpus_held"]) - tenant["guaranteed_gpus"])
+    return max(0.0, float(tenant["gpus_held"]) - float(tenant["guaranteed_gpus"]))
 
 
 @register.simple_tag
@@ -151,3 +152,27 @@ def shape(name: str) -> SafeString:
 @register.filter
 def cell_words(cell: str) -> str:
     return "held but idle" if cell == "held_idle" else cell
+
+
+@register.simple_tag
+def cells(node: dict[str, Any], is_linked: bool = False) -> SafeString:
+    """A node's devices as cells, with a link to what runs there if wished. Built here and not in a template: a page may
+    show thousands."""
+    return format_html_join("", "{}", ((_cell(node, device, is_linked),) for device in node["devices"]))
+
+
+def _cell(node: dict[str, Any], device: dict[str, Any], is_linked: bool) -> SafeString:
+    said = f"GPU {device['index']} {device['model']}: {cell_words(device['cell'])}"
+    kind = f"cell cell-{device['cell']} is-{device['health']}"
+    if is_linked and device["jobs"]:
+        job = device["jobs"][0]
+        label = f"{node['name']} {said}, job {job}"
+        return format_html('<a class="{}" href="/jobs/{}/" title="{}" aria-label="{}"></a>', kind, job, label, label)
+    return format_html('<span class="{}" title="{}"></span>', kind, said)
+
+
+@register.filter
+def cells_said(node: dict[str, Any]) -> str:
+    """The same in one sentence, for who hears the page."""
+    counts = Counter(device["cell"] for device in node["devices"])
+    return ", ".join(f"{count} {cell_words(cell)}" for cell, count in counts.items())
