@@ -31,6 +31,7 @@ DEMO_TENANTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
 
 class Command(BaseCommand):
     help = "Migrates the database and makes the first admin, tenant and tokens."
+    requires_system_checks = []  # `manage.py check` is for developers; here it would double the time of a start
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--demo", action="store_true", help="also the demo's tenants and users")

@@ -21,6 +21,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "deploy" / "demo"
 
 class Command(BaseCommand):
     help = "Submits small jobs to the demo until it is stopped."
+    requires_system_checks = []  # `manage.py check` is for developers; here it would double the time of a start
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--url", required=True)

@@ -11,6 +11,7 @@ from gpusched.lib.one_machine import Machine, StartError
 
 class Command(BaseCommand):
     help = "Starts database, web server, workers and a local agent; Ctrl-C stops them all."
+    requires_system_checks = []  # `manage.py check` is for developers; here it would double the time of a start
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--demo", action="store_true", help="a pretend fleet, three tenants and a trickle of jobs")

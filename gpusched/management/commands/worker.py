@@ -12,6 +12,7 @@ from gpusched.lib.processes import forks_die_with_parent
 
 class Command(BaseCommand):
     help = "Runs a background worker: scheduling cycles, or housekeeping."
+    requires_system_checks = []  # `manage.py check` is for developers; here it would double the time of a start
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("cluster", choices=["cycles", "housekeeping"])
