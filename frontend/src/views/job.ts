@@ -82,6 +82,13 @@ function axis(attempt: AttemptRow, from: number, to: number, now: number): HTMLE
   return box;
 }
 
+/** An end is good, wanted by somebody, or bad: by shape and colour, not by its word alone. */
+function attemptBadge({ state, reason, exit_code: code }: AttemptRow): HTMLElement {
+  if (state !== "ended") return badge(state);
+  const isWanted = reason === "cancelled" || reason === "requeued";
+  return badge(code === 0 ? "completed" : isWanted ? "cancelled" : "failed", state);
+}
+
 function attemptRow(attempt: AttemptRow, from: number, to: number, now: number): HTMLElement {
   const cell = (label: string, ...value: Child[]): HTMLElement => h("td", { "data-label": label }, ...value);
   const nodes = [...new Set(attempt.ranks.map((rank) => rank.node))];
@@ -89,11 +96,11 @@ function attemptRow(attempt: AttemptRow, from: number, to: number, now: number):
     "tr",
     { "data-key": `attempt:${attempt.number}` },
     cell("Attempt", attempt.number),
-    cell("State", badge(attempt.state)),
+    cell("State", attemptBadge(attempt)),
     cell("When", axis(attempt, from, to, now)),
     cell("Ran", elapsed(attempt.started_at, attempt.ended_at)),
     cell("Nodes", ...nodeLinks(nodes)),
-    cell("How it ended", [attempt.sentence ?? "", ended(attempt)].filter(Boolean).join(" · ") || "–"),
+    cell("How it ended", attempt.sentence || ended(attempt) || "–"),
   );
 }
 

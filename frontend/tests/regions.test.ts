@@ -1,0 +1,73 @@
+// Regions: a view per region, errors in words, letting go of what left the page; and the log's view in one.
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { Hub } from "../src/hub";
+import { jobLog } from "../src/log/view";
+import { type MakeView, Regions } from "../src/regions";
+import type { SocketLike } from "../src/socket";
+
+let hub: Hub;
+let sent: { subscribe?: string[] }[];
+let says: (message: object) => void;
+
+beforeEach(() => {
+  sent = [];
+  const socket: SocketLike = {
+    readyState: 1, onopen: null, onclose: null, onmessage: null, close: () => undefined, send: (data) => void sent.push(JSON.parse(data)),
+  };
+  hub = new Hub(() => socket, (run) => run());
+  hub.start();
+  socket.onopen?.(new Event("open"));
+  says = (message) => socket.onmessage?.({ data: JSON.stringify(message) } as MessageEvent);
+});
+
+afterEach(() => vi.unstubAllGlobals());
+
+test("what the server rendered stands until the first snapshot; an error is said and goes again", () => {
+  document.body.innerHTML = '<section data-live="jobs" data-view="plain">from the server</section>';
+  const region = document.querySelector("section") as HTMLElement;
+  const plain: MakeView = () => ({ draw: (state) => region.replaceChildren(`${state.rows.size} rows`) });
+  new Regions({ hub }, { plain }, () => undefined).scan();
+  expect(region.textContent).toBe("from the server");
+  says({ topic: "jobs", seq: 1, snapshot: { 1: {}, 2: {} } });
+  expect(region.textContent).toBe("2 rows");
+  says({ topic: "jobs", error: "not_found" });
+  expect(region.querySelector(".live-error")?.textContent).toContain("does not exist");
+  says({ topic: "jobs", seq: 2, snapshot: {} });
+  expect(region.textContent).toBe("0 rows");
+});
+
+test("a region that left the page is let go, with its topic", () => {
+  document.body.innerHTML = '<section data-live="jobs" data-view="plain"></section><section data-live="queue" data-view="plain"></section>';
+  const close = vi.fn();
+  const plain: MakeView = () => ({ draw: () => undefined, close });
+  const regions = new Regions({ hub }, { plain }, () => undefined);
+  regions.scan();
+  document.querySelector("section")?.remove();
+  regions.scan();
+  expect(close).toHaveBeenCalledOnce();
+  expect(sent.at(-1)).toEqual({ subscribe: ["queue"] });
+});
+
+test("the log opens at its tail, follows, and a new attempt is followed too", async () => {
+  const logs: Record<string, string> = { "1.0": "\x1b[31mfirst\x1b[0m\n", "2.0": "second\n" };
+  vi.stubGlobal("fetch", async (url: string) => {
+    const asked = new URL(url, "http://x").searchParams;
+    const all = logs[`${asked.get("attempt")}.${asked.get("rank")}`] ?? "";
+    const offset = Math.max(0, Number(asked.get("offset")) < 0 ? all.length + Number(asked.get("offset")) : Number(asked.get("offset")));
+    const headers = { "X-Log-Offset": `${offset}`, "X-Log-Next-Offset": `${all.length}`, "X-Log-Size": `${all.length}`, "X-Log-Complete": "false" };
+    return new Response(all.slice(offset), { headers });
+  });
+  document.body.innerHTML = '<section data-live="job:17" data-view="job-log"><pre class="log">as loaded</pre></section>';
+  new Regions({ hub }, { "job-log": jobLog }, () => undefined).scan();
+  const text = (): string | null | undefined => document.querySelector("pre.log")?.textContent;
+  const row = (attempt: number): object => ({ attempt, rank: 0, size: logs[`${attempt}.0`]?.length ?? 0 });
+  says({ topic: "job:17", seq: 1, snapshot: { job: { id: 17 }, "log:1.0": row(1) } });
+  await vi.waitFor(() => expect(text()).toBe("first"));
+  expect(document.querySelector("pre.log .ansi-fg-1")?.textContent).toBe("first");
+  logs["1.0"] += "more\n";
+  says({ topic: "job:17", seq: 2, set: { "log:1.0": row(1) } });
+  await vi.waitFor(() => expect(text()).toBe("firstmore"));
+  says({ topic: "job:17", seq: 3, set: { "log:2.0": row(2) } });
+  await vi.waitFor(() => expect(text()).toBe("second"));
+  expect(document.querySelector("select")?.options.length).toBe(2);
+});
