@@ -13,8 +13,9 @@ from tenants.models import Tenant
 class Job(models.Model):
     """The request, as typed, and where it stands. Only jobs/transitions.py writes the state."""
 
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="jobs")
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs")
+    # Their indexes are in Meta: Django's own would be a second one of each.
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="jobs", db_index=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs", db_index=False)
     name = models.CharField(max_length=200)
     priority = models.IntegerField(default=500)
     gpu_count = models.PositiveIntegerField(default=0)

@@ -65,8 +65,8 @@ def insert(row: dict[str, Any], actor: str, key: str = "", request_hash: str = "
     notifications in one statement: one round trip, one commit. Gives its id and queue time.
 
     IntegrityError when the key has been used; if by a submit that is under way, only after that one is durable."""
-    names = {"rows": as_json([row]), "actor": actor, "user_id": row["user_id"], "key": key, "request_hash": request_hash}
-    [new] = query(_INSERT, names)
+    own = {"actor": actor, "user_id": row["user_id"], "key": key, "request_hash": request_hash}
+    [new] = query(_INSERT, {"rows": as_json([row]), **own})
     return new["id"], new["submitted_at"]
 
 

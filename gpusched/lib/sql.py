@@ -19,11 +19,12 @@ def query(sql: str, params: Params = ()) -> list[dict[str, Any]]:
     """Runs one statement and gives its rows by column name; [] for a statement without rows."""
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
-        if cursor.description is None:
+        described = cursor.description  # made anew each time that it is asked for
+        if described is None:
             return []
-        names = [column.name for column in cursor.description]
+        names = [column.name for column in described]
         found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        for column in cursor.description:
+        for column in described:
             if column.type_code == _JSONB:
                 for row in found:
                     text = row[column.name]
