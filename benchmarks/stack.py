@@ -161,10 +161,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(is_so: Callable[[], object], seconds: float, what: str) -> None:
+def wait_for(is_so: Callable[[], object], seconds: float, what: str, pause: float = 0.05) -> None:
     """Looks until it is so. TimeoutError that names what was waited for."""
     deadline = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds} s for {what}")
-        time.sleep(0.05)
+        time.sleep(pause)

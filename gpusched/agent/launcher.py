@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -29,20 +30,23 @@ class Launcher:
         self._arguments = [str(doorbell), "own" if own_jobs else "free"]
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        # Each node launches from a thread of its own.
+        self._one_at_a_time = threading.Lock()
 
     def launch(self, directory: Path) -> None:
         """Has a supervisor forked for a rank. May be repeated: the first supervisor takes the rank, others leave it.
         Blocks while the launcher is behind; starts another launcher if it was killed."""
-        for attempt in (1, 2):
-            if self._process is None or self._process.poll() is not None:
-                self._start()
-            try:
-                assert self._socket is not None
-                self._socket.sendall(str(directory).encode())
-                return
-            except (BrokenPipeError, ConnectionResetError):
-                if attempt == 2:
-                    raise
+        with self._one_at_a_time:
+            for attempt in (1, 2):
+                if self._process is None or self._process.poll() is not None:
+                    self._start()
+                try:
+                    assert self._socket is not None
+                    self._socket.sendall(str(directory).encode())
+                    return
+                except (BrokenPipeError, ConnectionResetError):
+                    if attempt == 2:
+                        raise
 
     def _start(self) -> None:
         self.close()

@@ -3,14 +3,18 @@
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
 
-from gpusched.agent import processes
-from gpusched.protocol.messages import Started
+from gpusched.agent import processes, rankdir
+from gpusched.agent.journal import Journal
+from gpusched.agent.launcher import Launcher
+from gpusched.protocol.messages import RankSpec, Started
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 
@@ -180,6 +184,28 @@ def test_a_job_without_gpus_sees_none(agent: Agent, control: Control) -> None:
     agent.start()
     control.end_of(key)
     eventually(lambda: control.logs.get(key) == b"[]\n", 5, "the log")
+
+
+def test_many_nodes_share_one_launcher(tmp_path: Path) -> None:
+    """Each launches from its own thread, all at the same moment; jobs that belong to the launcher must not lose it."""
+    launcher = Launcher(tmp_path / "doorbell", own_jobs=True)
+    ready = Barrier(16)
+    command = ["sh", "-c", "sleep 0.3"]
+
+    def launch(number: int) -> Path:
+        spec = RankSpec(job_id=number, attempt=1, rank=0, ranks=1, name="test", argv=command)
+        directory = Journal(tmp_path / str(number), rankdir.boot_id()).prepare(f"{number}.1.0", spec, "node")
+        ready.wait()
+        launcher.launch(directory)
+        return directory
+
+    with ThreadPoolExecutor(16) as pool:
+        directories = list(pool.map(launch, range(16)))
+    try:
+        eventually(lambda: all((rank / rankdir.EXIT).exists() for rank in directories), 20, "all ends")
+        assert {fact["reason"] for rank in directories if (fact := rankdir.read(rank, rankdir.EXIT))} == {"exited"}
+    finally:
+        launcher.close()
 
 
 def test_strays_are_found_by_their_scope() -> None:
