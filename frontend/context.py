@@ -21,7 +21,7 @@ _PAGES = (
     ("submit", "Submit"),
     ("tokens", "Tokens"),
 )
-_PARENTS = {"job": "jobs"}
+_PARENTS = {"job": "jobs", "join-token": "nodes"}
 _FRESH_SECONDS = 2.0
 _pretend: dict[str, Any] = {"looked_at": float("-inf"), "is": False}
 
