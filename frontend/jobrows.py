@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from frontend.worklists import tenants_named, told_reason
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
@@ -26,14 +25,13 @@ _ATTEMPTS = """
 
 
 def load(job_ids: Iterable[int]) -> dict[int, Row]:
-    """{job id: {"tenant_id", "tenant_of", "rows"}} of those that exist."""
+    """{job id: {"tenant_id", "rows"}} of those that exist."""
     ids = sorted(job_ids)
     tenant_ids = {
         row["id"]: row["tenant_id"] for row in query("SELECT id, tenant_id FROM jobs_job WHERE id = ANY(%s)", [ids])
     }
     rows: dict[int, dict[str, Row]] = {job_id: {} for job_id in tenant_ids}
     jobs = representation.select("j.id = ANY(%s)", [sorted(rows)])
-    tenant_of = tenants_named(job["reason"] for job in jobs)
     for job in jobs:
         rows[job["id"]]["job"] = job
     for event in query(_EVENTS, [sorted(rows), _MOST_EVENTS]):
@@ -41,9 +39,7 @@ def load(job_ids: Iterable[int]) -> dict[int, Row]:
     for attempt in query(_ATTEMPTS, [sorted(rows), _MOST_ATTEMPTS]):
         rows[attempt["job_id"]].update(_attempt(attempt))
     return {
-        job_id: {"tenant_id": tenant_ids[job_id], "tenant_of": tenant_of, "rows": found}
-        for job_id, found in rows.items()
-        if "job" in found
+        job_id: {"tenant_id": tenant_ids[job_id], "rows": found} for job_id, found in rows.items() if "job" in found
     }
 
 
@@ -51,8 +47,8 @@ def restrict(loaded: Row | None, visible: Sequence[int] | None) -> dict[str, Row
     """None for what does not exist and for what the viewer may not see alike."""
     if loaded is None or (visible is not None and loaded["tenant_id"] not in visible):
         return None
-    job = loaded["rows"]["job"]
-    return {**loaded["rows"], "job": {**job, "reason": told_reason(job["reason"], visible, loaded["tenant_of"])}}
+    found: dict[str, Row] = loaded["rows"]
+    return found
 
 
 def _attempt(row: Row) -> dict[str, Row]:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from frontend import tenantrows
-from frontend.worklists import tenants_named, told_reason
 from gpusched.lib.sql import query
 from gpusched.protocol.states import DeviceHealth, NodeState
 from jobs import representation
@@ -44,7 +43,6 @@ def load(nodes: list[Row], tenants: dict[int, Row]) -> Row:
         "largest": _largest(nodes),
         "attention": list(_attention(nodes, lag)),
         "waiting": sorted(waiting, key=lambda row: (-row["priority"], row["submitted_at"], row["id"])),
-        "tenant_of": tenants_named(row["told"] for row in waiting),
         "tenants": tenants,
     }
 
@@ -128,7 +126,6 @@ def _waiting(loaded: Row, visible: Sequence[int] | None) -> Iterator[Row]:
         found["jobs"] += row["jobs"]
         found["gpus"] += row["gpus"]
         if found["example_id"] is None and (visible is None or row["tenant_id"] in visible):
-            told = told_reason(row["told"], visible, loaded["tenant_of"])
             found["example_id"] = row["id"]
-            found["example_sentence"] = told and told["sentence"]
+            found["example_sentence"] = row["told"] and row["told"]["sentence"]
     yield from codes.values()

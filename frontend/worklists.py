@@ -7,13 +7,11 @@ from typing import Any
 
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol import reasons
 from jobs import representation
 
 Row = dict[str, Any]
 QUEUE_ROWS = 500
 JOBS_ROWS = 200
-ANOTHERS = "of another tenant"
 
 _COLUMNS = """
     j.id, j.name, j.tenant_id, t.name AS tenant, u.username AS "user", j.state, j.gpu_count, j.gpu_models,
@@ -52,11 +50,9 @@ _JOBS = f"""
 
 @dataclass(frozen=True)
 class Worklist:
-    """Jobs in order as (tenant, row, reason if it names a job), enough for each viewer's first ones; `tenant_of` the
-    jobs that reasons name."""
+    """Jobs in order as (tenant, row), enough for each viewer's first ones."""
 
-    jobs: list[tuple[int, Row, Row | None]]
-    tenant_of: dict[int, int]
+    jobs: list[tuple[int, Row]]
     total: Row | None = None
 
 
@@ -94,12 +90,11 @@ def load_jobs(tenants: Iterable[int]) -> Worklist:
 
 
 def _worklist(rows: list[Row], shown: list[Row], total: Row | None = None) -> Worklist:
-    told = [representation.reason(row) for row in rows]
     jobs = [
-        (row["tenant_id"], {**seen, "reason": _short(reason)}, reason if reason and _names_a_job(reason) else None)
-        for row, seen, reason in zip(rows, shown, told, strict=True)
+        (row["tenant_id"], {**seen, "reason": _short(representation.reason(row))})
+        for row, seen in zip(rows, shown, strict=True)
     ]
-    return Worklist(jobs, tenants_named(told), total)
+    return Worklist(jobs, total)
 
 
 def restrict_queue(listed: Worklist, visible: Sequence[int] | None) -> dict[str, Row]:
@@ -113,37 +108,9 @@ def restrict_jobs(listed: Worklist, visible: Sequence[int] | None) -> dict[str, 
 
 
 def _restricted(listed: Worklist, visible: Sequence[int] | None, most: int) -> dict[str, Row]:
-    seen = (job for job in listed.jobs if visible is None or job[0] in visible)
-    rows = {}
-    for _, row, naming in islice(seen, most):
-        told = row if naming is None else {**row, "reason": _short(told_reason(naming, visible, listed.tenant_of))}
-        rows[str(row["id"])] = told
-    return rows
+    seen = (row for tenant_id, row in listed.jobs if visible is None or tenant_id in visible)
+    return {str(row["id"]): row for row in islice(seen, most)}
 
 
 def _short(reason: Row | None) -> Row | None:
     return reason and {name: reason[name] for name in ("code", "sentence", "next_step", "since")}
-
-
-def _names_a_job(reason: Row) -> bool:
-    return reason["evidence"].get("for_job") is not None
-
-
-def tenants_named(told: Iterable[Row | None]) -> dict[int, int]:
-    """The tenants of the jobs that reasons name: a job may wait behind another tenant's."""
-    ids = {reason["evidence"]["for_job"] for reason in told if reason and _names_a_job(reason)}
-    if not ids:
-        return {}
-    rows = query("SELECT id, tenant_id FROM jobs_job WHERE id = ANY(%s)", [sorted(ids)])
-    return {row["id"]: row["tenant_id"] for row in rows}
-
-
-def told_reason(reason: Row | None, visible: Sequence[int] | None, tenant_of: dict[int, int]) -> Row | None:
-    """A reason without the id of a job that the viewer may not see (A08)."""
-    if reason is None or visible is None:
-        return reason
-    named = reason["evidence"].get("for_job")
-    if named is None or tenant_of.get(named) in visible:
-        return reason
-    evidence = {**reason["evidence"], "for_job": ANOTHERS}
-    return {**reason, "evidence": evidence, "sentence": reasons.sentence(reason["code"], evidence)}

@@ -75,7 +75,7 @@ _PENDING: dict[str, tuple[str, str]] = {
         "wait for the tenant's own jobs to end, or ask an admin to raise the quota",
     ),
     Pending.RESERVED: (
-        "{free} suitable GPUs are free but reserved for job {for_job}, which starts at {at} at the latest",
+        "{free} suitable GPUs are free but reserved for {holder}, which starts at {at} at the latest",
         "set a time limit that ends before then, and it may start first",
     ),
     Pending.MAINTENANCE: (

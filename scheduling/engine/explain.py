@@ -122,12 +122,15 @@ def _could_help(node: Node, request: Request, policy: Policy) -> bool:
 
 def reserved(board: Board, shape: Shape, reservation: Reservation) -> Verdict:
     """It would fit now, but then another job could not start at its promised time."""
-    evidence: Evidence = {
-        "free": coarse(free_gpus(board, shape)),
-        "for_job": reservation.job_id,
-        "at": timestamp(reservation.at),
-    }
-    return Verdict("reserved", evidence)
+    return Verdict("reserved", {"free": coarse(free_gpus(board, shape)), "at": timestamp(reservation.at)})
+
+
+def naming(verdict: Verdict, job_id: int, *, is_own: bool) -> Verdict:
+    """The same with the job that the promise was made to; one of another tenant is not named."""
+    whose: Evidence = (
+        {"for_job": job_id, "holder": f"job {job_id}"} if is_own else {"holder": "a job of another tenant"}
+    )
+    return Verdict(verdict.code, {**verdict.evidence, **whose})
 
 
 def over_quota(tenant: Tenant, use: Use, block: Block) -> Verdict:

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from scheduling.engine.backfill import End, Guard, ends_at, ends_of, reserve
 from scheduling.engine.board import Board
-from scheduling.engine.explain import Scene, blocked, coarse, not_yet, over_quota, reserved
+from scheduling.engine.explain import Scene, blocked, coarse, naming, not_yet, over_quota, reserved
 from scheduling.engine.fairshare import Standing
 from scheduling.engine.feasibility import Verdict, fits, least_use, matching, over_limit
 from scheduling.engine.model import (
@@ -88,6 +88,7 @@ class _Cycle:
         self.ends = ends_of(snapshot.running, policy, now)
         self._count_running()
         self.guard: Guard | None = None
+        self.promised: Job | None = None  # the job of the guard's reservation
         self.refused: list[Refused] = []
         self.jobs_ahead = self.gpus_ahead = 0
 
@@ -240,6 +241,7 @@ class _Cycle:
             return
         reservation, future = found
         self.guard = Guard(reservation, self.board, future)
+        self.promised = job
         account.promise(job.id, use, reservation.at)
 
 
@@ -262,6 +264,9 @@ def _reasons(cycle: _Cycle) -> Iterator[Reason]:
         if verdict.code == "capacity":
             ahead = {"jobs_ahead": coarse(refused.jobs_ahead), "gpus_ahead": coarse(refused.gpus_ahead)}
             verdict = Verdict(verdict.code, {**verdict.evidence, **ahead})
+        elif verdict.code == "reserved" and cycle.promised is not None:
+            is_own = cycle.promised.tenant_id == refused.jobs[0].tenant_id
+            verdict = naming(verdict, cycle.promised.id, is_own=is_own)
         code, evidence = verdict
         yield from [Reason(job.id, code, evidence) for job in refused.jobs]
 

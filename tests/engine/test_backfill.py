@@ -29,7 +29,14 @@ def test_small_jobs_pass_if_they_end_before_the_promised_time() -> None:
     assert started(made) == {2}
     waits = reason(made, 3)
     assert waits.code == "reserved"
-    assert waits.evidence == {"free": 2, "for_job": 1, "at": "1970-01-12T14:46:40Z"}
+    assert waits.evidence == {"free": 2, "for_job": 1, "holder": "job 1", "at": "1970-01-12T14:46:40Z"}
+
+
+def test_the_job_ahead_is_named_only_to_its_own_tenant() -> None:
+    """A08: a reason is read by the waiting job's people, who must not learn of another tenant's jobs."""
+    state = cluster(node(1), jobs=[job(1, gpus=8, tenant=2, priority=1000), job(3, minutes=61)])
+    made = decide(running_on(state, job(90, gpus=6, minutes=60)))
+    assert reason(made, 3).evidence == {"free": 2, "holder": "a job of another tenant", "at": "1970-01-12T14:46:40Z"}
 
 
 def test_jobs_of_any_length_pass_beside_the_promised_devices() -> None:

@@ -10,7 +10,6 @@ from frontend import feed
 from gpusched.protocol.messages import Reading
 from gpusched.protocol.states import NodeIntent
 from jobs import logs, services
-from jobs.models import Job
 from nodes import services as node_services
 from nodes.models import Allocation, Device, Node
 from nodes.models import Reading as Kept
@@ -96,20 +95,6 @@ class TestVisibility:
             assert set(feed.rows("queue", visible)) == {str(waiting), "total"}
             assert set(feed.rows("jobs", visible)) == {str(running), str(waiting)}
             assert feed.rows(f"job:{running}", visible)["job"]["name"] == "top-secret"
-
-    def test_a_reason_does_not_name_the_job_of_another_tenant_that_is_ahead(self, theirs, stranger, ours, user):
-        ahead = submit(stranger, theirs)
-        mine = submit(user, ours)
-        Job.objects.filter(pk=mine).update(reason="reserved", evidence={"free": 1, "for_job": ahead, "at": "noon"})
-        told = [
-            feed.rows("queue", [ours.pk])[str(mine)]["reason"]["sentence"],
-            feed.rows("jobs", [ours.pk])[str(mine)]["reason"]["sentence"],
-            feed.rows(f"job:{mine}", [ours.pk])["job"]["reason"]["sentence"],
-            feed.rows("overview", [ours.pk])["waiting:reserved"]["example_sentence"],
-        ]
-        assert {"reserved for job of another tenant" in sentence for sentence in told} == {True}
-        assert feed.rows(f"job:{mine}", [ours.pk])["job"]["reason"]["evidence"]["for_job"] != ahead
-        assert f"job {ahead}," in feed.rows("queue", None)[str(mine)]["reason"]["sentence"]
 
 
 class TestCells:
