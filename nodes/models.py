@@ -180,7 +180,7 @@ class Reading(models.Model):
 
     device = models.OneToOneField(Device, on_delete=models.CASCADE, primary_key=True, related_name="reading")
     read_at = models.DateTimeField()
-    idle_since = models.DateTimeField(null=True, help_text="Each reading since then said 0 %; empty: the latest did not")
+    idle_since = models.DateTimeField(null=True, help_text="Each reading since then said 0 %; empty: the latest not")
     utilisation_percent = models.SmallIntegerField(null=True)
     memory_used_mb = models.IntegerField(null=True)
     temperature_celsius = models.SmallIntegerField(null=True)

@@ -13,9 +13,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 import pytest
 from django.conf import settings
 
+from gpusched.lib.postgres import Server
 from tests import database
 
-_server: database.Server | None = None
+_server: Server | None = None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -96,9 +96,10 @@ class FakeAgent:
         self.sync(*(Started(key=key, at=now(), pid=4242) for key in runs))
         return runs
 
-    def end(self, key: str, exit_code: int = 0, reason: str = "exited", **fields: Any) -> Desired:
-        self.held = [held for held in self.held if held != key]
-        return self.sync(Ended(**{"key": key, "at": now(), "reason": reason, "exit_code": exit_code, **fields}))
+    def end(self, *keys: str, exit_code: int | None = 0, reason: str = "exited", **fields: Any) -> Desired:
+        self.held = [held for held in self.held if held not in keys]
+        how = {"at": now(), "reason": reason, "exit_code": exit_code, **fields}
+        return self.sync(*(Ended(**{"key": key, **how}) for key in keys))
 
 
 def now() -> str:

@@ -11,6 +11,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='reading',
             name='idle_since',
-            field=models.DateTimeField(help_text='Each reading since then said 0 %; empty: the latest did not', null=True),
+            field=models.DateTimeField(help_text='Each reading since then said 0 %; empty: the latest not', null=True),
         ),
     ]

@@ -240,6 +240,7 @@ def test_gpu_seconds_in_the_ledger_are_those_of_the_attempts(user, tenant):
     run_cycle()
     node.end(*node.start_all())
     attempt = Attempt.objects.get(job_id=job_id)
+    assert attempt.started_at is not None and attempt.ended_at is not None
     charged = sum(e.gpus * (e.ended_at - e.started_at).total_seconds() for e in UsageEntry.objects.all())
     assert charged == pytest.approx(4 * (attempt.ended_at - attempt.started_at).total_seconds(), abs=1e-3)
 
