@@ -1,0 +1,29 @@
+"""What tests of the pages share: a browser without JavaScript, and what it sends and sees."""
+
+import re
+
+from django.test import Client
+
+PAGES = ("/", "/fleet/", "/queue/", "/jobs/", "/nodes/", "/tenants/", "/submit/", "/tokens/")
+HOSTILE = '<script>alert("x")</script>\'"&{{ 7 }}'
+
+
+def browser(user=None, **options):
+    client = Client(**options)
+    if user is not None:
+        client.force_login(user)
+    return client
+
+
+def text_of(response):
+    return response.content.decode()
+
+
+def found(pattern, text):
+    match = re.search(pattern, text)
+    assert match, f"no {pattern} in the page"
+    return match[1]
+
+
+def form(**fields):
+    return {"tenant": "nlp", "command": "python train.py", "gpu_count": "0", "cpu_cores": "1", **fields}

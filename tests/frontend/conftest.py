@@ -1,0 +1,23 @@
+"""A tenant and its member, and pages that look afresh whether the fleet is a pretend one."""
+
+import pytest
+
+from frontend import context
+from tests.factories import make_member, make_tenant
+
+
+@pytest.fixture(autouse=True)
+def _ask_again():
+    context.forget()
+    yield
+    context.forget()
+
+
+@pytest.fixture
+def nlp():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def member(nlp):
+    return make_member(nlp)

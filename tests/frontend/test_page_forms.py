@@ -1,0 +1,269 @@
+"""Forms of the pages: their refusals beside the fields, and actions by role and state."""
+
+import re
+
+import msgspec
+import pytest
+from django.test import Client
+
+from gpusched.lib.sql import query
+from gpusched.protocol.states import Role
+from jobs import logs
+from nodes.models import Node
+from tenants.models import ApiToken
+from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
+from tests.frontend.browsing import browser, form, found, text_of
+
+pytestmark = pytest.mark.django_db
+
+
+class TestSubmit:
+    def test_a_job_is_made_as_typed(self, nlp, member):
+        typed = form(command="python 'my file.py' --lr 0.1", priority="700", environment="A=1\r\nB=x=y\r\n", name="t")
+        response = browser(member).post("/submit/", typed)
+        [row] = query("SELECT * FROM jobs_job")
+        assert response["Location"] == f"/jobs/{row['id']}/"
+        assert row["payload"]["command"] == ["python", "my file.py", "--lr", "0.1"]
+        assert row["payload"]["environment"] == {"A": "1", "B": "x=y"}
+        assert (row["priority"], row["gpu_count"], row["name"]) == (700, 0, "t")
+
+    def test_a_script_is_kept_line_by_line(self, nlp, member):
+        browser(member).post("/submit/", form(command="", script="#!/bin/sh\r\necho hi\r\n"))
+        [row] = query("SELECT payload FROM jobs_job")
+        assert row["payload"]["script"] == "#!/bin/sh\necho hi\n"
+
+    @pytest.mark.django_db(transaction=True)
+    def test_the_same_form_sent_twice_makes_one_job(self, nlp, member):
+        client = browser(member)
+        key = found(r'name="key" value="([0-9a-f]{32})"', text_of(client.get("/submit/")))
+        places = {client.post("/submit/", form(key=key))["Location"] for _ in range(2)}
+        assert len(places) == 1
+        again = client.post("/submit/", form(key=key, command="other"))
+        assert again.status_code == 400
+        assert "Submit again to make another one" in text_of(again)
+        assert key not in text_of(again)
+
+    @pytest.mark.parametrize(
+        ("field", "value", "sentence"),
+        [
+            ("command", "", "give a command as an array"),
+            ("command", "python 'x", "a quote is not closed"),
+            ("command", "a\x00b", "Null characters are not allowed"),
+            ("script", "#!/bin/sh", "give either a command or a script"),
+            ("gpu_count", "lots", "Enter a whole number"),
+            ("gpu_count", "-1", "must be between 0 and 100000"),
+            ("gpu_count", "9" * 400, "must be between 0 and 100000"),
+            ("cpu_cores", "nan", "Enter a number"),
+            ("priority", "5", "must be between 100 and 9999"),
+            ("max_runtime_minutes", "0", "must be between 0.01"),
+            ("environment", "NOVALUE", "write NAME=VALUE"),
+            ("environment", "CUDA_VISIBLE_DEVICES=1", "cannot be given"),
+            ("tenant", "other", "Select a valid choice"),
+        ],
+    )
+    def test_a_refusal_stands_beside_its_field_and_what_was_typed_stays(self, field, value, sentence, nlp, member):
+        make_tenant("other")
+        response = browser(member).post("/submit/", form(name="kept-name", **{field: value}))
+        page = text_of(response)
+        assert response.status_code == 400
+        shown = re.search(rf'id="e_{field}">([^<]*)<', page)
+        assert shown and sentence in shown[1].replace("&#x27;", "'")
+        assert 'value="kept-name"' in page
+        assert query("SELECT 1 FROM jobs_job") == []
+
+    def test_everything_wrong_is_said_at_once(self, nlp, member):
+        page = text_of(browser(member).post("/submit/", form(priority="5", environment="NOVALUE", gpu_count="x")))
+        assert {"priority", "environment", "gpu_count"} == set(re.findall(r'id="e_(\w+)"', page))
+
+    def test_what_can_never_run_is_refused_with_the_next_step(self, nlp, member):
+        make_node(name="n1", gpus=2)
+        page = text_of(browser(member).post("/submit/", form(gpu_count="50")))
+        assert "can never start" in page
+        assert "add a node that fits" in page
+
+    def test_checking_submits_nothing_and_shows_command_and_json(self, nlp, member):
+        page = text_of(browser(member).post("/submit/", form(preview="1", gpu_model="A100")))
+        assert query("SELECT 1 FROM jobs_job") == []
+        command = found(r">(gpusched submit[^<]+)<", page).replace(" \\\n ", "")
+        assert command == "gpusched submit --tenant nlp --gpu-model A100 -- python train.py"
+
+    def test_the_preview_follows_what_is_typed(self, nlp, member):
+        make_node(name="n1", gpus=2)
+        client = browser(member)
+        page = text_of(client.post("/submit/preview/", form(gpu_count="2", command="echo 'a b'")))
+        assert "<code>a b</code>" in page
+        assert "it can run on this cluster" in page
+        assert "&quot;gpu_count&quot;: 2" in page
+        refused = text_of(client.post("/submit/preview/", form(gpu_count="3")))
+        assert "it is refused" in refused
+        assert "<html" not in refused
+
+    def test_the_shown_json_is_what_the_api_takes(self, nlp, member):
+        from gpusched.protocol.jobs import JobRequest, problems
+
+        page = text_of(browser(member).post("/submit/preview/", form(memory_mb="5", max_runtime_minutes="1.5")))
+        shown = re.findall(r"<pre[^>]*>(\{.*?\})</pre>", page, re.S)[0].replace("&quot;", '"')
+        assert problems(msgspec.json.decode(shown, type=JobRequest)) == []
+
+    def test_a_job_can_be_submitted_again(self, nlp, member):
+        job_id = submit(member, nlp, command=["echo", "a b"], environment={"X": "1"}, gpu_count=0)
+        page = text_of(browser(member).get(f"/submit/?again={job_id}"))
+        assert "echo &#x27;a b&#x27;" in page
+        foreign = submit(make_member(other := make_tenant("other")), other, command=["secret-plan"])
+        assert "secret-plan" not in text_of(browser(member).get(f"/submit/?again={foreign}"))
+
+    def test_a_viewer_cannot_submit(self, nlp):
+        client = browser(make_member(nlp, Role.VIEWER))
+        assert "You cannot submit yet" in text_of(client.get("/submit/"))
+        assert client.post("/submit/", form()).status_code == 400
+        assert query("SELECT 1 FROM jobs_job") == []
+
+
+class TestJobPage:
+    def test_it_shows_state_reason_history_and_request(self, nlp, member):
+        job_id = submit(member, nlp, command=["python", "a b.py"], environment={"LR": "0.1"})
+        page = text_of(browser(member).get(f"/jobs/{job_id}/"))
+        assert "python &#x27;a b.py&#x27;" in page
+        assert "LR=0.1" in page
+        assert "the scheduler has not looked at it yet" in page
+        assert "submitted" in page
+
+    @pytest.mark.django_db(transaction=True)
+    def test_the_log_is_shown_without_control_codes(self, nlp, member):
+        agent = make_node(name="n1")
+        job_id = submit(member, nlp)
+        run_cycle()
+        agent.start_all()
+        logs.append(job_id, 1, 0, 0, b"\x1b[31mred\x1b[0m <b>bold</b>\n")
+        page = text_of(browser(member).get(f"/jobs/{job_id}/?log=1.0"))
+        assert "red &lt;b&gt;bold&lt;/b&gt;" in page
+        assert browser(member).get(f"/jobs/{job_id}/?log=9.9").status_code == 200
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize(
+        ("state", "verbs"),
+        [("pending", {"hold", "cancel"}), ("held", {"release", "cancel"}), ("running", {"requeue", "cancel"})],
+    )
+    def test_buttons_fit_the_state(self, state, verbs, nlp, member):
+        agent = make_node(name="n1")
+        job_id = submit(member, nlp)
+        client = browser(member)
+        if state == "held":
+            client.post(f"/jobs/{job_id}/hold/")
+        if state == "running":
+            run_cycle()
+            agent.start_all()
+        for path in (f"/jobs/{job_id}/", f"/jobs/{job_id}/actions/"):
+            assert set(re.findall(rf'action="/jobs/{job_id}/(\w+)/"', text_of(client.get(path)))) == verbs
+
+    def test_buttons_are_fetched_anew_only_when_the_state_changed(self, nlp, member):
+        job_id = submit(member, nlp)
+        client = browser(member)
+        assert client.get(f"/jobs/{job_id}/actions/?seen=pending").status_code == 204
+        fresh = text_of(client.get(f"/jobs/{job_id}/actions/?seen=held"))
+        assert 'hx-swap-oob="true"' in fresh
+        assert "hx-swap-oob" not in text_of(client.get(f"/jobs/{job_id}/"))
+
+    def test_buttons_act_and_the_page_says_so(self, nlp, member):
+        job_id = submit(member, nlp)
+        client = browser(member)
+        for verb, state, said in (
+            ("hold", "held", "is held."),
+            ("release", "pending", "waits for its turn."),
+            ("cancel", "cancelled", "is cancelled."),
+        ):
+            response = client.post(f"/jobs/{job_id}/{verb}/", follow=True)
+            assert said in text_of(response)
+            assert query("SELECT state FROM jobs_job")[0]["state"] == state
+        late = text_of(client.post(f"/jobs/{job_id}/hold/", follow=True))
+        assert "Only a waiting job can be held" in late
+
+    def test_a_viewer_has_no_buttons_and_no_power(self, nlp, member):
+        job_id = submit(member, nlp)
+        client = browser(make_member(nlp, Role.VIEWER))
+        assert f'action="/jobs/{job_id}/' not in text_of(client.get(f"/jobs/{job_id}/"))
+        assert "needs the role" in text_of(client.post(f"/jobs/{job_id}/cancel/", follow=True))
+        assert query("SELECT state FROM jobs_job")[0]["state"] == "pending"
+
+    def test_there_are_no_other_verbs_and_no_acting_by_get(self, nlp, member):
+        job_id = submit(member, nlp)
+        assert browser(member).post(f"/jobs/{job_id}/explode/").status_code == 404
+        assert browser(member).get(f"/jobs/{job_id}/cancel/").status_code == 405
+
+
+class TestNodes:
+    @pytest.mark.parametrize(("verb", "intent"), [("cordon", "cordoned"), ("drain", "draining"), ("uncordon", "open")])
+    def test_an_admin_takes_a_node_out_of_service(self, verb, intent):
+        make_node(name="n1")
+        client = browser(make_user(admin=True))
+        page = text_of(client.post("/nodes/intent/", {"node": "n1", "verb": verb, "note": "fan"}, follow=True))
+        assert "Node n1 takes" in page
+        assert Node.objects.get().intent == intent
+
+    @pytest.mark.parametrize(
+        "fields",
+        [{"node": "n1"}, {"verb": "drain"}, {"node": "n1", "verb": "explode"}, {"node": "\x00", "verb": "drain"}],
+    )
+    def test_half_a_form_changes_nothing(self, fields):
+        make_node(name="n1")
+        response = browser(make_user(admin=True)).post("/nodes/intent/", fields, follow=True)
+        assert "Choose a node" in text_of(response)
+        assert Node.objects.get().intent == "open"
+
+    def test_others_cannot(self, member):
+        make_node(name="n1")
+        client = browser(member)
+        assert "/nodes/intent/" not in text_of(client.get("/nodes/"))
+        assert client.post("/nodes/intent/", {"node": "n1", "verb": "drain"}).status_code == 403
+        assert Node.objects.get().intent == "open"
+
+    def test_an_admin_gets_the_whole_command_to_join(self):
+        client = browser(make_user(admin=True))
+        assert "Create a join token" in text_of(client.get("/nodes/"))
+        response = client.post("/nodes/join-token/")
+        assert re.search(r"gpusched-agent join http://testserver j[\w-]+\.[\w-]+", text_of(response))
+        assert response["Cache-Control"] == "no-store"
+
+    def test_others_are_told_whom_to_ask(self, member):
+        client = browser(member)
+        page = text_of(client.get("/nodes/"))
+        assert "Only an admin can make the TOKEN" in page
+        assert "No node has joined yet" in page
+        client.post("/nodes/join-token/")
+        assert query("SELECT 1 FROM nodes_jointoken") == []
+
+    def test_a_single_machine_without_gpus_is_explained(self, member):
+        make_node(name="n1", gpus=0)
+        assert "This machine has no NVIDIA GPU: it runs CPU jobs." in text_of(browser(member).get("/nodes/"))
+
+
+class TestTokens:
+    def test_the_secret_is_shown_once_and_works(self, member):
+        client = browser(member)
+        fields = {"name": "laptop", "scopes": ["read"], "expires_in_days": "30"}
+        secret = found(r'class="secret"[^>]*>([^<]+)<', text_of(client.post("/tokens/", fields)))
+        assert Client().get("/api/v1/me", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+        page = text_of(client.get("/tokens/"))
+        assert secret not in page
+        assert "laptop" in page
+
+    def test_what_is_missing_is_said(self, member):
+        response = browser(member).post("/tokens/", {"name": "", "expires_in_days": "30"})
+        assert response.status_code == 400
+        assert "Give it a name" in text_of(response)
+        assert "Choose at least one" in text_of(response)
+
+    def test_only_admins_get_the_scope_admin(self, member):
+        client = browser(member)
+        assert 'value="admin"' not in text_of(client.get("/tokens/"))
+        assert client.post("/tokens/", {"name": "x", "scopes": ["admin"]}).status_code == 400
+        assert not ApiToken.objects.exists()
+        assert browser(make_user(admin=True)).post("/tokens/", {"name": "x", "scopes": ["admin"]}).status_code == 200
+
+    def test_one_revokes_ones_own_only(self, nlp, member):
+        browser(member).post("/tokens/", {"name": "laptop", "scopes": ["read"]})
+        token = ApiToken.objects.get()
+        assert browser(make_member(nlp)).post(f"/tokens/{token.pk}/revoke/").status_code == 404
+        assert "Token laptop is revoked." in text_of(browser(member).post(f"/tokens/{token.pk}/revoke/", follow=True))
+        token.refresh_from_db()
+        assert token.revoked_at is not None
