@@ -25,9 +25,13 @@ class Command(BaseCommand):
             options["port"],
             demo=options["demo"],
             agent=not options["no_agent"],
-            say=lambda line: self.stdout.write(line),
+            say=self._say,
         )
         try:
             machine.run()
         except StartError as error:
             raise CommandError(str(error)) from error
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()  # into a file or a pipe, too, so that whoever waits for it sees it
