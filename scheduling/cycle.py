@@ -45,6 +45,17 @@ class _Memory:
 _memory = _Memory()
 
 
+def run_rested(trigger: str) -> None:
+    """What the worker calls: `run`, after a rest from the last one. What was announced meanwhile is in its snapshot."""
+    time.sleep(max(0.0, _memory.rest_until - time.monotonic()))
+    began = time.monotonic()
+    try:
+        run(trigger)
+    finally:
+        ended = time.monotonic()
+        _memory.rest_until = ended + min(REST * (ended - began), MOST_REST_SECONDS)
+
+
 def run(trigger: str) -> Committed | None:
     """Runs a cycle, or leaves it to the one that is about to start.
 
@@ -54,19 +65,15 @@ def run(trigger: str) -> Committed | None:
     if not locks.try_acquire(Lock.CYCLE_WAITING):
         return None
     try:
-        time.sleep(max(0.0, _memory.rest_until - time.monotonic()))
         locks.acquire(Lock.CYCLE_RUNNING)
     finally:
         locks.release(Lock.CYCLE_WAITING)  # before the snapshot is loaded: later wake-ups must wait for their own
-    began = time.monotonic()
     gc.disable()  # a snapshot is many objects and no garbage: looking through them all may cost as much as the plan
     try:
         return _run(trigger)
     finally:
         gc.enable()
         locks.release(Lock.CYCLE_RUNNING)
-        ended = time.monotonic()
-        _memory.rest_until = ended + min(REST * (ended - began), MOST_REST_SECONDS)
 
 
 def _run(trigger: str) -> Committed:

@@ -8,7 +8,7 @@ from scheduling import cycle as cycles
 
 
 def cycle(trigger: str) -> None:
-    cycles.run(trigger)
+    cycles.run_rested(trigger)
 
 
 def keep_samples() -> int:

@@ -141,7 +141,8 @@ def test_parallel_submits_and_cycles_never_exceed_a_limit():
     run_cycle()
     assert over == []
     assert Job.objects.count() == 100
-    assert Allocation.objects.count() == 10
+    # Nine if the first that waits asks for two: the tenth is then promised to it, and not to those behind it.
+    assert Allocation.objects.count() in (9, 10)
 
 
 def test_concurrent_submits_with_one_key_make_one_job():
