@@ -1,0 +1,287 @@
+"""Documented = real, real = documented (A54): routes, settings, metrics, reasons, fields, error codes, commands, links."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from django.urls import URLPattern, URLResolver
+from rest_framework.views import APIView
+
+from gpusched import env
+from gpusched.agent import environment, rankdir
+from gpusched.lib import histograms
+from gpusched.protocol.jobs import NOT_YET, JobRequest
+from gpusched.protocol.reasons import EndReason, Pending
+from gpusched.protocol.states import JobState
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVER = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend")
+ABSENT = ".venv", "node_modules", ".git", ".gpusched", "build"
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def section(name: str, heading: str) -> str:
+    """The part of a document below one heading, up to the next of the same or a higher level."""
+    level = heading.split(" ")[0]
+    found = re.search(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{len(level)}}} |\Z)", text_of(name), re.M | re.S)
+    assert found, f"{name} has no heading '{heading}'"
+    return found[1]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The body rows of all tables of a text, cell by cell."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return [row for row, line in zip(cells, lines, strict=True) if row[0].startswith("`") and "---" not in line]
+
+
+def first_words(text: str) -> list[str]:
+    """What stands in backticks at the beginning of each row."""
+    return [row[0].split("`")[1] for row in rows(text)]
+
+
+# --- routes -----------------------------------------------------------------------------------------------------------
+
+
+def routes() -> set[tuple[str, str]]:
+    """(method, path) of everything that the server answers; pages and other plain views have no method of their own."""
+    from gpusched import urls
+
+    found = set(_walk(urls.urlpatterns, "/"))
+    sockets = re.findall(r'path\("(ws/[^"]*)"', text_of("gpusched/asgi.py"))
+    return found | {("WebSocket", f"/{path}") for path in sockets}
+
+
+def _walk(patterns: list[Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for pattern in patterns:
+        path = prefix + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", str(pattern.pattern))
+        if isinstance(pattern, URLResolver):
+            if path == "/admin/":
+                yield "*", path
+            else:
+                yield from _walk(pattern.url_patterns, path)
+        else:
+            for method in _methods(pattern):
+                yield method, path
+
+
+def _methods(pattern: URLPattern) -> list[str]:
+    view = getattr(pattern.callback, "cls", None)
+    if view is None or not issubclass(view, APIView):
+        return ["*"]
+    return [verb.upper() for verb in ("get", "post", "put", "patch", "delete") if hasattr(view, verb)]
+
+
+def documented_routes() -> dict[tuple[str, str], list[str]]:
+    told = {}
+    for row in rows(section("docs/rest.md", "## Routes")):
+        words = re.findall(r"`([^`]+)`", row[0])
+        assert len(words) == 2, f"'{row[0]}' is not `METHOD` `path`"
+        told[words[0], words[1]] = row
+    return told
+
+
+def test_every_route_is_documented_and_every_documented_route_exists():
+    """A54."""
+    real, told = routes(), documented_routes()
+    plain = {path for method, path in real if method == "*"}
+    found = {("*", path) if path in plain else (method, path) for method, path in told}
+    assert found == real
+
+
+def test_every_query_parameter_is_documented():
+    """A54. The filters that an endpoint takes stand in its row."""
+    import jobs.api
+
+    told = documented_routes()
+    for name in jobs.api._FILTERS:
+        assert f"`{name}`" in " ".join(told["GET", "/api/v1/jobs"])
+    for name in ("attempt", "rank", "offset", "limit"):
+        assert f"`{name}`" in " ".join(told["GET", "/api/v1/jobs/{job_id}/logs"])
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "(empty)" if default == "" else str(default)
+
+
+def test_every_setting_is_documented_with_its_default():
+    """A54."""
+    real = {env.PREFIX + field.name.upper(): _shown(field.default) for field in fields(env.Env)}
+    told = {row[0].strip("`"): row[1].strip("`") for row in rows(section("docs/settings.md", "## Server"))}
+    assert told == real
+
+
+@pytest.mark.parametrize(
+    ("heading", "folder"), [("## Command line and SDK", "gpusched/client"), ("## Agent", "gpusched/agent")]
+)
+def test_every_variable_of_the_command_line_and_the_agent_is_documented(heading: str, folder: str):
+    """A54."""
+    asked = re.compile(r'(?:env\.get\(|envvar=)"(GPUSCHED_\w+)"')
+    real = {name for path in (ROOT / folder).glob("*.py") for name in asked.findall(path.read_text())}
+    assert set(first_words(section("docs/settings.md", heading))) == real
+
+
+def test_every_variable_of_a_job_is_documented():
+    """A54."""
+    sources = inspect.getsource(environment) + text_of("gpusched/agent/supervisor.py")
+    real = set(re.findall(r'"((?:GPUSCHED_|CUDA_|MASTER_|WORLD_|RANK|PYTHON)\w*)"', sources)) | {rankdir.SCOPE_VARIABLE}
+    assert set(first_words(section("docs/agent.md", "## The environment of a job"))) == real
+
+
+def test_every_file_of_a_rank_is_documented():
+    """A54."""
+    names = {value for name, value in vars(rankdir).items() if name.isupper() and isinstance(value, str)}
+    names -= {rankdir.SCOPE_VARIABLE, rankdir._FLOCK}
+    assert set(first_words(section("docs/agent.md", "## The directory of a rank"))) == names
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_metric_is_documented_with_its_type_and_labels(monkeypatch: pytest.MonkeyPatch):
+    """A54."""
+    from scheduling import metrics, services
+
+    monkeypatch.setattr(metrics, "query", lambda *args: [])
+    monkeypatch.setattr(histograms, "query", lambda *args: [])
+    monkeypatch.setattr(services, "shares", list)
+    monkeypatch.setattr(services, "scheduler_lag", lambda: {"is_alive": False})
+    real = {}
+    for family in metrics._Database().collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        real[name] = (family.type, tuple(getattr(family, "_labelnames", ())))
+    told = {
+        row[0].strip("`"): (row[1], tuple(re.findall(r"`(\w+)`", row[2]))) for row in rows(text_of("docs/metrics.md"))
+    }
+    assert told == real
+
+
+def test_the_buckets_of_histograms_are_documented():
+    [line] = re.findall(r"Their buckets end at (.*?)seconds\.", text_of("docs/metrics.md"), re.S)
+    assert [float(number) for number in re.findall(r"[\d.]*\d", line)] == list(histograms.BOUNDS)
+
+
+# --- the words of the contract ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heading", "words"),
+    [
+        ("### Reason codes", list(Pending)),
+        ("### How an attempt ended", list(EndReason)),
+        ("### Job states", list(JobState)),
+    ],
+)
+def test_every_word_is_documented(heading: str, words: list[str]):
+    """A54."""
+    told = first_words(section("docs/rest.md", heading))
+    assert sorted(told) == sorted(map(str, words))
+
+
+def test_every_field_of_a_job_request_is_documented_with_its_default():
+    """A54."""
+    wanted = {}
+    for field in msgspec.structs.fields(JobRequest):
+        default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default  # type: ignore[misc]
+        wanted[field.name] = "refused" if field.name in NOT_YET else msgspec.json.encode(default).decode()
+    told = {row[0].strip("`"): row[1].strip("`") for row in rows(section("docs/rest.md", "## Job request"))}
+    assert told == wanted
+
+
+def _problem_codes() -> set[str]:
+    """The codes of all problems that the server can answer, read from its source."""
+    found = set()
+    for package in SERVER:
+        for path in (ROOT / package).rglob("*.py"):
+            if not set(path.parts) & set(ABSENT):
+                for node in ast.walk(ast.parse(path.read_text())):
+                    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Problem" and len(node.args) > 1:
+                        found |= {
+                            part.value
+                            for part in ast.walk(node.args[1])
+                            if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                        }
+    return found
+
+
+def test_every_error_code_is_documented():
+    """A54."""
+    told = set(first_words(section("docs/rest.md", "### Codes")))
+    of_the_framework = {"not_acceptable", "unsupported_media_type"}
+    assert told == _problem_codes() | of_the_framework | {str(Pending.NEVER_FITS)}
+
+
+# --- what people type -------------------------------------------------------------------------------------------------
+
+
+def documents() -> list[Path]:
+    return sorted(path for path in ROOT.rglob("*.md") if not set(path.relative_to(ROOT).parts) & set(ABSENT))
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_make_targets_exist(name: str):
+    """A54."""
+    targets = set(re.findall(r"^([a-z][\w-]*):", text_of("Makefile"), re.M))
+    code = " ".join(re.findall(r"`[^`]+`|```.*?```", text_of(name), re.S))
+    named = set(re.findall(r"\bmake ([a-z][\w-]*)", code))
+    assert named and named <= targets
+
+
+def test_named_files_exist():
+    inside = re.compile(r"(?<![\w./-])((?:\w+/)+[\w-]+\.(?:py|md|sh|service|toml|txt))\b")
+    for document in documents():
+        for path in inside.findall(document.read_text()):
+            assert any((folder / path).exists() for folder in (ROOT, document.parent)), f"{document.name} names {path}"
+
+
+def test_named_tests_exist():
+    known = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        known |= set(re.findall(r"\bdef (test_\w+)", path.read_text())) | {path.stem}
+    for document in documents():
+        named = set(re.findall(r"\b(test_\w+)", document.read_text()))
+        assert named <= known, f"{document.name} names {sorted(named - known)}"
+
+
+def _anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_relative_links_lead_somewhere():
+    for document in documents():
+        prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
+        for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = document.parent / name if name else document
+            assert target.exists(), f"{document.name} links to {link}"
+            assert not anchor or anchor in _anchors(target), f"{document.name} links to {link}"
+
+
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+def test_decisions_are_short_and_numbered():
+    found = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    assert [path.name[:4] for path in found] == [f"{number:04d}" for number in range(1, len(found) + 1)]
+    for path in found:
+        text = path.read_text()
+        assert re.match(rf"# {path.name[:4]}\. ", text), path.name
+        assert re.findall(r"^## (.*)$", text, re.M) == ["Context", "Decision", "Consequence"], path.name
+        assert len(text.splitlines()) <= 50, path.name
