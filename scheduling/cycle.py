@@ -14,7 +14,7 @@ from gpusched.lib import locks
 from gpusched.lib.histograms import observe
 from gpusched.lib.locks import Lock
 from scheduling.commit import Committed, commit
-from scheduling.engine.model import Plan
+from scheduling.engine.model import Plan, Snapshot
 from scheduling.engine.planner import plan
 from scheduling.models import Cycle
 from scheduling.snapshot import load, policy
@@ -91,7 +91,7 @@ def _run(trigger: str) -> Committed:
         _memory.evidence_at = time.monotonic()
     phases = {phase.removesuffix("_ms"): [ms / 1000] for phase, ms in clock.ms.items()}
     observe("gpu_scheduler_scheduling_latency_seconds", phases)
-    _record(trigger, started_at, clock, len(snapshot.jobs), decided, done)
+    _record(trigger, started_at, clock, snapshot, decided, done)
     return done
 
 
@@ -108,17 +108,21 @@ class _Clock:
         self._last = now
 
 
-def _record(trigger: str, started_at: datetime, clock: _Clock, pending: int, decided: Plan, done: Committed) -> None:
-    did_something = done.placed or done.stale or done.reasons_written
+def _record(
+    trigger: str, started_at: datetime, clock: _Clock, snapshot: Snapshot, decided: Plan, done: Committed
+) -> None:
+    reserved = decided.reservation
+    # The next cycle reads from here which job keeps its turn.
+    is_promise_new = (reserved.job_id if reserved else None) != snapshot.reserved_job_id
+    did_something = done.placed or done.stale or done.reasons_written or is_promise_new
     if not did_something and time.monotonic() - _memory.idle_row_at < IDLE_ROW_SECONDS:
         return
     _memory.idle_row_at = time.monotonic()
-    reserved = decided.reservation
     Cycle.objects.create(
         started_at=started_at,
         trigger=trigger,
         worker=WORKER,
-        pending=pending,
+        pending=len(snapshot.jobs),
         placed=done.placed,
         stale=done.stale,
         reasons_written=done.reasons_written,

@@ -105,8 +105,16 @@ def load() -> tuple[Snapshot, Seen]:
             return Snapshot((), (), (), ()), Seen(now, _known)  # nobody asks, so nothing more need be known
         running = _running()
         jobs = tuple(waiting.job for waiting in _known.values())
-        snapshot = Snapshot(jobs=jobs, running=running, nodes=nodes(running), tenants=tenants())
+        snapshot = Snapshot(
+            jobs=jobs, running=running, nodes=nodes(running), tenants=tenants(), reserved_job_id=_promised()
+        )
     return snapshot, Seen(now, _known)
+
+
+def _promised() -> int | None:
+    """The job that the cycle before, whichever worker ran it, promised devices to."""
+    last = rows("SELECT reserved_job_id FROM scheduling_cycle ORDER BY id DESC LIMIT 1")
+    return last[0][0] if last else None
 
 
 def policy() -> Policy:

@@ -1,4 +1,5 @@
-// Buttons that ask for something say "requested…" until the job shows it; tells the page when a job's state changed.
+// Buttons that ask for something say "requested…" until the job shows it; a question stays open until it is answered;
+// tells the page when a job's state changed.
 import type { Hub } from "./hub";
 import type { JobDetail, Row } from "./topics";
 
@@ -37,6 +38,18 @@ function wait(hub: Hub, button: HTMLButtonElement, topic: string): void {
   end = hub.listen(topic, (state) => {
     const now = state.rows.get("job");
     if (before !== undefined && now !== undefined && now !== before) restore();
+  });
+}
+
+/** A question that somebody is about to answer stays open when the buttons around it are drawn anew. */
+export function keepQuestionOpen(): void {
+  let isOpen = false;
+  document.body.addEventListener("htmx:beforeSwap", () => {
+    isOpen = document.querySelector("details.confirm[open]") !== null;
+  });
+  document.body.addEventListener("htmx:afterSwap", () => {
+    const question = document.querySelector<HTMLDetailsElement>("details.confirm");
+    if (isOpen && question !== null) question.open = true;
   });
 }
 

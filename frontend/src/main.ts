@@ -1,6 +1,6 @@
 // The page's entry: starts each part once.
 import htmx from "htmx.org";
-import { startConfirm, startJobChanges } from "./confirm";
+import { keepQuestionOpen, startConfirm, startJobChanges } from "./confirm";
 import { applyFilter, startFilter } from "./filter";
 import { fleet } from "./fleet/view";
 import { freshness, showFreshness } from "./freshness";
@@ -58,6 +58,7 @@ regions.scan();
 if (chips.length > 0 || document.querySelector("[data-live]") !== null) {
   startConfirm(hub);
   startJobChanges(hub);
+  keepQuestionOpen();
   hub.onHeard = showHeard;
   hub.setHidden(document.hidden);
   hub.start();

@@ -1,0 +1,57 @@
+"""The real page of a running system in Chromium."""
+
+import re
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from benchmarks.stack import Stack
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    with Stack() as running:
+        running.fleet(2)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium is not installed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Browser, stack: Stack) -> Iterator[Page]:
+    """A page on which the admin is logged in. What the browser complains about fails the test."""
+    context = chromium.new_context(base_url=stack.url, viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    log_in(page, password(stack))
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def password(stack: Stack) -> str:
+    """What `up` printed once."""
+    found = re.search(r"with the password (\S+)", (stack.directory / "up.log").read_text())
+    assert found is not None
+    return found[1]
+
+
+def log_in(page: Page, word: str) -> None:
+    page.goto("/login/")
+    page.locator("#id_username").fill("admin")
+    page.locator("#id_password").fill(word)
+    page.locator("main button[type=submit]").click()
+    page.wait_for_url("**/")
