@@ -7,7 +7,7 @@ from jobs.models import Job
 from scheduling import snapshot
 from tests.factories import make_node, run_cycle, submit
 
-pytestmark = pytest.mark.django_db
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_the_promised_job_keeps_its_turn_over_cycles(user, tenant):
