@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import typer.main
 from django.urls import URLPattern, URLResolver
 from rest_framework.views import APIView
 
 from gpusched import env
 from gpusched.agent import environment, rankdir
+from gpusched.cli.app import app
 from gpusched.lib import histograms
 from gpusched.protocol.jobs import NOT_YET, JobRequest
 from gpusched.protocol.reasons import EndReason, Pending
@@ -226,6 +228,33 @@ def test_every_error_code_is_documented():
 
 
 # --- what people type -------------------------------------------------------------------------------------------------
+
+
+def _commands(group: Any, name: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, (*name, word))
+        else:
+            yield " ".join((*name, word)), command
+
+
+def _flags(command: Any) -> set[str]:
+    found = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+    return {flag for flag in found if flag.startswith("-")} - {"--help"}
+
+
+def test_every_command_and_flag_is_documented():
+    """A54."""
+    root = typer.main.get_command(app)
+    told = {
+        row[0].strip("`"): set(re.findall(r"(?<!\w)--?[a-z][\w-]*", row[1]))
+        for row in rows(section("docs/cli.md", "## All flags"))
+    }
+    assert told == {name: _flags(command) for name, command in _commands(root)}
+    everything = set().union(*told.values(), _flags(root))
+    assert _flags(root) <= set(re.findall(r"`(--[\w-]+)`", section("docs/cli.md", "## All flags")))
+    named = set(re.findall(r"`(--[a-z][\w-]+)", text_of("docs/cli.md"))) - {"--help", "--token"}
+    assert named <= everything
 
 
 def documents() -> list[Path]:
