@@ -1,11 +1,10 @@
-"""Documented = real, real = documented (A54): routes, settings, metrics, reasons, fields, error codes, commands, links."""
+"""Documented = real, real = documented (A54): routes, settings, metrics, reasons, fields, error codes, commands."""
 
 import ast
 import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,34 +20,10 @@ from gpusched.lib import histograms
 from gpusched.protocol.jobs import NOT_YET, JobRequest
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import JobState
+from tests.docs.reading import ROOT, first_words, rows, section, text_of
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVER = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend")
 ABSENT = ".venv", "node_modules", ".git", ".gpusched", "build"
-
-
-def text_of(name: str) -> str:
-    return (ROOT / name).read_text()
-
-
-def section(name: str, heading: str) -> str:
-    """The part of a document below one heading, up to the next of the same or a higher level."""
-    level = heading.split(" ")[0]
-    found = re.search(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{len(level)}}} |\Z)", text_of(name), re.M | re.S)
-    assert found, f"{name} has no heading '{heading}'"
-    return found[1]
-
-
-def rows(text: str) -> list[list[str]]:
-    """The body rows of all tables of a text, cell by cell."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    return [row for row, line in zip(cells, lines, strict=True) if row[0].startswith("`") and "---" not in line]
-
-
-def first_words(text: str) -> list[str]:
-    """What stands in backticks at the beginning of each row."""
-    return [row[0].split("`")[1] for row in rows(text)]
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------
@@ -255,62 +230,3 @@ def test_every_command_and_flag_is_documented():
     assert _flags(root) <= set(re.findall(r"`(--[\w-]+)`", section("docs/cli.md", "## All flags")))
     named = set(re.findall(r"`(--[a-z][\w-]+)", text_of("docs/cli.md"))) - {"--help", "--token"}
     assert named <= everything
-
-
-def documents() -> list[Path]:
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_make_targets_exist(name: str):
-    """A54."""
-    targets = set(re.findall(r"^([a-z][\w-]*):", text_of("Makefile"), re.M))
-    code = " ".join(re.findall(r"`[^`]+`|```.*?```", text_of(name), re.S))
-    named = set(re.findall(r"\bmake ([a-z][\w-]*)", code))
-    assert named and named <= targets
-
-
-def test_named_files_exist():
-    inside = re.compile(r"(?<![\w./-])((?:\w+/)+[\w-]+\.(?:py|md|sh|service|toml|txt))\b")
-    for document in documents():
-        for path in inside.findall(document.read_text()):
-            assert any((folder / path).exists() for folder in (ROOT, document.parent)), f"{document.name} names {path}"
-
-
-def test_named_tests_exist():
-    known = set()
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        known |= set(re.findall(r"\bdef (test_\w+)", path.read_text())) | {path.stem}
-    for document in documents():
-        named = set(re.findall(r"\b(test_\w+)", document.read_text()))
-        assert named <= known, f"{document.name} names {sorted(named - known)}"
-
-
-def _anchors(path: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def test_relative_links_lead_somewhere():
-    for document in documents():
-        prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
-        for link in re.findall(r"\]\(([^)\s]+)\)", prose):
-            if re.match(r"[a-z]+:", link):
-                continue
-            name, _, anchor = link.partition("#")
-            target = document.parent / name if name else document
-            assert target.exists(), f"{document.name} links to {link}"
-            assert not anchor or anchor in _anchors(target), f"{document.name} links to {link}"
-
-
-# --- decisions --------------------------------------------------------------------------------------------------------
-
-
-def test_decisions_are_short_and_numbered():
-    found = sorted((ROOT / "docs" / "adr").glob("*.md"))
-    assert [path.name[:4] for path in found] == [f"{number:04d}" for number in range(1, len(found) + 1)]
-    for path in found:
-        text = path.read_text()
-        assert re.match(rf"# {path.name[:4]}\. ", text), path.name
-        assert re.findall(r"^## (.*)$", text, re.M) == ["Context", "Decision", "Consequence"], path.name
-        assert len(text.splitlines()) <= 50, path.name
