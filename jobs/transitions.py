@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from gpusched.lib import events, wake
 from gpusched.lib.histograms import observe
-from gpusched.lib.sql import as_json, columns, execute, query
+from gpusched.lib.sql import as_json, columns, execute, prepared, query
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
 from jobs.aftermath import Next, Outcome, what_follows
@@ -44,10 +44,10 @@ _INSERT = """
         RETURNING id, submitted_at),
     event AS (
         INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-        SELECT id, submitted_at, 'submitted', 0, %(actor)s, '{{}}' FROM new),
+        SELECT id, submitted_at, 'submitted', 0, %(actor)s::text, '{{}}' FROM new),
     claim AS (
         INSERT INTO jobs_idempotencykey (user_id, key, request_hash, job_id, created_at)
-        SELECT %(user_id)s, %(key)s, %(request_hash)s, id, submitted_at FROM new WHERE %(key)s <> '')
+        SELECT %(user_id)s::int, %(key)s::text, %(request_hash)s::text, id, submitted_at FROM new WHERE %(key)s::text <> '')
     SELECT id, submitted_at, pg_notify('{wake}', ''),
            pg_notify('{events}', json_build_object('jobs', json_build_array(id))::text)
       FROM new ORDER BY id
@@ -66,7 +66,7 @@ def insert(row: dict[str, Any], actor: str, key: str = "", request_hash: str = "
 
     IntegrityError when the key has been used; if by a submit that is under way, only after that one is durable."""
     own = {"actor": actor, "user_id": row["user_id"], "key": key, "request_hash": request_hash}
-    [new] = query(_INSERT, {"rows": as_json([row]), **own})
+    [new] = prepared(_INSERT, {"rows": as_json([row]), **own})
     return new["id"], new["submitted_at"]
 
 

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 
 from gpusched.lib import credentials
 from gpusched.lib.problems import Problem, not_found
-from gpusched.lib.sql import execute, query
+from gpusched.lib.sql import execute, prepared, query
 from gpusched.protocol.states import Role, Scope
 
 _RANK = {Role.VIEWER: 1, Role.MEMBER: 2, Role.OWNER: 3}
@@ -74,7 +74,7 @@ _BY_TOKEN = """
 def identity_of_token(header: str) -> Identity | None:
     """The identity that an Authorization header proves, or None."""
     prefix, secret = credentials.bearer(header)
-    rows = query(_BY_TOKEN, [prefix]) if prefix and "\x00" not in prefix else []
+    rows = prepared(_BY_TOKEN, [prefix]) if prefix and "\x00" not in prefix else []
     if not rows or not credentials.proves(secret, rows[0]["secret_hash"]):
         return None
     row = rows[0]

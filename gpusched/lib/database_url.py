@@ -23,5 +23,6 @@ def django_database(url: str) -> dict[str, Any]:
         "PORT": str(options.pop("port", None) or parts.port or ""),
         "CONN_HEALTH_CHECKS": True,
         "CONN_MAX_AGE": None,
-        "OPTIONS": {**options, "connect_timeout": 5},
+        # Only what asks for it is prepared (gpusched.lib.sql.prepared); None, the default, would refuse it.
+        "OPTIONS": {**options, "connect_timeout": 5, "prepare_threshold": 1_000_000},
     }

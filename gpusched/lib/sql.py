@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+import psycopg
 from django.db import OperationalError, connection, transaction
 from psycopg import errors
 
@@ -19,17 +20,32 @@ def query(sql: str, params: Params = ()) -> list[dict[str, Any]]:
     """Runs one statement and gives its rows by column name; [] for a statement without rows."""
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
-        described = cursor.description  # made anew each time that it is asked for
-        if described is None:
-            return []
-        names = [column.name for column in described]
-        found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        for column in described:
-            if column.type_code == _JSONB:
-                for row in found:
-                    text = row[column.name]
-                    row[column.name] = None if text is None else msgspec.json.decode(text)
-        return found
+        return _by_name(cursor)
+
+
+def prepared(sql: str, params: Params = ()) -> list[dict[str, Any]]:
+    """The same for a statement of each request: PostgreSQL plans it once per connection, which is half of its work.
+
+    Django's own cursors write the parameters into the text, so that no two statements are alike."""
+    connection.close_if_health_check_failed()
+    connection.ensure_connection()
+    with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
+        cursor.execute(sql, params, prepare=True)
+        return _by_name(cursor)
+
+
+def _by_name(cursor: Any) -> list[dict[str, Any]]:
+    described = cursor.description  # made anew each time that it is asked for
+    if described is None:
+        return []
+    names = [column.name for column in described]
+    found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    for column in described:
+        if column.type_code == _JSONB:
+            for row in found:
+                text = row[column.name]
+                row[column.name] = None if text is None else msgspec.json.decode(text)
+    return found
 
 
 def rows(sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
