@@ -47,7 +47,8 @@ _INSERT = """
         SELECT id, submitted_at, 'submitted', 0, %(actor)s::text, '{{}}' FROM new),
     claim AS (
         INSERT INTO jobs_idempotencykey (user_id, key, request_hash, job_id, created_at)
-        SELECT %(user_id)s::int, %(key)s::text, %(request_hash)s::text, id, submitted_at FROM new WHERE %(key)s::text <> '')
+        SELECT %(user_id)s::int, %(key)s::text, %(request_hash)s::text, id, submitted_at FROM new
+         WHERE %(key)s::text <> '')
     SELECT id, submitted_at, pg_notify('{wake}', ''),
            pg_notify('{events}', json_build_object('jobs', json_build_array(id))::text)
       FROM new ORDER BY id

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpusched.lib.sql import query
+from gpusched.lib.sql import prepared
 from gpusched.protocol.messages import Desired, RankSpec, Run, Stop, key_of
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, RankState
@@ -20,7 +20,7 @@ _LIVE = """
 def live(node_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
     """The assignments of each node that have not ended."""
     found: dict[int, list[dict[str, Any]]] = {node_id: [] for node_id in node_ids}
-    for row in query(_LIVE, [list(node_ids)]):
+    for row in prepared(_LIVE, [list(node_ids)]):
         found[row["node_id"]].append(row)
     return found
 
@@ -72,7 +72,7 @@ _SPECS = """
 
 
 def _specs(assignment_ids: Sequence[int]) -> dict[int, RankSpec]:
-    return {row["id"]: _spec(row) for row in query(_SPECS, [list(assignment_ids)])}
+    return {row["id"]: _spec(row) for row in prepared(_SPECS, [list(assignment_ids)])}
 
 
 def _spec(row: dict[str, Any]) -> RankSpec:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpusched.lib import events, wake
-from gpusched.lib.sql import as_json, columns, execute, query
+from gpusched.lib.sql import as_json, columns, execute, prepared, query
 from gpusched.protocol.messages import NodeFacts, Reading
 from gpusched.protocol.states import NodeState
 
@@ -21,7 +21,7 @@ _SEEN = """
 def seen(nodes: Sequence[tuple[int, str, bool]]) -> None:
     """(node, boot id, is_clean): the nodes are alive. One on which processes of ended attempts still live (not clean)
     does not come back online before they are gone, lest their devices be given to others."""
-    rows = query(_SEEN, [[node[0] for node in nodes], *columns(nodes, 3)])
+    rows = prepared(_SEEN, [[node[0] for node in nodes], *columns(nodes, 3)])
     if back := [row["id"] for row in rows if row["old_state"] != row["state"]]:
         events.changed("nodes", back)
         wake.request_cycle()
@@ -101,7 +101,7 @@ def read(readings: Sequence[tuple[int, Reading]]) -> None:
             (node_id, r.uuid, _small(r.utilisation_percent), r.memory_used_mb, _small(r.temperature_celsius),
              r.power_watts, r.throttle_reasons, processes)
         )  # fmt: skip
-    execute(_READ, columns(rows, 8))
+    prepared(_READ, columns(rows, 8))
     _mark_lost(gone)
 
 
@@ -111,7 +111,7 @@ def _small(value: int | None) -> int | None:
 
 
 def _mark_lost(told: Sequence[tuple[int, str, bool]]) -> None:
-    rows = query(
+    rows = prepared(
         """UPDATE nodes_device d SET health = CASE WHEN t.gone THEN 'lost' ELSE 'ok' END
              FROM unnest(%s::bigint[], %s::text[], %s::bool[]) AS t (node_id, uuid, gone)
             WHERE d.node_id = t.node_id AND d.uuid = t.uuid AND (d.health = 'lost') <> t.gone
