@@ -57,9 +57,10 @@ def apply(reports: Iterable[tuple[int, Report]]) -> None:
         else:
             ends.append(_rank_end(key, node_id, report))
     lock_jobs([start[0][0] for start in starts] + [end.key[0] for end in ends])
-    changed = _start(starts) + end(ends)
-    if changed:
-        events.changed("jobs", changed)
+    started, ended = _start(starts), end(ends)
+    if started or ended:
+        events.changed("jobs", started + ended)
+    if ended:  # a start frees nothing
         wake.request_cycle()
 
 

@@ -1,6 +1,7 @@
 """The ranks that one node has on its disk: prepared, looked at after a restart, forgotten. Everything the agent knows
 of jobs is here; its memory is only a copy."""
 
+import contextlib
 import logging
 import os
 import shutil
@@ -39,20 +40,23 @@ class Journal:
         return key in self._forgotten
 
     def prepare(self, key: str, spec: RankSpec, node: str) -> Path:
-        """Writes down what to run, durably: after a power cut the key is known to have been here."""
+        """Writes down what to run. Before it is launched, `settle` must make that last."""
         directory = self._make(key)
-        if not (directory / rankdir.SPEC).exists():
+        if not os.path.exists(f"{directory}/{rankdir.SPEC}"):
             rankdir.write(directory, rankdir.SPEC, job_fact(directory, spec, node), durable=True)
-            handle = os.open(self.ranks, os.O_RDONLY)
-            os.fsync(handle)
-            os.close(handle)
         return directory
+
+    def settle(self) -> None:
+        """Makes the prepared ranks durable: after a power cut their keys are known to have been here."""
+        handle = os.open(self.ranks, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
 
     def stop(self, key: str, reason: str, grace_seconds: int) -> Path:
         """Asks for the end of a rank. One that never started never will."""
         directory = self._make(key)
         rankdir.write(directory, rankdir.STOP, {"reason": reason, "grace_seconds": grace_seconds})
-        if rankdir.read(directory, rankdir.SUPERVISOR) is None:
+        if rankdir.taken(directory) is None:
             self._end_unstarted(directory, reason)
         wake_supervisor(directory)
         return directory
@@ -62,11 +66,11 @@ class Journal:
         directory = self.ranks / key
         ended = rankdir.read(directory, rankdir.EXIT)
         is_alive = False
-        if ended is None and (taken := rankdir.read(directory, rankdir.SUPERVISOR)) is not None:
+        if ended is None and (boot_id := rankdir.taken(directory)) is not None:
             is_alive = rankdir.holder(directory) is not None
             if not is_alive:
                 # The exit may have been written just before the lock was let go.
-                ended = rankdir.read(directory, rankdir.EXIT) or self._bury(directory, taken["boot_id"])
+                ended = rankdir.read(directory, rankdir.EXIT) or self._bury(directory, boot_id)
                 is_alive = ended is None
         started = rankdir.read(directory, rankdir.STARTED)
         return (
@@ -84,15 +88,16 @@ class Journal:
 
     def _make(self, key: str) -> Path:
         directory = self.ranks / key
-        directory.mkdir(exist_ok=True, mode=0o700)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
         return directory
 
     def _end_unstarted(self, directory: Path, reason: str) -> None:
-        handle = rankdir.take(directory)
+        handle = rankdir.lock(directory)
         if handle is None:
             return  # a supervisor is starting; it reads stop.json before it starts anything
         try:
-            if not rankdir.read(directory, rankdir.SUPERVISOR) and not rankdir.read(directory, rankdir.EXIT):
+            if not rankdir.is_taken(handle) and not rankdir.read(directory, rankdir.EXIT):
                 rankdir.write(directory, rankdir.EXIT, {"at": rankdir.now(), "reason": reason})
         finally:
             os.close(handle)
@@ -132,7 +137,7 @@ class Journal:
 def wake_supervisor(directory: Path) -> None:
     """Has the supervisor read stop.json, if there is one. The pid is asked of the lock, so it is nobody else's."""
     pid = rankdir.holder(directory)
-    if pid is None or pid == os.getpid() or rankdir.read(directory, rankdir.SUPERVISOR) is None:
+    if pid is None or pid == os.getpid() or rankdir.taken(directory) is None:
         return
     try:
         handle = os.pidfd_open(pid)

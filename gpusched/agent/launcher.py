@@ -106,8 +106,8 @@ def _fork(directory: Path, doorbell: str, parent: int | None, handle: int) -> No
 
 
 def _refuse(directory: Path, detail: str) -> None:
-    handle = rankdir.take(directory)
-    if handle is None or rankdir.read(directory, rankdir.SUPERVISOR):
+    handle = rankdir.lock(directory)
+    if handle is None or rankdir.is_taken(handle):
         return
     fact = {"at": rankdir.now(), "reason": EndReason.LAUNCH_FAILED, "detail": detail}
     rankdir.write(directory, rankdir.EXIT, json.loads(json.dumps(fact)))

@@ -17,8 +17,8 @@ from gpusched.protocol.messages import Desired
 logger = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder(Desired).decode
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 3.0
-# What happens together is told together.
-GATHER_SECONDS = 0.003
+# What happens together is told together: a first event at once, what follows on its heels a moment later.
+GATHER_SECONDS, REST_SECONDS = 0.003, 0.03
 HTTP_SECONDS = 30.0
 NOT_AUTHENTICATED = 4401
 MOST_BYTES = 16 << 20
@@ -95,9 +95,10 @@ async def _speak(node: Node, socket: ClientConnection, heartbeat_seconds: float,
     while True:
         node.dirty.clear()
         await socket.send(msgspec.json.encode(await node.message()), text=True)
+        said_at = time.monotonic()
         try:
             await asyncio.wait_for(node.dirty.wait(), wait)
-            await asyncio.sleep(GATHER_SECONDS)
+            await asyncio.sleep(max(GATHER_SECONDS, REST_SECONDS - (time.monotonic() - said_at)))
         except TimeoutError:
             pass
         wait = heartbeat_seconds

@@ -18,7 +18,8 @@ from gpusched.protocol.reasons import EndReason
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-LOOK_SECONDS = 1.0
+# The doorbell tells of starts and ends at once; this is for a lost one, and for a supervisor that was killed.
+LOOK_SECONDS = 3.0
 # Hardware changes rarely, and is told by the readings before (a lost device).
 FACTS_SECONDS = 60.0
 

@@ -2,12 +2,12 @@
 
 Each fact is one file that appears once, whole, and never changes:
 
-    spec.json        what to run (agent)
-    supervisor.json  a supervisor took it, in this boot (supervisor)
-    started.json     its process was started (supervisor)
-    stop.json        it shall end (agent)
-    exit.json        it is over and no process of it lives (supervisor; agent, if no supervisor can)
-    output.log       what it printed
+    spec.json     what to run (agent)
+    lock          a supervisor took it, in the boot that it names (supervisor)
+    started.json  its process was started (supervisor)
+    stop.json     it shall end (agent)
+    exit.json     it is over and no process of it lives (supervisor; agent, if no supervisor can)
+    output.log    what it printed
 
 A supervisor holds a POSIX record lock on `lock` for as long as it lives. Such a lock is not inherited by the job and
 can be asked about without being taken, so the holder is known by pid whatever happened to the agent meanwhile."""
@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-SPEC, SUPERVISOR, STARTED, STOP, EXIT = "spec.json", "supervisor.json", "started.json", "stop.json", "exit.json"
+SPEC, STARTED, STOP, EXIT = "spec.json", "started.json", "stop.json", "exit.json"
 LOCK, LOG, SCRIPT, NOTICE = "lock", "output.log", "script", "preempt.json"
 # Stands in the environment of every process of a rank, so that strays of a killed supervisor can be found.
 SCOPE_VARIABLE = "GPUSCHED_SCOPE"
@@ -29,19 +29,25 @@ _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, len, pi
 
 def write(directory: Path, name: str, fact: dict[str, Any], *, durable: bool = False) -> None:
     """Makes the file appear whole. `durable`: it survives a power cut, too."""
-    temporary = directory / f".{name}.{os.getpid()}"
-    with temporary.open("w") as file:
-        json.dump(fact, file)
+    # Plain calls: with 1,600 ranks that start at once, paths as objects are a third of the agent's time.
+    temporary = f"{directory}/.{name}.{os.getpid()}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        data = json.dumps(fact).encode()
+        while data:
+            data = data[os.write(handle, data) :]
         if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.rename(directory / name)
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.rename(temporary, f"{directory}/{name}")
 
 
 def read(directory: Path, name: str) -> dict[str, Any] | None:
     """The fact, or None if it has not been written."""
     try:
-        fact: dict[str, Any] = json.loads((directory / name).read_bytes())
+        with open(f"{directory}/{name}", "rb") as file:
+            fact: dict[str, Any] = json.loads(file.read())
     except FileNotFoundError:
         return None
     return fact
@@ -50,7 +56,7 @@ def read(directory: Path, name: str) -> dict[str, Any] | None:
 def holder(directory: Path) -> int | None:
     """The pid of the process that holds the lock, or None."""
     try:
-        handle = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        handle = os.open(f"{directory}/{LOCK}", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
@@ -61,15 +67,29 @@ def holder(directory: Path) -> int | None:
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
-def take(directory: Path) -> int | None:
+def taken(directory: Path) -> str | None:
+    """The boot in which a supervisor took the rank; None if none ever did."""
+    try:
+        with open(f"{directory}/{LOCK}") as file:
+            return file.read() or None
+    except FileNotFoundError:
+        return None
+
+
+def lock(directory: Path) -> int | None:
     """Takes the lock for this process until it ends or closes the handle given; None if another holds it."""
-    handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(f"{directory}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         return None
     return handle
+
+
+def is_taken(handle: int) -> bool:
+    """The same, asked by who has the lock: opening and closing the file anew would let go of it."""
+    return bool(os.pread(handle, 1, 0))
 
 
 def boot_id() -> str:

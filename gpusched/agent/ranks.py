@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpusched.agent import rankdir
 from gpusched.agent.journal import Journal, wake_supervisor
@@ -50,27 +51,33 @@ class Ranks:
             self.look(key)
 
     def obey(self, assignments: Iterable[Run | Stop]) -> None:
+        prepared = []
         for order in assignments:
-            if isinstance(order, Run):
-                self._run(order)
-            else:
+            if isinstance(order, Stop):
                 self._stop(order)
+            elif (directory := self._prepare(order)) is not None:
+                prepared.append(directory)
+        if prepared:
+            self._journal.settle()
+        for directory in prepared:
+            self._launcher.launch(directory)
 
-    def _run(self, order: Run) -> None:
+    def _prepare(self, order: Run) -> Path | None:
+        """The directory of a rank that is to be launched now; None if it has been, or cannot be."""
         if self._journal.is_over(order.key):
-            return
+            return None
         rank = self.known.setdefault(order.key, Rank(order.key))
         recently = rank.launched_at is not None and time.monotonic() - rank.launched_at < RELAUNCH_SECONDS
         if rank.started or rank.ended or rank.is_alive or recently:
-            return
+            return None
         try:
             directory = self._journal.prepare(order.key, order.spec, self._node)
         except (OSError, UnicodeError) as error:
             # A full disk: nothing was started, and the server is told when the disk takes a word again.
             logger.error("%s cannot be prepared, trying again: %s", order.key, error)
-            return
+            return None
         rank.launched_at = time.monotonic()
-        self._launcher.launch(directory)
+        return directory
 
     def _stop(self, order: Stop) -> None:
         if self._journal.is_over(order.key):

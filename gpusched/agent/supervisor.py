@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from gpusched.agent import processes, rankdir
 from gpusched.protocol.reasons import EndReason
@@ -48,12 +48,11 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
             return
     if not _take(directory):
         return
-    rankdir.write(directory, rankdir.SUPERVISOR, {"boot_id": rankdir.boot_id(), "pid": os.getpid()})
     spec = rankdir.read(directory, rankdir.SPEC)
     if spec is None:
         raise FileNotFoundError(directory / rankdir.SPEC)
     rank = Rank(directory, spec, doorbell=doorbell)
-    # After supervisor.json stands: an agent that writes stop.json later sees it and signals.
+    # After the rank was taken: an agent that writes stop.json later sees that, and signals.
     if stop := rankdir.read(directory, rankdir.STOP):
         _finish(rank, stop["reason"])
         return
@@ -69,62 +68,56 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
 
 
 def _take(directory: Path) -> bool:
-    """Takes the lock, for as long as this process lives; False if the rank is or was another's. Tried for a moment,
-    since an agent may be writing a stop under the lock."""
+    """Takes the rank for ever and its lock for as long as this process lives; False if it is or was another's. Tried
+    for a moment, since an agent may be writing a stop under the lock."""
     for _ in range(40):
-        is_locked = rankdir.take(directory) is not None
-        if rankdir.read(directory, rankdir.SUPERVISOR) or rankdir.read(directory, rankdir.EXIT):
+        handle = rankdir.lock(directory)
+        if os.path.exists(f"{directory}/{rankdir.EXIT}"):
             return False
-        if is_locked:
+        if handle is not None:
+            if rankdir.is_taken(handle):
+                return False
+            os.write(handle, rankdir.boot_id().encode())
             return True
+        if rankdir.taken(directory):
+            return False
         time.sleep(0.05)
     return False
 
 
 def _start(rank: Rank) -> str | None:
     """Starts the process; gives what was wrong if that cannot be."""
-    heard, told = os.pipe2(os.O_CLOEXEC)
-    log = os.open(rank.directory / rankdir.LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    spec, directory = rank.spec, rank.directory
     rank.started_at, rank.started = datetime.now(UTC), time.monotonic()
-    environment = {**rank.spec["environment"], "GPUSCHED_PREEMPT_FILE": str(rank.directory / rankdir.NOTICE)}
-    if limit := rank.spec["max_runtime_seconds"]:
+    environment = {**spec["environment"], "GPUSCHED_PREEMPT_FILE": f"{directory}/{rankdir.NOTICE}"}
+    if limit := spec["max_runtime_seconds"]:
         environment["GPUSCHED_DEADLINE"] = _iso(rank.started_at + timedelta(seconds=limit))
-    parent = os.getpid()
-    rank.pid = os.fork()
-    if rank.pid == 0:
-        _become_job(rank.spec, environment, log, told, parent)
-    os.close(told)
-    os.close(log)
-    with os.fdopen(heard) as problems:
-        problem = problems.read()
-    if problem:
-        os.waitpid(rank.pid, 0)
-        rank.started_at = None
-    return problem or None
-
-
-def _become_job(spec: dict[str, Any], environment: dict[str, str], log: int, told: int, parent: int) -> NoReturn:
+    output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
-        os.setsid()
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        # Should the supervisor itself be killed, its process goes with it rather than run on unwatched.
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(127)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
         os.chdir(spec["workdir"])
-        os.execvpe(spec["argv"][0], spec["argv"], environment)  # noqa: S606
+        os.environ["PATH"] = environment.get("PATH", os.defpath)  # where it is looked for
+        # Not fork and exec: a second copy of this process would cost more than all else that a supervisor does.
+        rank.pid = os.posix_spawnp(
+            spec["argv"][0],
+            spec["argv"],
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, f"{directory}/{rankdir.LOG}", output, 0o640),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+            setsigmask=[],
+            setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD],
+        )
     except OSError as error:
+        rank.started_at = None
         what = f"workdir {spec['workdir']}" if error.filename == spec["workdir"] else spec["argv"][0]
-        os.write(told, f"{what}: {error.strerror}".encode())
-    except ValueError as error:
-        os.write(told, f"{spec['argv'][0]}: {error}".encode())
-    os._exit(127)
+        return f"{what}: {error.strerror}"
+    except ValueError as error:  # a null byte
+        rank.started_at = None
+        return f"{spec['argv'][0]}: {error}"
+    return None
 
 
 def _watch(rank: Rank) -> None:

@@ -135,9 +135,8 @@ def test_after_a_reboot_nothing_runs_and_nothing_starts_again(agent: Agent, cont
     [supervisor] = supervisors(agent.directory)
     os.kill(supervisor, signal.SIGKILL)
     eventually(lambda: not is_alive(pid), 5, "the job to be gone")
-    fact = rankdir.read(agent.ranks / key, "supervisor.json")
-    assert fact is not None
-    rankdir.write(agent.ranks / key, "supervisor.json", {**fact, "boot_id": "the boot before"})
+    assert rankdir.taken(agent.ranks / key) == rankdir.boot_id()
+    (agent.ranks / key / rankdir.LOCK).write_text("the boot before")
     agent.start()
     assert control.end_of(key).reason == "node_rebooted"
 
