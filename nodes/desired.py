@@ -1,6 +1,6 @@
 """What should run on nodes, as the messages that their agents get."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from gpusched.lib.sql import prepared
@@ -25,17 +25,25 @@ def live(node_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
-def desired(rows_of: Mapping[int, list[dict[str, Any]]], held: Mapping[int, Sequence[str]]) -> dict[int, Desired]:
+def desired(
+    rows_of: Mapping[int, list[dict[str, Any]]], held: Mapping[int, Sequence[str]], told: Mapping[int, Set[str]]
+) -> dict[int, Desired]:
     """For each node: run what is assigned and not started, stop what is to stop, and stop what the agent holds
-    (`held`, keys by node) although nobody wants it (any more)."""
-    to_run = [row["id"] for rows in rows_of.values() for row in rows if _is_to_run(row)]
+    (`held`, keys by node) although nobody wants it (any more). `told`: keys that the node was told a moment ago to
+    run; they need not be spelled out again."""
+    to_run = [
+        row["id"]
+        for node_id, rows in rows_of.items()
+        for row in rows
+        if _is_to_run(row) and _key(row) not in told.get(node_id, ())
+    ]
     specs = _specs(to_run) if to_run else {}
     answers = {}
     for node_id, rows in rows_of.items():
         orders: list[Run | Stop] = []
         wanted = set()
         for row in rows:
-            key = key_of(row["job_id"], row["number"], row["rank"])
+            key = _key(row)
             wanted.add(key)
             if row["id"] in specs:
                 orders.append(Run(key=key, spec=specs[row["id"]]))
@@ -46,6 +54,10 @@ def desired(rows_of: Mapping[int, list[dict[str, Any]]], held: Mapping[int, Sequ
         orders += [Stop(key=key, reason=EndReason.SUPERSEDED) for key in unwanted]
         answers[node_id] = Desired(assignments=orders)
     return answers
+
+
+def _key(row: dict[str, Any]) -> str:
+    return key_of(row["job_id"], row["number"], row["rank"])
 
 
 def _is_to_stop(row: dict[str, Any]) -> bool:

@@ -5,8 +5,10 @@ Measured with 200 agents at 1 Hz: one transaction each costs eight times the pro
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Protocol, TypeVar
 
 from django.db import OperationalError
@@ -14,7 +16,7 @@ from django.db import OperationalError
 from gpusched.lib.listener import listener
 from gpusched.lib.sql import execute
 from gpusched.lib.threads import with_connection
-from gpusched.protocol.messages import Desired, Sync
+from gpusched.protocol.messages import Desired, Run, Sync
 from nodes.sync import process, push
 
 logger = logging.getLogger(__name__)
@@ -24,6 +26,8 @@ GATHER_SECONDS = 0.02
 PUSH_SECONDS = 0.003
 MOST_AT_ONCE = 100
 LEASE_SECONDS = 1.0
+# What a node was told to run is spelled out again if it has not started by then.
+TELL_AGAIN_SECONDS = 5.0
 
 
 class Link(Protocol):
@@ -40,6 +44,7 @@ class AgentHub:
 
     def __init__(self) -> None:
         self._links: dict[int, Link] = {}
+        self._told: dict[int, dict[str, float]] = {}  # node → key → when, on the connection that it has
         self._inbox: list[tuple[Link, Sync]] = []
         self._dirty_nodes: set[int] = set()
         self._dirty_jobs: set[int] = set()
@@ -59,12 +64,13 @@ class AgentHub:
 
     def connect(self, link: Link) -> None:
         self._links[link.node_id] = link
+        self._told[link.node_id] = {}
         self._dirty_nodes.add(link.node_id)
         self._rung.set()
 
     def disconnect(self, link: Link) -> None:
         if self._links.get(link.node_id) is link:
-            del self._links[link.node_id]
+            del self._links[link.node_id], self._told[link.node_id]
 
     def receive(self, link: Link, message: Sync) -> None:
         self._inbox.append((link, message))
@@ -84,12 +90,14 @@ class AgentHub:
             batch, self._inbox = self._inbox[:MOST_AT_ONCE], self._inbox[MOST_AT_ONCE:]
             if not self._inbox:
                 self._arrived.clear()
-            answers = await self._ask(self._messages, lambda: process([(link.node_id, m) for link, m in batch]))  # noqa: B023
+            told = self._told_lately()
+            work = partial(process, [(link.node_id, message) for link, message in batch], told)
+            answers = await self._ask(self._messages, work)
             if answers is None:
                 # The agents repeat what was not acknowledged; they are told at once so that they need not wait.
                 answers = [Desired(seq=message.seq, error="not written, send again") for _, message in batch]
             for (link, _), answer in zip(batch, answers, strict=True):
-                link.deliver(answer)
+                self._deliver(link, answer)
 
     async def _push(self) -> None:
         while True:
@@ -100,10 +108,24 @@ class AgentHub:
             jobs, self._dirty_jobs, self._dirty_nodes, self._all_dirty = self._dirty_jobs, set(), set(), False
             if not nodes and not jobs:
                 continue
-            answers = await self._ask(self._pushes, lambda: push(sorted(nodes), sorted(jobs)))  # noqa: B023
+            answers = await self._ask(self._pushes, partial(push, sorted(nodes), sorted(jobs), self._told_lately()))
             for node_id, answer in (answers or {}).items():
                 if link := self._links.get(node_id):
-                    link.deliver(answer)
+                    self._deliver(link, answer)
+
+    def _deliver(self, link: Link, answer: Desired) -> None:
+        if self._links.get(link.node_id) is link:
+            now = time.monotonic()
+            runs = {order.key: now for order in answer.assignments if isinstance(order, Run)}
+            self._told[link.node_id].update(runs)
+        link.deliver(answer)
+
+    def _told_lately(self) -> dict[int, set[str]]:
+        since = time.monotonic() - TELL_AGAIN_SECONDS
+        for node_id, keys in self._told.items():
+            if keys:
+                self._told[node_id] = {key: at for key, at in keys.items() if at > since}
+        return {node_id: set(keys) for node_id, keys in self._told.items() if keys}
 
     async def _keep_lease(self) -> None:
         while True:

@@ -2,7 +2,7 @@
 answered from the same."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from gpusched.lib.sql import atomically, execute, query
@@ -15,14 +15,17 @@ from nodes.desired import desired, live
 logger = logging.getLogger(__name__)
 # An assignment that runs for us but that its agent has not named for so long is not there (its disk was wiped).
 MISSING_SECONDS = 15
+Told = Mapping[int, Set[str]]  # node → keys
+NOTHING: Told = {}
 
 
-def process(batch: Sequence[tuple[int, Sync]]) -> list[Desired]:
-    """Takes in (node id, message) pairs and gives the answer to each, in order, once all of it is durable."""
-    return atomically(lambda: _process(batch))
+def process(batch: Sequence[tuple[int, Sync]], told: Told = NOTHING) -> list[Desired]:
+    """Takes in (node id, message) pairs and gives the answer to each, in order, once all of it is durable. `told`: what
+    nodes were told to run a moment ago, over the connection that they still have."""
+    return atomically(lambda: _process(batch, told))
 
 
-def push(node_ids: Sequence[int], job_ids: Sequence[int]) -> dict[int, Desired]:
+def push(node_ids: Sequence[int], job_ids: Sequence[int], told: Told = NOTHING) -> dict[int, Desired]:
     """What to tell, unasked, to `node_ids` and to the nodes on which `job_ids` run."""
     nodes = set(node_ids)
     if job_ids:
@@ -30,16 +33,16 @@ def push(node_ids: Sequence[int], job_ids: Sequence[int]) -> dict[int, Desired]:
             "SELECT DISTINCT node_id FROM nodes_assignment WHERE job_id = ANY(%s) AND state <> 'ended'", [list(job_ids)]
         )
         nodes |= {row["node_id"] for row in rows}
-    answers = desired(live(sorted(nodes)), {})
+    answers = desired(live(sorted(nodes)), {}, told)
     return {node_id: answer for node_id, answer in answers.items() if answer.assignments}
 
 
-def _process(batch: Sequence[tuple[int, Sync]]) -> list[Desired]:
-    told = [(node_id, report) for node_id, sync in batch for report in sync.reports]
-    if not told:
+def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
+    heard = [(node_id, report) for node_id, sync in batch for report in sync.reports]
+    if not heard:
         # Readings and signs of life alone need not wait for the disk: a second later they are told again.
         execute("SET LOCAL synchronous_commit = off")
-    reports.apply(told)
+    reports.apply(heard)
     for node_id, sync in batch:
         if sync.facts is not None:
             telemetry.learn(node_id, sync.facts)
@@ -51,7 +54,7 @@ def _process(batch: Sequence[tuple[int, Sync]]) -> list[Desired]:
     telemetry.seen(
         [(node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync)) for node_id, sync in latest.items()]
     )
-    answers = desired(rows_of, {node_id: _unsettled(sync) for node_id, sync in latest.items()})
+    answers = desired(rows_of, {node_id: _unsettled(sync) for node_id, sync in latest.items()}, told)
     return [_answer(answers[node_id], sync) for node_id, sync in batch]
 
 

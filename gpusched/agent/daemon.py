@@ -1,6 +1,7 @@
 """The running agent: one process, one launcher and one doorbell for all its nodes."""
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import logging
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 # More than the ends of all jobs take at their short grace, less than `up` waits for its parts.
 STOP_SECONDS = 7.0
 JOIN_PAUSE_SECONDS = 1.0
+MOST_AT_ONCE = 500
 
 
 class AlreadyRunning(Exception):
@@ -141,10 +143,16 @@ async def _keep_hearing(bell: socket.socket, nodes: dict[str, Node]) -> None:
     loop = asyncio.get_running_loop()
     ringing: set[asyncio.Task[None]] = set()
     while True:
-        directory = Path(json.loads(await loop.sock_recv(bell, 4096)))
-        node = nodes.get(str(directory.parent))
-        if node is not None:
-            task = loop.create_task(node.ring(directory.name))
+        rung = [await loop.sock_recv(bell, 4096)]
+        with contextlib.suppress(BlockingIOError):
+            while len(rung) < MOST_AT_ONCE:
+                rung.append(bell.recv(4096))
+        keys: dict[str, set[str]] = {}
+        for text in rung:
+            ranks, _, key = json.loads(text).rpartition("/")
+            keys.setdefault(ranks, set()).add(key)
+        for node, rang in ((nodes[ranks], rang) for ranks, rang in keys.items() if ranks in nodes):
+            task = loop.create_task(node.ring(rang))
             ringing.add(task)
             task.add_done_callback(ringing.discard)
 

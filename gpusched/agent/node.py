@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -97,9 +97,9 @@ class Node:
 
     # --- what happens here ---
 
-    async def ring(self, key: str) -> None:
-        """A supervisor says that something happened to a rank."""
-        if await self._in_thread(lambda: self.ranks.look(key)):
+    async def ring(self, keys: Iterable[str]) -> None:
+        """Supervisors say that something happened to their ranks."""
+        if await self._in_thread(lambda: any([self.ranks.look(key) for key in keys])):
             self.dirty.set()
             self.log_grew.set()
 
