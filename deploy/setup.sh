@@ -17,14 +17,15 @@ want=$(cat "$lock" pyproject.toml | sha256sum | cut -d' ' -f1)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
   echo "installing libraries"
   # The whole checkout goes on the path ("compat"), so that benchmarks run as plain files, too.
-  # uv is several times faster; pip does the same where uv cannot be had.
-  if [ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check uv 2>/dev/null; then
-    .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r "$lock"
-    .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --config-settings editable_mode=compat -e .
+  # uv is several times faster; pip does the same where uv cannot be had or does not get through.
+  pip() { .venv/bin/python -m pip "$@" --quiet --disable-pip-version-check; }
+  if [ -x .venv/bin/uv ] || pip install uv 2>/dev/null; then
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r "$lock" \
+      || pip install --require-hashes -r "$lock"
   else
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --config-settings editable_mode=compat -e .
+    pip install --require-hashes -r "$lock"
   fi
+  pip install --no-deps --config-settings editable_mode=compat -e .
   echo "$want" > "$stamp"
 fi
 

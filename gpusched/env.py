@@ -40,7 +40,9 @@ class Env:
     )
     aging_points_per_minute: float = field(default=1.0, metadata={"doc": "priority points a waiting job gains"})
     usage_half_life_days: float = field(default=7.0, metadata={"doc": "after this long, past use counts half"})
-    policy: str = field(default="fair", metadata={"doc": "order of the queue: fair or priority"})
+    policy: str = field(
+        default="fair", metadata={"doc": "order of the queue: fair or priority", "choices": ("fair", "priority")}
+    )
     node_lost_seconds: float = field(default=15.0, metadata={"doc": "silence after which a node is lost"})
     heartbeat_seconds: float = field(default=2.0, metadata={"doc": "longest time between two messages of an agent"})
     retry_backoff_seconds: float = field(
@@ -61,6 +63,9 @@ def read(environ: dict[str, str] | None = None) -> Env:
         text = _text(source, name)
         if text is not None:
             given[f.name] = _parse(name, text, _READERS[f.type if isinstance(f.type, str) else f.type.__name__])
+            choices = f.metadata.get("choices")
+            if choices and given[f.name] not in choices:
+                raise SettingError(f"{name}={text!r} is not known; use {' or '.join(choices)}")
     if "database_url" not in given and source.get("DATABASE_URL"):
         given["database_url"] = source["DATABASE_URL"]
     return Env(**given)

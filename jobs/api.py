@@ -39,16 +39,22 @@ _FILTERS = {
 
 
 class Jobs(APIView):
+    write_parameters = ("dry_run",)
+
     @documented(
         "Submit a job",
         tag="jobs",
         body=JobRequest,
         answer=Acted,
         status=201,
-        refusals=(400, 401, 403, 404, 409, 422, 429),
+        refusals=(400, 401, 403, 404, 409, 413, 422, 429),
+        parameters={"dry_run": "true: say whether it would be taken (200), and submit nothing"},
     )
     def post(self, request: Request) -> HttpResponse:
         """Answered when durable. Send an `Idempotency-Key`, then repeating the request is safe for 24 hours."""
+        if is_dry_run(request):
+            sentence = services.check(read_body(request, JobRequest), identity(request))
+            return Response({"job_id": None, "status": "would_be_submitted", "message": sentence, "job": None})
         key = request.headers.get("Idempotency-Key", "")
         if len(key) > 255 or "\x00" in key:
             raise invalid([FieldError("Idempotency-Key", "too_long", "at most 255 characters")])
@@ -159,6 +165,13 @@ class Attempts(APIView):
         _visible(request, job_id)
         rows = query("SELECT * FROM jobs_attempt WHERE job_id = %s ORDER BY number", [job_id])
         return Response({"items": [attempt(row) for row in rows]})
+
+
+def is_dry_run(request: Request) -> bool:
+    text = request.GET.get("dry_run", "false")
+    if text not in ("true", "false"):
+        raise invalid([FieldError("dry_run", "wrong_type", "must be true or false")])
+    return text == "true"
 
 
 def attempt(row: dict[str, Any]) -> dict[str, Any]:

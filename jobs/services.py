@@ -31,6 +31,17 @@ class Submitted:
     is_replay: bool
 
 
+def check(request: JobRequest, identity: Identity) -> str:
+    """What a submit would be answered now, without submitting: a sentence, or the same refusals."""
+    if found := problems(request):
+        raise invalid(found)
+    tenant_id, tenant = _tenant(request, identity)
+    _row(request, tenant_id, identity)
+    admission.require_possible(request, tenant_id)
+    _require_room()
+    return f"this job would be taken into the queue of tenant {tenant}; nothing was submitted"
+
+
 def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"") -> Submitted:
     """Makes a pending job. With an idempotency key, N submits make one job and get one answer; the same key with
     another body is a 409. 400 for a bad request, 422 for one that can never run, 429 when the queue is full."""

@@ -29,7 +29,7 @@ def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None
         nodes, tenants = _cluster(fresh)
         if tenant_id not in tenants and not fresh:
             continue
-        found = impossible(shape, tenants[tenant_id], nodes)
+        found = impossible(shape, tenants[tenant_id], nodes, snapshot.policy())
         if found is None:
             return None
     assert found is not None

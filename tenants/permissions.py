@@ -11,6 +11,7 @@ from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
 from gpusched.lib import credentials
+from gpusched.lib.api import read_query
 from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import execute, prepared, query
 from gpusched.protocol.states import Role, Scope
@@ -132,7 +133,10 @@ class PageSession(SessionAuthentication):
 
 
 class ScopeForMethod(BasePermission):
-    """Reading needs scope `read`, anything else `write`. What a role may do is asked by each endpoint."""
+    """Reading needs scope `read`, anything else `write`. What a role may do is asked by each endpoint.
+
+    Parameters of a write that its view does not know (`write_parameters`) are refused before anything is done: who asks
+    for a dry run must never get a real one."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if not isinstance(request.auth, Identity):
@@ -142,6 +146,8 @@ class ScopeForMethod(BasePermission):
             raise Problem(
                 403, "scope_missing", f"this token lacks the scope '{needed}'", next_step="create a token with it"
             )
+        if request.method not in SAFE_METHODS:
+            read_query(request, getattr(view, "write_parameters", ()))
         return True
 
 

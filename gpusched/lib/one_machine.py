@@ -93,7 +93,9 @@ class Machine:
 
     @property
     def url(self) -> str:
-        return f"http://{self.env.http_host}:{self.port}"
+        # "Every address" is where to listen, not where to call.
+        host = "127.0.0.1" if self.env.http_host in ("0.0.0.0", "::") else self.env.http_host  # noqa: S104
+        return f"http://{host}:{self.port}"
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self.stopping:

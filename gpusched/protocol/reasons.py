@@ -79,7 +79,7 @@ _PENDING: dict[str, tuple[str, str]] = {
         "set a time limit that ends before then, and it may start first",
     ),
     Pending.MAINTENANCE: (
-        "{nodes} nodes that would fit are cordoned or draining",
+        "{nodes} nodes that would fit are cordoned, draining or not reporting",
         "uncordon a node, or wait",
     ),
     Pending.FRAGMENTED: (

@@ -100,12 +100,12 @@ CASES = {
     "the only node that fits is closed": (
         alone(node(1, is_open=False), node(2, gpus=2), gpus=4),
         "maintenance",
-        "1 nodes that would fit are cordoned or draining",
+        "1 nodes that would fit are cordoned, draining or not reporting",
     ),
     "the node that would be free is closed": (
         replace(fragmented(), nodes=(*fragmented().nodes, node(3, is_open=False))),
         "maintenance",
-        "1 nodes that would fit are cordoned or draining",
+        "1 nodes that would fit are cordoned, draining or not reporting",
     ),
     "devices out of service": (alone(node(1, gpus=SICK), gpus=3), "health", "2 suitable GPUs are out of service"),
     "devices out of service and closed": (

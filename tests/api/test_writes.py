@@ -1,0 +1,55 @@
+"""Writes do what they say and nothing else: dry runs, parameters that nobody knows, bodies without end."""
+
+import pytest
+from django.conf import settings
+
+from gpusched.env import SettingError, read
+from jobs.models import Job
+from tests.api.test_access import call
+from tests.factories import make_member, make_tenant, make_token
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BODY = {"command": ["true"], "gpu_count": 0}
+
+
+@pytest.fixture
+def token():
+    return make_token(make_member(make_tenant("nlp")))
+
+
+def test_a_dry_run_submits_nothing(token):
+    answer = call("POST", "/api/v1/jobs?dry_run=true", token, BODY)
+    assert (answer.status_code, answer.json()["status"]) == (200, "would_be_submitted")
+    assert not Job.objects.exists()
+
+
+def test_a_dry_run_is_refused_as_the_submit_would_be(token):
+    answer = call("POST", "/api/v1/jobs?dry_run=true", token, {**BODY, "gpu_count": -1})
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "gpu_count")
+
+
+@pytest.mark.parametrize("query", ["dry_run=yes", "dryrun=true", "x=1"])
+def test_a_parameter_that_is_not_understood_submits_nothing(token, query):
+    """A55: who asks for a dry run by another name must not get a real one."""
+    answer = call("POST", f"/api/v1/jobs?{query}", token, BODY)
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, query.split("=")[0])
+    assert not Job.objects.exists()
+
+
+def test_an_action_refuses_parameters_too(token):
+    job = call("POST", "/api/v1/jobs", token, BODY).json()["job_id"]
+    assert call("POST", f"/api/v1/jobs/{job}/cancel?dry_run=true", token, None).status_code == 400
+    assert Job.objects.get(pk=job).state == "pending"
+
+
+def test_a_body_beyond_the_limit_is_refused(token, monkeypatch):
+    """A55: 413, with the limit in the sentence."""
+    monkeypatch.setattr(settings, "DATA_UPLOAD_MAX_MEMORY_SIZE", 1 << 20)
+    answer = call("POST", "/api/v1/jobs", token, {**BODY, "environment": {"A": "x" * (1 << 20)}})
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    assert "1 MiB" in answer.json()["error"]
+
+
+def test_a_policy_that_does_not_exist_is_named_at_the_start():
+    with pytest.raises(SettingError, match=r"GPUSCHED_POLICY='fairr'.*fair or priority"):
+        read({"GPUSCHED_POLICY": "fairr"})
