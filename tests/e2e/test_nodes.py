@@ -1,0 +1,81 @@
+"""Cancelling and losing nodes, with real processes."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.stack import A100, Stack, wait_for
+from tests.agent.test_life import DAEMONISE, is_alive
+
+pytestmark = pytest.mark.e2e
+SPEC = f"1:{A100}:81920:8:64:524288"
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """Two nodes, each with an agent of its own, and little patience with silence."""
+    with Stack(node_lost_seconds=3) as running:
+        for name in ("left", "right"):
+            running.agent("--pretend", SPEC, name=name)
+        wait_for(lambda: running.client().status().online_nodes == 2, 60, "both nodes")
+        yield running
+
+
+def test_cancel_really_ends_it(stack: Stack, tmp_path: Path) -> None:
+    """A06: processes dead (the daemonised one, too), GPUs and quota back; a second cancel is harmless."""
+    client = stack.client()
+    (tmp_path / "daemonise.py").write_text(DAEMONISE)
+    script = f"{sys.executable} {tmp_path}/daemonise.py {tmp_path}/child; echo $$ > {tmp_path}/own; sleep 600"
+    job = client.submit(["sh", "-c", script], gpus=8)
+    wait_for(lambda: (tmp_path / "own").exists() and (tmp_path / "own").read_text(), 20, "the job to run")
+    pids = [int((tmp_path / name).read_text()) for name in ("own", "child")]
+    assert all(is_alive(pid) for pid in pids)
+    assert client.tenant("default").in_use.gpus == 8
+    client.cancel(job.id)
+    client.cancel(job.id)
+    assert client.wait(job.id, timeout=30).state == "cancelled"
+    assert not any(is_alive(pid) for pid in pids)
+    client.cancel(job.id)
+    assert client.get(job.id).state == "cancelled"
+    assert client.status().available_gpus == 16
+    assert client.tenant("default").in_use.gpus == 0
+
+
+def test_a_pending_job_is_cancelled_at_once(stack: Stack) -> None:
+    """A06."""
+    client = stack.client()
+    holders = [client.submit(["sleep", "600"], gpus=8) for _ in range(2)]
+    waits = client.submit(["sleep", "600"], gpus=8)
+    client.cancel(waits.id)
+    assert client.get(waits.id).state == "cancelled"
+    for job in holders:
+        client.cancel(job.id)
+        assert client.wait(job.id, timeout=30).state == "cancelled"
+
+
+def test_a_node_falls_silent_and_returns(stack: Stack, tmp_path: Path) -> None:
+    """A37: lost, its job requeued and run elsewhere; back, what it still ran is stopped and nothing else."""
+    client = stack.client()
+    job = client.submit(["sh", "-c", f"echo $$ > {tmp_path}/$GPUSCHED_ATTEMPT; exec sleep 600"], gpus=8)
+    wait_for(lambda: client.get(job.id).state == "running", 20, "the job to run")
+    [node] = client.get(job.id).nodes
+    agent = stack.agents[0 if node.startswith("left") else 1]
+    os.kill(agent.pid, signal.SIGSTOP)
+    try:
+        wait_for(lambda: client.get(job.id).attempt == 2 and client.get(job.id).state == "running", 40, "attempt 2")
+    finally:
+        os.kill(agent.pid, signal.SIGCONT)
+    assert client.get(job.id).nodes != [node]
+    first, second = (int((tmp_path / attempt).read_text()) for attempt in ("1", "2"))
+    wait_for(lambda: not is_alive(first), 30, "the stale attempt to be stopped")
+    wait_for(lambda: client.status().online_nodes == 2, 30, "the node to be back")
+    time.sleep(1)
+    assert is_alive(second)
+    assert (client.get(job.id).state, client.get(job.id).attempt) == ("running", 2)
+    client.cancel(job.id)
+    assert client.wait(job.id, timeout=30).state == "cancelled"
