@@ -1,6 +1,7 @@
 """Runs the `gpusched` command: inside this process (fast) or as a real one, and a table of all its commands."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -77,4 +78,6 @@ def start(url: str, *args: str, **env: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # As at a terminal: what a shell starts in the background has Ctrl-C ignored, and would pass that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
