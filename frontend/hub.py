@@ -10,22 +10,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
-from typing import TypeVar
 
 import msgspec
-from django.db import OperationalError, connections
+from django.db import connections
 
 from frontend import feed
 from frontend.access import Access, Session, Visible, access_of
 from frontend.looking import News, View, look
 from frontend.outbox import Outbox
 from gpusched.lib.listener import Listener, listener
-from gpusched.lib.threads import with_connection
+from gpusched.lib.threads import ask
 from gpusched.lib.times import rfc3339
 from scheduling.services import scheduler_lag
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 MOST_TOPICS = 20
 NOT_AUTHENTICATED, TRY_AGAIN_LATER = 4401, 1013
 # A change is told at once, its followers together a moment later.
@@ -98,7 +96,7 @@ class LiveHub:
     async def join(self, client: Client) -> int | None:
         """None, or the code to close with."""
         self.start()
-        answer = await self._ask(self._questions, lambda: access_of([client.session]))
+        answer = await ask(self._questions, lambda: access_of([client.session]))
         if answer is None:
             return TRY_AGAIN_LATER
         if not answer[0].is_allowed:
@@ -195,7 +193,7 @@ class LiveHub:
         wanted = {(topic, client.visible) for client, topic in watching if topic in client.wants}
         before = {view: self._known[view] for view in views if view in self._known}
         now = monotonic()
-        news = await self._ask(self._looks, lambda: look(views, before, wanted))
+        news = await ask(self._looks, lambda: look(views, before, wanted))
         if news is None:
             self._mark(topics)
             return False
@@ -214,16 +212,6 @@ class LiveHub:
         self._known = {view: rows for view, rows in self._known.items() if view in watched}
         self._looked_at = {topic: at for topic, at in self._looked_at.items() if topic in self._watched()}
 
-    async def _ask(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T | None:
-        """Runs database work in a thread; None when the database could not be asked (it is logged)."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(pool, with_connection, work)
-        except OperationalError as error:
-            logger.warning("the database did not answer, going on: %s", error)
-        except Exception:
-            logger.exception("a look for the live feed failed")
-        return None
-
     # --- once in a while -------------------------------------------------------------------------------------------
 
     def _alive(self) -> str:
@@ -240,7 +228,7 @@ class LiveHub:
     async def _ask_for_cycles(self) -> None:
         """Apart from saying so: a database that does not answer must not silence the pages."""
         while True:
-            lag = await self._ask(self._questions, scheduler_lag) if self._clients else None
+            lag = await ask(self._questions, scheduler_lag) if self._clients else None
             if lag is not None and lag["age_seconds"] is not None:
                 self._cycle_at = monotonic() - lag["age_seconds"]
             await asyncio.sleep(ALIVE_SECONDS)
@@ -250,7 +238,7 @@ class LiveHub:
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
             clients = list(self._clients)
-            answers = await self._ask(self._questions, lambda: access_of([c.session for c in clients]))  # noqa: B023
+            answers = await ask(self._questions, lambda: access_of([c.session for c in clients]))  # noqa: B023
             for client, answer in zip(clients, answers or [], strict=False):
                 await self._take_access(client, answer)
 

@@ -4,23 +4,17 @@ and what changed for them is pushed.
 Measured with 200 agents at 1 Hz: one transaction each costs eight times the processor time of one per 20 ms."""
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol, TypeVar
-
-from django.db import OperationalError
+from typing import Protocol
 
 from gpusched.lib.listener import listener
 from gpusched.lib.sql import execute
-from gpusched.lib.threads import with_connection
+from gpusched.lib.threads import ask
 from gpusched.protocol.messages import Desired, Run, Sync
 from nodes.sync import process, push
 
-logger = logging.getLogger(__name__)
-T = TypeVar("T")
 GATHER_SECONDS = 0.02
 # A push waits a moment for its neighbours: a cycle that places on 200 nodes is one question to the database.
 PUSH_SECONDS = 0.003
@@ -92,7 +86,7 @@ class AgentHub:
                 self._arrived.clear()
             told = self._told_lately()
             work = partial(process, [(link.node_id, message) for link, message in batch], told)
-            answers = await self._ask(self._messages, work)
+            answers = await ask(self._messages, work)
             if answers is None:
                 # The agents repeat what was not acknowledged; they are told at once so that they need not wait.
                 answers = [Desired(seq=message.seq, error="not written, send again") for _, message in batch]
@@ -108,7 +102,7 @@ class AgentHub:
             jobs, self._dirty_jobs, self._dirty_nodes, self._all_dirty = self._dirty_jobs, set(), set(), False
             if not nodes and not jobs:
                 continue
-            answers = await self._ask(self._pushes, partial(push, sorted(nodes), sorted(jobs), self._told_lately()))
+            answers = await ask(self._pushes, partial(push, sorted(nodes), sorted(jobs), self._told_lately()))
             for node_id, answer in (answers or {}).items():
                 if link := self._links.get(node_id):
                     self._deliver(link, answer)
@@ -129,18 +123,8 @@ class AgentHub:
 
     async def _keep_lease(self) -> None:
         while True:
-            await self._ask(self._pushes, renew_lease)
+            await ask(self._pushes, renew_lease)
             await asyncio.sleep(LEASE_SECONDS)
-
-    async def _ask(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T | None:
-        """Runs database work in a thread; None when the database could not be asked (it is logged)."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(pool, with_connection, work)
-        except OperationalError as error:
-            logger.warning("the database did not answer, going on: %s", error)
-        except Exception:
-            logger.exception("a batch of agent messages failed")
-        return None
 
 
 def renew_lease() -> None:
