@@ -39,7 +39,7 @@ _INSERT = """
     WITH new AS (
         INSERT INTO jobs_job ({names}, state, attempt, retries_used, reason, evidence, reason_since, submitted_at,
                               stop_reason, stop_evidence)
-        SELECT {names}, 'pending', 0, 0, '{behind}', '{{}}', clock_timestamp(), clock_timestamp(), '', '{{}}'
+        SELECT {names}, 'pending', 0, 0, '{behind}', '{{}}', statement_timestamp(), statement_timestamp(), '', '{{}}'
           FROM jsonb_to_recordset(%(rows)s::jsonb) AS row ({types})
         RETURNING id, submitted_at),
     event AS (
