@@ -91,7 +91,7 @@ def _condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, l
         parts.append("j.state = ANY(%s)")
         params.append(_states(given["state"]))
     if "cursor" in given:
-        [last] = decode_cursor(given["cursor"], 1)
+        (last,) = decode_cursor(given["cursor"], tuple[int])
         parts.append("j.id < %s")
         params.append(last if isinstance(last, int) else 0)
     return " AND ".join(parts), params

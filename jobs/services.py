@@ -109,7 +109,8 @@ def _tenant(request: JobRequest, identity: Identity) -> tuple[int, str]:
         if name == request.tenant:
             identity.require(Role.MEMBER, tenant_id, f"tenant '{name}'")
             return tenant_id, name
-    rows = query("SELECT id FROM tenants_tenant WHERE name = %s", [request.tenant]) if identity.is_admin else []
+    may_ask = identity.is_admin and "\x00" not in request.tenant
+    rows = query("SELECT id FROM tenants_tenant WHERE name = %s", [request.tenant]) if may_ask else []
     if not rows:
         raise not_found(f"tenant '{request.tenant}'")
     return rows[0]["id"], request.tenant
@@ -239,7 +240,7 @@ def requeue(job_id: int, identity: Identity) -> str:
         if job["state"] in (JobState.SCHEDULED, JobState.RUNNING):
             by = {"by": identity.username}
             transitions.stop([job_id], EndReason.REQUEUED, by, identity.username)
-        elif job["state"] not in (JobState.PENDING, JobState.STOPPING):
+        elif job["state"] != JobState.PENDING and job["stop_reason"] != EndReason.REQUEUED:
             raise _wrong_state(job, "only a live job can be requeued")
         return f"job {job_id} goes back to the queue"
 
@@ -249,7 +250,9 @@ def requeue(job_id: int, identity: Identity) -> str:
 def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str]) -> str:
     """Locks the job, checks that the caller may touch it (their own; any in the tenant as its owner), and acts."""
     with transaction.atomic():
-        rows = query("SELECT id, tenant_id, user_id, state FROM jobs_job WHERE id = %s FOR UPDATE", [job_id])
+        rows = query(
+            "SELECT id, tenant_id, user_id, state, stop_reason FROM jobs_job WHERE id = %s FOR UPDATE", [job_id]
+        )
         if not rows or not identity.sees(rows[0]["tenant_id"]):
             raise not_found(f"job {job_id}")
         own = rows[0]["user_id"] == identity.user_id

@@ -5,6 +5,7 @@ from functools import wraps
 
 import msgspec
 from django.conf import settings
+from django.db import DataError, IntegrityError
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
@@ -31,6 +32,9 @@ def _endpoint(view: Callable[[HttpRequest], msgspec.Struct]) -> Callable[[HttpRe
             return HttpResponse(msgspec.json.encode(view(request)), content_type="application/json")
         except Problem as problem:
             return response_for(problem)
+        except (DataError, IntegrityError) as error:
+            detail = f"a value in this message is out of range: {str(error).splitlines()[0]}"
+            return response_for(Problem(400, "out_of_range", detail, next_step="is this a real agent?"))
 
     return wrapped
 

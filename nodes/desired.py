@@ -3,11 +3,15 @@
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+import msgspec
+
 from gpusched.lib.sql import prepared
 from gpusched.protocol.messages import Desired, RankSpec, Run, Stop, key_of
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, RankState
 
+# Agents refuse messages of 16 MiB; a job's script alone may have six.
+MOST_RUN_BYTES = 4 << 20
 _LIVE = """
     SELECT s.id, s.node_id, s.job_id, s.number, s.rank, s.state, j.state AS job_state, j.attempt, j.stop_reason,
            j.grace_seconds
@@ -42,11 +46,14 @@ def desired(
     for node_id, rows in rows_of.items():
         orders: list[Run | Stop] = []
         wanted = set()
+        size = 0
         for row in rows:
             key = _key(row)
             wanted.add(key)
             if row["id"] in specs:
-                orders.append(Run(key=key, spec=specs[row["id"]]))
+                size += len(msgspec.json.encode(specs[row["id"]]))
+                if size <= MOST_RUN_BYTES or not orders:  # the rest comes with the next answers
+                    orders.append(Run(key=key, spec=specs[row["id"]]))
             elif _is_to_stop(row):
                 reason = row["stop_reason"] or EndReason.SUPERSEDED
                 orders.append(Stop(key=key, reason=reason, grace_seconds=row["grace_seconds"]))

@@ -88,10 +88,15 @@ class AgentHub:
             work = partial(process, [(link.node_id, message) for link, message in batch], told)
             answers = await ask(self._messages, work)
             if answers is None:
-                # The agents repeat what was not acknowledged; they are told at once so that they need not wait.
-                answers = [Desired(seq=message.seq, error="not written, send again") for _, message in batch]
+                answers = [await self._alone(link, message) for link, message in batch]
             for (link, _), answer in zip(batch, answers, strict=True):
                 self._deliver(link, answer)
+
+    async def _alone(self, link: Link, message: Sync) -> Desired:
+        """One message of a batch that failed: what is wrong with one must not silence the others. The agent repeats
+        what was not acknowledged."""
+        answers = await ask(self._messages, partial(process, [(link.node_id, message)]))
+        return answers[0] if answers else Desired(seq=message.seq, error="not written, send again")
 
     async def _push(self) -> None:
         while True:
@@ -123,7 +128,7 @@ class AgentHub:
 
     async def _keep_lease(self) -> None:
         while True:
-            await ask(self._pushes, renew_lease)
+            await ask(self._messages, renew_lease)  # behind the messages: it says that those are heard
             await asyncio.sleep(LEASE_SECONDS)
 
 

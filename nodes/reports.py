@@ -64,6 +64,13 @@ def apply(reports: Iterable[tuple[int, Report]]) -> None:
         wake.request_cycle()
 
 
+def fault(gone: Sequence[tuple[Key, int, datetime]]) -> None:
+    """Ends ranks (key, node, since when) that their node does not know any more, through no fault of the job."""
+    lock_jobs([key[0] for key, _, _ in gone])
+    events.changed("jobs", end([RankEnd(key, node_id, at, EndReason.NODE_FAULT) for key, node_id, at in gone]))
+    wake.request_cycle()
+
+
 def _rank_end(key: Key, node_id: int, report: Ended) -> RankEnd:
     reason = report.reason if report.reason in list(EndReason) else EndReason.LAUNCH_FAILED
     return RankEnd(

@@ -7,7 +7,6 @@ from typing import Any
 
 from gpusched.lib.sql import atomically, execute, query
 from gpusched.protocol.messages import Desired, Ended, Started, Sync
-from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import RankState
 from nodes import reports, telemetry
 from nodes.desired import desired, live
@@ -83,17 +82,17 @@ def _is_clean(rows: list[dict[str, Any]], sync: Sync) -> bool:
 
 
 def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, Sync]) -> None:
-    """Ends what runs for us but that its agent has not known for a while, as a fault of the node."""
+    """Ends what runs for us but not for its agent, for a while now, as a fault of the node."""
     absent: list[int] = []
     present: list[int] = []
     by_id: dict[int, tuple[reports.Key, int]] = {}
     for node_id, rows in rows_of.items():
-        held = set(latest[node_id].held)
+        running = set(latest[node_id].running)
         for row in rows:
             if row["state"] == RankState.RUNNING:
                 key = (row["job_id"], row["number"], row["rank"])
                 by_id[row["id"]] = (key, node_id)
-                (present if "{}.{}.{}".format(*key) in held else absent).append(row["id"])
+                (present if "{}.{}.{}".format(*key) in running else absent).append(row["id"])
     if not absent and not present:
         return
     over = query(
@@ -106,5 +105,5 @@ def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, S
     )
     gone = [row for row in over if row["is_over"]]
     if gone:
-        logger.warning("%d ranks run for us but their agents do not know them", len(gone))
-        reports.end([reports.RankEnd(*by_id[row["id"]], row["missing_since"], EndReason.NODE_FAULT) for row in gone])
+        logger.warning("%d ranks run for us but not for their agents", len(gone))
+        reports.fault([(*by_id[row["id"]], row["missing_since"]) for row in gone])

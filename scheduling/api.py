@@ -29,7 +29,7 @@ class Queue(APIView):
     )
     def get(self, request: Request) -> Response:
         given = read_query(request, ("limit", "cursor"))
-        after = decode_cursor(given["cursor"], 3) if "cursor" in given else None
+        after = decode_cursor(given["cursor"], tuple[int, float, int]) if "cursor" in given else None
         found = services.queue(identity(request), after, page_limit(given))
         following = found.pop("next")
         return Response({**found, "next_cursor": encode_cursor(*following) if following else None})

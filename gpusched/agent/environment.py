@@ -22,6 +22,7 @@ def job_fact(directory: Path, spec: RankSpec, node: str) -> dict[str, Any]:
         script.chmod(0o700)
         argv = [str(script), *argv]
     return {
+        "boot_id": rankdir.boot_id(),
         "argv": argv,
         "environment": _environment(directory, spec, node),
         "workdir": spec.workdir or os.path.expanduser("~"),

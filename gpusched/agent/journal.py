@@ -66,7 +66,7 @@ class Journal:
         directory = self.ranks / key
         ended = rankdir.read(directory, rankdir.EXIT)
         is_alive = False
-        if ended is None and (boot_id := rankdir.taken(directory)) is not None:
+        if ended is None and (boot_id := self._taken_in(directory)) is not None:
             is_alive = rankdir.holder(directory) is not None
             if not is_alive:
                 # The exit may have been written just before the lock was let go.
@@ -92,6 +92,14 @@ class Journal:
             os.mkdir(directory, 0o700)
         return directory
 
+    def _taken_in(self, directory: Path) -> str | None:
+        """The boot in which a rank was taken. One that was prepared in another boot is over, taken or not: a power cut
+        may have emptied the file that says so."""
+        spec = rankdir.read(directory, rankdir.SPEC)
+        if spec is not None and spec["boot_id"] != self.boot_id:
+            return str(spec["boot_id"])
+        return rankdir.taken(directory)
+
     def _end_unstarted(self, directory: Path, reason: str) -> None:
         handle = rankdir.lock(directory)
         if handle is None:
@@ -115,7 +123,7 @@ class Journal:
         }
         if boot_id != self.boot_id:
             fact |= {"at": _booted_at(), "reason": str(EndReason.NODE_REBOOTED)}
-        elif not _end_strays(_scope(directory)):
+        elif not _end_strays(_scope(directory), started["pid"] if started else None):
             return None
         rankdir.write(directory, rankdir.EXIT, fact)
         return fact
@@ -158,10 +166,10 @@ def _scope(directory: Path) -> str:
     return str(spec["environment"][rankdir.SCOPE_VARIABLE])
 
 
-def _end_strays(scope: str) -> bool:
+def _end_strays(scope: str, session: int | None) -> bool:
     """Kills what a killed supervisor left behind; True when nothing of it is left."""
     for _ in range(100):
-        pids = processes.strays(scope)
+        pids = processes.strays(scope, session)
         if not pids:
             return True
         processes.signal_all(pids, signal.SIGKILL)

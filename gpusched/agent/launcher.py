@@ -4,7 +4,6 @@ Forking from the agent itself would copy its threads' locks and its memory. The 
 supervisors live on, unless the jobs belong to the agent (`own`)."""
 
 import gc
-import json
 import os
 import signal
 import socket
@@ -107,8 +106,11 @@ def _fork(directory: Path, doorbell: str, parent: int | None, handle: int) -> No
 
 def _refuse(directory: Path, detail: str) -> None:
     handle = rankdir.lock(directory)
-    if handle is None or rankdir.is_taken(handle):
+    if handle is None:
         return
-    fact = {"at": rankdir.now(), "reason": EndReason.LAUNCH_FAILED, "detail": detail}
-    rankdir.write(directory, rankdir.EXIT, json.loads(json.dumps(fact)))
-    os.close(handle)
+    try:
+        if not rankdir.is_taken(handle):
+            fact = {"at": rankdir.now(), "reason": str(EndReason.LAUNCH_FAILED), "detail": detail}
+            rankdir.write(directory, rankdir.EXIT, fact)
+    finally:
+        os.close(handle)

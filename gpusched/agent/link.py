@@ -43,7 +43,7 @@ async def keep_talking(node: Node, heartbeat_seconds: float, http: httpx.AsyncCl
         except InvalidHandshake as error:
             # There is a server, but something between does not let WebSockets through.
             problem = await _over_http(node, heartbeat_seconds, http) or f"no WebSocket: {error}"
-        except (OSError, TimeoutError, ConnectionClosed, InvalidURI) as error:
+        except (OSError, TimeoutError, ConnectionClosed, InvalidURI, msgspec.DecodeError) as error:
             problem = f"{node.identity.url}: {error or type(error).__name__}"
         if time.monotonic() - started_at > 5:
             pause, said = FIRST_PAUSE_SECONDS, ""

@@ -35,7 +35,7 @@ async def keep_shipping(node: Node, http: httpx.AsyncClient) -> None:
         try:
             for rank in list(node.ranks.known.values()):
                 await _ship(node, rank, http)
-        except (_NotNow, httpx.HTTPError) as error:
+        except (_NotNow, httpx.HTTPError, msgspec.DecodeError) as error:
             logger.debug("%s: logs wait: %s", node.identity.name, error)
             await asyncio.sleep(PAUSE_SECONDS)
 

@@ -75,6 +75,7 @@ class Node:
     async def hear(self, answer: Desired) -> None:
         if answer.error:
             logger.warning("%s: the server says: %s", self.identity.name, answer.error)
+            self._facts_told = None  # they may have been in what was not written
         self.ranks.acknowledge(answer.started, answer.acknowledged)
         if answer.assignments:
             await self._in_thread(lambda: self.ranks.obey(answer.assignments))

@@ -1,5 +1,6 @@
 """Finding and ending processes: descendants, strays, and the guarantee that nothing is left. Standard library only."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterable
@@ -31,12 +32,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:
-    """Sends a signal to each; those that are gone already are none."""
+    """Sends a signal to each that is there and ours to signal: what another user runs (sudo) is waited for instead."""
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
 
 
 def end_all_children() -> None:
@@ -50,26 +49,19 @@ def end_all_children() -> None:
             return
 
 
-def strays(scope: str) -> list[int]:
-    """Processes that were started in a scope, wherever they are now. Zombies have no environment and are none."""
+def strays(scope: str, session: int | None = None) -> list[int]:
+    """Processes that were started in a scope, wherever they are now, and those of a session, whoever runs them. Zombies
+    are none."""
     mark = f"{SCOPE_VARIABLE}={scope}".encode()
     found = []
     for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                environment = Path(f"/proc/{entry}/environ").read_bytes()
-            except OSError:
-                continue  # gone, or of another user and so not ours
-            if mark in environment.split(b"\x00"):
+        if not entry.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # gone meanwhile, or an environment that is not ours to read
+            status = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            if status[0] == "Z":
+                continue
+            is_of_session = session is not None and int(status[3]) == session
+            if is_of_session or mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\x00"):
                 found.append(int(entry))
     return found
-
-
-def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if it is gone. Tells a process from a later one that
-    got the same number."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return int(text.rpartition(")")[2].split()[19])

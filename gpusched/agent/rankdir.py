@@ -44,11 +44,11 @@ def write(directory: Path, name: str, fact: dict[str, Any], *, durable: bool = F
 
 
 def read(directory: Path, name: str) -> dict[str, Any] | None:
-    """The fact, or None if it has not been written."""
+    """The fact, or None if it has not been written. A file that a power cut left empty has not been, either."""
     try:
         with open(f"{directory}/{name}", "rb") as file:
             fact: dict[str, Any] = json.loads(file.read())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return None
     return fact
 

@@ -85,7 +85,10 @@ class Ranks:
         rank = self.known.setdefault(order.key, Rank(order.key))
         if rank.ended:
             return
-        self._journal.stop(order.key, order.reason, order.grace_seconds)
+        try:
+            self._journal.stop(order.key, order.reason, order.grace_seconds)
+        except OSError as error:
+            logger.error("%s cannot be told to stop, trying again: %s", order.key, error)
         self.look(order.key)
 
     def look(self, key: str) -> bool:
@@ -94,7 +97,11 @@ class Ranks:
         if rank is None or rank.ended is not None:
             return False
         before = rank.started, rank.ended
-        rank.started, rank.ended, rank.is_alive = self._journal.look(key)
+        try:
+            rank.started, rank.ended, rank.is_alive = self._journal.look(key)
+        except OSError as error:
+            # A full disk: what is not known of one rank must not end the agent of all.
+            logger.error("%s cannot be looked at, trying again: %s", key, error)
         return (rank.started, rank.ended) != before
 
     def look_at_all(self) -> bool:

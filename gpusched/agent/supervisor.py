@@ -1,8 +1,10 @@
 """The supervisor of one rank: starts its process, enforces its limits, ends every process of it, and writes down how it
 ended. Outlives the agent. Standard library only: 1,600 of these may live on one machine."""
 
+import contextlib
 import ctypes
 import json
+import math
 import os
 import resource
 import signal
@@ -19,6 +21,9 @@ from gpusched.protocol.reasons import EndReason
 SIGNALS = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM}
 # An agent that is stopped together with its jobs is itself waited for.
 HURRY_SECONDS = 2.0
+LONGEST_WAIT_SECONDS = 3600.0
+# A command may be a megabyte; what is said of it need not be.
+MOST_DETAIL = 500
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -60,7 +65,8 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
     if problem := _start(rank):
         _finish(rank, EndReason.LAUNCH_FAILED, detail=problem)
         return
-    rankdir.write(directory, rankdir.STARTED, {"at": _iso(rank.started_at), "pid": rank.pid})
+    with contextlib.suppress(OSError):  # the end says when it started, too
+        rankdir.write(directory, rankdir.STARTED, {"at": _iso(rank.started_at), "pid": rank.pid})
     _ring(rank)
     _watch(rank)
     processes.end_all_children()
@@ -125,13 +131,15 @@ def _watch(rank: Rank) -> None:
     if rankdir.read(rank.directory, rankdir.STOP):
         _obey(rank)
     while rank.status is None:
-        happened = signal.sigtimedwait(SIGNALS, _patience(rank))
+        patience = min(LONGEST_WAIT_SECONDS, max(0.0, _deadline(rank) - time.monotonic()))
+        happened = signal.sigtimedwait(SIGNALS, patience)
         number = happened.si_signo if happened else None
         if number == signal.SIGUSR1:
             _obey(rank)
         elif number == signal.SIGTERM:
             _terminate(rank, EndReason.AGENT_STOPPED, min(HURRY_SECONDS, rank.spec["grace_seconds"]))
-        elif number is None:
+        # By the clock, not by the lack of signals: a job may keep them coming.
+        if time.monotonic() >= _deadline(rank):
             if rank.kill_at is not None:
                 processes.signal_all(_all(rank), signal.SIGKILL)
                 rank.kill_at = time.monotonic() + 1.0  # until it is gone; new children may have come meanwhile
@@ -140,10 +148,12 @@ def _watch(rank: Rank) -> None:
         _reap(rank)
 
 
-def _patience(rank: Rank) -> float:
+def _deadline(rank: Rank) -> float:
+    """When something is to be done next, by the monotonic clock: the limit, or the end of the grace."""
+    if rank.kill_at is not None:
+        return rank.kill_at
     limit = rank.spec["max_runtime_seconds"]
-    until = rank.kill_at if rank.kill_at is not None else (rank.started + limit if limit else None)
-    return 3600.0 if until is None else max(0.0, until - time.monotonic())
+    return rank.started + limit if limit else math.inf
 
 
 def _obey(rank: Rank) -> None:
@@ -159,7 +169,8 @@ def _terminate(rank: Rank, reason: str, grace_seconds: float) -> None:
         return
     rank.reason, rank.kill_at = reason, kill_at
     deadline = _iso(datetime.now(UTC) + timedelta(seconds=grace_seconds))
-    rankdir.write(rank.directory, rankdir.NOTICE, {"reason": reason, "deadline_at": deadline})
+    with contextlib.suppress(OSError):  # a full disk must not keep a job from being stopped
+        rankdir.write(rank.directory, rankdir.NOTICE, {"reason": reason, "deadline_at": deadline})
     processes.signal_all(_all(rank), signal.SIGTERM)
 
 
@@ -195,21 +206,34 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         "exit_code": code if code is not None and code >= 0 else None,
         "signal": -code if code is not None and code < 0 else None,
         "started_at": _iso(rank.started_at) if rank.started_at else None,
-        "detail": detail,
+        "detail": None if detail is None else detail[:MOST_DETAIL],
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024 if rank.started_at else None,
         "log_bytes": log.stat().st_size if log.exists() else 0,
     }
-    rankdir.write(rank.directory, rankdir.EXIT, fact)
+    _write_end(rank.directory, fact)
     _ring(rank)
+
+
+def _write_end(directory: Path, fact: dict[str, Any]) -> None:
+    """Until it is written, this process lives and holds the rank: on a full disk a job that ended well must not be
+    taken for one whose supervisor was lost, and run again."""
+    while True:
+        try:
+            return rankdir.write(directory, rankdir.EXIT, fact)
+        except OSError:
+            time.sleep(1.0)
 
 
 def _ring(rank: Rank) -> None:
     """Tells the agent to look; without one it will look by itself when it is back."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as bell:
+    home, _, name = rank.doorbell.rpartition("/")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as bell, contextlib.suppress(OSError):
+        # The kernel refuses socket paths of 108 bytes and more; by way of a handle of its directory each one fits.
+        handle = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            bell.sendto(json.dumps(str(rank.directory)).encode(), rank.doorbell)
-        except OSError:
-            return
+            bell.sendto(json.dumps(str(rank.directory)).encode(), f"/proc/self/fd/{handle}/{name}")
+        finally:
+            os.close(handle)
 
 
 def _iso(moment: datetime | None) -> str:

@@ -16,6 +16,7 @@ from gpusched.lib.problems import Problem, invalid
 from gpusched.protocol.jobs import FieldError
 
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 DEFAULT_LIMIT, MOST_LIMIT = 100, 1000
 
 
@@ -114,16 +115,12 @@ def encode_cursor(*parts: int | float | str) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(parts)).decode().rstrip("=")
 
 
-def decode_cursor(text: str, width: int) -> list[Any]:
-    """The parts of a cursor that this server gave out; anything else is a 400."""
+def decode_cursor(text: str, kind: type[T]) -> T:
+    """The parts of a cursor that this server gave out, a tuple type; anything else is a 400."""
     try:
-        parts = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        if isinstance(parts, list) and len(parts) == width and all(_is_small(part) for part in parts):
+        parts = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=kind)
+        if all(abs(part) < 2**63 for part in parts):  # type: ignore[attr-defined]
             return parts
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
         pass
     raise invalid([FieldError("cursor", "invalid", "is not a cursor that this server gave; start without one")])
-
-
-def _is_small(part: Any) -> bool:
-    return isinstance(part, str) or (isinstance(part, int | float) and abs(part) < 2**63)

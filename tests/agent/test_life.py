@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -11,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent import processes, rankdir
+from gpusched.agent import processes, rankdir, supervisor
 from gpusched.agent.journal import Journal
 from gpusched.agent.launcher import Launcher
 from gpusched.protocol.messages import RankSpec, Started
-from tests.agent.conftest import Agent
+from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 
 DAEMONISE = """
@@ -131,6 +132,50 @@ def test_max_runtime_is_enforced(agent: Agent, control: Control) -> None:
     end = control.end_of(key)
     assert (end.reason, end.signal) == ("time_limit", 9)
     assert end.started_at is not None and 1.9 < seconds_between(end.started_at, end.at) < 5
+
+
+def test_without_a_limit_only_its_own_end_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the supervisor has waited for anything to happen."""
+    monkeypatch.setattr(supervisor, "LONGEST_WAIT_SECONDS", 0.05)
+    spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="test", argv=["sh", "-c", "sleep 0.5; exit 4"])
+    directory = Journal(tmp_path, rankdir.boot_id()).prepare("1.1.0", spec, "node")
+    pid = os.fork()
+    if pid == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
+        supervisor.run(directory, f"{tmp_path}/doorbell", None)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    end = rankdir.read(directory, rankdir.EXIT)
+    assert end is not None
+    assert (end["reason"], end["exit_code"]) == ("exited", 4)
+
+
+@pytest.mark.parametrize("emptied", [rankdir.STARTED, rankdir.LOCK])
+def test_what_a_power_cut_emptied_ends_as_rebooted_and_never_runs_again(
+    agent: Agent, control: Control, tmp_path: Path, emptied: str
+) -> None:
+    key = control.run("sh", "-c", f"echo ran >> {tmp_path}/ran; sleep 600")
+    agent.start()
+    pid = control.start_of(key).pid
+    agent.kill()
+    for process in (*supervisors(agent.directory), pid):
+        os.kill(process, signal.SIGKILL)
+    eventually(lambda: not is_alive(pid), 5, "the job to be gone")
+    spec = rankdir.read(agent.ranks / key, rankdir.SPEC)
+    assert spec is not None
+    rankdir.write(agent.ranks / key, rankdir.SPEC, {**spec, "boot_id": "the boot before"})
+    (agent.ranks / key / emptied).write_text("")
+    agent.start()
+    assert control.end_of(key).reason == "node_rebooted"
+    assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+def test_a_command_of_a_megabyte_is_refused_in_few_words(agent: Agent, control: Control) -> None:
+    key = control.run("x" * 200_000)
+    agent.start()
+    end = control.end_of(key)
+    assert end.reason == "launch_failed"
+    assert end.detail is not None and len(end.detail) <= 500
 
 
 def test_no_process_of_it_is_left_when_its_end_is_told(agent: Agent, control: Control, tmp_path: Path) -> None:

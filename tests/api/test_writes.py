@@ -1,12 +1,15 @@
 """Writes do what they say and nothing else: dry runs, parameters that nobody knows, bodies without end."""
 
+import base64
+import json
+
 import pytest
 from django.conf import settings
 
 from gpusched.env import SettingError, read
 from jobs.models import Job
 from tests.api.test_access import call
-from tests.factories import make_member, make_tenant, make_token
+from tests.factories import make_member, make_node, make_tenant, make_token, now, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BODY = {"command": ["true"], "gpu_count": 0}
@@ -53,3 +56,23 @@ def test_a_body_beyond_the_limit_is_refused(token, monkeypatch):
 def test_a_policy_that_does_not_exist_is_named_at_the_start():
     with pytest.raises(SettingError, match=r"GPUSCHED_POLICY='fairr'.*fair or priority"):
         read({"GPUSCHED_POLICY": "fairr"})
+
+
+@pytest.mark.parametrize("parts", [["a", "b", "c"], [1, 2, "c"], [None, None, None], [[], {}, 1]])
+def test_a_forged_cursor_is_refused(token, parts):
+    """A55: not a 500 out of the database."""
+    cursor = base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+    assert call("GET", f"/api/v1/queue?cursor={cursor}", token).status_code == 400
+
+
+@pytest.mark.parametrize("report", [{"exit_code": 2**40}, {"log_bytes": 2**70}, {"detail": "a" * 10_000}])
+def test_an_agent_that_says_what_cannot_be_never_fails_the_server(report):
+    """A55: by HTTP, with the credential of a node."""
+    node = make_node(gpus=1)
+    job = submit(make_member(tenant := make_tenant("nlp")), tenant, gpu_count=1)
+    run_cycle()
+    [key] = node.start_all()
+    ended = {"kind": "ended", "key": key, "at": now(), "reason": "exited", **report}
+    body = {"seq": 9, "at": now(), "boot_id": "boot-1", "held": [key], "running": [], "reports": [ended]}
+    answer = call("POST", "/agent/sync", node.credential, body)
+    assert answer.status_code in (200, 400), job

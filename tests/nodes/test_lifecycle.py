@@ -1,6 +1,9 @@
 """A job's way through the cluster as the server sees it: placed, started, ended, with everything given back."""
 
+from datetime import timedelta
+
 import pytest
+from django.utils import timezone
 
 from gpusched.protocol.messages import Ended, Run, Started, Stop
 from jobs import services
@@ -255,3 +258,29 @@ def test_hold_and_release(user, tenant):
     run_cycle()
     assert state(job_id) == "scheduled"
     assert Assignment.objects.filter(job_id=job_id).exists()
+
+
+def test_only_the_first_end_of_a_rank_counts(user, tenant):
+    """A30: the same rank reported again with another end changes nothing."""
+    node = make_node(gpus=4)
+    job_id = submit(user, tenant, gpu_count=1)
+    run_cycle()
+    [key] = node.start_all()
+    node.end(key, exit_code=0)
+    node.end(key, exit_code=9, reason="exited")
+    attempt = Attempt.objects.get(job_id=job_id)
+    assert (state(job_id), attempt.exit_code, attempt.outcomes["0"]["exit_code"]) == ("completed", 0, 0)
+    assert UsageEntry.objects.filter(job_id=job_id).count() == 1
+
+
+def test_a_rank_that_its_agent_holds_but_that_does_not_run_is_over(user, tenant):
+    """Its directory may be there without a process and without an end, after a power cut."""
+    node = make_node(gpus=4)
+    job_id = submit(user, tenant, gpu_count=1)
+    run_cycle()
+    node.start_all()
+    node.sync(running=[])
+    assert state(job_id) == "running"
+    Assignment.objects.update(missing_since=timezone.now() - timedelta(seconds=16))
+    node.sync(running=[])
+    assert state(job_id) == "pending"
