@@ -33,10 +33,7 @@ class Submitted:
 
 def check(request: JobRequest, identity: Identity) -> str:
     """What a submit would be answered now, without submitting: a sentence, or the same refusals."""
-    if found := problems(request):
-        raise invalid(found)
-    tenant_id, tenant = _tenant(request, identity)
-    _row(request, tenant_id, identity)
+    _, tenant_id, tenant = _understood(request, identity)
     admission.require_possible(request, tenant_id)
     _require_room()
     return f"this job would be taken into the queue of tenant {tenant}; nothing was submitted"
@@ -45,10 +42,7 @@ def check(request: JobRequest, identity: Identity) -> str:
 def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"") -> Submitted:
     """Makes a pending job. With an idempotency key, N submits make one job and get one answer; the same key with
     another body is a 409. 400 for a bad request, 422 for one that can never run, 429 when the queue is full."""
-    if found := problems(request):
-        raise invalid(found)
-    tenant_id, tenant = _tenant(request, identity)
-    row = _row(request, tenant_id, identity)
+    row, tenant_id, tenant = _understood(request, identity)
     request_hash = hashlib.sha256(raw).hexdigest() if key else ""
     try:
         admission.require_possible(request, tenant_id)
@@ -64,6 +58,14 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
             return _replay(identity, key, request_hash)
         raise
     return Submitted(_answer(row, job_id, submitted_at, tenant, identity.username), False)
+
+
+def _understood(request: JobRequest, identity: Identity) -> tuple[dict[str, Any], int, str]:
+    """The row that the request would make, and its tenant's id and name; refuses what the request alone shows wrong."""
+    if found := problems(request):
+        raise invalid(found)
+    tenant_id, tenant = _tenant(request, identity)
+    return _row(request, tenant_id, identity), tenant_id, tenant
 
 
 def _answer(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str) -> bytes:

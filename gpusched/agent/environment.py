@@ -13,7 +13,7 @@ _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "
 
 
 def job_fact(directory: Path, spec: RankSpec, node: str) -> dict[str, Any]:
-    """The content of spec.json; writes the script beside it if there is one."""
+    """What a supervisor needs to run a rank; writes the script beside it if there is one."""
     argv = list(spec.argv)
     if spec.script is not None:
         script = directory / rankdir.SCRIPT
@@ -22,7 +22,6 @@ def job_fact(directory: Path, spec: RankSpec, node: str) -> dict[str, Any]:
         script.chmod(0o700)
         argv = [str(script), *argv]
     return {
-        "boot_id": rankdir.boot_id(),
         "argv": argv,
         "environment": _environment(directory, spec, node),
         "workdir": spec.workdir or os.path.expanduser("~"),
@@ -44,8 +43,6 @@ def _environment(directory: Path, spec: RankSpec, node: str) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": ",".join(spec.device_uuids),
         # So that the numbering of nvidia-smi, of CUDA and of gpusched agree.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        # Output of Python jobs shows at once; what a block buffer holds is lost at SIGKILL.
-        "PYTHONUNBUFFERED": "1",
     }
     if spec.ranks > 1:
         own |= {
@@ -56,4 +53,5 @@ def _environment(directory: Path, spec: RankSpec, node: str) -> dict[str, str]:
         }
     if spec.gpu_memory_mb is not None:
         own["GPUSCHED_GPU_MEMORY_MB"] = str(spec.gpu_memory_mb)
-    return {"PYTHONUNBUFFERED": own.pop("PYTHONUNBUFFERED"), **passed, **spec.environment, **own}
+    # Output of Python jobs shows at once, unless they say otherwise; what a block buffer holds is lost at SIGKILL.
+    return {"PYTHONUNBUFFERED": "1", **passed, **spec.environment, **own}

@@ -43,7 +43,8 @@ class Journal:
         """Writes down what to run. Before it is launched, `settle` must make that last."""
         directory = self._make(key)
         if not os.path.exists(f"{directory}/{rankdir.SPEC}"):
-            rankdir.write(directory, rankdir.SPEC, job_fact(directory, spec, node), durable=True)
+            fact = {"boot_id": self.boot_id, **job_fact(directory, spec, node)}
+            rankdir.write(directory, rankdir.SPEC, fact, durable=True)
         return directory
 
     def settle(self) -> None:
@@ -52,14 +53,13 @@ class Journal:
         os.fsync(handle)
         os.close(handle)
 
-    def stop(self, key: str, reason: str, grace_seconds: int) -> Path:
+    def stop(self, key: str, reason: str, grace_seconds: int) -> None:
         """Asks for the end of a rank. One that never started never will."""
         directory = self._make(key)
         rankdir.write(directory, rankdir.STOP, {"reason": reason, "grace_seconds": grace_seconds})
         if rankdir.taken(directory) is None:
             self._end_unstarted(directory, reason)
         wake_supervisor(directory)
-        return directory
 
     def look(self, key: str) -> tuple[Started | None, Ended | None, bool]:
         """(started, ended, is alive) of a rank as its files say; ends it where its supervisor cannot any more."""

@@ -1,6 +1,5 @@
 """A small control plane that agents under test talk to over HTTP: it orders, hears, and can be away."""
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -131,7 +130,3 @@ def eventually(is_so: Callable[[], object], seconds: float, what: str) -> None:
     while not is_so():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(0.01)
-
-
-def loads(text: str) -> Any:
-    return json.loads(text)

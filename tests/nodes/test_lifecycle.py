@@ -10,19 +10,9 @@ from jobs import services
 from jobs.models import Attempt, Job, JobEvent
 from nodes.models import Allocation, Assignment, Device
 from tenants.models import UsageEntry
-from tests.factories import identity_for, make_member, make_node, make_tenant, now, run_cycle, submit
+from tests.factories import identity_for, make_node, now, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant()
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
 
 
 def state(job_id):

@@ -10,19 +10,9 @@ from jobs.models import Job
 from nodes import services
 from nodes.hub import renew_lease
 from nodes.models import Allocation, Device, ListenerLease, Node
-from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+from tests.factories import make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant()
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
 
 
 def pass_time(seconds):
