@@ -14,7 +14,11 @@ Key = tuple[float, ...]
 @dataclass(frozen=True, slots=True)
 class Device:
     """A GPU. `memory_mb` None: unknown, then it is only offered whole and only to jobs that ask for no memory.
-    `exclusive`: held whole; `shared_mb`: memory held by jobs that share it."""
+    `exclusive`: held whole; `shared_mb`: memory held by jobs that share it.
+
+    `is_hot`: placed on last; `is_slowed`: the hardware slows itself down, so no new work. `compute`: measured use of
+    its processors, 0 to 1, None where unknown. `numa`, `island`: devices of a node with equal numbers share a NUMA
+    node, or reach each other over NVLink; None: unknown, or alone."""
 
     id: int
     model: str
@@ -22,6 +26,11 @@ class Device:
     is_healthy: bool = True
     exclusive: bool = False
     shared_mb: int = 0
+    is_hot: bool = False
+    is_slowed: bool = False
+    compute: float | None = None
+    numa: int | None = None
+    island: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +51,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The shape of a job: jobs of one shape stand or fall together in a cycle. Totals, as users type them."""
+    """The shape of a job: jobs of one shape stand or fall together in a cycle. Totals, as users type them.
+
+    `topology`: any, nvlink or numa (the GPUs of each rank on one node in one island or NUMA node), or prefer_nvlink,
+    prefer_numa (so where possible). `apart`: jobs of one such name never share a node; empty: they may."""
 
     gpu_count: int = 0
     gpu_memory_mb: int | None = None
@@ -53,11 +65,14 @@ class Request:
     gang: bool = False
     ranks: int | None = None
     node_selector: tuple[tuple[str, str], ...] = ()
+    topology: str = "any"
+    apart: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job that waits. `queued_at`: its original queue time; `eligible_at`: later with not_before or a back-off."""
+    """A job that waits. `queued_at`: its original queue time; `eligible_at`: later with not_before or a back-off;
+    `predicted_seconds`: how long it will probably run, if somebody supplied a prediction."""
 
     id: int
     tenant_id: int
@@ -68,6 +83,8 @@ class Job:
     eligible_at: float = 0.0
     eligible_reason: str = "not_before"
     max_runtime_seconds: int | None = None
+    predicted_seconds: float | None = None
+    is_online: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +104,15 @@ class RankPlacement:
     cpu_milli: int
     memory_mb: int
     holds: tuple[DeviceHold, ...] = ()
+    apart: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A job that holds what its ranks name. `ends_by` None: it has no time limit."""
+    """A job that holds what its ranks name. `ends_by` None: it has no time limit.
+
+    `saved_at`: its last checkpoint, where work before it is not lost; None: its start. `is_stopping`: it has been told
+    to end, so it is nobody's victim any more; `stopping_for`: the job that waits for what it gives back."""
 
     job_id: int
     tenant_id: int
@@ -101,11 +122,19 @@ class Running:
     ends_by: float | None = None
     priority: int = 500
     preemptible: bool = True
+    user_id: int = 0
+    is_online: bool = False
+    saved_at: float | None = None
+    is_stopping: bool = False
+    stopping_for: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Limits are None where there is none. `usage_gpu_seconds` is decayed to the snapshot's time."""
+    """Limits are None where there is none; `max_gpus_by_model`: (model, GPUs). `usage_gpu_seconds` is decayed to the
+    snapshot's time; `history_gpu_seconds` is the plain sum over the policy's history; `window_cost` is the cost of
+    what ran in the policy's sliding window. `preemptions_left`: how many more of its jobs may be preempted this hour,
+    None: any number."""
 
     id: int
     name: str
@@ -118,11 +147,23 @@ class Tenant:
     max_memory_mb: int | None = None
     max_concurrent_jobs: int | None = None
     usage_gpu_seconds: float = 0.0
+    max_gpus_per_user: int | None = None
+    max_gpus_by_model: tuple[tuple[str, int], ...] = ()
+    history_gpu_seconds: float = 0.0
+    window_cost: float = 0.0
+    allow_preemption: bool = True
+    can_preempt_others: bool = True
+    preemptions_left: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What admins may turn. Aging: points per minute of waiting, at most up to the end of the job's priority band."""
+    """What admins may turn. Aging: points per minute of waiting, at most up to the end of the job's priority band.
+
+    `online_percent`: the part of the GPUs that is for online jobs (0: no split). `cost_by_model`: (model, cost of a
+    GPU-hour), others cost 1. `dynamic_share_bound`: by how much at most (0.2 = 20 %) a tenant's weight follows its
+    past use; 0: not at all. `placement`: how nodes are scored (see placement.py). `window_seconds`: the sliding window of
+    `Tenant.window_cost`."""
 
     name: str = "fair"
     aging_points_per_minute: float = 1.0
@@ -131,17 +172,37 @@ class Policy:
     load_ceiling: float = 1.0
     gangs: bool = True
     unlimited_runtime_seconds: float = 30 * 86400.0
+    preemption: bool = True
+    min_runtime_seconds: float = 600.0
+    preemption_delay_seconds: float = 60.0
+    online_percent: int = 0
+    thermal: bool = True
+    window_seconds: float = 300.0
+    cost_by_model: tuple[tuple[str, float], ...] = ()
+    dynamic_share_bound: float = 0.0
+    placement: str = "fragmentation"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a waiting job has been promised by preemption: it starts there when its victims have given it back."""
+
+    job_id: int
+    ranks: tuple[RankPlacement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`reserved_job_id`: the job that held the reservation of the last plan; it keeps its turn until it starts."""
+    """`reserved_job_id`: the job that held the reservation of the last plan; it keeps its turn until it starts.
+    `mix`: (request, how many) of late, what free room should stay useful for; empty: what waits now."""
 
     jobs: tuple[Job, ...]
     running: tuple[Running, ...]
     nodes: tuple[Node, ...]
     tenants: tuple[Tenant, ...]
     reserved_job_id: int | None = None
+    claims: tuple[Claim, ...] = ()
+    mix: tuple[tuple[Request, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +231,24 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
+class Preemption:
+    """Running jobs to stop so that a waiting one starts in their place. `rule`: priority (they rank lower) or reclaim
+    (its tenant is under its guarantee, theirs borrows). `lost_gpu_seconds`: their work since their last checkpoints."""
+
+    job_id: int
+    victims: tuple[int, ...]
+    rule: str
+    ranks: tuple[RankPlacement, ...]
+    lost_gpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """Placements in the order in which they were decided; one reason for each job that stays pending."""
+    """Placements in the order in which they were decided; one reason for each job that stays pending. `claims`: those
+    of the snapshot that still hold, and those of the preemptions."""
 
     placements: tuple[Placement, ...] = ()
     reasons: tuple[Reason, ...] = ()
     reservation: Reservation | None = None
+    preemptions: tuple[Preemption, ...] = ()
+    claims: tuple[Claim, ...] = ()
