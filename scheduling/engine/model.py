@@ -162,8 +162,8 @@ class Policy:
 
     `online_percent`: the part of the GPUs that is for online jobs (0: no split). `cost_by_model`: (model, cost of a
     GPU-hour), others cost 1. `dynamic_share_bound`: by how much at most (0.2 = 20 %) a tenant's weight follows its
-    past use; 0: not at all. `placement`: how nodes are scored (see placement.py). `window_seconds`: the sliding window of
-    `Tenant.window_cost`."""
+    past use; 0: not at all. `placement`: how nodes are scored (see placement.py). `window_seconds`: the sliding window
+    of `Tenant.window_cost`."""
 
     name: str = "fair"
     aging_points_per_minute: float = 1.0
