@@ -1,0 +1,47 @@
+"""`manage.py simulate placement|jobs`: hands each subcommand to its module of scheduling.simulator."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from scheduling.simulator.errors import InputError
+
+SUBCOMMANDS = {
+    "placement": ("how densely a placement policy fills a cluster", "scheduling.simulator.placement_cli"),
+    "jobs": ("how long the jobs of a trace wait under a policy", "scheduling.simulator.jobs_cli"),
+}
+
+
+class Command(BaseCommand):
+    help = "Runs the real engine in simulated time, on a trace or on your own history."
+    requires_system_checks = []  # it needs no database, and none of Django
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        choices = parser.add_subparsers(dest="subcommand", required=True, parser_class=_LazyParser)
+        for name, (text, module) in SUBCOMMANDS.items():
+            choices.add_parser(name, help=text, description=text).set_defaults(module=module)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            import_module(options["module"]).run(options, self.stdout)
+        except InputError as problem:
+            raise CommandError(str(problem)) from problem
+        except OSError as problem:
+            raise CommandError(f"{problem.filename}: {problem.strerror}.") from problem
+
+
+class _LazyParser(CommandParser):
+    """Imports its subcommand's module when that one is chosen, not when another is."""
+
+    _is_filled = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Namespace | None = None
+    ) -> tuple[Namespace, list[str]]:
+        if not self._is_filled:
+            self._is_filled = True
+            import_module(self.get_default("module")).add_arguments(self)
+        return super().parse_known_args(args, namespace)
