@@ -7,19 +7,26 @@ Evidence = Mapping[str, str | int | float | bool | None]
 
 
 class Pending(StrEnum):
-    """Why a job waits. Exactly one is dominant."""
+    """Why a job waits; the catalogue is closed. Exactly one is dominant (the order: docs/rest.md)."""
 
     NEVER_FITS = "never_fits"
     HELD_BY_USER = "held_by_user"
     HELD_BY_ADMIN = "held_by_admin"
+    DEPENDENCY = "dependency"
     NOT_BEFORE = "not_before"
     RETRY_BACKOFF = "retry_backoff"
     TENANT_LIMIT = "tenant_limit"
+    USER_CAP = "user_cap"
     QUOTA_WAIT = "quota_wait"
+    RECLAIM_PENDING = "reclaim_pending"
+    PREEMPT_DELAY = "preempt_delay"
+    PRIORITY = "priority"
     RESERVED = "reserved"
     MAINTENANCE = "maintenance"
     FRAGMENTED = "fragmented"
+    TOPOLOGY = "topology"
     CAPACITY = "capacity"
+    HOT = "hot"
     HEALTH = "health"
     CPU_MEMORY = "cpu_memory"
     CONSTRAINT = "constraint"
@@ -64,15 +71,34 @@ _PENDING: dict[str, tuple[str, str]] = {
     ),
     Pending.HELD_BY_USER: ("held by its owner", "release it"),
     Pending.HELD_BY_ADMIN: ("held by an admin", "ask an admin to release it"),
+    Pending.DEPENDENCY: ("waits for {on} to end", "nothing to do; it becomes eligible then"),
     Pending.NOT_BEFORE: ("not to start before {at}", "nothing to do; it becomes eligible then"),
     Pending.RETRY_BACKOFF: ("its next attempt waits until {at}", "nothing to do; it retries then"),
     Pending.TENANT_LIMIT: (
         "asks for {requested} {dimension}, more than the limit of {limit} that tenant {tenant} has",
         "ask for less, or ask an admin to raise the quota",
     ),
+    Pending.USER_CAP: (
+        "quota exceeded for its owner in tenant {tenant}: GPUs requested={requested}, limit per user={user_limit}, "
+        "in use={in_use}",
+        "wait for its owner's other jobs to end, or ask an admin to raise the limit per user",
+    ),
     Pending.QUOTA_WAIT: (
         "quota exceeded for tenant {tenant}: {dimension} requested={requested}, limit={limit}, in use={in_use}",
         "wait for the tenant's own jobs to end, or ask an admin to raise the quota",
+    ),
+    Pending.RECLAIM_PENDING: (
+        "waits for {gpus} GPUs of {victims} jobs that have been told to stop; free at {at} at the latest",
+        "nothing to do; it starts there when they have ended",
+    ),
+    Pending.PREEMPT_DELAY: (
+        "may preempt {victims} jobs from {at} on",
+        "nothing to do; it starts in their place then, or earlier if GPUs become free",
+    ),
+    Pending.PRIORITY: (
+        "{jobs_ahead} jobs ({gpus_ahead} GPUs) that come first took the room that this cycle had: "
+        "{requested} GPUs wanted, {free} suitable are left",
+        "wait for its turn, or submit with a higher priority",
     ),
     Pending.RESERVED: (
         "{free} suitable GPUs are free but reserved for {holder}, which starts at {at} at the latest",
@@ -86,9 +112,17 @@ _PENDING: dict[str, tuple[str, str]] = {
         "{free} suitable GPUs are free, but no node has {per_node} together",
         "ask for fewer GPUs, or let the gang span nodes (gang_scheduling with ranks)",
     ),
+    Pending.TOPOLOGY: (
+        "{free} suitable GPUs are free, but no node has {per_node} joined as topology {topology} asks",
+        "make the topology a preference (prefer_nvlink, prefer_numa), or ask for fewer GPUs",
+    ),
     Pending.CAPACITY: (
         "waits for {requested} GPUs: {free} of {total} suitable are free; {jobs_ahead} jobs ({gpus_ahead} GPUs) ahead",
         "nothing to do; it starts when GPUs become free",
+    ),
+    Pending.HOT: (
+        "{devices} suitable GPUs are free, but slowed down by heat and take no new jobs until they cool",
+        "wait, or see what heats them on the Nodes page",
     ),
     Pending.HEALTH: ("{devices} suitable GPUs are out of service", "see what is wrong with them on the Nodes page"),
     Pending.CPU_MEMORY: (
@@ -104,6 +138,7 @@ _PENDING: dict[str, tuple[str, str]] = {
 }
 
 _ENDED: dict[str, str] = {
+    "preempted": "preempted by {by} ({rule})",
     EndReason.EXITED: "exited with code {exit_code}",
     EndReason.SIGNALLED: "ended by signal {signal}",
     EndReason.TIME_LIMIT: "reached its time limit of {max_runtime_minutes} min",
