@@ -56,6 +56,21 @@ class Slot:
             if hold.device_id in self.kind_of:
                 self._release_device(hold)
 
+    def withhold(self, rank: RankPlacement) -> None:
+        self.cpu_milli -= rank.cpu_milli
+        self.memory_mb -= rank.memory_mb
+        for hold in rank.holds:
+            if self._has_free(hold.device_id):
+                self._take_free(hold.device_id)
+            elif hold.memory_mb is not None and hold.device_id in self.shared:
+                self.shared[hold.device_id] += hold.memory_mb
+                continue
+            self.shared.pop(hold.device_id, None)
+            self.kind_of = {device_id: kind for device_id, kind in self.kind_of.items() if device_id != hold.device_id}
+
+    def _has_free(self, device_id: int) -> bool:
+        return device_id in self.kind_of and device_id in self.free.get(self.kind_of[device_id], ())
+
     def _take_free(self, device_id: int) -> None:
         ids = self.free[self.kind_of[device_id]]
         del ids[bisect_left(ids, device_id)]
@@ -134,6 +149,16 @@ class Board:
             if slot is not None:
                 self._unshelve(slot)
                 slot.release(rank)
+                self._shelve(slot)
+
+    def withhold(self, ranks: Iterable[RankPlacement]) -> None:
+        """Take what is promised though it may not be free yet. Whole devices leave the service of this board, so that
+        they stay taken when their present holders are released on it; CPU and memory may go below zero until then."""
+        for rank in ranks:
+            slot = self.slot_of(rank.node_id)
+            if slot is not None:
+                self._unshelve(slot)
+                slot.withhold(rank)
                 self._shelve(slot)
 
     def put(self, slot: Slot) -> None:

@@ -125,6 +125,7 @@ class Running:
     user_id: int = 0
     is_online: bool = False
     saved_at: float | None = None
+    grace_seconds: float = 30.0
     is_stopping: bool = False
     stopping_for: int | None = None
 
@@ -184,16 +185,9 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What a waiting job has been promised by preemption: it starts there when its victims have given it back."""
-
-    job_id: int
-    ranks: tuple[RankPlacement, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """`reserved_job_id`: the job that held the reservation of the last plan; it keeps its turn until it starts.
+    `claims`: the waiting jobs that others were preempted for, in order; each goes first, until it has started.
     `mix`: (request, how many) of late, what free room should stay useful for; empty: what waits now."""
 
     jobs: tuple[Job, ...]
@@ -201,7 +195,7 @@ class Snapshot:
     nodes: tuple[Node, ...]
     tenants: tuple[Tenant, ...]
     reserved_job_id: int | None = None
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[int, ...] = ()
     mix: tuple[tuple[Request, float], ...] = ()
 
 
@@ -251,4 +245,4 @@ class Plan:
     reasons: tuple[Reason, ...] = ()
     reservation: Reservation | None = None
     preemptions: tuple[Preemption, ...] = ()
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[int, ...] = ()
