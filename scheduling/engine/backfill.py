@@ -47,6 +47,16 @@ class Guard:
             if node_id in self._later:
                 self._narrow(board, node_id)
 
+    def withhold(self, board: Board, ranks: tuple[RankPlacement, ...], ends_at: float) -> None:
+        """A job has just been promised these, freed by preemption, on the board of now."""
+        self.lasting.withhold(rank for rank in ranks if rank.node_id not in self._later)
+        # Nobody is stopped on the promised nodes, so what is taken there is free now.
+        self.take(board, tuple(rank for rank in ranks if rank.node_id in self._later), ends_at)
+
+    @property
+    def node_ids(self) -> frozenset[int]:
+        return frozenset(self._later)
+
     def _narrow(self, board: Board, node_id: int) -> None:
         now, later = board.slot_of(node_id), self._later[node_id]
         if now is not None and later is not None:
@@ -68,7 +78,7 @@ def reserve(
     """
     future = board.copy()
     if not any(_fits(_rooms(future, shape, split), shape, split) for split in shape.splits):
-        at = _first_fit(future, shape, ends)
+        at = first_fit(future, shape, ends)
         if at is None:
             return None
     else:
@@ -94,7 +104,7 @@ def ends_at(max_runtime_seconds: int | None, now: float) -> float:
     return inf if max_runtime_seconds is None else now + max_runtime_seconds
 
 
-def _first_fit(future: Board, shape: Shape, ends: Iterable[End]) -> float | None:
+def first_fit(future: Board, shape: Shape, ends: Iterable[End]) -> float | None:
     """Give back job by job until the shape fits; only the nodes that change are looked at again."""
     rooms = {split: _rooms(future, shape, split) for split in shape.splits}
     totals = {split: sum(found.values()) for split, found in rooms.items()}

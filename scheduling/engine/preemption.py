@@ -1,0 +1,213 @@
+"""Finds whom to stop so that a waiting job fits: proved on the board, nobody more than needed, nobody protected.
+
+Two rules make a running job a possible victim of a waiting one. `priority`: it is of a lower band. `reclaim`: the
+waiting job is covered by its tenant's guarantee, and the other tenant borrows. Neither takes from another tenant what
+that tenant's guarantee covers, so no two jobs can stop each other in turns: a reclaim raises the guaranteed GPUs that
+are in use, which no other tenant's job can lower again, and a preemption by priority raises the bands that run.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from scheduling.engine.backfill import End, first_fit
+from scheduling.engine.board import Board, Slot
+from scheduling.engine.fairshare import Standing
+from scheduling.engine.model import Job, Policy, Preemption, Running, Snapshot
+from scheduling.engine.ordering import band
+from scheduling.engine.placement import place, room
+from scheduling.engine.shapes import Shape
+
+# One plan stops jobs for at most so many others, and tries at most so many releases: the next cycle goes on.
+MOST_PREEMPTIONS, MOST_RELEASES = 32, 20_000
+
+
+class Found(NamedTuple):
+    """`ready_at`: when the last of the victims will have had its minimum run time."""
+
+    victims: tuple[Running, ...]
+    preemption: Preemption
+    ready_at: float
+
+
+class Victims:
+    """Who may still be stopped in this plan, and how much of each tenant's guarantee is in use."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, now: float, standings: Mapping[int, Standing]) -> None:
+        self.policy, self.now, self.standings = policy, now, standings
+        self.tenants = {tenant.id: tenant for tenant in snapshot.tenants}
+        self.left = {tenant.id: tenant.preemptions_left for tenant in snapshot.tenants}
+        self.held = dict.fromkeys(self.tenants, 0)
+        self.preemptions: list[Preemption] = []
+        self.releases = 0
+        for running in snapshot.running:
+            if not running.is_stopping:
+                self.held[running.tenant_id] += running.request.gpu_count
+        candidates = [one for one in snapshot.running if self._may_be_stopped(one)] if policy.preemption else []
+        # A fixed order for the whole plan, so that the choice does not depend on who asks first.
+        self.candidates = sorted(candidates, key=self._order)
+
+    def started(self, job: Job) -> None:
+        self.held[job.tenant_id] += job.request.gpu_count
+
+    def stop(self, found: Found) -> None:
+        """These are to be stopped: nobody's victims again, and no longer counted for their tenants."""
+        self.preemptions.append(found.preemption)
+        gone = {victim.job_id for victim in found.victims}
+        self.candidates = [one for one in self.candidates if one.job_id not in gone]
+        for victim in found.victims:
+            self.held[victim.tenant_id] -= victim.request.gpu_count
+            left = self.left[victim.tenant_id]
+            self.left[victim.tenant_id] = None if left is None else left - 1
+
+    def search(
+        self, board: Board, shape: Shape, job: Job, *, closed: Iterable[int] = (), ready_only: bool = True
+    ) -> Found | None:
+        """The victims for one job that does not fit on the board; the board is left as it was.
+
+        `closed`: nodes where nobody may be stopped, as what they give back is promised to somebody else.
+        `ready_only` False: also those that have not run for the minimum time yet.
+        """
+        if not self._may_preempt(job):
+            return None
+        closed = frozenset(closed)
+        possible = [
+            one
+            for one in self.candidates
+            if self._rule(job, one) and not (closed and any(rank.node_id in closed for rank in one.ranks))
+        ]
+        if ready_only:
+            possible = [one for one in possible if self._ready_at(one) <= self.now]
+        chosen = self._on_one_node(board, shape, job, possible)
+        if chosen is None and shape.spread:
+            chosen = self._anywhere(board, shape, job, possible)
+        return self._proved(board, shape, job, chosen) if chosen else None
+
+    def _may_preempt(self, job: Job) -> bool:
+        tenant = self.tenants[job.tenant_id]
+        has_time = self.releases < MOST_RELEASES and len(self.preemptions) < MOST_PREEMPTIONS
+        return self.policy.preemption and tenant.can_preempt_others and has_time and bool(self.candidates)
+
+    def _may_be_stopped(self, running: Running) -> bool:
+        tenant = self.tenants[running.tenant_id]
+        return running.preemptible and tenant.allow_preemption and not running.is_stopping
+
+    def _rule(self, job: Job, victim: Running) -> str:
+        """By which rule the victim may be stopped for the job; empty: by none."""
+        if band(victim.priority) < band(job.priority):
+            return "priority"
+        is_covered = self.held[job.tenant_id] + job.request.gpu_count <= self.tenants[job.tenant_id].guaranteed_gpus
+        is_covered = is_covered and job.request.gpu_count > 0
+        return "reclaim" if is_covered and victim.tenant_id != job.tenant_id else ""
+
+    def _ready_at(self, victim: Running) -> float:
+        return victim.started_at + self.policy.min_runtime_seconds
+
+    def _order(self, victim: Running) -> tuple[float, ...]:
+        """Lowest priority first, then the tenant most over its share, least loss, youngest, id."""
+        share = self.standings[victim.tenant_id].share
+        return (victim.priority, -share, loss(victim, self.now), -victim.started_at, -victim.job_id)
+
+    def _affordable(self, job: Job, possible: Iterable[Running]) -> Iterable[Running]:
+        """Of these, in order, as many as budgets and guarantees of their tenants allow together."""
+        left, held = dict(self.left), dict(self.held)
+        for victim in possible:
+            tenant_id, gpus = victim.tenant_id, victim.request.gpu_count
+            budget = left[tenant_id]
+            is_own = tenant_id == job.tenant_id
+            if budget == 0 or not (is_own or held[tenant_id] - gpus >= self.tenants[tenant_id].guaranteed_gpus):
+                continue
+            left[tenant_id] = None if budget is None else budget - 1
+            held[tenant_id] -= gpus
+            yield victim
+
+    def _on_one_node(self, board: Board, shape: Shape, job: Job, possible: list[Running]) -> list[Running] | None:
+        """The cheapest set whose end lets the whole job onto one node: lowest top priority, least loss, fewest."""
+        by_node: dict[int, list[Running]] = {}
+        for victim in possible:
+            for node_id in {rank.node_id for rank in victim.ranks}:
+                by_node.setdefault(node_id, []).append(victim)
+        best: tuple[tuple[float, ...], list[Running]] | None = None
+        for node_id in sorted(by_node):
+            chosen = self._on_node(board, shape, job, node_id, by_node[node_id])
+            if chosen is not None:
+                cost = (max(one.priority for one in chosen), sum(loss(one, self.now) for one in chosen), len(chosen))
+                if best is None or cost < best[0]:
+                    best = cost, chosen
+        return best[1] if best else None
+
+    def _on_node(
+        self, board: Board, shape: Shape, job: Job, node_id: int, possible: list[Running]
+    ) -> list[Running] | None:
+        slot = board.slot_of(node_id)
+        if slot is None or not _is_offered(board, shape, slot.position):
+            return None
+        gpus = sum(len(rank.holds) for one in possible for rank in one.ranks if rank.node_id == node_id)
+        if shape.share_mb is None and slot.free_count + gpus < shape.request.gpu_count:
+            return None
+        twin = slot.copy()
+        chosen: list[Running] = []
+        for victim in self._affordable(job, possible):
+            self.releases += 1
+            chosen.append(victim)
+            for rank in victim.ranks:
+                if rank.node_id == node_id:
+                    twin.release(rank)
+            if _fits(shape, twin):
+                return [one for one in reversed(chosen) if _is_needed(shape, twin, one)]
+        return None
+
+    def _anywhere(self, board: Board, shape: Shape, job: Job, possible: list[Running]) -> list[Running] | None:
+        """For gangs over several nodes: as many in order as it takes."""
+        affordable = list(self._affordable(job, possible))
+        self.releases += len(affordable)
+        ends = [End(float(number), victim.job_id, victim.ranks) for number, victim in enumerate(affordable)]
+        last = first_fit(board.copy(), shape, ends)
+        return None if last is None else affordable[: int(last) + 1]
+
+    def _proved(self, board: Board, shape: Shape, job: Job, chosen: list[Running]) -> Found | None:
+        """The job placed where these end, after everybody was spared that can be."""
+        for victim in chosen:
+            board.release(victim.ranks)
+        needed = []
+        for victim in reversed(chosen):
+            board.take(victim.ranks)
+            if place(board, shape) is None:
+                board.release(victim.ranks)
+                needed.append(victim)
+        ranks = place(board, shape)
+        for victim in needed:
+            board.take(victim.ranks)
+        if ranks is None or not needed:
+            return None
+        needed.sort(key=self._order)
+        rules = {self._rule(job, victim) for victim in needed}
+        ids = tuple(victim.job_id for victim in needed)
+        lost = sum(loss(victim, self.now) for victim in needed)
+        made = Preemption(job.id, ids, "reclaim" if "reclaim" in rules else "priority", ranks, lost)
+        return Found(tuple(needed), made, max(map(self._ready_at, needed)))
+
+
+def loss(victim: Running, now: float) -> float:
+    """GPU-seconds of work that its end would lose: GPUs x time since its last checkpoint, or its start."""
+    since = victim.started_at if victim.saved_at is None else victim.saved_at
+    return victim.request.gpu_count * max(now - since, 0.0)
+
+
+def _fits(shape: Shape, slot: Slot) -> bool:
+    return any(room(slot, shape, split) >= split for split in shape.splits)
+
+
+def _is_needed(shape: Shape, slot: Slot, victim: Running) -> bool:
+    """Whether the slot, where the victim is gone, has room only for that; otherwise the victim is back on it."""
+    ranks = [rank for rank in victim.ranks if rank.node_id == slot.node.id]
+    for rank in ranks:
+        slot.take(rank)
+    if _fits(shape, slot):
+        return False
+    for rank in ranks:
+        slot.release(rank)
+    return True
+
+
+def _is_offered(board: Board, shape: Shape, position: int) -> bool:
+    return board.usable[position] and (shape.allowed is None or position in shape.allowed)
