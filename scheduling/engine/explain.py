@@ -1,6 +1,6 @@
 """Gives each job that stays pending its one dominant reason, with the evidence that the sentence names."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -16,20 +16,42 @@ from scheduling.engine.feasibility import (
     too_large,
     unmatched,
 )
-from scheduling.engine.model import Evidence, Job, Node, Placement, Policy, Request, Reservation, Tenant
+from scheduling.engine.model import (
+    Device,
+    Evidence,
+    Job,
+    Node,
+    Placement,
+    Policy,
+    Request,
+    Reservation,
+    Running,
+    Tenant,
+)
 from scheduling.engine.placement import place, suitable_free
 from scheduling.engine.quotas import DIMENSIONS, Block, Use, in_units
 from scheduling.engine.shapes import Shape, is_selected, is_suitable
 
+# Topologies that are demands, not wishes.
+_REQUIRED = frozenset({"nvlink", "numa"})
+# Reasons that say what comes first in the queue.
+BEHIND = frozenset({"capacity", "priority"})
+
 
 class Scene:
-    """The cluster after the cycle, and what it would be if nodes were opened or devices well; built when asked for."""
+    """The cluster before and after the cycle, and what it would be if nodes were opened, or devices well or cool; those
+    are built when asked for. `board`: as the cycle finds it, and then as the cycle fills it."""
 
     def __init__(self, nodes: Sequence[Node], policy: Policy, board: Board, placements: Sequence[Placement]) -> None:
         self.nodes = nodes
         self.policy = policy
         self.board = board
+        self.before = board.copy()
         self._placements = placements
+
+    @property
+    def has_placed(self) -> bool:
+        return bool(self._placements)
 
     @cached_property
     def inventory(self) -> Inventory:
@@ -54,12 +76,24 @@ class Scene:
         return not all(device.is_healthy for node in self.nodes for device in node.devices)
 
     @cached_property
+    def has_slowed(self) -> bool:
+        return self.policy.thermal and any(device.is_slowed for node in self.nodes for device in node.devices)
+
+    @cached_property
     def opened(self) -> Board:
         return self._with_placements(Board(self.nodes, with_closed=True))
 
     @cached_property
     def well(self) -> Board:
         return self._with_placements(Board(self.nodes, with_unhealthy=True))
+
+    @cached_property
+    def cool(self) -> Board:
+        nodes = [
+            replace(node, devices=tuple(replace(device, is_slowed=False) for device in node.devices))
+            for node in self.nodes
+        ]
+        return self._with_placements(Board(nodes))
 
     def _with_placements(self, board: Board) -> Board:
         for placement in self._placements:
@@ -68,8 +102,13 @@ class Scene:
 
 
 def blocked(scene: Scene, shape: Shape) -> Verdict:
-    """Why the request does not start now, the nearest remedy first: what an edit of the job, the end of a maintenance
-    or a repair would cure is said before what only time cures."""
+    """Why the request does not start now. Exactly one reason is dominant: the first of these that holds.
+
+    `constraint`, `never_fits`: no node of the inventory would do. `maintenance`, `health`: closed nodes or sick devices
+    would. `hot`: devices that cool down would. `constraint` (apart), `topology`, `cpu_memory`: it fits but for that
+    demand. `fragmented`: enough is free, not together. `priority`: it would have fitted before this cycle. `capacity`.
+    So what an edit of the job, the end of a maintenance or a repair would cure is said before what only time cures.
+    """
     request, policy = shape.request, scene.policy
     verdict = unmatched(request, scene.inventory) or too_large(request, scene.inventory, policy)
     if verdict is not None:
@@ -81,22 +120,40 @@ def blocked(scene: Scene, shape: Shape) -> Verdict:
         return _maintenance(scene, request)
     if scene.has_unhealthy and place(scene.well, shape) is not None:
         return _health(scene, request)
-    return _busy(scene, shape)
+    if scene.has_slowed and place(scene.cool, shape) is not None:
+        return Verdict("hot", {"devices": _devices(scene, request, lambda device: device.is_slowed)})
+    return _demanding(scene, shape) or _busy(scene, shape)
+
+
+def _demanding(scene: Scene, shape: Shape) -> Verdict | None:
+    """It fits but for one of its demands."""
+    request = shape.request
+    if request.apart and _fits_as(scene, replace(request, apart="")):
+        return Verdict("constraint", {"constraint": f"the request: jobs of {request.apart} run apart from each other"})
+    if request.topology in _REQUIRED and _fits_as(scene, replace(request, topology="any")):
+        free, per_node = coarse(free_gpus(scene.board, shape)), shape.part(shape.splits[-1])[0]
+        return Verdict("topology", {"free": free, "per_node": per_node, "topology": request.topology})
+    if _fits_as(scene, replace(request, cpu_milli=0, memory_mb=0)):
+        _, cpu_milli, memory_mb = shape.part(shape.splits[0])
+        return Verdict("cpu_memory", {"cpu_cores": in_units(2, cpu_milli), "memory_mb": memory_mb})
+    return None
+
+
+def _fits_as(scene: Scene, request: Request) -> bool:
+    return place(scene.board, Shape(request, scene.board, scene.policy)) is not None
 
 
 def _busy(scene: Scene, shape: Shape) -> Verdict:
     request = shape.request
-    without_cpu = Shape(replace(request, cpu_milli=0, memory_mb=0), scene.board, scene.policy)
-    if place(scene.board, without_cpu) is not None:
-        _, cpu_milli, memory_mb = shape.part(shape.splits[0])
-        return Verdict("cpu_memory", {"cpu_cores": in_units(2, cpu_milli), "memory_mb": memory_mb})
     free = free_gpus(scene.board, shape)
     if free >= request.gpu_count:
         per_node = shape.part(shape.splits[-1])[0] if shape.spread else request.gpu_count
         return Verdict("fragmented", {"free": coarse(free), "per_node": per_node})
     types = matching(request, scene.in_service)
     total = sum(suitable_gpus(request, node_type, scene.policy) * count for node_type, count in types)
-    return Verdict("capacity", {"requested": request.gpu_count, "free": coarse(free), "total": total})
+    is_late = scene.has_placed and place(scene.before, shape) is not None
+    evidence = {"requested": request.gpu_count, "free": coarse(free), "total": total}
+    return Verdict("priority" if is_late else "capacity", evidence)
 
 
 def _maintenance(scene: Scene, request: Request) -> Verdict:
@@ -105,13 +162,17 @@ def _maintenance(scene: Scene, request: Request) -> Verdict:
 
 
 def _health(scene: Scene, request: Request) -> Verdict:
-    devices = sum(
-        not device.is_healthy and is_suitable(request, kind_of(device), scene.policy)
+    return Verdict("health", {"devices": _devices(scene, request, lambda device: not device.is_healthy)})
+
+
+def _devices(scene: Scene, request: Request, is_counted: Callable[[Device], bool]) -> int:
+    """How many devices of this sort would suit the request, on nodes in service."""
+    return sum(
+        is_counted(device) and is_suitable(request, kind_of(device), scene.policy)
         for node in scene.nodes
         if node.is_open and node.is_online and is_selected(request, tuple(node.labels.items()))
         for device in node.devices
     )
-    return Verdict("health", {"devices": devices})
 
 
 def _could_help(node: Node, request: Request, policy: Policy) -> bool:
@@ -150,6 +211,18 @@ def over_quota(tenant: Tenant, use: Use, block: Block) -> Verdict:
 
 def not_yet(job: Job) -> Verdict:
     return Verdict(job.eligible_reason, {"at": timestamp(job.eligible_at)})
+
+
+def reclaim_pending(stopping: Sequence[Running], now: float) -> Verdict:
+    """Others were told to stop for it."""
+    gpus = sum(one.request.gpu_count for one in stopping)
+    at = max(one.ends_by if one.is_stopping and one.ends_by else now + one.grace_seconds for one in stopping)
+    return Verdict("reclaim_pending", {"victims": len(stopping), "gpus": gpus, "at": timestamp(at)})
+
+
+def preempt_delay(at: float, victims: int) -> Verdict:
+    """Others may be stopped for it, but not yet."""
+    return Verdict("preempt_delay", {"victims": victims, "at": timestamp(at)})
 
 
 def free_gpus(board: Board, shape: Shape) -> int:

@@ -1,6 +1,6 @@
 """Sorts the waiting jobs of each tenant into buckets of alike jobs, and says which of them comes next."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
 
@@ -70,22 +70,29 @@ class Lane:
 
 
 class Queue:
-    """What waits: `requests[group]` are the distinct requests, `later` the jobs that are not eligible yet."""
+    """What waits: `requests[group]` are the distinct requests, `later` the jobs that are not eligible yet, `claiming`
+    those that others were stopped for: in the order in which that was decided, each a bucket of its own."""
 
-    __slots__ = ("buckets", "later", "promised", "requests")
+    __slots__ = ("buckets", "claiming", "later", "promised", "requests")
 
-    def __init__(self, jobs: Iterable[Job], promised_id: int | None, now: float) -> None:
+    def __init__(self, jobs: Iterable[Job], promised_id: int | None, now: float, claims: Sequence[int] = ()) -> None:
         """Jobs in any order. `promised_id`: the job that held the reservation; it gets a lane of its own."""
         self.requests: list[Request] = []
         self.later: list[Job] = []
         self.promised: tuple[int, Bucket] | None = None
+        self.claiming: list[Bucket] = []
         self.buckets: dict[int, list[Bucket]] = {}
         # Two sorts by one number each take a quarter of the time of one sort by pairs.
         oldest_first = sorted(jobs, key=attrgetter("id"))
         oldest_first.sort(key=attrgetter("queued_at"))
-        self._fill(oldest_first, promised_id, now)
+        self._fill(oldest_first, promised_id, frozenset(claims), now)
+        self.claiming.sort(key=lambda bucket: claims.index(bucket.head.id))
 
-    def _fill(self, jobs: list[Job], promised_id: int | None, now: float) -> None:
+    def put_back(self, bucket: Bucket) -> None:
+        """A claim came to nothing: its job waits like any other."""
+        self.buckets.setdefault(bucket.head.tenant_id, []).append(bucket)
+
+    def _fill(self, jobs: list[Job], promised_id: int | None, claims: frozenset[int], now: float) -> None:
         # Hashing a request costs more than all else here, so jobs are looked up by its identity first.
         by_identity: dict[tuple[int, int, int], list[Job]] = {}
         by_value: dict[tuple[int, int, int], Bucket] = {}
@@ -93,6 +100,9 @@ class Queue:
         for job in jobs:
             if job.eligible_at > now:
                 self.later.append(job)
+                continue
+            if job.id in claims:
+                self.claiming.append(Bucket(self._group(job, groups), [job]))
                 continue
             if job.id == promised_id:
                 self.promised = job.tenant_id, Bucket(self._group(job, groups), [job])

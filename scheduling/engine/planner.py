@@ -1,6 +1,6 @@
 """One cycle of decisions: walks the queue in policy order, places what fits, promises, and explains the rest."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -9,9 +9,9 @@ from operator import attrgetter
 
 from scheduling.engine.backfill import End, Guard, ends_at, ends_of, reserve
 from scheduling.engine.board import Board
-from scheduling.engine.explain import Scene, blocked, coarse, naming, not_yet, over_quota, reserved
+from scheduling.engine.explain import Scene, not_yet, preempt_delay, reclaim_pending
 from scheduling.engine.fairshare import Standing
-from scheduling.engine.feasibility import Verdict, fits, least_use, matching, over_limit
+from scheduling.engine.feasibility import Verdict, fits, least_use, matching
 from scheduling.engine.model import (
     Job,
     Key,
@@ -19,27 +19,18 @@ from scheduling.engine.model import (
     Plan,
     Policy,
     RankPlacement,
-    Reason,
     Request,
     Reservation,
+    Running,
     Snapshot,
 )
 from scheduling.engine.ordering import Bucket, Lane, Queue, band
 from scheduling.engine.placement import place, place_cheapest
 from scheduling.engine.policies import rules_of
+from scheduling.engine.preemption import Victims, claimed
 from scheduling.engine.quotas import Account, Block, Use, gpu_memory_of, use_of
 from scheduling.engine.shapes import Shape
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Jobs that stay behind for one cause: a limit, or (None) no room; and what waited for room ahead of them."""
-
-    jobs: list[Job]
-    group: int
-    block: tuple[Use, Block] | None
-    jobs_ahead: int
-    gpus_ahead: int
+from scheduling.engine.verdicts import Outcome, Refused, reasons
 
 
 def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
@@ -53,7 +44,9 @@ def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
     """
     cycle = _Cycle(snapshot, policy, now)
     cycle.run()
-    return Plan(tuple(cycle.placements), tuple(_reasons(cycle)), cycle.reservation)
+    found = tuple(reasons(cycle.outcome(), cycle.refused, cycle.told))
+    preemptions = tuple(cycle.victims.preemptions)
+    return Plan(tuple(cycle.placements), found, cycle.reservation, preemptions, tuple(cycle.claims))
 
 
 @dataclass(slots=True)
@@ -75,7 +68,7 @@ class _Cycle:
         self.board = Board(snapshot.nodes)
         self.placements: list[Placement] = []
         self.scene = Scene(snapshot.nodes, policy, self.board, self.placements)
-        self.queue = Queue(snapshot.jobs, snapshot.reserved_job_id, now)
+        self.queue = Queue(snapshot.jobs, snapshot.reserved_job_id, now, snapshot.claims)
         shapes = [Shape(request, self.board, policy) for request in self.queue.requests]
         least = [least_use(request, self.scene.inventory, policy) for request in self.queue.requests]
         self.groups = _Groups(shapes, least)
@@ -91,6 +84,13 @@ class _Cycle:
         self.promised: Job | None = None  # the job of the guard's reservation
         self.refused: list[Refused] = []
         self.jobs_ahead = self.gpus_ahead = 0
+        self.victims = Victims(snapshot, policy, now, self.standings)
+        self.claims: list[int] = []
+        # What is known of single jobs: they wait for those that were stopped for them, or may stop somebody later.
+        self.told: dict[int, Verdict] = {job.id: not_yet(job) for job in self.queue.later}
+
+    def outcome(self) -> Outcome:
+        return Outcome(self.scene, self.groups.shapes, self.accounts, self.promised, self.reservation)
 
     @property
     def reservation(self) -> Reservation | None:
@@ -117,6 +117,8 @@ class _Cycle:
 
     def run(self) -> None:
         """Serve the lane that comes first, one bucket or job at a time, until no lane is left."""
+        for bucket in self.queue.claiming:
+            self._serve_claim(bucket)
         lanes = self._lanes()
         order = [(self._lane_key(lane), lane.number) for lane in lanes]
         heapify(order)
@@ -190,13 +192,19 @@ class _Cycle:
         return ranks
 
     def _start(self, job: Job, ranks: tuple[RankPlacement, ...], until: float) -> None:
-        bound = self.now + self.policy.unlimited_runtime_seconds if until == inf else until
         self.placements.append(Placement(job.id, ranks))
         self.board.take(ranks)
         if self.guard is not None:
             self.guard.take(self.board, ranks, until)
-        self.ends.append(End(bound, job.id, ranks))
-        self._count(job.tenant_id, job.request, ranks, until, bound)
+        self.ends.append(End(self._bound(until), job.id, ranks))
+        self._count_started(job, ranks, until)
+
+    def _bound(self, until: float) -> float:
+        return self.now + self.policy.unlimited_runtime_seconds if until == inf else until
+
+    def _count_started(self, job: Job, ranks: tuple[RankPlacement, ...], until: float) -> None:
+        self._count(job.tenant_id, job.request, ranks, until, self._bound(until))
+        self.victims.started(job)
 
     def _refuse_for_limit(self, lane: Lane, bucket: Bucket, use: Use, block: Block) -> None:
         job, account = bucket.head, self.accounts[lane.tenant_id]
@@ -211,7 +219,52 @@ class _Cycle:
                 account.promise(job.id, use, account.earliest(use, self.now))
         self._refuse(lane, bucket, (use, block), None)
 
+    def _serve_claim(self, bucket: Bucket) -> None:
+        """Others were stopped for this job: it starts, or what they give back is kept for it until it does."""
+        job, group = bucket.head, bucket.group
+        shape, least = self.groups.shapes[group], self.groups.least[group]
+        until = ends_at(job.max_runtime_seconds, self.now)
+        if self.accounts[job.tenant_id].block(least, until) is None:
+            ranks = place(self.board, shape)
+            if ranks is not None:
+                self._start(job, ranks, until)
+                return
+            stopping = [one for one in self.snapshot.running if one.stopping_for == job.id]
+            ranks = claimed(self.board, shape, stopping) if stopping else None
+            if ranks is not None:
+                self._claim(job, ranks, until, stopping)
+                return
+        self.queue.put_back(bucket)
+
+    def _claim(self, job: Job, ranks: tuple[RankPlacement, ...], until: float, stopping: Sequence[Running]) -> None:
+        self.board.withhold(ranks)
+        if self.guard is not None:
+            self.guard.withhold(self.board, ranks, until)
+        self._count_started(job, ranks, until)
+        self.claims.append(job.id)
+        self.told[job.id] = reclaim_pending(stopping, self.now)
+
+    def _preempt(self, job: Job, group: int, until: float) -> bool:
+        """Stop others for a job that has no room, if the rules allow it and its delay is over."""
+        shape, board = self.groups.shapes[group], self._board_for(until)
+        closed = self.guard.node_ids if self.guard is not None else frozenset[int]()
+        if not fits(job.request, matching(job.request, self.scene.in_service), self.policy):
+            return False
+        may_at = max(job.queued_at, job.eligible_at) + self.policy.preemption_delay_seconds
+        found = self.victims.search(board, shape, job, closed=closed)
+        if found is not None and may_at <= self.now:
+            self.victims.stop(found)
+            self._claim(job, found.preemption.ranks, until, found.victims)
+            return True
+        found = found or self.victims.search(board, shape, job, closed=closed, ready_only=False)
+        if found is not None:
+            self.told[job.id] = preempt_delay(max(may_at, found.ready_at), len(found.victims))
+        return False
+
     def _refuse_for_room(self, lane: Lane, bucket: Bucket, until: float) -> None:
+        if self.victims.candidates and self._preempt(bucket.head, bucket.group, until):
+            lane.advance(self.job_key)
+            return
         guard = self.guard
         if guard is None:
             self._reserve(bucket.head, bucket.group, self.groups.least[bucket.group])
@@ -247,38 +300,3 @@ class _Cycle:
 
 def _ends_by(job: Job, now: float, at: float) -> bool:
     return ends_at(job.max_runtime_seconds, now) <= at
-
-
-def _reasons(cycle: _Cycle) -> Iterator[Reason]:
-    for job in cycle.queue.later:
-        verdict = not_yet(job)
-        yield Reason(job.id, verdict.code, verdict.evidence)
-    by_group: dict[int, Verdict] = {}
-    for refused in cycle.refused:
-        if refused.block is not None:
-            verdict = _limit_verdict(cycle, refused.jobs[0], *refused.block)
-        else:
-            if refused.group not in by_group:
-                by_group[refused.group] = _room_verdict(cycle, refused.group)
-            verdict = by_group[refused.group]
-        if verdict.code == "capacity":
-            ahead = {"jobs_ahead": coarse(refused.jobs_ahead), "gpus_ahead": coarse(refused.gpus_ahead)}
-            verdict = Verdict(verdict.code, {**verdict.evidence, **ahead})
-        elif verdict.code == "reserved" and cycle.promised is not None:
-            is_own = cycle.promised.tenant_id == refused.jobs[0].tenant_id
-            verdict = naming(verdict, cycle.promised.id, is_own=is_own)
-        code, evidence = verdict
-        yield from [Reason(job.id, code, evidence) for job in refused.jobs]
-
-
-def _limit_verdict(cycle: _Cycle, job: Job, use: Use, block: Block) -> Verdict:
-    tenant = cycle.accounts[job.tenant_id].tenant
-    too_much = over_limit(job.request, tenant, cycle.scene.inventory, cycle.policy)
-    return too_much or over_quota(tenant, use, block)
-
-
-def _room_verdict(cycle: _Cycle, group: int) -> Verdict:
-    shape = cycle.groups.shapes[group]
-    if cycle.reservation is not None and place(cycle.board, shape) is not None:
-        return reserved(cycle.board, shape, cycle.reservation)
-    return blocked(cycle.scene, shape)

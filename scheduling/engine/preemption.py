@@ -6,13 +6,13 @@ that tenant's guarantee covers, so no two jobs can stop each other in turns: a r
 are in use, which no other tenant's job can lower again, and a preemption by priority raises the bands that run.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from scheduling.engine.backfill import End, first_fit
 from scheduling.engine.board import Board, Slot
 from scheduling.engine.fairshare import Standing
-from scheduling.engine.model import Job, Policy, Preemption, Running, Snapshot
+from scheduling.engine.model import Job, Policy, Preemption, RankPlacement, Running, Snapshot
 from scheduling.engine.ordering import band
 from scheduling.engine.placement import place, room
 from scheduling.engine.shapes import Shape
@@ -168,7 +168,7 @@ class Victims:
         """The job placed where these end, after everybody was spared that can be."""
         for victim in chosen:
             board.release(victim.ranks)
-        needed = []
+        needed: list[Running] = []
         for victim in reversed(chosen):
             board.take(victim.ranks)
             if place(board, shape) is None:
@@ -185,6 +185,17 @@ class Victims:
         lost = sum(loss(victim, self.now) for victim in needed)
         made = Preemption(job.id, ids, "reclaim" if "reclaim" in rules else "priority", ranks, lost)
         return Found(tuple(needed), made, max(map(self._ready_at, needed)))
+
+
+def claimed(board: Board, shape: Shape, stopping: Sequence[Running]) -> tuple[RankPlacement, ...] | None:
+    """Where a job starts once these have stopped, as the board is otherwise; None: nowhere. The board is left as it
+    was."""
+    for victim in stopping:
+        board.release(victim.ranks)
+    ranks = place(board, shape)
+    for victim in stopping:
+        board.take(victim.ranks)
+    return ranks
 
 
 def loss(victim: Running, now: float) -> float:

@@ -1,0 +1,70 @@
+"""Gives every job that a cycle left pending its one reason, worked out once for all jobs that it holds for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from scheduling.engine.explain import BEHIND, Scene, blocked, coarse, naming, over_quota, reserved
+from scheduling.engine.feasibility import Verdict, over_limit
+from scheduling.engine.model import Job, Reason, Reservation
+from scheduling.engine.placement import place
+from scheduling.engine.quotas import Account, Block, Use
+from scheduling.engine.shapes import Shape
+
+
+class Refused(NamedTuple):
+    """Jobs that stay behind for one cause: a limit, or (None) no room; and what waited for room ahead of them."""
+
+    jobs: list[Job]
+    group: int
+    block: tuple[Use, Block] | None
+    jobs_ahead: int
+    gpus_ahead: int
+
+
+class Outcome(NamedTuple):
+    """The cluster after the cycle: what reasons are told from. `promised`: the job of the reservation."""
+
+    scene: Scene
+    shapes: Sequence[Shape]
+    accounts: Mapping[int, Account]
+    promised: Job | None
+    reservation: Reservation | None
+
+
+def reasons(outcome: Outcome, refused: Sequence[Refused], told: Mapping[int, Verdict]) -> Iterator[Reason]:
+    """One for each job. `told`: what is known of single jobs already; it goes before what holds for all alike."""
+    by_group: dict[int, Verdict] = {}
+    for job_id, (code, evidence) in told.items():
+        yield Reason(job_id, code, evidence)
+    for each in refused:
+        if each.block is not None:
+            verdict = _limit_verdict(outcome, each.jobs[0], *each.block)
+        else:
+            if each.group not in by_group:
+                by_group[each.group] = _room_verdict(outcome, each.group)
+            verdict = _for_these(outcome, by_group[each.group], each)
+        code, evidence = verdict
+        yield from [Reason(job.id, code, evidence) for job in each.jobs if job.id not in told]
+
+
+def _for_these(outcome: Outcome, verdict: Verdict, refused: Refused) -> Verdict:
+    if verdict.code in BEHIND:
+        ahead = {"jobs_ahead": coarse(refused.jobs_ahead), "gpus_ahead": coarse(refused.gpus_ahead)}
+        return Verdict(verdict.code, {**verdict.evidence, **ahead})
+    if verdict.code == "reserved" and outcome.promised is not None:
+        is_own = outcome.promised.tenant_id == refused.jobs[0].tenant_id
+        return naming(verdict, outcome.promised.id, is_own=is_own)
+    return verdict
+
+
+def _limit_verdict(outcome: Outcome, job: Job, use: Use, block: Block) -> Verdict:
+    tenant = outcome.accounts[job.tenant_id].tenant
+    too_much = over_limit(job.request, tenant, outcome.scene.inventory, outcome.scene.policy)
+    return too_much or over_quota(tenant, use, block)
+
+
+def _room_verdict(outcome: Outcome, group: int) -> Verdict:
+    shape, scene = outcome.shapes[group], outcome.scene
+    if outcome.reservation is not None and place(scene.board, shape) is not None:
+        return reserved(scene.board, shape, outcome.reservation)
+    return blocked(scene, shape)
