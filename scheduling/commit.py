@@ -107,19 +107,27 @@ def _write_reasons(reasons: Sequence[Reason], seen: Seen) -> int:
     texts: dict[int, str] = {}  # jobs of one shape share their evidence object: its JSON is made once
     for reason in reasons:
         shown = seen.waiting[reason.job_id]
-        if shown.reason == reason.code and (shown.reason in _TIMED or not seen.evidence_is_due):
+        code = _kept(shown.reason, reason)
+        if shown.reason == code and (shown.reason in _TIMED or not seen.evidence_is_due):
             continue
         text = texts.get(id(reason.evidence))
         if text is None:
             text = texts[id(reason.evidence)] = as_json(reason.evidence)
-        if shown.reason != reason.code or not _same_json(text, shown.evidence):
-            rows.append((reason.job_id, reason.code, text))
+        if shown.reason != code or not _same_json(text, shown.evidence):
+            rows.append((reason.job_id, code, text))
     if not rows:
         return 0
     with transaction.atomic():
         written = pending_reasons.set_reasons(rows)
         events.changed("jobs", [row[0] for row in rows])
     return written
+
+
+def _kept(shown: str, reason: Reason) -> str:
+    """Whom others overtook waits for its turn as long as others wait before it: else each job that ends and is followed
+    by another would turn the reasons of the whole queue to `priority` for one cycle, and back to `capacity`."""
+    is_behind = reason.code == Pending.CAPACITY and bool(reason.evidence.get("jobs_ahead"))
+    return shown if shown == Pending.PRIORITY and is_behind else reason.code
 
 
 def _same_json(ours: str, stored: str) -> bool:

@@ -49,9 +49,11 @@ class Scene:
         self.before = board.copy()
         self._placements = placements
 
-    @property
-    def has_placed(self) -> bool:
-        return bool(self._placements)
+    @cached_property
+    def placed(self) -> tuple[int, int]:
+        """Jobs that this cycle starts, and their devices."""
+        ranks = [rank for placement in self._placements for rank in placement.ranks]
+        return len(self._placements), sum(len(rank.holds) for rank in ranks)
 
     @cached_property
     def inventory(self) -> Inventory:
@@ -151,7 +153,7 @@ def _busy(scene: Scene, shape: Shape) -> Verdict:
         return Verdict("fragmented", {"free": coarse(free), "per_node": per_node})
     types = matching(request, scene.in_service)
     total = sum(suitable_gpus(request, node_type, scene.policy) * count for node_type, count in types)
-    is_late = scene.has_placed and place(scene.before, shape) is not None
+    is_late = scene.placed[0] > 0 and place(scene.before, shape) is not None
     evidence = {"requested": request.gpu_count, "free": coarse(free), "total": total}
     return Verdict("priority" if is_late else "capacity", evidence)
 

@@ -49,7 +49,9 @@ def reasons(outcome: Outcome, refused: Sequence[Refused], told: Mapping[int, Ver
 
 def _for_these(outcome: Outcome, verdict: Verdict, refused: Refused) -> Verdict:
     if verdict.code in BEHIND:
-        ahead = {"jobs_ahead": coarse(refused.jobs_ahead), "gpus_ahead": coarse(refused.gpus_ahead)}
+        # Room that others took in this cycle: they stood before it, too.
+        jobs, gpus = outcome.scene.placed if verdict.code == "priority" else (0, 0)
+        ahead = {"jobs_ahead": coarse(refused.jobs_ahead + jobs), "gpus_ahead": coarse(refused.gpus_ahead + gpus)}
         return Verdict(verdict.code, {**verdict.evidence, **ahead})
     if verdict.code == "reserved" and outcome.promised is not None:
         is_own = outcome.promised.tenant_id == refused.jobs[0].tenant_id

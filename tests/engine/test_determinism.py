@@ -70,4 +70,4 @@ def test_the_state_is_worth_the_test() -> None:
     made = decide(state())
     assert made.reservation is not None
     assert len(made.placements) > 20
-    assert {one.code for one in made.reasons} >= {"capacity", "quota_wait"}
+    assert {one.code for one in made.reasons} >= {"priority", "quota_wait"}

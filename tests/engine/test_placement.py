@@ -27,7 +27,7 @@ def test_two_gangs_of_all_nodes_one_runs_and_one_waits_whole() -> None:
     gangs = [job(id, gpus=24, gang=True, ranks=3) for id in (1, 2)]
     made = decide(cluster(node(1), node(2), node(3), jobs=gangs))
     assert nodes_of(made, 1) == [1, 2, 3]
-    assert reason(made, 2).code == "capacity"
+    assert reason(made, 2).code == "priority"
 
 
 def test_a_gang_that_lacks_one_gpu_takes_none() -> None:

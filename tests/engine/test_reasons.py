@@ -131,6 +131,11 @@ CASES = {
         "cpu_memory",
         "no suitable node has 1 CPU cores and 9000 MiB of memory free together",
     ),
+    "the room went to one that comes first": (
+        cluster(node(1), jobs=[job(2, gpus=6, age=9999), job(1, gpus=4)]),
+        "priority",
+        "1 jobs (6 GPUs) that come first took the room that this cycle had: 4 GPUs wanted, 2 suitable are left",
+    ),
     "no room": (
         full(),
         "capacity",
@@ -151,7 +156,7 @@ def test_each_cause_has_its_code_and_its_sentence(name: str) -> None:
 def test_every_code_that_the_engine_may_give_has_a_case() -> None:
     not_the_engine_s = {"held_by_user", "held_by_admin", "dependency", "starting", "scheduler_behind"}
     # Their cases stand with the rules that give them: preemption and limits per user.
-    elsewhere = {"reclaim_pending", "preempt_delay", "priority", "user_cap", "hot", "topology"}
+    elsewhere = {"reclaim_pending", "preempt_delay", "user_cap", "hot", "topology"}
     assert {code for _, code, _ in CASES.values()} == set(reasons.Pending) - not_the_engine_s - elsewhere
 
 
