@@ -185,9 +185,17 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """What a waiting job was promised when others were stopped for it: it starts there when they have given it back."""
+
+    job_id: int
+    ranks: tuple[RankPlacement, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """`reserved_job_id`: the job that held the reservation of the last plan; it keeps its turn until it starts.
-    `claims`: the waiting jobs that others were preempted for, in order; each goes first, until it has started.
+    `claims` go before everything else, in order, until their jobs have started.
     `mix`: (request, how many) of late, what free room should stay useful for; empty: what waits now."""
 
     jobs: tuple[Job, ...]
@@ -195,7 +203,7 @@ class Snapshot:
     nodes: tuple[Node, ...]
     tenants: tuple[Tenant, ...]
     reserved_job_id: int | None = None
-    claims: tuple[int, ...] = ()
+    claims: tuple[Claim, ...] = ()
     mix: tuple[tuple[Request, float], ...] = ()
 
 
@@ -245,4 +253,4 @@ class Plan:
     reasons: tuple[Reason, ...] = ()
     reservation: Reservation | None = None
     preemptions: tuple[Preemption, ...] = ()
-    claims: tuple[int, ...] = ()
+    claims: tuple[Claim, ...] = ()

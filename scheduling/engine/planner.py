@@ -13,6 +13,7 @@ from scheduling.engine.explain import Scene, not_yet, preempt_delay, reclaim_pen
 from scheduling.engine.fairshare import Standing
 from scheduling.engine.feasibility import Verdict, fits, least_use, matching
 from scheduling.engine.model import (
+    Claim,
     Job,
     Key,
     Placement,
@@ -44,7 +45,8 @@ def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
     """
     cycle = _Cycle(snapshot, policy, now)
     cycle.run()
-    found = tuple(reasons(cycle.outcome(), cycle.refused, cycle.told))
+    outcome = Outcome(cycle.scene, cycle.groups.shapes, cycle.accounts, cycle.promised, cycle.reservation)
+    found = tuple(reasons(outcome, cycle.refused, cycle.told))
     preemptions = tuple(cycle.victims.preemptions)
     return Plan(tuple(cycle.placements), found, cycle.reservation, preemptions, tuple(cycle.claims))
 
@@ -75,9 +77,9 @@ class _Cycle:
         self.cluster_cpu_milli = sum(node.cpu_milli for node in snapshot.nodes)
         self.standings = {tenant.id: Standing(tenant, policy) for tenant in snapshot.tenants}
         self.accounts = {tenant.id: Account(tenant) for tenant in snapshot.tenants}
-        self.device_memory: dict[int, int | None] = {}
-        if any(tenant.max_gpu_memory_mb is not None for tenant in snapshot.tenants):
-            self.device_memory = {device.id: device.memory_mb for node in snapshot.nodes for device in node.devices}
+        counts_memory = any(tenant.max_gpu_memory_mb is not None for tenant in snapshot.tenants)
+        nodes = snapshot.nodes if counts_memory else ()
+        self.device_memory = {device.id: device.memory_mb for node in nodes for device in node.devices}
         self.ends = ends_of(snapshot.running, policy, now)
         self._count_running()
         self.guard: Guard | None = None
@@ -85,12 +87,9 @@ class _Cycle:
         self.refused: list[Refused] = []
         self.jobs_ahead = self.gpus_ahead = 0
         self.victims = Victims(snapshot, policy, now, self.standings)
-        self.claims: list[int] = []
+        self.claims: list[Claim] = []
         # What is known of single jobs: they wait for those that were stopped for them, or may stop somebody later.
         self.told: dict[int, Verdict] = {job.id: not_yet(job) for job in self.queue.later}
-
-    def outcome(self) -> Outcome:
-        return Outcome(self.scene, self.groups.shapes, self.accounts, self.promised, self.reservation)
 
     @property
     def reservation(self) -> Reservation | None:
@@ -224,13 +223,14 @@ class _Cycle:
         job, group = bucket.head, bucket.group
         shape, least = self.groups.shapes[group], self.groups.least[group]
         until = ends_at(job.max_runtime_seconds, self.now)
+        promised = next(claim.ranks for claim in self.snapshot.claims if claim.job_id == job.id)
         if self.accounts[job.tenant_id].block(least, until) is None:
-            ranks = place(self.board, shape)
+            ranks = claimed(self.board, shape, promised)
             if ranks is not None:
                 self._start(job, ranks, until)
                 return
             stopping = [one for one in self.snapshot.running if one.stopping_for == job.id]
-            ranks = claimed(self.board, shape, stopping) if stopping else None
+            ranks = claimed(self.board, shape, promised, stopping)
             if ranks is not None:
                 self._claim(job, ranks, until, stopping)
                 return
@@ -241,14 +241,14 @@ class _Cycle:
         if self.guard is not None:
             self.guard.withhold(self.board, ranks, until)
         self._count_started(job, ranks, until)
-        self.claims.append(job.id)
+        self.claims.append(Claim(job.id, ranks))
         self.told[job.id] = reclaim_pending(stopping, self.now)
 
     def _preempt(self, job: Job, group: int, until: float) -> bool:
         """Stop others for a job that has no room, if the rules allow it and its delay is over."""
         shape, board = self.groups.shapes[group], self._board_for(until)
         closed = self.guard.node_ids if self.guard is not None else frozenset[int]()
-        if not fits(job.request, matching(job.request, self.scene.in_service), self.policy):
+        if not self._fits_in_service(job):
             return False
         may_at = max(job.queued_at, job.eligible_at) + self.policy.preemption_delay_seconds
         found = self.victims.search(board, shape, job, closed=closed)
@@ -281,13 +281,14 @@ class _Cycle:
         self.refused.append(Refused(jobs, bucket.group, cause, self.jobs_ahead, self.gpus_ahead))
         return jobs
 
+    def _fits_in_service(self, job: Job) -> bool:
+        return fits(job.request, matching(job.request, self.scene.in_service), self.policy)
+
     def _reserve(self, job: Job, group: int, use: Use) -> None:
         """Promise the job its place and its tenant's limits, if what runs now is all that it waits for."""
         account, shape = self.accounts[job.tenant_id], self.groups.shapes[group]
         by_limits = account.earliest(use, self.now)
-        if not fits(job.request, matching(job.request, self.scene.in_service), self.policy) or by_limits == float(
-            "inf"
-        ):
+        if by_limits == inf or not self._fits_in_service(job):
             return
         found = reserve(self.board, shape, job.id, self.ends, self.now, by_limits)
         if found is None:

@@ -187,12 +187,16 @@ class Victims:
         return Found(tuple(needed), made, max(map(self._ready_at, needed)))
 
 
-def claimed(board: Board, shape: Shape, stopping: Sequence[Running]) -> tuple[RankPlacement, ...] | None:
-    """Where a job starts once these have stopped, as the board is otherwise; None: nowhere. The board is left as it
-    was."""
+def claimed(
+    board: Board, shape: Shape, promised: tuple[RankPlacement, ...], stopping: Sequence[Running] = ()
+) -> tuple[RankPlacement, ...] | None:
+    """Where a job starts once these have stopped: in the promised place, or elsewhere if that has gone; None: nowhere.
+
+    The board is left as it was.
+    """
     for victim in stopping:
         board.release(victim.ranks)
-    ranks = place(board, shape)
+    ranks = promised if _is_free(board, shape, promised) else place(board, shape)
     for victim in stopping:
         board.take(victim.ranks)
     return ranks
@@ -222,3 +226,26 @@ def _is_needed(shape: Shape, slot: Slot, victim: Running) -> bool:
 
 def _is_offered(board: Board, shape: Shape, position: int) -> bool:
     return board.usable[position] and (shape.allowed is None or position in shape.allowed)
+
+
+def _is_free(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) -> bool:
+    slots = {rank.node_id: board.slot_of(rank.node_id) for rank in ranks}
+    twins = {
+        node_id: slot.copy() for node_id, slot in slots.items() if slot and _is_offered(board, shape, slot.position)
+    }
+    return all(rank.node_id in twins and _takes(twins[rank.node_id], shape, rank) for rank in ranks)
+
+
+def _takes(slot: Slot, shape: Shape, rank: RankPlacement) -> bool:
+    """Whether the rank fits as it is; then it has been taken."""
+    if slot.cpu_milli < rank.cpu_milli or slot.memory_mb < rank.memory_mb:
+        return False
+    for hold in rank.holds:
+        kind = slot.kind_of.get(hold.device_id, -1)
+        is_open = hold.device_id in slot.free.get(kind, ())
+        if hold.memory_mb is not None and hold.device_id in slot.shared:
+            is_open = slot.shared[hold.device_id] + hold.memory_mb <= shape.limits_mb.get(kind, 0)
+        if kind not in shape.limits_mb or not is_open:
+            return False
+    slot.take(rank)
+    return True
