@@ -42,6 +42,7 @@ class EndReason(StrEnum):
     TIME_LIMIT = "time_limit"
     CANCELLED = "cancelled"
     REQUEUED = "requeued"
+    PREEMPTED = "preempted"
     RANK_FAILED = "rank_failed"
     LAUNCH_FAILED = "launch_failed"
     NODE_LOST = "node_lost"
@@ -144,6 +145,7 @@ _ENDED: dict[str, str] = {
     EndReason.TIME_LIMIT: "reached its time limit of {max_runtime_minutes} min",
     EndReason.CANCELLED: "cancelled by {by}",
     EndReason.REQUEUED: "requeued by {by}",
+    EndReason.PREEMPTED: "preempted for {by}, which {why}",
     EndReason.RANK_FAILED: "rank {rank} failed first",
     EndReason.LAUNCH_FAILED: "could not be started: {detail}",
     EndReason.NODE_LOST: "node {node} stopped reporting",
@@ -152,6 +154,33 @@ _ENDED: dict[str, str] = {
     EndReason.SUPERVISOR_LOST: "its supervisor process on {node} was killed",
     EndReason.AGENT_STOPPED: "the agent of {node} was stopped together with its jobs",
     EndReason.SUPERSEDED: "a newer attempt exists",
+}
+
+
+# change -> what would have to be so; the clause that "it would start" follows.
+CHANGES: dict[str, str] = {
+    "gpu_count": "with {to} GPUs",
+    "gpu_memory_mb": "with {to} MiB of memory per GPU",
+    "gpu_model": "with any GPU model",
+    "cpu_cores": "with {to} CPU cores",
+    "memory_mb": "with {to} MiB of memory",
+    "gang_scheduling": "if its gang might span nodes (gang_scheduling without ranks)",
+    "ranks": "without a fixed number of ranks",
+    "node_selector": "without its node selector",
+    "topology": "with topology {to}",
+    "apart": "if it might share a node with the jobs that it is kept apart from",
+    "max_runtime_seconds": "with a time limit of {to} s",
+    "comes_first": "if it came first in the queue",
+    "wait_seconds": "in {to} s",
+    "jobs_ended": "once the {to} running jobs have ended",
+    "victims_ended": "once the {to} jobs that were told to stop have ended",
+    "limit": "with a limit of {to} {dimension} for its tenant",
+    "user_limit": "with a limit of {to} GPUs per user of its tenant",
+    "nodes_opened": "with the {to} closed nodes back in service",
+    "devices_well": "with the {to} sick devices back in service",
+    "devices_cool": "once the {to} devices slowed down by heat have cooled",
+    "node_added": "with one more node, empty and large enough",
+    "released": "once it is released",
 }
 
 
@@ -164,6 +193,12 @@ def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
     template = _PENDING[code][0] if code in _PENDING else _ENDED.get(code, code.replace("_", " "))
     return template.format_map(_Gaps(evidence))
+
+
+def change_sentence(change: str, to: str | int | float | bool | None, dimension: str = "", then: str = "") -> str:
+    """What would have to be different, and what would follow: it starts, or what it would wait for `then`."""
+    clause = CHANGES[change].format(to=to, dimension=dimension)
+    return f"{clause} it would wait for another reason: {then}" if then else f"{clause} it would start"
 
 
 def next_step(code: str) -> str:

@@ -1,0 +1,115 @@
+"""Says what would have to be different for a waiting job to start, proved by planning again with that difference."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from scheduling.engine.board import Board
+from scheduling.engine.changes import Change, apply
+from scheduling.engine.model import Job, Plan, Policy, Reason, Snapshot
+from scheduling.engine.planner import plan
+from scheduling.engine.remedies import remedies
+
+# Changes that the owner of a job can make to it, without anybody else.
+OWN = frozenset(
+    {
+        "gpu_count", "gpu_memory_mb", "gpu_model", "cpu_cores", "memory_mb", "gang_scheduling", "ranks",
+        "node_selector", "topology", "apart", "max_runtime_seconds",
+    }
+)  # fmt: skip
+# One reason is followed by at most so many others, and each is tried to be cured in at most so many ways.
+MOST_STEPS, MOST_TRIES = 5, 6
+
+
+class Step(NamedTuple):
+    """A reason that a job waits, and the change that makes it start or leaves it with another reason; None: none
+    that could be proved. `starts`: with this change, and those of the steps before, it starts."""
+
+    reason: Reason
+    change: Change | None
+    starts: bool
+
+
+def obstacles(snapshot: Snapshot, policy: Policy, now: float, job_id: int, most: int = MOST_STEPS) -> list[Step]:
+    """The dominant reason of a waiting job, and then what would still stop it if that were cured, one after the other.
+
+    Empty: it starts in this cycle, or does not wait. Every step costs a plan of the whole snapshot for each try.
+    """
+    steps: list[Step] = []
+    known: set[str] = set()
+    made = plan(snapshot, policy, now)
+    while len(steps) < most:
+        reason = reason_of(made, job_id)
+        if reason is None or reason.code in known:
+            break
+        known.add(reason.code)
+        found = _cure(snapshot, policy, now, made, reason)
+        if found is None:
+            steps.append(Step(reason, None, False))
+            break
+        change, snapshot, made = found
+        steps.append(Step(reason, change, _starts(made, job_id)))
+    return steps
+
+
+def alternatives(snapshot: Snapshot, policy: Policy, now: float, job_id: int, most: int = 3) -> list[Change]:
+    """Changes of the job itself with which it would start now, each by itself; at most `most` of them."""
+    made = plan(snapshot, policy, now)
+    reason = reason_of(made, job_id)
+    if reason is None:
+        return []
+    found: list[Change] = []
+    job = _job(snapshot, job_id)
+    ways = (change for change in _ways(snapshot, policy, now, made, job, reason) if change.change in OWN)
+    for _, change in zip(range(2 * most), ways, strict=False):
+        if len(found) < most and _starts(plan(apply(snapshot, job_id, change), policy, now), job_id):
+            found.append(change)
+    return found
+
+
+def reason_of(made: Plan, job_id: int) -> Reason | None:
+    return next((reason for reason in made.reasons if reason.job_id == job_id), None)
+
+
+def _cure(
+    snapshot: Snapshot, policy: Policy, now: float, made: Plan, reason: Reason
+) -> tuple[Change, Snapshot, Plan] | None:
+    """The first change that makes the job start; else the first that leaves it with another reason."""
+    job = _job(snapshot, reason.job_id)
+    second: tuple[Change, Snapshot, Plan] | None = None
+    for _, change in zip(range(MOST_TRIES), _ways(snapshot, policy, now, made, job, reason), strict=False):
+        changed = apply(snapshot, job.id, change)
+        again = plan(changed, policy, now)
+        if _starts(again, job.id):
+            return change, changed, again
+        left = reason_of(again, job.id)
+        # The same code about something else counts only if nothing better is found.
+        if left is None or _same(left, reason):
+            continue
+        if second is None or (left.code != reason.code == _code(second[2], job.id)):
+            second = change, changed, again
+    return second
+
+
+def _ways(snapshot: Snapshot, policy: Policy, now: float, made: Plan, job: Job, reason: Reason) -> Iterator[Change]:
+    board = Board(snapshot.nodes)
+    for placement in made.placements:
+        board.take(placement.ranks)
+    preemption = next((one for one in made.preemptions if one.job_id == job.id), None)
+    return remedies(snapshot, policy, now, board, job, reason, preemption)
+
+
+def _starts(made: Plan, job_id: int) -> bool:
+    return any(placement.job_id == job_id for placement in made.placements)
+
+
+def _code(made: Plan, job_id: int) -> str:
+    reason = reason_of(made, job_id)
+    return "" if reason is None else reason.code
+
+
+def _same(one: Reason, other: Reason) -> bool:
+    return one.code == other.code and dict(one.evidence) == dict(other.evidence)
+
+
+def _job(snapshot: Snapshot, job_id: int) -> Job:
+    return next(job for job in snapshot.jobs if job.id == job_id)

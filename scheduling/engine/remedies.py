@@ -1,0 +1,234 @@
+"""Names the changes that could cure a reason, the ones its owner can make first; whether they do is tried elsewhere."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from math import ceil, floor
+from typing import NamedTuple
+
+from scheduling.engine.board import Board
+from scheduling.engine.changes import Change
+from scheduling.engine.feasibility import fits, matching, survey
+from scheduling.engine.model import Job, Policy, Preemption, Reason, Request, Snapshot
+from scheduling.engine.placement import place
+from scheduling.engine.shapes import Shape
+
+# A smaller number of GPUs is looked for from above, in at most so many tries.
+_MOST_COUNTS = 64
+
+
+class _Case(NamedTuple):
+    """`board`: the cluster after the cycle; `preemption`: of this plan, for the job."""
+
+    snapshot: Snapshot
+    policy: Policy
+    now: float
+    board: Board
+    job: Job
+    reason: Reason
+    preemption: Preemption | None
+
+    @property
+    def request(self) -> Request:
+        return self.job.request
+
+    def number(self, name: str) -> float:
+        value = self.reason.evidence.get(name)
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    def seconds_until(self, name: str) -> float:
+        """From now to a time of the evidence, which is written to the second below it."""
+        value = self.reason.evidence.get(name)
+        at = datetime.fromisoformat(value).timestamp() if isinstance(value, str) else self.now
+        return max(at - self.now, 0.0)
+
+    def fits_now(self, request: Request) -> bool:
+        return place(self.board, Shape(request, self.board, self.policy)) is not None
+
+
+def remedies(
+    snapshot: Snapshot,
+    policy: Policy,
+    now: float,
+    board: Board,
+    job: Job,
+    reason: Reason,
+    preemption: Preemption | None = None,
+) -> Iterator[Change]:
+    """Changes for this job and reason, the most helpful first. Some may not help: whoever asks tries them."""
+    case = _Case(snapshot, policy, now, board, job, reason, preemption)
+    yield from BY_CODE[reason.code](case)
+
+
+def _release(case: _Case) -> Iterator[Change]:
+    yield Change("released")
+
+
+def _wait(case: _Case) -> Iterator[Change]:
+    """Until the time that the evidence names; a job that is not eligible yet knows it better."""
+    eligible_in = case.job.eligible_at - case.now
+    yield Change("wait_seconds", ceil(eligible_in if eligible_in > 0 else case.seconds_until("at") + 1))
+
+
+def _victims(case: _Case) -> Iterator[Change]:
+    stopping = [one.job_id for one in case.snapshot.running if one.stopping_for == case.job.id]
+    new = case.preemption
+    jobs = tuple(sorted({*stopping, *(new.victims if new else ())}))
+    if jobs:
+        yield Change("victims_ended", len(jobs), jobs=jobs, ranks=new.ranks if new else ())
+
+
+def _first(case: _Case) -> Iterator[Change]:
+    yield from _smaller(case)
+    yield Change("comes_first")
+
+
+def _passing(case: _Case) -> Iterator[Change]:
+    """Short enough to end before the reservation falls due."""
+    seconds = floor(case.seconds_until("at"))
+    if seconds >= 1:
+        yield Change("max_runtime_seconds", seconds)
+    yield Change("comes_first")
+    yield from _running(case)
+
+
+def _impossible(case: _Case) -> Iterator[Change]:
+    types = matching(case.request, survey(case.snapshot.nodes))
+
+    def could(request: Request) -> bool:
+        return fits(request, types, case.policy)
+
+    ranks = case.request.ranks
+    if ranks is not None and case.request.gpu_count % ranks:
+        yield Change("ranks", None)
+    if not case.request.gang and could(replace(case.request, gang=True, ranks=None)):
+        yield Change("gang_scheduling", True)
+    yield from _counts(case, could)
+    yield Change("node_added", 1)
+
+
+def _constraint(case: _Case) -> Iterator[Change]:
+    request = case.request
+    if request.apart:
+        yield Change("apart", "")
+    if request.node_selector:
+        yield Change("node_selector", "")
+    if request.gpu_models:
+        yield Change("gpu_model", "")
+    yield Change("node_added", 1)
+
+
+def _limit(case: _Case) -> Iterator[Change]:
+    """Ask for what is left of the limit; or the limit that the job needs."""
+    dimension = str(case.reason.evidence.get("dimension", ""))
+    in_use, requested = case.number("in_use"), case.number("requested")
+    left = int(case.number("limit") - in_use)
+    if dimension == "GPUs" and 0 < left < case.request.gpu_count:
+        yield Change("gpu_count", _divisible(case.request, left))
+    yield Change("limit", ceil(in_use + requested), dimension)
+
+
+def _user_limit(case: _Case) -> Iterator[Change]:
+    in_use, requested = case.number("in_use"), case.number("requested")
+    left = int(case.number("user_limit") - in_use)
+    if 0 < left < case.request.gpu_count:
+        yield Change("gpu_count", _divisible(case.request, left))
+    yield Change("user_limit", ceil(in_use + requested))
+
+
+def _maintenance(case: _Case) -> Iterator[Change]:
+    closed = sum(not (node.is_open and node.is_online) for node in case.snapshot.nodes)
+    yield Change("nodes_opened", closed)
+
+
+def _health(case: _Case) -> Iterator[Change]:
+    yield Change("devices_well", sum(not one.is_healthy for node in case.snapshot.nodes for one in node.devices))
+
+
+def _hot(case: _Case) -> Iterator[Change]:
+    yield Change("devices_cool", sum(one.is_slowed for node in case.snapshot.nodes for one in node.devices))
+
+
+def _topology(case: _Case) -> Iterator[Change]:
+    yield Change("topology", f"prefer_{case.request.topology}")
+
+
+def _cpu_memory(case: _Case) -> Iterator[Change]:
+    """The most CPU, and the most memory, that is to be had beside the rest of the request."""
+    request = case.request
+    cores = max((slot.cpu_milli for slot in case.board.slots), default=0) // 1000
+    for cpu_milli in sorted(
+        {*(part * request.cpu_milli // 8000 * 1000 for part in range(8)), cores * 1000}, reverse=True
+    ):
+        if 0 <= cpu_milli < request.cpu_milli and case.fits_now(replace(request, cpu_milli=cpu_milli)):
+            yield Change("cpu_cores", cpu_milli // 1000)
+            break
+    for part in range(7, -1, -1):
+        memory_mb = request.memory_mb * part // 8
+        if memory_mb < request.memory_mb and case.fits_now(replace(request, memory_mb=memory_mb)):
+            yield Change("memory_mb", memory_mb)
+            break
+    yield from _smaller(case)
+    yield Change("comes_first")
+    yield from _running(case)
+
+
+def _room(case: _Case) -> Iterator[Change]:
+    """For GPUs that are not free, or not together."""
+    request = case.request
+    if not request.gang and request.gpu_count > 1 and case.fits_now(replace(request, gang=True, ranks=None)):
+        yield Change("gang_scheduling", True)
+    yield from _smaller(case)
+    if request.gpu_models and case.fits_now(replace(request, gpu_models=())):
+        yield Change("gpu_model", "")
+    yield Change("comes_first")
+    yield from _running(case)
+
+
+def _running(case: _Case) -> Iterator[Change]:
+    jobs = tuple(sorted(one.job_id for one in case.snapshot.running))
+    if jobs:
+        yield Change("jobs_ended", len(jobs), jobs=jobs)
+
+
+def _smaller(case: _Case) -> Iterator[Change]:
+    return _counts(case, case.fits_now)
+
+
+def _counts(case: _Case, is_enough: Callable[[Request], bool]) -> Iterator[Change]:
+    """The largest smaller number of GPUs that passes; memory and CPU stay as they are."""
+    request = case.request
+    step = request.ranks or 1
+    first = _divisible(request, request.gpu_count - 1)
+    for count in range(first, 0, -max(step, first // _MOST_COUNTS // step * step)):
+        if is_enough(replace(request, gpu_count=count)):
+            yield Change("gpu_count", count)
+            return
+
+
+def _divisible(request: Request, count: int) -> int:
+    return count - count % (request.ranks or 1)
+
+
+BY_CODE: dict[str, Callable[[_Case], Iterable[Change]]] = {
+    "held_by_user": _release,
+    "held_by_admin": _release,
+    "not_before": _wait,
+    "retry_backoff": _wait,
+    "preempt_delay": _wait,
+    "reclaim_pending": _victims,
+    "priority": _first,
+    "reserved": _passing,
+    "never_fits": _impossible,
+    "constraint": _constraint,
+    "tenant_limit": _limit,
+    "quota_wait": _limit,
+    "user_cap": _user_limit,
+    "maintenance": _maintenance,
+    "health": _health,
+    "hot": _hot,
+    "topology": _topology,
+    "cpu_memory": _cpu_memory,
+    "fragmented": _room,
+    "capacity": _room,
+}

@@ -1,0 +1,96 @@
+"""A20: what would have to be different is tried, and it starts the job or leaves it with another reason."""
+
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from gpusched.protocol import reasons
+from scheduling.engine.changes import CHANGES, Change, apply
+from scheduling.engine.counterfactual import OWN, alternatives, obstacles, reason_of
+from scheduling.engine.model import Policy, Snapshot, Tenant
+from scheduling.engine.remedies import BY_CODE
+from tests.engine import states
+from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, running_on, started
+from tests.engine.test_reasons import CASES
+
+in_small_states = settings(
+    max_examples=int(os.environ.get("ENGINE_EXAMPLES", "60")),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    database=None,
+)
+
+
+@in_small_states
+@given(states.snapshots(), states.policies)
+def test_a_cured_reason_starts_the_job_or_leaves_another(snapshot: Snapshot, policy: Policy) -> None:
+    """A20: for each waiting job of each state; applied by itself and planned again."""
+    made = decide(snapshot, policy)
+    for reason in made.reasons:
+        steps = obstacles(snapshot, policy, NOW, reason.job_id)
+        assert steps[0].reason == reason
+        assert len({step.reason.code for step in steps}) == len(steps)
+        change = steps[0].change
+        assert change is not None, reason
+        again = decide(apply(snapshot, reason.job_id, change), policy)
+        left = reason_of(again, reason.job_id)
+        assert (left is None) == (reason.job_id in started(again))
+        assert left is None or (left.code, left.evidence) != (reason.code, reason.evidence)
+        assert "?" not in reasons.change_sentence(change.change, change.to, change.dimension)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_cause_has_a_change_that_cures_it(name: str) -> None:
+    """A20"""
+    snapshot, _, _ = CASES[name]
+    steps = obstacles(snapshot, Policy(), NOW, 1)
+    assert steps[0].change is not None
+    assert steps[-1].starts, steps
+
+
+def test_what_else_stands_in_the_way_is_told_in_order() -> None:
+    tenant = Tenant(1, "nlp", max_gpus=2)
+    waiting = job(1, gpus=4, gpu_models=("A100",), node_selector=(("zone", "b"),))
+    steps = obstacles(cluster(node(1, gpus=4), jobs=[waiting], tenants=[tenant]), Policy(), NOW, 1)
+    assert [(step.reason.code, step.change.change if step.change else "") for step in steps] == [
+        ("tenant_limit", "gpu_count"),
+        ("constraint", "node_selector"),
+    ]
+    assert [step.starts for step in steps] == [False, True]
+
+
+def test_a_job_that_starts_has_no_obstacles() -> None:
+    assert obstacles(cluster(node(1), jobs=[job(1)]), Policy(), NOW, 1) == []
+
+
+def test_alternatives_start_now_and_are_the_owners_to_make() -> None:
+    state = running_on(cluster(node(1), node(2)), job(8, gpus=5), job(9, gpus=6))
+    state = replace(state, jobs=(job(1, gpus=4),))
+    found = alternatives(state, Policy(), NOW, 1)
+    assert found == [Change("gang_scheduling", True), Change("gpu_count", 3)]
+    assert {change.change for change in found} <= OWN <= set(CHANGES)
+    for change in found:
+        assert 1 in started(decide(apply(state, 1, change)))
+
+
+def test_a_shorter_time_limit_passes_the_reservation() -> None:
+    state = running_on(cluster(node(1)), job(9, gpus=4, minutes=60))
+    state = replace(state, jobs=(job(2, gpus=8, age=9999), job(1, gpus=2)))
+    [change] = alternatives(state, Policy(), NOW, 1)
+    assert (change.change, change.to) == ("max_runtime_seconds", 3600)
+
+
+def test_the_snapshot_itself_is_left_as_it_was() -> None:
+    state = running_on(cluster(node(1, gpus=[gpu(1)])), job(9))
+    state = replace(state, jobs=(job(1, request=ask(1)),))
+    before = repr(state)
+    obstacles(state, Policy(), NOW, 1)
+    assert repr(state) == before
+
+
+def test_every_change_has_its_sentence_and_every_code_its_remedies() -> None:
+    assert set(reasons.CHANGES) == set(CHANGES)
+    assert set(BY_CODE) == set(reasons.Pending) - {"dependency", "starting", "scheduler_behind"}
