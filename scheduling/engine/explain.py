@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 
+from scheduling.engine.accounts import Block
 from scheduling.engine.board import Board, kind_of
 from scheduling.engine.feasibility import (
     Inventory,
@@ -29,7 +30,7 @@ from scheduling.engine.model import (
     Tenant,
 )
 from scheduling.engine.placement import place, suitable_free
-from scheduling.engine.quotas import DIMENSIONS, Block, Use, in_units
+from scheduling.engine.quotas import CPU_CORES, USER_GPUS
 from scheduling.engine.shapes import Shape, is_selected, is_suitable
 
 # Topologies that are demands, not wishes.
@@ -137,7 +138,7 @@ def _demanding(scene: Scene, shape: Shape) -> Verdict | None:
         return Verdict("topology", {"free": free, "per_node": per_node, "topology": request.topology})
     if _fits_as(scene, replace(request, cpu_milli=0, memory_mb=0)):
         _, cpu_milli, memory_mb = shape.part(shape.splits[0])
-        return Verdict("cpu_memory", {"cpu_cores": in_units(2, cpu_milli), "memory_mb": memory_mb})
+        return Verdict("cpu_memory", {"cpu_cores": CPU_CORES.shown(cpu_milli), "memory_mb": memory_mb})
     return None
 
 
@@ -196,19 +197,22 @@ def naming(verdict: Verdict, job_id: int, *, is_own: bool) -> Verdict:
     return Verdict(verdict.code, {**verdict.evidence, **whose})
 
 
-def over_quota(tenant: Tenant, use: Use, block: Block) -> Verdict:
-    """`in_use` counts what is kept free for an earlier job of the tenant (`promised_to`), as it is not to be had."""
-    number = block.dimension
+def over_quota(tenant: Tenant, block: Block) -> Verdict:
+    """`in_use` counts what is kept free for an earlier job (`promised_to`, if it is the tenant's own), as it is not to
+    be had."""
+    dimension, promise = block.dimension, block.promise
     evidence: dict[str, str | int | float | bool | None] = {
         "tenant": tenant.name,
-        "dimension": DIMENSIONS[number][0],
-        "requested": in_units(number, use[number]),
-        "limit": in_units(number, block.limit),
-        "in_use": in_units(number, block.in_use),
+        "requested": dimension.shown(block.requested),
+        "in_use": dimension.shown(block.in_use),
     }
-    if block.promise is not None:
-        evidence["promised_to"] = block.promise.job_id
-    return Verdict("quota_wait", evidence)
+    if dimension is USER_GPUS:
+        evidence["user_limit"] = dimension.shown(block.limit)
+    else:
+        evidence |= {"dimension": dimension.name, "limit": dimension.shown(block.limit)}
+    if promise is not None:
+        evidence["promised_to"] = promise.job_id if promise.tenant_id == tenant.id else None
+    return Verdict(dimension.code, evidence)
 
 
 def not_yet(job: Job) -> Verdict:

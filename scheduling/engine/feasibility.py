@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from scheduling.engine.board import Kind, kind_of
 from scheduling.engine.model import Evidence, Node, Policy, Request, Tenant
-from scheduling.engine.quotas import DIMENSIONS, Use, in_units, limits_of, use_of
+from scheduling.engine.quotas import CPU_CORES, Use, excess, use_of
 from scheduling.engine.shapes import is_selected, is_suitable, rank_counts
 
 
@@ -77,31 +77,34 @@ def unmatched(request: Request, inventory: Inventory) -> Verdict | None:
 
 def over_limit(request: Request, tenant: Tenant, inventory: Inventory, policy: Policy) -> Verdict | None:
     """`tenant_limit` if the request alone is more than its tenant may ever use."""
-    use = least_use(request, inventory, policy)
-    for number, (want, limit) in enumerate(zip(use, limits_of(tenant), strict=True)):
-        if limit is not None and want > limit:
-            evidence = {
-                "requested": in_units(number, want),
-                "dimension": DIMENSIONS[number][0],
-                "limit": in_units(number, limit),
-                "tenant": tenant.name,
-            }
-            return Verdict("tenant_limit", evidence)
-    return None
+    found = excess(tenant, least_use(request, inventory, policy))
+    if found is None:
+        return None
+    evidence = {
+        "requested": found.requested,
+        "dimension": found.dimension.name,
+        "limit": found.limit,
+        "tenant": tenant.name,
+    }
+    return Verdict("tenant_limit", evidence)
 
 
 def least_use(request: Request, inventory: Inventory, policy: Policy) -> Use:
-    """What the request takes of its tenant's limits at least: on the suitable devices with the least memory."""
+    """What the request takes of its tenant's limits at least: on the suitable devices with the least memory, each of
+    some model among those that suit it (or that it names, where there is none)."""
     each = request.gpu_memory_mb or 0
-    if request.gpu_count and not (request.shared and request.gpu_memory_mb is not None):
-        suitable = [
-            kind.memory_mb
-            for node_type, _ in matching(request, inventory)
-            for kind, _ in node_type.devices
-            if is_suitable(request, kind, policy)
-        ]
-        each = max(min(suitable, default=each), 0)
-    return use_of(request, each * request.gpu_count)
+    if not request.gpu_count:
+        return use_of(request, 0)
+    suitable = [
+        kind
+        for node_type, _ in matching(request, inventory)
+        for kind, _ in node_type.devices
+        if is_suitable(request, kind, policy)
+    ]
+    if not (request.shared and request.gpu_memory_mb is not None):
+        each = max(min((kind.memory_mb for kind in suitable), default=each), 0)
+    names = tuple(sorted({kind.model for kind in suitable})) or request.gpu_models
+    return use_of(request, each * request.gpu_count, ((names, request.gpu_count),))
 
 
 def matching(request: Request, inventory: Inventory) -> tuple[tuple[NodeType, int], ...]:
@@ -155,7 +158,7 @@ def _asked(request: Request, policy: Policy) -> str:
     memory = f" of {request.gpu_memory_mb} MiB" if request.gpu_memory_mb else ""
     gpus = f"{request.gpu_count} GPUs{memory} with " if request.gpu_count else ""
     where = "over all nodes" if request.gang and policy.gangs else "on one node"
-    cores = in_units(2, request.cpu_milli)
+    cores = CPU_CORES.shown(request.cpu_milli)
     return f"it asks for {gpus}{cores} CPU cores and {request.memory_mb} MiB of memory {where}"
 
 
@@ -171,7 +174,7 @@ def _largest(request: Request, types: Sequence[tuple[NodeType, int]], policy: Po
     of_memory = f" of {memory_mb} MiB" if memory_mb > 0 else ""
     gpu_words = f"{gpus * nodes} GPUs{of_memory} with " if gpus else ""
     where = "on one node" if nodes == 1 else f"over {nodes} nodes"
-    cores = in_units(2, node_type.cpu_milli * nodes)
+    cores = CPU_CORES.shown(node_type.cpu_milli * nodes)
     return f"{gpu_words}{cores} CPU cores and {node_type.memory_mb * nodes} MiB of memory {where}"
 
 

@@ -1,12 +1,13 @@
 """One cycle of decisions: walks the queue in policy order, places what fits, promises, and explains the rest."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heapify, heappop, heappush
 from math import inf
 from operator import attrgetter
 
+from scheduling.engine.accounts import Accounts, Block
 from scheduling.engine.backfill import End, Guard, ends_at, ends_of, reserve
 from scheduling.engine.board import Board
 from scheduling.engine.explain import Scene, not_yet, preempt_delay, reclaim_pending
@@ -20,7 +21,6 @@ from scheduling.engine.model import (
     Plan,
     Policy,
     RankPlacement,
-    Request,
     Reservation,
     Running,
     Snapshot,
@@ -29,8 +29,8 @@ from scheduling.engine.ordering import Bucket, Lane, Queue, band
 from scheduling.engine.placement import place, place_cheapest
 from scheduling.engine.policies import rules_of
 from scheduling.engine.preemption import Victims, claimed
-from scheduling.engine.quotas import Account, Block, Use, gpu_memory_of, use_of
-from scheduling.engine.shapes import Shape
+from scheduling.engine.quotas import Use, gpu_memory_of, models_of, use_of
+from scheduling.engine.shapes import Shape, is_model
 from scheduling.engine.verdicts import Outcome, Refused, reasons
 
 
@@ -45,7 +45,7 @@ def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
     """
     cycle = _Cycle(snapshot, policy, now)
     cycle.run()
-    outcome = Outcome(cycle.scene, cycle.groups.shapes, cycle.accounts, cycle.promised, cycle.reservation)
+    outcome = Outcome(cycle.scene, cycle.groups.shapes, cycle.accounts.tenants, cycle.promised, cycle.reservation)
     found = tuple(reasons(outcome, cycle.refused, cycle.told))
     preemptions = tuple(cycle.victims.preemptions)
     return Plan(tuple(cycle.placements), found, cycle.reservation, preemptions, tuple(cycle.claims))
@@ -76,10 +76,11 @@ class _Cycle:
         self.groups = _Groups(shapes, least)
         self.cluster_cpu_milli = sum(node.cpu_milli for node in snapshot.nodes)
         self.standings = {tenant.id: Standing(tenant, policy) for tenant in snapshot.tenants}
-        self.accounts = {tenant.id: Account(tenant) for tenant in snapshot.tenants}
-        counts_memory = any(tenant.max_gpu_memory_mb is not None for tenant in snapshot.tenants)
-        nodes = snapshot.nodes if counts_memory else ()
-        self.device_memory = {device.id: device.memory_mb for node in nodes for device in node.devices}
+        self.accounts = Accounts(snapshot.tenants)
+        self.counts_memory = any(tenant.max_gpu_memory_mb is not None for tenant in snapshot.tenants)
+        devices = [device for node in snapshot.nodes for device in node.devices]
+        self.device_memory = {device.id: device.memory_mb for device in devices} if self.counts_memory else {}
+        self.device_models = {device.id: device.model for device in devices} if self.accounts.counts_models else {}
         self.ends = ends_of(snapshot.running, policy, now)
         self._count_running()
         self.guard: Guard | None = None
@@ -100,16 +101,16 @@ class _Cycle:
         bounds = {end.job_id: end.at for end in self.ends}
         for job in sorted(self.snapshot.running, key=attrgetter("job_id")):
             bound = bounds[job.job_id]
-            self._count(job.tenant_id, job.request, job.ranks, bound, bound)
+            self._count(job, job.ranks, bound, bound)
 
-    def _count(
-        self, tenant_id: int, request: Request, ranks: tuple[RankPlacement, ...], until: float, bound: float
-    ) -> None:
-        self.standings[tenant_id].add(request, self.cluster_cpu_milli)
-        self.accounts[tenant_id].take(self._use(request, ranks), until, bound)
+    def _count(self, job: Job | Running, ranks: tuple[RankPlacement, ...], until: float, bound: float) -> None:
+        self.standings[job.tenant_id].add(job.request, self.cluster_cpu_milli)
+        self.accounts.take(job, self._use(job, ranks), until, bound)
 
-    def _use(self, request: Request, ranks: tuple[RankPlacement, ...]) -> Use:
-        return use_of(request, gpu_memory_of(request, ranks, self.device_memory) if self.device_memory else 0)
+    def _use(self, job: Job | Running, ranks: tuple[RankPlacement, ...]) -> Use:
+        request = job.request
+        gpu_memory_mb = gpu_memory_of(request, ranks, self.device_memory) if self.counts_memory else 0
+        return use_of(request, gpu_memory_mb, models_of(ranks, self.device_models) if self.device_models else ())
 
     def job_key(self, job: Job) -> Key:
         return self.rules.job_key(job, self.policy, self.now)
@@ -155,9 +156,9 @@ class _Cycle:
 
     def _serve(self, lane: Lane, bucket: Bucket) -> None:
         job, group = bucket.head, bucket.group
-        account, least = self.accounts[job.tenant_id], self.groups.least[group]
+        least = self.groups.least[group]
         until = ends_at(job.max_runtime_seconds, self.now)
-        block = account.block(least, until)
+        block = self.accounts.block(job, least, until)
         if block is not None:
             self._refuse_for_limit(lane, bucket, least, block)
             return
@@ -165,18 +166,42 @@ class _Cycle:
         if ranks is None:
             self._refuse_for_room(lane, bucket, until)
             return
-        use = self._use(job.request, ranks)
-        block = account.block(use, until)
-        if block is not None and self.groups.shapes[group].spread:
-            # On one node the placement is the cheapest already.
-            ranks = place_cheapest(self._board_for(until), self.groups.shapes[group]) or ranks
-            use = self._use(job.request, ranks)
-            block = account.block(use, until)
+        ranks, use, block = self._within_limits(job, group, ranks, until)
         if block is not None:
             self._refuse_for_limit(lane, bucket, use, block)
             return
         self._start(job, ranks, until)
         lane.advance(self.job_key)
+
+    def _within_limits(
+        self, job: Job, group: int, ranks: tuple[RankPlacement, ...], until: float
+    ) -> tuple[tuple[RankPlacement, ...], Use, Block | None]:
+        """The placement, or another that takes less of the limit that the first would exceed."""
+        board, shape = self._board_for(until), self.groups.shapes[group]
+        use = self._use(job, ranks)
+        block = self.accounts.block(job, use, until)
+        if block is not None and block.dimension.model:
+            shape = self._spared(job, shape)
+            ranks = place(board, shape) or ranks
+            use = self._use(job, ranks)
+            block = self.accounts.block(job, use, until)
+        if block is not None and shape.spread:
+            # On one node the placement is the cheapest already.
+            ranks = place_cheapest(board, shape) or ranks
+            use = self._use(job, ranks)
+            block = self.accounts.block(job, use, until)
+        return ranks, use, block
+
+    def _spared(self, job: Job, shape: Shape) -> Shape:
+        """The same request on other models than those that a limit leaves too few of; itself if it has to have them.
+
+        A job is not spread over such a model and others to use up what the limit leaves."""
+        words = self.accounts.exhausted_models(job)
+        models = sorted({kind.model for kind in (self.board.kinds[number] for number in shape.kinds)})
+        others = tuple(model for model in models if not any(is_model(word, model) for word in words))
+        if not words or not others:
+            return shape
+        return Shape(replace(shape.request, gpu_models=others), self.board, self.policy)
 
     def _board_for(self, until: float) -> Board:
         return self.board if self.guard is None or until <= self.guard.reservation.at else self.guard.lasting
@@ -202,21 +227,22 @@ class _Cycle:
         return self.now + self.policy.unlimited_runtime_seconds if until == inf else until
 
     def _count_started(self, job: Job, ranks: tuple[RankPlacement, ...], until: float) -> None:
-        self._count(job.tenant_id, job.request, ranks, until, self._bound(until))
+        self._count(job, ranks, until, self._bound(until))
         self.victims.started(job)
 
     def _refuse_for_limit(self, lane: Lane, bucket: Bucket, use: Use, block: Block) -> None:
-        job, account = bucket.head, self.accounts[lane.tenant_id]
+        job = bucket.head
+        others = self.accounts.others(job, block)
         if block.promise is not None:
-            self._refuse(lane, bucket, (use, block), block.promise.at)
+            self._refuse(lane, bucket, block, block.promise.at, others)
             return
-        if account.exceeded(use) is None:
+        if not self.accounts.is_exceeded_by(job, use):
             if lane.is_promised and self.guard is None:
                 # Its tenant's own short jobs passed it and use the limit for now; its place stays promised.
                 self._reserve(job, bucket.group, use)
-            elif not account.promises:
-                account.promise(job.id, use, account.earliest(use, self.now))
-        self._refuse(lane, bucket, (use, block), None)
+            else:
+                self.accounts.keep(job, use, self.now)
+        self._refuse(lane, bucket, block, None, others)
 
     def _serve_claim(self, bucket: Bucket) -> None:
         """Others were stopped for this job: it starts, or what they give back is kept for it until it does."""
@@ -224,7 +250,7 @@ class _Cycle:
         shape, least = self.groups.shapes[group], self.groups.least[group]
         until = ends_at(job.max_runtime_seconds, self.now)
         promised = next(claim.ranks for claim in self.snapshot.claims if claim.job_id == job.id)
-        if self.accounts[job.tenant_id].block(least, until) is None:
+        if self.accounts.block(job, least, until) is None:
             ranks = claimed(self.board, shape, promised)
             if ranks is not None:
                 self._start(job, ranks, until)
@@ -274,10 +300,17 @@ class _Cycle:
         self.jobs_ahead += len(refused)
         self.gpus_ahead += len(refused) * self.groups.shapes[bucket.group].request.gpu_count
 
-    def _refuse(self, lane: Lane, bucket: Bucket, cause: tuple[Use, Block] | None, at: float | None) -> list[Job]:
-        """`at`: jobs that end by then may still pass."""
+    def _refuse(
+        self,
+        lane: Lane,
+        bucket: Bucket,
+        cause: Block | None,
+        at: float | None,
+        others: Callable[[Job], bool] | None = None,
+    ) -> list[Job]:
+        """`at`: jobs that end by then may still pass; `others`: these may, too."""
         may_pass = None if at is None else partial(_ends_by, now=self.now, at=at)
-        jobs = lane.refuse(self.job_key, may_pass)
+        jobs = lane.refuse(self.job_key, _either(may_pass, others))
         self.refused.append(Refused(jobs, bucket.group, cause, self.jobs_ahead, self.gpus_ahead))
         return jobs
 
@@ -286,8 +319,8 @@ class _Cycle:
 
     def _reserve(self, job: Job, group: int, use: Use) -> None:
         """Promise the job its place and its tenant's limits, if what runs now is all that it waits for."""
-        account, shape = self.accounts[job.tenant_id], self.groups.shapes[group]
-        by_limits = account.earliest(use, self.now)
+        shape = self._spared(job, self.groups.shapes[group])
+        by_limits = self.accounts.earliest(job, use, self.now)
         if by_limits == inf or not self._fits_in_service(job):
             return
         found = reserve(self.board, shape, job.id, self.ends, self.now, by_limits)
@@ -296,8 +329,14 @@ class _Cycle:
         reservation, future = found
         self.guard = Guard(reservation, self.board, future)
         self.promised = job
-        account.promise(job.id, use, reservation.at)
+        self.accounts.promise(job, use, reservation.at)
 
 
 def _ends_by(job: Job, now: float, at: float) -> bool:
     return ends_at(job.max_runtime_seconds, now) <= at
+
+
+def _either(one: Callable[[Job], bool] | None, other: Callable[[Job], bool] | None) -> Callable[[Job], bool] | None:
+    if one is None or other is None:
+        return one or other
+    return lambda job: one(job) or other(job)

@@ -1,17 +1,19 @@
-"""Keeps every tenant under its hard limits, and keeps a limit free in time for the tenant's job that waits for it."""
+"""Says what a job takes of each limit of its tenant, and which limit it exceeds all by itself."""
 
-from collections.abc import Mapping
-from math import inf
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from scheduling.engine.model import RankPlacement, Request, Tenant
+from scheduling.engine.shapes import is_model
 
 
 class Use(NamedTuple):
     """What a job takes of its tenant's limits.
 
     A device counts as one GPU, shared or not. `gpu_memory_mb`: of a device held whole all its memory (what was asked
-    for where the device's is unknown), of a shared one what the job takes.
+    for where the device's is unknown), of a shared one what the job takes. `models`: so many GPUs, each of one of
+    these models; one that is placed has one model for each.
     """
 
     gpus: int
@@ -19,128 +21,78 @@ class Use(NamedTuple):
     cpu_milli: int
     memory_mb: int
     jobs: int = 1
+    models: tuple[tuple[tuple[str, ...], int], ...] = ()
 
 
-# As the sentences name them, with the units that make one of them; in the order of Use.
-DIMENSIONS = (
-    ("GPUs", 1),
-    ("MiB of GPU memory", 1),
-    ("CPU cores", 1000),
-    ("MiB of memory", 1),
-    ("concurrent jobs", 1),
-)
+class Dimension(NamedTuple):
+    """What a limit counts, as sentences name it: `unit` of position `of` in Use make one; or GPUs of one `model`.
+
+    `code`: the reason of a job that waits for it."""
+
+    name: str
+    of: int
+    unit: int = 1
+    model: str = ""
+    code: str = "quota_wait"
+
+    def amount(self, use: Use) -> int:
+        if not self.model:
+            amount = use[self.of]
+            assert isinstance(amount, int)
+            return amount
+        return sum(count for names, count in use.models if _is_named(self.model, names))
+
+    def shown(self, amount: int) -> int | float:
+        """An amount as its sentence counts it: 1500 millicores are 1.5 CPU cores."""
+        whole, rest = divmod(amount, self.unit)
+        return amount / self.unit if rest else whole
 
 
-class Promise(NamedTuple):
-    """A waiting job of the tenant gets its part of the limits at `at`; `spare`: per limited dimension what is left
-    beside it then, for jobs that do not end before."""
-
-    job_id: int
-    at: float
-    spare: list[int]
-
-
-class Block(NamedTuple):
-    """A limit that stops a job. `promise`: it is only kept free for another job of the tenant, until its time."""
-
-    dimension: int
-    limit: int
-    in_use: int
-    promise: Promise | None = None
+GPUS = Dimension("GPUs", 0)
+GPU_MEMORY = Dimension("MiB of GPU memory", 1)
+CPU_CORES = Dimension("CPU cores", 2, unit=1000)
+MEMORY = Dimension("MiB of memory", 3)
+JOBS = Dimension("concurrent jobs", 4)
+USER_GPUS = Dimension("GPUs per user", 0, code="user_cap")
+Limits = tuple[tuple[Dimension, int], ...]
 
 
-class Account:
-    """What one tenant uses while a cycle goes on. Only limited dimensions are counted."""
+class Excess(NamedTuple):
+    """A limit that a request exceeds when nothing else runs, in the units of its sentence."""
 
-    __slots__ = ("dimensions", "in_use", "limits", "promises", "running", "tenant")
-
-    def __init__(self, tenant: Tenant) -> None:
-        limits = limits_of(tenant)
-        self.tenant = tenant
-        self.dimensions = tuple(number for number, limit in enumerate(limits) if limit is not None)
-        self.limits = tuple(limit for limit in limits if limit is not None)
-        self.in_use = [0] * len(self.dimensions)
-        self.running: list[tuple[float, list[int]]] = []
-        self.promises: list[Promise] = []
-
-    def take(self, use: Use, ends_at: float, bound: float) -> None:
-        """A job holds this now. `ends_at`: when it ends if nothing else ends it (inf without a time limit); `bound`:
-        the upper bound that others may count on."""
-        if not self.dimensions:
-            return
-        wanted = self._limited(use)
-        self.running.append((bound, wanted))
-        _add(self.in_use, wanted, 1)
-        for promise in self.promises:
-            if ends_at > promise.at:
-                _add(promise.spare, wanted, -1)
-
-    def block(self, use: Use, ends_at: float) -> Block | None:
-        """The first limit that the job would exceed, or that it would not give back in time; None: it may start."""
-        if not self.dimensions:
-            return None
-        wanted = self._limited(use)
-        for number, want in enumerate(wanted):
-            if self.in_use[number] + want > self.limits[number]:
-                return Block(self.dimensions[number], self.limits[number], self.in_use[number])
-        for promise in self.promises:
-            if ends_at > promise.at:
-                for number, want in enumerate(wanted):
-                    if want > 0 and promise.spare[number] < want:
-                        counted = self.limits[number] - max(promise.spare[number], 0)
-                        return Block(self.dimensions[number], self.limits[number], counted, promise)
-        return None
-
-    def exceeded(self, use: Use) -> Block | None:
-        """The first limit that the job exceeds all by itself."""
-        for number, want in enumerate(self._limited(use)):
-            if want > self.limits[number]:
-                return Block(self.dimensions[number], self.limits[number], 0)
-        return None
-
-    def earliest(self, use: Use, now: float) -> float:
-        """When the limits leave room for the job at the latest, by the upper bounds of what runs; inf: never."""
-        wanted, in_use = self._limited(use), self.in_use[:]
-        at = now
-        for ends_at, held in [*sorted(self.running), (inf, [])]:
-            if all(used + want <= limit for used, want, limit in zip(in_use, wanted, self.limits, strict=True)):
-                return at
-            _add(in_use, held, -1)
-            at = ends_at
-        return inf
-
-    def promise(self, job_id: int, use: Use, at: float) -> None:
-        """Keep room for a job from `at` on.
-
-        The tenant's later jobs pass if they end by then, or if they fit beside it then: a stream of small jobs cannot
-        keep a large one out of its quota longer than the bounds of what ran when it came to the head of its tenant.
-        """
-        if not self.dimensions:
-            return
-        spare = list(self.limits)
-        _add(spare, self._limited(use), -1)
-        for ends_at, held in self.running:
-            if ends_at > at:
-                _add(spare, held, -1)
-        self.promises.append(Promise(job_id, at, spare))
-
-    def _limited(self, use: Use) -> list[int]:
-        return [use[number] for number in self.dimensions]
+    dimension: Dimension
+    requested: int | float
+    limit: int | float
 
 
-def limits_of(tenant: Tenant) -> tuple[int | None, ...]:
-    """In the order of Use."""
-    return (
-        tenant.max_gpus,
-        tenant.max_gpu_memory_mb,
-        tenant.max_cpu_milli,
-        tenant.max_memory_mb,
-        tenant.max_concurrent_jobs,
+def limits_of(tenant: Tenant) -> Limits:
+    """The limits of all its jobs together, those that it has."""
+    limits = (
+        (GPUS, tenant.max_gpus),
+        (GPU_MEMORY, tenant.max_gpu_memory_mb),
+        (CPU_CORES, tenant.max_cpu_milli),
+        (MEMORY, tenant.max_memory_mb),
+        (JOBS, tenant.max_concurrent_jobs),
+        *((Dimension(f"{model} GPUs", 0, model=model), limit) for model, limit in sorted(tenant.max_gpus_by_model)),
     )
+    return tuple((dimension, limit) for dimension, limit in limits if limit is not None)
 
 
-def use_of(request: Request, gpu_memory_mb: int) -> Use:
-    return Use(request.gpu_count, gpu_memory_mb, request.cpu_milli, request.memory_mb)
+def limits_per_user(tenant: Tenant) -> Limits:
+    """The limits of the jobs of each one of its users."""
+    return () if tenant.max_gpus_per_user is None else ((USER_GPUS, tenant.max_gpus_per_user),)
+
+
+def excess(tenant: Tenant, use: Use) -> Excess | None:
+    """The first limit that a job exceeds all by itself."""
+    for dimension, limit in (*limits_of(tenant), *limits_per_user(tenant)):
+        if dimension.amount(use) > limit:
+            return Excess(dimension, dimension.shown(dimension.amount(use)), dimension.shown(limit))
+    return None
+
+
+def use_of(request: Request, gpu_memory_mb: int, models: tuple[tuple[tuple[str, ...], int], ...] = ()) -> Use:
+    return Use(request.gpu_count, gpu_memory_mb, request.cpu_milli, request.memory_mb, models=models)
 
 
 def gpu_memory_of(request: Request, ranks: tuple[RankPlacement, ...], memory_mb: Mapping[int, int | None]) -> int:
@@ -153,12 +105,20 @@ def gpu_memory_of(request: Request, ranks: tuple[RankPlacement, ...], memory_mb:
     return total
 
 
-def in_units(dimension: int, amount: int) -> int | float:
-    """An amount as its sentence counts it: 1500 millicores are 1.5 CPU cores."""
-    whole, rest = divmod(amount, DIMENSIONS[dimension][1])
-    return amount / DIMENSIONS[dimension][1] if rest else whole
+def models_of(ranks: tuple[RankPlacement, ...], models: Mapping[int, str]) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """`Use.models` of ranks that are placed. `models`: device id -> its model."""
+    counts: dict[str, int] = {}
+    for device_id in _held(ranks):
+        model = models.get(device_id, "")
+        counts[model] = counts.get(model, 0) + 1
+    return tuple(((model,), count) for model, count in sorted(counts.items()))
 
 
-def _add(amounts: list[int], others: list[int], sign: int) -> None:
-    for number, other in enumerate(others):
-        amounts[number] += sign * other
+def _held(ranks: tuple[RankPlacement, ...]) -> Iterator[int]:
+    return (hold.device_id for rank in ranks for hold in rank.holds)
+
+
+@lru_cache(maxsize=4096)
+def _is_named(word: str, names: tuple[str, ...]) -> bool:
+    """Whether the limit's word means each of these models."""
+    return bool(names) and all(is_model(word, name) for name in names)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from scheduling.engine.accounts import Block
 from scheduling.engine.explain import BEHIND, Scene, blocked, coarse, naming, over_quota, reserved
 from scheduling.engine.feasibility import Verdict, over_limit
-from scheduling.engine.model import Job, Reason, Reservation
+from scheduling.engine.model import Job, Reason, Reservation, Tenant
 from scheduling.engine.placement import place
-from scheduling.engine.quotas import Account, Block, Use
 from scheduling.engine.shapes import Shape
 
 
@@ -16,7 +16,7 @@ class Refused(NamedTuple):
 
     jobs: list[Job]
     group: int
-    block: tuple[Use, Block] | None
+    block: Block | None
     jobs_ahead: int
     gpus_ahead: int
 
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
     scene: Scene
     shapes: Sequence[Shape]
-    accounts: Mapping[int, Account]
+    tenants: Mapping[int, Tenant]
     promised: Job | None
     reservation: Reservation | None
 
@@ -38,7 +38,7 @@ def reasons(outcome: Outcome, refused: Sequence[Refused], told: Mapping[int, Ver
         yield Reason(job_id, code, evidence)
     for each in refused:
         if each.block is not None:
-            verdict = _limit_verdict(outcome, each.jobs[0], *each.block)
+            verdict = _limit_verdict(outcome, each.jobs[0], each.block)
         else:
             if each.group not in by_group:
                 by_group[each.group] = _room_verdict(outcome, each.group)
@@ -59,10 +59,10 @@ def _for_these(outcome: Outcome, verdict: Verdict, refused: Refused) -> Verdict:
     return verdict
 
 
-def _limit_verdict(outcome: Outcome, job: Job, use: Use, block: Block) -> Verdict:
-    tenant = outcome.accounts[job.tenant_id].tenant
+def _limit_verdict(outcome: Outcome, job: Job, block: Block) -> Verdict:
+    tenant = outcome.tenants[job.tenant_id]
     too_much = over_limit(job.request, tenant, outcome.scene.inventory, outcome.scene.policy)
-    return too_much or over_quota(tenant, use, block)
+    return too_much or over_quota(tenant, block)
 
 
 def _room_verdict(outcome: Outcome, group: int) -> Verdict:

@@ -80,7 +80,8 @@ def is_within_limits(snapshot: Snapshot, job: Job, ranks: tuple[RankPlacement, .
     wanted = use(job.request, ranks, snapshot.nodes)
     used = in_use(snapshot, job.tenant_id)
     return all(
-        limit is None or have + want <= limit for limit, have, want in zip(limits(tenant), used, wanted, strict=True)
+        limit is None or want == 0 or have + want <= limit
+        for limit, have, want in zip(limits(tenant), used, wanted, strict=True)
     )
 
 

@@ -1,0 +1,61 @@
+"""Splits the GPUs in service between online and batch jobs, and says how much batch may borrow of the online part."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from scheduling.engine.model import Node, Policy, Running
+from scheduling.engine.quotas import Dimension, Limits
+
+ONLINE_GPUS = Dimension("GPUs of the cluster's online part", 0)
+BATCH_GPUS = Dimension("GPUs of the cluster's batch part", 0)
+
+
+class Parts(NamedTuple):
+    """GPUs for each class; together all that are in service."""
+
+    batch: int
+    online: int
+
+
+def shares(total: int, weights: Sequence[int]) -> list[int]:
+    """`total` divided by weights in whole numbers that add up to it, by the largest remainder (Hamilton's method).
+
+    Equal remainders: the first comes first. Raises ValueError unless weights are >= 0 with a positive sum.
+    """
+    whole = sum(weights)
+    if whole <= 0 or min(weights) < 0:
+        raise ValueError("weights must not be negative, and not all be 0")
+    found = [total * weight // whole for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda number: -(total * weights[number] % whole))
+    for number in by_remainder[: total - sum(found)]:
+        found[number] += 1
+    return found
+
+
+def parts_of(gpus: int, policy: Policy) -> Parts:
+    online, batch = shares(gpus, (policy.online_percent, 100 - policy.online_percent))
+    return Parts(batch, online)
+
+
+def gpus_in_service(nodes: Iterable[Node]) -> int:
+    return sum(device.is_healthy for node in nodes if node.is_open and node.is_online for device in node.devices)
+
+
+def in_use(running: Iterable[Running], *, online: bool) -> int:
+    return sum(one.request.gpu_count for one in running if one.is_online is online)
+
+
+def caps(parts: Parts, online_needs: int) -> tuple[Limits, Limits]:
+    """The limits of batch and of online jobs in this cycle. `online_needs`: GPUs that online jobs use or wait for.
+
+    Online jobs have their own part. Batch jobs have theirs, and while online needs under half of its part, whatever
+    online does not need; from half on nothing more is lent, and what was lent is to come back.
+    """
+    lent = max(parts.online - online_needs, 0) if 2 * online_needs < parts.online else 0
+    return ((BATCH_GPUS, parts.batch + lent),), ((ONLINE_GPUS, parts.online),)
+
+
+def borrowing_gpus(parts: Parts, running: Iterable[Running]) -> int:
+    """How many GPUs of the online part batch jobs hold now, those not counted that have been told to stop."""
+    batch = in_use((one for one in running if not one.is_stopping), online=False)
+    return max(batch - parts.batch, 0)
