@@ -42,7 +42,9 @@ def what_follows(job: dict[str, Any], outcome: Outcome) -> Next:
         return Next(JobState.COMPLETED, outcome.reason, outcome.evidence, used)
     if job["stop_reason"] == EndReason.CANCELLED:
         return Next(JobState.CANCELLED, EndReason.CANCELLED, job["stop_evidence"], used)
-    if job["stop_reason"] == EndReason.REQUEUED:
+    if job["stop_reason"] == EndReason.PREEMPTED and not job["requeue"]:
+        return Next(JobState.PREEMPTED, EndReason.PREEMPTED, job["stop_evidence"], used)
+    if job["stop_reason"] in (EndReason.REQUEUED, EndReason.PREEMPTED):
         return Next(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
     if outcome.reason in NODE_FAULTS:
         if job["requeue"]:

@@ -1,7 +1,7 @@
 """The only writer of a job's state. Every write is conditional on the state and attempt that it was decided on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -135,7 +135,8 @@ def stop(job_ids: Sequence[int], reason: EndReason, evidence: dict[str, Any], ac
     """scheduled or running → stopping; the agents do the rest. Gives the ids that changed."""
     rows = query(
         """WITH moved AS (
-               UPDATE jobs_job SET state = 'stopping', stop_reason = %s, stop_evidence = %s::jsonb
+               UPDATE jobs_job SET state = 'stopping', stop_reason = %s, stop_evidence = %s::jsonb,
+                      reason_since = clock_timestamp()
                 WHERE id = ANY(%s) AND state IN ('scheduled', 'running') RETURNING id, attempt)
            INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
            SELECT id, clock_timestamp(), 'stopping', attempt, %s, %s::jsonb FROM moved RETURNING job_id""",
@@ -145,6 +146,19 @@ def stop(job_ids: Sequence[int], reason: EndReason, evidence: dict[str, Any], ac
     if stopping:
         events.changed("stops", stopping)
     return stopping
+
+
+def preempt(job_id: int, victims: Sequence[int], evidence: dict[str, Any]) -> list[int] | None:
+    """Stops the victims for a job that is still pending; gives those that were still there to be stopped, or None
+    (and nothing is done) if the job no longer waits."""
+    rows = query(
+        "SELECT id, state FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [sorted({job_id, *victims})]
+    )
+    if not any(row["id"] == job_id and row["state"] == JobState.PENDING for row in rows):
+        return None
+    stopped = stop(victims, EndReason.PREEMPTED, evidence, "scheduler")
+    _event([job_id], "preempting", "scheduler", {"victims": stopped, "rule": evidence["rule"]})
+    return stopped
 
 
 def override_stop(job_id: int, reason: EndReason, evidence: dict[str, Any], actor: str) -> bool:
@@ -190,17 +204,10 @@ def _move_waiting(
            INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
            SELECT id, clock_timestamp(), %s, attempt, %s, %s::jsonb FROM moved RETURNING job_id""",
         [
-            new,
-            reason,
-            as_json(evidence),
-            new in FINAL,
-            list(ids),
-            list(old),
-            kind,
-            actor,
+            new, reason, as_json(evidence), new in FINAL, list(ids), list(old), kind, actor,
             as_json({"reason": reason, **evidence}),
         ],
-    )
+    )  # fmt: skip
     return [row["job_id"] for row in rows]
 
 
@@ -252,12 +259,19 @@ def finish(outcomes: Sequence[Outcome]) -> dict[int, str]:
         for o, n in nexts
     ]  # fmt: skip
     attempts = [
-        (o.job_id, o.attempt, o.ended_at, o.reason, as_json(o.evidence), o.exit_code, o.signal) for o in current
+        (o.job_id, o.attempt, o.ended_at, o.reason, as_json(_told(o, jobs[o.job_id])), o.exit_code, o.signal)
+        for o in current
     ]
     execute(_END_ATTEMPT, columns(attempts, 7))
     moved = {row["id"]: row["state"] for row in query(_FINISH, columns(ends, 10))}
-    _end_events([(o, n) for o, n in nexts if o.job_id in moved])
+    _end_events([(replace(o, evidence=_told(o, jobs[o.job_id])), n) for o, n in nexts if o.job_id in moved])
     return moved
+
+
+def _told(outcome: Outcome, job: dict[str, Any]) -> dict[str, Any]:
+    """What the agent knows of the end, and, if it was told to end it, by whom and why."""
+    was_told = outcome.reason == job["stop_reason"]
+    return {**outcome.evidence, **job["stop_evidence"]} if was_told else outcome.evidence
 
 
 def _end_events(ended: Sequence[tuple[Outcome, Next]]) -> None:
@@ -274,19 +288,6 @@ def _end_events(ended: Sequence[tuple[Outcome, Next]]) -> None:
         "   FROM unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::int[], %s::jsonb[])"
         "        WITH ORDINALITY AS e (job_id, at, kind, attempt, data, n) ORDER BY e.n",
         columns(rows, 5),
-    )
-
-
-def rank_outcomes(rows: Sequence[tuple[int, int, int, dict[str, Any]]]) -> None:
-    """(job, attempt, rank, how it ended) kept with the attempt."""
-    merged: dict[tuple[int, int], dict[str, Any]] = {}
-    for job_id, attempt, rank, how in rows:
-        merged.setdefault((job_id, attempt), {})[str(rank)] = how
-    execute(
-        "UPDATE jobs_attempt a SET outcomes = a.outcomes || o.how"
-        "  FROM unnest(%s::bigint[], %s::int[], %s::jsonb[]) AS o (job_id, number, how)"
-        " WHERE a.job_id = o.job_id AND a.number = o.number",
-        columns([(j, n, as_json(how)) for (j, n), how in merged.items()], 3),
     )
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpusched.lib import events, wake
-from gpusched.lib.sql import columns, query
+from gpusched.lib.sql import as_json, columns, execute, query
 from gpusched.protocol.messages import Ended, Report, Started
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs import transitions
@@ -160,7 +160,7 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
     allocations.give_back([row["id"] for row in ended])
     # A rank that came and went between two messages was never reported as started.
     transitions.started([(r["job_id"], r["number"], r["started_at"]) for r in ended if r["started_at"]])
-    transitions.rank_outcomes([(r["job_id"], r["number"], r["rank"], _how(r)) for r in ended])
+    _keep_outcomes([(r["job_id"], r["number"], r["rank"], _how(r)) for r in ended])
     attempts = sorted({(row["job_id"], row["number"]) for row in ended})
     over, failing = _judge(attempts)
     transitions.finish(over)
@@ -217,3 +217,16 @@ def _outcome(job_id: int, number: int, decisive: dict[str, Any], ended_at: datet
     if ranks > 1:
         evidence["rank"] = decisive["rank"]
     return Outcome(job_id, number, decisive["reason"], ended_at, decisive["exit_code"], decisive["signal"], evidence)
+
+
+def _keep_outcomes(rows: Sequence[tuple[int, int, int, dict[str, Any]]]) -> None:
+    """(job, attempt, rank, how it ended) kept with the attempt."""
+    merged: dict[tuple[int, int], dict[str, Any]] = {}
+    for job_id, attempt, rank, how in rows:
+        merged.setdefault((job_id, attempt), {})[str(rank)] = how
+    execute(
+        "UPDATE jobs_attempt a SET outcomes = a.outcomes || o.how"
+        "  FROM unnest(%s::bigint[], %s::int[], %s::jsonb[]) AS o (job_id, number, how)"
+        " WHERE a.job_id = o.job_id AND a.number = o.number",
+        columns([(j, n, as_json(how)) for (j, n), how in merged.items()], 3),
+    )

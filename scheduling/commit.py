@@ -16,6 +16,7 @@ from jobs.transitions import Placed
 from nodes import allocations
 from nodes.allocations import Taking
 from scheduling.engine.model import Node, Placement, Plan, Reason, Snapshot
+from scheduling.preempting import preempt
 from scheduling.snapshot import Seen
 
 # Their evidence is a time that was written with the code and knows more than the engine does.
@@ -27,10 +28,11 @@ class Committed:
     placed: int = 0
     stale: int = 0
     reasons_written: int = 0
+    preempted: int = 0
 
 
 def commit(plan: Plan, snapshot: Snapshot, seen: Seen) -> Committed:
-    """Writes placements first, so that their agents hear at once, then reasons."""
+    """Writes placements first, so that their agents hear at once, then who is to stop for whom, then reasons."""
     placed = stale = 0
     if plan.placements:
         try:
@@ -39,7 +41,8 @@ def commit(plan: Plan, snapshot: Snapshot, seen: Seen) -> Committed:
         except IntegrityError:
             # One placement that the database refuses (a device changed under the plan) must not spoil the others.
             placed, stale = _one_by_one(plan.placements, snapshot, seen)
-    return Committed(placed, stale, _write_reasons(plan.reasons, seen))
+    preempted = preempt(plan, snapshot) if plan.claims or snapshot.claims else 0
+    return Committed(placed, stale, _write_reasons(plan.reasons, seen), preempted)
 
 
 def _one_by_one(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> tuple[int, int]:

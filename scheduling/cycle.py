@@ -114,7 +114,7 @@ def _record(
     reserved = decided.reservation
     # The next cycle reads from here which job keeps its turn.
     is_promise_new = (reserved.job_id if reserved else None) != snapshot.reserved_job_id
-    did_something = done.placed or done.stale or done.reasons_written or is_promise_new
+    did_something = done.placed or done.preempted or done.stale or done.reasons_written or is_promise_new
     if not did_something and time.monotonic() - _memory.idle_row_at < IDLE_ROW_SECONDS:
         return
     _memory.idle_row_at = time.monotonic()
@@ -124,6 +124,7 @@ def _record(
         worker=WORKER,
         pending=len(snapshot.jobs),
         placed=done.placed,
+        preempted=done.preempted,
         stale=done.stale,
         reasons_written=done.reasons_written,
         reserved_job_id=reserved.job_id if reserved else None,

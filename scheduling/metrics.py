@@ -23,6 +23,7 @@ class _Database:
             "gpu_scheduler_scheduling_latency_seconds", "Time of each phase of a scheduling cycle", "phase"
         )
         yield _histogram("gpu_scheduler_submit_to_start_seconds", "From submit to the first process", None)
+        yield _preemptions()
 
 
 def _jobs() -> Iterator[Metric]:
@@ -35,6 +36,14 @@ def _jobs() -> Iterator[Metric]:
     for row in query("SELECT reason, count(*) AS n FROM jobs_job WHERE state IN ('pending','held') GROUP BY reason"):
         queue.add_metric([row["reason"]], row["n"])
     yield queue
+
+
+def _preemptions() -> Metric:
+    stopped = CounterMetricFamily("gpu_scheduler_preemptions", "Jobs told to stop for others", labels=["rule"])
+    counted = histograms.read("gpu_scheduler_preemptions_total")
+    for rule in ("priority", "reclaim"):
+        stopped.add_metric([rule], counted[rule][1] if rule in counted else 0)
+    return stopped
 
 
 _READINGS = """

@@ -1,6 +1,8 @@
-"""Cycle: what one scheduling cycle did and how long each phase took."""
+"""Cycle: what one scheduling cycle did and how long each phase took. Claim: what a job waits for by preemption."""
 
 from django.db import models
+
+from jobs.models import Job
 
 
 class Cycle(models.Model):
@@ -11,6 +13,7 @@ class Cycle(models.Model):
     worker = models.CharField(max_length=100)
     pending = models.PositiveIntegerField()
     placed = models.PositiveIntegerField()
+    preempted = models.PositiveIntegerField(default=0, help_text="Jobs that were told to stop for others")
     stale = models.PositiveIntegerField(help_text="Decided, but changed by someone else before the commit: skipped")
     reasons_written = models.PositiveIntegerField()
     reserved_job_id = models.BigIntegerField(null=True)
@@ -25,3 +28,18 @@ class Cycle(models.Model):
 
     def __str__(self) -> str:
         return f"cycle at {self.started_at}"
+
+
+class Claim(models.Model):
+    """A waiting job that others were stopped for, and the place that it was promised. Kept until it starts there."""
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="+")
+    made_at = models.DateTimeField()
+    rule = models.CharField(max_length=10)
+    ranks = models.JSONField()
+
+    class Meta:
+        ordering = ["made_at", "job_id"]
+
+    def __str__(self) -> str:
+        return f"claim of job {self.job_id}"

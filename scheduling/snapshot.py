@@ -20,6 +20,7 @@ from scheduling.engine.model import (
     Snapshot,
     Tenant,
 )
+from scheduling.preempting import claims
 
 _TIERS = {"premium": 0, "standard": 1, "opportunistic": 2}
 
@@ -36,7 +37,9 @@ _JOBS = """
 _RUNNING = """
     SELECT j.id, j.tenant_id, j.priority, j.gpu_count, j.gpu_memory_mb, j.gpu_models,
            j.gpu_sharing = 'shared' AS shared, j.cpu_milli, j.memory_mb, j.gang_scheduling, j.ranks,
-           j.max_runtime_seconds, j.preemptible,
+           j.max_runtime_seconds, j.preemptible, j.user_id, j.workload_class = 'online' AS is_online, j.grace_seconds,
+           j.state = 'stopping' AS is_stopping, (j.stop_evidence->>'by_job')::bigint AS stopping_for,
+           extract(epoch FROM CASE WHEN j.state = 'stopping' THEN j.reason_since END)::float8 AS stopping_since,
            extract(epoch FROM coalesce(j.started_at, a.scheduled_at))::float8 AS started_at,
            s.rank, s.node_id, s.cpu_milli AS rank_cpu, s.memory_mb AS rank_memory,
            (SELECT json_agg(json_build_array(l.device_id, l.memory_mb) ORDER BY l.device_id)
@@ -106,7 +109,12 @@ def load() -> tuple[Snapshot, Seen]:
         running = _running()
         jobs = tuple(waiting.job for waiting in _known.values())
         snapshot = Snapshot(
-            jobs=jobs, running=running, nodes=nodes(running), tenants=tenants(), reserved_job_id=_promised()
+            jobs=jobs,
+            running=running,
+            nodes=nodes(running),
+            tenants=tenants(),
+            reserved_job_id=_promised(),
+            claims=claims(),
         )
     return snapshot, Seen(now, _known)
 
@@ -183,7 +191,6 @@ def _running() -> tuple[Running, ...]:
 
 def _running_job(found: list[dict[str, Any]]) -> Running:
     first = found[0]
-    limit = first["max_runtime_seconds"]
     ranks = tuple(
         RankPlacement(
             rank=row["rank"],
@@ -203,10 +210,25 @@ def _running_job(found: list[dict[str, Any]]) -> Running:
         ),
         ranks=ranks,
         started_at=first["started_at"],
-        ends_by=None if limit is None else first["started_at"] + limit,
+        ends_by=_ends_by(first),
         priority=first["priority"],
         preemptible=first["preemptible"],
+        user_id=first["user_id"],
+        is_online=first["is_online"],
+        grace_seconds=first["grace_seconds"],
+        is_stopping=first["is_stopping"],
+        stopping_for=first["stopping_for"],
     )  # fmt: skip
+
+
+def _ends_by(row: dict[str, Any]) -> float | None:
+    """At its time limit, or when it has been told to stop and its grace is over."""
+    ends: list[float] = []
+    if row["max_runtime_seconds"] is not None:
+        ends.append(row["started_at"] + row["max_runtime_seconds"])
+    if row["stopping_since"] is not None:
+        ends.append(row["stopping_since"] + row["grace_seconds"])
+    return min(ends, default=None)
 
 
 def nodes(running: tuple[Running, ...] = ()) -> tuple[Node, ...]:

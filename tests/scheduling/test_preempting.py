@@ -1,0 +1,116 @@
+"""Preemption through the whole server: victims are told to stop, their places kept, and both owners see who and why."""
+
+import pytest
+
+from gpusched.protocol.messages import Stop
+from gpusched.protocol.reasons import EndReason
+from gpusched.protocol.states import JobState
+from jobs import representation
+from jobs.models import Job, JobEvent
+from nodes.models import Allocation
+from scheduling import cycle, snapshot
+from scheduling.engine.model import Policy
+from scheduling.models import Claim
+from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(cycle, "policy", lambda: Policy(min_runtime_seconds=0, preemption_delay_seconds=0))
+
+
+def shown(job_id):
+    return representation.select("j.id = %s", [job_id])[0]
+
+
+def test_a_victim_is_told_goes_back_with_its_queue_time_and_the_preemptor_starts_in_its_place(user, tenant):
+    """A16: the queue time is the original one; quota and usage return with the devices."""
+    node = make_node(gpus=2)
+    low = submit(user, tenant, gpu_count=2, priority=100)
+    run_cycle()
+    [key] = node.start_all()
+    queued_at = Job.objects.get(pk=low).submitted_at
+    urgent = submit(user, tenant, gpu_count=2, priority=1500)
+    run_cycle()
+    assert shown(low)["state"] == JobState.STOPPING
+    assert shown(low)["reason"]["sentence"] == f"preempted for job {urgent} of tenant nlp, which has priority 1500"
+    assert shown(urgent)["reason"]["code"] == "reclaim_pending"
+    [order] = [order for order in node.sync().assignments if isinstance(order, Stop)]
+    assert (order.key, order.reason, order.grace_seconds) == (key, EndReason.PREEMPTED, 30)
+    latecomer = submit(user, tenant, gpu_count=1, priority=1600)
+    node.end(key, exit_code=None, signal=15, reason="preempted")
+    victim = Job.objects.get(pk=low)
+    assert (victim.state, victim.submitted_at, victim.retries_used) == (JobState.PENDING, queued_at, 0)
+    assert not Allocation.objects.exists()
+    run_cycle()
+    assert Job.objects.get(pk=urgent).state == JobState.SCHEDULED
+    assert Job.objects.get(pk=latecomer).state == JobState.PENDING
+    assert not Claim.objects.exists()
+    [attempt] = victim.attempts.all()
+    assert (attempt.reason, attempt.evidence["by_job"], attempt.evidence["rule"]) == ("preempted", urgent, "priority")
+    [note] = JobEvent.objects.filter(job_id=urgent, kind="preempting")
+    assert note.data == {"victims": [low], "rule": "priority"}
+
+
+def test_a_job_that_may_not_be_requeued_ends_as_preempted(user, tenant):
+    node = make_node(gpus=1)
+    low = submit(user, tenant, priority=100, requeue=False)
+    run_cycle()
+    [key] = node.start_all()
+    submit(user, tenant, priority=1500)
+    run_cycle()
+    node.end(key, exit_code=None, signal=15, reason="preempted")
+    assert Job.objects.get(pk=low).state == JobState.PREEMPTED
+    assert shown(low)["reason"]["code"] == "preempted"
+
+
+def test_nobody_is_stopped_for_a_job_that_was_cancelled_meanwhile(user, tenant):
+    node = make_node(gpus=1)
+    low = submit(user, tenant, priority=100)
+    run_cycle()
+    node.start_all()
+    urgent = submit(user, tenant, priority=1500)
+    seen, comparison = snapshot.load()
+    made = cycle.plan(seen, cycle.policy(), comparison.now)
+    assert made.preemptions
+    from jobs import services
+
+    services.cancel(urgent, identity_for(user))
+    assert cycle.commit(made, seen, comparison).preempted == 0
+    assert Job.objects.get(pk=low).state == JobState.RUNNING
+    run_cycle()
+    assert not Claim.objects.exists()
+
+
+def test_a_claim_ends_with_the_job_that_it_was_for(user, tenant):
+    """What was given back for it is anybody's again, the victim's first of all."""
+    node = make_node(gpus=1)
+    low = submit(user, tenant, priority=100)
+    run_cycle()
+    [key] = node.start_all()
+    urgent = submit(user, tenant, priority=1500)
+    run_cycle()
+    from jobs import services
+
+    services.cancel(urgent, identity_for(user))
+    node.end(key, exit_code=None, signal=15, reason="preempted")
+    run_cycle()
+    assert not Claim.objects.exists()
+    assert Job.objects.get(pk=low).state == JobState.SCHEDULED
+
+
+def test_a_guarantee_is_reclaimed_from_a_borrower_by_name_of_the_rule():
+    owed = make_tenant("owed", quota={"guaranteed_gpus": 1})
+    borrower = make_tenant("borrower")
+    node = make_node(gpus=2)
+    low = [submit(make_member(borrower), borrower, priority=900) for _ in range(2)]
+    run_cycle()
+    node.start_all()
+    job = submit(make_member(owed), owed, priority=500)
+    run_cycle()
+    [stopped] = [one for one in low if Job.objects.get(pk=one).state == JobState.STOPPING]
+    assert shown(stopped)["reason"]["sentence"] == (
+        f"preempted for job {job} of tenant owed, which is within the guarantee of its tenant"
+    )
