@@ -120,7 +120,6 @@ def _tenant(request: JobRequest, identity: Identity) -> tuple[int, str]:
 
 def _row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, Any]:
     not_before = _time("not_before", request.not_before)
-    minutes = request.max_runtime_minutes
     return {
         "tenant_id": tenant_id,
         "user_id": identity.user_id,
@@ -135,7 +134,8 @@ def _row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, A
         "gang_scheduling": request.gang_scheduling,
         "ranks": request.ranks,
         "workload_class": request.workload_class,
-        "max_runtime_seconds": None if minutes is None else max(1, round(minutes * 60)),
+        "max_runtime_seconds": _seconds(request.max_runtime_minutes),
+        "predicted_seconds": _seconds(request.predicted_runtime_minutes),
         "preemptible": request.preemptible,
         "requeue": request.requeue,
         "max_retries": request.max_retries,
@@ -144,6 +144,8 @@ def _row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, A
         "eligible_at": not_before,
         "labels": request.labels,
         "node_selector": request.node_selector,
+        "topology": request.topology,
+        "anti_affinity": request.anti_affinity or "",
         "payload": {
             "command": request.command,
             "args": request.args,
@@ -152,6 +154,10 @@ def _row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, A
             "environment": request.environment,
         },
     }
+
+
+def _seconds(minutes: float | None) -> int | None:
+    return None if minutes is None else max(1, round(minutes * 60))
 
 
 def _default_name(request: JobRequest) -> str:

@@ -33,7 +33,7 @@ _COLUMNS = {
     "gang_scheduling": "bool", "ranks": "int", "workload_class": "text", "max_runtime_seconds": "int",
     "preemptible": "bool", "requeue": "bool", "max_retries": "int", "grace_seconds": "int",
     "not_before": "timestamptz", "labels": "jsonb", "node_selector": "jsonb", "payload": "jsonb",
-    "eligible_at": "timestamptz",
+    "eligible_at": "timestamptz", "predicted_seconds": "int", "topology": "text", "anti_affinity": "text",
 }  # fmt: skip
 _INSERT = """
     WITH new AS (

@@ -54,6 +54,7 @@ def _shape(request: JobRequest) -> Request:
         gang=request.gang_scheduling,
         ranks=request.ranks,
         node_selector=tuple(sorted(request.node_selector.items())),
+        topology=request.topology,
     )
 
 

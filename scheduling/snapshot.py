@@ -30,13 +30,17 @@ _VERSIONS = "SELECT id, xmin::text::bigint FROM jobs_job WHERE state = 'pending'
 _JOBS = """
     SELECT j.id, j.tenant_id, j.user_id, j.priority, j.gpu_count, j.gpu_memory_mb, j.gpu_models,
            j.gpu_sharing = 'shared', j.cpu_milli, j.memory_mb, j.gang_scheduling, j.ranks, j.node_selector::text,
+           j.topology, CASE WHEN j.anti_affinity = '' THEN '' ELSE j.tenant_id || '/' || j.anti_affinity END,
            extract(epoch FROM j.submitted_at)::float8, extract(epoch FROM j.eligible_at)::float8,
-           j.retries_used, j.max_runtime_seconds, j.attempt, j.reason, j.evidence::text
+           j.retries_used, j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online', j.attempt, j.reason,
+           j.evidence::text
       FROM jobs_job j WHERE j.id = ANY(%s)
 """
 _RUNNING = """
     SELECT j.id, j.tenant_id, j.priority, j.gpu_count, j.gpu_memory_mb, j.gpu_models,
            j.gpu_sharing = 'shared' AS shared, j.cpu_milli, j.memory_mb, j.gang_scheduling, j.ranks,
+           j.node_selector::text AS selector, j.topology,
+           CASE WHEN j.anti_affinity = '' THEN '' ELSE j.tenant_id || '/' || j.anti_affinity END AS apart,
            j.max_runtime_seconds, j.preemptible, j.user_id, j.workload_class = 'online' AS is_online, j.grace_seconds,
            j.state = 'stopping' AS is_stopping, (j.stop_evidence->>'by_job')::bigint AS stopping_for,
            extract(epoch FROM CASE WHEN j.state = 'stopping' THEN j.reason_since END)::float8 AS stopping_since,
@@ -147,8 +151,8 @@ def _waiting(known: dict[int, Waiting]) -> dict[int, Waiting]:
     }
     changed = [job_id for job_id in versions if job_id not in waiting]
     for row in rows(_JOBS, [changed]) if changed else ():
-        (job_id, tenant_id, user_id, priority, *shape, queued_at, eligible_at, retries_used, limit, attempt, reason,
-         evidence) = row  # fmt: skip
+        (job_id, tenant_id, user_id, priority, *shape, queued_at, eligible_at, retries_used, limit, predicted,
+         is_online, attempt, reason, evidence) = row  # fmt: skip
         shape[2] = tuple(shape[2])
         job = Job(
             id=job_id,
@@ -160,6 +164,8 @@ def _waiting(known: dict[int, Waiting]) -> dict[int, Waiting]:
             eligible_at=eligible_at or 0.0,
             eligible_reason="retry_backoff" if retries_used else "not_before",
             max_runtime_seconds=limit,
+            predicted_seconds=predicted,
+            is_online=is_online,
         )
         waiting[job_id] = Waiting(versions[job_id], job, attempt, reason, evidence)
     return waiting
@@ -175,11 +181,15 @@ def _request(
     memory_mb: int,
     gang: bool,
     ranks: int | None,
-    selector: str = "{}",
+    selector: str,
+    topology: str,
+    apart: str,
 ) -> Request:
     """One object for each shape rather than for each job."""
     labels = msgspec.json.decode(selector, type=dict[str, str])
-    return Request(gpus, gpu_mb, models, shared, cpu_milli, memory_mb, gang, ranks, tuple(sorted(labels.items())))
+    return Request(
+        gpus, gpu_mb, models, shared, cpu_milli, memory_mb, gang, ranks, tuple(sorted(labels.items())), topology, apart
+    )
 
 
 def _running() -> tuple[Running, ...]:
@@ -198,6 +208,7 @@ def _running_job(found: list[dict[str, Any]]) -> Running:
             cpu_milli=row["rank_cpu"],
             memory_mb=row["rank_memory"],
             holds=tuple(DeviceHold(device, memory) for device, memory in row["holds"] or ()),
+            apart=row["apart"],
         )
         for row in found
     )
@@ -206,7 +217,8 @@ def _running_job(found: list[dict[str, Any]]) -> Running:
         tenant_id=first["tenant_id"],
         request=_request(
             first["gpu_count"], first["gpu_memory_mb"], tuple(first["gpu_models"]), first["shared"], first["cpu_milli"],
-            first["memory_mb"], first["gang_scheduling"], first["ranks"],
+            first["memory_mb"], first["gang_scheduling"], first["ranks"], first["selector"], first["topology"],
+            first["apart"],
         ),
         ranks=ranks,
         started_at=first["started_at"],

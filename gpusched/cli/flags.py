@@ -42,6 +42,7 @@ FLAGS: tuple[inspect.Parameter, ...] = (
     _flag("workdir", str, "Directory on the node to start in.", "--workdir", "-w"),
     _flag("priority", int, "100-499 low, 500-999 normal, 1000-1999 high, 2000+ urgent.", "--priority", "-p"),
     _flag("max_runtime_minutes", float, "Stop it after this long."),
+    _flag("predicted_runtime_minutes", float, "How long it will probably run; orders the queue under shortest."),
     _flag("gang_scheduling", bool, "Let it span nodes; all ranks start together.", "--gang/--no-gang"),
     _flag("ranks", int, "Processes of a gang."),
     _flag("workload_class", str, "online or batch.", metavar="CLASS"),
@@ -52,6 +53,8 @@ FLAGS: tuple[inspect.Parameter, ...] = (
     _flag("not_before", str, "Do not start before this time, such as 2030-01-31T08:00:00Z.", metavar="TIME"),
     _flag("labels", list[str], "A label for your own use.", "--label", metavar="NAME=VALUE"),
     _flag("node_selector", list[str], "Only nodes with this label.", "--node-selector", metavar="NAME=VALUE"),
+    _flag("anti_affinity", str, "Your tenant's jobs with the same word never share a node.", metavar="WORD"),
+    _flag("topology", str, "any, nvlink, numa, prefer_nvlink or prefer_numa: how near its GPUs are.", metavar="HOW"),
 )  # fmt: skip
 
 

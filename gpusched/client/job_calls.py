@@ -30,6 +30,7 @@ class JobOptions(TypedDict, total=False):
     ranks: int | None
     workload_class: str
     max_runtime_minutes: float | None
+    predicted_runtime_minutes: float | None
     preemptible: bool
     requeue: bool
     max_retries: int
@@ -37,6 +38,8 @@ class JobOptions(TypedDict, total=False):
     not_before: str | None
     labels: dict[str, str]
     node_selector: dict[str, str]
+    anti_affinity: str | None
+    topology: str
 
 
 def request(command: Sequence[str], gpus: int, default_tenant: str | None, options: JobOptions) -> JobRequest:

@@ -4,10 +4,10 @@ import re
 
 import msgspec
 
-from gpusched.protocol.states import Sharing, WorkloadClass
+from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
 # Names that INTERFACES.md promises and that this version cannot honour: refused by name unless they ask for nothing.
-NOT_YET: dict[str, object] = {"array": None, "depends_on": [], "secrets": [], "topology": "any", "image": None}
+NOT_YET: dict[str, object] = {"array": None, "depends_on": [], "secrets": [], "image": None}
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?$")
@@ -43,6 +43,7 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     ranks: int | None = None
     workload_class: WorkloadClass = WorkloadClass.BATCH
     max_runtime_minutes: float | None = None
+    predicted_runtime_minutes: float | None = None
     preemptible: bool = True
     requeue: bool = True
     max_retries: int = 0
@@ -50,12 +51,13 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     not_before: str | None = None
     labels: dict[str, str] = {}
     node_selector: dict[str, str] = {}
+    anti_affinity: str | None = None
+    topology: Topology = Topology.ANY
     # Refused by name (NOT_YET) unless they ask for nothing.
     image: str | None = None
     array: dict[str, int] | None = None
     depends_on: list[int | str] = []
     secrets: list[str] = []
-    topology: str = "any"
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
@@ -89,6 +91,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("memory_mb", 0, 2_000_000_000),
     ("ranks", 1, 10_000),
     ("max_runtime_minutes", 0.01, 5_256_000),
+    ("predicted_runtime_minutes", 0.01, 5_256_000),
     ("max_retries", 0, 100),
     ("grace_seconds", 0, 3600),
 )
@@ -166,6 +169,8 @@ def _text_problems(request: JobRequest) -> list[FieldError]:
             found.append(
                 FieldError(field, "invalid_label", f"at most 32 short words of letters, digits, . _ / -; not {bad[:3]}")
             )
+    if request.anti_affinity is not None and not _LABEL.match(request.anti_affinity):
+        found.append(FieldError("anti_affinity", "invalid_label", "one short word of letters, digits, . _ / -"))
     if request.workdir is not None and not request.workdir.startswith("/"):
         found.append(FieldError("workdir", "not_absolute", "must be an absolute path"))
     return found

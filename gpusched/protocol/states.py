@@ -53,6 +53,16 @@ class DeviceHealth(StrEnum):
     LOST = "lost"
 
 
+class Topology(StrEnum):
+    """How near to each other the GPUs of each rank must be, or should be where possible."""
+
+    ANY = "any"
+    NVLINK = "nvlink"
+    NUMA = "numa"
+    PREFER_NVLINK = "prefer_nvlink"
+    PREFER_NUMA = "prefer_numa"
+
+
 class Sharing(StrEnum):
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
