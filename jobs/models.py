@@ -1,4 +1,4 @@
-"""Job, Attempt, JobEvent and IdempotencyKey. PostgreSQL's constraints say which combinations can exist at all."""
+"""Jobs, their attempts, events, reasons and keys. PostgreSQL's constraints say which combinations can exist at all."""
 
 import pgtrigger
 from django.conf import settings
@@ -6,8 +6,19 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
-from gpusched.protocol.states import FINAL, LIVE, JobState, Sharing, WorkloadClass
+from gpusched.protocol.states import FINAL, LIVE, JobState, Sharing, Topology, WorkloadClass
 from tenants.models import Tenant
+
+# Whoever changes a job's reason, the period of the old one is kept. For a whole statement at once, as one commit may
+# change thousands. That the scheduler looked within a second is nothing that anybody waited for.
+_KEEP_REASONS = """
+    INSERT INTO jobs_jobreason (job_id, code, since_at, until_at)
+    SELECT o.id, o.reason, o.reason_since, now()
+      FROM old_jobs o JOIN new_jobs n ON n.id = o.id
+     WHERE o.reason <> n.reason AND o.reason <> '' AND o.reason_since < now()
+       AND (o.reason <> 'scheduler_behind' OR o.reason_since < now() - interval '1 second');
+    RETURN NULL;
+"""
 
 
 class Job(models.Model):
@@ -28,6 +39,7 @@ class Job(models.Model):
     ranks = models.PositiveIntegerField(null=True)
     workload_class = models.CharField(max_length=10, default=WorkloadClass.BATCH)
     max_runtime_seconds = models.PositiveIntegerField(null=True)
+    predicted_seconds = models.PositiveIntegerField(null=True)
     preemptible = models.BooleanField(default=True)
     requeue = models.BooleanField(default=True)
     max_retries = models.PositiveIntegerField(default=0)
@@ -35,6 +47,8 @@ class Job(models.Model):
     not_before = models.DateTimeField(null=True)
     labels = models.JSONField(default=dict)
     node_selector = models.JSONField(default=dict)
+    topology = models.CharField(max_length=20, default=Topology.ANY, db_default=Topology.ANY)
+    anti_affinity = models.CharField(max_length=64, blank=True, default="", db_default="")
     # What only the agent needs: command, args, script, workdir, environment.
     payload = models.JSONField(default=dict)
 
@@ -72,6 +86,7 @@ class Job(models.Model):
             ),
             models.CheckConstraint(condition=Q(gpu_sharing__in=list(Sharing)), name="job_sharing_known"),
             models.CheckConstraint(condition=Q(workload_class__in=list(WorkloadClass)), name="job_class_known"),
+            models.CheckConstraint(condition=Q(topology__in=list(Topology)), name="job_topology_known"),
         ]
         indexes = [
             models.Index(fields=["state", "id"], name="job_unfinished", condition=~Q(state__in=sorted(FINAL))),
@@ -79,9 +94,34 @@ class Job(models.Model):
             models.Index(fields=["user", "-id"], name="job_by_user"),
             models.Index(fields=["state", "-id"], name="job_by_state"),
         ]
+        triggers = [
+            pgtrigger.Trigger(
+                name="keep_reasons",
+                level=pgtrigger.Statement,
+                when=pgtrigger.After,
+                operation=pgtrigger.Update,
+                referencing=pgtrigger.Referencing(old="old_jobs", new="new_jobs"),  # type: ignore[no-untyped-call]
+                func=_KEEP_REASONS,
+            )
+        ]
 
     def __str__(self) -> str:
         return f"job {self.pk} {self.name}"
+
+
+class JobReason(models.Model):
+    """A period in which a job had one reason, written by a trigger when it ended; the present one stands in the job.
+
+    Only the code counts: its evidence changes all the time."""
+
+    pk = models.CompositePrimaryKey("job_id", "until_at")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+", db_index=False, db_constraint=False)
+    code = models.CharField(max_length=30)
+    since_at = models.DateTimeField()
+    until_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.code} of job {self.job_id}"
 
 
 class Attempt(models.Model):
