@@ -64,6 +64,8 @@ class Device(models.Model):
     model = models.CharField(max_length=200)
     memory_mb = models.PositiveIntegerField(null=True)
     pci_bus_id = models.CharField(max_length=32, blank=True, default="")
+    numa_node = models.PositiveSmallIntegerField(null=True)
+    nvlink_island = models.PositiveSmallIntegerField(null=True)
     health = models.CharField(max_length=15, default=DeviceHealth.OK)
     held_whole = models.SmallIntegerField(default=0)
     held_mb = models.IntegerField(default=0)

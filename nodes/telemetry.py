@@ -51,17 +51,22 @@ def learn(node_id: int, facts: NodeFacts) -> None:
         ],
     )
     rows = [
-        (node_id, d.uuid[:80], d.index, d.model[:200], d.memory_mb, (d.pci_bus_id or "")[:32]) for d in facts.devices
-    ]
+        (node_id, d.uuid[:80], d.index, d.model[:200], d.memory_mb, (d.pci_bus_id or "")[:32], d.numa_node,
+         d.nvlink_island)
+        for d in facts.devices
+    ]  # fmt: skip
     execute(
-        """INSERT INTO nodes_device (node_id, uuid, index, model, memory_mb, pci_bus_id, health, held_whole, held_mb)
+        """INSERT INTO nodes_device (node_id, uuid, index, model, memory_mb, pci_bus_id, numa_node, nvlink_island,
+                                     health, held_whole, held_mb)
            SELECT t.*, 'ok', 0, 0
-             FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::text[], %s::int[], %s::text[]) AS t
+             FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::text[], %s::int[], %s::text[], %s::int[], %s::int[])
+                  AS t
            ON CONFLICT (node_id, uuid) DO UPDATE
               SET index = excluded.index, model = excluded.model, memory_mb = excluded.memory_mb,
-                  pci_bus_id = excluded.pci_bus_id,
+                  pci_bus_id = excluded.pci_bus_id, numa_node = excluded.numa_node,
+                  nvlink_island = excluded.nvlink_island,
                   health = CASE WHEN nodes_device.health = 'lost' THEN 'ok' ELSE nodes_device.health END""",
-        columns(rows, 6),
+        columns(rows, 8),
     )
     execute(
         "UPDATE nodes_device SET health = 'lost' WHERE node_id = %s AND uuid <> ALL(%s) AND health <> 'lost'",

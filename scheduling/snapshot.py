@@ -55,7 +55,7 @@ _NODES = """
     SELECT id, name, state = 'online', intent = 'open', cpu_cores, memory_mb, labels::text FROM nodes_node ORDER BY id
 """
 _DEVICES = """
-    SELECT node_id, id, model, memory_mb, health = 'ok', held_whole > 0, held_mb
+    SELECT node_id, id, model, memory_mb, health = 'ok', held_whole > 0, held_mb, numa_node, nvlink_island
       FROM nodes_device ORDER BY node_id, index, id
 """
 _TENANTS = """
@@ -252,8 +252,8 @@ def nodes(running: tuple[Running, ...] = ()) -> tuple[Node, ...]:
             cpu_used[rank.node_id] = cpu_used.get(rank.node_id, 0) + rank.cpu_milli
             memory_used[rank.node_id] = memory_used.get(rank.node_id, 0) + rank.memory_mb
     devices: dict[int, list[Device]] = {}
-    for node_id, *device in rows(_DEVICES):
-        devices.setdefault(node_id, []).append(Device(*device))
+    for node_id, *device, numa, island in rows(_DEVICES):
+        devices.setdefault(node_id, []).append(Device(*device, numa=numa, island=island))
     return tuple(
         Node(
             id=node_id,

@@ -84,7 +84,14 @@ class PretendMachine:
         seed = hashlib.sha256(name.encode()).hexdigest()
         self._uuids = [f"GPU-{seed[:8]}-{seed[8:12]}-{seed[12:16]}-{seed[16:20]}-{i:012x}" for i in range(spec.gpus)]
         self._devices = [
-            DeviceFacts(uuid=uuid, index=i, model=spec.model, memory_mb=spec.gpu_memory_mb)
+            DeviceFacts(
+                uuid=uuid,
+                index=i,
+                model=spec.model,
+                memory_mb=spec.gpu_memory_mb,
+                numa_node=2 * i // spec.gpus,
+                nvlink_island=0,
+            )
             for i, uuid in enumerate(self._uuids)
         ]
         self._phase = int(seed[:4], 16) / 1000

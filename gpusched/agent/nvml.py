@@ -1,7 +1,10 @@
 """The only file that touches NVML (through nvidia-ml-py). What the driver does not say is None, never 0 or invented."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pynvml
@@ -45,9 +48,11 @@ class Nvml:
         if not self.is_available():
             return []
         found = []
-        for index, handle in self._handles():
+        handles = self._handles()
+        islands = _islands(handles)
+        for index, handle in handles:
             try:
-                found.append(_facts(index, handle))
+                found.append(_facts(index, handle, islands.get(index)))
             except pynvml.NVMLError as error:
                 self._say(f"GPU {index} does not say what it is: {error}")
             except DeviceLost:
@@ -86,7 +91,7 @@ class Nvml:
 _uuids: dict[str, str] = {}
 
 
-def _facts(index: int, handle: Any) -> DeviceFacts:
+def _facts(index: int, handle: Any, island: int | None) -> DeviceFacts:
     uuid = _need(lambda: pynvml.nvmlDeviceGetUUID(handle))
     bus = _text(lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId)
     if bus is not None:
@@ -98,7 +103,38 @@ def _facts(index: int, handle: Any) -> DeviceFacts:
         model=_need(lambda: pynvml.nvmlDeviceGetName(handle)),
         memory_mb=None if memory is None else int(memory.total) // MIB,
         pci_bus_id=bus,
+        numa_node=None if bus is None else numa_node(bus),
+        nvlink_island=island,
     )
+
+
+def numa_node(bus: str, devices: Path = Path("/sys/bus/pci/devices")) -> int | None:
+    """The NUMA node of a PCI address as NVML writes it (`00000000:3B:00.0`); None where the kernel does not say."""
+    domain, _, rest = bus.partition(":")
+    try:
+        number = int((devices / f"{domain[-4:]}:{rest}".lower() / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return number if number >= 0 else None
+
+
+def _islands(handles: list[tuple[int, Any]]) -> dict[int, int]:
+    """Index -> the lowest index among those that it reaches over NVLink; without those that reach none."""
+    islands = {index: index for index, _ in handles}
+    for (one, first), (other, second) in combinations(handles, 2):
+        if islands[one] != islands[other] and _is_linked(first, second):
+            low, high = sorted((islands[one], islands[other]))
+            islands = {index: low if island == high else island for index, island in islands.items()}
+    sizes = Counter(islands.values())
+    return {index: island for index, island in islands.items() if sizes[island] > 1}
+
+
+def _is_linked(first: Any, second: Any) -> bool:
+    try:
+        status = _ask(lambda: pynvml.nvmlDeviceGetP2PStatus(first, second, pynvml.NVML_P2P_CAPS_INDEX_NVLINK))
+    except DeviceLost:
+        return False
+    return bool(status == pynvml.NVML_P2P_STATUS_OK)
 
 
 def _reading(handle: Any) -> Reading | None:

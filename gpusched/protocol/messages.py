@@ -16,13 +16,16 @@ def key_of(job_id: int, attempt: int, rank: int) -> str:
 
 
 class DeviceFacts(msgspec.Struct, kw_only=True, frozen=True):
-    """What a device is; changes only with the hardware. `memory_mb` None: the driver does not say."""
+    """What a device is; changes only with the hardware. None: the driver does not say. `nvlink_island`: devices of the
+    node with one number reach each other over NVLink, directly or through others; None also: it is alone."""
 
     uuid: str
     index: int
     model: str
     memory_mb: int | None = None
     pci_bus_id: str | None = None
+    numa_node: int | None = None
+    nvlink_island: int | None = None
 
 
 class NodeFacts(msgspec.Struct, kw_only=True, frozen=True):

@@ -1,7 +1,7 @@
 /* A small NVML for tests, below the real nvidia-ml-py. What the devices are like stands in the text file that FAKE_NVML
  * names and is read at every call, so that a test can change it under a running agent. One device per line:
  *
- *     name|memory_mb|used_mb|utilisation|temperature|milliwatts|throttle|fault|pid,pid,...
+ *     name|memory_mb|used_mb|utilisation|temperature|milliwatts|throttle|fault|pid,pid,...|nvlink island
  *
  * A field of "-" answers "not supported". fault: ok, lost (fallen off the bus) or gone (not counted any more). */
 #include <stdint.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT = 7, NOT_LOADED = 9, LOST = 15 };
-enum { FIELDS = 9, MOST = 16, WIDTH = 128 };
+enum { FIELDS = 10, MOST = 16, WIDTH = 128 };
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned gpu, memory; } utilisation_t;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
@@ -91,4 +91,13 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *size, proces
     }
     *size = n;
     return n > room ? INSUFFICIENT : SUCCESS;
+}
+int nvmlDeviceGetP2PStatus(void *device, void *other, unsigned caps, unsigned *status) {
+    char island[WIDTH];
+    (void)caps;
+    LOOK(device)
+    if (INDEX(other) >= count) return INVALID;
+    snprintf(island, sizeof island, "%s", fields[INDEX(device)][9]);
+    *status = island[0] && !strcmp(island, fields[INDEX(other)][9]) ? 0 : 5;
+    return SUCCESS;
 }

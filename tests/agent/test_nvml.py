@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpusched.agent.nvml import numa_node
 from tests.agent.conftest import ROOT, Agent
 from tests.agent.control import Control, eventually
 
@@ -75,11 +76,26 @@ def set_devices(environment: dict[str, str], *devices: str) -> None:
 Look = Callable[..., dict[str, Any]]
 
 
+def test_islands_are_what_nvlink_joins(look: Any) -> None:
+    """Devices that no NVLink joins to another have no island; a driver that says nothing gives none."""
+    found = look(A100 + "|x", A100 + "|", A100 + "|x", A100 + "|y", A100 + "|y")
+    assert [one.get("nvlink_island") for one in found["facts"]] == [0, None, 0, 3, 3]
+
+
+def test_the_numa_node_is_what_the_kernel_says(tmp_path: Path) -> None:
+    (tmp_path / "0000:3b:00.0").mkdir()
+    (tmp_path / "0000:3b:00.0" / "numa_node").write_text("1\n")
+    (tmp_path / "0000:3c:00.0").mkdir()
+    (tmp_path / "0000:3c:00.0" / "numa_node").write_text("-1\n")
+    assert [numa_node(f"00000000:{bus}:00.0", tmp_path) for bus in ("3B", "3C", "3D")] == [1, None, None]
+
+
 def test_facts_and_readings(look: Look) -> None:
     seen = look("NVIDIA A100|81920|40000|87|64|312500|0x40|ok|100,200", A100)
     assert seen["driver"] == "580.00.00-fake"
     assert seen["facts"][0] == {
         "uuid": "GPU-fake-0", "index": 0, "model": "NVIDIA A100", "memory_mb": 81920, "pci_bus_id": "00000000:01:00.0",
+        "numa_node": numa_node("00000000:01:00.0"), "nvlink_island": None,
     }  # fmt: skip
     assert seen["readings"][0] == {
         "uuid": "GPU-fake-0", "utilisation_percent": 87, "memory_used_mb": 40000, "temperature_celsius": 64,
