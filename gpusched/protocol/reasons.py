@@ -170,6 +170,7 @@ CHANGES: dict[str, str] = {
     "topology": "with topology {to}",
     "apart": "if it might share a node with the jobs that it is kept apart from",
     "max_runtime_seconds": "with a time limit of {to} s",
+    "workload_class": "with workload_class {to}",
     "comes_first": "if it came first in the queue",
     "wait_seconds": "in {to} s",
     "jobs_ended": "once the {to} running jobs have ended",

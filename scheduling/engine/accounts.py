@@ -126,13 +126,12 @@ class Accounts:
         self.counts_models = any(tenant.max_gpus_by_model for tenant in self.tenants.values())
 
     def of(self, job: Holder) -> Sequence[Account]:
-        """Those that a job counts in: what stops it is named in this order."""
+        """Those that a job counts in, the narrowest first: what stops it is named and kept in this order."""
         plain = self._plain.get(job.tenant_id)
         if plain is not None:
             return plain
-        found = [self._of_tenant[job.tenant_id]]
-        if self._per_user[job.tenant_id]:
-            found.append(self._user(job))
+        found = [self._user(job)] if self._per_user[job.tenant_id] else []
+        found.append(self._of_tenant[job.tenant_id])
         if self._parts is not None:
             found.append(self._parts[job.is_online])
         return found

@@ -90,6 +90,10 @@ def _user_limit(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     return _with_tenant(snapshot, job, lambda tenant: replace(tenant, max_gpus_per_user=_whole(change.to)))
 
 
+def _class(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
+    return _with_job(snapshot, replace(job, is_online=change.to == "online"))
+
+
 def _nodes(edit: Callable[[Node], Node]) -> Callable[[Snapshot, Job, Change], Snapshot]:
     def changed(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
         return replace(snapshot, nodes=tuple(edit(node) for node in snapshot.nodes))
@@ -124,6 +128,7 @@ _LIMITS: dict[str, Callable[[Tenant, int], Tenant]] = {
     "CPU cores": lambda tenant, amount: replace(tenant, max_cpu_milli=amount * 1000),
     "MiB of memory": lambda tenant, amount: replace(tenant, max_memory_mb=amount),
     "concurrent jobs": lambda tenant, amount: replace(tenant, max_concurrent_jobs=amount),
+    "GPUs per user": lambda tenant, amount: replace(tenant, max_gpus_per_user=amount),
 }
 CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
     "gpu_count": _of_request(lambda request, to: replace(request, gpu_count=_whole(to))),
@@ -137,6 +142,7 @@ CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
     "topology": _of_request(lambda request, to: replace(request, topology=str(to))),
     "apart": _of_request(lambda request, to: replace(request, apart="")),
     "max_runtime_seconds": _runtime,
+    "workload_class": _class,
     "comes_first": _first,
     "wait_seconds": _later,
     "jobs_ended": _ended,

@@ -1,7 +1,7 @@
 """One cycle of decisions: walks the queue in policy order, places what fits, promises, and explains the rest."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -26,12 +26,14 @@ from scheduling.engine.model import (
     Snapshot,
 )
 from scheduling.engine.ordering import Bucket, Lane, Queue, band
-from scheduling.engine.placement import place, place_cheapest
+from scheduling.engine.placement import place
 from scheduling.engine.policies import rules_of
 from scheduling.engine.preemption import Victims, claimed
 from scheduling.engine.quotas import Use, gpu_memory_of, models_of, use_of
-from scheduling.engine.shapes import Shape, is_model
+from scheduling.engine.shapes import Shape
+from scheduling.engine.split import limits_now
 from scheduling.engine.verdicts import Outcome, Refused, reasons
+from scheduling.engine.within import spared, within_limits
 
 
 def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
@@ -76,7 +78,7 @@ class _Cycle:
         self.groups = _Groups(shapes, least)
         self.cluster_cpu_milli = sum(node.cpu_milli for node in snapshot.nodes)
         self.standings = {tenant.id: Standing(tenant, policy) for tenant in snapshot.tenants}
-        self.accounts = Accounts(snapshot.tenants)
+        self.accounts = Accounts(snapshot.tenants, limits_now(snapshot, policy, now, self._fits_in_service))
         self.counts_memory = any(tenant.max_gpu_memory_mb is not None for tenant in snapshot.tenants)
         devices = [device for node in snapshot.nodes for device in node.devices]
         self.device_memory = {device.id: device.memory_mb for device in devices} if self.counts_memory else {}
@@ -176,32 +178,19 @@ class _Cycle:
     def _within_limits(
         self, job: Job, group: int, ranks: tuple[RankPlacement, ...], until: float
     ) -> tuple[tuple[RankPlacement, ...], Use, Block | None]:
-        """The placement, or another that takes less of the limit that the first would exceed."""
-        board, shape = self._board_for(until), self.groups.shapes[group]
-        use = self._use(job, ranks)
-        block = self.accounts.block(job, use, until)
-        if block is not None and block.dimension.model:
-            shape = self._spared(job, shape)
-            ranks = place(board, shape) or ranks
+        def blocked(ranks: tuple[RankPlacement, ...]) -> tuple[Use, Block | None]:
             use = self._use(job, ranks)
-            block = self.accounts.block(job, use, until)
-        if block is not None and shape.spread:
-            # On one node the placement is the cheapest already.
-            ranks = place_cheapest(board, shape) or ranks
-            use = self._use(job, ranks)
-            block = self.accounts.block(job, use, until)
-        return ranks, use, block
+            return use, self.accounts.block(job, use, until)
 
-    def _spared(self, job: Job, shape: Shape) -> Shape:
-        """The same request on other models than those that a limit leaves too few of; itself if it has to have them.
+        return within_limits(
+            self._board_for(until), self.groups.shapes[group], ranks, blocked, partial(self._spared, job, group)
+        )
 
-        A job is not spread over such a model and others to use up what the limit leaves."""
-        words = self.accounts.exhausted_models(job)
-        models = sorted({kind.model for kind in (self.board.kinds[number] for number in shape.kinds)})
-        others = tuple(model for model in models if not any(is_model(word, model) for word in words))
-        if not words or not others:
-            return shape
-        return Shape(replace(shape.request, gpu_models=others), self.board, self.policy)
+    def _is_within(self, job: Job, ranks: tuple[RankPlacement, ...], until: float) -> bool:
+        return self.accounts.block(job, self._use(job, ranks), until) is None
+
+    def _spared(self, job: Job, group: int) -> Shape:
+        return spared(self.accounts, self.board, self.policy, job, self.groups.shapes[group])
 
     def _board_for(self, until: float) -> Board:
         return self.board if self.guard is None or until <= self.guard.reservation.at else self.guard.lasting
@@ -252,12 +241,12 @@ class _Cycle:
         promised = next(claim.ranks for claim in self.snapshot.claims if claim.job_id == job.id)
         if self.accounts.block(job, least, until) is None:
             ranks = claimed(self.board, shape, promised)
-            if ranks is not None:
+            if ranks is not None and self._is_within(job, ranks, until):
                 self._start(job, ranks, until)
                 return
             stopping = [one for one in self.snapshot.running if one.stopping_for == job.id]
             ranks = claimed(self.board, shape, promised, stopping)
-            if ranks is not None:
+            if ranks is not None and self._is_within(job, ranks, until):
                 self._claim(job, ranks, until, stopping)
                 return
         self.queue.put_back(bucket)
@@ -272,12 +261,14 @@ class _Cycle:
 
     def _preempt(self, job: Job, group: int, until: float) -> bool:
         """Stop others for a job that has no room, if the rules allow it and its delay is over."""
-        shape, board = self.groups.shapes[group], self._board_for(until)
+        shape, board = self._spared(job, group), self._board_for(until)
         closed = self.guard.node_ids if self.guard is not None else frozenset[int]()
         if not self._fits_in_service(job):
             return False
         may_at = max(job.queued_at, job.eligible_at) + self.policy.preemption_delay_seconds
         found = self.victims.search(board, shape, job, closed=closed)
+        if found is not None and not self._is_within(job, found.preemption.ranks, until):
+            return False
         if found is not None and may_at <= self.now:
             self.victims.stop(found)
             self._claim(job, found.preemption.ranks, until, found.victims)
@@ -319,7 +310,7 @@ class _Cycle:
 
     def _reserve(self, job: Job, group: int, use: Use) -> None:
         """Promise the job its place and its tenant's limits, if what runs now is all that it waits for."""
-        shape = self._spared(job, self.groups.shapes[group])
+        shape = self._spared(job, group)
         by_limits = self.accounts.earliest(job, use, self.now)
         if by_limits == inf or not self._fits_in_service(job):
             return

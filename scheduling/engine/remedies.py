@@ -12,6 +12,7 @@ from scheduling.engine.feasibility import fits, matching, survey
 from scheduling.engine.model import Job, Policy, Preemption, Reason, Request, Snapshot
 from scheduling.engine.placement import place
 from scheduling.engine.shapes import Shape
+from scheduling.engine.split import BATCH_GPUS, ONLINE_GPUS
 
 # A smaller number of GPUs is looked for from above, in at most so many tries.
 _MOST_COUNTS = 64
@@ -123,9 +124,14 @@ def _limit(case: _Case) -> Iterator[Change]:
     dimension = str(case.reason.evidence.get("dimension", ""))
     in_use, requested = case.number("in_use"), case.number("requested")
     left = int(case.number("limit") - in_use)
-    if dimension == "GPUs" and 0 < left < case.request.gpu_count:
+    is_part = dimension in (ONLINE_GPUS.name, BATCH_GPUS.name)
+    if (is_part or dimension == "GPUs") and 0 < left < case.request.gpu_count:
         yield Change("gpu_count", _divisible(case.request, left))
-    yield Change("limit", ceil(in_use + requested), dimension)
+    if is_part:
+        yield Change("workload_class", "batch" if case.job.is_online else "online")
+        yield from _running(case)
+    else:
+        yield Change("limit", ceil(in_use + requested), dimension)
 
 
 def _user_limit(case: _Case) -> Iterator[Change]:

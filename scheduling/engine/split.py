@@ -1,9 +1,10 @@
 """Splits the GPUs in service between online and batch jobs, and says how much batch may borrow of the online part."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import NamedTuple
 
-from scheduling.engine.model import Node, Policy, Running
+from scheduling.engine.model import Job, Node, Policy, Running, Snapshot
 from scheduling.engine.quotas import Dimension, Limits
 
 ONLINE_GPUS = Dimension("GPUs of the cluster's online part", 0)
@@ -45,6 +46,33 @@ def in_use(running: Iterable[Running], *, online: bool) -> int:
     return sum(one.request.gpu_count for one in running if one.is_online is online)
 
 
+def limits_now(
+    snapshot: Snapshot, policy: Policy, now: float, could_start: Callable[[Job], bool]
+) -> tuple[Limits, Limits] | None:
+    """The limits of batch and of online jobs in this cycle; None: the cluster is not split.
+
+    `could_start`: whether the nodes in service could take a job at all; what nothing can start, nobody holds back for.
+    """
+    if not policy.online_percent:
+        return None
+    parts = parts_of(gpus_in_service(snapshot.nodes), policy)
+    return caps(parts, online_needs(snapshot, parts, now, could_start))
+
+
+def online_needs(snapshot: Snapshot, parts: Parts, now: float, could_start: Callable[[Job], bool]) -> int:
+    """GPUs that online jobs hold, and those that others wait for and may have; counted until nothing is lent."""
+    needs = in_use(snapshot.running, online=True)
+    left = _left(snapshot)
+    for job in snapshot.jobs:
+        if 2 * needs >= parts.online:
+            break
+        wanted = job.request.gpu_count if job.is_online and job.eligible_at <= now else 0
+        if 0 < wanted <= min(parts.online, left[job.tenant_id]) and could_start(job):
+            needs += wanted
+            left[job.tenant_id] -= wanted
+    return needs
+
+
 def caps(parts: Parts, online_needs: int) -> tuple[Limits, Limits]:
     """The limits of batch and of online jobs in this cycle. `online_needs`: GPUs that online jobs use or wait for.
 
@@ -59,3 +87,11 @@ def borrowing_gpus(parts: Parts, running: Iterable[Running]) -> int:
     """How many GPUs of the online part batch jobs hold now, those not counted that have been told to stop."""
     batch = in_use((one for one in running if not one.is_stopping), online=False)
     return max(batch - parts.batch, 0)
+
+
+def _left(snapshot: Snapshot) -> dict[int, float]:
+    """GPUs that each tenant may start yet."""
+    left = {tenant.id: inf if tenant.max_gpus is None else float(tenant.max_gpus) for tenant in snapshot.tenants}
+    for running in snapshot.running:
+        left[running.tenant_id] -= running.request.gpu_count
+    return left

@@ -79,10 +79,46 @@ def is_within_limits(snapshot: Snapshot, job: Job, ranks: tuple[RankPlacement, .
     (tenant,) = [one for one in snapshot.tenants if one.id == job.tenant_id]
     wanted = use(job.request, ranks, snapshot.nodes)
     used = in_use(snapshot, job.tenant_id)
-    return all(
+    return _is_within_own(snapshot, tenant, job, ranks) and all(
         limit is None or want == 0 or have + want <= limit
         for limit, have, want in zip(limits(tenant), used, wanted, strict=True)
     )
+
+
+def _is_within_own(snapshot: Snapshot, tenant: Tenant, job: Job, ranks: tuple[RankPlacement, ...]) -> bool:
+    """The limits per user and per model."""
+    own = [one for one in snapshot.running if one.tenant_id == tenant.id]
+    by_user = sum(one.request.gpu_count for one in own if one.user_id == job.user_id)
+    limit = tenant.max_gpus_per_user
+    if job.request.gpu_count and limit is not None and by_user + job.request.gpu_count > limit:
+        return False
+    held = [model for one in own for model in models(snapshot, one.ranks)]
+    for word, most in tenant.max_gpus_by_model:
+        wanted = sum(word in model for model in models(snapshot, ranks))
+        if wanted and wanted + sum(word in model for model in held) > most:
+            return False
+    return True
+
+
+def models(snapshot: Snapshot, ranks: tuple[RankPlacement, ...]) -> list[str]:
+    by_id = {device.id: device.model for node in snapshot.nodes for device in node.devices}
+    return [by_id[hold.device_id] for rank in ranks for hold in rank.holds]
+
+
+def is_within_parts(snapshot: Snapshot, policy: Policy, job: Job, *, lending: bool) -> bool:
+    """The online and batch parts; `lending`: with as much as batch can ever borrow, else with nothing lent."""
+    if not policy.online_percent or not job.request.gpu_count:
+        return True
+    total = sum(one.is_healthy for node in snapshot.nodes if node.is_open and node.is_online for one in node.devices)
+    online = total * policy.online_percent / 100
+    batch_part = ceil(total - online - 0.5)
+    held = {
+        kind: sum(one.request.gpu_count for one in snapshot.running if one.is_online is kind) for kind in (False, True)
+    }
+    want = job.request.gpu_count
+    if job.is_online:
+        return held[True] + want <= total - batch_part
+    return held[False] + want <= batch_part or (lending and held[False] + held[True] + want <= total)
 
 
 def without(snapshot: Snapshot, ended: list[int]) -> Snapshot:

@@ -57,6 +57,8 @@ def job(
     age: float | None = None,
     minutes: float | None = None,
     request: Request | None = None,
+    user: int = 0,
+    online: bool = False,
     **more: object,
 ) -> Job:
     """`age`: seconds since it was queued, by default the more the smaller its id. `minutes`: its time limit."""
@@ -67,6 +69,8 @@ def job(
         priority=priority,
         queued_at=NOW - (1000 - id if age is None else age),
         max_runtime_seconds=None if minutes is None else int(minutes * 60),
+        user_id=user,
+        is_online=online,
     )
 
 
@@ -134,7 +138,17 @@ def _occupied(device: Device, hold: DeviceHold | None, sign: int) -> Device:
 def run(snapshot: Snapshot, job: Job, placement: Placement, now: float = NOW) -> Snapshot:
     """The snapshot once a placement has started."""
     ends_by = None if job.max_runtime_seconds is None else now + job.max_runtime_seconds
-    new = Running(job.id, job.tenant_id, job.request, placement.ranks, now, ends_by, job.priority)
+    new = Running(
+        job.id,
+        job.tenant_id,
+        job.request,
+        placement.ranks,
+        now,
+        ends_by,
+        job.priority,
+        user_id=job.user_id,
+        is_online=job.is_online,
+    )
     return replace(
         snapshot,
         jobs=tuple(one for one in snapshot.jobs if one.id != job.id),

@@ -13,7 +13,12 @@ from tests.engine.scenario import NOW, advance, decide
 
 MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 PCIe")
 
-policies = st.builds(Policy, name=st.sampled_from(["fair", "priority"]), gangs=st.sampled_from([True, True, False]))
+policies = st.builds(
+    Policy,
+    name=st.sampled_from(["fair", "priority"]),
+    gangs=st.sampled_from([True, True, False]),
+    online_percent=st.sampled_from([0, 0, 0, 30, 50]),
+)
 
 
 def snapshots() -> st.SearchStrategy[Snapshot]:
@@ -40,6 +45,8 @@ def _job(rng: Random, id: int, is_plain: bool) -> Job:
         queued_at=NOW - rng.randint(0, 3) * 3600,
         eligible_at=rng.choice([0.0] * 9 + [NOW + 60]),
         max_runtime_seconds=rng.choice([None, 60, 600, 6000]),
+        user_id=rng.choice([1, 2]),
+        is_online=rng.random() < 0.2,
     )
 
 
@@ -87,5 +94,7 @@ def _tenant(rng: Random, id: int) -> Tenant:
         max_cpu_milli=limit(3000),
         max_memory_mb=limit(500),
         max_concurrent_jobs=limit(1, 2),
+        max_gpus_per_user=limit(1, 2),
+        max_gpus_by_model=rng.choice([(), (), (), (("A100", 1),), (("A100", 2), ("H100", 0))]),
         usage_gpu_seconds=rng.choice([0.0, 1e6]),
     )

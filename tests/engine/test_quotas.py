@@ -5,7 +5,20 @@ from dataclasses import replace
 import pytest
 
 from scheduling.engine.model import Job, Tenant
-from tests.engine.scenario import NOW, advance, cluster, decide, end_due, gpu, job, node, reason, running_on, started
+from tests.engine.scenario import (
+    NOW,
+    advance,
+    cluster,
+    decide,
+    end_due,
+    gpu,
+    job,
+    node,
+    nodes_of,
+    reason,
+    running_on,
+    started,
+)
 
 # Per limit: a tenant that has room for two of the jobs, the jobs, and the evidence of the third.
 LIMITS = {
@@ -128,3 +141,77 @@ def test_a_stream_of_small_jobs_cannot_keep_a_large_one_out_of_its_quota() -> No
 def test_limits_of_one_tenant_do_not_touch_another() -> None:
     made = decide(cluster(node(1), jobs=[job(1), job(2), job(3, tenant=2)], tenants=[Tenant(1, "a", max_gpus=1)]))
     assert started(made) == {1, 3}
+
+
+H100 = "NVIDIA H100 PCIe"
+
+
+def test_a_limit_per_user_stops_that_user_alone() -> None:
+    jobs = [job(1, user=7), job(2, user=7), job(3, user=7), job(4, user=8)]
+    made = decide(cluster(node(1), jobs=jobs, tenants=[Tenant(1, "nlp", max_gpus_per_user=2)]))
+    assert started(made) == {1, 2, 4}
+    waits = reason(made, 3)
+    assert waits.code == "user_cap"
+    assert waits.evidence == {"tenant": "nlp", "requested": 1, "in_use": 2, "user_limit": 2}
+
+
+def test_what_runs_of_a_user_counts_for_the_limit_per_user() -> None:
+    tenant = Tenant(1, "nlp", max_gpus_per_user=2)
+    state = running_on(cluster(node(1), tenants=[tenant]), job(8, gpus=2, user=7), job(9, gpus=2, user=8))
+    assert started(decide(replace(state, jobs=(job(1, user=7), job(2, user=9))))) == {2}
+
+
+def test_a_user_at_the_limit_does_not_keep_the_tenants_limit_from_others() -> None:
+    """The limit of eight is not promised to the user who waits for his own: two GPUs may go for ever."""
+    tenant = Tenant(1, "nlp", max_gpus=8, max_gpus_per_user=4)
+    state = running_on(cluster(node(1), tenants=[tenant]), job(8, gpus=4, user=7), job(9, gpus=2, user=8, minutes=60))
+    made = decide(replace(state, jobs=(job(1, gpus=4, user=7), job(2, gpus=2, user=8))))
+    assert started(made) == {2}
+
+
+def test_a_users_large_job_is_not_starved_by_his_small_ones() -> None:
+    """A12, for the limit per user: small jobs that would be in its way when the others have ended do not pass."""
+    tenant = Tenant(1, "nlp", max_gpus_per_user=4)
+    state = running_on(cluster(node(1, gpus=16), tenants=[tenant]), job(9, gpus=3, user=7, minutes=60))
+    made = decide(replace(state, jobs=(job(1, gpus=4, user=7), job(2, user=7), job(3, user=7, minutes=30))))
+    assert started(made) == {3}
+    assert reason(made, 2).evidence["promised_to"] == 1
+
+
+def test_a_request_above_the_limit_per_user_can_never_start() -> None:
+    made = decide(cluster(node(1), jobs=[job(1, gpus=4)], tenants=[Tenant(1, "nlp", max_gpus_per_user=2)]))
+    assert (reason(made, 1).code, reason(made, 1).evidence["dimension"]) == ("tenant_limit", "GPUs per user")
+
+
+def test_a_limit_per_model_counts_that_model_alone() -> None:
+    tenant = Tenant(1, "nlp", max_gpus_by_model=(("A100", 2),))
+    nodes = [node(1), node(2, gpus=[gpu(200 + n, model=H100) for n in range(8)])]
+    a100 = [job(id, gpu_models=("A100",)) for id in (1, 2, 3)]
+    made = decide(cluster(*nodes, jobs=[*a100, job(4, gpus=4, gpu_models=("H100",))], tenants=[tenant]))
+    assert started(made) == {1, 2, 4}
+    waits = reason(made, 3)
+    assert waits.code == "quota_wait"
+    assert waits.evidence == {"tenant": "nlp", "dimension": "A100 GPUs", "requested": 1, "limit": 2, "in_use": 2}
+
+
+def test_a_job_that_takes_any_model_goes_to_one_that_the_limits_leave() -> None:
+    """A10: the A100 node would be the tighter fit, and its limit is used up."""
+    tenant = Tenant(1, "nlp", max_gpus_by_model=(("A100", 1),))
+    nodes = [node(1, gpus=2), node(2, gpus=[gpu(200 + n, model=H100) for n in range(8)])]
+    made = decide(cluster(*nodes, jobs=[job(1, gpus=2)], tenants=[tenant]))
+    assert nodes_of(made, 1) == [2]
+
+
+def test_a_request_above_the_limit_of_the_only_model_that_it_names_can_never_start() -> None:
+    """A04, also where no such GPU has joined yet."""
+    tenant = Tenant(1, "nlp", max_gpus_by_model=(("A100", 2),))
+    for nodes in ([node(1)], [node(1, gpus=[gpu(1, model=H100)])]):
+        made = decide(cluster(*nodes, jobs=[job(1, gpus=4, gpu_models=("A100",))], tenants=[tenant]))
+        assert reason(made, 1).code == "tenant_limit"
+        assert reason(made, 1).evidence == {"requested": 4, "dimension": "A100 GPUs", "limit": 2, "tenant": "nlp"}
+
+
+def test_a_limit_that_was_lowered_below_what_runs_does_not_stop_what_takes_none_of_it() -> None:
+    state = running_on(cluster(node(1)), job(9, gpus=4))
+    state = replace(state, tenants=(Tenant(1, "nlp", max_gpus=2),), jobs=(job(1, gpus=0), job(2)))
+    assert started(decide(state)) == {1}
