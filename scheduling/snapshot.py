@@ -1,11 +1,12 @@
 """Database → Snapshot: everything the engine may know, read at one moment."""
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 
 from gpusched.lib.sql import execute, query, rows
 from scheduling.engine.model import (
@@ -101,17 +102,22 @@ class Seen:
 _known: dict[int, Waiting] = {}
 
 
-def load() -> tuple[Snapshot, Seen]:
-    """One consistent view: all queries see the same moment, which is also the plan's `now`."""
+def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot, Seen]:
+    """One consistent view: all queries see the same moment, which is also the plan's `now`.
+
+    `is_whole`: the cluster even if nobody waits. `held`: held jobs to be seen as if they were released. Not for two
+    threads at once."""
     global _known
+    is_own_transaction = not connection.in_atomic_block
     with transaction.atomic():
-        execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        if is_own_transaction:
+            execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         [(now,)] = rows("SELECT extract(epoch FROM now())::float8")
         _known = _waiting(_known)
-        if not _known:
+        if not (_known or is_whole):
             return Snapshot((), (), (), ()), Seen(now, _known)  # nobody asks, so nothing more need be known
         running = _running()
-        jobs = tuple(waiting.job for waiting in _known.values())
+        jobs = (*(waiting.job for waiting in _known.values()), *(row[0] for row in _read(held)))
         snapshot = Snapshot(
             jobs=jobs,
             running=running,
@@ -150,7 +156,14 @@ def _waiting(known: dict[int, Waiting]) -> dict[int, Waiting]:
         if job_id in known and known[job_id].version == version
     }
     changed = [job_id for job_id in versions if job_id not in waiting]
-    for row in rows(_JOBS, [changed]) if changed else ():
+    for job, *rest in _read(changed):
+        waiting[job.id] = Waiting(versions[job.id], job, *rest)
+    return waiting
+
+
+def _read(job_ids: Sequence[int]) -> Iterator[tuple[Job, int, str, str]]:
+    """(job, attempt, reason, evidence) of waiting jobs."""
+    for row in rows(_JOBS, [list(job_ids)]) if job_ids else ():
         (job_id, tenant_id, user_id, priority, *shape, queued_at, eligible_at, retries_used, limit, predicted,
          is_online, attempt, reason, evidence) = row  # fmt: skip
         shape[2] = tuple(shape[2])
@@ -167,8 +180,7 @@ def _waiting(known: dict[int, Waiting]) -> dict[int, Waiting]:
             predicted_seconds=predicted,
             is_online=is_online,
         )
-        waiting[job_id] = Waiting(versions[job_id], job, attempt, reason, evidence)
-    return waiting
+        yield job, attempt, reason, evidence
 
 
 @lru_cache(maxsize=10_000)

@@ -132,7 +132,9 @@ def _demanding(scene: Scene, shape: Shape) -> Verdict | None:
     """It fits but for one of its demands."""
     request = shape.request
     if request.apart and _fits_as(scene, replace(request, apart="")):
-        return Verdict("constraint", {"constraint": f"the request: jobs of {request.apart} run apart from each other"})
+        # The name is that of the tenant's jobs: "tenant/name".
+        name = request.apart.partition("/")[2] or request.apart
+        return Verdict("constraint", {"constraint": f"the request: jobs of {name} run apart from each other"})
     if request.topology in _REQUIRED and _fits_as(scene, replace(request, topology="any")):
         free, per_node = coarse(free_gpus(scene.board, shape)), shape.part(shape.splits[-1])[0]
         return Verdict("topology", {"free": free, "per_node": per_node, "topology": request.topology})
