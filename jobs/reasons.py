@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from gpusched.lib.sql import columns, execute
 
 
-def set_reasons(rows: Sequence[tuple[int, str, str]]) -> int:
-    """(job, code, evidence as JSON text) of jobs that still wait; `reason_since` moves only with the code."""
+def set_reasons(rows: Sequence[tuple[int, int]], said: Sequence[tuple[str, str]]) -> int:
+    """(job, number in `said`) of jobs that still wait; `said`: (code, evidence as JSON text), which thousands of jobs
+    may share. `reason_since` moves only with the code."""
     return execute(
-        """UPDATE jobs_job j SET reason = r.code, evidence = r.evidence,
-                  reason_since = CASE WHEN j.reason = r.code THEN j.reason_since ELSE now() END
-             FROM unnest(%s::bigint[], %s::text[], %s::jsonb[]) AS r (job_id, code, evidence)
+        """UPDATE jobs_job j SET reason = s.code, evidence = s.evidence,
+                  reason_since = CASE WHEN j.reason = s.code THEN j.reason_since ELSE now() END
+             FROM unnest(%s::bigint[], %s::int[]) AS r (job_id, number)
+             JOIN unnest(%s::text[], %s::jsonb[]) WITH ORDINALITY AS s (code, evidence, n) ON s.n = r.number + 1
             WHERE j.id = r.job_id AND j.state = 'pending'""",
-        columns(rows, 3),
+        [*columns(rows, 2), *columns(said, 2)],
     )

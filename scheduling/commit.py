@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from django.db import IntegrityError, transaction
 
-from gpusched.lib import events
+from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, atomically, query
 from gpusched.protocol.reasons import Pending
 from jobs import reasons as pending_reasons
@@ -21,6 +21,8 @@ from scheduling.snapshot import Seen
 
 # Their evidence is a time that was written with the code and knows more than the engine does.
 _TIMED = frozenset({Pending.NOT_BEFORE, Pending.RETRY_BACKOFF})
+
+MOST_REASONS = 2000
 
 
 @dataclass(frozen=True)
@@ -105,24 +107,32 @@ def _as_history(p: Placement, nodes: dict[int, Node], device_facts: dict[int, di
 
 
 def _write_reasons(reasons: Sequence[Reason], seen: Seen) -> int:
-    """Only what changed: the code at once, evidence alone now and then."""
-    rows = []
+    """Only what changed: the code at once, evidence alone now and then. So many at a time; then another cycle, so that
+    jobs that could start do not wait until everybody has been told why they cannot."""
+    said: dict[tuple[str, str], int] = {}
+    codes: list[tuple[int, int]] = []
+    evidence: list[tuple[int, int]] = []
     texts: dict[int, str] = {}  # jobs of one shape share their evidence object: its JSON is made once
     for reason in reasons:
         shown = seen.waiting[reason.job_id]
         code = _kept(shown.reason, reason)
-        if shown.reason == code and (shown.reason in _TIMED or not seen.evidence_is_due):
+        is_same = shown.reason == code
+        if is_same and (shown.reason in _TIMED or not seen.evidence_is_due):
             continue
         text = texts.get(id(reason.evidence))
         if text is None:
             text = texts[id(reason.evidence)] = as_json(reason.evidence)
-        if shown.reason != code or not _same_json(text, shown.evidence):
-            rows.append((reason.job_id, code, text))
+        if not is_same or not _same_json(text, shown.evidence):
+            number = said.setdefault((code, text), len(said))
+            (evidence if is_same else codes).append((reason.job_id, number))
+    rows = (codes + evidence)[:MOST_REASONS]
     if not rows:
         return 0
     with transaction.atomic():
-        written = pending_reasons.set_reasons(rows)
-        events.changed("jobs", [row[0] for row in rows])
+        written = pending_reasons.set_reasons(rows, list(said))
+        events.changed("jobs", [job_id for job_id, _ in rows])
+        if len(codes) > MOST_REASONS:
+            wake.request_cycle()
     return written
 
 
