@@ -74,6 +74,7 @@ def _running(job: Job, ranks: tuple[RankPlacement, ...], now: float) -> Running:
         priority=job.priority,
         user_id=job.user_id,
         is_online=job.is_online,
+        waited_seconds=max(now - max(job.queued_at, job.eligible_at), 0.0),
     )
 
 

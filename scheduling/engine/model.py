@@ -112,7 +112,8 @@ class Running:
     """A job that holds what its ranks name. `ends_by` None: it has no time limit.
 
     `saved_at`: its last checkpoint, where work before it is not lost; None: its start. `is_stopping`: it has been told
-    to end, so it is nobody's victim any more; `stopping_for`: the job that waits for what it gives back."""
+    to end, so it is nobody's victim any more; `stopping_for`: the job that waits for what it gives back.
+    `waited_seconds`: how long it had waited when it started."""
 
     job_id: int
     tenant_id: int
@@ -128,6 +129,7 @@ class Running:
     grace_seconds: float = 30.0
     is_stopping: bool = False
     stopping_for: int | None = None
+    waited_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Policy:
     `online_percent`: the part of the GPUs that is for online jobs (0: no split). `cost_by_model`: (model, cost of a
     GPU-hour), others cost 1. `dynamic_share_bound`: by how much at most (0.2 = 20 %) a tenant's weight follows its
     past use; 0: not at all. `placement`: how nodes are scored (see placement.py). `window_seconds`: the sliding window
-    of `Tenant.window_cost`."""
+    of `Tenant.window_cost`. `starving_after_seconds`, `starving_percent`: see turns.py."""
 
     name: str = "fair"
     aging_points_per_minute: float = 1.0
@@ -182,6 +184,8 @@ class Policy:
     cost_by_model: tuple[tuple[str, float], ...] = ()
     dynamic_share_bound: float = 0.0
     placement: str = "fragmentation"
+    starving_after_seconds: float = 10 * 86400.0
+    starving_percent: float = 35.0
 
 
 @dataclass(frozen=True, slots=True)

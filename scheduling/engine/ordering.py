@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
+from math import inf
 from operator import attrgetter
 
 from scheduling.engine.model import Claim, Job, Key, Policy, Request
+from scheduling.engine.prices import window_cost
 
 JobKey = Callable[[Job, Policy, float], Key]
 
@@ -14,8 +16,8 @@ _URGENT_AGING = 999
 
 
 class Bucket:
-    """Jobs of one tenant, request and priority, oldest first: whatever stops the first stops them all,
-    but for those that are short enough to end before a promise falls due."""
+    """Jobs of one tenant, request and priority, in order: whatever stops the first stops them all, but for those that
+    are short enough to end before a promise falls due."""
 
     __slots__ = ("group", "jobs", "next")
 
@@ -75,18 +77,23 @@ class Queue:
 
     __slots__ = ("buckets", "claiming", "later", "promised", "requests")
 
-    def __init__(self, jobs: Iterable[Job], promised_id: int | None, now: float, claims: Sequence[Claim] = ()) -> None:
-        """Jobs in any order. `promised_id`: the job that held the reservation; it gets a lane of its own."""
+    def __init__(
+        self,
+        jobs: Iterable[Job],
+        promised_id: int | None,
+        now: float,
+        claims: Sequence[Claim] = (),
+        key: Callable[[Job], Key] | None = None,
+    ) -> None:
+        """Jobs in any order. `promised_id`: the job whose turn it is to be promised a place; it gets a lane of its own.
+        `key`: what sorts alike jobs where that is not their age."""
         self.requests: list[Request] = []
         self.later: list[Job] = []
         self.promised: tuple[int, Bucket] | None = None
         self.claiming: list[Bucket] = []
         self.buckets: dict[int, list[Bucket]] = {}
-        # Two sorts by one number each take a quarter of the time of one sort by pairs.
-        oldest_first = sorted(jobs, key=attrgetter("id"))
-        oldest_first.sort(key=attrgetter("queued_at"))
         numbers = {claim.job_id: number for number, claim in enumerate(claims)}
-        self._fill(oldest_first, promised_id, numbers.keys(), now)
+        self._fill(_oldest_first(jobs) if key is None else sorted(jobs, key=key), promised_id, numbers.keys(), now)
         self.claiming.sort(key=lambda bucket: numbers[bucket.head.id])
 
     def put_back(self, bucket: Bucket) -> None:
@@ -145,6 +152,48 @@ def aged_priority(priority: int, queued_at: float, policy: Policy, now: float) -
     return min(priority + points, float(end))
 
 
+def worth(job: Job, policy: Policy, now: float) -> float:
+    """The aged priority as a factor: within a band it divides what the job costs or takes, so age is a bounded help."""
+    return max(aged_priority(job.priority, job.queued_at, policy, now), 1.0)
+
+
+def service_seconds(job: Job) -> float:
+    """GPU-seconds that the job will probably take: its predicted run time, or else its time limit, x GPUs; inf where
+    neither is known. A job without GPUs counts as one, so that long ones do not go before short ones."""
+    seconds = job.max_runtime_seconds if job.predicted_seconds is None else job.predicted_seconds
+    return inf if seconds is None else seconds * max(job.request.gpu_count, 1)
+
+
+def by_service(job: Job, policy: Policy, now: float) -> Key:
+    """The highest band first, then the least service / worth, unknown last, then the longest queued, then id."""
+    return (-band(job.priority), service_seconds(job) / worth(job, policy, now), job.queued_at, job.id)
+
+
+def by_cost(job: Job, policy: Policy, now: float) -> Key:
+    """The highest band first, then the least cost over the policy's window / worth, the longest queued, id.
+
+    Worth counts in units of 500, the usual priority, so that the second number is a cost.
+    """
+    return (
+        -band(job.priority),
+        window_cost(job.request, policy) * 500.0 / worth(job, policy, now),
+        job.queued_at,
+        job.id,
+    )
+
+
+def by_arrival(job: Job, policy: Policy, now: float) -> Key:
+    """First come, first served, whatever the priority."""
+    return (job.queued_at, job.id)
+
+
 def by_aged_priority(job: Job, policy: Policy, now: float) -> Key:
     """The highest aged priority first, then the longest queued, then id."""
     return (-aged_priority(job.priority, job.queued_at, policy, now), job.queued_at, job.id)
+
+
+def _oldest_first(jobs: Iterable[Job]) -> list[Job]:
+    # Two sorts by one number each take a quarter of the time of one sort by pairs.
+    found = sorted(jobs, key=attrgetter("id"))
+    found.sort(key=attrgetter("queued_at"))
+    return found

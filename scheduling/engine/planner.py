@@ -11,7 +11,7 @@ from scheduling.engine.accounts import Accounts, Block
 from scheduling.engine.backfill import End, Guard, ends_at, ends_of, reserve
 from scheduling.engine.board import Board
 from scheduling.engine.explain import Scene, not_yet, preempt_delay, reclaim_pending
-from scheduling.engine.fairshare import Standing
+from scheduling.engine.fairshare import standings
 from scheduling.engine.feasibility import Verdict, fits, least_use, matching
 from scheduling.engine.model import (
     Claim,
@@ -21,6 +21,7 @@ from scheduling.engine.model import (
     Plan,
     Policy,
     RankPlacement,
+    Request,
     Reservation,
     Running,
     Snapshot,
@@ -30,6 +31,7 @@ from scheduling.engine.placement import place
 from scheduling.engine.policies import rules_of
 from scheduling.engine.preemption import Victims, claimed
 from scheduling.engine.quotas import Use, gpu_memory_of, models_of, use_of
+from scheduling.engine.scorers import scorer_of
 from scheduling.engine.shapes import Shape
 from scheduling.engine.split import limits_now
 from scheduling.engine.verdicts import Outcome, Refused, reasons
@@ -69,15 +71,19 @@ class _Cycle:
     def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
         self.snapshot, self.policy, self.now = snapshot, policy, now
         self.rules = rules_of(policy.name)
-        self.board = Board(snapshot.nodes)
+        self.board = Board(snapshot.nodes, thermal=policy.thermal, running=snapshot.running)
         self.placements: list[Placement] = []
         self.scene = Scene(snapshot.nodes, policy, self.board, self.placements)
-        self.queue = Queue(snapshot.jobs, snapshot.reserved_job_id, now, snapshot.claims)
+        self.turn = self.rules.turn(snapshot, policy, now)
+        self.queue = Queue(
+            snapshot.jobs, self.turn.first(), now, snapshot.claims, self.job_key if self.rules.sorts_alike else None
+        )
+        self.board.scorer = scorer_of(snapshot.mix or _waiting(self.queue), self.board, policy)
         shapes = [Shape(request, self.board, policy) for request in self.queue.requests]
         least = [least_use(request, self.scene.inventory, policy) for request in self.queue.requests]
         self.groups = _Groups(shapes, least)
         self.cluster_cpu_milli = sum(node.cpu_milli for node in snapshot.nodes)
-        self.standings = {tenant.id: Standing(tenant, policy) for tenant in snapshot.tenants}
+        self.standings = standings(snapshot.tenants, policy)
         self.accounts = Accounts(snapshot.tenants, limits_now(snapshot, policy, now, self._fits_in_service))
         self.counts_memory = any(tenant.max_gpu_memory_mb is not None for tenant in snapshot.tenants)
         devices = [device for node in snapshot.nodes for device in node.devices]
@@ -88,6 +94,7 @@ class _Cycle:
         self.guard: Guard | None = None
         self.promised: Job | None = None  # the job of the guard's reservation
         self.refused: list[Refused] = []
+        self.is_blocked = False  # by a job that has no room, under a policy that lets none pass it
         self.jobs_ahead = self.gpus_ahead = 0
         self.victims = Victims(snapshot, policy, now, self.standings)
         self.claims: list[Claim] = []
@@ -197,7 +204,11 @@ class _Cycle:
 
     def _place(self, group: int, until: float) -> tuple[RankPlacement, ...] | None:
         board = self._board_for(until)
-        if group in self.groups.full or (board is not self.board and group in self.groups.full_for_long):
+        if (
+            self.is_blocked
+            or group in self.groups.full
+            or (board is not self.board and group in self.groups.full_for_long)
+        ):
             return None
         ranks = place(board, self.groups.shapes[group])
         if ranks is None:
@@ -218,6 +229,7 @@ class _Cycle:
     def _count_started(self, job: Job, ranks: tuple[RankPlacement, ...], until: float) -> None:
         self._count(job, ranks, until, self._bound(until))
         self.victims.started(job)
+        self.turn.started(job)
 
     def _refuse_for_limit(self, lane: Lane, bucket: Bucket, use: Use, block: Block) -> None:
         job = bucket.head
@@ -283,8 +295,9 @@ class _Cycle:
             lane.advance(self.job_key)
             return
         guard = self.guard
-        if guard is None:
+        if guard is None and self.turn.may_reserve(bucket.head):
             self._reserve(bucket.head, bucket.group, self.groups.least[bucket.group])
+        self.is_blocked = self.rules.head_blocks
         is_full = bucket.group in self.groups.full
         at = None if is_full or guard is None else guard.reservation.at
         refused = self._refuse(lane, bucket, None, at)
@@ -321,6 +334,15 @@ class _Cycle:
         self.guard = Guard(reservation, self.board, future)
         self.promised = job
         self.accounts.promise(job, use, reservation.at)
+
+
+def _waiting(queue: Queue) -> list[tuple[Request, float]]:
+    """The mix of what waits: each distinct request and how many jobs make it."""
+    counts = [0.0] * len(queue.requests)
+    for buckets in queue.buckets.values():
+        for bucket in buckets:
+            counts[bucket.group] += len(bucket.jobs)
+    return list(zip(queue.requests, counts, strict=True))
 
 
 def _ends_by(job: Job, now: float, at: float) -> bool:

@@ -3,23 +3,39 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduling.engine.fairshare import Standing, by_head, by_share
-from scheduling.engine.model import Key
-from scheduling.engine.ordering import JobKey, by_aged_priority
+from scheduling.engine.fairshare import Standing, by_cost_share, by_head, by_head_within_guarantees, by_share
+from scheduling.engine.model import Key, Policy, Snapshot
+from scheduling.engine.ordering import JobKey, by_aged_priority, by_arrival, by_cost, by_service
+from scheduling.engine.turns import FirstBlocked, Nobody, Starving, Turn
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`job_key` orders the jobs of one tenant; `lane_key` says which tenant is served next."""
+    """`job_key` orders the jobs of one tenant; `lane_key` says which tenant is served next; `turn` says who may be
+    promised a place.
+
+    `sorts_alike`: jobs of one request and priority do not simply go by age. `head_blocks`: once a job has no room, no
+    other is looked at. `is_live`: a cluster may run by it; the others are for comparison in simulations.
+    """
 
     job_key: JobKey
     lane_key: Callable[[Standing, Key, bool], Key]
+    turn: Callable[[Snapshot, Policy, float], Turn] = FirstBlocked
+    sorts_alike: bool = False
+    head_blocks: bool = False
+    is_live: bool = True
 
 
 POLICIES = {
-    "fair": Rules(job_key=by_aged_priority, lane_key=by_share),
-    "priority": Rules(job_key=by_aged_priority, lane_key=by_head),
+    "fair": Rules(by_aged_priority, by_share),
+    "priority": Rules(by_aged_priority, by_head),
+    "cost_aware": Rules(by_cost, by_cost_share, sorts_alike=True),
+    "shortest": Rules(by_service, by_head_within_guarantees, Starving, sorts_alike=True),
+    "fifo": Rules(by_arrival, by_head, Nobody, head_blocks=True, is_live=False),
+    # Preemptive, as its simulation asks at each event where all unfinished jobs would go, and moves them there.
+    "srtf": Rules(by_service, by_head, Nobody, sorts_alike=True, is_live=False),
 }
+LIVE_POLICIES = tuple(name for name, rules in POLICIES.items() if rules.is_live)
 
 
 def rules_of(name: str) -> Rules:

@@ -89,8 +89,8 @@ def test_a_job_without_gpus_counts_by_its_part_of_the_cpu() -> None:
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="no policy is named 'fifo'; there are fair, priority"):
-        decide(cluster(), Policy(name="fifo"))
+    with pytest.raises(ValueError, match="no policy is named 'lottery'; there are cost_aware, fair, fifo"):
+        decide(cluster(), Policy(name="lottery"))
 
 
 def test_a_job_that_is_not_eligible_yet_waits() -> None:
