@@ -56,5 +56,9 @@ def _stop(one: Preemption, evidence: dict[str, Any]) -> int:
 
 def _why(one: Preemption, job: Job, tenant: str) -> dict[str, Any]:
     """What the owners of the victims are told; of the other job no more than its number, tenant and right."""
-    right = f"has priority {job.priority}" if one.rule == "priority" else "is within the guarantee of its tenant"
+    right = {
+        "priority": f"has priority {job.priority}",
+        "reclaim": "is within the guarantee of its tenant",
+        "online": "is within the online part of the cluster",
+    }[one.rule]
     return {"by": f"job {job.id} of tenant {tenant}", "by_job": job.id, "why": right, "rule": one.rule}

@@ -1,9 +1,10 @@
 """Finds whom to stop so that a waiting job fits: proved on the board, nobody more than needed, nobody protected.
 
-Two rules make a running job a possible victim of a waiting one. `priority`: it is of a lower band. `reclaim`: the
-waiting job is covered by its tenant's guarantee, and the other tenant borrows. Neither takes from another tenant what
-that tenant's guarantee covers, so no two jobs can stop each other in turns: a reclaim raises the guaranteed GPUs that
-are in use, which no other tenant's job can lower again, and a preemption by priority raises the bands that run.
+Three rules make a running job a possible victim of a waiting one. `priority`: it is of a lower band. `reclaim`: the
+waiting job is covered by its tenant's guarantee, and the other tenant borrows. `online`: the waiting job is covered by
+the online part of the cluster, of which batch jobs borrow. None takes from another tenant what that tenant's guarantee
+covers, so no two jobs can stop each other in turns: a reclaim raises the guaranteed GPUs that are in use, which no
+other tenant's job can lower again, and a preemption by priority raises the bands that run.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from scheduling.engine.model import Job, Policy, Preemption, RankPlacement, Runn
 from scheduling.engine.ordering import band
 from scheduling.engine.placement import place, room
 from scheduling.engine.shapes import Shape
+from scheduling.engine.split import gpus_in_service, parts_of
 
 # One plan stops jobs for at most so many others, and tries at most so many releases: the next cycle goes on.
 MOST_PREEMPTIONS, MOST_RELEASES = 32, 20_000
@@ -37,17 +39,21 @@ class Victims:
         self.tenants = {tenant.id: tenant for tenant in snapshot.tenants}
         self.left = {tenant.id: tenant.preemptions_left for tenant in snapshot.tenants}
         self.held = dict.fromkeys(self.tenants, 0)
+        self.parts = parts_of(gpus_in_service(snapshot.nodes), policy) if policy.online_percent else None
+        self.by_class = {is_online: 0 for is_online in (False, True)}
         self.preemptions: list[Preemption] = []
         self.releases = 0
         for running in snapshot.running:
             if not running.is_stopping:
                 self.held[running.tenant_id] += running.request.gpu_count
+                self.by_class[running.is_online] += running.request.gpu_count
         candidates = [one for one in snapshot.running if self._may_be_stopped(one)] if policy.preemption else []
         # A fixed order for the whole plan, so that the choice does not depend on who asks first.
         self.candidates = sorted(candidates, key=self._order)
 
     def started(self, job: Job) -> None:
         self.held[job.tenant_id] += job.request.gpu_count
+        self.by_class[job.is_online] += job.request.gpu_count
 
     def stop(self, found: Found) -> None:
         """These are to be stopped: nobody's victims again, and no longer counted for their tenants."""
@@ -56,6 +62,7 @@ class Victims:
         self.candidates = [one for one in self.candidates if one.job_id not in gone]
         for victim in found.victims:
             self.held[victim.tenant_id] -= victim.request.gpu_count
+            self.by_class[victim.is_online] -= victim.request.gpu_count
             left = self.left[victim.tenant_id]
             self.left[victim.tenant_id] = None if left is None else left - 1
 
@@ -95,9 +102,13 @@ class Victims:
         """By which rule the victim may be stopped for the job; empty: by none."""
         if band(victim.priority) < band(job.priority):
             return "priority"
-        is_covered = self.held[job.tenant_id] + job.request.gpu_count <= self.tenants[job.tenant_id].guaranteed_gpus
-        is_covered = is_covered and job.request.gpu_count > 0
-        return "reclaim" if is_covered and victim.tenant_id != job.tenant_id else ""
+        gpus = job.request.gpu_count
+        is_covered = 0 < gpus <= self.tenants[job.tenant_id].guaranteed_gpus - self.held[job.tenant_id]
+        if is_covered and victim.tenant_id != job.tenant_id:
+            return "reclaim"
+        if self.parts is None or victim.is_online or not job.is_online:
+            return ""
+        return "online" if 0 < gpus <= self.parts.online - self.by_class[True] else ""
 
     def _ready_at(self, victim: Running) -> float:
         return victim.started_at + self.policy.min_runtime_seconds
@@ -110,12 +121,17 @@ class Victims:
     def _affordable(self, job: Job, possible: Iterable[Running]) -> Iterable[Running]:
         """Of these, in order, as many as budgets and guarantees of their tenants allow together."""
         left, held = dict(self.left), dict(self.held)
+        borrowed = self.by_class[False] - (self.parts.batch if self.parts else 0)
         for victim in possible:
             tenant_id, gpus = victim.tenant_id, victim.request.gpu_count
             budget = left[tenant_id]
             is_own = tenant_id == job.tenant_id
             if budget == 0 or not (is_own or held[tenant_id] - gpus >= self.tenants[tenant_id].guaranteed_gpus):
                 continue
+            if self._rule(job, victim) == "online":
+                if gpus > borrowed:
+                    continue
+                borrowed -= gpus
             left[tenant_id] = None if budget is None else budget - 1
             held[tenant_id] -= gpus
             yield victim
@@ -183,7 +199,9 @@ class Victims:
         rules = {self._rule(job, victim) for victim in needed}
         ids = tuple(victim.job_id for victim in needed)
         lost = sum(loss(victim, self.now) for victim in needed)
-        made = Preemption(job.id, ids, "reclaim" if "reclaim" in rules else "priority", ranks, lost)
+        # The strongest right that was needed: for victims of a lower band no other is.
+        rule = next(rule for rule in ("reclaim", "online", "priority") if rule in rules)
+        made = Preemption(job.id, ids, rule, ranks, lost)
         return Found(tuple(needed), made, max(map(self._ready_at, needed)))
 
 

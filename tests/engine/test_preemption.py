@@ -159,6 +159,16 @@ def test_a_guarantee_is_reclaimed_from_who_borrows() -> None:
     assert reason(made, 3).code != "reclaim_pending"
 
 
+def test_online_takes_back_what_batch_borrows() -> None:
+    """A05: of the online part, and no more than that; batch keeps its own."""
+    policy = replace(AT_ONCE, online_percent=50)
+    full = running_on(cluster(node(1, 4)), *[job(n, 1) for n in (11, 12, 13, 14)])
+    online = tuple(replace(job(n, 1), is_online=True) for n in (1, 2, 3))
+    made = decide(replace(full, jobs=online), policy)
+    assert [(one.job_id, one.rule) for one in made.preemptions] == [(1, "online"), (2, "online")]
+    assert not decide(replace(full, jobs=online), AT_ONCE).preemptions
+
+
 def test_the_least_is_lost() -> None:
     """Of equals the one that has run shortest is stopped, and a checkpoint makes a long run cheap."""
     full = running_on(cluster(node(1, 2)), job(11, 1, priority=300), now=NOW - 9000)
