@@ -149,6 +149,7 @@ def _common(now: Slot, later: Slot) -> Slot:
         if _is_open(now, device_id) and _is_open(later, device_id):
             shared[device_id] = max(now.shared.get(device_id, 0), later.shared.get(device_id, 0))
     slot.shared = shared
+    slot.apart = {name: max(now.apart.get(name, 0), later.apart.get(name, 0)) for name in {*now.apart, *later.apart}}
     slot.free = {
         kind: [device_id for device_id in ids if device_id in later.free.get(kind, ())]
         for kind, ids in now.free.items()

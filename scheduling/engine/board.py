@@ -2,130 +2,66 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-from scheduling.engine.model import Device, DeviceHold, Node, RankPlacement
+from scheduling.engine.model import Device, Node, RankPlacement, Running
+from scheduling.engine.slots import Slot
+from scheduling.engine.states import Kind, Mould, Scorer, State
 
-
-class Kind(NamedTuple):
-    """Devices that no request can tell apart. `memory_mb` -1: unknown."""
-
-    memory_mb: int
-    model: str
-
-
-class Slot:
-    """What is left of one node. `free`: kind -> ids of wholly free devices; `shared`: device id -> MiB taken of it."""
-
-    __slots__ = ("cpu_milli", "family", "free", "free_count", "kind_of", "memory_mb", "node", "position", "shared")
-
-    def __init__(self, position: int, node: Node) -> None:
-        self.position = position
-        self.node = node
-        self.cpu_milli = node.cpu_milli_free
-        self.memory_mb = node.memory_mb_free
-        self.family = 0
-        self.free: dict[int, list[int]] = {}
-        self.free_count = 0
-        self.shared: dict[int, int] = {}
-        # The devices that may be offered at all; shared by copies, never written after the board is built.
-        self.kind_of: dict[int, int] = {}
-
-    def copy(self) -> "Slot":
-        twin = Slot.__new__(Slot)
-        twin.position, twin.node, twin.family, twin.kind_of = self.position, self.node, self.family, self.kind_of
-        twin.cpu_milli, twin.memory_mb, twin.free_count = self.cpu_milli, self.memory_mb, self.free_count
-        twin.free = {kind: ids[:] for kind, ids in self.free.items()}
-        twin.shared = dict(self.shared) if self.shared else {}
-        return twin
-
-    def take(self, rank: RankPlacement) -> None:
-        self.cpu_milli -= rank.cpu_milli
-        self.memory_mb -= rank.memory_mb
-        for device_id, memory_mb in ((hold.device_id, hold.memory_mb) for hold in rank.holds):
-            if device_id not in self.shared:
-                self._take_free(device_id)
-            if memory_mb is not None:
-                self.shared[device_id] = self.shared.get(device_id, 0) + memory_mb
-
-    def release(self, rank: RankPlacement) -> None:
-        """Give back what a rank holds. Devices that are out of service stay out of it."""
-        self.cpu_milli += rank.cpu_milli
-        self.memory_mb += rank.memory_mb
-        for hold in rank.holds:
-            if hold.device_id in self.kind_of:
-                self._release_device(hold)
-
-    def withhold(self, rank: RankPlacement) -> None:
-        self.cpu_milli -= rank.cpu_milli
-        self.memory_mb -= rank.memory_mb
-        for hold in rank.holds:
-            if self._has_free(hold.device_id):
-                self._take_free(hold.device_id)
-            elif hold.memory_mb is not None and hold.device_id in self.shared:
-                self.shared[hold.device_id] += hold.memory_mb
-                continue
-            self.shared.pop(hold.device_id, None)
-            self.kind_of = {device_id: kind for device_id, kind in self.kind_of.items() if device_id != hold.device_id}
-
-    def _has_free(self, device_id: int) -> bool:
-        return device_id in self.kind_of and device_id in self.free.get(self.kind_of[device_id], ())
-
-    def _take_free(self, device_id: int) -> None:
-        ids = self.free[self.kind_of[device_id]]
-        del ids[bisect_left(ids, device_id)]
-        self.free_count -= 1
-
-    def _release_device(self, hold: DeviceHold) -> None:
-        if hold.memory_mb is not None:
-            left = self.shared.pop(hold.device_id, 0) - hold.memory_mb
-            if left > 0:
-                self.shared[hold.device_id] = left
-                return
-        ids = self.free.setdefault(self.kind_of[hold.device_id], [])
-        if hold.device_id not in ids:
-            insort(ids, hold.device_id)
-            self.free_count += 1
+__all__ = ["Board", "Kind", "Slot", "kind_of"]
 
 
 class Board:
     """All nodes of a snapshot, in the order of their ids; only those that may get work lie on the shelves.
 
-    `families[f]`: the kinds that the nodes of family f have. `shelves[f][n]`: positions of its nodes with n devices
-    free. `sharing`: positions of the nodes where some device is shared.
+    `shelves[n]`: state -> positions of the nodes in that state, n devices free. `sharing`: the same for all nodes where
+    some device is shared. `scorer`: what placements are chosen by; None: by the tightest fit.
     """
 
-    __slots__ = ("families", "kinds", "sharing", "shelves", "slots", "usable")
+    __slots__ = ("_states", "kinds", "scorer", "sharing", "shelves", "slots", "usable")
 
-    def __init__(self, nodes: Sequence[Node], *, with_closed: bool = False, with_unhealthy: bool = False) -> None:
-        """Shapes: nodes in any order. `with_closed`, `with_unhealthy`: what if those were in service as well."""
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        *,
+        with_closed: bool = False,
+        with_unhealthy: bool = False,
+        thermal: bool = True,
+        running: Iterable[Running] = (),
+    ) -> None:
+        """Shapes: nodes in any order. `with_closed`, `with_unhealthy`: what if those were in service as well.
+        `thermal` False: heat is overlooked. `running`: jobs that keep others of their `apart` name off their nodes."""
         ordered = sorted(nodes, key=_node_id)
-        kinds_by_node = [[kind_of(device) for device in node.devices] for node in ordered]
-        self.kinds: tuple[Kind, ...] = tuple(sorted({kind for kinds in kinds_by_node for kind in kinds}))
+        kinds_by_node = [[_kind(device, thermal) for device in node.devices] for node in ordered]
+        # Kinds are numbered in the order in which they are offered: hot devices last, large ones late.
+        self.kinds: tuple[Kind, ...] = tuple(sorted({kind for kinds in kinds_by_node for kind in kinds}, key=_offer))
         numbers = {kind: number for number, kind in enumerate(self.kinds)}
-        numbered = [[numbers[kind] for kind in kinds] for kinds in kinds_by_node]
-        self.slots = [
-            _slot(position, node, numbered[position], with_unhealthy) for position, node in enumerate(ordered)
-        ]
+        moulds: dict[tuple[tuple[int, ...], int, int], Mould] = {}
+        self.slots: list[Slot] = []
+        for position, (node, kinds) in enumerate(zip(ordered, kinds_by_node, strict=True)):
+            numbered = [numbers[kind] for kind in kinds]
+            key = (tuple(sorted(numbered)), node.cpu_milli, node.memory_mb)
+            if key not in moulds:
+                moulds[key] = Mould(len(moulds), *key, self.kinds)
+            offered = [device.is_healthy or with_unhealthy for device in node.devices]
+            if thermal:
+                offered = [is_in and not device.is_slowed for is_in, device in zip(offered, node.devices, strict=True)]
+            self.slots.append(_slot(position, node, moulds[key], numbered, offered))
         self.usable = [with_closed or (node.is_open and node.is_online) for node in ordered]
-        kinds_on = [tuple(sorted(set(kinds))) for kinds in numbered]
-        self.families: tuple[tuple[int, ...], ...] = tuple(sorted(set(kinds_on)))
-        family_numbers = {kinds: number for number, kinds in enumerate(self.families)}
-        self.shelves: list[list[list[int]]] = [[[]] for _ in self.families]
-        self.sharing: list[int] = []
-        for slot, kinds in zip(self.slots, kinds_on, strict=True):
-            slot.family = family_numbers[kinds]
-            shelves = self.shelves[slot.family]
-            shelves.extend([] for _ in range(len(slot.node.devices) + 1 - len(shelves)))
-            if self.usable[slot.position]:
-                self._shelve(slot)
+        self.scorer: Scorer | None = None
+        self._states: dict[tuple[object, ...], State] = {}
+        most = max((len(node.devices) for node in ordered), default=0)
+        self.shelves: list[dict[State, list[int]]] = [{} for _ in range(most + 1)]
+        self.sharing: dict[State, list[int]] = {}
+        self._keep_apart(running)
+        for slot in self.slots:
+            self._shelve(slot)
 
     def copy(self) -> "Board":
         twin = Board.__new__(Board)
-        twin.kinds, twin.families, twin.usable = self.kinds, self.families, self.usable
+        twin.kinds, twin.usable, twin.scorer, twin._states = self.kinds, self.usable, self.scorer, self._states
         twin.slots = [slot.copy() for slot in self.slots]
-        twin.shelves = [[shelf[:] for shelf in shelves] for shelves in self.shelves]
-        twin.sharing = self.sharing[:]
+        twin.shelves = [{state: places[:] for state, places in shelf.items()} for shelf in self.shelves]
+        twin.sharing = {state: places[:] for state, places in self.sharing.items()}
         return twin
 
     def slot_of(self, node_id: int) -> Slot | None:
@@ -167,22 +103,59 @@ class Board:
         self.slots[slot.position] = slot
         self._shelve(slot)
 
+    def state(
+        self,
+        mould: Mould,
+        cpu_milli: int,
+        memory_mb: int,
+        free: tuple[int, ...],
+        shared: tuple[tuple[int, int, float], ...],
+    ) -> State:
+        """The one state with these values; equal states are the same object, also on copies of the board."""
+        key = (mould.number, cpu_milli, memory_mb, free, shared)
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = State(mould, cpu_milli, memory_mb, free, shared)
+        return found
+
+    def _keep_apart(self, running: Iterable[Running]) -> None:
+        for job in running:
+            for rank in job.ranks:
+                slot = self.slot_of(rank.node_id) if rank.apart else None
+                if slot is not None:
+                    slot.apart[rank.apart] = slot.apart.get(rank.apart, 0) + 1
+
     def _shelve(self, slot: Slot) -> None:
-        if self.usable[slot.position]:
-            insort(self.shelves[slot.family][slot.free_count], slot.position)
-            if slot.shared:
-                insort(self.sharing, slot.position)
+        if not self.usable[slot.position]:
+            return
+        state = slot.state = self.state(slot.mould, slot.cpu_milli, slot.memory_mb, *slot.counted())
+        _lay(self.shelves[slot.free_count], state, slot.position)
+        if slot.shared:
+            _lay(self.sharing, state, slot.position)
 
     def _unshelve(self, slot: Slot) -> None:
-        if self.usable[slot.position]:
-            shelf = self.shelves[slot.family][slot.free_count]
-            del shelf[bisect_left(shelf, slot.position)]
-            if slot.shared:
-                del self.sharing[bisect_left(self.sharing, slot.position)]
+        state = slot.state
+        if state is not None and self.usable[slot.position]:
+            _lift(self.shelves[sum(state.free)], state, slot.position)
+            if state.shared:
+                _lift(self.sharing, state, slot.position)
 
 
 def kind_of(device: Device) -> Kind:
+    """What a device is, however hot it is and wherever it sits."""
     return Kind(-1 if device.memory_mb is None else device.memory_mb, device.model)
+
+
+def _kind(device: Device, thermal: bool) -> Kind:
+    return kind_of(device)._replace(
+        is_hot=thermal and device.is_hot,
+        numa=-1 if device.numa is None else device.numa,
+        island=-1 if device.island is None else device.island,
+    )
+
+
+def _offer(kind: Kind) -> tuple[bool, Kind]:
+    return kind.is_hot, kind
 
 
 def _node_id(node: Node) -> int:
@@ -193,19 +166,37 @@ def _slot_node_id(slot: Slot) -> int:
     return slot.node.id
 
 
-def _slot(position: int, node: Node, kinds: list[int], with_unhealthy: bool) -> Slot:
-    slot = Slot(position, node)
-    for device, kind in zip(node.devices, kinds, strict=True):
-        if not (device.is_healthy or with_unhealthy):
+def _slot(position: int, node: Node, mould: Mould, kinds: Sequence[int], offered: Sequence[bool]) -> Slot:
+    slot = Slot(position, node, mould)
+    for device, kind, is_offered in zip(node.devices, kinds, offered, strict=True):
+        if not is_offered:
             continue
         slot.kind_of[device.id] = kind
         if device.shared_mb:
             # A device that is held whole takes no sharer, whatever the column beside it says.
             if not device.exclusive:
                 slot.shared[device.id] = device.shared_mb
+                if device.compute is not None:
+                    slot.compute[device.id] = device.compute
         elif not device.exclusive:
             slot.free.setdefault(kind, []).append(device.id)
             slot.free_count += 1
     for ids in slot.free.values():
         ids.sort()
     return slot
+
+
+def _lay(shelf: dict[State, list[int]], state: State, position: int) -> None:
+    places = shelf.get(state)
+    if places is None:
+        shelf[state] = [position]
+    else:
+        insort(places, position)
+
+
+def _lift(shelf: dict[State, list[int]], state: State, position: int) -> None:
+    places = shelf[state]
+    if len(places) == 1:
+        del shelf[state]
+    else:
+        del places[bisect_left(places, position)]

@@ -1,66 +1,62 @@
-"""Finds where a request fits on a board right now: a whole gang or nothing, tightest fit first."""
+"""Finds where a request fits on a board right now: a whole gang or nothing, where it spoils the least."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
-from scheduling.engine.board import Board, Slot
+from scheduling.engine.board import Board
+from scheduling.engine.devices import Choice, choices, fitting, ids_of, room, suitable_free
 from scheduling.engine.model import DeviceHold, RankPlacement
-from scheduling.engine.shapes import Shape
+from scheduling.engine.shapes import Rating, Shape
+from scheduling.engine.slots import Slot
+from scheduling.engine.states import State
+
+__all__ = ["place", "place_cheapest", "room", "suitable_free"]
+
+_NO_ROOM: Rating = (-1, 0, 0, 0, 0, 0)
 
 
 def place(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | None:
     """The ranks of a request on the board as it is, or None; the board is left as it was.
 
-    On one node: least total device memory, then fewest devices left free, then node id. A gang takes the fewest ranks
-    that fit, on the fewest nodes: the widest nodes first, and the tightest that holds all that is left at the end.
+    On one node: the fewest hot devices, then the locality that it prefers, then the best score (see `Board.scorer`),
+    then least total memory of the devices that it opens, then fewest devices left free, then fewest devices, then
+    node id. A gang takes the fewest ranks that fit, on the fewest nodes: the widest nodes first, and the best that
+    holds all that is left at the end.
     """
     for split in shape.splits:
         chosen = _spread(board, shape, split)
         if chosen is not None:
-            return tuple(_ranks(chosen, shape, split))
+            return tuple(_ranks(board, chosen, shape, split))
     return None
 
 
 def place_cheapest(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | None:
-    """A gang on the ranks with the least device memory in total, however many nodes that takes: for memory quotas.
+    """A request on the ranks with the least device memory in total, however many nodes that takes: for memory quotas.
 
     Exact per split: the k-th rank on a node never costs less than the one before, so the cheapest ranks overall are
     a legal choice.
     """
     best: tuple[int, tuple[RankPlacement, ...]] | None = None
     for split in shape.splits:
-        offers = sorted(offer for slot in _usable(board, shape) for offer in _offers(board, slot, shape, split))[:split]
-        if len(offers) < split or (best is not None and sum(cost for cost, _ in offers) >= best[0]):
-            continue
-        counts: dict[int, int] = {}
-        for _, position in offers:
-            counts[position] = counts.get(position, 0) + 1
-        chosen = [(board.slots[position], ranks) for position, ranks in counts.items()]
-        best = sum(cost for cost, _ in offers), tuple(_ranks(chosen, shape, split))
+        found = _cheapest(board, shape, split)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = found[0], tuple(_ranks(board, found[1], shape, split))
     return best[1] if best else None
 
 
-def room(slot: Slot, shape: Shape, split: int) -> int:
-    """How many of `split` ranks fit on the node now; devices are not shared between ranks of one job."""
-    gpus, cpu_milli, memory_mb = shape.part(split)
-    ranks = split
-    if gpus:
-        ranks = min(ranks, suitable_free(slot, shape) // gpus)
-    if cpu_milli > 0:
-        ranks = min(ranks, slot.cpu_milli // cpu_milli)
-    if memory_mb > 0:
-        ranks = min(ranks, slot.memory_mb // memory_mb)
-    return max(ranks, 0)
-
-
-def suitable_free(slot: Slot, shape: Shape) -> int:
-    """How many devices of the node could take the request now, CPU and memory aside."""
-    count = 0
-    for kind, ids in slot.free.items():
-        if kind in shape.limits_mb:
-            count += len(ids)
-    if shape.share_mb is not None and slot.shared:
-        count += sum(1 for _ in _open_shares(slot, shape))
-    return count
+def _cheapest(board: Board, shape: Shape, split: int) -> tuple[int, list[tuple[Slot, int]]] | None:
+    """MiB of device memory, and which nodes take how many ranks."""
+    if not shape.spread:
+        costs = [(_cost(slot, shape, split, split), slot.position) for slot in _usable(board, shape)]
+        found = min(((cost, position) for cost, position in costs if cost is not None), default=None)
+        return None if found is None else (found[0], [(board.slots[found[1]], split)])
+    offers = sorted(offer for slot in _usable(board, shape) for offer in _offers(slot, shape, split))[:split]
+    if len(offers) < split:
+        return None
+    counts: dict[int, int] = {}
+    for _, position in offers:
+        counts[position] = counts.get(position, 0) + 1
+    return sum(cost for cost, _ in offers), [(board.slots[position], ranks) for position, ranks in counts.items()]
 
 
 def _spread(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]] | None:
@@ -69,7 +65,7 @@ def _spread(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]] | 
     used: set[int] = set()
     left = split
     while left:
-        slot = _tightest(board, shape, split, left, used)
+        slot = _best(board, shape, split, left, used)
         if slot is not None:
             chosen.append((slot, left))
             return chosen
@@ -82,143 +78,129 @@ def _spread(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]] | 
     return chosen
 
 
-def _tightest(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) -> Slot | None:
-    """The node that fits these ranks with the least device memory, then the fewest devices left free, then by id."""
-    gpus, cpu_milli, memory_mb = shape.part(split)
-    need, cpu_milli, memory_mb = gpus * ranks, cpu_milli * ranks, memory_mb * ranks
-    if not need:
-        return _emptiest_of_devices(board, shape, cpu_milli, memory_mb, used)
-    best: tuple[int, int, int] | None = None
-    if shape.share_mb is not None and board.sharing:
-        best = _tightest_sharing(board, shape, need, cpu_milli, memory_mb, used)
-    for cheapest, family, is_uniform in shape.families:
-        if best is not None and best[0] < cheapest * need:
-            break
-        shelves = board.shelves[family]
-        for free in range(need, len(shelves)):
-            if best is not None and is_uniform and best < (cheapest * need, free):
-                break
-            for position in shelves[free]:
-                slot = board.slots[position]
-                if slot.cpu_milli < cpu_milli or slot.memory_mb < memory_mb or not _is_open(slot, shape, used):
-                    continue
-                cost = cheapest * need if is_uniform else _cost(board, slot, shape, need)
-                if cost is not None and (best is None or (cost, free, position) < best):
-                    best = (cost, free, position)
-                if is_uniform:
-                    break
-    return None if best is None else board.slots[best[2]]
-
-
-def _tightest_sharing(
-    board: Board, shape: Shape, need: int, cpu_milli: int, memory_mb: int, used: set[int]
-) -> tuple[int, int, int] | None:
-    """Among nodes that share devices already: first the ones where no whole device need be broken up."""
-    best: tuple[int, int, int] | None = None
-    for position in board.sharing:
-        slot = board.slots[position]
-        if slot.cpu_milli < cpu_milli or slot.memory_mb < memory_mb or not _is_open(slot, shape, used):
+def _best(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) -> Slot | None:
+    """The node for all these ranks. Nodes in one state are looked at once, and only once per request and cycle."""
+    need = shape.part(split)[0] * ranks
+    ratings = shape.ratings.setdefault((split, ranks), {})
+    best: Rating | None = None
+    best_position = -1
+    for state, positions in _candidates(board, shape, need):
+        rating = ratings.get(state)
+        if rating is None:
+            rating = ratings[state] = _rated(board, state, shape, split, ranks)[0]
+        if rating is _NO_ROOM or (best is not None and rating > best):
             continue
-        shares = sum(1 for _ in _open_shares(slot, shape))
-        if shares >= need:
-            return (-1, 0, position)
-        if suitable_free(slot, shape) >= need and (best is None or (0, need - shares, position) < best):
-            best = (0, need - shares, position)
-    return best
+        position = _first_open(board, shape, positions, used)
+        if position is not None and (best is None or (rating, position) < (best, best_position)):
+            best, best_position = rating, position
+    return None if best is None else board.slots[best_position]
 
 
-def _emptiest_of_devices(board: Board, shape: Shape, cpu_milli: int, memory_mb: int, used: set[int]) -> Slot | None:
-    """For ranks without GPUs: nodes that have none, then those with the fewest free; first fit by id packs them."""
-    for free in range(max(map(len, board.shelves), default=0)):
-        for _, family, _ in shape.families:
-            shelves = board.shelves[family]
-            for position in shelves[free] if free < len(shelves) else ():
-                slot = board.slots[position]
-                if slot.cpu_milli >= cpu_milli and slot.memory_mb >= memory_mb and _is_open(slot, shape, used):
-                    return slot
-    return None
+def _candidates(board: Board, shape: Shape, need: int) -> Iterator[tuple[State, list[int]]]:
+    shelves: Iterable[dict[State, list[int]]] = board.shelves[need:]
+    if shape.share_mb is not None and board.sharing:
+        shelves = chain([board.sharing], shelves)
+    return chain.from_iterable(map(_items, shelves))
+
+
+def _items(shelf: dict[State, list[int]]) -> Iterable[tuple[State, list[int]]]:
+    return shelf.items()
+
+
+def _rated(board: Board, state: State, shape: Shape, split: int, ranks: int) -> tuple[Rating, Choice | None]:
+    """What it costs to put the ranks on a node in this state, and the devices that cost least. Smallest is best."""
+    _, cpu_milli, memory_mb = shape.part(split)
+    best, best_choice = _NO_ROOM, None
+    for choice in choices(state, shape, split, ranks):
+        score = 0
+        if board.scorer is not None:
+            cpu_left, memory_left = state.cpu_milli - cpu_milli * ranks, state.memory_mb - memory_mb * ranks
+            after = board.state(state.mould, cpu_left, memory_left, choice.free, choice.shared)
+            score = board.scorer.score(state, after)
+        rating = (choice.hot, choice.misses, -score, choice.opened_mb, sum(choice.free), state.mould.devices)
+        if best_choice is None or rating < best:
+            best, best_choice = rating, choice
+    return best, best_choice
 
 
 def _widest(board: Board, shape: Shape, split: int, used: set[int]) -> tuple[Slot, int] | None:
-    """The node that takes the most ranks of a gang. No node with n devices free takes more than n / GPUs per rank."""
+    """The node that takes the most ranks of a gang, then the first. None with n devices free takes more than n / GPUs
+    per rank, so the search ends early."""
     gpus = shape.part(split)[0]
-    best: tuple[Slot, int] | None = None
-    if not gpus or shape.share_mb is not None:
-        for slot in _usable(board, shape):
-            best = _wider(best, slot, shape, split, used)
-        return best
-    for free in range(max(map(len, board.shelves), default=0) - 1, gpus - 1, -1):
-        for _, family, _ in shape.families:
-            for position in board.shelves[family][free] if free < len(board.shelves[family]) else ():
-                if best is not None and best[1] >= free // gpus:
-                    return best
-                best = _wider(best, board.slots[position], shape, split, used)
-    return best
+    best: tuple[int, int] | None = None
+    for free in range(len(board.shelves) - 1, -1, -1):
+        if best is not None and gpus and shape.share_mb is None and -best[0] > free // gpus:
+            break
+        best = _wider(board, board.shelves[free], shape, split, used, best)
+    return None if best is None else (board.slots[best[1]], -best[0])
 
 
 def _wider(
-    best: tuple[Slot, int] | None, slot: Slot, shape: Shape, split: int, used: set[int]
-) -> tuple[Slot, int] | None:
-    if not _is_open(slot, shape, used):
-        return best
-    ranks = room(slot, shape, split)
-    return (slot, ranks) if ranks > (0 if best is None else best[1]) else best
+    board: Board,
+    shelf: dict[State, list[int]],
+    shape: Shape,
+    split: int,
+    used: set[int],
+    best: tuple[int, int] | None,
+) -> tuple[int, int] | None:
+    """(-ranks, position): the smallest is the widest."""
+    for state, positions in shelf.items():
+        mould, cpu_milli, memory_mb = state.mould, state.cpu_milli, state.memory_mb
+        ranks = fitting(mould, cpu_milli, memory_mb, state.free, state.shared, shape, split)
+        if ranks and (best is None or ranks >= -best[0]):
+            position = _first_open(board, shape, positions, used)
+            if position is not None and (best is None or (-ranks, position) < best):
+                best = -ranks, position
+    return best
 
 
-def _is_open(slot: Slot, shape: Shape, used: set[int]) -> bool:
-    return (shape.allowed is None or slot.position in shape.allowed) and slot.position not in used
+def _first_open(board: Board, shape: Shape, positions: list[int], used: set[int]) -> int | None:
+    if shape.allowed is None and not used and not shape.request.apart:
+        return positions[0]
+    return next((place for place in positions if place not in used and _is_open(board.slots[place], shape)), None)
+
+
+def _is_open(slot: Slot, shape: Shape) -> bool:
+    if shape.allowed is not None and slot.position not in shape.allowed:
+        return False
+    return not (shape.request.apart and slot.apart.get(shape.request.apart))
 
 
 def _usable(board: Board, shape: Shape) -> Iterator[Slot]:
-    return (slot for slot in board.slots if board.usable[slot.position] and _is_open(slot, shape, set()))
+    return (slot for slot in board.slots if board.usable[slot.position] and _is_open(slot, shape))
 
 
-def _offers(board: Board, slot: Slot, shape: Shape, split: int) -> Iterator[tuple[int, int]]:
+def _offers(slot: Slot, shape: Shape, split: int) -> Iterator[tuple[int, int]]:
     """(MiB of device memory, node position) of each further rank on this node."""
-    gpus = shape.part(split)[0]
     before = 0
     for ranks in range(1, room(slot, shape, split) + 1):
-        total = _cost(board, slot, shape, gpus * ranks) or 0
+        total = _cost(slot, shape, split, ranks) or 0
         yield total - before, slot.position
         before = total
 
 
-def _cost(board: Board, slot: Slot, shape: Shape, need: int) -> int | None:
-    """MiB of the cheapest `need` suitable free devices of a node; None: it has too few."""
-    cost = 0
-    for kind in shape.kinds:
-        taken = min(need, len(slot.free.get(kind, ())))
-        cost += taken * max(board.kinds[kind].memory_mb, 0)
-        need -= taken
-    return None if need else cost
+def _cost(slot: Slot, shape: Shape, split: int, ranks: int) -> int | None:
+    """MiB of device memory that so many ranks count for on this node; None: it has no room for them."""
+    found = _choice(slot, shape, split, ranks)
+    if found is None:
+        return None
+    return shape.request.gpu_count // split * ranks * shape.share_mb if shape.share_mb is not None else found.opened_mb
 
 
-def _open_shares(slot: Slot, shape: Shape) -> Iterator[tuple[int, int]]:
-    """(MiB left under the ceiling after this request, device id) of the shared devices that have room for it."""
-    for device_id, taken in slot.shared.items():
-        limit = shape.limits_mb.get(slot.kind_of[device_id])
-        left = -1 if limit is None else limit - taken - (shape.share_mb or 0)
-        if left >= 0:
-            yield left, device_id
+def _choice(slot: Slot, shape: Shape, split: int, ranks: int) -> Choice | None:
+    state = State(slot.mould, slot.cpu_milli, slot.memory_mb, *slot.counted())
+    return next(choices(state, shape, split, ranks), None)
 
 
-def _ranks(chosen: list[tuple[Slot, int]], shape: Shape, split: int) -> Iterator[RankPlacement]:
-    gpus, cpu_milli, memory_mb = shape.part(split)
+def _ranks(board: Board, chosen: list[tuple[Slot, int]], shape: Shape, split: int) -> Iterator[RankPlacement]:
+    _, cpu_milli, memory_mb = shape.part(split)
     rank = 0
     for slot, count in chosen:
-        holds = _holds(slot, shape, gpus * count)
-        for first in range(count):
-            own = holds[first * gpus : (first + 1) * gpus]
-            yield RankPlacement(rank, slot.node.id, cpu_milli, memory_mb, own)
+        state = slot.state
+        choice = None if state is None else _rated(board, state, shape, split, count)[1]
+        if choice is None:
+            raise ValueError(f"node {slot.node.id} has no room for what was to be placed on it")
+        for ids in ids_of(slot, choice):
+            holds = tuple([DeviceHold(device_id, shape.share_mb) for device_id in ids])
+            yield RankPlacement(rank, slot.node.id, cpu_milli, memory_mb, holds, shape.request.apart)
             rank += 1
-
-
-def _holds(slot: Slot, shape: Shape, count: int) -> tuple[DeviceHold, ...]:
-    """The fullest shared devices first, then free ones of the kind with the least memory, then by id."""
-    ids: list[int] = []
-    if shape.share_mb is not None:
-        ids.extend(device_id for _, device_id in sorted(_open_shares(slot, shape))[:count])
-    for kind in shape.kinds:
-        if len(ids) < count:
-            ids.extend(slot.free.get(kind, ())[: count - len(ids)])
-    return tuple([DeviceHold(device_id, shape.share_mb) for device_id in ids])

@@ -1,46 +1,76 @@
 """Reads a request against the kinds of devices and the nodes there are: what suits it, and how it may be split."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import floor
 
-from scheduling.engine.board import Board, Kind
+from scheduling.engine.board import Board
 from scheduling.engine.model import Policy, Request
+from scheduling.engine.states import Kind, State
+
+# What it costs to place a request on a node in some state, see `placement.place`; the smallest is the best.
+Rating = tuple[int, int, int, int, int, int]
+
+# Words of Request.topology: where the GPUs of a rank are near to each other, and whether they have to be.
+_NEAR = {
+    "nvlink": ("island", True),
+    "numa": ("numa", True),
+    "prefer_nvlink": ("island", False),
+    "prefer_numa": ("numa", False),
+}
 
 
 class Shape:
     """A request seen against the kinds and nodes of one snapshot; valid for every board built from its nodes."""
 
-    __slots__ = ("allowed", "families", "kinds", "limits_mb", "request", "share_mb", "splits", "spread")
+    __slots__ = (
+        "allowed",
+        "ceiling",
+        "is_local",
+        "kinds",
+        "limits_mb",
+        "memory_mb",
+        "near",
+        "ratings",
+        "request",
+        "share_mb",
+        "splits",
+        "spread",
+    )
 
     def __init__(self, request: Request, board: Board, policy: Policy) -> None:
         self.request = request
         self.share_mb = share_mb(request)
         self.spread = request.gang and policy.gangs
         self.splits = rank_counts(request, policy)
+        self.near, self.is_local = _NEAR.get(request.topology, ("cell", False))
+        self.ceiling = policy.load_ceiling_shared
         suits = [is_suitable(request, kind, policy) for kind in board.kinds]
-        # Kinds are sorted by memory: the least sufficient comes first, big devices are left to those who need them.
         self.kinds = tuple(number for number, fits in enumerate(suits) if fits)
-        self.limits_mb = {number: _ceiling_mb(board.kinds[number], policy.load_ceiling_shared) for number in self.kinds}
-        self.families = tuple(self._families(board))
+        self.memory_mb = {number: board.kinds[number].memory_mb for number in self.kinds}
+        self.limits_mb = {number: _ceiling_mb(board.kinds[number], self.ceiling) for number in self.kinds}
         self.allowed = _selected(request, board)
-
-    def _families(self, board: Board) -> Iterator[tuple[int, int, bool]]:
-        """(least memory of a suitable device, family, has it one kind only), cheapest first."""
-        if not self.request.gpu_count:
-            yield from ((0, family, True) for family in range(len(board.families)))
-            return
-        found = []
-        for family, kinds in enumerate(board.families):
-            suitable = [number for number in kinds if number in self.limits_mb]
-            if suitable:
-                found.append((max(board.kinds[suitable[0]].memory_mb, 0), family, len(kinds) == 1))
-        yield from sorted(found)
+        # (split, ranks) -> state -> what it costs to put so many of its ranks on a node in that state.
+        self.ratings: dict[tuple[int, int], dict[State, Rating]] = {}
 
     def part(self, split: int) -> tuple[int, int, int]:
         """GPUs, CPU millicores and memory MiB of one of `split` ranks; CPU and memory are rounded up."""
         request = self.request
         return request.gpu_count // split, -(-request.cpu_milli // split), -(-request.memory_mb // split)
+
+    def left_beside(self, kind: int, taken_mb: int, compute: float) -> int:
+        """MiB left under the ceiling of a shared device once this request has joined; -1: it may not.
+
+        Where the use of its processors is known (0 to 1, else -1), their load counts as well: 0.7 x memory + 0.3 x
+        compute stays under the ceiling.
+        """
+        limit = self.limits_mb.get(kind)
+        if limit is None or self.share_mb is None:
+            return -1
+        after = taken_mb + self.share_mb
+        if compute >= 0 and _load(after / self.memory_mb[kind], compute) > self.ceiling:
+            return -1
+        return max(limit - after, -1)
 
 
 def share_mb(request: Request) -> int | None:
@@ -80,6 +110,11 @@ def is_model(word: str, model: str) -> bool:
 
 def is_selected(request: Request, labels: Sequence[tuple[str, str]]) -> bool:
     return all(label in labels for label in request.node_selector)
+
+
+def _load(memory: float, compute: float) -> float:
+    """Of a shared device, 0 to 1; rounded so that a load of exactly the ceiling is not above it."""
+    return round(0.7 * memory + 0.3 * compute, 9)
 
 
 def _ceiling_mb(kind: Kind, ceiling: float) -> int:

@@ -88,9 +88,8 @@ def test_on_a_mixed_node_the_small_devices_go_first() -> None:
 
 
 def test_a_mixed_node_whose_small_devices_are_taken_counts_for_what_is_left() -> None:
-    mixed, middle = node(1, gpus=[gpu(1, 40_000), gpu(2, 80_000)]), node(2, gpus=[gpu(3, 60_000)])
-    state = running_on(cluster(mixed, middle), job(9))
-    assert devices_of(decide(replace(state, jobs=(job(1),))), 1) == [3]
+    mixed, middle = node(1, gpus=[gpu(1, 40_000, exclusive=True), gpu(2, 80_000)]), node(2, gpus=[gpu(3, 60_000)])
+    assert devices_of(decide(cluster(mixed, middle, jobs=[job(1)])), 1) == [3]
 
 
 def test_the_fullest_node_that_fits_goes_first() -> None:

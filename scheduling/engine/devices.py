@@ -1,0 +1,218 @@
+"""Chooses the devices of one node that a request would take: how many ranks fit, and which devices each gets."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from scheduling.engine.shapes import Shape
+from scheduling.engine.slots import Slot
+from scheduling.engine.states import Mould, State
+
+Shared = tuple[tuple[int, int, float], ...]
+
+
+class Pick(NamedTuple):
+    """`number` devices of the mould's kind at `at`: free ones, or (`taken`, `compute` as in `State`) shared."""
+
+    at: int
+    number: int
+    taken: int = -1
+    compute: float = -1.0
+
+
+class Choice(NamedTuple):
+    """Devices for each rank. `hot`: how many of them are; `misses`: ranks without the locality that they prefer;
+    `opened_mb`: memory of the free devices among them. `free`, `shared`: what is left, as in `State`."""
+
+    ranks: tuple[tuple[Pick, ...], ...]
+    hot: int
+    misses: int
+    opened_mb: int
+    free: tuple[int, ...]
+    shared: Shared
+
+
+def choices(state: State, shape: Shape, split: int, ranks: int) -> Iterator[Choice]:
+    """Ways to put `ranks` of `split` ranks on a node in this state, the tightest first; none if they do not fit.
+
+    There is more than one way only where a job could share this device or that.
+    """
+    gpus, cpu_milli, memory_mb = shape.part(split)
+    if (cpu_milli > 0 and state.cpu_milli < cpu_milli * ranks) or (
+        memory_mb > 0 and state.memory_mb < memory_mb * ranks
+    ):
+        return
+    if not gpus:
+        yield Choice(((),) * ranks, 0, 0, 0, state.free, state.shared)
+        return
+    units = _units(state.mould, state.free, state.shared, shape)
+    if gpus == ranks == 1 and shape.share_mb is not None:
+        for unit in units:
+            yield _made(state, shape, [(unit._replace(number=1),)], 0)
+        return
+    picked = _picked(state.mould, units, shape, gpus, ranks)
+    if picked is not None:
+        yield _made(state, shape, *picked)
+
+
+def room(slot: Slot, shape: Shape, split: int) -> int:
+    """How many of `split` ranks fit on the node now; devices are not shared between ranks of one job."""
+    if shape.request.apart and slot.apart.get(shape.request.apart):
+        return 0
+    return fitting(slot.mould, slot.cpu_milli, slot.memory_mb, *slot.counted(), shape, split)
+
+
+def fitting(
+    mould: Mould,
+    cpu_milli_free: int,
+    memory_mb_free: int,
+    free: tuple[int, ...],
+    shared: Shared,
+    shape: Shape,
+    split: int,
+) -> int:
+    """How many of `split` ranks fit on a node that has this left."""
+    gpus, cpu_milli, memory_mb = shape.part(split)
+    ranks = split
+    if gpus:
+        units = _units(mould, free, shared, shape)
+        if shape.is_local and gpus > 1:
+            groups = mould.groups[shape.near]
+            ranks = min(ranks, sum(_available(units, group) // gpus for group in groups))
+        else:
+            ranks = min(ranks, sum(unit.number for unit in units) // gpus)
+    if cpu_milli > 0:
+        ranks = min(ranks, cpu_milli_free // cpu_milli)
+    if memory_mb > 0:
+        ranks = min(ranks, memory_mb_free // memory_mb)
+    return max(ranks, 0)
+
+
+def suitable_free(slot: Slot, shape: Shape) -> int:
+    """How many devices of the node could take the request now, CPU and memory aside."""
+    return sum(unit.number for unit in _units(slot.mould, *slot.counted(), shape))
+
+
+def ids_of(slot: Slot, choice: Choice) -> list[list[int]]:
+    """The devices of each rank: of each kind the ones with the lowest ids."""
+    used: dict[tuple[int, int, float], int] = {}
+    found: list[list[int]] = []
+    for picks in choice.ranks:
+        ids: list[int] = []
+        for index, count, taken, compute in picks:
+            kind = slot.mould.kinds[index]
+            first = used.get((kind, taken, compute), 0)
+            used[(kind, taken, compute)] = first + count
+            alike = slot.free[kind] if taken < 0 else _sharing(slot, kind, taken, compute)
+            ids.extend(alike[first : first + count])
+        found.append(ids)
+    return found
+
+
+def _sharing(slot: Slot, kind: int, taken: int, compute: float) -> list[int]:
+    return sorted(
+        device_id
+        for device_id, taken_of_it in slot.shared.items()
+        if taken_of_it == taken and slot.kind_of[device_id] == kind and slot.compute.get(device_id, -1.0) == compute
+    )
+
+
+def _units(mould: Mould, free: tuple[int, ...], shared: Shared, shape: Shape) -> list[Pick]:
+    """What the request may take, in the order in which it should: the fullest shared devices, then free ones, cool
+    before hot, small before large."""
+    suits = shape.limits_mb
+    units: list[Pick] = []
+    if shape.share_mb is not None and shared:
+        open_shares: dict[tuple[int, int, int, float], int] = {}
+        for kind, taken, compute in shared:
+            left = shape.left_beside(kind, taken, compute)
+            if left >= 0:
+                key = (left, mould.kinds.index(kind), taken, compute)
+                open_shares[key] = open_shares.get(key, 0) + 1
+        units = [Pick(index, count, taken, use) for (_, index, taken, use), count in sorted(open_shares.items())]
+    units.extend([Pick(index, free[index]) for index, kind in enumerate(mould.kinds) if free[index] and kind in suits])
+    return units
+
+
+def _available(units: Sequence[Pick], group: Sequence[int]) -> int:
+    return sum(unit.number for unit in units if unit.at in group)
+
+
+def _picked(
+    mould: Mould, units: list[Pick], shape: Shape, gpus: int, ranks: int
+) -> tuple[list[tuple[Pick, ...]], int] | None:
+    """Devices for each rank, and how many ranks miss the locality that they prefer; None: they do not fit."""
+    picked: list[tuple[Pick, ...]] = []
+    misses = 0
+    for _ in range(ranks):
+        groups = mould.groups[shape.near]
+        group = _tightest_group(mould, units, groups, gpus) if len(mould.kinds) > 1 or shape.near != "cell" else None
+        if group is None and gpus > 1 and shape.near != "cell":
+            if shape.is_local:
+                return None
+            misses += 1
+        taken = _first(units, gpus, group)
+        if taken is None:
+            return None
+        picked.append(taken)
+        units = _less(units, taken)
+    return picked, misses
+
+
+def _tightest_group(
+    mould: Mould, units: list[Pick], groups: tuple[tuple[int, ...], ...], gpus: int
+) -> tuple[int, ...] | None:
+    """The group with the fewest devices left that has enough; among those with the coolest, smallest devices."""
+    best: tuple[tuple[int, int], int, tuple[int, ...]] | None = None
+    for group in groups:
+        available = _available(units, group)
+        if available >= gpus:
+            taken = _first(units, gpus, group) or ()
+            rated = (_price(mould, taken), available, group)
+            best = rated if best is None or rated < best else best
+    return None if best is None else best[2]
+
+
+def _first(units: Sequence[Pick], gpus: int, group: Sequence[int] | None) -> tuple[Pick, ...] | None:
+    taken: list[Pick] = []
+    for unit in units:
+        if group is None or unit.at in group:
+            taken.append(unit if unit.number <= gpus else unit._replace(number=gpus))
+            gpus -= taken[-1].number
+            if not gpus:
+                return tuple(taken)
+    return None
+
+
+def _less(units: list[Pick], taken: Sequence[Pick]) -> list[Pick]:
+    gone = {(pick.at, pick.taken, pick.compute): pick.number for pick in taken}
+    left = [unit._replace(number=unit.number - gone.get((unit.at, unit.taken, unit.compute), 0)) for unit in units]
+    return [unit for unit in left if unit.number]
+
+
+def _price(mould: Mould, picks: Sequence[Pick]) -> tuple[int, int]:
+    """(Hot devices, MiB of the devices that are free until now)."""
+    hot = opened_mb = 0
+    for pick in picks:
+        kind = mould.made[pick.at]
+        hot += pick.number if kind.is_hot else 0
+        if pick.taken < 0:
+            opened_mb += pick.number * max(kind.memory_mb, 0)
+    return hot, opened_mb
+
+
+def _made(state: State, shape: Shape, picked: list[tuple[Pick, ...]], misses: int) -> Choice:
+    free, shared = list(state.free), list(state.shared)
+    hot = opened_mb = 0
+    for picks in picked:
+        price = _price(state.mould, picks)
+        hot, opened_mb = hot + price[0], opened_mb + price[1]
+        for index, count, taken, compute in picks:
+            kind = state.mould.kinds[index]
+            if taken < 0:
+                free[index] -= count
+            else:
+                for _ in range(count):
+                    shared.remove((kind, taken, compute))
+            if shape.share_mb is not None:
+                shared.extend([(kind, max(taken, 0) + shape.share_mb, compute)] * count)
+    return Choice(tuple(picked), hot, misses, opened_mb, tuple(free), tuple(sorted(shared)))
