@@ -1,0 +1,58 @@
+"""Reads requests out of jobs: of one job, and the mix of the latest, which free room is kept useful for."""
+
+import time
+from functools import lru_cache
+
+import msgspec
+
+from gpusched.lib.sql import rows
+from scheduling.engine.model import Request
+
+# What `request_of` takes, of jobs_job as j.
+COLUMNS = """
+    j.gpu_count, j.gpu_memory_mb, j.gpu_models, j.gpu_sharing = 'shared', j.cpu_milli, j.memory_mb, j.gang_scheduling,
+    j.ranks, j.node_selector::text, j.topology,
+    CASE WHEN j.anti_affinity = '' THEN '' ELSE j.tenant_id || '/' || j.anti_affinity END"""
+# The latest jobs by id, so that a large history costs nothing; rare shapes weigh too little to matter.
+_LATEST, _MOST_SHAPES = 5000, 100
+_MIX = f"""
+    SELECT {COLUMNS}, count(*)::float8
+      FROM (SELECT * FROM jobs_job ORDER BY id DESC LIMIT {_LATEST}) j
+     GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+     ORDER BY 12 DESC, 1, 5, 6, 2, 3, 4, 7, 8, 9, 10, 11 LIMIT {_MOST_SHAPES}
+"""
+_FRESH_SECONDS = 60.0
+
+Mix = tuple[tuple[Request, float], ...]
+_known: tuple[float, Mix] = (float("-inf"), ())
+
+
+@lru_cache(maxsize=10_000)
+def request_of(
+    gpus: int,
+    gpu_mb: int | None,
+    models: tuple[str, ...],
+    shared: bool,
+    cpu_milli: int,
+    memory_mb: int,
+    gang: bool,
+    ranks: int | None,
+    selector: str,
+    topology: str,
+    apart: str,
+) -> Request:
+    """One object for each shape rather than for each job. `models` as a tuple, `selector` as JSON text."""
+    labels = tuple(sorted(msgspec.json.decode(selector, type=dict[str, str]).items()))
+    return Request(gpus, gpu_mb, models, shared, cpu_milli, memory_mb, gang, ranks, labels, topology, apart)
+
+
+def recent_mix() -> Mix:
+    """(request, how many of the latest jobs), the most frequent first; at most a minute old."""
+    global _known
+    if time.monotonic() - _known[0] > _FRESH_SECONDS:
+        found = []
+        for *shape, count in rows(_MIX):
+            shape[2] = tuple(shape[2])
+            found.append((request_of(*shape), count))
+        _known = (time.monotonic(), tuple(found))
+    return _known[1]
