@@ -89,7 +89,8 @@ def _cycle() -> tuple[dict[str, float], int]:
     """Milliseconds of each phase, and how many were placed."""
     from scheduling.commit import commit
     from scheduling.engine.planner import plan
-    from scheduling.snapshot import load, policy
+    from scheduling.policy import policy
+    from scheduling.snapshot import load
     from scheduling.sweep import lose_silent_nodes
 
     times = [time.perf_counter()]

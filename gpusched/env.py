@@ -40,8 +40,21 @@ class Env:
     )
     aging_points_per_minute: float = field(default=1.0, metadata={"doc": "priority points a waiting job gains"})
     usage_half_life_days: float = field(default=7.0, metadata={"doc": "after this long, past use counts half"})
+    usage_window_minutes: float = field(default=5.0, metadata={"doc": "recent use, for the policy cost_aware"})
+    online_percent: int = field(default=0, metadata={"doc": "part of the GPUs for online jobs; 0: no split"})
+    enable_preemption: bool = field(default=True, metadata={"doc": "let jobs be stopped for others"})
+    min_runtime_seconds: float = field(default=600.0, metadata={"doc": "nobody is preempted before it ran this long"})
+    preemption_delay_seconds: float = field(
+        default=60.0, metadata={"doc": "a job preempts nobody before it waited this long"}
+    )
+    enable_thermal_aware: bool = field(default=True, metadata={"doc": "place jobs on hot GPUs last"})
+    thermal_threshold_celsius: int = field(default=85, metadata={"doc": "a GPU is hot from here on"})
     policy: str = field(
-        default="fair", metadata={"doc": "order of the queue: fair or priority", "choices": ("fair", "priority")}
+        default="fair",
+        metadata={
+            "doc": "order of the queue: fair, priority, cost_aware or shortest",
+            "choices": ("fair", "priority", "cost_aware", "shortest"),
+        },
     )
     node_lost_seconds: float = field(default=15.0, metadata={"doc": "silence after which a node is lost"})
     heartbeat_seconds: float = field(default=2.0, metadata={"doc": "longest time between two messages of an agent"})

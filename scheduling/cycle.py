@@ -17,7 +17,8 @@ from scheduling.commit import Committed, commit
 from scheduling.engine.model import Plan, Snapshot
 from scheduling.engine.planner import plan
 from scheduling.models import Cycle
-from scheduling.snapshot import load, policy
+from scheduling.policy import policy
+from scheduling.snapshot import load
 from scheduling.sweep import lose_silent_nodes
 
 logger = logging.getLogger(__name__)

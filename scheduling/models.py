@@ -1,8 +1,16 @@
 """Cycle: what one scheduling cycle did and how long each phase took. Claim: what a job waits for by preemption."""
 
+import re
+from collections.abc import Iterable
+
+import pghistory
+from django.core.exceptions import ValidationError
+from django.core.validators import BaseValidator, MaxValueValidator, MinValueValidator
 from django.db import models
+from django.db.models import Q
 
 from jobs.models import Job
+from scheduling.engine.policies import POLICIES
 
 
 class Cycle(models.Model):
@@ -28,6 +36,105 @@ class Cycle(models.Model):
 
     def __str__(self) -> str:
         return f"cycle at {self.started_at}"
+
+
+LIVE_POLICIES = ("fair", "priority", "cost_aware", "shortest")
+
+
+def check_costs(costs: object) -> None:
+    """Raises ValidationError unless it is {"H100": 2.5}: words of model names with the cost of a GPU-hour."""
+    if not isinstance(costs, dict) or len(costs) > 50:
+        raise ValidationError('must be an object like {"H100": 2.5} with at most 50 models')
+    for model, cost in costs.items():
+        if not isinstance(model, str) or not re.fullmatch(r"[\w.+/() -]{1,100}", model):
+            raise ValidationError("models are named by words as in the name that the driver gives, like A100")
+        if not isinstance(cost, int | float) or isinstance(cost, bool) or not 0 < cost <= 1_000_000:
+            raise ValidationError(f"the cost of {model} must be a number above 0")
+
+
+def _between(least: float, most: float) -> list[BaseValidator]:
+    return [MinValueValidator(least), MaxValueValidator(most)]
+
+
+@pghistory.track()
+class SchedulingPolicy(models.Model):
+    """What admins may turn while all runs: one row, from the first edit on; before, the environment's values hold."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
+    policy = models.CharField(
+        max_length=20, choices=[(name, name) for name in LIVE_POLICIES], default="fair", help_text="Order of the queue"
+    )
+    aging_points_per_minute = models.FloatField(
+        default=1.0, validators=_between(0, 1000), help_text="Priority points a waiting job gains, within its band"
+    )
+    usage_half_life_days = models.FloatField(
+        default=7.0, validators=_between(0.01, 3650), help_text="After this long, past use counts half"
+    )
+    usage_window_minutes = models.FloatField(
+        default=5.0, validators=_between(0.1, 1440), help_text="cost_aware: how far back recent use counts"
+    )
+    dynamic_share_bound = models.FloatField(
+        default=0.0,
+        validators=_between(0, 0.9),
+        help_text="By how much at most a weight follows its tenant's past use (0.2: 20 %); 0: not at all",
+    )
+    cost_by_model = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[check_costs],
+        help_text='cost_aware: cost of a GPU-hour, like {"H100": 2.5}; other models cost 1',
+    )
+    online_percent = models.PositiveSmallIntegerField(
+        default=0, validators=_between(0, 100), help_text="Part of the GPUs that is for online jobs; 0: no split"
+    )
+    enable_gang_scheduling = models.BooleanField(default=True, help_text="Gangs may span nodes")
+    enable_preemption = models.BooleanField(default=True, help_text="Running jobs may be stopped for others")
+    min_runtime_seconds = models.FloatField(
+        default=600.0, validators=_between(0, 30 * 86400), help_text="Nobody is preempted before it has run this long"
+    )
+    preemption_delay_seconds = models.FloatField(
+        default=60.0, validators=_between(0, 86400), help_text="A job preempts nobody before it has waited this long"
+    )
+    enable_thermal_aware = models.BooleanField(default=True, help_text="Hot GPUs come last")
+    thermal_threshold_celsius = models.PositiveSmallIntegerField(
+        default=85, validators=_between(40, 120), help_text="A GPU is hot from here on, until 10 below for a minute"
+    )
+    load_threshold = models.FloatField(
+        default=1.0, validators=_between(0.05, 1), help_text="Part of a whole GPU's memory that a job may ask for"
+    )
+    load_threshold_shared = models.FloatField(
+        default=0.85, validators=_between(0.05, 1), help_text="The same for shared GPUs, all jobs together"
+    )
+    version = models.PositiveIntegerField(default=0, editable=False)
+
+    class Meta:
+        verbose_name_plural = "scheduling policy"
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="scheduling_policy_one_row")]
+
+    def __str__(self) -> str:
+        return "scheduling policy"
+
+    def clean(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValidationError({"policy": f"is not known; use {' or '.join(sorted(set(POLICIES)))}"})
+
+    def require_effect(self, changes: Iterable[str]) -> None:
+        """Raises ValidationError for what is changed and would do nothing beside the other values (A07)."""
+        idle = {
+            name: f"would do nothing while {condition}"
+            for names, condition, is_so in (
+                (("min_runtime_seconds", "preemption_delay_seconds"), "enable_preemption is false",
+                 not self.enable_preemption),
+                (("cost_by_model", "usage_window_minutes"), f"the policy is {self.policy}, not cost_aware",
+                 self.policy != "cost_aware"),
+            )
+            for name in names
+            if is_so and name in set(changes)
+        }  # fmt: skip
+        if self.cost_by_model and set(self.cost_by_model.values()) == {1} and "cost_by_model" in set(changes):
+            idle["cost_by_model"] = "would do nothing: models that are not named cost 1, too"
+        if idle:
+            raise ValidationError(idle)
 
 
 class Claim(models.Model):

@@ -14,6 +14,8 @@ from jobs import representation
 from scheduling import snapshot
 from scheduling.engine.feasibility import impossible
 from scheduling.engine.model import Node, Request, Tenant
+from scheduling.entitlements import tenants
+from scheduling.policy import policy
 from tenants.permissions import Identity
 
 # A yes may be a little old (the job would wait and say so); a no is always asked of the database afresh.
@@ -29,7 +31,7 @@ def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None
         nodes, tenants = _cluster(fresh)
         if tenant_id not in tenants and not fresh:
             continue
-        found = impossible(shape, tenants[tenant_id], nodes, snapshot.policy())
+        found = impossible(shape, tenants[tenant_id], nodes, policy())
         if found is None:
             return None
     assert found is not None
@@ -63,7 +65,7 @@ def _cluster(fresh: bool) -> tuple[Sequence[Node], dict[int, Tenant]]:
     with _lock:
         if fresh or time.monotonic() - _known["at"] > _FRESH_SECONDS:
             _known["nodes"] = snapshot.nodes()
-            _known["tenants"] = {tenant.id: tenant for tenant in snapshot.tenants()}
+            _known["tenants"] = {tenant.id: tenant for tenant in tenants(policy())}
             _known["at"] = time.monotonic()
         return _known["nodes"], _known["tenants"]
 
@@ -213,7 +215,7 @@ def shares() -> list[dict[str, Any]]:
                 GROUP BY j.tenant_id"""
         )
     }
-    half_life = snapshot.policy().usage_half_life_seconds
+    half_life = policy().usage_half_life_seconds
     return [
         {
             "tenant": tenant.name,
@@ -230,5 +232,5 @@ def shares() -> list[dict[str, Any]]:
                 6,
             ),
         }
-        for tenant in snapshot.tenants()
+        for tenant in tenants(policy())
     ]

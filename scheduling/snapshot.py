@@ -5,7 +5,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
-from django.conf import settings
 from django.db import connection, transaction
 
 from gpusched.lib.sql import execute, query, rows
@@ -14,16 +13,14 @@ from scheduling.engine.model import (
     DeviceHold,
     Job,
     Node,
-    Policy,
     RankPlacement,
     Request,
     Running,
     Snapshot,
-    Tenant,
 )
+from scheduling.entitlements import tenants
+from scheduling.policy import policy
 from scheduling.preempting import claims
-
-_TIERS = {"premium": 0, "standard": 1, "opportunistic": 2}
 
 # Most waiting jobs are as they were in the last cycle: of those only the row's version is read (xmin, the transaction
 # that wrote it).
@@ -58,22 +55,6 @@ _NODES = """
 _DEVICES = """
     SELECT node_id, id, model, memory_mb, health = 'ok', held_whole > 0, held_mb, numa_node, nvlink_island
       FROM nodes_device ORDER BY node_id, index, id
-"""
-_TENANTS = """
-    SELECT t.id, t.name, t.weight, t.tier, coalesce(q.guaranteed_gpus, 0) AS guaranteed_gpus, q.max_gpus,
-           q.max_gpu_memory_mb, q.max_cpu_cores, q.max_memory_mb, q.max_concurrent_jobs,
-           coalesce(b.gpu_seconds * power(2, -extract(epoch FROM now() - b.as_of) / %(h)s), 0)
-           + coalesce(u.gpu_seconds, 0) AS usage
-      FROM tenants_tenant t LEFT JOIN tenants_quota q ON q.tenant_id = t.id
-      LEFT JOIN tenants_usagebalance b ON b.tenant_id = t.id
-      LEFT JOIN (SELECT j.tenant_id, sum((CASE WHEN l.memory_mb IS NULL THEN 1.0
-                                               ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END)
-                          * %(h)s / ln(2) * (1 - power(2, -extract(epoch FROM now() - s.started_at) / %(h)s)))
-                          AS gpu_seconds
-                   FROM nodes_allocation l JOIN nodes_assignment s ON s.id = l.assignment_id
-                   JOIN nodes_device d ON d.id = l.device_id JOIN jobs_job j ON j.id = s.job_id
-                  WHERE s.started_at IS NOT NULL GROUP BY j.tenant_id) u ON u.tenant_id = t.id
-     ORDER BY t.id
 """
 
 
@@ -122,7 +103,7 @@ def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot,
             jobs=jobs,
             running=running,
             nodes=nodes(running),
-            tenants=tenants(),
+            tenants=tenants(policy()),
             reserved_job_id=_promised(),
             claims=claims(),
         )
@@ -133,18 +114,6 @@ def _promised() -> int | None:
     """The job that the cycle before, whichever worker ran it, promised devices to."""
     last = rows("SELECT reserved_job_id FROM scheduling_cycle ORDER BY id DESC LIMIT 1")
     return last[0][0] if last else None
-
-
-def policy() -> Policy:
-    env = settings.ENV
-    return Policy(
-        name=env.policy,
-        aging_points_per_minute=env.aging_points_per_minute,
-        usage_half_life_seconds=env.usage_half_life_days * 86400.0,
-        load_ceiling=env.load_threshold,
-        load_ceiling_shared=env.load_threshold_shared,
-        gangs=env.enable_gang_scheduling,
-    )
 
 
 def _waiting(known: dict[int, Waiting]) -> dict[int, Waiting]:
@@ -280,24 +249,4 @@ def nodes(running: tuple[Running, ...] = ()) -> tuple[Node, ...]:
             devices=tuple(devices.get(node_id, ())),
         )
         for node_id, name, is_online, is_open, cores, memory_mb, labels in rows(_NODES)
-    )
-
-
-def tenants() -> tuple[Tenant, ...]:
-    """All tenants with their limits and their use, decayed to now and including what runs."""
-    return tuple(
-        Tenant(
-            id=row["id"],
-            name=row["name"],
-            weight=row["weight"],
-            tier=_TIERS[row["tier"]],
-            guaranteed_gpus=row["guaranteed_gpus"],
-            max_gpus=row["max_gpus"],
-            max_gpu_memory_mb=row["max_gpu_memory_mb"],
-            max_cpu_milli=None if row["max_cpu_cores"] is None else row["max_cpu_cores"] * 1000,
-            max_memory_mb=row["max_memory_mb"],
-            max_concurrent_jobs=row["max_concurrent_jobs"],
-            usage_gpu_seconds=float(row["usage"]),
-        )
-        for row in query(_TENANTS, {"h": settings.ENV.usage_half_life_days * 86400.0})
     )

@@ -116,11 +116,13 @@ def _quota_events(tenant_id: int) -> list[tuple[str, str, str]]:
         "max_gpu_memory_mb",
         "max_cpu_cores",
         "max_memory_mb",
+        "max_gpus_per_user",
+        "max_gpus_by_model",
     )
     found = []
     for row in rows[:10]:
         who = (row.pgh_context.metadata if row.pgh_context else {}).get("actor", "unknown")
-        what = ", ".join(f"{name}={getattr(row, name)}" for name in names if getattr(row, name) is not None)
+        what = ", ".join(f"{name}={getattr(row, name)}" for name in names if getattr(row, name) not in (None, {}))
         found.append((row.pgh_created_at.strftime("%Y-%m-%d %H:%M:%S UTC"), who, what or "no limits"))
     return found
 

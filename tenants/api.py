@@ -31,6 +31,8 @@ class QuotaFields(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     max_cpu_cores: Whole = None
     max_memory_mb: Whole = None
     max_concurrent_jobs: Whole = None
+    max_gpus_per_user: Whole = None
+    max_gpus_by_model: dict[str, int] = {}
     guaranteed_gpus: int = 0
     version: Whole = None
 
@@ -42,6 +44,7 @@ class NewTenant(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     tier: Literal["premium", "standard", "opportunistic"] = "standard"
     allow_preemption: bool = True
     can_preempt_others: bool = True
+    preemption_budget_per_hour: Whole = None
     quota: QuotaFields = QuotaFields()
 
 
@@ -53,6 +56,7 @@ class TenantChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     tier: Literal["premium", "standard", "opportunistic"] | msgspec.UnsetType = msgspec.UNSET
     allow_preemption: bool | msgspec.UnsetType = msgspec.UNSET
     can_preempt_others: bool | msgspec.UnsetType = msgspec.UNSET
+    preemption_budget_per_hour: Whole | msgspec.UnsetType = msgspec.UNSET
 
 
 class NewToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -75,11 +79,13 @@ def _values(changes: msgspec.Struct) -> dict[str, Any]:
 
 
 _TENANTS = """
-    SELECT t.id, t.name, t.display_name, t.weight, t.tier, t.allow_preemption, t.can_preempt_others, t.created_at,
+    SELECT t.id, t.name, t.display_name, t.weight, t.tier, t.allow_preemption, t.can_preempt_others,
+           t.preemption_budget_per_hour, t.created_at,
            json_build_object('max_gpus', q.max_gpus, 'max_gpu_memory_mb', q.max_gpu_memory_mb,
                'max_cpu_cores', q.max_cpu_cores, 'max_memory_mb', q.max_memory_mb,
-               'max_concurrent_jobs', q.max_concurrent_jobs, 'guaranteed_gpus', coalesce(q.guaranteed_gpus, 0),
-               'version', coalesce(q.version, 0)) AS quota,
+               'max_concurrent_jobs', q.max_concurrent_jobs, 'max_gpus_per_user', q.max_gpus_per_user,
+               'max_gpus_by_model', coalesce(q.max_gpus_by_model, '{}'),
+               'guaranteed_gpus', coalesce(q.guaranteed_gpus, 0), 'version', coalesce(q.version, 0)) AS quota,
            (SELECT json_build_object('gpus', coalesce(sum(l.gpus), 0), 'gpu_memory_mb', coalesce(sum(l.mb), 0),
                    'cpu_cores', coalesce(sum(l.cpu) / 1000.0, 0), 'memory_mb', coalesce(sum(l.memory), 0),
                    'jobs', count(DISTINCT l.job_id))

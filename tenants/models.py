@@ -1,9 +1,12 @@
 """Tenant, Quota, Membership, ApiToken, and the append-only ledger of what was used."""
 
+import re
+
 import pghistory
 import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import F, Q
@@ -18,6 +21,20 @@ class Tier(models.TextChoices):
     PREMIUM = "premium"
     STANDARD = "standard"
     OPPORTUNISTIC = "opportunistic"
+
+
+MOST_MODELS, MOST_GPUS = 50, 1_000_000
+
+
+def check_model_limits(limits: object) -> None:
+    """Raises ValidationError unless it is {"A100": 16}: words of model names with whole numbers."""
+    if not isinstance(limits, dict) or len(limits) > MOST_MODELS:
+        raise ValidationError(f'must be an object like {{"A100": 16}} with at most {MOST_MODELS} models')
+    for model, limit in limits.items():
+        if not isinstance(model, str) or not re.fullmatch(r"[\w.+/()-]+( [\w.+/()-]+)*", model) or len(model) > 100:
+            raise ValidationError("models are named by words as in the name that the driver gives, like A100")
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MOST_GPUS:
+            raise ValidationError(f"the limit of {model} must be a whole number from 0 to {MOST_GPUS}")
 
 
 @pghistory.track()
@@ -37,6 +54,9 @@ class Tenant(models.Model):
     tier = models.CharField(max_length=20, choices=Tier.choices, default=Tier.STANDARD)
     allow_preemption = models.BooleanField(default=True, help_text="Running jobs of this tenant may be preempted")
     can_preempt_others = models.BooleanField(default=True, help_text="Jobs of this tenant may preempt others")
+    preemption_budget_per_hour = models.PositiveIntegerField(
+        null=True, blank=True, help_text="So many of its jobs may be preempted within an hour (empty: any number)"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -60,6 +80,16 @@ class Quota(models.Model):
     max_cpu_cores = models.PositiveIntegerField(null=True, blank=True)
     max_memory_mb = models.PositiveBigIntegerField(null=True, blank=True)
     max_concurrent_jobs = models.PositiveIntegerField(null=True, blank=True)
+    max_gpus_per_user = models.PositiveIntegerField(
+        null=True, blank=True, help_text="What the jobs of each one of its users may hold together"
+    )
+    max_gpus_by_model = models.JSONField(
+        default=dict,
+        db_default=models.Value({}, output_field=models.JSONField()),
+        blank=True,
+        validators=[check_model_limits],
+        help_text='Per GPU model, like {"A100": 16}',
+    )
     guaranteed_gpus = models.PositiveIntegerField(default=0, help_text="Served first while it holds fewer than these")
     version = models.PositiveIntegerField(default=1, editable=False)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from django.conf import settings
 
-from gpusched.lib.sql import columns, execute
+from gpusched.lib.sql import columns, execute, query
 
 
 class Charge(NamedTuple):
@@ -63,10 +63,17 @@ def charge(charges: Sequence[Charge]) -> None:
     execute(
         _BALANCE,
         {
-            "h": settings.ENV.usage_half_life_days * 86400.0,
+            "h": half_life_seconds(),
             "tenants": [c.tenant_id for c in charges],
             "gpus": [c.gpus for c in charges],
             "starts": [c.started_at for c in charges],
             "ends": [c.ended_at for c in charges],
         },
     )
+
+
+def half_life_seconds() -> float:
+    """After this long use counts half: as admins have set it in the scheduling policy, else as the environment says."""
+    found = query("SELECT usage_half_life_days AS days FROM scheduling_schedulingpolicy")
+    days = found[0]["days"] if found else settings.ENV.usage_half_life_days
+    return float(days) * 86400.0

@@ -13,6 +13,8 @@ class Quota(msgspec.Struct, kw_only=True):
     max_cpu_cores: float | None = None
     max_memory_mb: int | None = None
     max_concurrent_jobs: int | None = None
+    max_gpus_per_user: int | None = None
+    max_gpus_by_model: dict[str, int] = {}
     guaranteed_gpus: int = 0
     version: int = 0
 
@@ -34,6 +36,7 @@ class Tenant(msgspec.Struct, kw_only=True):
     tier: str = ""
     allow_preemption: bool = True
     can_preempt_others: bool = True
+    preemption_budget_per_hour: int | None = None
     created_at: datetime | None = None
     quota: Quota = msgspec.field(default_factory=Quota)
     in_use: InUse = msgspec.field(default_factory=InUse)

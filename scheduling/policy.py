@@ -1,0 +1,152 @@
+"""The scheduling policy: first as the environment says, then as admins set it; edits are kept with who made them."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import pghistory
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from gpusched.lib import events, wake
+from gpusched.lib.problems import Problem, invalid
+from gpusched.lib.sql import execute, query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol.jobs import FieldError
+from scheduling.engine.model import Policy
+from scheduling.models import SchedulingPolicy
+
+# The fields that admins may edit; those of the environment have the same names in capitals.
+FIELDS = (
+    "policy",
+    "aging_points_per_minute",
+    "usage_half_life_days",
+    "usage_window_minutes",
+    "dynamic_share_bound",
+    "cost_by_model",
+    "online_percent",
+    "enable_gang_scheduling",
+    "enable_preemption",
+    "min_runtime_seconds",
+    "preemption_delay_seconds",
+    "enable_thermal_aware",
+    "thermal_threshold_celsius",
+    "load_threshold",
+    "load_threshold_shared",
+)
+
+
+def policy() -> Policy:
+    """As it stands now. A change takes effect in the next cycle."""
+    return as_engine(values())
+
+
+def values() -> dict[str, Any]:
+    """The fields, with `version`: 0 as long as nobody has edited them."""
+    found = query("SELECT * FROM scheduling_schedulingpolicy WHERE id = 1")
+    return found[0] if found else {**first_values(), "version": 0}
+
+
+def first_values() -> dict[str, Any]:
+    blank = SchedulingPolicy()
+    return {name: getattr(settings.ENV, name, getattr(blank, name)) for name in FIELDS}
+
+
+def as_engine(fields: Mapping[str, Any]) -> Policy:
+    return Policy(
+        name=fields["policy"],
+        aging_points_per_minute=fields["aging_points_per_minute"],
+        usage_half_life_seconds=fields["usage_half_life_days"] * 86400.0,
+        load_ceiling=fields["load_threshold"],
+        load_ceiling_shared=fields["load_threshold_shared"],
+        gangs=fields["enable_gang_scheduling"],
+        preemption=fields["enable_preemption"],
+        min_runtime_seconds=fields["min_runtime_seconds"],
+        preemption_delay_seconds=fields["preemption_delay_seconds"],
+        online_percent=fields["online_percent"],
+        thermal=fields["enable_thermal_aware"],
+        window_seconds=fields["usage_window_minutes"] * 60.0,
+        cost_by_model=tuple(sorted((model, float(cost)) for model, cost in fields["cost_by_model"].items())),
+        dynamic_share_bound=fields["dynamic_share_bound"],
+    )
+
+
+def change(changes: Mapping[str, Any], *, actor: str, expected_version: int | None = None) -> dict[str, Any]:
+    """Sets what is given, and wakes a cycle. 400 for values that are wrong or would do nothing; with
+    `expected_version`, 412 if somebody else changed the policy in the meantime. An edit that changes nothing writes
+    nothing."""
+    with transaction.atomic(), pghistory.context(actor=actor, via="change_policy"):
+        new, differing = checked(changes, expected_version=expected_version)
+        if differing:
+            save(new)
+    return values()
+
+
+def checked(
+    changes: Mapping[str, Any], *, expected_version: int | None = None
+) -> tuple[SchedulingPolicy, dict[str, Any]]:
+    """The row as it would be, not saved, and what differs from now; inside a transaction. Raises as `change` does."""
+    execute("LOCK TABLE scheduling_schedulingpolicy IN SHARE ROW EXCLUSIVE MODE")
+    shown = values()["version"]
+    new = SchedulingPolicy.objects.filter(pk=1).first() or SchedulingPolicy(pk=1, **first_values())
+    if expected_version is not None and shown != expected_version:
+        raise Problem(
+            412,
+            "version_conflict",
+            f"the policy was changed meanwhile (it is at version {shown}, not {expected_version})",
+            next_step="read it again and repeat the change",
+        )
+    differing = {name: value for name, value in changes.items() if getattr(new, name) != value}
+    for name, value in differing.items():
+        setattr(new, name, value)
+    try:
+        new.full_clean()
+        new.require_effect(differing)
+    except ValidationError as error:
+        raise invalid(
+            [FieldError(field, "invalid", text) for field, texts in _texts(error) for text in texts]
+        ) from error
+    return new, differing
+
+
+def save(new: SchedulingPolicy) -> None:
+    """Keeps an edit; inside a transaction. The history begins with what the environment said."""
+    SchedulingPolicy.objects.get_or_create(pk=1, defaults=first_values())
+    # What was used until now was forgotten at the old rate.
+    execute(
+        """UPDATE tenants_usagebalance b
+              SET gpu_seconds = b.gpu_seconds * power(2, -extract(epoch FROM now() - b.as_of) / 86400
+                                                         / p.usage_half_life_days), as_of = now()
+             FROM scheduling_schedulingpolicy p WHERE p.usage_half_life_days <> %s""",
+        [new.usage_half_life_days],
+    )
+    new.version += 1
+    new.save()
+    events.changed("tenants", [])
+    wake.request_cycle()
+
+
+def history(limit: int) -> list[dict[str, Any]]:
+    """The latest edits, newest first: when, who, and what was set to what."""
+    kept = SchedulingPolicy.pgh_event_models["update"].objects  # type: ignore[attr-defined]
+    events_found = list(kept.select_related("pgh_context").order_by("-pgh_id")[: limit + 1])
+    return [
+        {
+            "at": rfc3339(event.pgh_created_at),
+            "by": (event.pgh_context.metadata if event.pgh_context else {}).get("actor", ""),
+            "version": event.version,
+            "changes": {
+                name: {"from": getattr(before, name), "to": getattr(event, name)}
+                for name in FIELDS
+                if getattr(before, name) != getattr(event, name)
+            },
+        }
+        for event, before in itertools.pairwise(events_found)
+    ]
+
+
+def _texts(error: ValidationError) -> list[tuple[str, list[str]]]:
+    if not hasattr(error, "error_dict"):
+        return [("", error.messages)]
+    return [(field.replace("__all__", ""), texts) for field, texts in error.message_dict.items()]
