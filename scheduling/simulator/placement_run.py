@@ -1,0 +1,74 @@
+"""Fills a cluster with requests drawn from a list until their demand is its capacity, and measures what got in."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from scheduling.engine.board import Board
+from scheduling.engine.model import Node, Policy, RankPlacement, Request
+from scheduling.engine.placement import place, room
+from scheduling.engine.scorers import scorer_of
+from scheduling.engine.shapes import Shape
+from scheduling.simulator.openb import gpus_of
+
+RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """One filled cluster. `allocated_percent`: of its GPUs; `milliseconds`: for finding the place of one request."""
+
+    allocated_percent: float
+    milliseconds: float
+    placed: int
+    refused: int
+
+
+def fill(
+    nodes: Sequence[Node],
+    requests: Sequence[Request],
+    placement: str,
+    seed: int,
+    progress: Callable[[float], None] = lambda _: None,
+) -> Fill:
+    """Draws requests with replacement and places each at once or never; nobody leaves. It ends when the next one
+    would bring the demand that has arrived above the cluster's GPUs.
+
+    `placement`: a name of `scorers.PLACEMENTS`, or "random": any node with room, for comparison. `progress` is told
+    the part of the demand that has arrived, 0 to 1.
+    """
+    rng = Random(seed)  # noqa: S311
+    policy = Policy(load_ceiling_shared=1.0, placement="tightest" if placement == RANDOM else placement)
+    board = Board(nodes)
+    board.scorer = scorer_of(tuple(Counter(requests).items()), board, policy)
+    shapes = {id(request): Shape(request, board, policy) for request in requests}
+    capacity = sum(len(node.devices) for node in nodes)
+    arrived = allocated = seconds = 0.0
+    placed = refused = 0
+    while True:
+        request = rng.choice(requests)
+        arrived += gpus_of(request)
+        if arrived > capacity:
+            break
+        started = time.perf_counter()
+        shape = shapes[id(request)]
+        ranks = _anywhere(board, shape, rng) if placement == RANDOM else place(board, shape)
+        if ranks is not None:
+            board.take(ranks)
+            placed, allocated = placed + 1, allocated + gpus_of(request)
+        else:
+            refused += 1
+        seconds += time.perf_counter() - started
+        progress(arrived / capacity)
+    return Fill(100 * allocated / capacity, 1000 * seconds / max(placed + refused, 1), placed, refused)
+
+
+def _anywhere(board: Board, shape: Shape, rng: Random) -> tuple[RankPlacement, ...] | None:
+    """On a node drawn from all that have room."""
+    for slot in rng.sample(board.slots, len(board.slots)):
+        if room(slot, shape, 1):
+            shape.allowed = frozenset([slot.position])
+            return place(board, shape)
+    return None
