@@ -1,0 +1,51 @@
+"""Preemption with real processes: notice, grace, the same devices handed over, and the victim's work goes on later."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.stack import Stack, wait_for
+from tests.agent.test_life import is_alive
+
+pytestmark = pytest.mark.e2e
+
+# Writes down the notice that it was given when it is told to stop, as a trainer would save its work.
+TRAINER = """#!/bin/sh
+trap 'cp "$GPUSCHED_PREEMPT_FILE" "$1/notice-$GPUSCHED_ATTEMPT"; sleep 1; exit 0' TERM
+echo $$ > "$1/pid-$GPUSCHED_ATTEMPT"
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """One pretend node of eight GPUs where nobody has to wait before they preempt."""
+    with Stack(min_runtime_seconds="0", preemption_delay_seconds="0") as running:
+        running.fleet(1)
+        yield running
+
+
+def test_the_urgent_job_takes_over_and_the_victim_comes_back(stack: Stack, tmp_path: Path) -> None:
+    """A16, A36: the notice has the deadline; the preemptor starts when the process is gone; the victim requeues."""
+    client = stack.client()
+    victim = client.submit(script=TRAINER, args=[str(tmp_path)], gpus=8, priority=200, grace_seconds=20)
+    wait_for(lambda: (tmp_path / "pid-1").exists(), 20, "the trainer to run")
+    pid = int((tmp_path / "pid-1").read_text())
+    urgent = client.submit(["sh", "-c", f"kill -0 {pid} 2>/dev/null && echo early; sleep 2"], gpus=8, priority=2000)
+    wait_for(lambda: client.get(urgent.id).state == "running", 30, "the urgent job to run")
+    assert not is_alive(pid)
+    notice = json.loads((tmp_path / "notice-1").read_text())
+    assert notice["reason"] == "preempted" and notice["deadline_at"]
+    waiting = client.get(victim.id)
+    assert (waiting.state, waiting.attempt, waiting.submitted_at) == ("pending", 1, victim.submitted_at)
+    assert client.wait(urgent.id, timeout=30).state == "completed"
+    assert b"early" not in client.logs(urgent.id).data
+    wait_for(lambda: (tmp_path / "pid-2").exists(), 30, "the trainer to go on")
+    [first, _] = client.attempts(victim.id)
+    assert first.reason == "preempted"
+    assert first.sentence == f"preempted for job {urgent.id} of tenant default, which has priority 2000"
+    client.cancel(victim.id)
+    assert client.wait(victim.id, timeout=40).state == "cancelled"
+    assert client.status().available_gpus == 8
