@@ -58,38 +58,36 @@ def room(slot: Slot, shape: Shape, split: int) -> int:
     """How many of `split` ranks fit on the node now; devices are not shared between ranks of one job."""
     if shape.request.apart and slot.apart.get(shape.request.apart):
         return 0
-    return fitting(slot.mould, slot.cpu_milli, slot.memory_mb, *slot.counted(), shape, split)
+    return capacity(slot, shape, split)
 
 
-def fitting(
-    mould: Mould,
-    cpu_milli_free: int,
-    memory_mb_free: int,
-    free: tuple[int, ...],
-    shared: Shared,
-    shape: Shape,
-    split: int,
-) -> int:
-    """How many of `split` ranks fit on a node that has this left."""
+def capacity(slot: Slot, shape: Shape, split: int) -> int:
+    """The same, whoever must be kept apart."""
     gpus, cpu_milli, memory_mb = shape.part(split)
-    ranks = split
-    if gpus:
-        units = _units(mould, free, shared, shape)
-        if shape.is_local and gpus > 1:
-            groups = mould.groups[shape.near]
-            ranks = min(ranks, sum(_available(units, group) // gpus for group in groups))
-        else:
-            ranks = min(ranks, sum(unit.number for unit in units) // gpus)
+    if gpus > 1 and shape.is_local:
+        units = _units(slot.mould, *slot.counted(), shape)
+        ranks = sum(_available(units, group) // gpus for group in slot.mould.groups[shape.near])
+    else:
+        ranks = suitable_free(slot, shape) // gpus if gpus else split
     if cpu_milli > 0:
-        ranks = min(ranks, cpu_milli_free // cpu_milli)
+        ranks = min(ranks, slot.cpu_milli // cpu_milli)
     if memory_mb > 0:
-        ranks = min(ranks, memory_mb_free // memory_mb)
-    return max(ranks, 0)
+        ranks = min(ranks, slot.memory_mb // memory_mb)
+    return max(min(ranks, split), 0)
 
 
 def suitable_free(slot: Slot, shape: Shape) -> int:
     """How many devices of the node could take the request now, CPU and memory aside."""
-    return sum(unit.number for unit in _units(slot.mould, *slot.counted(), shape))
+    suits = shape.limits_mb
+    number = 0
+    for kind, ids in slot.free.items():
+        if kind in suits:
+            number += len(ids)
+    if slot.shared and shape.share_mb is not None:
+        compute, kind_of = slot.compute, slot.kind_of
+        for device_id, taken in slot.shared.items():
+            number += shape.left_beside(kind_of[device_id], taken, compute.get(device_id, -1.0)) >= 0
+    return number
 
 
 def ids_of(slot: Slot, choice: Choice) -> list[list[int]]:

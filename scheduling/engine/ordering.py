@@ -1,5 +1,6 @@
 """Sorts the waiting jobs of each tenant into buckets of alike jobs, and says which of them comes next."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from math import inf
@@ -137,7 +138,7 @@ class Queue:
 
 def band(priority: int) -> int:
     """0 low (to 499), 1 normal (to 999), 2 high (to 1999), 3 urgent."""
-    return sum(priority > end for end in _BAND_ENDS)
+    return bisect_left(_BAND_ENDS, priority)
 
 
 def aged_priority(priority: int, queued_at: float, policy: Policy, now: float) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from scheduling.engine.board import Board
-from scheduling.engine.devices import Choice, choices, fitting, ids_of, room, suitable_free
+from scheduling.engine.devices import Choice, capacity, choices, ids_of, room, suitable_free
 from scheduling.engine.model import DeviceHold, RankPlacement
 from scheduling.engine.shapes import Rating, Shape
 from scheduling.engine.slots import Slot
@@ -145,8 +145,8 @@ def _wider(
 ) -> tuple[int, int] | None:
     """(-ranks, position): the smallest is the widest."""
     for state, positions in shelf.items():
-        mould, cpu_milli, memory_mb = state.mould, state.cpu_milli, state.memory_mb
-        ranks = fitting(mould, cpu_milli, memory_mb, state.free, state.shared, shape, split)
+        # All that are in one state have the same room; whether others must be kept apart is seen node by node.
+        ranks = capacity(board.slots[positions[0]], shape, split)
         if ranks and (best is None or ranks >= -best[0]):
             position = _first_open(board, shape, positions, used)
             if position is not None and (best is None or (-ranks, position) < best):
