@@ -256,12 +256,18 @@ class _Cycle:
             if ranks is not None and self._is_within(job, ranks, until):
                 self._start(job, ranks, until)
                 return
-            stopping = [one for one in self.snapshot.running if one.stopping_for == job.id]
-            ranks = claimed(self.board, shape, promised, stopping)
+            # Whatever stops there: a victim that was cancelled meanwhile gives back the same.
+            stopping = self._stopping(lambda node_id: any(node_id == rank.node_id for rank in promised))
+            ranks = claimed(self.board, shape, promised, stopping) if stopping else None
             if ranks is not None and self._is_within(job, ranks, until):
                 self._claim(job, ranks, until, stopping)
                 return
         self.queue.put_back(bucket)
+
+    def _stopping(self, is_there: Callable[[int], bool]) -> list[Running]:
+        """What has been told to end, whatever for, on such nodes."""
+        stopping = [one for one in self.snapshot.running if one.is_stopping]
+        return [one for one in stopping if any(is_there(rank.node_id) for rank in one.ranks)]
 
     def _claim(self, job: Job, ranks: tuple[RankPlacement, ...], until: float, stopping: Sequence[Running]) -> None:
         self.board.withhold(ranks)
@@ -278,6 +284,9 @@ class _Cycle:
         if not self._fits_in_service(job):
             return False
         may_at = max(job.queued_at, job.eligible_at) + self.policy.preemption_delay_seconds
+        stopping = self._stopping(lambda node_id: node_id not in closed)
+        if stopping and claimed(board, shape, None, stopping) is not None:
+            return False  # it need only wait for those that end anyway
         found = self.victims.search(board, shape, job, closed=closed)
         if found is not None and not self._is_within(job, found.preemption.ranks, until):
             return False

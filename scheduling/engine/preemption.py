@@ -206,7 +206,7 @@ class Victims:
 
 
 def claimed(
-    board: Board, shape: Shape, promised: tuple[RankPlacement, ...], stopping: Sequence[Running] = ()
+    board: Board, shape: Shape, promised: tuple[RankPlacement, ...] | None, stopping: Sequence[Running] = ()
 ) -> tuple[RankPlacement, ...] | None:
     """Where a job starts once these have stopped: in the promised place, or elsewhere if that has gone; None: nowhere.
 
@@ -214,7 +214,7 @@ def claimed(
     """
     for victim in stopping:
         board.release(victim.ranks)
-    ranks = promised if _is_free(board, shape, promised) else place(board, shape)
+    ranks = promised if promised and _is_free(board, shape, promised) else place(board, shape)
     for victim in stopping:
         board.take(victim.ranks)
     return ranks

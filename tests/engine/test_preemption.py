@@ -220,6 +220,24 @@ def test_what_is_given_back_is_kept_for_the_claimant() -> None:
     assert started(done) == {1}
 
 
+def test_a_victim_that_is_cancelled_meanwhile_gives_back_to_the_claimant_all_the_same() -> None:
+    full = running_on(cluster(node(1, 1)), job(11, 1, priority=300))
+    snapshot = replace(full, jobs=(job(1, 1, priority=1000),))
+    told = _told(snapshot, decide(snapshot, AT_ONCE).preemptions)
+    cancelled = replace(told, running=tuple(replace(one, stopping_for=None) for one in told.running))
+    made = decide(replace(cancelled, jobs=(*told.jobs, job(2, 1, priority=2000))), AT_ONCE)
+    assert claimants(made) == {1}
+
+
+def test_nobody_is_stopped_for_who_need_only_wait_for_what_ends_anyway() -> None:
+    """A14: evictions that gain nothing."""
+    full = running_on(cluster(node(1, 2)), job(11, 1, priority=300), job(12, 1, priority=300))
+    ending = tuple(replace(one, is_stopping=one.job_id == 11) for one in full.running)
+    urgent = (job(1, 1, priority=1000),)
+    assert not decide(replace(full, jobs=urgent, running=ending), AT_ONCE).preemptions
+    assert decide(replace(full, jobs=urgent), AT_ONCE).preemptions
+
+
 def test_a_claim_that_comes_to_nothing_waits_in_line() -> None:
     """The devices went out of service meanwhile: the job is an ordinary one again."""
     full = running_on(cluster(node(1, 1)), job(11, 1, priority=300))
