@@ -183,6 +183,11 @@ def by_cost(job: Job, policy: Policy, now: float) -> Key:
     )
 
 
+def by_remaining(job: Job, policy: Policy, now: float) -> Key:
+    """The least predicted run time first, whatever the GPUs and the priority; unknown last."""
+    return (inf if job.predicted_seconds is None else job.predicted_seconds, job.queued_at, job.id)
+
+
 def by_arrival(job: Job, policy: Policy, now: float) -> Key:
     """First come, first served, whatever the priority."""
     return (job.queued_at, job.id)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scheduling.engine.fairshare import Standing, by_cost_share, by_head, by_head_within_guarantees, by_share
 from scheduling.engine.model import Key, Policy, Snapshot
-from scheduling.engine.ordering import JobKey, by_aged_priority, by_arrival, by_cost, by_service
+from scheduling.engine.ordering import JobKey, by_aged_priority, by_arrival, by_cost, by_remaining, by_service
 from scheduling.engine.turns import FirstBlocked, Nobody, Starving, Turn
 
 
@@ -33,7 +33,7 @@ POLICIES = {
     "shortest": Rules(by_service, by_head_within_guarantees, Starving, sorts_alike=True),
     "fifo": Rules(by_arrival, by_head, Nobody, head_blocks=True, is_live=False),
     # Preemptive, as its simulation asks at each event where all unfinished jobs would go, and moves them there.
-    "srtf": Rules(by_service, by_head, Nobody, sorts_alike=True, is_live=False),
+    "srtf": Rules(by_remaining, by_head, Nobody, sorts_alike=True, is_live=False),
 }
 LIVE_POLICIES = tuple(name for name, rules in POLICIES.items() if rules.is_live)
 
