@@ -37,6 +37,7 @@ api = [
     path(pattern, view)
     for pattern, view in (
         ("jobs", jobs.api.Jobs.as_view()),
+        ("jobs/simulate", scheduling.api.Simulate.as_view()),
         (_JOB, jobs.api.Job.as_view()),
         (f"{_JOB}/cancel", jobs.api.Cancel.as_view()),
         (f"{_JOB}/hold", jobs.api.Hold.as_view()),

@@ -1,20 +1,33 @@
-"""Checks of a request that need to know more than jobs do: registered from above, asked at submit.
+"""What is asked about a request and needs to know more than jobs do: registered from above, asked at submit.
 
-Jobs may not import what stands above them, so the scheduler registers its check when it starts (scheduling/apps.py)."""
+Jobs may not import what stands above them, so the scheduler registers its answers at start (scheduling/apps.py)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any
 
 from gpusched.lib.problems import Problem
 from gpusched.protocol.jobs import JobRequest
 
 Check = Callable[[JobRequest, int], Problem | None]
+Preview = Callable[[JobRequest, dict[str, Any], Collection[int] | None], dict[str, Any]]
 _checks: list[Check] = []
+_previews: list[Preview] = []
 
 
 def register(check: Check) -> None:
     """`check(request, tenant_id)` gives the problem with a request that can never run, or None."""
     if check not in _checks:
         _checks.append(check)
+
+
+def register_preview(preview: Preview) -> None:
+    """`preview(request, row, visible)` says what would become of a request, `row` being the columns of its job; jobs
+    of other than the `visible` tenants are not named (None: all may be)."""
+    _previews[:] = [preview]
+
+
+def preview(request: JobRequest, row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]:
+    return _previews[0](request, row, visible)
 
 
 def require_possible(request: JobRequest, tenant_id: int) -> None:

@@ -11,6 +11,7 @@ from gpusched.client.models import Acted, JobData, Page
 from gpusched.lib.api import (
     decode_cursor,
     encode_cursor,
+    is_dry_run,
     page_limit,
     raw_body,
     read_body,
@@ -48,13 +49,15 @@ class Jobs(APIView):
         answer=Acted,
         status=201,
         refusals=(400, 401, 403, 404, 409, 413, 422, 429),
-        parameters={"dry_run": "true: say whether it would be taken (200), and submit nothing"},
+        parameters={"dry_run": "true: answer 200 with what jobs/simulate answers, and submit nothing"},
     )
     def post(self, request: Request) -> HttpResponse:
         """Answered when durable. Send an `Idempotency-Key`, then repeating the request is safe for 24 hours."""
         if is_dry_run(request):
-            sentence = services.check(read_body(request, JobRequest), identity(request))
-            return Response({"job_id": None, "status": "would_be_submitted", "message": sentence, "job": None})
+            found = services.simulate(read_body(request, JobRequest), identity(request))
+            message = f"nothing was submitted; in the queue of tenant {found['tenant']} {found['sentence']}"
+            answer = {"job_id": None, "status": "would_be_submitted", "message": message, "job": None}
+            return Response({**answer, "simulation": found})
         key = request.headers.get("Idempotency-Key", "")
         if len(key) > 255 or "\x00" in key:
             raise invalid([FieldError("Idempotency-Key", "too_long", "at most 255 characters")])
@@ -165,13 +168,6 @@ class Attempts(APIView):
         _visible(request, job_id)
         rows = query("SELECT * FROM jobs_attempt WHERE job_id = %s ORDER BY number", [job_id])
         return Response({"items": [attempt(row) for row in rows]})
-
-
-def is_dry_run(request: Request) -> bool:
-    text = request.GET.get("dry_run", "false")
-    if text not in ("true", "false"):
-        raise invalid([FieldError("dry_run", "wrong_type", "must be true or false")])
-    return text == "true"
 
 
 def attempt(row: dict[str, Any]) -> dict[str, Any]:

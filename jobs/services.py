@@ -31,12 +31,13 @@ class Submitted:
     is_replay: bool
 
 
-def check(request: JobRequest, identity: Identity) -> str:
-    """What a submit would be answered now, without submitting: a sentence, or the same refusals."""
-    _, tenant_id, tenant = _understood(request, identity)
+def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
+    """What would become of a request if it were submitted now (docs/rest.md), or the refusals of a submit. Nothing is
+    written."""
+    row, tenant_id, tenant = _understood(request, identity)
     admission.require_possible(request, tenant_id)
     _require_room()
-    return f"this job would be taken into the queue of tenant {tenant}; nothing was submitted"
+    return {"tenant": tenant, **admission.preview(request, row, identity.visible_tenants())}
 
 
 def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"") -> Submitted:

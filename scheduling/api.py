@@ -7,18 +7,33 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched import __version__
-from gpusched.client.models import Explanation
-from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_query, whole_number
+from gpusched.client.models import Explanation, Simulation
+from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_body, read_query, whole_number
 from gpusched.lib.openapi import documented
 from gpusched.lib.sql import query
-from scheduling import services
+from gpusched.protocol.jobs import JobRequest
+from jobs import services as job_services
+from scheduling import services, why
 from tenants.permissions import identity
 
 
 class Explain(APIView):
     @documented("Why a job is where it is, and what is ahead of it", tag="jobs", answer=Explanation)
     def get(self, request: Request, job_id: int) -> Response:
-        return Response(services.explain(job_id, identity(request)))
+        return Response(why.explain(job_id, identity(request)))
+
+
+class Simulate(APIView):
+    @documented(
+        "What would become of a job if it were submitted now; nothing is submitted",
+        tag="jobs",
+        body=JobRequest,
+        answer=Simulation,
+        refusals=(400, 401, 403, 404, 413, 422, 429),
+    )
+    def post(self, request: Request) -> Response:
+        """Refused as the submit would be. The same as `POST /jobs?dry_run=true`."""
+        return Response(job_services.simulate(read_body(request, JobRequest), identity(request)))
 
 
 class Queue(APIView):

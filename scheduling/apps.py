@@ -1,4 +1,4 @@
-"""Tells Django of this app, and the submit path of the scheduler's check (jobs/admission.py)."""
+"""Tells Django of this app, and the submit path of what the scheduler knows (jobs/admission.py)."""
 
 from django.apps import AppConfig
 
@@ -9,5 +9,7 @@ class SchedulingConfig(AppConfig):
     def ready(self) -> None:
         from jobs import admission
         from scheduling.services import problem_if_impossible
+        from scheduling.simulation import simulate
 
         admission.register(problem_if_impossible)
+        admission.register_preview(simulate)

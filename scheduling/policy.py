@@ -122,7 +122,7 @@ def save(new: SchedulingPolicy) -> None:
         [new.usage_half_life_days],
     )
     new.version += 1
-    new.save()
+    new.save(force_update=True)
     events.changed("tenants", [])
     wake.request_cycle()
 

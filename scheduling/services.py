@@ -1,21 +1,24 @@
-"""Answers about scheduling: can a request ever run, why does a job wait, what is ahead of it, how is the cluster."""
+"""Answers about scheduling: can a request ever run, who waits in which order, how is the cluster."""
 
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from gpusched.lib.problems import Problem, not_found
+from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest
 from jobs import representation
-from scheduling import snapshot
+from scheduling import snapshot, whatif
+from scheduling.engine.estimate import Estimate
 from scheduling.engine.feasibility import impossible
-from scheduling.engine.model import Node, Request, Tenant
+from scheduling.engine.model import Node, Tenant
 from scheduling.entitlements import tenants
 from scheduling.policy import policy
+from scheduling.sayings import estimate_shape
+from scheduling.simulation import shape
 from tenants.permissions import Identity
 
 # A yes may be a little old (the job would wait and say so); a no is always asked of the database afresh.
@@ -26,12 +29,12 @@ _lock = threading.Lock()
 
 def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None:
     """422 for a request that no node, not all nodes together, or the tenant's limit can ever hold (A04)."""
-    shape = _shape(request)
+    wanted = shape(request, tenant_id)
     for fresh in (False, True):
         nodes, tenants = _cluster(fresh)
         if tenant_id not in tenants and not fresh:
             continue
-        found = impossible(shape, tenants[tenant_id], nodes, policy())
+        found = impossible(wanted, tenants[tenant_id], nodes, policy())
         if found is None:
             return None
     assert found is not None
@@ -45,21 +48,6 @@ def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None
     )
 
 
-def _shape(request: JobRequest) -> Request:
-    return Request(
-        gpu_count=request.gpu_count,
-        gpu_memory_mb=request.gpu_memory_mb,
-        gpu_models=request.gpu_models,
-        shared=request.gpu_sharing == "shared",
-        cpu_milli=round(request.cpu_cores * 1000),
-        memory_mb=request.memory_mb,
-        gang=request.gang_scheduling,
-        ranks=request.ranks,
-        node_selector=tuple(sorted(request.node_selector.items())),
-        topology=request.topology,
-    )
-
-
 def _cluster(fresh: bool) -> tuple[Sequence[Node], dict[int, Tenant]]:
     """Nodes and tenants, at most two seconds old unless asked for fresh."""
     with _lock:
@@ -70,45 +58,16 @@ def _cluster(fresh: bool) -> tuple[Sequence[Node], dict[int, Tenant]]:
         return _known["nodes"], _known["tenants"]
 
 
-# --- why and what is ahead --------------------------------------------------------------------------------------------
+# --- the queue --------------------------------------------------------------------------------------------------------
 
 # The queue as people read it: by priority, then by age. What starts next also depends on shares and fit, and that is
 # what each job's reason is for.
 _ORDER = "j.priority DESC, j.submitted_at, j.id"
 
 
-def explain(job_id: int, identity: Identity) -> dict[str, Any]:
-    """Why a job is where it is, with what stands before it if it waits."""
-    found = representation.select("j.id = %s", [job_id])
-    rows = query("SELECT tenant_id FROM jobs_job WHERE id = %s", [job_id])
-    if not found or not identity.sees(rows[0]["tenant_id"]):
-        raise not_found(f"job {job_id}")
-    job = found[0]
-    reason = job["reason"] or {
-        "code": job["state"],
-        "sentence": f"it is {job['state']}" + (f" on {', '.join(job['nodes'])}" if job["nodes"] else ""),
-        "next_step": "",
-        "evidence": {},
-        "since": job["started_at"],
-    }
-    waits = job["state"] in ("pending", "held")
-    return {"job_id": job_id, "state": job["state"], **reason, "position": position(job_id) if waits else None}
-
-
-def position(job_id: int) -> dict[str, int]:
-    """Jobs of any tenant that stand before it in the queue, and their GPUs."""
-    [row] = query(
-        """SELECT count(*) AS jobs, coalesce(sum(j.gpu_count), 0) AS gpus
-             FROM jobs_job j, jobs_job me
-            WHERE me.id = %s AND j.state = 'pending' AND j.id <> me.id
-              AND (-j.priority, j.submitted_at, j.id) < (-me.priority, me.submitted_at, me.id)""",
-        [job_id],
-    )
-    return {"jobs": row["jobs"], "gpus": row["gpus"]}
-
-
 def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[str, Any]:
-    """The caller's waiting jobs with their position among everybody's; of other tenants only the totals are told."""
+    """The caller's waiting jobs with their position among everybody's; of other tenants only the totals are told. The
+    first of a page have an estimate, unless so many wait that it takes long."""
     visible = identity.visible_tenants()
     where, params = "true", list[Any]()
     if visible is not None:
@@ -130,21 +89,23 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
         "SELECT count(*) AS jobs, coalesce(sum(gpu_count), 0) AS gpus FROM jobs_job WHERE state IN ('pending', 'held')"
     )
     last = rows[-1] if len(rows) == limit else None
+    foreseen = whatif.foresee([row["id"] for row in rows if row["state"] == "pending"][: whatif.MOST_FORESEEN])
     return {
-        "items": [_queued(row) for row in rows],
+        "items": [_queued(row, foreseen.get(row["id"])) for row in rows],
         "total": total["jobs"],
         "total_gpus": total["gpus"],
         "next": None if last is None else (-last["priority"], last["at"], last["id"]),
     }
 
 
-def _queued(row: dict[str, Any]) -> dict[str, Any]:
+def _queued(row: dict[str, Any], estimate: Estimate | None) -> dict[str, Any]:
     names = ("name", "tenant", "user", "state", "gpu_count", "priority", "position")
     return {
         "job_id": row["id"],
         **{name: row[name] for name in names},
         "submitted_at": rfc3339(row["submitted_at"]),
         "reason": representation.reason(row),
+        "estimate": None if estimate is None else estimate_shape(estimate),
     }
 
 

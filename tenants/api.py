@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.lib.api import read_body, read_query
+from gpusched.lib.api import if_match, read_body, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import Problem, invalid, not_found
 from gpusched.lib.sql import query
@@ -160,11 +160,7 @@ class TenantQuota(APIView):
         tenant = _find(name, who)
         who.require_admin()
         limits = _values(read_body(request, QuotaFields))
-        version = limits.pop("version")
-        if match := request.headers.get("If-Match", "").strip().strip('"'):
-            if not match.isdigit() or len(match) > 9:
-                raise invalid([FieldError("If-Match", "invalid", "is not an ETag of this quota")])
-            version = int(match)
+        version = if_match(request, "this quota", limits.pop("version"))
         services.change_quota(tenant.pk, limits, actor=who.username, expected_version=version)
         return self._answer(tenant.pk)
 

@@ -14,7 +14,7 @@ from gpusched.lib.sql import query
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import FINAL, WAITING, JobState, Role
 from jobs import logs, services
-from scheduling.services import explain
+from scheduling.why import brief
 from tenants.permissions import Identity
 
 _VERBS = {
@@ -37,7 +37,7 @@ def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     stream = _stream(request.GET.get("log", ""), streams)
     words = {
         "job": shown,
-        "why": explain(job_id, who),
+        "why": brief(job_id, who),
         "events": sorted((r for k, r in rows.items() if k.startswith("event:")), key=lambda r: r["id"]),
         "attempts": sorted((r for k, r in rows.items() if k.startswith("attempt:")), key=lambda r: -r["number"]),
         "streams": streams,
@@ -55,7 +55,7 @@ def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     row = _visible(job_id, who)
     if request.GET.get("seen") == row["state"]:
         return HttpResponse(status=204)
-    words = {"job": row, "verbs": _verbs(row, who), "why": explain(job_id, who), "is_part": True}
+    words = {"job": row, "verbs": _verbs(row, who), "why": brief(job_id, who), "is_part": True}
     return show(request, who, "pages/job_actions.html", words)
 
 

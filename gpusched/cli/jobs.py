@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpusched.cli import output, say
+from gpusched.cli import foreseen, output, say
 from gpusched.cli.commands import confirm, for_each
 from gpusched.cli.output import Column, Format, age
 from gpusched.cli.session import connect
@@ -14,7 +14,6 @@ from gpusched.protocol.states import LIVE, WAITING
 
 if TYPE_CHECKING:
     from gpusched.client import Client, Job
-    from gpusched.client.models import Explanation
 
 JobId = Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)]
 JobIds = Annotated[list[int], typer.Argument(metavar="ID...", min=1, show_default=False)]
@@ -66,26 +65,15 @@ def ps(
 
 
 def why(ctx: typer.Context, job_id: JobId, form: output.OutputOption = Format.TABLE) -> None:
-    """Say why a job is where it is, and what can be done.
+    """Say why a job is where it is, what would help, and when it will probably start.
 
     \b
     gpusched why 42
     gpusched why 42 -o json
     """
     with connect(ctx) as client:
-        explained = client.why(job_id)
-    output.one(explained, form, text=_explained(explained), name=explained.code or explained.state)
-
-
-def _explained(it: "Explanation") -> str:
-    lines = [f"job {it.job_id} is {it.state}" + (f": {it.sentence}" if it.sentence else "")]
-    if it.since:
-        lines.append(f"since: {it.since:%Y-%m-%d %H:%M:%S} UTC ({age(it.since)} ago)")
-    if it.next_step:
-        lines.append(f"next:  {it.next_step}")
-    if it.position:
-        lines.append(f"ahead: {it.position.jobs} jobs ({it.position.gpus:g} GPUs)")
-    return "\n".join(lines)
+        told = client.why(job_id)
+    output.one(told, form, text=foreseen.explained(told), name=told.code or told.state)
 
 
 def logs(

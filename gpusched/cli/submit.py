@@ -4,14 +4,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpusched.cli import output, say
+from gpusched.cli import foreseen, output, say
 from gpusched.cli.flags import with_job_flags
 from gpusched.cli.session import connect
 
 if TYPE_CHECKING:
     from gpusched.client import Client, Job
+    from gpusched.protocol.jobs import JobRequest
 
 KeyOption = Annotated[str | None, typer.Option("--idempotency-key", help="Two submits with the same key make one job.")]
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would become of it; submit nothing.")]
 
 
 @with_job_flags
@@ -20,6 +23,7 @@ def submit(
     fields: dict[str, Any],
     form: output.OutputOption = output.Format.TABLE,
     idempotency_key: KeyOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Submit a job and print its id.
 
@@ -27,9 +31,14 @@ def submit(
     gpusched submit --gpus 1 -- python train.py --epochs 10
     gpusched submit --gpus 8 --gang --ranks 2 --name big -- torchrun train.py
     gpusched submit -f job.yaml --priority 1000
+    gpusched submit --dry-run --gpus 8 -- python train.py
     gpusched why $(gpusched submit --gpus 1 -- python train.py)
     """
     with connect(ctx) as client:
+        if dry_run:
+            found = client.simulate_request(_request(client, fields))
+            output.one(found, form, text=foreseen.simulated(found), name="now" if found.starts_now else "later")
+            return
         job = _submitted(client, fields, idempotency_key)
     say.note(job.message or f"job {job.id} submitted")
     output.one(job, form, text=str(job.id), name=job.id)
@@ -50,10 +59,14 @@ def run(ctx: typer.Context, fields: dict[str, Any]) -> None:
 
 
 def _submitted(client: "Client", fields: dict[str, Any], key: str | None) -> "Job":
+    return client.submit_request(_request(client, fields), key)
+
+
+def _request(client: "Client", fields: dict[str, Any]) -> "JobRequest":
     from gpusched.client.job_calls import as_request
 
     tenant = client.config.tenant
-    return client.submit_request(as_request({"tenant": tenant, **fields} if tenant else fields), key)
+    return as_request({"tenant": tenant, **fields} if tenant else fields)
 
 
 def _attend(client: "Client", job: "Job") -> int:

@@ -7,7 +7,7 @@ import msgspec
 
 from gpusched.client.calls import API, Call, Reply, fresh_key, get, given, json_as, write
 from gpusched.client.errors import Invalid
-from gpusched.client.models import Acted, Attempt, Event, Explanation, JobData, Log, Page, QueueItem
+from gpusched.client.models import Acted, Attempt, Event, Explanation, JobData, Log, Page, QueueItem, Simulation
 from gpusched.protocol.jobs import JobRequest
 
 
@@ -74,6 +74,12 @@ def _without_defaults(job: JobRequest) -> dict[str, object]:
     plain = msgspec.to_builtins(job)
     blank = msgspec.to_builtins(JobRequest())
     return {name: value for name, value in plain.items() if value != blank[name]}
+
+
+def simulate(job: JobRequest) -> Call[Simulation]:
+    """What would become of the job if it were submitted now: where it would start, or why not, and when. Submits
+    nothing, and is refused as the submit would be."""
+    return Call("POST", f"{API}/jobs/simulate", json_as(Simulation), body=_without_defaults(job))
 
 
 def job(job_id: int) -> Call[JobData]:

@@ -10,7 +10,7 @@ import httpx
 from gpusched.client import cluster_calls, config, flows, job_calls, wire
 from gpusched.client.calls import Call, Reply
 from gpusched.client.exchange import PATIENCE_SECONDS, Emit, Flow, Lost, Pause, exchange
-from gpusched.client.models import Acted, Explanation, JobData, Log, Page, QueueItem
+from gpusched.client.models import Acted, Explanation, JobData, Log, Page, QueueItem, Simulation
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -134,6 +134,12 @@ class Client:
         Two submits with the same `idempotency_key` make one job."""
         return self.submit_request(job_calls.request(command, gpus, self.config.tenant, options), idempotency_key)
 
+    def simulate(
+        self, command: Sequence[str] = (), *, gpus: int = 0, **options: Unpack[job_calls.JobOptions]
+    ) -> Simulation:
+        """What would become of a job if it were submitted now; nothing is submitted. Refused as the submit would be."""
+        return self.simulate_request(job_calls.request(command, gpus, self.config.tenant, options))
+
     def get(self, job_id: int) -> Job:
         """One job as it is now."""
         return self._own(self.send(job_calls.job(job_id)))
@@ -165,6 +171,7 @@ class Client:
             yield self._own(item) if isinstance(item, JobData) else item
 
     submit_request = _job_call(job_calls.submit)
+    simulate_request = _call(job_calls.simulate)
     cancel = _job_call(job_calls.cancel)
     hold = _job_call(job_calls.hold)
     release = _job_call(job_calls.release)

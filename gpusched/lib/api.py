@@ -124,3 +124,20 @@ def decode_cursor(text: str, kind: type[T]) -> T:
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
         pass
     raise invalid([FieldError("cursor", "invalid", "is not a cursor that this server gave; start without one")])
+
+
+def is_dry_run(request: Request) -> bool:
+    text = request.GET.get("dry_run", "false")
+    if text not in ("true", "false"):
+        raise invalid([FieldError("dry_run", "wrong_type", "must be true or false")])
+    return text == "true"
+
+
+def if_match(request: Request, of: str, version: int | None = None) -> int | None:
+    """The version that an edit expects: of the header, else of the body; None: any. 400 for what is no ETag `of` it."""
+    match = request.headers.get("If-Match", "").strip().strip('"')
+    if not match:
+        return version
+    if not match.isdigit() or len(match) > 9:
+        raise invalid([FieldError("If-Match", "invalid", f"is not an ETag of {of}")])
+    return int(match)

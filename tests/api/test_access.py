@@ -15,6 +15,7 @@ CALLERS = ("anonymous", "stranger", "viewer", "member", "owner", "admin")
 MATRIX = {
     ("GET", "/api/v1/jobs"): (401, 200, 200, 200, 200, 200),
     ("POST", "/api/v1/jobs"): (401, 404, 403, 201, 201, 201),
+    ("POST", "/api/v1/jobs/simulate"): (401, 404, 403, 200, 200, 200),
     ("GET", "/api/v1/jobs/{own}"): (401, 404, 200, 200, 200, 200),
     ("GET", "/api/v1/jobs/{own}/explain"): (401, 404, 200, 200, 200, 200),
     ("GET", "/api/v1/jobs/{own}/events"): (401, 404, 200, 200, 200, 200),
@@ -41,6 +42,9 @@ MATRIX = {
     ("GET", "/api/v1/queue"): (401, 200, 200, 200, 200, 200),
     ("GET", "/api/v1/scheduling/shares"): (401, 200, 200, 200, 200, 200),
     ("GET", "/api/v1/scheduling/cycles"): (401, 403, 403, 403, 403, 200),
+    ("GET", "/api/v1/scheduling/policy"): (401, 200, 200, 200, 200, 200),
+    ("PATCH", "/api/v1/scheduling/policy"): (401, 403, 403, 403, 403, 200),
+    ("GET", "/api/v1/scheduling/policy/history"): (401, 403, 403, 403, 403, 200),
     ("GET", "/api/v1/cluster/status"): (401, 200, 200, 200, 200, 200),
     ("GET", "/api/v1/tokens"): (401, 200, 200, 200, 200, 200),
     ("POST", "/api/v1/tokens"): (401, 201, 201, 201, 201, 201),
@@ -51,6 +55,7 @@ MATRIX = {
 }
 BODIES = {
     ("POST", "/api/v1/jobs"): {"tenant": "nlp", "command": ["x"]},
+    ("POST", "/api/v1/jobs/simulate"): {"tenant": "nlp", "command": ["x"]},
     ("POST", "/api/v1/tenants"): {"name": "new"},
     ("PATCH", "/api/v1/tenants/nlp"): {"weight": 2},
     ("PUT", "/api/v1/tenants/nlp/quota"): {"max_gpus": 4},

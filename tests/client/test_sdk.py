@@ -8,7 +8,7 @@ import pytest
 from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, flows
 from gpusched.client.errors import from_answer
 from gpusched.client.job_calls import JobOptions
-from gpusched.client.models import Log
+from gpusched.client.models import Log, Simulation
 from gpusched.protocol.jobs import NOT_YET, JobRequest
 from tests.client.fakeserver import Answer, FakeServer, GrowingLog, acted, job, log, problem, sequence
 
@@ -35,6 +35,22 @@ def test_the_documented_example_works(server: FakeServer, monkeypatch: pytest.Mo
     assert (result.state, result.exit_code, result.reason) == ("completed", 0, None)
     assert server.asked[0].json == {"tenant": "nlp", "gpu_count": 4, "command": ["python", "train.py"]}
     assert server.asked[0].headers["authorization"] == "Bearer u1.secret"
+
+
+def test_a_simulation_says_what_would_become_of_a_job(server: FakeServer) -> None:
+    """Sync and async alike; nothing but the question is sent."""
+    placed = {"starts_now": True, "sentence": "it would start now on n1", "placement": [{"rank": 0, "node": "n1"}]}
+    server.on("POST", "/jobs/simulate", Answer(200, placed))
+
+    async def ask() -> Simulation:
+        async with AsyncClient(server.url) as c:
+            return await c.simulate(["true"], gpus=2)
+
+    with Client(server.url) as c:
+        found = c.simulate(["true"], gpus=2)
+    assert found == asyncio.run(ask())
+    assert (found.starts_now, found.placement[0].node) == (True, "n1")
+    assert {(asked.method, asked.path.rpartition("/")[2]) for asked in server.asked} == {("POST", "simulate")}
 
 
 def test_the_async_client_does_the_same(server: FakeServer) -> None:

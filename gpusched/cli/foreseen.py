@@ -1,0 +1,56 @@
+"""Words for what the scheduler says of a job: why it waits, what would help, when it starts, what it would become."""
+
+from typing import TYPE_CHECKING
+
+from gpusched.cli.output import age
+
+if TYPE_CHECKING:
+    from gpusched.client.models import Explanation, Simulation
+
+# Of a long history the latest periods are shown; `-o json` has all.
+_MOST_PERIODS = 10
+
+
+def explained(it: "Explanation") -> str:
+    """The answer of `why`, one thing a line."""
+    lines = [f"job {it.job_id} is {it.state}" + (f": {it.sentence}" if it.sentence else "")]
+    if it.since:
+        lines.append(f"since: {it.since:%Y-%m-%d %H:%M:%S} UTC ({age(it.since)} ago)")
+    if it.next_step:
+        lines.append(f"next:  {it.next_step}")
+    if it.counterfactual:
+        lines.append(f"if:    {it.counterfactual.sentence}")
+    lines += [f"also:  {also.sentence}" for also in it.also]
+    if it.position:
+        lines.append(f"ahead: {it.position.jobs} jobs, {it.position.gpus:g} GPUs")
+    if it.estimate:
+        lines.append(f"start: {it.estimate.sentence}")
+    if len(it.history) > 1:
+        periods = it.history[-_MOST_PERIODS:]
+        lines.append("was:   " + ", ".join(f"{one.code} {_duration(one.seconds)}" for one in periods))
+    return "\n".join(lines)
+
+
+def simulated(it: "Simulation") -> str:
+    """The answer of `submit --dry-run`, one thing a line."""
+    lines = [it.sentence]
+    lines += [f"rank {one.rank}: {one.node}" + _gpus(one.gpus) for one in it.placement]
+    if it.reason and it.reason.next_step:
+        lines.append(f"next:  {it.reason.next_step}")
+    if it.victims:
+        lines.append(f"stops: {it.victims.jobs} jobs, {it.victims.gpus} GPUs (by {it.victims.rule})")
+    if it.estimate:
+        lines.append(f"start: {it.estimate.sentence}")
+    lines += [f"or:    {way.sentence}" for way in it.alternatives]
+    return "\n".join(lines)
+
+
+def _gpus(numbers: list[int]) -> str:
+    return f", GPUs {', '.join(map(str, numbers))}" if numbers else ""
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

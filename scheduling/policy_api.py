@@ -1,0 +1,84 @@
+"""REST of the scheduling policy: what it is, what an edit would change, the edit, and the history of edits."""
+
+from typing import Any, Literal
+
+import msgspec
+from django.db import transaction
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.lib.api import if_match, is_dry_run, read_body, read_query, whole_number
+from gpusched.lib.openapi import documented
+from scheduling import policy
+from tenants.permissions import identity
+
+Number = float | msgspec.UnsetType
+Whole = int | msgspec.UnsetType
+Switch = bool | msgspec.UnsetType
+
+
+class PolicyChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Only what is given is changed. `version`, as read, protects others' edits."""
+
+    policy: Literal["fair", "priority", "cost_aware", "shortest"] | msgspec.UnsetType = msgspec.UNSET
+    aging_points_per_minute: Number = msgspec.UNSET
+    usage_half_life_days: Number = msgspec.UNSET
+    usage_window_minutes: Number = msgspec.UNSET
+    dynamic_share_bound: Number = msgspec.UNSET
+    cost_by_model: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    online_percent: Whole = msgspec.UNSET
+    enable_gang_scheduling: Switch = msgspec.UNSET
+    enable_preemption: Switch = msgspec.UNSET
+    min_runtime_seconds: Number = msgspec.UNSET
+    preemption_delay_seconds: Number = msgspec.UNSET
+    enable_thermal_aware: Switch = msgspec.UNSET
+    thermal_threshold_celsius: Whole = msgspec.UNSET
+    load_threshold: Number = msgspec.UNSET
+    load_threshold_shared: Number = msgspec.UNSET
+    version: Whole = msgspec.UNSET
+
+
+class SchedulingPolicy(APIView):
+    write_parameters = ("dry_run",)
+
+    @documented("Read the scheduling policy", tag="scheduling")
+    def get(self, request: Request) -> Response:
+        identity(request)
+        return _answer(policy.values())
+
+    @documented(
+        "Change the scheduling policy (admin)",
+        tag="scheduling",
+        body=PolicyChanges,
+        parameters={"dry_run": "true: answer 200 with the policy as it would be, and change nothing"},
+        refusals=(400, 401, 403, 412),
+    )
+    def patch(self, request: Request) -> Response:
+        """Takes effect in the next cycle. `If-Match` (or `version`) refuses to overwrite somebody else's edit."""
+        who = identity(request)
+        who.require_admin()
+        given = msgspec.structs.asdict(read_body(request, PolicyChanges))
+        changes = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+        version = if_match(request, "the policy", changes.pop("version", None))
+        if is_dry_run(request):
+            with transaction.atomic():
+                new, _ = policy.checked(changes, expected_version=version)
+                would_be = {name: getattr(new, name) for name in policy.FIELDS}
+            return Response({**would_be, "version": policy.values()["version"], "status": "would_be_changed"})
+        return _answer(policy.change(changes, actor=who.username, expected_version=version))
+
+
+class PolicyHistory(APIView):
+    @documented(
+        "The edits of the scheduling policy, newest first (admin)", tag="scheduling", parameters={"limit": "1 to 1000"}
+    )
+    def get(self, request: Request) -> Response:
+        identity(request).require_admin()
+        given = read_query(request, ("limit",))
+        return Response({"items": policy.history(whole_number(given, "limit", 100, 1, 1000))})
+
+
+def _answer(values: dict[str, Any]) -> Response:
+    shown = {name: values[name] for name in (*policy.FIELDS, "version")}
+    return Response(shown, headers={"ETag": f'"{shown["version"]}"'})

@@ -1,0 +1,54 @@
+"""Puts what the engine says of reasons, changes and estimates into the shapes and sentences of the API."""
+
+from typing import Any
+
+from gpusched.protocol import reasons
+from scheduling.engine.changes import Change
+from scheduling.engine.estimate import Estimate
+from scheduling.engine.explain import timestamp
+from scheduling.engine.model import Reason
+
+
+def reason_shape(reason: Reason) -> dict[str, Any]:
+    return {
+        "code": reason.code,
+        "sentence": reasons.sentence(reason.code, reason.evidence),
+        "next_step": reasons.next_step(reason.code),
+        "evidence": dict(reason.evidence),
+    }
+
+
+def change_shape(change: Change, *, starts: bool, then: Reason | None = None) -> dict[str, Any]:
+    """`then`: what the job would wait for instead."""
+    following = reasons.sentence(then.code, then.evidence) if then else ""
+    return {
+        "change": change.change,
+        "to": change.to,
+        **({"dimension": change.dimension} if change.dimension else {}),
+        "starts": starts,
+        "sentence": reasons.change_sentence(change.change, change.to, change.dimension, following),
+    }
+
+
+def estimate_shape(estimate: Estimate) -> dict[str, Any]:
+    moments = {"p50_at": estimate.p50_at, "p90_at": estimate.p90_at, "later_than": estimate.after}
+    return {
+        **{name: None if at is None else timestamp(at) for name, at in moments.items()},
+        "waits_for": {"jobs_ending": estimate.jobs_ending, "jobs_starting": estimate.jobs_starting},
+        "sentence": _estimate_sentence(estimate),
+    }
+
+
+def _estimate_sentence(estimate: Estimate) -> str:
+    if estimate.p90_at is not None:
+        first = timestamp(estimate.p90_at if estimate.p50_at is None else estimate.p50_at)
+        last = timestamp(estimate.p90_at)
+        when = f"starts at about {last}" if first == last else f"starts between {first} and {last}"
+        after = f", once {estimate.jobs_ending} jobs have ended" if estimate.jobs_ending else ""
+        before = f" and {estimate.jobs_starting} others have started" if after and estimate.jobs_starting else ""
+        return f"{when}{after}{before}"
+    if estimate.after is not None:
+        return f"starts later than {timestamp(estimate.after)}"
+    if estimate.unlimited:
+        return f"no estimate: {estimate.unlimited} running jobs have no time limit"
+    return "no estimate: what it waits for does not end by itself"

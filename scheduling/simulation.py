@@ -1,0 +1,108 @@
+"""Says what would become of a request if it were submitted now: the same plan() with one job more. Writes nothing."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpusched.lib.sql import query
+from gpusched.protocol import reasons
+from gpusched.protocol.jobs import JobRequest
+from scheduling import whatif
+from scheduling.engine.counterfactual import alternatives, reason_of
+from scheduling.engine.estimate import estimates
+from scheduling.engine.model import DeviceHold, Job, Plan, RankPlacement, Request, Snapshot
+from scheduling.engine.planner import plan
+from scheduling.sayings import change_shape, estimate_shape, reason_shape
+
+
+def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]:
+    """The answer of POST /jobs/simulate (docs/rest.md). `row`: the columns that the job would have. `visible`: the
+    tenants whose jobs may be named; None: all."""
+    with whatif.turn:
+        here = whatif.present()
+        job = _job(request, row, here)
+        here = here._replace(snapshot=replace(here.snapshot, jobs=(*here.snapshot.jobs, job)))
+        made = plan(*here)
+        ranks = next((placement.ranks for placement in made.placements if placement.job_id == job.id), None)
+        if ranks is not None:
+            return _started(ranks, here.snapshot)
+        reason = reason_of(made, job.id)
+        is_small = len(here.snapshot.jobs) <= whatif.MOST_JOBS
+        estimate = estimates(*here, [job.id], typical=whatif.typical())[job.id] if is_small else None
+        ways = alternatives(*here, job.id) if is_small else []
+    said = f": {reasons.sentence(reason.code, reason.evidence)}" if reason else ""
+    return _simulation(
+        f"it would wait{said}",
+        reason=reason and reason_shape(reason),
+        estimate=estimate and estimate_shape(estimate),
+        victims=_victims(made, job.id, here.snapshot, visible),
+        alternatives=[change_shape(change, starts=True) for change in ways],
+    )
+
+
+def shape(request: JobRequest, tenant_id: int) -> Request:
+    """What the engine is asked for."""
+    return Request(
+        gpu_count=request.gpu_count,
+        gpu_memory_mb=request.gpu_memory_mb,
+        gpu_models=request.gpu_models,
+        shared=request.gpu_sharing == "shared",
+        cpu_milli=round(request.cpu_cores * 1000),
+        memory_mb=request.memory_mb,
+        gang=request.gang_scheduling,
+        ranks=request.ranks,
+        node_selector=tuple(sorted(request.node_selector.items())),
+        topology=str(request.topology),
+        apart=f"{tenant_id}/{request.anti_affinity}" if request.anti_affinity else "",
+    )
+
+
+def _job(request: JobRequest, row: dict[str, Any], here: whatif.Present) -> Job:
+    ids = [*(job.id for job in here.snapshot.jobs), *(one.job_id for one in here.snapshot.running)]
+    eligible_at = row["eligible_at"]
+    return Job(
+        id=1 + max(ids, default=0),
+        tenant_id=row["tenant_id"],
+        request=shape(request, row["tenant_id"]),
+        priority=row["priority"],
+        user_id=row["user_id"],
+        queued_at=here.now,
+        eligible_at=eligible_at.timestamp() if eligible_at else 0.0,
+        max_runtime_seconds=row["max_runtime_seconds"],
+        predicted_seconds=row["predicted_seconds"],
+        is_online=row["workload_class"] == "online",
+    )
+
+
+def _started(ranks: Sequence[RankPlacement], here: Snapshot) -> dict[str, Any]:
+    nodes = {node.id: node.name for node in here.nodes}
+    placement = [{"rank": one.rank, "node": nodes[one.node_id], **_gpus(one.holds)} for one in ranks]
+    where = ", ".join(sorted({one["node"] for one in placement}))
+    return _simulation(f"it would start now on {where}", starts_now=True, placement=placement)
+
+
+def _simulation(sentence: str, **found: Any) -> dict[str, Any]:
+    blank: dict[str, Any] = {"placement": [], "reason": None, "estimate": None, "victims": None, "alternatives": []}
+    return {"starts_now": False, "sentence": sentence, **blank, **found}
+
+
+def _gpus(holds: Sequence[DeviceHold]) -> dict[str, Any]:
+    ids = [hold.device_id for hold in holds]
+    found = query("SELECT index, model FROM nodes_device WHERE id = ANY(%s) ORDER BY index", [ids]) if ids else []
+    return {"gpus": [row["index"] for row in found], "models": sorted({row["model"] for row in found})}
+
+
+def _victims(made: Plan, job_id: int, here: Snapshot, visible: Collection[int] | None) -> dict[str, Any] | None:
+    """Whom it would preempt. Jobs of tenants that the asker may not see are counted, not named."""
+    preemption = next((one for one in made.preemptions if one.job_id == job_id), None)
+    if preemption is None:
+        return None
+    running = [one for one in here.running if one.job_id in preemption.victims]
+    own = sorted(one.job_id for one in running if visible is None or one.tenant_id in visible)
+    return {
+        "jobs": len(running),
+        "gpus": sum(one.request.gpu_count for one in running),
+        "rule": preemption.rule,
+        "lost_gpu_seconds": round(preemption.lost_gpu_seconds),
+        "own_jobs": own,
+    }

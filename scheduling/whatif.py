@@ -1,0 +1,98 @@
+"""Asks the engine what would be, about jobs that wait: what would cure their reasons, and when they will start.
+
+On a fresh snapshot; nothing is written. In the web process, one question at a time: a plan is a second of one processor
+at worst, and requests must go on."""
+
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpusched.lib.sql import rows
+from scheduling import snapshot
+from scheduling.engine.counterfactual import Step, obstacles, reason_of
+from scheduling.engine.estimate import Estimate, estimates
+from scheduling.engine.model import Policy, Snapshot
+from scheduling.engine.planner import plan
+from scheduling.policy import policy
+
+turn = threading.Lock()
+# With more waiting jobs than this a plan takes long: then only the plan itself is made, and no other is tried.
+MOST_JOBS = 20_000
+# How much of their time limits jobs use is learned from so many of the latest attempts; fewer say nothing.
+_LATEST, _ENOUGH, _UNKNOWN = 500, 10, 0.5
+# Estimates for the page of the queue are made for so many jobs, and again after a while.
+MOST_FORESEEN, _FRESH_SECONDS = 20, 5.0
+# … and only while no more than this wait: nobody asked for them.
+MOST_BEHIND = 2_000
+
+
+class Present(NamedTuple):
+    """The cluster at this moment."""
+
+    snapshot: Snapshot
+    policy: Policy
+    now: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known of a waiting job. `steps`: its reason, then what else stands in its way."""
+
+    steps: Sequence[Step]
+    estimate: Estimate
+
+
+def present(*, held: Sequence[int] = ()) -> Present:
+    """Read now. `held`: held jobs, to be seen as if they were released."""
+    loaded, seen = snapshot.load(is_whole=True, held=held)
+    return Present(loaded, policy(), seen.now)
+
+
+def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:
+    """Why a waiting job waits, what would cure that, and when it will probably start; None: it waits no more."""
+    with turn:
+        here = present(held=[job_id] if is_held else ())
+        if all(job.id != job_id for job in here.snapshot.jobs):
+            return None
+        if len(here.snapshot.jobs) > MOST_JOBS:
+            reason = reason_of(plan(*here), job_id)
+            return Outlook([Step(reason, None, False)] if reason else [], Estimate(None, None, here.now))
+        steps = obstacles(*here, job_id)
+        return Outlook(steps, estimates(*here, [job_id], typical=typical())[job_id])
+
+
+@dataclass
+class _Foreseen:
+    key: object = None
+    until: float = 0.0
+    found: Mapping[int, Estimate] = field(default_factory=dict)
+
+
+_foreseen = _Foreseen()
+
+
+def foresee(job_ids: Collection[int]) -> Mapping[int, Estimate]:
+    """When waiting jobs will probably start, of at most MOST_FORESEEN; some seconds old. Empty where it takes long."""
+    wanted = tuple(job_ids)[:MOST_FORESEEN]
+    with turn:
+        if _foreseen.key != wanted or time.monotonic() > _foreseen.until:
+            here = present()
+            is_small = len(here.snapshot.jobs) <= MOST_BEHIND
+            _foreseen.found = estimates(*here, wanted, typical=typical()) if wanted and is_small else {}
+            _foreseen.key, _foreseen.until = wanted, time.monotonic() + _FRESH_SECONDS
+        return _foreseen.found
+
+
+def typical() -> float:
+    """The part of its time limit that a job used in the median, of late."""
+    [(number, median)] = rows(
+        """SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY used) FROM (
+               SELECT extract(epoch FROM a.ended_at - a.started_at)::float8 / j.max_runtime_seconds AS used
+                 FROM (SELECT * FROM jobs_attempt ORDER BY id DESC LIMIT %s) a JOIN jobs_job j ON j.id = a.job_id
+                WHERE a.reason IN ('exited', 'time_limit') AND a.started_at IS NOT NULL
+                  AND j.max_runtime_seconds IS NOT NULL) latest""",
+        [_LATEST],
+    )
+    return min(max(float(median), 0.01), 1.0) if number >= _ENOUGH else _UNKNOWN

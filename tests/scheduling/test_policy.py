@@ -1,0 +1,149 @@
+"""The scheduling policy: the environment's first, then the admins', kept with who set it, in force from the next cycle."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from django.conf import settings
+from django.test import Client
+
+from gpusched.lib import wake
+from jobs.models import Job
+from scheduling import policy
+from scheduling.engine.model import Policy
+from tenants.models import UsageBalance
+from tests.factories import make_node, make_tenant, make_token, make_user, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def admin():
+    return make_token(make_user("root", admin=True))
+
+
+def patch(token, body, query="", **headers):
+    return Client().patch(
+        f"/api/v1/scheduling/policy{query}",
+        msgspec.json.encode(body),
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {token}", **headers},
+    )
+
+
+def read(token, path=""):
+    return Client().get(f"/api/v1/scheduling/policy{path}", headers={"Authorization": f"Bearer {token}"})
+
+
+def test_the_environment_gives_the_first_values(admin, monkeypatch):
+    monkeypatch.setattr(settings, "ENV", replace(settings.ENV, online_percent=30, min_runtime_seconds=5.0))
+    assert policy.policy() == Policy(online_percent=30, min_runtime_seconds=5.0)
+    assert (read(admin).json()["online_percent"], read(admin).json()["version"]) == (30, 0)
+
+
+def test_the_defaults_of_the_settings_are_those_of_the_engine():
+    assert policy.policy() == Policy()
+
+
+def test_from_the_first_edit_on_the_database_has_them_all(admin, monkeypatch):
+    assert patch(admin, {"preemption_delay_seconds": 5}).json()["version"] == 1
+    monkeypatch.setattr(settings, "ENV", replace(settings.ENV, online_percent=30))
+    assert policy.policy() == Policy(preemption_delay_seconds=5.0)
+
+
+def test_an_edit_wakes_a_cycle_and_is_in_force_in_it(admin, user, tenant, monkeypatch):
+    """Without a restart: a gang may span nodes from the edit on."""
+    make_node(gpus=1)
+    make_node(gpus=1)
+    gang = submit(user, tenant, gpu_count=2, gang_scheduling=True)
+    patch(admin, {"enable_gang_scheduling": False})
+    run_cycle()
+    assert Job.objects.get(pk=gang).state == "pending"
+    woken = []
+    monkeypatch.setattr(wake, "request_cycle", lambda: woken.append(1))
+    patch(admin, {"enable_gang_scheduling": True})
+    run_cycle()
+    assert (Job.objects.get(pk=gang).state, woken) == ("scheduled", [1])
+
+
+def test_the_history_says_who_set_what(admin):
+    patch(admin, {"policy": "priority"})
+    patch(admin, {"policy": "fair", "online_percent": 20})
+    items = read(admin, "/history").json()["items"]
+    assert [(one["by"], one["version"]) for one in items] == [("root", 2), ("root", 1)]
+    assert items[0]["changes"] == {
+        "policy": {"from": "priority", "to": "fair"},
+        "online_percent": {"from": 0, "to": 20},
+    }
+    assert len(read(admin, "/history?limit=1").json()["items"]) == 1
+
+
+def test_a_dry_run_shows_the_values_and_changes_nothing(admin):
+    answer = patch(admin, {"online_percent": 20}, "?dry_run=true").json()
+    assert (answer["online_percent"], answer["status"], answer["version"]) == (20, "would_be_changed", 0)
+    assert read(admin).json()["online_percent"] == 0
+    assert read(admin, "/history").json()["items"] == []
+
+
+def test_an_edit_that_changes_nothing_is_not_kept(admin):
+    etag = patch(admin, {"online_percent": 20})["ETag"]
+    assert patch(admin, {"online_percent": 20})["ETag"] == etag
+    assert len(read(admin, "/history").json()["items"]) == 1
+
+
+def test_somebody_elses_edit_is_not_overwritten(admin):
+    etag = read(admin)["ETag"]
+    patch(admin, {"online_percent": 20})
+    assert patch(admin, {"online_percent": 30}, **{"If-Match": etag}).status_code == 412
+    assert patch(admin, {"online_percent": 30, "version": 0}).status_code == 412
+    assert patch(admin, {"online_percent": 30, "version": 1}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({"online_percent": 101}, "online_percent", "100"),
+        ({"online_percent": "30"}, "online_percent", "int"),
+        ({"usage_half_life_days": 0}, "usage_half_life_days", "0.01"),
+        ({"policy": "fifo"}, "policy", "fifo"),
+        ({"load_treshold": 1}, "load_treshold", "no field"),
+        ({"cost_by_model": {"A100": -1}, "policy": "cost_aware"}, "cost_by_model", "above 0"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(admin, body, field, words):
+    """A55."""
+    answer = patch(admin, body)
+    assert answer.status_code == 400
+    [error] = answer.json()["errors"]
+    assert error["field"] == field and words in error["message"]
+    assert read(admin).json()["version"] == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({"enable_preemption": False, "min_runtime_seconds": 5}, "min_runtime_seconds", "enable_preemption is false"),
+        ({"cost_by_model": {"A100": 2}}, "cost_by_model", "the policy is fair, not cost_aware"),
+        ({"usage_window_minutes": 9}, "usage_window_minutes", "the policy is fair, not cost_aware"),
+        ({"policy": "cost_aware", "cost_by_model": {"A100": 1}}, "cost_by_model", "cost 1, too"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(admin, body, field, words):
+    """A07: and the sentence says why."""
+    answer = patch(admin, body)
+    assert answer.status_code == 400
+    [error] = answer.json()["errors"]
+    assert error["field"] == field and "would do nothing" in error["message"] and words in error["message"]
+
+
+def test_what_was_used_before_an_edit_of_the_half_life_stays_forgotten_at_the_old_rate(admin):
+    """A day ago 100 GPU-seconds at a half-life of a day are 50 now, whatever the half-life is from now on."""
+    from datetime import timedelta
+
+    from django.utils import timezone
+
+    patch(admin, {"usage_half_life_days": 1})
+    tenant = make_tenant("used")
+    UsageBalance.objects.filter(tenant=tenant).update(gpu_seconds=100, as_of=timezone.now() - timedelta(days=1))
+    patch(admin, {"usage_half_life_days": 1000})
+    assert UsageBalance.objects.get(tenant=tenant).gpu_seconds == pytest.approx(50, abs=0.1)

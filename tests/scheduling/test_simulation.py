@@ -1,0 +1,102 @@
+"""What a job would become if it were submitted now: asked of the same engine, and nothing is written."""
+
+import pytest
+
+from gpusched.lib.sql import query
+from jobs.models import Job
+from tests.api.test_access import call
+from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def simulate(user, path="/api/v1/jobs/simulate", status=200, **fields):
+    answer = call("POST", path, make_token(user), {"command": ["true"], "gpu_count": 1, **fields})
+    assert answer.status_code == status, answer.content
+    return answer.json()
+
+
+def test_one_that_fits_says_where_it_would_go(user, tenant):
+    node = make_node(gpus=4, name="n1")
+    found = simulate(user, gpu_count=2)
+    assert (found["starts_now"], found["sentence"], found["tenant"]) == (True, "it would start now on n1", "nlp")
+    [rank] = found["placement"]
+    assert (rank["node"], rank["gpus"]) == (node.name, [0, 1])
+
+
+def test_a_cluster_where_nobody_waits_answers_as_well(user, tenant):
+    """A snapshot of the cycle knows nothing then."""
+    assert simulate(user, gpu_count=1)["reason"]["code"] == "constraint"
+
+
+def test_nothing_is_written(user, tenant):
+    make_node(gpus=4)
+    before = query("SELECT last_value FROM jobs_job_id_seq")
+    simulate(user, gpu_count=2)
+    simulate(user, path="/api/v1/jobs?dry_run=true", gpu_count=2)
+    assert not Job.objects.exists()
+    assert query("SELECT last_value FROM jobs_job_id_seq") == before
+
+
+def test_one_that_would_wait_says_why_when_and_what_would_start(user, tenant):
+    node = make_node(gpus=8)
+    submit(user, tenant, gpu_count=5, max_runtime_minutes=60)
+    run_cycle()
+    node.start_all()
+    found = simulate(user, gpu_count=4)
+    assert (found["starts_now"], found["placement"], found["victims"]) == (False, [], None)
+    assert found["reason"]["code"] == "capacity"
+    assert found["estimate"]["p90_at"] is not None
+    assert found["alternatives"][0] == {
+        "change": "gpu_count",
+        "to": 3,
+        "starts": True,
+        "sentence": "with 3 GPUs it would start",
+    }
+    assert simulate(user, gpu_count=found["alternatives"][0]["to"])["starts_now"] is True
+
+
+def test_whom_it_would_preempt_is_counted_and_only_own_jobs_are_named(user, tenant):
+    other = make_tenant("other")
+    node = make_node(gpus=8)
+    own = submit(user, tenant, gpu_count=4, priority=300)
+    submit(make_member(other), other, gpu_count=4, priority=300)
+    run_cycle()
+    node.start_all()
+    _have_run_for_an_hour()
+    found = simulate(user, gpu_count=8, priority=2000)
+    victims = found["victims"]
+    if victims is None:  # its delay has begun, and is not over
+        assert found["reason"]["code"] == "preempt_delay"
+        assert found["reason"]["evidence"]["victims"] == 2
+    else:
+        assert (victims["jobs"], victims["gpus"], victims["rule"]) == (2, 8, "priority")
+        assert victims["own_jobs"] == [own]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code"),
+    [({"gpu_count": -1}, 400, "invalid"), ({"gpu_count": 9}, 422, "never_fits"), ({"tenant": "x"}, 404, "not_found")],
+)
+def test_it_is_refused_as_the_submit_would_be(user, tenant, fields, status, code):
+    """A04: and both doors refuse alike."""
+    make_node(gpus=8)
+    refusals = [simulate(user, path, status, **fields) for path in ("/api/v1/jobs/simulate", "/api/v1/jobs")]
+    assert [refusal["code"] for refusal in refusals] == [code, code]
+    assert refusals[0]["detail"] == refusals[1]["detail"]
+
+
+def test_a_dry_run_of_a_submit_has_the_same_answer(user, tenant):
+    make_node(gpus=8, name="n1")
+    dry = simulate(user, path="/api/v1/jobs?dry_run=true", gpu_count=2)
+    assert dry["simulation"] == simulate(user, gpu_count=2)
+    assert dry["message"] == "nothing was submitted; in the queue of tenant nlp it would start now on n1"
+
+
+def _have_run_for_an_hour():
+    from gpusched.lib.sql import execute
+
+    execute(
+        "UPDATE jobs_attempt SET started_at = started_at - interval '1 hour', scheduled_at = now() - interval '2 hours'"
+    )
+    execute("UPDATE jobs_job SET started_at = started_at - interval '1 hour'")

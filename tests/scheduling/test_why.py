@@ -1,0 +1,155 @@
+"""What explain says of a waiting job beside its reason: what else, what if, when, and for how long each reason held."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs.models import Job, JobReason
+from tests.api.test_access import call
+from tests.factories import (
+    make_member,
+    make_node,
+    make_tenant,
+    make_token,
+    run_cycle,
+    submit,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def explain(job_id, user):
+    answer = call("GET", f"/api/v1/jobs/{job_id}/explain", make_token(user))
+    assert answer.status_code == 200, answer.content
+    return answer.json()
+
+
+@pytest.fixture
+def full(user, tenant):
+    """A node of 8 GPUs, 6 of them held for an hour at most."""
+    node = make_node(gpus=8)
+    submit(user, tenant, gpu_count=6, max_runtime_minutes=60)
+    run_cycle()
+    node.start_all()
+    return node
+
+
+def test_a_job_without_room_learns_what_would_help_and_when(user, tenant, full):
+    """A20"""
+    job = submit(user, tenant, gpu_count=4)
+    run_cycle()
+    told = explain(job, user)
+    assert told["code"] == "capacity"
+    assert told["counterfactual"] == {
+        "change": "gpu_count",
+        "to": 2,
+        "starts": True,
+        "sentence": "with 2 GPUs it would start",
+    }
+    assert told["also"] == []
+    assert told["position"] == {"jobs": 0, "gpus": 0}
+    estimate = told["estimate"]
+    assert estimate["p50_at"] < estimate["p90_at"]
+    assert estimate["waits_for"] == {"jobs_ending": 1, "jobs_starting": 0}
+    assert estimate["sentence"].startswith("starts between ")
+
+
+def test_it_says_what_would_still_be_in_the_way(user, tenant, full):
+    """A20: its node selector is the nearest remedy; behind it there is no room."""
+    job = submit(user, tenant, gpu_count=8, node_selector={"zone": "b"})
+    run_cycle()
+    told = explain(job, user)
+    assert told["code"] == "constraint"
+    assert told["counterfactual"]["change"] in ("node_selector", "node_added")
+    assert [one["code"] for one in told["also"]] in ([], ["capacity"])
+
+
+def test_without_time_limits_there_is_no_estimate(user, tenant):
+    node = make_node(gpus=2)
+    for _ in range(2):
+        submit(user, tenant, gpu_count=1)
+    run_cycle()
+    node.start_all()
+    job = submit(user, tenant, gpu_count=2)
+    run_cycle()
+    estimate = explain(job, user)["estimate"]
+    assert estimate["p90_at"] is None
+    assert estimate["sentence"] == "no estimate: 2 running jobs have no time limit"
+
+
+def test_a_held_job_learns_what_waits_behind_its_hold(user, tenant, full):
+    job = submit(user, tenant, gpu_count=4)
+    call("POST", f"/api/v1/jobs/{job}/hold", make_token(user))
+    told = explain(job, user)
+    assert (told["code"], told["counterfactual"]["change"]) == ("held_by_user", "released")
+    assert [one["code"] for one in told["also"]] == ["capacity"]
+    assert told["counterfactual"]["starts"] is False
+    assert "it would wait for another reason: waits for 4 GPUs" in told["counterfactual"]["sentence"]
+
+
+def test_of_other_tenants_only_numbers_are_told(user, tenant):
+    other = make_tenant("secret")
+    node = make_node(gpus=8)
+    foreign = submit(make_member(other, name="mallory"), other, gpu_count=8, max_runtime_minutes=10, name="hidden")
+    run_cycle()
+    node.start_all()
+    job = submit(user, tenant, gpu_count=1)
+    run_cycle()
+    text = str(explain(job, user))
+    for word in ("secret", "mallory", "hidden", f"job {foreign}"):
+        assert word not in text
+
+
+def test_reasons_are_kept_with_their_durations(user, tenant, full):
+    """Only when the code changes, not with the evidence; the present one has no end."""
+    job = submit(user, tenant, gpu_count=4)
+    run_cycle()
+    _pretend_since(job, 300)
+    call("POST", f"/api/v1/jobs/{job}/hold", make_token(user))
+    _pretend_since(job, 100)
+    call("POST", f"/api/v1/jobs/{job}/release", make_token(user))
+    run_cycle()
+    history = explain(job, user)["history"]
+    assert [one["code"] for one in history] == ["capacity", "held_by_user", "capacity"]
+    assert [round(one["seconds"], -2) for one in history[:2]] == [300, 100]
+    assert [one["until_at"] is None for one in history] == [False, False, True]
+
+
+def test_evidence_alone_makes_no_history(user, tenant, full):
+    job = submit(user, tenant, gpu_count=4)
+    run_cycle()
+    _pretend_since(job, 60)
+    Job.objects.filter(pk=job).update(evidence={"free": 1})
+    assert not JobReason.objects.filter(job_id=job).exists()
+
+
+def test_a_look_within_a_second_is_no_reason_worth_keeping(user, tenant, full):
+    job = submit(user, tenant, gpu_count=4)
+    run_cycle()
+    assert not JobReason.objects.filter(job_id=job).exists()
+
+
+def test_a_job_that_was_overtaken_keeps_that_reason_while_others_stand_before_it(user, tenant):
+    """Else the reasons of the whole queue would turn with each job that ends and is followed by another."""
+    node = make_node(gpus=8)
+    submit(user, tenant, gpu_count=8)
+    for _ in range(2):
+        job = submit(user, tenant, gpu_count=8)
+    run_cycle()
+    assert Job.objects.get(pk=job).reason == "priority"
+    node.start_all()
+    run_cycle()
+    assert Job.objects.get(pk=job).reason == "priority"
+
+
+def test_the_queue_says_when_its_first_jobs_start(user, tenant, full):
+    job = submit(user, tenant, gpu_count=4)
+    run_cycle()
+    [item] = call("GET", "/api/v1/queue", make_token(user)).json()["items"]
+    assert item["job_id"] == job
+    assert item["estimate"]["sentence"].startswith("starts between ")
+
+
+def _pretend_since(job_id, seconds):
+    Job.objects.filter(pk=job_id).update(reason_since=timezone.now() - timedelta(seconds=seconds))
