@@ -9,6 +9,7 @@ import jobs.api
 import nodes.agent_api
 import nodes.api
 import scheduling.api
+import scheduling.policy_api
 import tenants.api
 from frontend.errors import page_error
 from gpusched.lib.problems import Problem, not_found, response_for, wants_problem
@@ -63,6 +64,8 @@ api = [
         ("gpus", nodes.api.Gpus.as_view()),
         ("queue", scheduling.api.Queue.as_view()),
         ("scheduling/shares", scheduling.api.Shares.as_view()),
+        ("scheduling/policy", scheduling.policy_api.SchedulingPolicy.as_view()),
+        ("scheduling/policy/history", scheduling.policy_api.PolicyHistory.as_view()),
         ("scheduling/cycles", scheduling.api.Cycles.as_view()),
         ("cluster/status", scheduling.api.ClusterStatus.as_view()),
         ("health", scheduling.api.Health.as_view()),
