@@ -7,6 +7,9 @@ from scheduling.engine.model import Device, Node, RankPlacement, Running
 from scheduling.engine.slots import Slot
 from scheduling.engine.states import Kind, Mould, Scorer, State
 
+# What a device is made of: (memory, model, is it hot, NUMA node, NVLink island).
+Raw = tuple[int | None, str, bool, int | None, int | None]
+
 __all__ = ["Board", "Kind", "Slot", "kind_of"]
 
 
@@ -31,21 +34,21 @@ class Board:
         """Shapes: nodes in any order. `with_closed`, `with_unhealthy`: what if those were in service as well.
         `thermal` False: heat is overlooked. `running`: jobs that keep others of their `apart` name off their nodes."""
         ordered = sorted(nodes, key=_node_id)
-        kinds_by_node = [[_kind(device, thermal) for device in node.devices] for node in ordered]
+        raw = [[_raw(device, thermal) for device in node.devices] for node in ordered]
+        known = {one: _kind(one) for one in {one for row in raw for one in row}}
         # Kinds are numbered in the order in which they are offered: hot devices last, large ones late.
-        self.kinds: tuple[Kind, ...] = tuple(sorted({kind for kinds in kinds_by_node for kind in kinds}, key=_offer))
-        numbers = {kind: number for number, kind in enumerate(self.kinds)}
+        self.kinds: tuple[Kind, ...] = tuple(sorted(set(known.values()), key=_offer))
+        numbers = {one: self.kinds.index(kind) for one, kind in known.items()}
         moulds: dict[tuple[tuple[int, ...], int, int], Mould] = {}
         self.slots: list[Slot] = []
-        for position, (node, kinds) in enumerate(zip(ordered, kinds_by_node, strict=True)):
-            numbered = [numbers[kind] for kind in kinds]
-            key = (tuple(sorted(numbered)), node.cpu_milli, node.memory_mb)
+        for position, (node, row) in enumerate(zip(ordered, raw, strict=True)):
+            kinds = [numbers[one] for one in row]
+            key = (tuple(sorted(kinds)), node.cpu_milli, node.memory_mb)
             if key not in moulds:
                 moulds[key] = Mould(len(moulds), *key, self.kinds)
-            offered = [device.is_healthy or with_unhealthy for device in node.devices]
-            if thermal:
-                offered = [is_in and not device.is_slowed for is_in, device in zip(offered, node.devices, strict=True)]
-            self.slots.append(_slot(position, node, moulds[key], numbered, offered))
+            slot = Slot(position, node, moulds[key])
+            _fill(slot, kinds, with_unhealthy, thermal)
+            self.slots.append(slot)
         self.usable = [with_closed or (node.is_open and node.is_online) for node in ordered]
         self.scorer: Scorer | None = None
         self._states: dict[tuple[object, ...], State] = {}
@@ -143,15 +146,20 @@ class Board:
 
 def kind_of(device: Device) -> Kind:
     """What a device is, however hot it is and wherever it sits."""
-    return Kind(-1 if device.memory_mb is None else device.memory_mb, device.model)
+    return Kind(_or_unknown(device.memory_mb), device.model)
 
 
-def _kind(device: Device, thermal: bool) -> Kind:
-    return kind_of(device)._replace(
-        is_hot=thermal and device.is_hot,
-        numa=-1 if device.numa is None else device.numa,
-        island=-1 if device.island is None else device.island,
-    )
+def _raw(device: Device, thermal: bool) -> Raw:
+    return device.memory_mb, device.model, thermal and device.is_hot, device.numa, device.island
+
+
+def _kind(raw: Raw) -> Kind:
+    memory_mb, model, is_hot, numa, island = raw
+    return Kind(_or_unknown(memory_mb), model, is_hot, _or_unknown(numa), _or_unknown(island))
+
+
+def _or_unknown(value: int | None) -> int:
+    return -1 if value is None else value
 
 
 def _offer(kind: Kind) -> tuple[bool, Kind]:
@@ -166,10 +174,9 @@ def _slot_node_id(slot: Slot) -> int:
     return slot.node.id
 
 
-def _slot(position: int, node: Node, mould: Mould, kinds: Sequence[int], offered: Sequence[bool]) -> Slot:
-    slot = Slot(position, node, mould)
-    for device, kind, is_offered in zip(node.devices, kinds, offered, strict=True):
-        if not is_offered:
+def _fill(slot: Slot, kinds: Sequence[int], with_unhealthy: bool, thermal: bool) -> None:
+    for device, kind in zip(slot.node.devices, kinds, strict=True):
+        if not (device.is_healthy or with_unhealthy) or (thermal and device.is_slowed):
             continue
         slot.kind_of[device.id] = kind
         if device.shared_mb:
@@ -183,7 +190,6 @@ def _slot(position: int, node: Node, mould: Mould, kinds: Sequence[int], offered
             slot.free_count += 1
     for ids in slot.free.values():
         ids.sort()
-    return slot
 
 
 def _lay(shelf: dict[State, list[int]], state: State, position: int) -> None:

@@ -210,9 +210,13 @@ class _Cycle:
             or (board is not self.board and group in self.groups.full_for_long)
         ):
             return None
-        ranks = place(board, self.groups.shapes[group])
+        shape = self.groups.shapes[group]
+        ranks = place(board, shape)
         if ranks is None:
-            (self.groups.full if board is self.board else self.groups.full_for_long).add(group)
+            self.groups.full_for_long.add(group)
+            # Where there is no room at all, no job of the group need be asked whether it is short enough to pass.
+            if board is self.board or place(self.board, shape) is None:
+                self.groups.full.add(group)
         return ranks
 
     def _start(self, job: Job, ranks: tuple[RankPlacement, ...], until: float) -> None:
