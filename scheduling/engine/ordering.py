@@ -9,6 +9,9 @@ from operator import attrgetter
 from scheduling.engine.model import Claim, Job, Key, Policy, Request
 from scheduling.engine.prices import window_cost
 
+# Of all jobs: so they are looked up in C.
+_by_id, _by_age = attrgetter("id"), attrgetter("queued_at")
+
 JobKey = Callable[[Job, Policy, float], Key]
 
 # The last point of each priority band; above them there is only the urgent band.
@@ -17,19 +20,36 @@ _URGENT_AGING = 999
 
 
 class Bucket:
-    """Jobs of one tenant, request and priority, in order: whatever stops the first stops them all, but for those that
-    are short enough to end before a promise falls due."""
+    """Jobs of one tenant, request and priority: whatever stops the first stops them all, but for those that are short
+    enough to end before a promise falls due. They are only put in order once a first one has started: of most buckets
+    none does."""
 
-    __slots__ = ("group", "jobs", "next")
+    __slots__ = ("_is_sorted", "_order", "group", "jobs", "next")
 
-    def __init__(self, group: int, jobs: list[Job]) -> None:
+    def __init__(self, group: int, jobs: list[Job], order: Callable[[Job], Key]) -> None:
+        """`jobs` in the order of their ids. `order`: what sorts them, ids aside."""
         self.group = group
         self.jobs = jobs
         self.next = 0
+        self._order = order
+        self._is_sorted = False
 
     @property
     def head(self) -> Job:
-        return self.jobs[self.next]
+        return self.jobs[self.next] if self._is_sorted else min(self.jobs, key=self._order)
+
+    def step(self) -> bool:
+        """The head is dealt with; says whether another is left."""
+        if not self._is_sorted:
+            self.jobs.sort(key=self._order)
+            self._is_sorted = True
+        self.next += 1
+        return self.next < len(self.jobs)
+
+    def keep(self, jobs: list[Job]) -> bool:
+        """Only these are left; says whether there are any."""
+        self.jobs, self.next, self._is_sorted = jobs, 0, False
+        return bool(jobs)
 
 
 class Lane:
@@ -50,8 +70,7 @@ class Lane:
     def advance(self, key: Callable[[Job], Key]) -> None:
         """The head of the top bucket is dealt with."""
         bucket = self.buckets[0][1]
-        bucket.next += 1
-        if bucket.next < len(bucket.jobs):
+        if bucket.step():
             heapreplace(self.buckets, (key(bucket.head), bucket))
         else:
             heappop(self.buckets)
@@ -63,9 +82,7 @@ class Lane:
         if may_pass is None:
             heappop(self.buckets)
             return refused
-        bucket.jobs = [job for job in refused if may_pass(job)]
-        bucket.next = 0
-        if bucket.jobs:
+        if bucket.keep([job for job in refused if may_pass(job)]):
             heapreplace(self.buckets, (key(bucket.head), bucket))
         else:
             heappop(self.buckets)
@@ -94,46 +111,72 @@ class Queue:
         self.claiming: list[Bucket] = []
         self.buckets: dict[int, list[Bucket]] = {}
         numbers = {claim.job_id: number for number, claim in enumerate(claims)}
-        self._fill(_oldest_first(jobs) if key is None else sorted(jobs, key=key), promised_id, numbers.keys(), now)
+        self._fill(sorted(jobs, key=_by_id), promised_id, numbers.keys(), now, key or _by_age)
         self.claiming.sort(key=lambda bucket: numbers[bucket.head.id])
 
     def put_back(self, bucket: Bucket) -> None:
         """A claim came to nothing: its job waits like any other."""
         self.buckets.setdefault(bucket.head.tenant_id, []).append(bucket)
 
-    def _fill(self, jobs: list[Job], promised_id: int | None, claims: Collection[int], now: float) -> None:
-        # Hashing a request costs more than all else here, so jobs are looked up by its identity first.
+    def _fill(
+        self,
+        jobs: list[Job],
+        promised_id: int | None,
+        claims: Collection[int],
+        now: float,
+        order: Callable[[Job], Key],
+    ) -> None:
+        # Hashing a request costs more than all else here, so requests are looked up by their identity first.
+        groups = _Groups(self.requests)
         by_identity: dict[tuple[int, int, int], list[Job]] = {}
         by_value: dict[tuple[int, int, int], Bucket] = {}
-        groups: dict[Request, int] = {}
+        special = {*claims, promised_id}
         for job in jobs:
             if job.eligible_at > now:
                 self.later.append(job)
                 continue
-            if job.id in claims:
-                self.claiming.append(Bucket(self._group(job, groups), [job]))
-                continue
-            if job.id == promised_id:
-                self.promised = job.tenant_id, Bucket(self._group(job, groups), [job])
+            if job.id in special:
+                self._set_apart(Bucket(groups.of(job.request), [job], order), claims)
                 continue
             key = (job.tenant_id, id(job.request), job.priority)
             alike = by_identity.get(key)
             if alike is None:
-                alike = by_identity[key] = self._bucket(job, self._group(job, groups), by_value).jobs
+                alike = by_identity[key] = self._bucket(job, groups.of(job.request), by_value, order).jobs
             alike.append(job)
 
-    def _group(self, job: Job, groups: dict[Request, int]) -> int:
-        group = groups.setdefault(job.request, len(groups))
-        if group == len(self.requests):
-            self.requests.append(job.request)
-        return group
+    def _set_apart(self, bucket: Bucket, claims: Collection[int]) -> None:
+        if bucket.head.id in claims:
+            self.claiming.append(bucket)
+        else:
+            self.promised = bucket.head.tenant_id, bucket
 
-    def _bucket(self, job: Job, group: int, found: dict[tuple[int, int, int], Bucket]) -> Bucket:
+    def _bucket(
+        self, job: Job, group: int, found: dict[tuple[int, int, int], Bucket], order: Callable[[Job], Key]
+    ) -> Bucket:
         key = (job.tenant_id, group, job.priority)
         if key not in found:
-            found[key] = Bucket(group, [])
+            found[key] = Bucket(group, [], order)
             self.buckets.setdefault(job.tenant_id, []).append(found[key])
         return found[key]
+
+
+class _Groups:
+    """Numbers requests by their value."""
+
+    def __init__(self, requests: list[Request]) -> None:
+        """`requests`: the distinct ones are appended to it, in the order of their numbers."""
+        self._requests = requests
+        self._by_identity: dict[int, int] = {}
+        self._by_value: dict[Request, int] = {}
+
+    def of(self, request: Request) -> int:
+        number = self._by_identity.get(id(request))
+        if number is None:
+            number = self._by_value.setdefault(request, len(self._requests))
+            if number == len(self._requests):
+                self._requests.append(request)
+            self._by_identity[id(request)] = number
+        return number
 
 
 def band(priority: int) -> int:
@@ -196,10 +239,3 @@ def by_arrival(job: Job, policy: Policy, now: float) -> Key:
 def by_aged_priority(job: Job, policy: Policy, now: float) -> Key:
     """The highest aged priority first, then the longest queued, then id."""
     return (-aged_priority(job.priority, job.queued_at, policy, now), job.queued_at, job.id)
-
-
-def _oldest_first(jobs: Iterable[Job]) -> list[Job]:
-    # Two sorts by one number each take a quarter of the time of one sort by pairs.
-    found = sorted(jobs, key=attrgetter("id"))
-    found.sort(key=attrgetter("queued_at"))
-    return found
