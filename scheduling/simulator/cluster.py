@@ -10,11 +10,12 @@ from scheduling.simulator.jobs import TraceJob
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`quotas`: tenant -> most GPUs at once; `weights`: tenant -> weight, 1 where it is not named."""
+    """`quotas`: tenant -> most GPUs at once; `guarantees`: tenant -> GPUs; `weights`: tenant -> weight (1)."""
 
     node_count: int
     gpus_per_node: int
     quotas: Mapping[str, int] = field(default_factory=dict)
+    guarantees: Mapping[str, int] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -28,7 +29,13 @@ class Cluster:
         """Those of the jobs, numbered from 1 by their names."""
         names = sorted({job.tenant for job in jobs})
         return tuple(
-            Tenant(number, name, weight=self.weights.get(name, 1.0), max_gpus=self.quotas.get(name))
+            Tenant(
+                number,
+                name,
+                weight=self.weights.get(name, 1.0),
+                guaranteed_gpus=self.guarantees.get(name, 0),
+                max_gpus=self.quotas.get(name),
+            )
             for number, name in enumerate(names, 1)
         )
 

@@ -1,4 +1,4 @@
-"""Preemptive shortest-remaining-time, for reference: at each event plan() says which of all unfinished jobs should run."""
+"""Preemptive shortest-remaining-time, for reference: plan() says at each event which unfinished jobs should run."""
 
 from collections.abc import Sequence
 from dataclasses import replace
