@@ -18,6 +18,7 @@ from scheduling.engine.feasibility import (
     unmatched,
 )
 from scheduling.engine.model import (
+    Claim,
     Device,
     Evidence,
     Job,
@@ -27,6 +28,7 @@ from scheduling.engine.model import (
     Request,
     Reservation,
     Running,
+    Snapshot,
     Tenant,
 )
 from scheduling.engine.placement import place, suitable_free
@@ -43,12 +45,17 @@ class Scene:
     """The cluster before and after the cycle, and what it would be if nodes were opened, or devices well or cool; those
     are built when asked for. `board`: as the cycle finds it, and then as the cycle fills it."""
 
-    def __init__(self, nodes: Sequence[Node], policy: Policy, board: Board, placements: Sequence[Placement]) -> None:
-        self.nodes = nodes
+    def __init__(
+        self, snapshot: Snapshot, policy: Policy, board: Board, placements: Sequence[Placement], claims: Sequence[Claim]
+    ) -> None:
+        """`placements`, `claims`: as the cycle finds them so far; both grow with it."""
+        self.nodes = snapshot.nodes
         self.policy = policy
         self.board = board
         self.before = board.copy()
+        self._running = snapshot.running
         self._placements = placements
+        self._claims = claims
 
     @cached_property
     def placed(self) -> tuple[int, int]:
@@ -84,11 +91,11 @@ class Scene:
 
     @cached_property
     def opened(self) -> Board:
-        return self._with_placements(Board(self.nodes, with_closed=True))
+        return self._filled(Board(self.nodes, with_closed=True, thermal=self.policy.thermal, running=self._running))
 
     @cached_property
     def well(self) -> Board:
-        return self._with_placements(Board(self.nodes, with_unhealthy=True))
+        return self._filled(Board(self.nodes, with_unhealthy=True, thermal=self.policy.thermal, running=self._running))
 
     @cached_property
     def cool(self) -> Board:
@@ -96,9 +103,11 @@ class Scene:
             replace(node, devices=tuple(replace(device, is_slowed=False) for device in node.devices))
             for node in self.nodes
         ]
-        return self._with_placements(Board(nodes))
+        return self._filled(Board(nodes, thermal=self.policy.thermal, running=self._running))
 
-    def _with_placements(self, board: Board) -> Board:
+    def _filled(self, board: Board) -> Board:
+        for claim in self._claims:
+            board.withhold(claim.ranks)
         for placement in self._placements:
             board.take(placement.ranks)
         return board

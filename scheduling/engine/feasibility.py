@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from scheduling.engine.board import Kind, kind_of
-from scheduling.engine.model import Evidence, Node, Policy, Request, Tenant
+from scheduling.engine.model import Device, Evidence, Node, Policy, Request, Tenant
 from scheduling.engine.quotas import CPU_CORES, Use, excess, use_of
 from scheduling.engine.shapes import is_selected, is_suitable, rank_counts
 
@@ -17,13 +17,22 @@ class Verdict(NamedTuple):
     evidence: Evidence
 
 
+# (kind, how many), sorted by memory.
+Devices = tuple[tuple[Kind, int], ...]
+# What a device is, and its NVLink island and NUMA node, -1 where unknown.
+_Seat = tuple[Kind, int, int]
+
+
 class NodeType(NamedTuple):
-    """Nodes that no request can tell apart, when they are empty. `devices`: (kind, how many), sorted by memory."""
+    """Nodes that no request can tell apart, when they are empty. `islands`, `numas`: the devices that reach each other
+    over NVLink, or sit on one NUMA node, group by group."""
 
     cpu_milli: int
     memory_mb: int
-    devices: tuple[tuple[Kind, int], ...]
+    devices: Devices
     labels: tuple[tuple[str, str], ...]
+    islands: tuple[Devices, ...] = ()
+    numas: tuple[Devices, ...] = ()
 
 
 class Inventory(NamedTuple):
@@ -46,12 +55,18 @@ def impossible(request: Request, tenant: Tenant, nodes: Sequence[Node], policy: 
 def survey(nodes: Iterable[Node], *, with_closed: bool = True, with_unhealthy: bool = True) -> Inventory:
     """Counts the types of nodes, with or without closed nodes and unhealthy devices."""
     found: Counter[NodeType] = Counter()
+    # Most nodes are alike.
+    counted: dict[tuple[_Seat, ...], tuple[Devices, tuple[Devices, ...], tuple[Devices, ...]]] = {}
     for node in nodes:
         if not (with_closed or (node.is_open and node.is_online)):
             continue
-        kinds = Counter(kind_of(device) for device in node.devices if device.is_healthy or with_unhealthy)
+        seats = tuple([_seat(device) for device in node.devices if device.is_healthy or with_unhealthy])
+        if seats not in counted:
+            islands, numas = [island for _, island, _ in seats], [numa for _, _, numa in seats]
+            counted[seats] = _count(seats), _groups(seats, islands), _groups(seats, numas)
         labels = tuple(sorted(node.labels.items()))
-        found[NodeType(node.cpu_milli, node.memory_mb, tuple(sorted(kinds.items())), labels)] += 1
+        devices, *near_groups = counted[seats]
+        found[NodeType(node.cpu_milli, node.memory_mb, devices, labels, *near_groups)] += 1
     return Inventory(tuple(sorted(found.items())))
 
 
@@ -137,14 +152,45 @@ def _has_model(request: Request, node_type: NodeType) -> bool:
 
 
 def suitable_gpus(request: Request, node_type: NodeType, policy: Policy) -> int:
-    return sum(count for kind, count in node_type.devices if is_suitable(request, kind, policy))
+    return _suitable(request, node_type.devices, policy)
+
+
+def near(request: Request, node_type: NodeType, policy: Policy) -> list[int] | None:
+    """How many suitable devices each group has whose nearness the request demands; None: it demands none."""
+    groups = {"nvlink": node_type.islands, "numa": node_type.numas}.get(request.topology)
+    return None if groups is None else [_suitable(request, group, policy) for group in groups]
+
+
+def _suitable(request: Request, devices: Devices, policy: Policy) -> int:
+    return sum(count for kind, count in devices if is_suitable(request, kind, policy))
+
+
+def _seat(device: Device) -> _Seat:
+    island, numa = device.island, device.numa
+    return kind_of(device), -1 if island is None else island, -1 if numa is None else numa
+
+
+def _count(seats: Iterable[_Seat]) -> Devices:
+    return tuple(sorted(Counter(kind for kind, *_ in seats).items()))
+
+
+def _groups(seats: Sequence[_Seat], names: Sequence[int]) -> tuple[Devices, ...]:
+    """`names`: the group of each device; a device without one is in none."""
+    return tuple(
+        _count(seat for seat, other in zip(seats, names, strict=True) if other == name)
+        for name in sorted(set(names))
+        if name >= 0
+    )
 
 
 def _room(request: Request, node_type: NodeType, split: int, policy: Policy) -> int:
     """How many of `split` ranks an empty node of this type holds; parts as in placement: rounded up."""
     ranks = split
     if request.gpu_count:
-        ranks = min(ranks, suitable_gpus(request, node_type, policy) // (request.gpu_count // split))
+        each = request.gpu_count // split
+        groups = near(request, node_type, policy) if each > 1 else None
+        whole = [suitable_gpus(request, node_type, policy)] if groups is None else groups
+        ranks = min(ranks, sum(gpus // each for gpus in whole))
     if request.cpu_milli > 0:
         ranks = min(ranks, node_type.cpu_milli // -(-request.cpu_milli // split))
     if request.memory_mb > 0:
@@ -158,6 +204,7 @@ def _asked(request: Request, policy: Policy) -> str:
     memory = f" of {request.gpu_memory_mb} MiB" if request.gpu_memory_mb else ""
     gpus = f"{request.gpu_count} GPUs{memory} with " if request.gpu_count else ""
     where = "over all nodes" if request.gang and policy.gangs else "on one node"
+    where += f", with topology {request.topology}" if request.topology in ("nvlink", "numa") else ""
     cores = CPU_CORES.shown(request.cpu_milli)
     return f"it asks for {gpus}{cores} CPU cores and {request.memory_mb} MiB of memory {where}"
 
@@ -170,6 +217,8 @@ def _largest(request: Request, types: Sequence[tuple[NodeType, int]], policy: Po
     offered = (suitable or node_type.devices[-1:]) if request.gpu_count else []
     gpus = sum(number for _, number in offered)
     memory_mb = min((kind.memory_mb for kind, _ in offered), default=0)
+    groups = near(request, node_type, policy)
+    gpus = gpus if groups is None else max(groups, default=1)
     nodes = count if request.gang and policy.gangs else 1
     of_memory = f" of {memory_mb} MiB" if memory_mb > 0 else ""
     gpu_words = f"{gpus * nodes} GPUs{of_memory} with " if gpus else ""

@@ -73,7 +73,8 @@ class _Cycle:
         self.rules = rules_of(policy.name)
         self.board = Board(snapshot.nodes, thermal=policy.thermal, running=snapshot.running)
         self.placements: list[Placement] = []
-        self.scene = Scene(snapshot.nodes, policy, self.board, self.placements)
+        self.claims: list[Claim] = []
+        self.scene = Scene(snapshot, policy, self.board, self.placements, self.claims)
         self.turn = self.rules.turn(snapshot, policy, now)
         self.queue = Queue(
             snapshot.jobs, self.turn.first(), now, snapshot.claims, self.job_key if self.rules.sorts_alike else None
@@ -97,7 +98,6 @@ class _Cycle:
         self.is_blocked = False  # by a job that has no room, under a policy that lets none pass it
         self.jobs_ahead = self.gpus_ahead = 0
         self.victims = Victims(snapshot, policy, now, self.standings)
-        self.claims: list[Claim] = []
         # What is known of single jobs: they wait for those that were stopped for them, or may stop somebody later.
         self.told: dict[int, Verdict] = {job.id: not_yet(job) for job in self.queue.later}
 
