@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from scheduling.engine.model import Device, Node, RankPlacement, Running
 from scheduling.engine.slots import Slot
-from scheduling.engine.states import Kind, Mould, Scorer, State
+from scheduling.engine.states import Kind, Mould, Scorer, Shared, State
 
 # What a device is made of: (memory, model, is it hot, NUMA node, NVLink island).
 Raw = tuple[int | None, str, bool, int | None, int | None]
@@ -112,7 +112,7 @@ class Board:
         cpu_milli: int,
         memory_mb: int,
         free: tuple[int, ...],
-        shared: tuple[tuple[int, int, float], ...],
+        shared: Shared,
     ) -> State:
         """The one state with these values; equal states are the same object, also on copies of the board."""
         key = (mould.number, cpu_milli, memory_mb, free, shared)

@@ -1,34 +1,10 @@
 """Chooses the devices of one node that a request would take: how many ranks fit, and which devices each gets."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from scheduling.engine.shapes import Shape
 from scheduling.engine.slots import Slot
-from scheduling.engine.states import Mould, State
-
-Shared = tuple[tuple[int, int, float], ...]
-
-
-class Pick(NamedTuple):
-    """`number` devices of the mould's kind at `at`: free ones, or (`taken`, `compute` as in `State`) shared."""
-
-    at: int
-    number: int
-    taken: int = -1
-    compute: float = -1.0
-
-
-class Choice(NamedTuple):
-    """Devices for each rank. `hot`: how many of them are; `misses`: ranks without the locality that they prefer;
-    `opened_mb`: memory of the free devices among them. `free`, `shared`: what is left, as in `State`."""
-
-    ranks: tuple[tuple[Pick, ...], ...]
-    hot: int
-    misses: int
-    opened_mb: int
-    free: tuple[int, ...]
-    shared: Shared
+from scheduling.engine.states import Choice, Mould, Pick, Shared, State
 
 
 def choices(state: State, shape: Shape, split: int, ranks: int) -> Iterator[Choice]:

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from scheduling.engine.board import Board
-from scheduling.engine.devices import Choice, capacity, choices, ids_of, room, suitable_free
+from scheduling.engine.devices import capacity, choices, ids_of, room, suitable_free
 from scheduling.engine.model import DeviceHold, RankPlacement
-from scheduling.engine.shapes import Rating, Shape
+from scheduling.engine.shapes import Shape
 from scheduling.engine.slots import Slot
-from scheduling.engine.states import State
+from scheduling.engine.states import Choice, Rating, State
 
 __all__ = ["place", "place_cheapest", "room", "suitable_free"]
 
@@ -85,9 +85,10 @@ def _best(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) ->
     best: Rating | None = None
     best_position = -1
     for state, positions in _candidates(board, shape, need):
-        rating = ratings.get(state)
-        if rating is None:
-            rating = ratings[state] = _rated(board, state, shape, split, ranks)[0]
+        rated = ratings.get(state)
+        if rated is None:
+            rated = ratings[state] = _rated(board, state, shape, split, ranks)
+        rating = rated[0]
         if rating is _NO_ROOM or (best is not None and rating > best):
             continue
         position = _first_open(board, shape, positions, used)
@@ -144,7 +145,7 @@ def _wider(
     best: tuple[int, int] | None,
 ) -> tuple[int, int] | None:
     """(-ranks, position): the smallest is the widest."""
-    for state, positions in shelf.items():
+    for positions in shelf.values():
         # All that are in one state have the same room; whether others must be kept apart is seen node by node.
         ranks = capacity(board.slots[positions[0]], shape, split)
         if ranks and (best is None or ranks >= -best[0]):
@@ -188,19 +189,24 @@ def _cost(slot: Slot, shape: Shape, split: int, ranks: int) -> int | None:
 
 
 def _choice(slot: Slot, shape: Shape, split: int, ranks: int) -> Choice | None:
-    state = State(slot.mould, slot.cpu_milli, slot.memory_mb, *slot.counted())
-    return next(choices(state, shape, split, ranks), None)
+    return next(choices(slot.seen(), shape, split, ranks), None)
+
+
+def _chosen(board: Board, slot: Slot, shape: Shape, split: int, ranks: int) -> Choice:
+    """The devices for which the node was chosen."""
+    state = slot.state or slot.seen()
+    known = shape.ratings.get((split, ranks), {}).get(state)
+    choice = (known or _rated(board, state, shape, split, ranks))[1]
+    if choice is None:
+        raise ValueError(f"node {slot.node.id} has no room for what was to be placed on it")
+    return choice
 
 
 def _ranks(board: Board, chosen: list[tuple[Slot, int]], shape: Shape, split: int) -> Iterator[RankPlacement]:
     _, cpu_milli, memory_mb = shape.part(split)
     rank = 0
     for slot, count in chosen:
-        state = slot.state
-        choice = None if state is None else _rated(board, state, shape, split, count)[1]
-        if choice is None:
-            raise ValueError(f"node {slot.node.id} has no room for what was to be placed on it")
-        for ids in ids_of(slot, choice):
+        for ids in ids_of(slot, _chosen(board, slot, shape, split, count)):
             holds = tuple([DeviceHold(device_id, shape.share_mb) for device_id in ids])
             yield RankPlacement(rank, slot.node.id, cpu_milli, memory_mb, holds, shape.request.apart)
             rank += 1

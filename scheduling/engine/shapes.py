@@ -6,10 +6,7 @@ from math import floor
 
 from scheduling.engine.board import Board
 from scheduling.engine.model import Policy, Request
-from scheduling.engine.states import Kind, State
-
-# What it costs to place a request on a node in some state, see `placement.place`; the smallest is the best.
-Rating = tuple[int, int, int, int, int, int]
+from scheduling.engine.states import Choice, Kind, Rating, State
 
 # Words of Request.topology: where the GPUs of a rank are near to each other, and whether they have to be.
 _NEAR = {
@@ -50,8 +47,8 @@ class Shape:
         self.memory_mb = {number: board.kinds[number].memory_mb for number in self.kinds}
         self.limits_mb = {number: _ceiling_mb(board.kinds[number], self.ceiling) for number in self.kinds}
         self.allowed = _selected(request, board)
-        # (split, ranks) -> state -> what it costs to put so many of its ranks on a node in that state.
-        self.ratings: dict[tuple[int, int], dict[State, Rating]] = {}
+        # (split, ranks) -> state -> what it costs to put so many of its ranks on a node in that state, and how.
+        self.ratings: dict[tuple[int, int], dict[State, tuple[Rating, Choice | None]]] = {}
 
     def part(self, split: int) -> tuple[int, int, int]:
         """GPUs, CPU millicores and memory MiB of one of `split` ranks; CPU and memory are rounded up."""

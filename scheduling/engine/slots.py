@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 
 from scheduling.engine.model import DeviceHold, Node, RankPlacement
-from scheduling.engine.states import Mould, State
+from scheduling.engine.states import Mould, Shared, State
 
 
 class Slot:
@@ -86,7 +86,7 @@ class Slot:
             self.shared.pop(hold.device_id, None)
             self.kind_of = {device_id: kind for device_id, kind in self.kind_of.items() if device_id != hold.device_id}
 
-    def counted(self) -> tuple[tuple[int, ...], tuple[tuple[int, int, float], ...]]:
+    def counted(self) -> tuple[tuple[int, ...], Shared]:
         """`State.free` and `State.shared` of what is left now."""
         free = self.free
         counts = tuple([len(free[kind]) if kind in free else 0 for kind in self.mould.kinds])
@@ -94,6 +94,10 @@ class Slot:
             return counts, ()
         kind_of, compute = self.kind_of, self.compute
         return counts, tuple(sorted((kind_of[id], taken, compute.get(id, -1.0)) for id, taken in self.shared.items()))
+
+    def seen(self) -> State:
+        """What is left now, as a state that is on no board."""
+        return State(self.mould, self.cpu_milli, self.memory_mb, *self.counted())
 
     def _has_free(self, device_id: int) -> bool:
         return device_id in self.kind_of and device_id in self.free.get(self.kind_of[device_id], ())

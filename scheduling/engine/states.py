@@ -14,6 +14,33 @@ class Kind(NamedTuple):
     island: int = -1
 
 
+# Shared devices: (kind's number, MiB taken, measured use of its processors or -1) of each, sorted.
+Shared = tuple[tuple[int, int, float], ...]
+# What it costs to place a request on a node in some state, see `placement.place`; the smallest is the best.
+Rating = tuple[int, int, int, int, int, int]
+
+
+class Pick(NamedTuple):
+    """`number` devices of the mould's kind at `at`: free ones, or (`taken`, `compute` as in `State`) shared."""
+
+    at: int
+    number: int
+    taken: int = -1
+    compute: float = -1.0
+
+
+class Choice(NamedTuple):
+    """Devices for each rank. `hot`: how many of them are; `misses`: ranks without the locality that they prefer;
+    `opened_mb`: memory of the free devices among them. `free`, `shared`: what is left, as in `State`."""
+
+    ranks: tuple[tuple[Pick, ...], ...]
+    hot: int
+    misses: int
+    opened_mb: int
+    free: tuple[int, ...]
+    shared: Shared
+
+
 class Mould:
     """What a node is made of, all of it free. `kinds`: its kinds' numbers, ascending; `made`: the kinds themselves.
 
@@ -42,8 +69,7 @@ class Mould:
 class State:
     """What is left of a node. Compared by identity: a board has one object for all nodes that are in it.
 
-    `free`: free devices of each of the mould's kinds. `shared`: (kind's number, MiB taken, measured use of its
-    processors or -1) of each shared device, sorted. `fragments`: see `fragmentation`, None until it is known.
+    `free`: free devices of each of the mould's kinds. `fragments`: see `fragmentation`, None until it is known.
     """
 
     __slots__ = ("cpu_milli", "fragments", "free", "memory_mb", "mould", "shared")
@@ -54,7 +80,7 @@ class State:
         cpu_milli: int,
         memory_mb: int,
         free: tuple[int, ...],
-        shared: tuple[tuple[int, int, float], ...],
+        shared: Shared,
     ) -> None:
         self.mould = mould
         self.cpu_milli = cpu_milli
