@@ -12,6 +12,8 @@ from scheduling import services
 
 Row = dict[str, Any]
 _FLEET = "/fleet/"
+# A hot GPU works; it only comes last.
+_WELL = (DeviceHealth.OK, DeviceHealth.HOT)
 
 _JOBS = """
     SELECT count(*) FILTER (WHERE state = 'running') AS running_jobs,
@@ -79,7 +81,7 @@ def _largest(nodes: list[Row]) -> list[Row]:
     models: dict[str, list[int]] = {}
     for node in nodes:
         free = Counter({device["model"]: 0 for device in node["devices"]})
-        free.update(d["model"] for d in node["devices"] if d["cell"] == "free" and d["health"] == DeviceHealth.OK)
+        free.update(d["model"] for d in node["devices"] if d["cell"] == "free" and d["health"] in _WELL)
         for model, count in free.items():
             models.setdefault(model, []).append(count)
     return [
@@ -96,7 +98,7 @@ def _attention(nodes: list[Row], lag: Row) -> Iterator[tuple[str, Row]]:
         if node["state"] == NodeState.LOST:
             yield name, _notice("lost", "red", f"node {name} does not report any more", _FLEET)
             continue
-        bad = Counter(d["health"] for d in node["devices"] if d["health"] != DeviceHealth.OK)
+        bad = Counter(d["health"] for d in node["devices"] if d["health"] not in _WELL)
         hot = bad.pop(DeviceHealth.HOT, 0)
         if bad:
             what = ", ".join(f"{count} {health}" for health, count in sorted(bad.items()))

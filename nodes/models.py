@@ -67,6 +67,8 @@ class Device(models.Model):
     numa_node = models.PositiveSmallIntegerField(null=True)
     nvlink_island = models.PositiveSmallIntegerField(null=True)
     health = models.CharField(max_length=15, default=DeviceHealth.OK)
+    is_slowed = models.BooleanField(default=False, db_default=False, help_text="Slowed down by its own hardware")
+    cool_since = models.DateTimeField(null=True, help_text="Hot, and all readings since then were cool (nodes/heat.py)")
     held_whole = models.SmallIntegerField(default=0)
     held_mb = models.IntegerField(default=0)
 

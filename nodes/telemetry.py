@@ -7,6 +7,7 @@ from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, columns, execute, prepared, query
 from gpusched.protocol.messages import NodeFacts, Reading
 from gpusched.protocol.states import NodeState
+from nodes import heat
 
 _SEEN = """
     WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) ORDER BY id FOR UPDATE)
@@ -108,6 +109,7 @@ def read(readings: Sequence[tuple[int, Reading]]) -> None:
         )  # fmt: skip
     prepared(_READ, columns(rows, 8))
     _mark_lost(gone)
+    heat.feel([(node_id, uuid, temperature, throttle) for node_id, uuid, _, _, temperature, _, throttle, _ in rows])
 
 
 def _small(value: int | None) -> int | None:
@@ -120,7 +122,7 @@ def _mark_lost(told: Sequence[tuple[int, str, bool]]) -> None:
         """UPDATE nodes_device d SET health = CASE WHEN t.gone THEN 'lost' ELSE 'ok' END
              FROM unnest(%s::bigint[], %s::text[], %s::bool[]) AS t (node_id, uuid, gone)
             WHERE d.node_id = t.node_id AND d.uuid = t.uuid AND (d.health = 'lost') <> t.gone
-              AND d.health IN ('ok', 'lost') RETURNING d.node_id""",
+              AND d.health IN ('ok', 'hot', 'lost') RETURNING d.node_id""",
         columns(told, 3),
     )
     if rows:

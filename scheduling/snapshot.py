@@ -1,7 +1,6 @@
 """Database → Snapshot: everything the engine may know, read at one moment."""
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,21 +13,19 @@ from scheduling.engine.model import (
     Job,
     Node,
     RankPlacement,
-    Request,
     Running,
     Snapshot,
 )
 from scheduling.entitlements import tenants
 from scheduling.policy import policy
 from scheduling.preempting import claims
+from scheduling.requests import COLUMNS, recent_mix, request_of
 
 # Most waiting jobs are as they were in the last cycle: of those only the row's version is read (xmin, the transaction
 # that wrote it).
 _VERSIONS = "SELECT id, xmin::text::bigint FROM jobs_job WHERE state = 'pending'"
-_JOBS = """
-    SELECT j.id, j.tenant_id, j.user_id, j.priority, j.gpu_count, j.gpu_memory_mb, j.gpu_models,
-           j.gpu_sharing = 'shared', j.cpu_milli, j.memory_mb, j.gang_scheduling, j.ranks, j.node_selector::text,
-           j.topology, CASE WHEN j.anti_affinity = '' THEN '' ELSE j.tenant_id || '/' || j.anti_affinity END,
+_JOBS = f"""
+    SELECT j.id, j.tenant_id, j.user_id, j.priority, {COLUMNS},
            extract(epoch FROM j.submitted_at)::float8, extract(epoch FROM j.eligible_at)::float8,
            j.retries_used, j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online', j.attempt, j.reason,
            j.evidence::text
@@ -53,8 +50,12 @@ _NODES = """
     SELECT id, name, state = 'online', intent = 'open', cpu_cores, memory_mb, labels::text FROM nodes_node ORDER BY id
 """
 _DEVICES = """
-    SELECT node_id, id, model, memory_mb, health = 'ok', held_whole > 0, held_mb, numa_node, nvlink_island
-      FROM nodes_device ORDER BY node_id, index, id
+    SELECT d.node_id, d.id, d.model, d.memory_mb, d.health IN ('ok', 'hot'), d.held_whole > 0, d.held_mb,
+           d.health = 'hot', d.is_slowed, CASE WHEN r.read_at > now() - interval '10 seconds'
+                                               THEN floor(r.utilisation_percent / 10.0)::float8 / 10 END,
+           d.numa_node, d.nvlink_island
+      FROM nodes_device d LEFT JOIN nodes_reading r ON r.device_id = d.id AND d.held_mb > 0
+     ORDER BY d.node_id, d.index, d.id
 """
 
 
@@ -106,6 +107,7 @@ def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot,
             tenants=tenants(policy()),
             reserved_job_id=_promised(),
             claims=claims(),
+            mix=recent_mix(),
         )
     return snapshot, Seen(now, _known)
 
@@ -125,8 +127,8 @@ def _waiting(known: dict[int, Waiting]) -> dict[int, Waiting]:
         if job_id in known and known[job_id].version == version
     }
     changed = [job_id for job_id in versions if job_id not in waiting]
-    for job, *rest in _read(changed):
-        waiting[job.id] = Waiting(versions[job.id], job, *rest)
+    for job, attempt, reason, evidence in _read(changed):
+        waiting[job.id] = Waiting(versions[job.id], job, attempt, reason, evidence)
     return waiting
 
 
@@ -139,7 +141,7 @@ def _read(job_ids: Sequence[int]) -> Iterator[tuple[Job, int, str, str]]:
         job = Job(
             id=job_id,
             tenant_id=tenant_id,
-            request=_request(*shape),
+            request=request_of(*shape),
             priority=priority,
             user_id=user_id,
             queued_at=queued_at,
@@ -150,27 +152,6 @@ def _read(job_ids: Sequence[int]) -> Iterator[tuple[Job, int, str, str]]:
             is_online=is_online,
         )
         yield job, attempt, reason, evidence
-
-
-@lru_cache(maxsize=10_000)
-def _request(
-    gpus: int,
-    gpu_mb: int | None,
-    models: tuple[str, ...],
-    shared: bool,
-    cpu_milli: int,
-    memory_mb: int,
-    gang: bool,
-    ranks: int | None,
-    selector: str,
-    topology: str,
-    apart: str,
-) -> Request:
-    """One object for each shape rather than for each job."""
-    labels = msgspec.json.decode(selector, type=dict[str, str])
-    return Request(
-        gpus, gpu_mb, models, shared, cpu_milli, memory_mb, gang, ranks, tuple(sorted(labels.items())), topology, apart
-    )
 
 
 def _running() -> tuple[Running, ...]:
@@ -196,7 +177,7 @@ def _running_job(found: list[dict[str, Any]]) -> Running:
     return Running(
         job_id=first["id"],
         tenant_id=first["tenant_id"],
-        request=_request(
+        request=request_of(
             first["gpu_count"], first["gpu_memory_mb"], tuple(first["gpu_models"]), first["shared"], first["cpu_milli"],
             first["memory_mb"], first["gang_scheduling"], first["ranks"], first["selector"], first["topology"],
             first["apart"],
@@ -233,8 +214,8 @@ def nodes(running: tuple[Running, ...] = ()) -> tuple[Node, ...]:
             cpu_used[rank.node_id] = cpu_used.get(rank.node_id, 0) + rank.cpu_milli
             memory_used[rank.node_id] = memory_used.get(rank.node_id, 0) + rank.memory_mb
     devices: dict[int, list[Device]] = {}
-    for node_id, *device, numa, island in rows(_DEVICES):
-        devices.setdefault(node_id, []).append(Device(*device, numa=numa, island=island))
+    for node_id, *device in rows(_DEVICES):
+        devices.setdefault(node_id, []).append(Device(*device))
     return tuple(
         Node(
             id=node_id,

@@ -1,0 +1,84 @@
+"""Says from readings which devices are hot or slowed down by heat, with hysteresis, and keeps that with the device.
+
+Hot: from the threshold on (85 °C unless set otherwise), or while the hardware slows itself down; no more after a minute
+of readings that are all 10 °C or more below. What a reading does not say changes nothing. A busy GPU at 66 to 80 °C is
+neither."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from django.conf import settings
+
+from gpusched.lib import events, wake
+from gpusched.lib.sql import columns, prepared
+
+# Bits of nvmlDeviceGetCurrentClocksEventReasons: HwSlowdown (heat, power brake, too much power) and HwThermalSlowdown.
+SLOWDOWN = 0x08 | 0x40
+HYSTERESIS_CELSIUS, COOL_SECONDS = 10, 60.0
+
+
+class Heat(NamedTuple):
+    """`cool_since`: since then all looks at a hot device were cool, in seconds since the epoch; None: the last was not."""
+
+    is_hot: bool = False
+    is_slowed: bool = False
+    cool_since: float | None = None
+
+
+def felt(before: Heat, temperature_celsius: int | None, throttle_reasons: int | None, now: float, hot: int) -> Heat:
+    """The heat of a device after one more reading. `hot`: the threshold in °C; None in a reading: unknown."""
+    is_slowed = before.is_slowed if throttle_reasons is None else bool(throttle_reasons & SLOWDOWN)
+    if not before.is_hot:
+        starts = is_slowed or (temperature_celsius is not None and temperature_celsius >= hot)
+        return Heat(starts, is_slowed)
+    if is_slowed:
+        return Heat(True, True)
+    if temperature_celsius is None:
+        return before._replace(is_slowed=False)
+    if temperature_celsius > hot - HYSTERESIS_CELSIUS:
+        return Heat(True)
+    cool_since = now if before.cool_since is None else before.cool_since
+    return Heat(True, False, cool_since) if now - cool_since < COOL_SECONDS else Heat()
+
+
+# Of most readings nothing is to be said: of devices that are not hot and stay so.
+_CONCERNED = f"""
+    SELECT d.id, d.node_id, d.health = 'hot' AS is_hot, d.is_slowed,
+           extract(epoch FROM d.cool_since)::float8 AS cool_since, t.temperature, t.throttle, p.hot,
+           extract(epoch FROM clock_timestamp())::float8 AS now
+      FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::bigint[]) AS t (node_id, uuid, temperature, throttle)
+      JOIN nodes_device d ON d.node_id = t.node_id AND d.uuid = t.uuid
+     CROSS JOIN (SELECT coalesce((SELECT thermal_threshold_celsius FROM scheduling_schedulingpolicy), %s) AS hot) p
+     WHERE d.health IN ('ok', 'hot')
+       AND (d.health = 'hot' OR d.is_slowed OR t.temperature >= p.hot OR t.throttle & {SLOWDOWN} <> 0)
+"""
+_CHANGE = """
+    UPDATE nodes_device d
+       SET health = CASE WHEN t.is_hot THEN 'hot' ELSE 'ok' END, is_slowed = t.is_slowed,
+           cool_since = to_timestamp(t.cool_since)
+      FROM unnest(%s::bigint[], %s::bool[], %s::bool[], %s::float8[]) AS t (id, is_hot, is_slowed, cool_since)
+     WHERE d.id = t.id AND d.health IN ('ok', 'hot')
+"""
+
+
+def feel(readings: Sequence[tuple[int, str, int | None, int | None]]) -> None:
+    """Takes in (node, UUID, °C, throttle reasons). Rows are written, and pages and the queue told, only of changes."""
+    changed: list[tuple[int, bool, bool, float | None]] = []
+    nodes: set[int] = set()
+    for row in prepared(_CONCERNED, [*columns(readings, 4), settings.ENV.thermal_threshold_celsius]):
+        before = Heat(row["is_hot"], row["is_slowed"], row["cool_since"])
+        after = felt(before, row["temperature"], row["throttle"], row["now"], row["hot"])
+        if after != before:
+            changed.append((row["id"], *after))
+        if after[:2] != before[:2]:
+            nodes.add(row["node_id"])
+    if changed:
+        prepared(_CHANGE, _ordered(changed))
+    if nodes:
+        events.changed("nodes", nodes)
+        wake.request_cycle()
+
+
+def _ordered(rows: list[tuple[int, bool, bool, float | None]]) -> list[list[Any]]:
+    """By id: two batches that touch the same devices lock them in one order."""
+    return columns(sorted(rows), 4)

@@ -1,0 +1,183 @@
+"""Heat (A19): hysteresis, what is not told changes nothing, and typical busy GPUs are never hot."""
+
+import csv
+import gzip
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpusched.lib import wake
+from gpusched.lib.sql import rows
+from gpusched.protocol.messages import Reading
+from jobs.models import Job
+from nodes.heat import COOL_SECONDS, Heat, felt
+from nodes.models import Device
+from scheduling import policy, snapshot
+from tests.factories import make_node, run_cycle, submit
+
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+HW_THERMAL, HW_SLOWDOWN, POWER_CAP = 0x40, 0x08, 0x04
+HOT = Heat(is_hot=True)
+
+
+def after(*looks, start=Heat(), each=1.0):
+    """The heat after these (°C, throttle reasons), one per second or `each`."""
+    heat = start
+    for number, (celsius, reasons) in enumerate(looks):
+        heat = felt(heat, celsius, reasons, number * each, 85)
+    return heat
+
+
+@pytest.mark.parametrize(("celsius", "is_hot"), [(84, False), (85, True), (90, True)])
+def test_a_device_is_hot_from_the_threshold_on(celsius, is_hot):
+    """A19"""
+    assert after((celsius, 0)).is_hot is is_hot
+
+
+@pytest.mark.parametrize("celsius", range(66, 81))
+def test_a_busy_device_between_66_and_80_degrees_is_not_hot(celsius):
+    """A19"""
+    assert after((celsius, POWER_CAP)) == Heat()
+
+
+def test_between_the_thresholds_a_hot_device_stays_hot():
+    """A19: it does not flap."""
+    assert after(*[(76, 0), (84, 0)] * 200, start=HOT).is_hot
+
+
+def test_a_hot_device_is_well_after_a_minute_at_most_10_degrees_below():
+    """A19"""
+    assert after(*[(75, 0)] * 60, start=HOT).is_hot
+    assert after(*[(75, 0)] * 61, start=HOT) == Heat()
+
+
+def test_a_warm_look_starts_the_minute_again():
+    assert after(*[(75, 0)] * 50, (76, 0), *[(75, 0)] * 60, start=HOT).is_hot
+
+
+@pytest.mark.parametrize("bit", [HW_THERMAL, HW_SLOWDOWN])
+def test_a_slowdown_by_the_hardware_is_heat_whatever_the_temperature(bit):
+    assert after((60, bit)) == Heat(is_hot=True, is_slowed=True)
+    assert after((None, bit)) == Heat(is_hot=True, is_slowed=True)
+    assert after((60, bit), (60, 0)) == Heat(is_hot=True, is_slowed=False, cool_since=1.0)
+
+
+def test_other_reasons_for_lower_clocks_are_no_heat():
+    """Idle, power cap and the like: all bits but the two."""
+    assert after((60, 0xFFFF & ~(HW_THERMAL | HW_SLOWDOWN))) == Heat()
+
+
+heats = st.builds(Heat, st.booleans(), st.booleans(), st.none() | st.floats(0, 1e6)).map(
+    lambda heat: heat if heat.is_hot else Heat()
+)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(heats, st.floats(0, 1e9))
+def test_a_look_that_says_nothing_changes_nothing(before, now):
+    """A19: unknown neither blocks nor frees."""
+    if before.is_slowed:
+        before = before._replace(cool_since=None)
+    assert felt(before, None, None, now, 85) == before
+
+
+def test_typical_busy_gpus_are_never_hot():
+    """A19: the temperatures that were measured on two clusters of A100."""
+    path = TRACES / "acme_util" / "acme_cdfs.csv.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    with gzip.open(path, "rt") as file:
+        measured = [float(row["value"]) for row in csv.DictReader(file) if row["series"].startswith("gpu_temp")]
+    assert len(measured) > 1000
+    assert not any(felt(Heat(), round(celsius), 0, 0.0, 85).is_hot for celsius in measured)
+
+
+# --- through the intake -----------------------------------------------------------------------------------------------
+
+
+def look(node, celsius, reasons=0, **fields):
+    uuids = [device.uuid for device in node.devices]
+    node.sync(
+        readings=[Reading(uuid=u, temperature_celsius=celsius, throttle_reasons=reasons, **fields) for u in uuids]
+    )
+
+
+def health():
+    return [(one.health, one.is_slowed) for one in Device.objects.order_by("id")]
+
+
+@pytest.mark.django_db(transaction=True)
+class TestIntake:
+    def test_a_hot_device_gets_work_last_and_is_in_service(self, user, tenant):
+        hot, cool = make_node(gpus=1), make_node(gpus=2)
+        look(hot, 90)
+        assert health() == [("hot", False), ("ok", False), ("ok", False)]
+        first, second, third = (submit(user, tenant) for _ in range(3))
+        run_cycle()
+        placed = {job: Job.objects.get(pk=job).attempts.get().placement[0]["node"] for job in (first, second, third)}
+        assert placed == {first: cool.name, second: cool.name, third: hot.name}
+
+    def test_a_device_that_slows_itself_down_gets_no_new_work_and_keeps_what_it_has(self, user, tenant):
+        node = make_node(gpus=1)
+        running = submit(user, tenant)
+        run_cycle()
+        node.start_all()
+        look(node, 88, HW_THERMAL)
+        assert health() == [("hot", True)]
+        other = make_node(gpus=1)
+        look(other, 88, HW_THERMAL)
+        waiting = submit(user, tenant)
+        run_cycle()
+        assert Job.objects.get(pk=running).state == "running"
+        assert Job.objects.get(pk=waiting).state == "pending"
+        look(other, 80, 0)
+        run_cycle()
+        assert Job.objects.get(pk=waiting).state == "scheduled"
+
+    def test_it_is_well_again_after_a_minute_and_pages_and_queue_are_told(self, monkeypatch):
+        node = make_node(gpus=2)
+        woken = []
+        monkeypatch.setattr(wake, "request_cycle", lambda: woken.append(1))
+        look(node, 90)
+        look(node, 70)
+        assert (health(), len(woken)) == ([("hot", False)] * 2, 1)
+        Device.objects.update(cool_since=timezone.now() - timedelta(seconds=COOL_SECONDS))
+        look(node, 70)
+        assert (health(), len(woken)) == ([("ok", False)] * 2, 2)
+
+    def test_the_threshold_is_the_one_that_admins_set(self):
+        policy.change({"thermal_threshold_celsius": 70}, actor="root")
+        look(make_node(gpus=1), 71)
+        assert health() == [("hot", False)]
+
+    @pytest.mark.parametrize("worse", ["degraded", "dirty", "foreign", "quarantined", "lost"])
+    def test_heat_never_hides_what_is_worse(self, worse):
+        node = make_node(gpus=1)
+        Device.objects.update(health=worse)
+        look(node, 95, HW_THERMAL, lost=worse == "lost")
+        assert health()[0][0] == worse
+
+    def test_a_hot_device_that_is_lost_is_lost(self):
+        node = make_node(gpus=1)
+        look(node, 90)
+        look(node, None, None, lost=True)
+        assert health() == [("lost", False)]
+
+    def test_ordinary_readings_write_no_device(self):
+        node = make_node(gpus=8)
+        look(node, 60)
+        versions = rows("SELECT id, xmin::text FROM nodes_device")
+        look(node, 78)
+        assert rows("SELECT id, xmin::text FROM nodes_device") == versions
+
+    def test_measured_use_of_shared_devices_reaches_the_engine(self, user, tenant):
+        node = make_node(gpus=2)
+        submit(user, tenant, gpu_sharing="shared", gpu_memory_mb=1000)
+        run_cycle()
+        look(node, 60, utilisation_percent=57)
+        [engine_node] = snapshot.nodes()
+        assert [device.compute for device in engine_node.devices] == [0.5, None]
