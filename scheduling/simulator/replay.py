@@ -7,6 +7,7 @@ from math import inf
 
 from scheduling.engine.forward import ended, started, stopping
 from scheduling.engine.model import Job, Plan, Policy, Snapshot
+from scheduling.engine.ordering import band
 from scheduling.engine.planner import plan
 from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.jobs import TraceJob
@@ -80,6 +81,8 @@ class _Clock:
         self.arrivals = cluster.waiting(jobs, limits=limits)
         self.by_id = {job.id: job for job in self.arrivals}
         self.arrived = self.done = 0
+        is_mixed = len({band(job.priority) for job in jobs}) > 1 or any(cluster.guarantees.values())
+        self.may_preempt = policy.preemption and is_mixed
         self.ends: list[tuple[float, int]] = []
         self.again_at = inf
         self.gpu_count = self.free = cluster.gpu_count
@@ -95,7 +98,7 @@ class _Clock:
         is_due = now >= self.again_at
         freed = self._end_due(now)
         new = self._arrive(now)
-        if freed or is_due or any(job.request.gpu_count <= self.free for job in new):
+        if freed or is_due or any(self.may_preempt or job.request.gpu_count <= self.free for job in new):
             self._plan(now)
         if freed or self.free != self.gpu_count:
             self.ledger.changed(self.snapshot.running, now)

@@ -1,0 +1,148 @@
+"""Replays in discrete time: who starts when under which policy, and what preemption costs."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from scheduling.engine.model import Policy
+from scheduling.simulator.cluster import Cluster, never_fitting
+from scheduling.simulator.figures import figures
+from scheduling.simulator.jobs import TraceJob
+from scheduling.simulator.predictions import with_predictions
+from scheduling.simulator.replay import Fate, Run, replay
+from scheduling.simulator.srtf import replay_srtf
+
+HOUR = 3600.0
+
+
+def asked(id: int, at: float, gpus: int, hours: float, *, tenant: str = "all", priority: int = 500) -> TraceJob:
+    """`at`: hours after the beginning."""
+    return TraceJob(id, f"j{id}", at * HOUR, gpus, hours * HOUR, tenant=tenant, priority=priority)
+
+
+def ran(run: Run) -> dict[int, tuple[float, float]]:
+    """Job -> hours of its first start and of its end."""
+    return {fate.job.id: (fate.first_started_at / HOUR, fate.ended_at / HOUR) for fate in run.fates}
+
+
+def under(policy: str, jobs: Sequence[TraceJob], nodes: int = 1, **settings: object) -> Run:
+    made = Policy(name=policy, **settings)  # type: ignore[arg-type]
+    if policy == "srtf":
+        return replay_srtf(with_predictions(jobs, "oracle", 0), Cluster(nodes, 8), made, charge_seconds=36.0)
+    return replay(with_predictions(jobs, "oracle", 0), Cluster(nodes, 8), made, charge_seconds=36.0)
+
+
+BLOCKED = [asked(1, 0, 4, 10), asked(2, 1, 8, 1), asked(3, 2, 4, 1)]
+
+
+def test_under_fifo_the_head_blocks_what_would_fit() -> None:
+    assert ran(under("fifo", BLOCKED)) == {1: (0, 10), 2: (10, 11), 3: (11, 12)}
+
+
+def test_under_shortest_small_jobs_pass_freely() -> None:
+    assert ran(under("shortest", BLOCKED))[3] == (2, 3)
+
+
+def test_under_shortest_the_least_gpu_time_goes_first_whatever_the_order_of_arrival() -> None:
+    jobs = [asked(1, 0, 8, 10), asked(2, 1, 8, 3), asked(3, 2, 8, 1), asked(4, 3, 4, 5)]
+    assert ran(under("shortest", jobs)) == {1: (0, 10), 3: (10, 11), 4: (11, 16), 2: (16, 19)}
+
+
+def stream(days: int) -> list[TraceJob]:
+    """One large job, and two small ones each hour that together always leave too little room for it."""
+    small = [asked(100 + hour, hour, 4, 1.5) for hour in range(24 * days)]
+    return sorted([asked(1, 0.5, 8, 2), *small], key=lambda job: job.submitted_at)
+
+
+def test_a_starving_job_gets_its_turn_under_shortest() -> None:
+    """A12: by the time limit of waiting and what runs then; without the rule the stream passes it to the end."""
+    assert ran(under("shortest", stream(4), starving_after_seconds=1e9))[1][0] > 95
+    started = ran(under("shortest", stream(4), starving_after_seconds=48 * HOUR))[1][0]
+    # Nothing has a time limit, so the devices stay free from the moment on that it starves: for 1.5 hours at most.
+    assert 48.5 <= started <= 48.5 + 1.5
+
+
+def test_starving_jobs_get_a_bounded_part() -> None:
+    """Of a backlog of old jobs one at a time goes before the order, not all: they are never left more than the part."""
+    old = [asked(id, 10, 8, 20) for id in range(1, 6)]
+    jobs = [asked(100 + n, n / 4, 1, 4.5) for n in range(1000)] + old
+    jobs.sort(key=lambda job: job.submitted_at)
+    for percent, most in ((30, 1), (60, 2), (100, 2)):
+        run = under("shortest", jobs, 2, starving_after_seconds=24 * HOUR, starving_percent=percent)
+        # Once no more small jobs come, large ones start in their own order.
+        starved = [fate for fate in run.fates if fate.job.gpus == 8 and fate.first_started_at < 250 * HOUR]
+        assert min(fate.wait_seconds for fate in starved) >= 24 * HOUR
+        assert max(at_once(starved)) == most
+
+
+def at_once(fates: Sequence[Fate]) -> list[int]:
+    """How many of them run when each starts."""
+    return [sum(one.first_started_at <= each.first_started_at < one.ended_at for one in fates) for each in fates]
+
+
+def test_srtf_preempts_for_less_that_remains_and_charges_for_it() -> None:
+    run = under("srtf", [asked(1, 0, 8, 10), asked(2, 1, 8, 2)])
+    first, second = run.fates
+    assert (second.first_started_at, second.ended_at) == (1 * HOUR, 3 * HOUR)
+    assert first.preemptions == 1
+    # Nine hours and 36 seconds were left when it was preempted.
+    assert first.ended_at == pytest.approx(12 * HOUR + 36)
+    assert first.wait_seconds == pytest.approx(2 * HOUR)
+
+
+def test_srtf_leaves_what_is_nearly_done_alone() -> None:
+    assert ran(under("srtf", [asked(1, 0, 8, 3), asked(2, 2, 8, 2)])) == {1: (0, 3), 2: (3, 5)}
+
+
+def test_a_higher_band_preempts_in_the_live_policies_and_the_victim_goes_on_later() -> None:
+    run = under("fair", [asked(1, 0, 8, 4, priority=100), asked(2, 1, 8, 1, priority=1500)])
+    victim, urgent = run.fates
+    # The policy's delay before preemption has to pass first.
+    assert 1 * HOUR <= urgent.first_started_at <= 1 * HOUR + 120
+    assert victim.preemptions == 1
+    assert victim.ended_at == pytest.approx(5 * HOUR + 36)
+
+
+def test_quotas_and_weights_of_tenants_hold() -> None:
+    jobs = [asked(id, 0, 1, 1, tenant="ab"[id % 2]) for id in range(1, 33)]
+    run = replay(jobs, Cluster(1, 8, quotas={"a": 2}), Policy())
+    assert max(ends for id, (_, ends) in ran(run).items() if id % 2) == pytest.approx(3)
+    assert max(ends for id, (_, ends) in ran(run).items() if id % 2 == 0) == pytest.approx(8)
+    heavy = replay(jobs, Cluster(1, 8, weights={"b": 3.0}), Policy())
+    at_once = [id for id, (starts, _) in ran(heavy).items() if starts == 0]
+    assert sum(id % 2 for id in at_once) == 6
+
+
+def test_a_gang_takes_whole_nodes() -> None:
+    jobs = [asked(1, 0, 1, 5), asked(2, 1, 16, 1), asked(3, 1.5, 8, 1)]
+    assert ran(under("shortest", jobs, nodes=3))[2] == (1, 2)
+    assert ran(under("shortest", jobs, nodes=2))[2] == (5, 6)
+
+
+def test_jobs_that_can_never_start_are_told_apart() -> None:
+    jobs = [asked(1, 0, 8, 1), asked(2, 0, 17, 1), asked(3, 0, 16, 1), asked(4, 0, 3, 1, tenant="small")]
+    never = never_fitting(Cluster(2, 8, quotas={"small": 2}), jobs, Policy())
+    assert [job.id for job in never] == [2, 4]
+
+
+def test_the_same_jobs_give_the_same_run() -> None:
+    jobs = [asked(id, id * 0.37 % 7, 1 + id % 8, 0.1 + id % 5) for id in range(1, 120)]
+    jobs.sort(key=lambda job: (job.submitted_at, job.id))
+    assert ran(under("shortest", jobs)) == ran(under("shortest", jobs))
+
+
+def test_progress_is_told_and_the_timeline_ends_empty() -> None:
+    told: list[int] = []
+    jobs = [asked(id, id * 0.5, 4, 1) for id in range(1, 101)]
+    run = replay(jobs, Cluster(1, 8), Policy(), progress=told.append)
+    assert told == sorted(told) and told
+    assert run.timeline[-1][1:] == (0, 0)
+
+
+def test_figures_count_waiting_completion_and_use() -> None:
+    jobs = [asked(1, 0, 8, 2), asked(2, 0, 8, 2), asked(3, 1, 4, 4)]
+    found = figures([(under("fifo", jobs), 8)])
+    assert found.queue_hours == pytest.approx({"mean": 5 / 3, "p50": 2.0, "p99": 3.0, "max": 3.0})
+    assert found.jct_hours["max"] == 7.0
+    assert found.utilisation_percent == pytest.approx(100 * 48 / 64)
+    assert (found.preemptions_per_job, found.jobs) == (0.0, 3)
