@@ -52,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--weight", action="append", default=[], metavar="TENANT=W", help="its weight, 1 by default")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the policy")
     parser.add_argument(
-        "--preemption-seconds", type=float, default=45.0, metavar="S", help="what each preemption costs a job"
+        "--preemption-seconds", type=_seconds, default=45.0, metavar="S", help="what each preemption costs a job"
     )
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw queue and use over time, as .svg or .png")
@@ -161,6 +161,13 @@ def _positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 100_000:
         raise ArgumentTypeError(f"{text!r} is not a whole number from 1 to 100000")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return _number("", "", text)
+    except InputError:
+        raise ArgumentTypeError(f"{text!r} is not a number of at least 0") from None
 
 
 def _nodes(text: str) -> int | dict[str, int]:

@@ -1,0 +1,132 @@
+"""`manage.py simulate jobs`: what it prints, draws and refuses."""
+
+import json
+import xml.etree.ElementTree as ET
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+HEADER = "job_id,submitted_at,gpus,run_seconds,tenant\n"
+
+
+def trace(folder: Path, *lines: str) -> str:
+    path = folder / "trace.csv"
+    path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+def simulated(*arguments: str) -> str:
+    out = StringIO()
+    call_command("simulate", "jobs", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def figures(*arguments: str) -> dict[str, Any]:
+    last: dict[str, Any] = json.loads(simulated(*arguments, "--json").splitlines()[-1])
+    return last
+
+
+def test_the_last_line_is_the_figures_as_json(tmp_path: Path) -> None:
+    file = trace(tmp_path, "a,0,8,3600,x", "b,0,8,7200,x")
+    found = figures(file, "--nodes", "1", "--policy", "fifo")
+    assert found["queue_hours"] == {"mean": 0.5, "p50": 0.0, "p99": 1.0, "max": 1.0}
+    assert found["jct_hours"] == {"mean": 2.0, "p50": 1.0, "p99": 3.0, "max": 3.0}
+    assert (found["utilisation_percent"], found["preemptions_per_job"]) == (100.0, 0.0)
+    assert (found["jobs"], found["seeds"], found["policy"]) == (2, 1, "fifo")
+    assert found["never_fit"] == {"jobs": 0, "names": []}
+
+
+def test_the_table_tells_each_seed_and_their_mean(tmp_path: Path) -> None:
+    file = trace(tmp_path, *[f"{n},{n},8,{100 * n + 50},x" for n in range(9)])
+    text = simulated(file, "--nodes", "1", "--policy", "shortest", "--predictions", "noisy", "--seeds", "3")
+    for row in ("waited, seed 1", "waited, seed 3", "waited, mean", "submit to end, mean"):
+        assert row in text
+    assert "9 jobs; 100.0 % of the GPU time used" in text
+    found = figures(file, "--nodes", "1", "--policy", "shortest", "--predictions", "noisy", "--seeds", "3")
+    assert found["seeds"] == 3 and found["sd"]["queue_hours"]["mean"] > 0
+
+
+def test_seeds_without_noise_are_one(tmp_path: Path) -> None:
+    assert figures(trace(tmp_path, "a,0,1,1,x"), "--nodes", "1", "--seeds", "5")["seeds"] == 1
+
+
+def test_jobs_that_can_never_start_are_counted_and_named(tmp_path: Path) -> None:
+    file = trace(tmp_path, "small,0,1,60,x", "huge,0,9,60,x", "greedy,0,3,60,y")
+    arguments = (file, "--nodes", "1", "--quota", "y=2")
+    assert "2 jobs can never start on this cluster and were left out: huge (9 GPUs), greedy (3 GPUs)" in simulated(
+        *arguments
+    )
+    found = figures(*arguments)
+    assert (found["jobs"], found["never_fit"]) == (1, {"jobs": 2, "names": ["huge", "greedy"]})
+    with pytest.raises(CommandError, match=r"none of the 3 jobs fits on the cluster\."):
+        simulated(file, "--nodes", "1", "--gpus-per-node", "1", "--quota", "x=0", "--quota", "y=0")
+
+
+def test_tenants_may_have_nodes_of_their_own_and_are_then_counted_as_one_lot(tmp_path: Path) -> None:
+    file = trace(tmp_path, "a,0,8,3600,x", "b,0,8,3600,x", "c,0,8,3600,y", "d,0,8,3600,z")
+    found = figures(file, "--nodes", "x=1,y=1", "--policy", "fifo")
+    assert found["jobs"] == 3
+    assert found["queue_hours"]["mean"] == pytest.approx(1 / 3, abs=1e-3)
+    assert figures(file, "--nodes", "1", "--tenant", "y")["jobs"] == 1
+
+
+def test_a_part_of_the_time_can_be_replayed(tmp_path: Path) -> None:
+    days = [f"{day},2026-03-{day:02d}T12:00:00Z,1,60,x" for day in range(1, 11)]
+    file = trace(tmp_path, *days)
+    assert figures(file, "--nodes", "1", "--since", "2026-03-03", "--until", "2026-03-06T12:00:00")["jobs"] == 3
+
+
+def test_settings_of_the_policy_can_be_tried_out(tmp_path: Path) -> None:
+    small = [f"s{n},{600 * n},4,1800,x" for n in range(200)]
+    file = trace(tmp_path, *small, "large,1,8,7200,x")
+    shortest = (file, "--nodes", "1", "--policy", "shortest", "--predictions", "oracle", "--json", "--set")
+    never, soon = (
+        figures(*shortest, f"starving_after_seconds={after}")["queue_hours"]["max"] for after in ("1e9", 7200)
+    )
+    assert never > 33 and soon < 3
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_a_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
+    plot = tmp_path / f"plot.{suffix}"
+    simulated(trace(tmp_path, "a,0,8,86400,x", "b,0,8,86400,x & y"), "--nodes", "1", "--plot", str(plot))
+    if suffix == "svg":
+        root = ET.fromstring(plot.read_text())  # noqa: S314 - we have just written it
+        words = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert {"jobs waiting", "GPUs in use, %", "2 days"} <= set(words)
+    else:
+        assert plot.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--tenant", "nobody"], r"--tenant: no job is of tenant 'nobody'; there are x\."),
+        (["--nodes", "1", "--quota", "y=3"], r"--quota: no job is of tenant 'y'"),
+        (["--nodes", "1", "--quota", "x"], r"--quota: 'x' is not NAME=VALUE\."),
+        (["--nodes", "1", "--weight", "x=-1"], r"--weight: x=-1 is not a number of at least 0\."),
+        (["--nodes", "1", "--set", "colour=1"], r"--set: no setting is named 'colour'; there are aging_points"),
+        (["--nodes", "1", "--set", "starving_percent=much"], r"--set: starving_percent=much is not a number"),
+        (["--nodes", "1", "--since", "yesterday"], r"--since: 'yesterday' is no date"),
+        (["--nodes", "1", "--since", "2100-01-01"], r"no job was submitted between"),
+        (["--nodes", "1", "--plot", "plot.jpg"], r"plot\.jpg: a plot is written as \.svg or \.png\."),
+        (["--nodes", "1", "--plot", "nowhere/plot.svg"], r"nowhere/plot\.svg: there is no such folder"),
+        (["--nodes", "0"], r"'0' is not a whole number from 1 to 100000"),
+        (["--nodes", "1", "--policy", "lottery"], r"invalid choice: 'lottery'"),
+        (["--nodes", "1", "--preemption-seconds", "-5"], r"'-5' is not a number of at least 0"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path, arguments: list[str], problem: str) -> None:
+    nodes = [] if "--nodes" in arguments else ["--nodes", "1"]
+    with pytest.raises(CommandError, match=problem):
+        simulated(trace(tmp_path, "a,0,1,1,x"), *nodes, *arguments)
+
+
+def test_a_bad_line_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"trace\.csv, line 2, column 'gpus': 'many' is not a number\."):
+        simulated(trace(tmp_path, "a,0,many,1,x"), "--nodes", "1")
+    with pytest.raises(CommandError, match=r"absent\.csv: No such file or directory\."):
+        simulated(str(tmp_path / "absent.csv"), "--nodes", "1")
