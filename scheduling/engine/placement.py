@@ -24,6 +24,8 @@ def place(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | None:
     holds all that is left at the end.
     """
     for split in shape.splits:
+        if shape.spread and _room_in_all(board, shape, split) < split:
+            continue
         chosen = _spread(board, shape, split)
         if chosen is not None:
             return tuple(_ranks(board, chosen, shape, split))
@@ -57,6 +59,25 @@ def _cheapest(board: Board, shape: Shape, split: int) -> tuple[int, list[tuple[S
     for _, position in offers:
         counts[position] = counts.get(position, 0) + 1
     return sum(cost for cost, _ in offers), [(board.slots[position], ranks) for position, ranks in counts.items()]
+
+
+def _room_in_all(board: Board, shape: Shape, split: int) -> int:
+    """How many of the ranks all nodes take together, whoever must be kept apart: up to `split`, then nobody counts."""
+    ranks = 0
+    for shelf in reversed(board.shelves):
+        for state, positions in shelf.items():
+            ranks += _capacity(board, state, positions, shape, split) * len(positions)
+        if ranks >= split:
+            break
+    return ranks
+
+
+def _capacity(board: Board, state: State, positions: list[int], shape: Shape, split: int) -> int:
+    rooms = shape.rooms.setdefault(split, {})
+    ranks = rooms.get(state)
+    if ranks is None:
+        ranks = rooms[state] = capacity(board.slots[positions[0]], shape, split)
+    return ranks
 
 
 def _spread(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]] | None:
@@ -145,9 +166,9 @@ def _wider(
     best: tuple[int, int] | None,
 ) -> tuple[int, int] | None:
     """(-ranks, position): the smallest is the widest."""
-    for positions in shelf.values():
+    for state, positions in shelf.items():
         # All that are in one state have the same room; whether others must be kept apart is seen node by node.
-        ranks = capacity(board.slots[positions[0]], shape, split)
+        ranks = _capacity(board, state, positions, shape, split)
         if ranks and (best is None or ranks >= -best[0]):
             position = _first_open(board, shape, positions, used)
             if position is not None and (best is None or (-ranks, position) < best):

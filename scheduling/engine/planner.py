@@ -304,7 +304,7 @@ class _Cycle:
         return False
 
     def _refuse_for_room(self, lane: Lane, bucket: Bucket, until: float) -> None:
-        if self.victims.candidates and self._preempt(bucket.head, bucket.group, until):
+        if self.victims.may_preempt(bucket.head) and self._preempt(bucket.head, bucket.group, until):
             lane.advance(self.job_key)
             return
         guard = self.guard

@@ -8,6 +8,7 @@ other tenant's job can lower again, and a preemption by priority raises the band
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from scheduling.engine.backfill import End, first_fit
@@ -48,6 +49,7 @@ class Victims:
                 self.held[running.tenant_id] += running.request.gpu_count
                 self.by_class[running.is_online] += running.request.gpu_count
         candidates = [one for one in snapshot.running if self._may_be_stopped(one)] if policy.preemption else []
+        self.losses = {one.job_id: loss(one, now) for one in candidates}
         # A fixed order for the whole plan, so that the choice does not depend on who asks first.
         self.candidates = sorted(candidates, key=self._order)
 
@@ -74,25 +76,50 @@ class Victims:
         `closed`: nodes where nobody may be stopped, as what they give back is promised to somebody else.
         `ready_only` False: also those that have not run for the minimum time yet.
         """
-        if not self._may_preempt(job):
+        if not self.may_preempt(job):
             return None
-        closed = frozenset(closed)
-        possible = [
-            one
-            for one in self.candidates
-            if self._rule(job, one) and not (closed and any(rank.node_id in closed for rank in one.ranks))
-        ]
-        if ready_only:
-            possible = [one for one in possible if self._ready_at(one) <= self.now]
+        possible = self._possible(job, frozenset(closed), ready_only)
         chosen = self._on_one_node(board, shape, job, possible)
         if chosen is None and shape.spread:
             chosen = self._anywhere(board, shape, job, possible)
         return self._proved(board, shape, job, chosen) if chosen else None
 
-    def _may_preempt(self, job: Job) -> bool:
+    def may_preempt(self, job: Job) -> bool:
+        """Whether there is anybody to look for. Cheap: it is asked for every request that has no room."""
         tenant = self.tenants[job.tenant_id]
         has_time = self.releases < MOST_RELEASES and len(self.preemptions) < MOST_PREEMPTIONS
-        return self.policy.preemption and tenant.can_preempt_others and has_time and bool(self.candidates)
+        if not (self.policy.preemption and tenant.can_preempt_others and has_time and self.candidates):
+            return False
+        # The first candidate has the lowest priority of all, so most jobs need not look any further.
+        is_above = band(self.candidates[0].priority) < band(job.priority)
+        return is_above or self._is_covered(job) or self._is_online_covered(job)
+
+    def _possible(self, job: Job, closed: frozenset[int], ready_only: bool) -> list[Running]:
+        """Whom some rule lets stop for the job, in order."""
+        own_band, is_covered, is_online = band(job.priority), self._is_covered(job), self._is_online_covered(job)
+        latest = self.now - self.policy.min_runtime_seconds if ready_only else inf
+        return [
+            one
+            for one in self.candidates
+            if one.started_at <= latest
+            and (
+                band(one.priority) < own_band
+                or (is_covered and one.tenant_id != job.tenant_id)
+                or (is_online and not one.is_online)
+            )
+            and not (closed and any(rank.node_id in closed for rank in one.ranks))
+        ]
+
+    def _is_covered(self, job: Job) -> bool:
+        """By its tenant's guarantee."""
+        left = self.tenants[job.tenant_id].guaranteed_gpus - self.held[job.tenant_id]
+        return 0 < job.request.gpu_count <= left
+
+    def _is_online_covered(self, job: Job) -> bool:
+        """By the online part of the cluster."""
+        if self.parts is None or not job.is_online:
+            return False
+        return 0 < job.request.gpu_count <= self.parts.online - self.by_class[True]
 
     def _may_be_stopped(self, running: Running) -> bool:
         tenant = self.tenants[running.tenant_id]
@@ -102,13 +129,9 @@ class Victims:
         """By which rule the victim may be stopped for the job; empty: by none."""
         if band(victim.priority) < band(job.priority):
             return "priority"
-        gpus = job.request.gpu_count
-        is_covered = 0 < gpus <= self.tenants[job.tenant_id].guaranteed_gpus - self.held[job.tenant_id]
-        if is_covered and victim.tenant_id != job.tenant_id:
+        if self._is_covered(job) and victim.tenant_id != job.tenant_id:
             return "reclaim"
-        if self.parts is None or victim.is_online or not job.is_online:
-            return ""
-        return "online" if 0 < gpus <= self.parts.online - self.by_class[True] else ""
+        return "online" if self._is_online_covered(job) and not victim.is_online else ""
 
     def _ready_at(self, victim: Running) -> float:
         return victim.started_at + self.policy.min_runtime_seconds
@@ -116,7 +139,7 @@ class Victims:
     def _order(self, victim: Running) -> tuple[float, ...]:
         """Lowest priority first, then the tenant most over its share, least loss, youngest, id."""
         share = self.standings[victim.tenant_id].share
-        return (victim.priority, -share, loss(victim, self.now), -victim.started_at, -victim.job_id)
+        return (victim.priority, -share, self.losses[victim.job_id], -victim.started_at, -victim.job_id)
 
     def _affordable(self, job: Job, possible: Iterable[Running]) -> Iterable[Running]:
         """Of these, in order, as many as budgets and guarantees of their tenants allow together."""
@@ -140,16 +163,36 @@ class Victims:
         """The cheapest set whose end lets the whole job onto one node: lowest top priority, least loss, fewest."""
         by_node: dict[int, list[Running]] = {}
         for victim in possible:
-            for node_id in {rank.node_id for rank in victim.ranks}:
+            ranks = victim.ranks
+            for node_id in {rank.node_id for rank in ranks} if len(ranks) != 1 else (ranks[0].node_id,):
                 by_node.setdefault(node_id, []).append(victim)
-        best: tuple[tuple[float, ...], list[Running]] | None = None
-        for node_id in sorted(by_node):
+        # Nodes in the order of what they would cost at least; once that is more than the best, no other is better.
+        bounds = sorted((self._least_cost(board, shape, node_id, found), node_id) for node_id, found in by_node.items())
+        best: tuple[tuple[float, ...], int, list[Running]] | None = None
+        for bound, node_id in bounds:
+            if best is not None and bound > best[0]:
+                break
             chosen = self._on_node(board, shape, job, node_id, by_node[node_id])
             if chosen is not None:
-                cost = (max(one.priority for one in chosen), sum(loss(one, self.now) for one in chosen), len(chosen))
-                if best is None or cost < best[0]:
-                    best = cost, chosen
-        return best[1] if best else None
+                cost = (
+                    max(one.priority for one in chosen),
+                    sum(self.losses[one.job_id] for one in chosen),
+                    len(chosen),
+                )
+                if best is None or (cost, node_id) < best[:2]:
+                    best = cost, node_id, chosen
+        return best[2] if best else None
+
+    def _least_cost(self, board: Board, shape: Shape, node_id: int, possible: list[Running]) -> tuple[float, ...]:
+        """No set of these, in order, whose end lets the job onto the node costs less: counting only its GPUs, and as if
+        all were as large as the largest and all GPUs of each on this node."""
+        slot = board.slot_of(node_id)
+        short = shape.request.gpu_count - slot.free_count if slot is not None and shape.share_mb is None else 0
+        if short <= 0:
+            return (0.0, 0.0, 0.0)
+        fewest = min(-(-short // max(max(one.request.gpu_count for one in possible), 1)), len(possible))
+        losses = sorted([self.losses[one.job_id] for one in possible])
+        return (possible[fewest - 1].priority, sum(losses[:fewest]), fewest)
 
     def _on_node(
         self, board: Board, shape: Shape, job: Job, node_id: int, possible: list[Running]

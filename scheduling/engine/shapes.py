@@ -30,6 +30,7 @@ class Shape:
         "near",
         "ratings",
         "request",
+        "rooms",
         "share_mb",
         "splits",
         "spread",
@@ -49,6 +50,8 @@ class Shape:
         self.allowed = _selected(request, board)
         # (split, ranks) -> state -> what it costs to put so many of its ranks on a node in that state, and how.
         self.ratings: dict[tuple[int, int], dict[State, tuple[Rating, Choice | None]]] = {}
+        # split -> state -> how many of its ranks fit on a node in that state.
+        self.rooms: dict[int, dict[State, int]] = {}
 
     def part(self, split: int) -> tuple[int, int, int]:
         """GPUs, CPU millicores and memory MiB of one of `split` ranks; CPU and memory are rounded up."""
