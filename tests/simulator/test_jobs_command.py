@@ -86,7 +86,7 @@ def test_settings_of_the_policy_can_be_tried_out(tmp_path: Path) -> None:
     never, soon = (
         figures(*shortest, f"starving_after_seconds={after}")["queue_hours"]["max"] for after in ("1e9", 7200)
     )
-    assert never > 33 and soon < 3
+    assert never > 2 * soon
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
