@@ -20,7 +20,7 @@ class Board:
     some device is shared. `scorer`: what placements are chosen by; None: by the tightest fit.
     """
 
-    __slots__ = ("_states", "kinds", "scorer", "sharing", "shelves", "slots", "usable")
+    __slots__ = ("_positions", "_states", "kinds", "scorer", "sharing", "shelves", "slots", "usable")
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Board:
             slot = Slot(position, node, moulds[key])
             _fill(slot, kinds, with_unhealthy, thermal)
             self.slots.append(slot)
+        self._positions = {node.id: position for position, node in enumerate(ordered)}
         self.usable = [with_closed or (node.is_open and node.is_online) for node in ordered]
         self.scorer: Scorer | None = None
         self._states: dict[tuple[object, ...], State] = {}
@@ -61,17 +62,16 @@ class Board:
 
     def copy(self) -> "Board":
         twin = Board.__new__(Board)
-        twin.kinds, twin.usable, twin.scorer, twin._states = self.kinds, self.usable, self.scorer, self._states
+        twin.kinds, twin.usable, twin.scorer = self.kinds, self.usable, self.scorer
+        twin._states, twin._positions = self._states, self._positions
         twin.slots = [slot.copy() for slot in self.slots]
         twin.shelves = [{state: places[:] for state, places in shelf.items()} for shelf in self.shelves]
         twin.sharing = {state: places[:] for state, places in self.sharing.items()}
         return twin
 
     def slot_of(self, node_id: int) -> Slot | None:
-        position = bisect_left(self.slots, node_id, key=_slot_node_id)
-        if position == len(self.slots) or self.slots[position].node.id != node_id:
-            return None
-        return self.slots[position]
+        position = self._positions.get(node_id)
+        return None if position is None else self.slots[position]
 
     def take(self, ranks: Iterable[RankPlacement]) -> None:
         for rank in ranks:
@@ -168,10 +168,6 @@ def _offer(kind: Kind) -> tuple[bool, Kind]:
 
 def _node_id(node: Node) -> int:
     return node.id
-
-
-def _slot_node_id(slot: Slot) -> int:
-    return slot.node.id
 
 
 def _fill(slot: Slot, kinds: Sequence[int], with_unhealthy: bool, thermal: bool) -> None:

@@ -10,7 +10,7 @@ from scheduling.engine.shapes import Shape
 from scheduling.engine.slots import Slot
 from scheduling.engine.states import Choice, Rating, State
 
-__all__ = ["place", "place_cheapest", "room", "suitable_free"]
+__all__ = ["is_offered", "place", "place_cheapest", "room", "suitable_free"]
 
 _NO_ROOM: Rating = (-1, 0, 0, 0, 0, 0)
 
@@ -44,6 +44,11 @@ def place_cheapest(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | No
         if found is not None and (best is None or found[0] < best[0]):
             best = found[0], tuple(_ranks(board, found[1], shape, split))
     return best[1] if best else None
+
+
+def is_offered(board: Board, shape: Shape, position: int) -> bool:
+    """Whether the node may get work of this request at all."""
+    return board.usable[position] and (shape.allowed is None or position in shape.allowed)
 
 
 def _cheapest(board: Board, shape: Shape, split: int) -> tuple[int, list[tuple[Slot, int]]] | None:

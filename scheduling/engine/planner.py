@@ -10,6 +10,7 @@ from operator import attrgetter
 from scheduling.engine.accounts import Accounts, Block
 from scheduling.engine.backfill import End, Guard, ends_at, ends_of, reserve
 from scheduling.engine.board import Board
+from scheduling.engine.claims import claimed
 from scheduling.engine.explain import Scene, not_yet, preempt_delay, reclaim_pending
 from scheduling.engine.fairshare import standings
 from scheduling.engine.feasibility import Verdict, fits, least_use, matching
@@ -29,7 +30,7 @@ from scheduling.engine.model import (
 from scheduling.engine.ordering import Bucket, Lane, Queue, band
 from scheduling.engine.placement import place
 from scheduling.engine.policies import rules_of
-from scheduling.engine.preemption import Victims, claimed
+from scheduling.engine.preemption import Victims
 from scheduling.engine.quotas import Use, gpu_memory_of, models_of, use_of
 from scheduling.engine.scorers import scorer_of
 from scheduling.engine.shapes import Shape

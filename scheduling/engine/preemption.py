@@ -7,16 +7,16 @@ covers, so no two jobs can stop each other in turns: a reclaim raises the guaran
 other tenant's job can lower again, and a preemption by priority raises the bands that run.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import NamedTuple
 
 from scheduling.engine.backfill import End, first_fit
 from scheduling.engine.board import Board, Slot
 from scheduling.engine.fairshare import Standing
-from scheduling.engine.model import Job, Policy, Preemption, RankPlacement, Running, Snapshot
+from scheduling.engine.model import Job, Policy, Preemption, Running, Snapshot
 from scheduling.engine.ordering import band
-from scheduling.engine.placement import place, room
+from scheduling.engine.placement import is_offered, place, room
 from scheduling.engine.shapes import Shape
 from scheduling.engine.split import gpus_in_service, parts_of
 
@@ -198,7 +198,7 @@ class Victims:
         self, board: Board, shape: Shape, job: Job, node_id: int, possible: list[Running]
     ) -> list[Running] | None:
         slot = board.slot_of(node_id)
-        if slot is None or not _is_offered(board, shape, slot.position):
+        if slot is None or not is_offered(board, shape, slot.position):
             return None
         gpus = sum(len(rank.holds) for one in possible for rank in one.ranks if rank.node_id == node_id)
         if shape.share_mb is None and slot.free_count + gpus < shape.request.gpu_count:
@@ -248,21 +248,6 @@ class Victims:
         return Found(tuple(needed), made, max(map(self._ready_at, needed)))
 
 
-def claimed(
-    board: Board, shape: Shape, promised: tuple[RankPlacement, ...] | None, stopping: Sequence[Running] = ()
-) -> tuple[RankPlacement, ...] | None:
-    """Where a job starts once these have stopped: in the promised place, or elsewhere if that has gone; None: nowhere.
-
-    The board is left as it was.
-    """
-    for victim in stopping:
-        board.release(victim.ranks)
-    ranks = promised if promised and _is_free(board, shape, promised) else place(board, shape)
-    for victim in stopping:
-        board.take(victim.ranks)
-    return ranks
-
-
 def loss(victim: Running, now: float) -> float:
     """GPU-seconds of work that its end would lose: GPUs x time since its last checkpoint, or its start."""
     since = victim.started_at if victim.saved_at is None else victim.saved_at
@@ -282,31 +267,4 @@ def _is_needed(shape: Shape, slot: Slot, victim: Running) -> bool:
         return False
     for rank in ranks:
         slot.release(rank)
-    return True
-
-
-def _is_offered(board: Board, shape: Shape, position: int) -> bool:
-    return board.usable[position] and (shape.allowed is None or position in shape.allowed)
-
-
-def _is_free(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) -> bool:
-    slots = {rank.node_id: board.slot_of(rank.node_id) for rank in ranks}
-    twins = {
-        node_id: slot.copy() for node_id, slot in slots.items() if slot and _is_offered(board, shape, slot.position)
-    }
-    return all(rank.node_id in twins and _takes(twins[rank.node_id], shape, rank) for rank in ranks)
-
-
-def _takes(slot: Slot, shape: Shape, rank: RankPlacement) -> bool:
-    """Whether the rank fits as it is; then it has been taken."""
-    if slot.cpu_milli < rank.cpu_milli or slot.memory_mb < rank.memory_mb:
-        return False
-    for hold in rank.holds:
-        kind = slot.kind_of.get(hold.device_id, -1)
-        is_open = hold.device_id in slot.free.get(kind, ())
-        if hold.memory_mb is not None and hold.device_id in slot.shared:
-            is_open = slot.shared[hold.device_id] + hold.memory_mb <= shape.limits_mb.get(kind, 0)
-        if kind not in shape.limits_mb or not is_open:
-            return False
-    slot.take(rank)
     return True

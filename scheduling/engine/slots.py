@@ -57,6 +57,8 @@ class Slot:
         if rank.apart:
             self.apart[rank.apart] = self.apart.get(rank.apart, 0) + 1
         for hold in rank.holds:
+            if hold.device_id not in self.kind_of:
+                continue  # out of service: it was not given back either
             if hold.device_id not in self.shared:
                 self._take_free(hold.device_id)
             if hold.memory_mb is not None:
@@ -113,9 +115,6 @@ class Slot:
             if left > 0:
                 self.shared[hold.device_id] = left
                 return
-            if hold.device_id in self.compute:
-                # What was measured was the use of those who have left.
-                self.compute = {id: use for id, use in self.compute.items() if id != hold.device_id}
         ids = self.free.setdefault(self.kind_of[hold.device_id], [])
         if hold.device_id not in ids:
             insort(ids, hold.device_id)
