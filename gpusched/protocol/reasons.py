@@ -164,6 +164,7 @@ CHANGES: dict[str, str] = {
     "gpu_model": "with any GPU model",
     "cpu_cores": "with {to} CPU cores",
     "memory_mb": "with {to} MiB of memory",
+    "cpu_and_memory_percent": "with {to} % of its CPU cores and memory",
     "gang_scheduling": "if its gang might span nodes (gang_scheduling without ranks)",
     "ranks": "without a fixed number of ranks",
     "node_selector": "without its node selector",

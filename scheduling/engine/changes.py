@@ -26,6 +26,11 @@ def apply(snapshot: Snapshot, job_id: int, change: Change) -> Snapshot:
     return CHANGES[change.change](snapshot, _job(snapshot, job_id), change)
 
 
+def scaled(request: Request, percent: int) -> Request:
+    """With this part of its CPU and memory, rounded down."""
+    return replace(request, cpu_milli=request.cpu_milli * percent // 100, memory_mb=request.memory_mb * percent // 100)
+
+
 def _of_request(edit: Callable[[Request, Value], Request]) -> Callable[[Snapshot, Job, Change], Snapshot]:
     def changed(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
         return _with_job(snapshot, replace(job, request=edit(job.request, change.to)))
@@ -136,6 +141,7 @@ CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
     "gpu_model": _of_request(lambda request, to: replace(request, gpu_models=(str(to),) if to else ())),
     "cpu_cores": _of_request(lambda request, to: replace(request, cpu_milli=round(float(to or 0) * 1000))),
     "memory_mb": _of_request(lambda request, to: replace(request, memory_mb=_whole(to))),
+    "cpu_and_memory_percent": _of_request(lambda request, to: scaled(request, _whole(to))),
     "gang_scheduling": _of_request(lambda request, to: replace(request, gang=bool(to), ranks=None)),
     "ranks": _of_request(lambda request, to: replace(request, ranks=None if to is None else _whole(to))),
     "node_selector": _of_request(lambda request, to: replace(request, node_selector=())),

@@ -12,12 +12,12 @@ from scheduling.engine.remedies import remedies
 # Changes that the owner of a job can make to it, without anybody else.
 OWN = frozenset(
     {
-        "gpu_count", "gpu_memory_mb", "gpu_model", "cpu_cores", "memory_mb", "gang_scheduling", "ranks",
-        "node_selector", "topology", "apart", "max_runtime_seconds",
+        "gpu_count", "gpu_memory_mb", "gpu_model", "cpu_cores", "memory_mb", "cpu_and_memory_percent",
+        "gang_scheduling", "ranks", "node_selector", "topology", "apart", "max_runtime_seconds",
     }
 )  # fmt: skip
 # One reason is followed by at most so many others, and each is tried to be cured in at most so many ways.
-MOST_STEPS, MOST_TRIES = 5, 6
+MOST_STEPS, MOST_TRIES = 5, 8
 
 
 class Step(NamedTuple):

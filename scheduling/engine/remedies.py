@@ -7,7 +7,7 @@ from math import ceil, floor
 from typing import NamedTuple
 
 from scheduling.engine.board import Board
-from scheduling.engine.changes import Change
+from scheduling.engine.changes import Change, scaled
 from scheduling.engine.feasibility import fits, matching, survey
 from scheduling.engine.model import Job, Policy, Preemption, Reason, Request, Snapshot
 from scheduling.engine.placement import place
@@ -16,6 +16,7 @@ from scheduling.engine.split import BATCH_GPUS, ONLINE_GPUS
 
 # A smaller number of GPUs is looked for from above, in at most so many tries.
 _MOST_COUNTS = 64
+_OF_THE_CLUSTER = frozenset({"capacity", "fragmented", "cpu_memory", "topology", "maintenance", "health", "constraint"})
 
 
 class _Case(NamedTuple):
@@ -59,6 +60,10 @@ def remedies(
     """Changes for this job and reason, the most helpful first. Some may not help: whoever asks tries them."""
     case = _Case(snapshot, policy, now, board, job, reason, preemption)
     yield from BY_CODE[reason.code](case)
+    if reason.code in _OF_THE_CLUSTER:
+        # Where several things are in the way at once, none of which would do alone.
+        yield from _hot(case)
+        yield Change("node_added", 1)
 
 
 def _release(case: _Case) -> Iterator[Change]:
@@ -152,7 +157,9 @@ def _health(case: _Case) -> Iterator[Change]:
 
 
 def _hot(case: _Case) -> Iterator[Change]:
-    yield Change("devices_cool", sum(one.is_slowed for node in case.snapshot.nodes for one in node.devices))
+    slowed = sum(one.is_slowed for node in case.snapshot.nodes for one in node.devices)
+    if slowed:
+        yield Change("devices_cool", slowed)
 
 
 def _topology(case: _Case) -> Iterator[Change]:
@@ -173,6 +180,10 @@ def _cpu_memory(case: _Case) -> Iterator[Change]:
         memory_mb = request.memory_mb * part // 8
         if memory_mb < request.memory_mb and case.fits_now(replace(request, memory_mb=memory_mb)):
             yield Change("memory_mb", memory_mb)
+            break
+    for percent in (75, 50, 25, 0):
+        if case.fits_now(scaled(request, percent)):
+            yield Change("cpu_and_memory_percent", percent)
             break
     yield from _smaller(case)
     yield Change("comes_first")

@@ -2,14 +2,16 @@
 
 import os
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gpusched.protocol import reasons
 from scheduling.engine.changes import CHANGES, Change, apply
 from scheduling.engine.counterfactual import OWN, alternatives, obstacles, reason_of
-from scheduling.engine.model import Policy, Snapshot, Tenant
+from scheduling.engine.model import Device, Policy, Request, Snapshot, Tenant
 from scheduling.engine.remedies import BY_CODE
 from tests.engine import states
 from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, running_on, started
@@ -40,6 +42,34 @@ def test_a_cured_reason_starts_the_job_or_leaves_another(snapshot: Snapshot, pol
         assert (left is None) == (reason.job_id in started(again))
         assert left is None or (left.code, left.evidence) != (reason.code, reason.evidence)
         assert "?" not in reasons.change_sentence(change.change, change.to, change.dimension)
+
+
+@in_small_states
+@given(states.snapshots(), states.policies, st.randoms(use_true_random=False))
+def test_so_do_demands_on_the_place_and_heat(snapshot: Snapshot, policy: Policy, rng: Random) -> None:
+    """A20: with islands, NUMA nodes, slowed devices, and jobs that keep apart."""
+    snapshot = replace(
+        snapshot,
+        nodes=tuple(
+            replace(one, devices=tuple(_seated(device, rng) for device in one.devices)) for one in snapshot.nodes
+        ),
+        jobs=tuple(replace(one, request=_demanding(one.request, rng)) for one in snapshot.jobs),
+    )
+    for reason in decide(snapshot, policy).reasons:
+        [first, *_] = obstacles(snapshot, policy, NOW, reason.job_id)
+        assert first.change is not None, reason
+        left = reason_of(decide(apply(snapshot, reason.job_id, first.change), policy), reason.job_id)
+        assert left is None or (left.code, left.evidence) != (reason.code, reason.evidence)
+
+
+def _seated(device: Device, rng: Random) -> Device:
+    heat = replace(device, is_slowed=rng.random() < 0.2, is_hot=rng.random() < 0.2)
+    return replace(heat, island=rng.choice([None, 0, 0, 1]), numa=rng.choice([None, 0, 1]))
+
+
+def _demanding(request: Request, rng: Random) -> Request:
+    topology = rng.choice(["any", "nvlink", "numa", "prefer_nvlink"])
+    return replace(request, topology=topology, apart=rng.choice(["", "", "web"]))
 
 
 @pytest.mark.parametrize("name", CASES)

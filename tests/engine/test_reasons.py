@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gpusched.protocol import reasons
-from scheduling.engine.model import Node, Snapshot, Tenant
-from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, reason, running_on
+from scheduling.engine.model import Device, DeviceHold, Node, RankPlacement, Running, Snapshot, Tenant
+from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, occupy, reason, running_on
 
 
 def fragmented() -> Snapshot:
@@ -35,6 +35,28 @@ def alone(*nodes: Node, gpus: int = 1, **shape: object) -> Snapshot:
 
 def later(code: str) -> Snapshot:
     return cluster(node(1), jobs=[replace(job(1), eligible_at=NOW + 60, eligible_reason=code)])
+
+
+def paired() -> list[Device]:
+    """Four GPUs, joined two by two."""
+    return [gpu(n, island=n // 2, numa=0) for n in range(4)]
+
+
+def divided() -> Snapshot:
+    """One GPU of each pair is taken."""
+    state = cluster(node(1, gpus=paired()))
+    holders = [running_job(id, (RankPlacement(0, 1, 1000, 0, (DeviceHold(2 * id),)),)) for id in (0, 1)]
+    nodes = tuple(occupy(one, [rank for holder in holders for rank in holder.ranks]) for one in state.nodes)
+    return replace(state, nodes=nodes, running=tuple(holders), jobs=(job(1, gpus=2, topology="nvlink"),))
+
+
+def running_job(id: int, ranks: tuple[RankPlacement, ...]) -> Running:
+    return Running(50 + id, 1, ask(1), ranks, NOW)
+
+
+def apart() -> Snapshot:
+    state = running_on(cluster(node(1)), job(9, apart="web"))
+    return replace(state, jobs=(job(1, apart="web"),))
 
 
 SICK = [gpu(n, is_healthy=n > 1) for n in range(4)]
@@ -74,6 +96,27 @@ CASES = {
         "never_fits",
         "can never start: it asks for 65 CPU cores and 0 MiB of memory on one node; "
         "the largest possible is 64 CPU cores and 256000 MiB of memory on one node",
+    ),
+    "more GPUs than reach each other": (
+        alone(node(1, gpus=paired()), gpus=4, topology="nvlink"),
+        "never_fits",
+        "can never start: it asks for 4 GPUs with 1 CPU cores and 0 MiB of memory on one node, with topology nvlink; the "
+        "largest possible is 2 GPUs of 80000 MiB with 64 CPU cores and 256000 MiB of memory on one node",
+    ),
+    "free GPUs that do not reach each other": (
+        divided(),
+        "topology",
+        "2 suitable GPUs are free, but no node has 2 joined as topology nvlink asks",
+    ),
+    "a job that it keeps apart from is everywhere": (
+        apart(),
+        "constraint",
+        "no node matches the request: jobs of web run apart from each other",
+    ),
+    "free but slowed down by heat": (
+        alone(node(1, gpus=[gpu(n, is_slowed=n > 1) for n in range(4)]), gpus=3),
+        "hot",
+        "2 suitable GPUs are free, but slowed down by heat and take no new jobs until they cool",
     ),
     "ranks that do not divide the GPUs": (
         alone(node(1), gpus=3, gang=True, ranks=2),
@@ -156,7 +199,7 @@ def test_each_cause_has_its_code_and_its_sentence(name: str) -> None:
 def test_every_code_that_the_engine_may_give_has_a_case() -> None:
     not_the_engine_s = {"held_by_user", "held_by_admin", "dependency", "starting", "scheduler_behind"}
     # Their cases stand with the rules that give them: preemption and limits per user.
-    elsewhere = {"reclaim_pending", "preempt_delay", "user_cap", "hot", "topology"}
+    elsewhere = {"reclaim_pending", "preempt_delay", "user_cap"}
     assert {code for _, code, _ in CASES.values()} == set(reasons.Pending) - not_the_engine_s - elsewhere
 
 
