@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heapreplace
 from math import inf
 from operator import attrgetter
 
@@ -91,6 +91,7 @@ class _Cycle:
         devices = [device for node in snapshot.nodes for device in node.devices]
         self.device_memory = {device.id: device.memory_mb for device in devices} if self.counts_memory else {}
         self.device_models = {device.id: device.model for device in devices} if self.accounts.counts_models else {}
+        self.uses: dict[int, Use] = {}
         self.ends = ends_of(snapshot.running, policy, now)
         self._count_running()
         self.guard: Guard | None = None
@@ -119,6 +120,12 @@ class _Cycle:
 
     def _use(self, job: Job | Running, ranks: tuple[RankPlacement, ...]) -> Use:
         request = job.request
+        if not (self.counts_memory or self.device_models):
+            # It depends on the request alone, and jobs share theirs.
+            known = self.uses.get(id(request))
+            if known is None:
+                known = self.uses[id(request)] = use_of(request, 0, ())
+            return known
         gpu_memory_mb = gpu_memory_of(request, ranks, self.device_memory) if self.counts_memory else 0
         return use_of(request, gpu_memory_mb, models_of(ranks, self.device_models) if self.device_models else ())
 
@@ -133,15 +140,17 @@ class _Cycle:
         order = [(self._lane_key(lane), lane.number) for lane in lanes]
         heapify(order)
         while order:
-            key, number = heappop(order)
+            key, number = order[0]
             lane = lanes[number]
             current = self._lane_key(lane)
             if current == key:
                 self._serve(lane, lane.buckets[0][1])
                 if not lane.buckets:
+                    heappop(order)
                     continue
                 current = self._lane_key(lane)
-            heappush(order, (current, number))
+            if current != key:
+                heapreplace(order, (current, number))
 
     def _lane_key(self, lane: Lane) -> Key:
         return self.rules.lane_key(self.standings[lane.tenant_id], lane.buckets[0][0], lane.is_promised)
@@ -305,7 +314,11 @@ class _Cycle:
         return False
 
     def _refuse_for_room(self, lane: Lane, bucket: Bucket, until: float) -> None:
-        if self.victims.may_preempt(bucket.head) and self._preempt(bucket.head, bucket.group, until):
+        if (
+            self.rules.is_live
+            and self.victims.may_preempt(bucket.head)
+            and self._preempt(bucket.head, bucket.group, until)
+        ):
             lane.advance(self.job_key)
             return
         guard = self.guard

@@ -1,0 +1,174 @@
+"""What tells the policies apart: cost, predicted service, arrival; and who may be promised a place under each."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling.engine.model import Job, Policy, Snapshot, Tenant
+from scheduling.engine.ordering import by_cost, by_service, service_seconds
+from scheduling.engine.policies import LIVE_POLICIES, POLICIES, rules_of
+from scheduling.engine.prices import window_cost
+from tests.engine.scenario import NOW, ask, cluster, decide, job, node, running_on, started
+
+DAY = 86400.0
+COST, SHORTEST = Policy(name="cost_aware"), Policy(name="shortest")
+
+
+def order(policy: Policy, *jobs: Job, tenants: Sequence[Tenant] = ()) -> list[int]:
+    made = decide(cluster(node(1, gpus=256, cpu=512), jobs=jobs, tenants=tenants), policy)
+    return [placement.job_id for placement in made.placements]
+
+
+def predicted(id: int, gpus: int, minutes: float, **more: object) -> Job:
+    return replace(job(id, gpus=gpus, **more), predicted_seconds=minutes * 60)  # type: ignore[arg-type]
+
+
+def test_references_are_not_for_live_clusters() -> None:
+    assert LIVE_POLICIES == ("fair", "priority", "cost_aware", "shortest")
+    assert {*POLICIES} - {*LIVE_POLICIES} == {"fifo", "srtf"}
+    with pytest.raises(ValueError, match="no policy is named 'random'; there are cost_aware, fair, fifo, priority"):
+        rules_of("random")
+
+
+def test_shortest_goes_by_predicted_time_times_gpus() -> None:
+    assert order(SHORTEST, predicted(1, 8, 60), predicted(2, 1, 470), predicted(3, 2, 60)) == [3, 2, 1]
+
+
+def test_a_prediction_goes_before_the_limit_and_what_is_unknown_comes_last() -> None:
+    limited = replace(job(2, minutes=600), predicted_seconds=60.0)
+    assert service_seconds(limited) == 60.0
+    assert order(SHORTEST, job(1), job(3, minutes=30), limited, job(4, minutes=20)) == [2, 4, 3, 1]
+
+
+def test_shortest_serves_alike_jobs_by_their_own_times() -> None:
+    """They share a bucket, whose order must be theirs, not that of arrival."""
+    assert order(SHORTEST, *[predicted(id, 1, 100 - id) for id in range(1, 20)]) == list(range(19, 0, -1))
+
+
+def test_in_shortest_bands_come_first_and_age_and_priority_help_within_bounds() -> None:
+    """A13: who waits longest counts at most for 999 / 500, so twice as much work still comes later."""
+    assert order(SHORTEST, predicted(1, 1, 1), predicted(2, 8, 9000, priority=1000)) == [2, 1]
+    old, new = {"age": 9 * DAY}, {"age": 0.0}
+    assert order(SHORTEST, predicted(1, 1, 100, **new), predicted(2, 1, 190, **old)) == [2, 1]
+    assert order(SHORTEST, predicted(1, 1, 100, **new), predicted(2, 1, 210, **old)) == [1, 2]
+    assert order(SHORTEST, predicted(1, 1, 100), predicted(2, 1, 150, priority=900)) == [2, 1]
+
+
+def test_shortest_keeps_guarantees_and_looks_across_tenants() -> None:
+    jobs = [predicted(1, 1, 5), predicted(2, 1, 9), predicted(11, 1, 7, tenant=2), predicted(12, 1, 90, tenant=2)]
+    assert order(SHORTEST, *jobs) == [1, 11, 2, 12]
+    tenants = (Tenant(1, "a"), Tenant(2, "b", guaranteed_gpus=2))
+    assert order(SHORTEST, *jobs, tenants=tenants) == [11, 12, 1, 2]
+
+
+def test_cost_counts_type_and_size_over_the_window() -> None:
+    """GPUs x cost of a GPU-hour x hours of the window."""
+    policy = replace(COST, window_seconds=1800.0, cost_by_model=(("A100", 3.0), ("NVIDIA T4", 0.5)))
+    assert window_cost(ask(4), policy) == 2.0
+    assert window_cost(ask(4, gpu_models=("A100",)), policy) == 6.0
+    assert window_cost(ask(4, gpu_models=("NVIDIA A100-SXM4-80GB",)), policy) == 6.0
+    assert window_cost(ask(4, gpu_models=("A100", "T4")), policy) == 1.0
+    assert window_cost(ask(4, gpu_models=("H100",)), policy) == 2.0
+    assert window_cost(ask(0), policy) > 0
+
+
+def test_cost_aware_serves_the_largest_weight_over_recent_cost_plus_cost() -> None:
+    tenants = (Tenant(1, "a", weight=1.0, window_cost=0.5), Tenant(2, "b", weight=3.0, window_cost=1.0))
+    # 1 / (0.5 + 1) against 3 / (1 + 6 / 12), 3 / (1 + 12 / 12), …: a GPU costs 1/12 in the window of five minutes.
+    jobs = [job(1, gpus=12), job(11, gpus=6, tenant=2), job(12, gpus=6, tenant=2), job(13, gpus=36, tenant=2)]
+    assert order(COST, *jobs, tenants=tenants) == [11, 12, 1, 13]
+    assert order(COST, *jobs, tenants=(replace(tenants[0], window_cost=1.0), tenants[1])) == [11, 12, 13, 1]
+
+
+def test_cost_aware_serves_the_cheaper_job_of_a_tenant_first_unless_it_is_of_a_lower_band() -> None:
+    assert order(COST, job(1, gpus=8), job(2, gpus=1), job(3, gpus=16, priority=1000)) == [3, 2, 1]
+
+
+def test_under_fifo_nothing_passes_what_has_no_room() -> None:
+    state = running_on(cluster(node(1), tenants=(Tenant(2, "b"),)), job(99, gpus=4))
+    jobs = (job(1, gpus=8), job(2, gpus=1, tenant=2, priority=3000), job(3, gpus=2))
+    assert started(decide(replace(state, jobs=jobs), Policy(name="fifo"))) == set()
+    assert started(decide(replace(state, jobs=jobs[1:]), Policy(name="fifo"))) == {2, 3}
+
+
+@settings(deadline=None, derandomize=True, database=None)
+@given(
+    st.integers(0, 3000),
+    st.integers(0, 3000),
+    st.floats(1, 1e8),
+    st.floats(1, 1e8),
+    st.floats(0, 1e9),
+    st.floats(0, 1e9),
+)
+def test_no_age_lifts_a_job_over_a_higher_band(
+    one: int, other: int, seconds: float, more: float, age: float, older: float
+) -> None:
+    """A13, in the policies that divide by the aged priority."""
+    first = replace(job(1, priority=one, age=age), predicted_seconds=seconds)
+    second = replace(job(2, priority=other, age=older), predicted_seconds=more)
+    for key in (by_service, by_cost):
+        low, high = sorted((first, second), key=lambda each: each.priority)
+        keys = key(high, SHORTEST, NOW), key(low, SHORTEST, NOW)
+        assert keys[0][0] <= keys[1][0]
+
+
+def half_full(*jobs: Job, **settings: object) -> Snapshot:
+    """Two nodes of eight, five GPUs of each taken, by one job that starved before it started."""
+    state = running_on(cluster(node(1), node(2)), job(90, gpus=5), job(91, gpus=5))
+    one, other = state.running
+    return replace(state, jobs=jobs, running=(replace(one, waited_seconds=20 * DAY), other))
+
+
+OLD, OLDER = job(1, gpus=8, age=11 * DAY), job(2, gpus=8, age=12 * DAY)
+MANY = [predicted(id, 1, 600, age=60.0) for id in range(11, 30)]
+
+
+def test_under_shortest_nobody_is_promised_a_place_who_does_not_starve() -> None:
+    made = decide(half_full(job(1, gpus=8, age=9 * DAY), *MANY), SHORTEST)
+    assert made.reservation is None
+    assert len(made.placements) == 6
+
+
+def test_the_oldest_starving_job_is_promised_a_place_before_the_order() -> None:
+    """A12: small jobs are still served, where they do not delay it."""
+    made = decide(half_full(OLD, OLDER, *MANY), SHORTEST)
+    assert made.reservation is not None and made.reservation.job_id == 2
+    assert len(made.placements) == 3
+
+
+def test_who_is_promised_a_place_keeps_it_though_another_is_older() -> None:
+    made = decide(replace(half_full(OLD, OLDER, *MANY), reserved_job_id=1), SHORTEST)
+    assert made.reservation is not None and made.reservation.job_id == 1
+
+
+def test_a_starving_job_of_a_higher_band_takes_its_place() -> None:
+    urgent = job(3, gpus=8, age=11 * DAY, priority=1000)
+    made = decide(replace(half_full(OLD, OLDER, urgent), reserved_job_id=1), SHORTEST)
+    assert made.reservation is not None and made.reservation.job_id == 3
+
+
+def test_starving_jobs_do_not_get_more_than_their_part() -> None:
+    """Five of sixteen GPUs are theirs already: 31.25 %."""
+    state = half_full(OLD, OLDER, *MANY)
+    assert decide(state, replace(SHORTEST, starving_percent=31.0)).reservation is None
+    assert decide(state, replace(SHORTEST, starving_percent=32.0)).reservation is not None
+
+
+def test_a_wait_that_its_owner_asked_for_is_no_starving() -> None:
+    """It starves from the time on that it may start."""
+    later = replace(OLD, eligible_at=NOW - DAY)
+    assert decide(half_full(later, *MANY), SHORTEST).reservation is None
+
+
+def test_a_starving_job_that_cannot_be_promised_a_place_leaves_it_to_the_next() -> None:
+    made = decide(half_full(replace(OLDER, request=ask(64)), OLD, *MANY), SHORTEST)
+    assert made.reservation is not None and made.reservation.job_id == 1
+
+
+def test_age_alone_lets_no_starving_job_go_before_a_higher_band() -> None:
+    """A13."""
+    high = [predicted(id, 1, 600, age=60.0, priority=1500) for id in range(11, 30)]
+    assert len(decide(half_full(OLD, *high), SHORTEST).placements) == 6
