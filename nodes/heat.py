@@ -18,7 +18,7 @@ HYSTERESIS_CELSIUS, COOL_SECONDS = 10, 60.0
 
 
 class Heat(NamedTuple):
-    """`cool_since`: since then all looks at a hot device were cool, in seconds since the epoch; None: the last was not."""
+    """`cool_since`: seconds since the epoch; every look at a hot device since then was cool. None: the last was not."""
 
     is_hot: bool = False
     is_slowed: bool = False
@@ -48,7 +48,8 @@ _CONCERNED = f"""
            extract(epoch FROM clock_timestamp())::float8 AS now
       FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::bigint[]) AS t (node_id, uuid, temperature, throttle)
       JOIN nodes_device d ON d.node_id = t.node_id AND d.uuid = t.uuid
-     CROSS JOIN (SELECT coalesce((SELECT thermal_threshold_celsius FROM scheduling_schedulingpolicy), %s) AS hot) p
+     CROSS JOIN (SELECT coalesce((SELECT thermal_threshold_celsius FROM scheduling_schedulingpolicy
+                                   WHERE version > 0), %s) AS hot) p
      WHERE d.health IN ('ok', 'hot')
        AND (d.health = 'hot' OR d.is_slowed OR t.temperature >= p.hot OR t.throttle & {SLOWDOWN} <> 0)
 """

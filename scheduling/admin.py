@@ -1,11 +1,19 @@
-"""Scheduling cycles in Django admin: to look at."""
+"""Django admin for scheduling: the policy to edit, with its history and its effect; cycles to look at."""
 
-from django.contrib import admin
+from typing import Any
+
+import pghistory
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.db.models import Model
-from django.http import HttpRequest
+from django.forms import BooleanField, ModelForm
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
 from unfold.admin import ModelAdmin
 
-from scheduling.models import Cycle
+from scheduling import policy, preview
+from scheduling.models import Cycle, SchedulingPolicy
 
 
 @admin.register(Cycle)
@@ -21,3 +29,73 @@ class CycleAdmin(ModelAdmin):  # type: ignore[misc]
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
+
+
+class PolicyForm(ModelForm):  # type: ignore[type-arg]
+    """Refuses what would do nothing; an edit that would stop running jobs is saved when that was seen."""
+
+    go_ahead = BooleanField(
+        required=False, help_text="An edit that would stop running jobs is not saved at once: its effect is shown first"
+    )
+    effect: dict[str, Any]
+
+    class Meta:
+        model = SchedulingPolicy
+        fields = policy.FIELDS
+
+    def clean_cost_by_model(self) -> dict[str, float]:
+        """An emptied field means that all models cost alike."""
+        return self.cleaned_data["cost_by_model"] or {}
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        self.effect = {}
+        changed = [name for name in policy.FIELDS if cleaned.get(name) != getattr(self.instance, name)]
+        if self.errors or not changed:
+            return cleaned
+        edited = SchedulingPolicy(**{name: cleaned[name] for name in policy.FIELDS})
+        try:
+            edited.require_effect(changed)
+        except ValidationError as error:
+            self.add_error(None, error)
+            return cleaned
+        self.effect = preview.policy_effect(policy.as_engine(cleaned))
+        if self.effect["contradicts"] and not cleaned.get("go_ahead"):
+            said = "; ".join(self.effect["sentences"])
+            self.add_error("go_ahead", f"Not saved yet. With this edit {said}. Tick this to save it nevertheless.")
+        return cleaned
+
+
+@admin.register(SchedulingPolicy)
+class SchedulingPolicyAdmin(ModelAdmin):  # type: ignore[misc]
+    form = PolicyForm
+    fields = (*policy.FIELDS, "go_ahead", "history")
+    readonly_fields = ("history",)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """There is one row, made from the environment when it is looked at first: straight to its form."""
+        policy.row()
+        return HttpResponseRedirect(reverse("admin:scheduling_schedulingpolicy_change", args=[1]))
+
+    @admin.display(description="history")
+    def history(self, row: SchedulingPolicy) -> str:
+        """The latest ten edits: when, who, what."""
+        edits = [(one["at"], one["by"] or "unknown", _changes(one["changes"])) for one in policy.history(10)]
+        rows = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td></tr>", edits)
+        return format_html('<table class="policy-history">{}</table>', rows) if edits else "as the environment says"
+
+    def save_model(self, request: HttpRequest, obj: SchedulingPolicy, form: PolicyForm, change: bool) -> None:
+        with pghistory.context(actor=request.user.get_username(), via="admin"):
+            policy.save(obj)
+        for sentence in form.effect.get("sentences", ()):
+            messages.info(request, f"{sentence}.")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+def _changes(changes: dict[str, dict[str, Any]]) -> str:
+    return "; ".join(f"{name}: {values['from']} → {values['to']}" for name, values in changes.items())

@@ -8,8 +8,11 @@ class SchedulingConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs import admission
+        from scheduling.preview import quota_effect
         from scheduling.services import problem_if_impossible
         from scheduling.simulation import simulate
+        from tenants import effects
 
         admission.register(problem_if_impossible)
         admission.register_preview(simulate)
+        effects.register(quota_effect)

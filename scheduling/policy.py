@@ -44,7 +44,7 @@ def policy() -> Policy:
 
 def values() -> dict[str, Any]:
     """The fields, with `version`: 0 as long as nobody has edited them."""
-    found = query("SELECT * FROM scheduling_schedulingpolicy WHERE id = 1")
+    found = query("SELECT * FROM scheduling_schedulingpolicy WHERE version > 0")
     return found[0] if found else {**first_values(), "version": 0}
 
 
@@ -72,6 +72,17 @@ def as_engine(fields: Mapping[str, Any]) -> Policy:
     )
 
 
+def row() -> SchedulingPolicy:
+    """The one row, for editors that need one: as the environment says if nobody has edited it yet (version 0)."""
+    found, _ = SchedulingPolicy.objects.get_or_create(pk=1, defaults=first_values())
+    first = {} if found.version else first_values()
+    if any(getattr(found, name) != value for name, value in first.items()):
+        for name, value in first.items():
+            setattr(found, name, value)
+        found.save(force_update=True)
+    return found
+
+
 def change(changes: Mapping[str, Any], *, actor: str, expected_version: int | None = None) -> dict[str, Any]:
     """Sets what is given, and wakes a cycle. 400 for values that are wrong or would do nothing; with
     `expected_version`, 412 if somebody else changed the policy in the meantime. An edit that changes nothing writes
@@ -89,7 +100,7 @@ def checked(
     """The row as it would be, not saved, and what differs from now; inside a transaction. Raises as `change` does."""
     execute("LOCK TABLE scheduling_schedulingpolicy IN SHARE ROW EXCLUSIVE MODE")
     shown = values()["version"]
-    new = SchedulingPolicy.objects.filter(pk=1).first() or SchedulingPolicy(pk=1, **first_values())
+    new = SchedulingPolicy.objects.filter(version__gt=0).first() or SchedulingPolicy(pk=1, **first_values())
     if expected_version is not None and shown != expected_version:
         raise Problem(
             412,
@@ -112,7 +123,7 @@ def checked(
 
 def save(new: SchedulingPolicy) -> None:
     """Keeps an edit; inside a transaction. The history begins with what the environment said."""
-    SchedulingPolicy.objects.get_or_create(pk=1, defaults=first_values())
+    row()
     # What was used until now was forgotten at the old rate.
     execute(
         """UPDATE tenants_usagebalance b
@@ -143,6 +154,7 @@ def history(limit: int) -> list[dict[str, Any]]:
             },
         }
         for event, before in itertools.pairwise(events_found)
+        if event.version
     ]
 
 

@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 
 from gpusched.lib.api import if_match, is_dry_run, read_body, read_query, whole_number
 from gpusched.lib.openapi import documented
-from scheduling import policy
+from scheduling import policy, preview
 from tenants.permissions import identity
 
 Number = float | msgspec.UnsetType
@@ -51,7 +51,7 @@ class SchedulingPolicy(APIView):
         "Change the scheduling policy (admin)",
         tag="scheduling",
         body=PolicyChanges,
-        parameters={"dry_run": "true: answer 200 with the policy as it would be, and change nothing"},
+        parameters={"dry_run": "true: answer 200 with the policy as it would be and its effect, and change nothing"},
         refusals=(400, 401, 403, 412),
     )
     def patch(self, request: Request) -> Response:
@@ -65,7 +65,9 @@ class SchedulingPolicy(APIView):
             with transaction.atomic():
                 new, _ = policy.checked(changes, expected_version=version)
                 would_be = {name: getattr(new, name) for name in policy.FIELDS}
-            return Response({**would_be, "version": policy.values()["version"], "status": "would_be_changed"})
+            effect = preview.policy_effect(policy.as_engine(would_be))
+            version = policy.values()["version"]
+            return Response({**would_be, "version": version, "status": "would_be_changed", "effect": effect})
         return _answer(policy.change(changes, actor=who.username, expected_version=version))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pghistory
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin as PlainGroupAdmin
 from django.contrib.auth.admin import UserAdmin as PlainUserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import Model
-from django.forms import BaseFormSet, ModelForm
+from django.forms import BaseFormSet, BooleanField, ModelForm
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
@@ -18,7 +18,7 @@ from django.utils.html import format_html, format_html_join
 from unfold.admin import ModelAdmin, StackedInline, TabularInline
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from tenants import services
+from tenants import effects, services
 from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
 
 admin.site.site_header = "gpusched"
@@ -41,8 +41,51 @@ class GroupAdmin(PlainGroupAdmin, ModelAdmin):  # type: ignore[misc]
     pass
 
 
+LIMITS = (
+    "max_gpus",
+    "max_gpu_memory_mb",
+    "max_cpu_cores",
+    "max_memory_mb",
+    "max_concurrent_jobs",
+    "max_gpus_per_user",
+    "max_gpus_by_model",
+)
+
+
+class QuotaForm(ModelForm):  # type: ignore[type-arg]
+    """Shows what an edit would do; one that contradicts what runs is saved the second time, when that was seen."""
+
+    go_ahead = BooleanField(
+        required=False,
+        help_text="An edit that contradicts running or waiting jobs is not saved at once: its effect is shown first",
+    )
+    effect: dict[str, Any]
+
+    class Meta:
+        model = Quota
+        fields = (*LIMITS, "guaranteed_gpus")
+
+    def clean_max_gpus_by_model(self) -> dict[str, int]:
+        """An emptied field means no limits."""
+        return self.cleaned_data["max_gpus_by_model"] or {}
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        self.effect = {}
+        if self.errors or not self.instance.pk:
+            return cleaned
+        limits = {name: cleaned[name] for name in self.Meta.fields}
+        if any(getattr(self.instance, name) != value for name, value in limits.items()):
+            self.effect = effects.quota_effect(self.instance.tenant_id, limits)
+            if self.effect.get("contradicts") and not cleaned.get("go_ahead"):
+                said = "; ".join(self.effect["sentences"])
+                self.add_error("go_ahead", f"Not saved yet. With this edit {said}. Tick this to save it nevertheless.")
+        return cleaned
+
+
 class QuotaInline(StackedInline):  # type: ignore[misc]
     model = Quota
+    form = QuotaForm
     can_delete = False
     min_num = 1
     max_num = 1
@@ -88,8 +131,10 @@ class TenantAdmin(ModelAdmin):  # type: ignore[misc]
             return super().changeform_view(request, *args, **kwargs)
 
     def save_formset(self, request: HttpRequest, form: ModelForm[Any], formset: BaseFormSet[Any], change: bool) -> None:
-        for quota in (f.instance for f in formset.forms if isinstance(f.instance, Quota) and f.has_changed()):
-            quota.version += 1
+        for edited in (f for f in formset.forms if isinstance(f, QuotaForm) and set(f.changed_data) - {"go_ahead"}):
+            edited.instance.version += 1
+            for sentence in edited.effect.get("sentences", ()):
+                messages.info(request, f"Quota: {sentence}.")
         super().save_formset(request, form, formset, change)
         tenant = form.instance
         UsageBalance.objects.get_or_create(tenant=tenant, defaults={"as_of": timezone.now()})
@@ -109,16 +154,7 @@ def _quota_events(tenant_id: int) -> list[tuple[str, str, str]]:
     if events is None:
         return []
     rows = events.filter(tenant_id=tenant_id).select_related("pgh_context").order_by("-pgh_id")
-    names = (
-        "max_gpus",
-        "guaranteed_gpus",
-        "max_concurrent_jobs",
-        "max_gpu_memory_mb",
-        "max_cpu_cores",
-        "max_memory_mb",
-        "max_gpus_per_user",
-        "max_gpus_by_model",
-    )
+    names = ("guaranteed_gpus", *LIMITS)
     found = []
     for row in rows[:10]:
         who = (row.pgh_context.metadata if row.pgh_context else {}).get("actor", "unknown")

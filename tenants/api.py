@@ -9,14 +9,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.lib.api import if_match, read_body, read_query
+from gpusched.lib.api import if_match, is_dry_run, read_body, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import Problem, invalid, not_found
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.states import Scope
-from tenants import services
+from tenants import effects, services
 from tenants.models import ApiToken, Tenant
 from tenants.permissions import Identity, identity
 
@@ -153,20 +153,35 @@ class TenantQuota(APIView):
     def get(self, request: Request, name: str) -> Response:
         return self._answer(_find(name, identity(request)).pk)
 
-    @documented("Replace a quota (admin)", tag="tenants", body=QuotaFields, refusals=(400, 401, 403, 404, 412))
+    write_parameters = ("dry_run",)
+
+    @documented(
+        "Replace a quota (admin)",
+        tag="tenants",
+        body=QuotaFields,
+        parameters={"dry_run": "true: answer 200 with the quota as it would be and its effect, and change nothing"},
+        refusals=(400, 401, 403, 404, 412),
+    )
     def put(self, request: Request, name: str) -> Response:
-        """Nothing that runs is stopped. `If-Match` (or `version`) refuses to overwrite somebody else's edit."""
+        """Nothing that runs is stopped by a limit; `effect` says what follows.
+
+        `If-Match` (or `version`) refuses to overwrite somebody else's edit."""
         who = identity(request)
         tenant = _find(name, who)
         who.require_admin()
         limits = _values(read_body(request, QuotaFields))
         version = if_match(request, "this quota", limits.pop("version"))
+        services.checked_quota(tenant.pk, limits, expected_version=version)
+        effect = effects.quota_effect(tenant.pk, limits)
+        if is_dry_run(request):
+            now = _shown(tenant.pk)["quota"]
+            return Response({**now, **limits, "status": "would_be_changed", "effect": effect})
         services.change_quota(tenant.pk, limits, actor=who.username, expected_version=version)
-        return self._answer(tenant.pk)
+        return self._answer(tenant.pk, effect=effect)
 
-    def _answer(self, tenant_id: int) -> Response:
+    def _answer(self, tenant_id: int, **more: Any) -> Response:
         shown = _shown(tenant_id)["quota"]
-        return Response(shown, headers={"ETag": f'"{shown["version"]}"'})
+        return Response({**shown, **more}, headers={"ETag": f'"{shown["version"]}"'})
 
 
 def _token(token: ApiToken) -> dict[str, Any]:

@@ -69,6 +69,11 @@ class Tenant(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    def clean(self) -> None:
+        if self.preemption_budget_per_hour is not None and not self.allow_preemption:
+            text = "would do nothing: without allow_preemption none of its jobs is ever preempted"
+            raise ValidationError({"preemption_budget_per_hour": text})
+
 
 @pghistory.track()
 class Quota(models.Model):
@@ -104,6 +109,23 @@ class Quota(models.Model):
 
     def __str__(self) -> str:
         return f"quota of {self.tenant.name}"
+
+    def clean(self) -> None:
+        """Refuses what would do nothing (A07): a part of the limit that is no smaller than all of it."""
+        idle: dict[str, str] = {}
+        most = self.max_gpus
+        if most is not None and self.max_gpus_per_user is not None and self.max_gpus_per_user >= most:
+            idle["max_gpus_per_user"] = f"would do nothing: all users together may hold {most}"
+        limits = self.max_gpus_by_model if isinstance(self.max_gpus_by_model, dict) else {}
+        for model, limit in limits.items():
+            if most is not None and isinstance(limit, int) and limit >= most:
+                idle["max_gpus_by_model"] = (
+                    f"{model}: {limit} would do nothing: all models together are limited to {most}"
+                )
+        if len({str(model).lower() for model in limits}) < len(limits):
+            idle["max_gpus_by_model"] = "names a model twice; capitals make no difference"
+        if idle:
+            raise ValidationError(idle)
 
 
 class Membership(models.Model):

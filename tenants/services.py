@@ -52,8 +52,22 @@ def change_quota(
 ) -> Quota:
     """Replaces limits. With `expected_version`, 412 if somebody else changed the quota in the meantime.
 
-    Nothing that runs is stopped: a tenant above a lowered limit starts nothing new until it is below."""
+    Nothing that runs is stopped: a tenant above a lowered limit starts nothing new until it is below. An edit that
+    changes nothing writes nothing."""
     with transaction.atomic(), pghistory.context(actor=actor, via="change_quota"):
+        quota, differs = checked_quota(tenant_id, limits, expected_version=expected_version)
+        if differs:
+            quota.version += 1
+            quota.save()
+            _announce(quota.tenant)
+    return quota
+
+
+def checked_quota(
+    tenant_id: int, limits: Mapping[str, Any], *, expected_version: int | None = None
+) -> tuple[Quota, bool]:
+    """The quota as it would be, not saved, and whether that is another; raises as `change_quota` does."""
+    with transaction.atomic():
         quota = Quota.objects.select_for_update().select_related("tenant").get(tenant_id=tenant_id)
         if expected_version is not None and quota.version != expected_version:
             raise Problem(
@@ -62,13 +76,11 @@ def change_quota(
                 f"the quota was changed meanwhile (it is at version {quota.version}, not {expected_version})",
                 next_step="read it again and repeat the change",
             )
+        differs = any(getattr(quota, name) != value for name, value in limits.items())
         for name, value in limits.items():
             setattr(quota, name, value)
         _check(quota)
-        quota.version += 1
-        quota.save()
-        _announce(quota.tenant)
-    return quota
+    return quota, differs
 
 
 def announce_quota_edit(tenant: Tenant) -> None:

@@ -74,6 +74,6 @@ def charge(charges: Sequence[Charge]) -> None:
 
 def half_life_seconds() -> float:
     """After this long use counts half: as admins have set it in the scheduling policy, else as the environment says."""
-    found = query("SELECT usage_half_life_days AS days FROM scheduling_schedulingpolicy")
+    found = query("SELECT usage_half_life_days AS days FROM scheduling_schedulingpolicy WHERE version > 0")
     days = found[0]["days"] if found else settings.ENV.usage_half_life_days
     return float(days) * 86400.0

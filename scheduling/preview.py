@@ -1,0 +1,123 @@
+"""Shows what an edit of a quota or of the policy would do now, in numbers and sentences, before it is made."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from scheduling import whatif
+from scheduling.engine.effects import Effect, Excess, effect, exceeded
+from scheduling.engine.model import Policy, Snapshot, Tenant
+from scheduling.engine.planner import plan
+from scheduling.engine.shapes import is_model
+from scheduling.entitlements import tenants
+
+# So many ids of jobs are named of each kind.
+MOST_NAMED = 20
+
+
+def quota_effect(tenant_id: int, limits: Mapping[str, Any]) -> dict[str, Any]:
+    """The effect of other limits of a tenant. Nothing that runs is stopped by lowering one."""
+    with whatif.turn:
+        here = whatif.present()
+        new = tuple(_edited(one, limits) if one.id == tenant_id else one for one in here.snapshot.tenants)
+        edited = replace(here.snapshot, tenants=new)
+        found = effect(plan(*here), plan(edited, here.policy, here.now))
+    tenant = next(one for one in new if one.id == tenant_id)
+    above = exceeded(edited, tenant)
+    said = [*_above(tenant, above), *_affected(found, edited), *_idle(tenant, edited)]
+    return _shown(found, edited, above, said)
+
+
+def policy_effect(new: Policy) -> dict[str, Any]:
+    """The effect of another policy."""
+    with whatif.turn:
+        here = whatif.present()
+        edited = replace(here.snapshot, tenants=tenants(new))
+        found = effect(plan(*here), plan(edited, new, here.now))
+    return _shown(found, edited, [], list(_affected(found, edited)))
+
+
+def _edited(tenant: Tenant, limits: Mapping[str, Any]) -> Tenant:
+    cores = limits.get("max_cpu_cores")
+    return replace(
+        tenant,
+        guaranteed_gpus=limits.get("guaranteed_gpus") or 0,
+        max_gpus=limits.get("max_gpus"),
+        max_gpu_memory_mb=limits.get("max_gpu_memory_mb"),
+        max_cpu_milli=None if cores is None else cores * 1000,
+        max_memory_mb=limits.get("max_memory_mb"),
+        max_concurrent_jobs=limits.get("max_concurrent_jobs"),
+        max_gpus_per_user=limits.get("max_gpus_per_user"),
+        max_gpus_by_model=tuple(sorted((limits.get("max_gpus_by_model") or {}).items())),
+    )
+
+
+def _shown(found: Effect, snapshot: Snapshot, above: Sequence[Excess], said: list[str]) -> dict[str, Any]:
+    return {
+        "running_over": [
+            {"dimension": one.dimension.name, "in_use": one.in_use, "limit": one.limit, "users": one.users}
+            for one in above
+        ],
+        "would_start": _jobs(found.starts, snapshot),
+        "would_wait": _jobs(found.waits, snapshot),
+        "would_never_start": _jobs(found.never, snapshot),
+        "would_stop": _jobs(found.stops, snapshot),
+        "sentences": said or ["nothing that runs or waits is affected now"],
+        # What somebody should have seen before it is so.
+        "contradicts": bool(above or found.never or found.stops),
+    }
+
+
+def _jobs(ids: Sequence[int], snapshot: Snapshot) -> dict[str, Any]:
+    return {"jobs": len(ids), "gpus": _gpus(ids, snapshot), "ids": list(ids[:MOST_NAMED])}
+
+
+def _gpus(ids: Collection[int], snapshot: Snapshot) -> int:
+    wanted = set(ids)
+    waiting = sum(job.request.gpu_count for job in snapshot.jobs if job.id in wanted)
+    return waiting + sum(job.request.gpu_count for job in snapshot.running if job.job_id in wanted)
+
+
+def _above(tenant: Tenant, above: Sequence[Excess]) -> Iterator[str]:
+    for one in above:
+        name = one.dimension.name
+        if one.users:
+            who = f"{one.users} users of tenant {tenant.name} hold" if one.users > 1 else "a user holds"
+            yield (
+                f"{who} up to {one.in_use} GPUs, more than the limit of {one.limit} per user: their running jobs go on,"
+                " and they start nothing new on GPUs until they hold less"
+            )
+        else:
+            yield (
+                f"tenant {tenant.name} uses {one.in_use} {name}, more than the limit of {one.limit}:"
+                f" its running jobs go on, and it starts nothing more that needs {name} until it uses less"
+            )
+
+
+def _affected(found: Effect, snapshot: Snapshot) -> Iterator[str]:
+    for ids, what in (
+        (found.starts, "would start now that otherwise wait"),
+        (found.waits, "would wait that otherwise start now"),
+        (found.never, "would be above a limit all by themselves and could never start"),
+        (found.stops, "would be stopped for jobs that come before them"),
+    ):
+        if ids:
+            kind = "running" if ids is found.stops else "waiting"
+            noun = "job" if len(ids) == 1 else "jobs"
+            yield f"{len(ids)} {kind} {noun} ({_gpus(ids, snapshot)} GPUs) {what}"
+
+
+def _idle(tenant: Tenant, snapshot: Snapshot) -> Iterator[str]:
+    """What is set and has no effect on the cluster as it is."""
+    devices = [device for node in snapshot.nodes for device in node.devices]
+    guaranteed = sum(one.guaranteed_gpus for one in snapshot.tenants)
+    if tenant.guaranteed_gpus and guaranteed > len(devices):
+        yield (
+            f"the guarantees of all tenants are {guaranteed} GPUs together, and there are {len(devices)}:"
+            " not all of them can be kept at once"
+        )
+    if tenant.max_gpus is not None and tenant.max_gpus >= len(devices) > 0:
+        yield f"the limit of {tenant.max_gpus} GPUs has no effect yet: there are {len(devices)}"
+    for model, _ in tenant.max_gpus_by_model:
+        if not any(is_model(model, device.model) for device in devices):
+            yield f"the limit for {model} has no effect yet: no GPU is of that model"

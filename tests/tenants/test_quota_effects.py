@@ -1,0 +1,267 @@
+"""Edits of quotas and of the policy: their effect is shown first, nothing is stopped silently, nothing idle is set (A07)."""
+
+import json
+
+import msgspec
+import pytest
+from django.test import Client
+
+from jobs.models import Job
+from scheduling.models import SchedulingPolicy
+from tenants import services
+from tenants.models import Quota
+from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant)
+
+
+@pytest.fixture
+def admin():
+    return make_user("root", admin=True)
+
+
+def put(admin, body, query="?dry_run=true"):
+    answer = Client().put(
+        f"/api/v1/tenants/nlp/quota{query}",
+        msgspec.json.encode(body),
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {make_token(admin)}"},
+    )
+    assert answer.status_code == 200, answer.content
+    return answer.json()
+
+
+def run_jobs(user, tenant, count, **fields):
+    ids = [submit(user, tenant, **fields) for _ in range(count)]
+    run_cycle()
+    return ids
+
+
+def test_a_dry_run_says_what_is_above_the_new_limit_and_changes_nothing(user, tenant, admin):
+    make_node(gpus=8)
+    running = run_jobs(user, tenant, 4)
+    answer = put(admin, {"max_gpus": 2, "max_gpus_by_model": {"A100": 1}, "max_concurrent_jobs": 4})
+    effect = answer["effect"]
+    assert effect["running_over"] == [
+        {"dimension": "GPUs", "in_use": 4, "limit": 2, "users": 0},
+        {"dimension": "A100 GPUs", "in_use": 4, "limit": 1, "users": 0},
+    ]
+    assert effect["contradicts"] is True
+    assert effect["sentences"][0] == (
+        "tenant nlp uses 4 GPUs, more than the limit of 2: its running jobs go on,"
+        " and it starts nothing more that needs GPUs until it uses less"
+    )
+    assert (answer["status"], answer["max_gpus"], answer["version"]) == ("would_be_changed", 2, 1)
+    assert Quota.objects.get(tenant=tenant).max_gpus is None
+    assert set(Job.objects.filter(pk__in=running).values_list("state", flat=True)) == {"scheduled"}
+
+
+def test_the_edit_itself_answers_with_its_effect_and_stops_nothing(user, tenant, admin):
+    make_node(gpus=8)
+    running = run_jobs(user, tenant, 4)
+    answer = put(admin, {"max_gpus": 2}, query="")
+    assert (answer["max_gpus"], answer["version"], answer["effect"]["contradicts"]) == (2, 2, True)
+    run_cycle()
+    assert set(Job.objects.filter(pk__in=running).values_list("state", flat=True)) == {"scheduled"}
+
+
+def test_it_says_how_many_waiting_jobs_would_start_or_wait(user, tenant, admin):
+    services.change_quota(tenant.pk, {"max_gpus": 2}, actor="test")
+    make_node(gpus=8)
+    ids = run_jobs(user, tenant, 5)
+    raised = put(admin, {"max_gpus": 4})["effect"]
+    assert raised["would_start"] == {"jobs": 2, "gpus": 2, "ids": ids[2:4]}
+    assert raised["sentences"] == ["2 waiting jobs (2 GPUs) would start now that otherwise wait"]
+    assert raised["contradicts"] is False
+
+
+def test_it_says_which_waiting_jobs_could_never_start(user, tenant, admin):
+    make_node(gpus=8)
+    submit(user, tenant, gpu_count=8)
+    effect = put(admin, {"max_gpus": 4})["effect"]
+    assert effect["would_never_start"]["jobs"] == 1 and effect["contradicts"] is True
+    assert "could never start" in " ".join(effect["sentences"])
+
+
+def test_it_counts_users_above_a_limit_per_user(user, tenant, admin):
+    make_node(gpus=8)
+    run_jobs(user, tenant, 3)
+    effect = put(admin, {"max_gpus_per_user": 2})["effect"]
+    assert effect["running_over"] == [{"dimension": "GPUs per user", "in_use": 3, "limit": 2, "users": 1}]
+
+
+def test_a_guarantee_that_would_stop_others_says_so(user, tenant, admin):
+    """A raised guarantee may reclaim: 'stops nothing silently' holds for other tenants' jobs too."""
+    from scheduling import policy
+
+    policy.change({"min_runtime_seconds": 0, "preemption_delay_seconds": 0}, actor="root")
+    node = make_node(gpus=2)
+    other = make_tenant("other")
+    borrowed = run_jobs(make_member(other), other, 1, gpu_count=2)
+    node.start_all()
+    submit(user, tenant, gpu_count=2)
+    effect = put(admin, {"guaranteed_gpus": 2})["effect"]
+    assert effect["would_stop"] == {"jobs": 1, "gpus": 2, "ids": borrowed}
+    assert effect["contradicts"] is True
+
+
+def test_it_says_what_has_no_effect_on_this_cluster(tenant, admin):
+    make_node(gpus=4)
+    effect = put(admin, {"max_gpus": 64, "max_gpus_by_model": {"H200": 8}})["effect"]
+    assert effect["sentences"] == [
+        "the limit of 64 GPUs has no effect yet: there are 4",
+        "the limit for H200 has no effect yet: no GPU is of that model",
+    ]
+
+
+def test_guarantees_beyond_the_cluster_are_told(tenant, admin):
+    make_tenant("other", quota={"guaranteed_gpus": 3})
+    make_node(gpus=4)
+    assert (
+        "the guarantees of all tenants are 5 GPUs together"
+        in put(admin, {"guaranteed_gpus": 2})["effect"]["sentences"][0]
+    )
+
+
+def test_an_edit_that_changes_nothing_is_no_new_version(tenant, admin):
+    first = put(admin, {"max_gpus": 4}, query="")
+    assert put(admin, {"max_gpus": 4}, query="")["version"] == first["version"]
+
+
+# --- in Django admin --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def browser(admin):
+    client = Client()
+    client.force_login(admin)
+    return client
+
+
+def tenant_form(tenant, **quota):
+    prefix = {f"quota-0-{name}": value for name, value in quota.items()}
+    return {
+        "display_name": "", "weight": "1", "tier": "standard", "allow_preemption": "on", "can_preempt_others": "on",
+        "quota-TOTAL_FORMS": 1, "quota-INITIAL_FORMS": 1, "quota-0-id": tenant.quota.pk, "quota-0-tenant": tenant.pk,
+        "quota-0-guaranteed_gpus": 0, "quota-0-max_gpus_by_model": "{}", **prefix,
+        "memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0,
+    }  # fmt: skip
+
+
+def test_in_admin_an_edit_that_contradicts_running_work_is_saved_the_second_time(user, tenant, browser):
+    make_node(gpus=8)
+    run_jobs(user, tenant, 4)
+    address = f"/admin/tenants/tenant/{tenant.pk}/change/"
+    page = browser.post(address, tenant_form(tenant, max_gpus=2)).content.decode()
+    assert "tenant nlp uses 4 GPUs, more than the limit of 2" in page
+    assert Quota.objects.get(tenant=tenant).max_gpus is None
+    saved = browser.post(address, tenant_form(tenant, max_gpus=2, go_ahead="on"), follow=True)
+    assert "its running jobs go on" in saved.content.decode()
+    quota = Quota.objects.get(tenant=tenant)
+    assert (quota.max_gpus, quota.version) == (2, 2)
+
+
+def test_in_admin_a_harmless_edit_is_saved_at_once(tenant, browser):
+    make_node(gpus=8)
+    browser.post(f"/admin/tenants/tenant/{tenant.pk}/change/", tenant_form(tenant, max_gpus_by_model='{"A100": 4}'))
+    assert Quota.objects.get(tenant=tenant).max_gpus_by_model == {"A100": 4}
+
+
+POLICY = {
+    "policy": "fair", "aging_points_per_minute": 1, "usage_half_life_days": 7, "usage_window_minutes": 5,
+    "dynamic_share_bound": 0, "cost_by_model": "{}", "online_percent": 0, "enable_gang_scheduling": "on",
+    "enable_preemption": "on", "min_runtime_seconds": 600, "preemption_delay_seconds": 60, "enable_thermal_aware": "on",
+    "thermal_threshold_celsius": 85, "load_threshold": 1, "load_threshold_shared": 0.85,
+}  # fmt: skip
+ADDRESS = "/admin/scheduling/schedulingpolicy/"
+
+
+def test_in_admin_the_policy_is_edited_with_its_history(browser):
+    assert browser.get(ADDRESS).status_code == 302
+    assert SchedulingPolicy.objects.get().version == 0
+    page = browser.post(f"{ADDRESS}1/change/", {**POLICY, "online_percent": 20}, follow=True)
+    assert page.status_code == 200
+    row = SchedulingPolicy.objects.get()
+    assert (row.online_percent, row.version) == (20, 1)
+    history = browser.get(f"{ADDRESS}1/change/").content.decode()
+    assert "online_percent: 0 → 20" in history and "root" in history
+
+
+def test_in_admin_a_setting_that_would_do_nothing_is_refused(browser):
+    browser.get(ADDRESS)
+    page = browser.post(f"{ADDRESS}1/change/", {**POLICY, "cost_by_model": '{"A100": 2}'}).content.decode()
+    assert "would do nothing while the policy is fair" in page
+    assert SchedulingPolicy.objects.get().version == 0
+
+
+def test_in_admin_a_policy_that_would_stop_jobs_is_saved_the_second_time(user, tenant, browser):
+    from scheduling import policy
+
+    policy.change({"min_runtime_seconds": 3600, "preemption_delay_seconds": 0}, actor="root")
+    node = make_node(gpus=1)
+    run_jobs(user, tenant, 1, priority=100)
+    node.start_all()
+    submit(user, tenant, priority=2000)
+    form = {**POLICY, "min_runtime_seconds": 0, "preemption_delay_seconds": 0}
+    page = browser.post(f"{ADDRESS}1/change/", form).content.decode()
+    assert "1 running job (1 GPUs) would be stopped" in page
+    assert SchedulingPolicy.objects.get().min_runtime_seconds == 3600
+    browser.post(f"{ADDRESS}1/change/", {**form, "go_ahead": "on"})
+    assert SchedulingPolicy.objects.get().min_runtime_seconds == 0
+
+
+def test_in_admin_emptied_fields_mean_nothing_in_particular(tenant, browser):
+    """A55"""
+    browser.post(f"/admin/tenants/tenant/{tenant.pk}/change/", tenant_form(tenant, max_gpus=9, max_gpus_by_model=""))
+    assert Quota.objects.get(tenant=tenant).max_gpus_by_model == {}
+    browser.get(ADDRESS)
+    browser.post(f"{ADDRESS}1/change/", {**POLICY, "online_percent": 5, "cost_by_model": ""})
+    assert SchedulingPolicy.objects.get().cost_by_model == {}
+
+
+@pytest.mark.parametrize(
+    ("quota", "field"),
+    [
+        ({"max_gpus": 8, "max_gpus_per_user": 8}, "max_gpus_per_user"),
+        ({"max_gpus": 8, "max_gpus_by_model": {"A100": 9}}, "max_gpus_by_model"),
+        ({"max_gpus_by_model": {"A100": 4, "a100": 5}}, "max_gpus_by_model"),
+        ({"max_gpus_by_model": {"A100": -1}}, "max_gpus_by_model"),
+        ({"max_gpus_by_model": {"": 1}}, "max_gpus_by_model"),
+        ({"max_gpus_by_model": {f"m{n}": 1 for n in range(51)}}, "max_gpus_by_model"),
+        ({"max_gpus_by_model": {"A100": 2**70}}, "max_gpus_by_model"),
+        ({"max_gpus_by_model": [1]}, "max_gpus_by_model"),
+        ({"max_gpus_by_model": None}, "max_gpus_by_model"),
+    ],
+)
+def test_a_limit_that_is_wrong_or_would_do_nothing_is_refused(tenant, admin, quota, field):
+    """A07, A55"""
+    answer = Client().put(
+        "/api/v1/tenants/nlp/quota",
+        json.dumps(quota),
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {make_token(admin)}"},
+    )
+    assert answer.status_code == 400
+    assert answer.json()["errors"][0]["field"] == field
+    assert Quota.objects.get(tenant=tenant).version == 1
+
+
+def test_a_preemption_budget_without_preemption_is_refused(tenant, admin):
+    """A07"""
+    answer = Client().patch(
+        "/api/v1/tenants/nlp",
+        msgspec.json.encode({"allow_preemption": False, "preemption_budget_per_hour": 3}),
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {make_token(admin)}"},
+    )
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "preemption_budget_per_hour")
