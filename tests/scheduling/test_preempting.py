@@ -5,20 +5,24 @@ import pytest
 from gpusched.protocol.messages import Stop
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState
-from jobs import representation
+from jobs import representation, services
 from jobs.models import Job, JobEvent
 from nodes.models import Allocation
 from scheduling import cycle, snapshot
+from scheduling.commit import commit
 from scheduling.engine.model import Policy
+from scheduling.engine.planner import plan
 from scheduling.models import Claim
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+
+AT_ONCE = Policy(min_runtime_seconds=0, preemption_delay_seconds=0)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(cycle, "policy", lambda: Policy(min_runtime_seconds=0, preemption_delay_seconds=0))
+    monkeypatch.setattr(cycle, "policy", lambda: AT_ONCE)
 
 
 def shown(job_id):
@@ -73,12 +77,10 @@ def test_nobody_is_stopped_for_a_job_that_was_cancelled_meanwhile(user, tenant):
     node.start_all()
     urgent = submit(user, tenant, priority=1500)
     seen, comparison = snapshot.load()
-    made = cycle.plan(seen, cycle.policy(), comparison.now)
+    made = plan(seen, AT_ONCE, comparison.now)
     assert made.preemptions
-    from jobs import services
-
     services.cancel(urgent, identity_for(user))
-    assert cycle.commit(made, seen, comparison).preempted == 0
+    assert commit(made, seen, comparison).preempted == 0
     assert Job.objects.get(pk=low).state == JobState.RUNNING
     run_cycle()
     assert not Claim.objects.exists()
@@ -92,8 +94,6 @@ def test_a_claim_ends_with_the_job_that_it_was_for(user, tenant):
     [key] = node.start_all()
     urgent = submit(user, tenant, priority=1500)
     run_cycle()
-    from jobs import services
-
     services.cancel(urgent, identity_for(user))
     node.end(key, exit_code=None, signal=15, reason="preempted")
     run_cycle()
