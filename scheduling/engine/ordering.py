@@ -6,11 +6,12 @@ from heapq import heapify, heappop, heapreplace
 from math import inf
 from operator import attrgetter
 
+from scheduling.engine.grouping import grouped
 from scheduling.engine.model import Claim, Job, Key, Policy, Request
 from scheduling.engine.prices import window_cost
 
-# Of all jobs: so they are looked up in C.
-_by_id, _by_age = attrgetter("id"), attrgetter("queued_at")
+# Looked up in C, as it is asked of all jobs.
+_by_age = attrgetter("queued_at")
 
 JobKey = Callable[[Job, Policy, float], Key]
 
@@ -27,7 +28,7 @@ class Bucket:
     __slots__ = ("_is_sorted", "_order", "group", "jobs", "next")
 
     def __init__(self, group: int, jobs: list[Job], order: Callable[[Job], Key]) -> None:
-        """`jobs` in the order of their ids. `order`: what sorts them, ids aside."""
+        """`jobs` in the order of their ids; the list is not changed. `order`: what sorts them, ids aside."""
         self.group = group
         self.jobs = jobs
         self.next = 0
@@ -41,7 +42,7 @@ class Bucket:
     def step(self) -> bool:
         """The head is dealt with; says whether another is left."""
         if not self._is_sorted:
-            self.jobs.sort(key=self._order)
+            self.jobs = sorted(self.jobs, key=self._order)
             self._is_sorted = True
         self.next += 1
         return self.next < len(self.jobs)
@@ -105,78 +106,35 @@ class Queue:
     ) -> None:
         """Jobs in any order. `promised_id`: the job whose turn it is to be promised a place; it gets a lane of its own.
         `key`: what sorts alike jobs where that is not their age."""
-        self.requests: list[Request] = []
-        self.later: list[Job] = []
+        found = grouped(jobs, now)
+        order = key or _by_age
+        numbers = {claim.job_id: number for number, claim in enumerate(claims)}
+        special = {*numbers, *(() if promised_id is None else (promised_id,))} - {job.id for job in found.later}
+        self.requests: list[Request] = list(found.numbers)
+        self.later: list[Job] = found.later[:]
         self.promised: tuple[int, Bucket] | None = None
         self.claiming: list[Bucket] = []
         self.buckets: dict[int, list[Bucket]] = {}
-        numbers = {claim.job_id: number for number, claim in enumerate(claims)}
-        self._fill(sorted(jobs, key=_by_id), promised_id, numbers.keys(), now, key or _by_age)
+        for (tenant_id, group, _), alike in found.alike.items():
+            others = _without(alike, special) if special else alike
+            if others:
+                self.buckets.setdefault(tenant_id, []).append(Bucket(group, others, order))
+        for job in found.jobs if special else ():
+            if job.id in special:
+                bucket = Bucket(found.numbers[job.request], [job], order)
+                if job.id in numbers:
+                    self.claiming.append(bucket)
+                else:
+                    self.promised = job.tenant_id, bucket
         self.claiming.sort(key=lambda bucket: numbers[bucket.head.id])
 
     def put_back(self, bucket: Bucket) -> None:
         """A claim came to nothing: its job waits like any other."""
         self.buckets.setdefault(bucket.head.tenant_id, []).append(bucket)
 
-    def _fill(
-        self,
-        jobs: list[Job],
-        promised_id: int | None,
-        claims: Collection[int],
-        now: float,
-        order: Callable[[Job], Key],
-    ) -> None:
-        # Hashing a request costs more than all else here, so requests are looked up by their identity first.
-        groups = _Groups(self.requests)
-        by_identity: dict[tuple[int, int, int], list[Job]] = {}
-        by_value: dict[tuple[int, int, int], Bucket] = {}
-        special = {*claims, promised_id}
-        for job in jobs:
-            if job.eligible_at > now:
-                self.later.append(job)
-                continue
-            if job.id in special:
-                self._set_apart(Bucket(groups.of(job.request), [job], order), claims)
-                continue
-            key = (job.tenant_id, id(job.request), job.priority)
-            alike = by_identity.get(key)
-            if alike is None:
-                alike = by_identity[key] = self._bucket(job, groups.of(job.request), by_value, order).jobs
-            alike.append(job)
 
-    def _set_apart(self, bucket: Bucket, claims: Collection[int]) -> None:
-        if bucket.head.id in claims:
-            self.claiming.append(bucket)
-        else:
-            self.promised = bucket.head.tenant_id, bucket
-
-    def _bucket(
-        self, job: Job, group: int, found: dict[tuple[int, int, int], Bucket], order: Callable[[Job], Key]
-    ) -> Bucket:
-        key = (job.tenant_id, group, job.priority)
-        if key not in found:
-            found[key] = Bucket(group, [], order)
-            self.buckets.setdefault(job.tenant_id, []).append(found[key])
-        return found[key]
-
-
-class _Groups:
-    """Numbers requests by their value."""
-
-    def __init__(self, requests: list[Request]) -> None:
-        """`requests`: the distinct ones are appended to it, in the order of their numbers."""
-        self._requests = requests
-        self._by_identity: dict[int, int] = {}
-        self._by_value: dict[Request, int] = {}
-
-    def of(self, request: Request) -> int:
-        number = self._by_identity.get(id(request))
-        if number is None:
-            number = self._by_value.setdefault(request, len(self._requests))
-            if number == len(self._requests):
-                self._requests.append(request)
-            self._by_identity[id(request)] = number
-        return number
+def _without(jobs: list[Job], special: Collection[int]) -> list[Job]:
+    return [job for job in jobs if job.id not in special]
 
 
 def band(priority: int) -> int:
