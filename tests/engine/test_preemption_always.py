@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scheduling.engine.model import Job, Plan, Preemption, Running, Snapshot, Tenant
 from scheduling.engine.ordering import band
 from tests.engine import oracle, states
-from tests.engine.scenario import NOW, advance, decide
+from tests.engine.scenario import NOW, advance, decide, started
 from tests.engine.stopping import AT_ONCE, claimants, given_back, told
 from tests.engine.test_invariants import in_small_states
 
