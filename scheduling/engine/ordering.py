@@ -25,19 +25,16 @@ class Bucket:
     enough to end before a promise falls due. They are only put in order once a first one has started: of most buckets
     none does."""
 
-    __slots__ = ("_is_sorted", "_order", "group", "jobs", "next")
+    __slots__ = ("_is_sorted", "_order", "group", "head", "jobs", "next")
 
     def __init__(self, group: int, jobs: list[Job], order: Callable[[Job], Key]) -> None:
         """`jobs` in the order of their ids; the list is not changed. `order`: what sorts them, ids aside."""
         self.group = group
         self.jobs = jobs
         self.next = 0
+        self.head = min(jobs, key=order)
         self._order = order
         self._is_sorted = False
-
-    @property
-    def head(self) -> Job:
-        return self.jobs[self.next] if self._is_sorted else min(self.jobs, key=self._order)
 
     def step(self) -> bool:
         """The head is dealt with; says whether another is left."""
@@ -45,12 +42,18 @@ class Bucket:
             self.jobs = sorted(self.jobs, key=self._order)
             self._is_sorted = True
         self.next += 1
-        return self.next < len(self.jobs)
+        if self.next == len(self.jobs):
+            return False
+        self.head = self.jobs[self.next]
+        return True
 
     def keep(self, jobs: list[Job]) -> bool:
         """Only these are left; says whether there are any."""
         self.jobs, self.next, self._is_sorted = jobs, 0, False
-        return bool(jobs)
+        if not jobs:
+            return False
+        self.head = min(jobs, key=self._order)
+        return True
 
 
 class Lane:
