@@ -1,0 +1,166 @@
+"""A22: a recorded cycle is rerun elsewhere, gives the recorded plan, and says why not the other node."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from scheduling import recording
+from scheduling.engine.model import Policy, Snapshot
+from scheduling.engine.replay import Recording, record, rerun, why_not
+from tests.engine import states
+from tests.engine.scenario import NOW, ask, cluster, gpu, job, node, nodes_of, running_on
+from tests.engine.test_determinism import state
+
+ROOT = Path(__file__).parents[2]
+in_small_states = settings(
+    max_examples=int(os.environ.get("ENGINE_EXAMPLES", "50")),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    database=None,
+)
+
+
+@in_small_states
+@given(states.snapshots(), states.policies)
+def test_a_recording_gives_the_recorded_plan_byte_for_byte(snapshot: Snapshot, policy: Policy) -> None:
+    """A22: whatever is in it, all values come back as they were."""
+    recorded = record(snapshot, policy, NOW)
+    read = recording.decode(recording.encode(recorded))
+    assert repr(read.recording) == repr(recorded)
+    assert recording.encode_plan(rerun(read.recording)) == read.plan
+
+
+NODES = (
+    node(1, gpus=2),
+    node(2, is_open=False),
+    node(3, is_online=False),
+    node(4, labels={"zone": "b"}),
+    node(5, gpus=[gpu(500 + n, model="NVIDIA H100 PCIe") for n in range(8)]),
+    node(6, gpus=[gpu(600 + n, memory_mb=40_000) for n in range(8)]),
+    node(7, gpus=[gpu(700 + n, is_healthy=n > 5) for n in range(8)]),
+    node(8, gpus=[gpu(800 + n, is_slowed=n < 6) for n in range(8)]),
+    node(9, cpu=2),
+    node(10, memory_mb=1000),
+    node(11, gpus=[gpu(1100 + n, island=n % 4) for n in range(8)]),
+    node(12, gpus=[gpu(1200 + n, island=0) for n in range(4)]),
+    node(13, gpus=[gpu(1300 + n, island=n // 4) for n in range(8)]),
+    node(14, gpus=[gpu(1400 + n, island=0) for n in range(4)]),
+)
+WANTS = ask(
+    4, cpu_milli=4000, memory_mb=2000, gpu_models=("A100",), gpu_memory_mb=60_000, topology="nvlink", apart="web"
+)
+
+
+def full_recording() -> Recording:
+    """A job that only nodes 12 and 13 could take; node 14 has one that it keeps apart from."""
+    there = running_on(cluster(NODES[13]), job(99, apart="web", cpu_milli=0))
+    return record(replace(there, nodes=(*NODES[:13], there.nodes[0]), jobs=(job(1, request=WANTS),)), Policy(), NOW)
+
+
+@pytest.mark.parametrize(
+    ("node_id", "name", "words"),
+    [
+        (1, "model", "2 of its GPUs are A100; a rank needs 4"),
+        (2, "closed", "it is cordoned or draining"),
+        (3, "closed", "it does not report"),
+        (5, "model", "0 of its GPUs are A100; a rank needs 4"),
+        (6, "memory", "0 of its GPUs have 60000 MiB under the load ceiling; a rank needs 4"),
+        (7, "health", "6 suitable GPUs are out of service; a rank needs 4"),
+        (8, "hot", "6 suitable GPUs are slowed down by heat; a rank needs 4"),
+        (9, "cpu", "2 CPU cores are free; a rank needs 4"),
+        (10, "node_memory", "1000 MiB of memory are free; a rank needs 2000"),
+        (11, "topology", "no 4 free GPUs are joined as topology nvlink asks"),
+        (14, "free", "3 of 4 suitable GPUs are free; a rank needs 4"),
+    ],
+)
+def test_why_not_the_other_node_names_the_test_that_failed(node_id: int, name: str, words: str) -> None:
+    """A22"""
+    found = why_not(full_recording(), 1, node_id)
+    assert (name, words) in [tuple(one) for one in found]
+
+
+def test_labels_and_jobs_kept_apart_are_named_too() -> None:
+    state = cluster(node(1, labels={"zone": "a"}), node(2), jobs=[job(1, node_selector=(("zone", "a"),))])
+    [found] = why_not(record(state, Policy(), NOW), 1, 2)
+    assert tuple(found) == ("labels", "it has no label zone=a")
+    state = replace(running_on(cluster(node(1)), job(9, apart="web")), jobs=(job(1, apart="web"),))
+    [found] = why_not(record(state, Policy(), NOW), 1, 1)
+    assert found.name == "apart"
+
+
+def test_where_the_job_goes_nothing_failed_and_a_node_with_room_lost_by_its_score() -> None:
+    recorded = full_recording()
+    [chosen] = nodes_of(recorded.plan, 1)
+    other = 25 - chosen
+    assert why_not(recorded, 1, chosen) == []
+    [lost] = why_not(recorded, 1, other)
+    assert lost.name == "score"
+    assert f"that of n{chosen} is " in lost.found
+
+
+def test_free_is_told_as_it_was_when_the_jobs_turn_came() -> None:
+    """What was placed before it counts, what came after does not."""
+    first, second = job(1, gpus=8, age=100), job(2, gpus=8, age=50)
+    recorded = record(cluster(node(1), node(2), jobs=[first, second]), Policy(), NOW)
+    [of_first], [of_second] = (nodes_of(recorded.plan, job_id) for job_id in (1, 2))
+    assert [one.name for one in why_not(recorded, 1, of_second)] == ["score"]
+    assert [one.name for one in why_not(recorded, 2, of_first)] == ["free"]
+
+
+def test_who_was_not_waiting_is_no_question() -> None:
+    with pytest.raises(KeyError):
+        why_not(full_recording(), 2, 1)
+
+
+# --- the command, on a machine without a database ---------------------------------------------------------------------
+
+
+def replay(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    nowhere = {"GPUSCHED_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
+    command = [sys.executable, "manage.py", "replay", *map(str, args)]
+    return subprocess.run(command, env={**os.environ, **nowhere}, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("replay") / "cycle.json"
+    path.write_bytes(recording.encode(record(state(), Policy(), NOW)))
+    return path
+
+
+def test_the_command_reruns_a_cycle_without_a_database(file: Path) -> None:
+    """A22: another process; the plan is the recorded one, and why and why not are answered."""
+    done = replay(file, "--why", "3", "--why-not", "3", "n1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the plan is the recorded one, byte for byte: " in done.stdout
+    assert "job 3 " in done.stdout
+
+
+def test_a_plan_that_differs_is_an_error(file: Path, tmp_path: Path) -> None:
+    content = json.loads(file.read_bytes())
+    content["plan"]["placements"].pop()
+    changed = tmp_path / "changed.json"
+    changed.write_text(json.dumps(content, separators=(",", ":"), ensure_ascii=False))
+    done = replay(changed)
+    assert done.returncode == 1
+    assert "the plan is NOT the recorded one" in done.stderr
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"format": 1}', "{}", '{"format": 1, "now": "x"}'])
+def test_a_file_that_is_no_recording_is_refused_with_a_sentence(content: str) -> None:
+    """A55"""
+    with pytest.raises(ValueError, match="this is no recorded cycle"):
+        recording.decode(content.encode())
+
+
+def test_another_format_is_named(file: Path) -> None:
+    content = file.read_bytes().replace(b'{"format":1', b'{"format":7', 1)
+    with pytest.raises(ValueError, match="has format 7; this version reads 1"):
+        recording.decode(content)
