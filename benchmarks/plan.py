@@ -1,6 +1,11 @@
-"""Times plan() on a made-up cluster, `--pending N --nodes M`: empty (all that fits starts), full (nothing starts)."""
+"""Times plan() on a made-up cluster, `--pending N --nodes M`: empty (what fits starts), full (nothing can start), and
+full of jobs that may be stopped for others (`preempting`, at most 32 in one cycle; beside `plan_ms`, not in it).
+
+The collector of garbage rests meanwhile, as it does in the worker's cycles. `--curve`: how the times grow.
+"""
 
 import argparse
+import gc
 import json
 import random
 import resource
@@ -30,21 +35,23 @@ TENANTS = 20
 
 def main() -> None:
     arguments = _arguments()
-    results = {}
-    for case in ("empty", "full"):
-        snapshot = made_up(arguments.pending, arguments.nodes, is_full=case == "full", seed=arguments.seed)
-        results[case] = _measure(snapshot, arguments.repeat)
+    if arguments.curve:
+        _print_curve(arguments)
+        return
+    results = _results(arguments.pending, arguments.nodes, arguments)
     rss_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
     if not arguments.json:
         _print_table(arguments, results, rss_mb)
         return
-    times = [seconds for case in results.values() for seconds in case[0]]
+    times = [seconds for case in ("empty", "full") for seconds in results[case][0]]
     cases = {case: _summary(seconds) | {"started": started} for case, (seconds, started) in results.items()}
     print(json.dumps({"plan_ms": _summary(times), "rss_mb": rss_mb, "cases": cases}))
 
 
-def made_up(pending: int, nodes: int, *, is_full: bool, seed: int = 1) -> Snapshot:
-    """A cluster of 8-GPU nodes, and jobs as labs submit them: mostly 1 to 8 GPUs, some gangs, some time limits."""
+def made_up(pending: int, nodes: int, *, is_full: bool, seed: int = 1, priority: int = 1000) -> Snapshot:
+    """A cluster of 8-GPU nodes, and jobs as labs submit them: mostly 1 to 8 GPUs, some gangs, some time limits.
+
+    `is_full`: each GPU is held by a job of this `priority`; none of those that wait has a higher one than 1000."""
     rng = random.Random(seed)
     shapes = [_request(rng) for _ in range(60)]
     jobs = tuple(
@@ -61,7 +68,10 @@ def made_up(pending: int, nodes: int, *, is_full: bool, seed: int = 1) -> Snapsh
     tenants = tuple(
         Tenant(number, f"t{number}", weight=1 + number % 3, max_gpus=nodes * 4) for number in range(TENANTS)
     )
-    running = tuple(_running(node, device, rng) for node in range(nodes) for device in range(GPUS_PER_NODE))
+    request = Request(gpu_count=1, cpu_milli=8_000, memory_mb=64_000)
+    running = tuple(
+        _running(node, device, request, priority, rng) for node in range(nodes) for device in range(GPUS_PER_NODE)
+    )
     made = tuple(_node(number, is_full) for number in range(nodes))
     return Snapshot(jobs, running if is_full else (), made, tenants)
 
@@ -86,24 +96,45 @@ def _node(number: int, is_full: bool) -> Node:
     return Node(number, f"node-{number}", 128_000, 1_024_000, free_cpu, free_mb, devices)
 
 
-def _running(node: int, device: int, rng: random.Random) -> Running:
-    request = Request(gpu_count=1, cpu_milli=8_000, memory_mb=64_000)
+def _running(node: int, device: int, request: Request, priority: int, rng: random.Random) -> Running:
     hold = DeviceHold(node * GPUS_PER_NODE + device)
     rank = RankPlacement(0, node, 8_000, 64_000, (hold,))
     started_at = NOW - rng.randrange(3_600)
     job_id = 10_000_000 + hold.device_id
-    return Running(job_id, rng.randrange(TENANTS), request, (rank,), started_at, NOW + rng.randrange(1, 86_400))
+    ends_by = NOW + rng.randrange(1, 86_400)
+    return Running(job_id, rng.randrange(TENANTS), request, (rank,), started_at, ends_by, priority)
+
+
+def _results(pending: int, nodes: int, arguments: argparse.Namespace) -> dict[str, tuple[list[float], int]]:
+    """Case -> (seconds of each plan, how many jobs started)."""
+    results = {}
+    for case, priority in (("empty", 1000), ("full", 1000), ("preempting", 500)):
+        snapshot = made_up(pending, nodes, is_full=case != "empty", seed=arguments.seed, priority=priority)
+        results[case] = _measure(snapshot, arguments.repeat)
+    return results
 
 
 def _measure(snapshot: Snapshot, repeat: int) -> tuple[list[float], int]:
     seconds = []
     made = Plan()
+    gc.disable()
     for _ in range(repeat):
         started = time.perf_counter()
         made = plan(snapshot, Policy(), NOW)
         seconds.append(time.perf_counter() - started)
+    gc.enable()
     assert len(made.placements) + len(made.reasons) == len(snapshot.jobs)
     return seconds, len(made.placements)
+
+
+def _print_curve(arguments: argparse.Namespace) -> None:
+    """Jobs x 10 and nodes x 5, each alone and both; p50 in milliseconds."""
+    print(f"{'pending':>8} {'nodes':>6} {'empty':>8} {'full':>8} {'preempting':>11}")
+    sizes = [(arguments.pending * jobs, arguments.nodes * nodes) for jobs in (1, 10) for nodes in (1, 5)]
+    for pending, nodes in sizes:
+        results = _results(pending, nodes, arguments)
+        p50 = [_summary(seconds)["p50"] for seconds, _ in results.values()]
+        print(f"{pending:>8} {nodes:>6} {p50[0]:>8.1f} {p50[1]:>8.1f} {p50[2]:>11.1f}")
 
 
 def _summary(seconds: Sequence[float]) -> dict[str, float]:
@@ -114,10 +145,10 @@ def _summary(seconds: Sequence[float]) -> dict[str, float]:
 
 def _print_table(arguments: argparse.Namespace, results: dict[str, tuple[list[float], int]], rss_mb: float) -> None:
     print(f"{arguments.pending} pending x {arguments.nodes} nodes x {GPUS_PER_NODE} GPUs, {rss_mb} MiB resident")
-    print(f"{'cluster':<8} {'started':>8} {'p50 ms':>10} {'p95 ms':>10}")
+    print(f"{'cluster':<10} {'started':>8} {'p50 ms':>10} {'p95 ms':>10}")
     for case, (seconds, started) in results.items():
         times = _summary(seconds)
-        print(f"{case:<8} {started:>8} {times['p50']:>10.2f} {times['p95']:>10.2f}")
+        print(f"{case:<10} {started:>8} {times['p50']:>10.2f} {times['p95']:>10.2f}")
 
 
 def _arguments() -> argparse.Namespace:
@@ -126,6 +157,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--curve", action="store_true", help="also 10 times the jobs, 5 times the nodes, and both")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")
     return parser.parse_args()
 
