@@ -34,7 +34,7 @@ def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None
         nodes, tenants = _cluster(fresh)
         if tenant_id not in tenants and not fresh:
             continue
-        found = impossible(wanted, tenants[tenant_id], nodes, policy())
+        found = impossible(wanted, tenants[tenant_id], nodes, policy(), is_online=request.workload_class == "online")
         if found is None:
             return None
     assert found is not None

@@ -8,6 +8,7 @@ from scheduling.engine.board import Kind, kind_of
 from scheduling.engine.model import Device, Evidence, Node, Policy, Request, Tenant
 from scheduling.engine.quotas import CPU_CORES, Use, excess, use_of
 from scheduling.engine.shapes import is_selected, is_suitable, rank_counts
+from scheduling.engine.split import parts_of
 
 
 class Verdict(NamedTuple):
@@ -41,7 +42,14 @@ class Inventory(NamedTuple):
     types: tuple[tuple[NodeType, int], ...]
 
 
-def impossible(request: Request, tenant: Tenant, nodes: Sequence[Node], policy: Policy = Policy()) -> Verdict | None:
+def impossible(
+    request: Request,
+    tenant: Tenant,
+    nodes: Sequence[Node],
+    policy: Policy = Policy(),
+    *,
+    is_online: bool = False,
+) -> Verdict | None:
     """Why a request can never start as things stand, saying the largest that can; None: it may just have to wait.
 
     Judged on the empty cluster: what runs, cordons and health do not count. A model or a label that no node has is
@@ -49,7 +57,11 @@ def impossible(request: Request, tenant: Tenant, nodes: Sequence[Node], policy: 
     known of the hardware, and only the tenant's limits are judged.
     """
     inventory = survey(nodes)
-    return over_limit(request, tenant, inventory, policy) or too_large(request, inventory, policy)
+    return (
+        over_limit(request, tenant, inventory, policy)
+        or too_large(request, inventory, policy)
+        or beyond_part(request, inventory, policy, is_online=is_online)
+    )
 
 
 def survey(nodes: Iterable[Node], *, with_closed: bool = True, with_unhealthy: bool = True) -> Inventory:
@@ -76,6 +88,18 @@ def too_large(request: Request, inventory: Inventory, policy: Policy) -> Verdict
     if not types or fits(request, types, policy):
         return None
     return Verdict("never_fits", {"what": _asked(request, policy), "largest": _largest(request, types, policy)})
+
+
+def beyond_part(request: Request, inventory: Inventory, policy: Policy, *, is_online: bool) -> Verdict | None:
+    """`never_fits` if an online job is larger than the online part of all GPUs."""
+    if not (is_online and policy.online_percent and inventory.types):
+        return None
+    gpus = sum(number * count for node_type, count in inventory.types for _, number in node_type.devices)
+    part = parts_of(gpus, policy).online
+    if request.gpu_count <= part:
+        return None
+    asked = f"it asks for {request.gpu_count} GPUs for an online job"
+    return Verdict("never_fits", {"what": asked, "largest": f"{part} GPUs, the cluster's online part"})
 
 
 def unmatched(request: Request, inventory: Inventory) -> Verdict | None:

@@ -104,6 +104,8 @@ def _impossible(case: _Case) -> Iterator[Change]:
     def could(request: Request) -> bool:
         return fits(request, types, case.policy)
 
+    if case.job.is_online and case.policy.online_percent:
+        yield Change("workload_class", "batch")
     ranks = case.request.ranks
     if ranks is not None and case.request.gpu_count % ranks:
         yield Change("ranks", None)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from scheduling.engine.accounts import Block
 from scheduling.engine.explain import BEHIND, Scene, blocked, coarse, naming, over_quota, reserved
-from scheduling.engine.feasibility import Verdict, over_limit
+from scheduling.engine.feasibility import Verdict, beyond_part, over_limit
 from scheduling.engine.model import Job, Reason, Reservation, Tenant
 from scheduling.engine.placement import place
 from scheduling.engine.shapes import Shape
@@ -68,6 +68,8 @@ def _for_these(outcome: Outcome, verdict: Verdict, refused: Refused) -> Verdict:
 def _limit_verdict(outcome: Outcome, job: Job, block: Block) -> Verdict:
     tenant = outcome.tenants[job.tenant_id]
     too_much = over_limit(job.request, tenant, outcome.scene.inventory, outcome.scene.policy)
+    inventory, policy = outcome.scene.inventory, outcome.scene.policy
+    too_much = too_much or beyond_part(job.request, inventory, policy, is_online=job.is_online)
     return too_much or over_quota(tenant, block)
 
 
