@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from scheduling.engine.model import Policy, Tenant
 from tests.engine import oracle
-from tests.engine.scenario import NOW, ask, cluster, decide, job, node, reason, running_on, started
+from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, reason, running_on, started
 from tests.engine.stopping import AT_ONCE, claimants, told
 
 
@@ -132,3 +132,47 @@ def test_a_gang_preempts_over_nodes() -> None:
     (preemption,) = decide(replace(full, jobs=(gang,)), AT_ONCE).preemptions
     assert len(preemption.victims) == 4
     assert len({rank.node_id for rank in preemption.ranks}) == 2
+
+
+def test_a_gang_spares_whom_it_met_on_the_way_and_does_not_need() -> None:
+    """A14: the order of preference passes over node 3 before nodes 1 and 2 have room."""
+    gang = job(1, priority=1000, request=ask(4, gang=True, ranks=2))
+    full = cluster(node(1, 2), node(2, 2), node(3, 2))
+    for at, first in ((900, 11), (600, 21)):
+        full = running_on(full, *[job(n, 1, priority=300) for n in (first, first + 1, first + 2)], now=NOW - at)
+    by_node: dict[int, list[int]] = {rank.node_id: [] for one in full.running for rank in one.ranks}
+    for one in full.running:
+        by_node[one.ranks[0].node_id].append(one.job_id)
+    # On each node the first runs for a short time, the second for long: preferred are the first of all three.
+    short = {ids[0] for ids in by_node.values()}
+    running = tuple(replace(one, started_at=NOW - (10 if one.job_id in short else 999)) for one in full.running)
+    (preemption,) = decide(replace(full, jobs=(gang,), running=running), AT_ONCE).preemptions
+    assert len(preemption.victims) == 4
+    assert len([id for id in preemption.victims if id in short]) == 2
+
+
+def test_budgets_and_opt_outs_of_tenants_are_kept() -> None:
+    for opted_out in (
+        Tenant(2, "t2", preemptions_left=0),
+        Tenant(2, "t2", allow_preemption=False),
+        Tenant(2, "t2", guaranteed_gpus=2),
+    ):
+        full = running_on(
+            cluster(node(1, 2), tenants=(opted_out,)), *[job(n, 1, tenant=2, priority=300) for n in (11, 12)]
+        )
+        assert not decide(replace(full, jobs=(job(1, 1, priority=1000),)), AT_ONCE).preemptions
+    one_left = replace(full, tenants=tuple(replace(one, guaranteed_gpus=0, preemptions_left=1) for one in full.tenants))
+    waiting = (job(1, 1, priority=1000), job(2, 1, priority=1000))
+    assert len(decide(replace(one_left, jobs=waiting), AT_ONCE).preemptions) == 1
+
+
+def test_each_claimant_starts_in_its_own_place() -> None:
+    """The first would fit the second's place better, which is the only one that the second can use."""
+    small, large = node(1, [gpu(1, 40_000, "X")]), node(2, [gpu(2, 80_000, "Y")])
+    full = running_on(cluster(small, large), job(11, 1, priority=300, request=ask(gpu_models=("X",))))
+    full = running_on(full, job(12, 1, priority=100))
+    waiting = (job(1, 1, priority=2000), job(2, priority=1000, request=ask(gpu_models=("X",))))
+    made = decide(replace(full, jobs=waiting), AT_ONCE)
+    assert [(one.job_id, one.victims) for one in made.preemptions] == [(1, (12,)), (2, (11,))]
+    free = oracle.without(told(replace(full, jobs=waiting), made.preemptions), [11, 12])
+    assert started(decide(free, AT_ONCE)) == {1, 2}
