@@ -1,0 +1,109 @@
+"""What the engine is told of tenants: limits, use as the policy counts it, and how many preemptions are left."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs.models import Attempt, Job
+from scheduling import entitlements
+from scheduling.engine.model import Policy
+from tenants.models import UsageEntry
+from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+COSTLY = Policy(name="cost_aware", cost_by_model=(("H100", 3.0),), window_seconds=600)
+
+
+@pytest.fixture(autouse=True)
+def without_memory(monkeypatch):
+    monkeypatch.setattr(entitlements, "_past", entitlements._Past())
+
+
+def told(tenant, policy=Policy()):
+    [found] = [one for one in entitlements.tenants(policy) if one.id == tenant.pk]
+    return found
+
+
+def used(tenant, *, hours, ago, model="NVIDIA A100", gpus=1.0):
+    """A row of the ledger that ended `ago` seconds ago."""
+    ended_at = timezone.now() - timedelta(seconds=ago)
+    UsageEntry.objects.create(
+        tenant=tenant, job_id=UsageEntry.objects.count() + 1, attempt=1, rank=0, device_id=1, node="n", gpu_model=model,
+        gpus=gpus, started_at=ended_at - timedelta(hours=hours), ended_at=ended_at, cause="exited",
+    )  # fmt: skip
+
+
+def preempted(user, tenant, ago):
+    job = Job.objects.get(pk=submit(user, tenant))
+    at = timezone.now() - timedelta(seconds=ago)
+    Attempt.objects.create(job=job, number=1, scheduled_at=at, ended_at=at, reason="preempted")
+
+
+def test_limits_and_switches_are_as_they_were_set():
+    quota = {"max_gpus_per_user": 2, "max_gpus_by_model": {"H100": 1, "A100": 4}, "max_cpu_cores": 3}
+    tenant = told(make_tenant(quota=quota, allow_preemption=False, can_preempt_others=False))
+    assert (tenant.max_gpus_per_user, tenant.max_gpus_by_model) == (2, (("A100", 4), ("H100", 1)))
+    assert (tenant.max_cpu_milli, tenant.allow_preemption, tenant.can_preempt_others) == (3000, False, False)
+    assert tenant.preemptions_left is None
+
+
+def test_preemptions_of_the_last_hour_use_up_the_budget():
+    """A14: and the earlier ones, other tenants' and other ends do not."""
+    tenant, other = make_tenant(preemption_budget_per_hour=3), make_tenant(preemption_budget_per_hour=1)
+    user = make_member(tenant)
+    assert told(tenant).preemptions_left == 3
+    preempted(user, tenant, ago=3500)
+    preempted(user, tenant, ago=3700)
+    assert (told(tenant).preemptions_left, told(other).preemptions_left) == (2, 1)
+
+
+def test_a_job_that_has_been_told_to_stop_counts_already():
+    make_node(gpus=1)
+    tenant = make_tenant(preemption_budget_per_hour=1)
+    job = submit(make_member(tenant), tenant)
+    run_cycle()
+    Job.objects.filter(pk=job).update(state="stopping", stop_reason="preempted")
+    assert told(tenant).preemptions_left == 0
+
+
+def test_a_budget_that_was_lowered_below_what_was_used_is_none_left():
+    tenant = make_tenant(preemption_budget_per_hour=1)
+    user = make_member(tenant)
+    preempted(user, tenant, ago=10)
+    preempted(user, tenant, ago=10)
+    assert told(tenant).preemptions_left == 0
+
+
+def test_the_window_counts_cost_by_model_and_only_what_lies_in_it():
+    tenant = make_tenant()
+    used(tenant, hours=1, ago=300)  # 300 of its 3600 seconds lie in the window of 600
+    used(tenant, hours=1, ago=300, model="NVIDIA H100 PCIe", gpus=2)
+    used(tenant, hours=1, ago=900)
+    assert told(tenant, COSTLY).window_cost == pytest.approx((300 + 3 * 2 * 300) / 3600, rel=0.01)
+
+
+def test_what_runs_counts_in_the_window():
+    node = make_node(gpus=2, model="NVIDIA H100 PCIe")
+    tenant = make_tenant()
+    submit(make_member(tenant), tenant, gpu_count=2)
+    run_cycle()
+    node.start_all()
+    from nodes.models import Assignment
+
+    Assignment.objects.update(started_at=timezone.now() - timedelta(seconds=100))
+    assert told(tenant, COSTLY).window_cost == pytest.approx(3 * 2 * 100 / 3600, rel=0.05)
+
+
+def test_history_is_the_plain_use_of_a_month():
+    tenant = make_tenant()
+    used(tenant, hours=1, ago=20 * 86400)
+    used(tenant, hours=1, ago=40 * 86400)
+    assert told(tenant, Policy(dynamic_share_bound=0.2)).history_gpu_seconds == pytest.approx(3600, rel=0.001)
+
+
+def test_what_the_policy_does_not_look_at_is_not_read():
+    tenant = make_tenant()
+    used(tenant, hours=1, ago=10)
+    found = told(tenant)
+    assert (found.window_cost, found.history_gpu_seconds) == (0.0, 0.0)
