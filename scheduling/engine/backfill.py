@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from scheduling.engine.board import Board, Slot
 from scheduling.engine.model import Policy, RankPlacement, Reservation, Running
-from scheduling.engine.placement import place, room
+from scheduling.engine.placement import place, room, rooms
 from scheduling.engine.shapes import Shape
 
 
@@ -77,7 +77,7 @@ def reserve(
     limit that outlives `unlimited_runtime_seconds`, an extended limit), or a lost node, moves it.
     """
     future = board.copy()
-    if not any(_fits(_rooms(future, shape, split), shape, split) for split in shape.splits):
+    if not any(_fits(rooms(future, shape, split), shape, split) for split in shape.splits):
         at = first_fit(future, shape, ends)
         if at is None:
             return None
@@ -106,15 +106,15 @@ def ends_at(max_runtime_seconds: int | None, now: float) -> float:
 
 def first_fit(future: Board, shape: Shape, ends: Iterable[End]) -> float | None:
     """Give back job by job until the shape fits; only the nodes that change are looked at again."""
-    rooms = {split: _rooms(future, shape, split) for split in shape.splits}
-    totals = {split: sum(found.values()) for split, found in rooms.items()}
+    by_split = {split: rooms(future, shape, split) for split in shape.splits}
+    totals = {split: sum(found.values()) for split, found in by_split.items()}
     for end in sorted(ends, key=_by_end):
         future.release(end.ranks)
         for node_id in {rank.node_id for rank in end.ranks}:
             slot = future.slot_of(node_id)
-            if slot is None or slot.position not in rooms[shape.splits[0]]:
+            if slot is None or slot.position not in by_split[shape.splits[0]]:
                 continue
-            for split, found in rooms.items():
+            for split, found in by_split.items():
                 now = room(slot, shape, split)
                 totals[split] += now - found[slot.position]
                 found[slot.position] = now
@@ -123,17 +123,8 @@ def first_fit(future: Board, shape: Shape, ends: Iterable[End]) -> float | None:
     return None
 
 
-def _rooms(board: Board, shape: Shape, split: int) -> dict[int, int]:
-    """Position -> how many ranks fit there, for every node that may take any."""
-    return {
-        slot.position: room(slot, shape, split)
-        for slot in board.slots
-        if board.usable[slot.position] and (shape.allowed is None or slot.position in shape.allowed)
-    }
-
-
-def _fits(rooms: dict[int, int], shape: Shape, split: int) -> bool:
-    return max(rooms.values(), default=0) >= split or (shape.spread and sum(rooms.values()) >= split)
+def _fits(found: dict[int, int], shape: Shape, split: int) -> bool:
+    return max(found.values(), default=0) >= split or (shape.spread and sum(found.values()) >= split)
 
 
 def _by_end(end: End) -> tuple[float, int]:

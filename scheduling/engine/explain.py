@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from scheduling.engine.accounts import Block
 from scheduling.engine.board import Board, kind_of
@@ -251,6 +251,7 @@ def free_gpus(board: Board, shape: Shape) -> int:
     )
 
 
+@lru_cache(maxsize=10_000)
 def coarse(count: int) -> int:
     """Exact to 10, then rounded down to its first digit: evidence is stored for each job whenever it changes."""
     step = 10 ** (len(str(count)) - 1)

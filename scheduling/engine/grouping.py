@@ -9,7 +9,7 @@ from scheduling.engine.model import Job, Request
 
 class Grouped(NamedTuple):
     """`numbers`: each distinct request and its number. `alike`: (tenant, request's number, priority) -> those jobs, in
-    the order of their ids. `later`: jobs that are not eligible yet. Shared between plans, so never to be changed."""
+    the order of their age, then of their ids. `later`: jobs that are not eligible yet. Shared between plans, so never to be changed."""
 
     jobs: tuple[Job, ...]
     now: float
@@ -18,6 +18,7 @@ class Grouped(NamedTuple):
     later: list[Job]
 
 
+_age = attrgetter("queued_at")
 _last = Grouped((), 0.0, {}, {}, [])
 
 
@@ -53,4 +54,6 @@ def _grouped(jobs: tuple[Job, ...], now: float) -> Grouped:
                 number = known[key[1]] = found.numbers.setdefault(job.request, len(found.numbers))
             alike = by_identity[key] = found.alike.setdefault((key[0], number, key[2]), [])
         alike.append(job)
+    for alike in found.alike.values():
+        alike.sort(key=_age)
     return found

@@ -4,14 +4,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from math import inf
-from operator import attrgetter
 
 from scheduling.engine.grouping import grouped
 from scheduling.engine.model import Claim, Job, Key, Policy, Request
 from scheduling.engine.prices import window_cost
-
-# Looked up in C, as it is asked of all jobs.
-_by_age = attrgetter("queued_at")
 
 JobKey = Callable[[Job, Policy, float], Key]
 
@@ -25,22 +21,21 @@ class Bucket:
     enough to end before a promise falls due. They are only put in order once a first one has started: of most buckets
     none does."""
 
-    __slots__ = ("_is_sorted", "_order", "group", "head", "jobs", "next")
+    __slots__ = ("_order", "group", "head", "jobs", "next")
 
-    def __init__(self, group: int, jobs: list[Job], order: Callable[[Job], Key]) -> None:
-        """`jobs` in the order of their ids; the list is not changed. `order`: what sorts them, ids aside."""
+    def __init__(self, group: int, jobs: list[Job], order: Callable[[Job], Key] | None) -> None:
+        """`jobs` in the order of their age; the list is not changed. `order`: what else sorts them."""
         self.group = group
         self.jobs = jobs
         self.next = 0
-        self.head = min(jobs, key=order)
+        self.head = jobs[0] if order is None else min(jobs, key=order)
+        # What has still to be sorted by; None: nothing.
         self._order = order
-        self._is_sorted = False
 
     def step(self) -> bool:
         """The head is dealt with; says whether another is left."""
-        if not self._is_sorted:
-            self.jobs = sorted(self.jobs, key=self._order)
-            self._is_sorted = True
+        if self._order is not None:
+            self.jobs, self._order = sorted(self.jobs, key=self._order), None
         self.next += 1
         if self.next == len(self.jobs):
             return False
@@ -49,11 +44,10 @@ class Bucket:
 
     def keep(self, jobs: list[Job]) -> bool:
         """Only these are left; says whether there are any."""
-        self.jobs, self.next, self._is_sorted = jobs, 0, False
-        if not jobs:
-            return False
-        self.head = min(jobs, key=self._order)
-        return True
+        self.jobs, self.next = jobs, 0
+        if jobs:
+            self.head = jobs[0] if self._order is None else min(jobs, key=self._order)
+        return bool(jobs)
 
 
 class Lane:
@@ -110,7 +104,6 @@ class Queue:
         """Jobs in any order. `promised_id`: the job whose turn it is to be promised a place; it gets a lane of its own.
         `key`: what sorts alike jobs where that is not their age."""
         found = grouped(jobs, now)
-        order = key or _by_age
         numbers = {claim.job_id: number for number, claim in enumerate(claims)}
         special = {*numbers, *(() if promised_id is None else (promised_id,))} - {job.id for job in found.later}
         self.requests: list[Request] = list(found.numbers)
@@ -121,10 +114,10 @@ class Queue:
         for (tenant_id, group, _), alike in found.alike.items():
             others = _without(alike, special) if special else alike
             if others:
-                self.buckets.setdefault(tenant_id, []).append(Bucket(group, others, order))
+                self.buckets.setdefault(tenant_id, []).append(Bucket(group, others, key))
         for job in found.jobs if special else ():
             if job.id in special:
-                bucket = Bucket(found.numbers[job.request], [job], order)
+                bucket = Bucket(found.numbers[job.request], [job], key)
                 if job.id in numbers:
                     self.claiming.append(bucket)
                 else:

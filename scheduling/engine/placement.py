@@ -10,7 +10,7 @@ from scheduling.engine.shapes import Shape
 from scheduling.engine.slots import Slot
 from scheduling.engine.states import Choice, Rating, State
 
-__all__ = ["is_offered", "place", "place_cheapest", "room", "suitable_free"]
+__all__ = ["is_offered", "place", "place_cheapest", "room", "rooms", "suitable_free"]
 
 _NO_ROOM: Rating = (-1, 0, 0, 0, 0, 0)
 
@@ -46,6 +46,16 @@ def place_cheapest(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | No
     return best[1] if best else None
 
 
+def rooms(board: Board, shape: Shape, split: int) -> dict[int, int]:
+    """Position -> how many of `split` ranks fit there now, for every node that may take any."""
+    found = {}
+    for slot in board.slots:
+        if slot.state is not None and is_offered(board, shape, slot.position):
+            is_closed = bool(shape.request.apart and slot.apart.get(shape.request.apart))
+            found[slot.position] = 0 if is_closed else _capacity(slot, slot.state, shape, split)
+    return found
+
+
 def is_offered(board: Board, shape: Shape, position: int) -> bool:
     """Whether the node may get work of this request at all."""
     return board.usable[position] and (shape.allowed is None or position in shape.allowed)
@@ -71,17 +81,18 @@ def _room_in_all(board: Board, shape: Shape, split: int) -> int:
     ranks = 0
     for shelf in reversed(board.shelves):
         for state, positions in shelf.items():
-            ranks += _capacity(board, state, positions, shape, split) * len(positions)
+            ranks += _capacity(board.slots[positions[0]], state, shape, split) * len(positions)
         if ranks >= split:
             break
     return ranks
 
 
-def _capacity(board: Board, state: State, positions: list[int], shape: Shape, split: int) -> int:
-    rooms = shape.rooms.setdefault(split, {})
-    ranks = rooms.get(state)
+def _capacity(slot: Slot, state: State, shape: Shape, split: int) -> int:
+    """Of a node in this state, looked at once."""
+    known = shape.rooms.setdefault(split, {})
+    ranks = known.get(state)
     if ranks is None:
-        ranks = rooms[state] = capacity(board.slots[positions[0]], shape, split)
+        ranks = known[state] = capacity(slot, shape, split)
     return ranks
 
 
@@ -173,7 +184,7 @@ def _wider(
     """(-ranks, position): the smallest is the widest."""
     for state, positions in shelf.items():
         # All that are in one state have the same room; whether others must be kept apart is seen node by node.
-        ranks = _capacity(board, state, positions, shape, split)
+        ranks = _capacity(board.slots[positions[0]], state, shape, split)
         if ranks and (best is None or ranks >= -best[0]):
             position = _first_open(board, shape, positions, used)
             if position is not None and (best is None or (-ranks, position) < best):
