@@ -151,6 +151,8 @@ class Attempt(models.Model):
                 name="attempt_reason_if_ended",
             ),
         ]
+        # How many of a tenant's jobs were preempted within the hour is asked each cycle.
+        indexes = [models.Index(fields=["ended_at"], name="attempt_preempted", condition=Q(reason="preempted"))]
 
     def __str__(self) -> str:
         return f"attempt {self.number} of job {self.job_id}"
