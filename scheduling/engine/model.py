@@ -185,7 +185,7 @@ class Policy:
     cost_by_model: tuple[tuple[str, float], ...] = ()
     dynamic_share_bound: float = 0.0
     placement: str = "fragmentation"
-    starving_after_seconds: float = 10 * 86400.0
+    starving_after_seconds: float = 12 * 86400.0
     starving_percent: float = 35.0
 
 
