@@ -44,7 +44,7 @@ _PREEMPTED = """
 # GPU-seconds by tenant and model since a time; by tenant, as the ledger's index begins with it.
 _PAST = """
     SELECT t.id, e.gpu_model,
-           sum(e.gpus * extract(epoch FROM e.ended_at - greatest(e.started_at, now() - make_interval(secs => %(s)s))))
+           sum(e.gpus * date_part('epoch', e.ended_at - greatest(e.started_at, now() - make_interval(secs => %(s)s))))
       FROM tenants_tenant t JOIN tenants_usageentry e ON e.tenant_id = t.id
        AND e.ended_at > now() - make_interval(secs => %(s)s)
      GROUP BY t.id, e.gpu_model
@@ -52,7 +52,7 @@ _PAST = """
 _NOW = """
     SELECT j.tenant_id, d.model,
            sum((CASE WHEN l.memory_mb IS NULL THEN 1.0 ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END)
-               * extract(epoch FROM now() - greatest(s.started_at, now() - make_interval(secs => %(s)s))))
+               * date_part('epoch', now() - greatest(s.started_at, now() - make_interval(secs => %(s)s))))
       FROM nodes_allocation l JOIN nodes_assignment s ON s.id = l.assignment_id
       JOIN nodes_device d ON d.id = l.device_id JOIN jobs_job j ON j.id = s.job_id
      WHERE s.started_at IS NOT NULL GROUP BY j.tenant_id, d.model

@@ -84,7 +84,12 @@ def quota(
     max_cpu_cores: Annotated[Limit, typer.Option(metavar="N|none", help="CPU cores.")] = None,
     max_memory_mb: Annotated[Limit, typer.Option(metavar="N|none", help="Memory, in MiB.")] = None,
     max_concurrent_jobs: Annotated[Limit, typer.Option(metavar="N|none", help="Jobs running at once.")] = None,
+    max_gpus_per_user: Annotated[Limit, typer.Option(metavar="N|none", help="GPUs of each one of its users.")] = None,
+    max_gpus_by_model: Annotated[
+        Limit, typer.Option(metavar="MODEL=N,…|none", help="GPUs per model, like A100=16,H100=8.")
+    ] = None,
     guaranteed_gpus: Annotated[Limit, typer.Option(metavar="N", help="GPUs that it can always get back.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the change would do; change nothing.")] = False,
 ) -> None:
     """Show what tenants may hold at once and what they hold; with limits, change them (none: no limit).
 
@@ -92,6 +97,7 @@ def quota(
     gpusched quota
     gpusched quota nlp
     gpusched quota nlp --max-gpus 16 --guaranteed-gpus 8
+    gpusched quota nlp --max-gpus-by-model A100=8 --dry-run
     """
     given = {
         "max_gpus": max_gpus,
@@ -99,15 +105,20 @@ def quota(
         "max_cpu_cores": max_cpu_cores,
         "max_memory_mb": max_memory_mb,
         "max_concurrent_jobs": max_concurrent_jobs,
+        "max_gpus_per_user": max_gpus_per_user,
         "guaranteed_gpus": guaranteed_gpus,
     }
-    changes = {field: _limit(field, text) for field, text in given.items() if text is not None}
-    if changes and name is None:
+    changes: dict[str, object] = {field: _limit(field, text) for field, text in given.items() if text is not None}
+    if max_gpus_by_model is not None:
+        changes["max_gpus_by_model"] = _by_model(max_gpus_by_model)
+    if name is None and (changes or dry_run):
         raise typer.BadParameter("say whose quota to change", param_hint="TENANT")
-    _show_or_change(ctx, name, changes, form)
+    _show_or_change(ctx, name, changes, form, dry_run=dry_run)
 
 
-def _show_or_change(ctx: typer.Context, name: str | None, changes: dict[str, int | None], form: Format) -> None:
+def _show_or_change(
+    ctx: typer.Context, name: str | None, changes: dict[str, object], form: Format, *, dry_run: bool
+) -> None:
     import msgspec
 
     with connect(ctx) as client:
@@ -116,8 +127,10 @@ def _show_or_change(ctx: typer.Context, name: str | None, changes: dict[str, int
             return
         if changes:
             # Read, change, write: the server refuses it if somebody else wrote in between.
-            changed = client.set_quota(name, msgspec.structs.replace(client.quota(name), **changes))
-            say.note(f"quota of {name} changed (version {changed.version})")
+            changed = client.set_quota(name, msgspec.structs.replace(client.quota(name), **changes), dry_run=dry_run)
+            for sentence in changed.effect.sentences:
+                say.note(sentence)
+            say.note("nothing was changed" if dry_run else f"quota of {name} changed (version {changed.version})")
         tenant = client.tenant(name)
     output.items([tenant], _COLUMNS, form, lambda t: t.name)
 
@@ -128,6 +141,17 @@ def _limit(field: str, text: str) -> int | None:
     if not text.isdecimal():
         raise typer.BadParameter(f"{text!r} is no whole number", param_hint=f"--{field.replace('_', '-')}")
     return int(text)
+
+
+def _by_model(text: str) -> dict[str, int]:
+    """A100=16,H100=8 as a dictionary; none: no limits."""
+    if text.lower() == "none":
+        return {}
+    parts = [part.rpartition("=") for part in text.split(",")]
+    for model, _, number in parts:
+        if not model.strip() or not number.strip().isdecimal():
+            raise typer.BadParameter(f"{text!r} is not like A100=16,H100=8", param_hint="--max-gpus-by-model")
+    return {model.strip(): int(number) for model, _, number in parts}
 
 
 def _of(used: float, limit: float | None) -> str:

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import msgspec
-
 from gpusched.client.calls import API, Call, get, given, json_as, nothing, segment, write
 from gpusched.client.inventory import (
     ClusterStatus,
+    EditedQuota,
     Health,
     JoinToken,
     Login,
@@ -47,6 +46,7 @@ def change_tenant(
     tier: str | None = None,
     allow_preemption: bool | None = None,
     can_preempt_others: bool | None = None,
+    preemption_budget_per_hour: int | None = None,
 ) -> Call[Tenant]:
     """Changes what is given and leaves the rest."""
     body = given(
@@ -55,6 +55,7 @@ def change_tenant(
         tier=tier,
         allow_preemption=allow_preemption,
         can_preempt_others=can_preempt_others,
+        preemption_budget_per_hour=preemption_budget_per_hour,
     )
     return write("PATCH", f"/tenants/{segment(name)}", Tenant, body)
 
@@ -64,18 +65,20 @@ def quota(tenant: str) -> Call[Quota]:
     return get(f"/tenants/{segment(tenant)}/quota", Quota)
 
 
-def set_quota(tenant: str, quota: Quota) -> Call[Quota]:
-    """Replaces all limits, provided that nobody changed them since `quota` was read (its `version`)."""
-    body: dict[str, Any] = msgspec.to_builtins(quota)
+def set_quota(tenant: str, quota: Quota, *, dry_run: bool = False) -> Call[EditedQuota]:
+    """Replaces all limits, provided that nobody changed them since `quota` was read (its `version`). The answer says
+    what that changes; `dry_run`: what it would, and nothing is changed."""
+    body: dict[str, Any] = {name: getattr(quota, name) for name in Quota.__struct_fields__}
     version = body.pop("version")
     # Not repeatable: the first of two would change the version, and the second be refused for it.
     return Call(
         "PUT",
         f"{API}/tenants/{segment(tenant)}/quota",
-        json_as(Quota),
+        json_as(EditedQuota),
+        query={"dry_run": "true"} if dry_run else {},
         body=body,
         headers={"If-Match": f'"{version}"'} if version else {},
-        is_repeatable=not version,
+        is_repeatable=dry_run or not version,
     )
 
 

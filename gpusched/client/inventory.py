@@ -19,6 +19,32 @@ class Quota(msgspec.Struct, kw_only=True):
     version: int = 0
 
 
+class Affected(msgspec.Struct, kw_only=True):
+    """So many jobs, with so many GPUs; the ids of the first of them."""
+
+    jobs: int = 0
+    gpus: int = 0
+    ids: list[int] = []
+
+
+class Effect(msgspec.Struct, kw_only=True):
+    """What an edit changes at this moment. `contradicts`: work that runs or waits is against it."""
+
+    sentences: list[str] = []
+    contradicts: bool = False
+    would_start: Affected = msgspec.field(default_factory=Affected)
+    would_wait: Affected = msgspec.field(default_factory=Affected)
+    would_never_start: Affected = msgspec.field(default_factory=Affected)
+    would_stop: Affected = msgspec.field(default_factory=Affected)
+
+
+class EditedQuota(Quota, kw_only=True):
+    """A quota as it is after an edit, or as it would be (`status` would_be_changed)."""
+
+    status: str = "changed"
+    effect: Effect = msgspec.field(default_factory=Effect)
+
+
 class InUse(msgspec.Struct, kw_only=True):
     gpus: float = 0
     gpu_memory_mb: int = 0

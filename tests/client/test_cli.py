@@ -214,6 +214,24 @@ def test_of_several_ids_the_others_are_done_when_one_fails(full: FakeServer) -> 
     assert "no such thing" in result.stderr
 
 
+def test_a_quota_change_says_what_it_does(full: FakeServer) -> None:
+    said = "2 waiting jobs (2 GPUs) would start now that otherwise wait"
+    effect = {"sentences": [said], "contradicts": False}
+    full.on("PUT", "/tenants/nlp/quota", Answer(200, {**QUOTA, "effect": effect, "status": "would_be_changed"}))
+    result = call(full.url, "quota", "nlp", "--max-gpus-by-model", "A100=4, NVIDIA H100=2", "--dry-run")
+    assert result.stderr.splitlines() == [said, "nothing was changed"]
+    [put] = [asked for asked in full.asked if asked.method == "PUT"]
+    assert put.query == {"dry_run": "true"}
+    assert put.json["max_gpus_by_model"] == {"A100": 4, "NVIDIA H100": 2}
+    assert put.json["max_gpus"] == 8
+
+
+@pytest.mark.parametrize("text", ["A100", "A100=", "=4", "A100=x", "A100=4,"])
+def test_limits_by_model_are_understood_or_refused(full: FakeServer, text: str) -> None:
+    assert call(full.url, "quota", "nlp", "--max-gpus-by-model", text).exit_code == 2
+    assert not [asked for asked in full.asked if asked.method == "PUT"]
+
+
 def test_a_quota_change_keeps_the_other_limits(full: FakeServer) -> None:
     result = call(full.url, "quota", "nlp", "--max-gpus", "none")
     put = next(asked for asked in full.asked if asked.method == "PUT")
