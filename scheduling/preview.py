@@ -21,10 +21,10 @@ def quota_effect(tenant_id: int, limits: Mapping[str, Any]) -> dict[str, Any]:
         here = whatif.present()
         new = tuple(_edited(one, limits) if one.id == tenant_id else one for one in here.snapshot.tenants)
         edited = replace(here.snapshot, tenants=new)
-        found = effect(plan(*here), plan(edited, here.policy, here.now))
+        found = _found(here, edited, here.policy)
     tenant = next(one for one in new if one.id == tenant_id)
     above = exceeded(edited, tenant)
-    said = [*_above(tenant, above), *_affected(found, edited), *_idle(tenant, edited)]
+    said = [*_above(tenant, above), *_foreseen(found, edited), *_idle(tenant, edited)]
     return _shown(found, edited, above, said)
 
 
@@ -33,8 +33,21 @@ def policy_effect(new: Policy) -> dict[str, Any]:
     with whatif.turn:
         here = whatif.present()
         edited = replace(here.snapshot, tenants=tenants(new))
-        found = effect(plan(*here), plan(edited, new, here.now))
-    return _shown(found, edited, [], list(_affected(found, edited)))
+        found = _found(here, edited, new)
+    return _shown(found, edited, [], list(_foreseen(found, edited)))
+
+
+def _found(here: whatif.Present, edited: Snapshot, new: Policy) -> Effect | None:
+    """None: too many wait to plan twice while somebody waits for the answer."""
+    if len(edited.jobs) > whatif.MOST_JOBS:
+        return None
+    return effect(plan(*here), plan(edited, new, here.now))
+
+
+def _foreseen(found: Effect | None, snapshot: Snapshot) -> list[str]:
+    if found is None:
+        return [f"{len(snapshot.jobs)} jobs wait, too many to foresee which would start or stop"]
+    return list(_affected(found, snapshot))
 
 
 def _edited(tenant: Tenant, limits: Mapping[str, Any]) -> Tenant:
@@ -52,19 +65,20 @@ def _edited(tenant: Tenant, limits: Mapping[str, Any]) -> Tenant:
     )
 
 
-def _shown(found: Effect, snapshot: Snapshot, above: Sequence[Excess], said: list[str]) -> dict[str, Any]:
+def _shown(found: Effect | None, snapshot: Snapshot, above: Sequence[Excess], said: list[str]) -> dict[str, Any]:
+    known = found or Effect((), (), (), ())
     return {
         "running_over": [
             {"dimension": one.dimension.name, "in_use": one.in_use, "limit": one.limit, "users": one.users}
             for one in above
         ],
-        "would_start": _jobs(found.starts, snapshot),
-        "would_wait": _jobs(found.waits, snapshot),
-        "would_never_start": _jobs(found.never, snapshot),
-        "would_stop": _jobs(found.stops, snapshot),
+        "would_start": _jobs(known.starts, snapshot),
+        "would_wait": _jobs(known.waits, snapshot),
+        "would_never_start": _jobs(known.never, snapshot),
+        "would_stop": _jobs(known.stops, snapshot),
         "sentences": said or ["nothing that runs or waits is affected now"],
         # What somebody should have seen before it is so.
-        "contradicts": bool(above or found.never or found.stops),
+        "contradicts": bool(above or known.never or known.stops or found is None),
     }
 
 

@@ -138,6 +138,17 @@ def test_an_edit_that_changes_nothing_is_no_new_version(tenant, admin):
     assert put(admin, {"max_gpus": 4}, query="")["version"] == first["version"]
 
 
+def test_with_too_many_waiting_jobs_only_what_runs_is_told(user, tenant, admin, monkeypatch):
+    from scheduling import whatif
+
+    make_node(gpus=2)
+    run_jobs(user, tenant, 4)
+    monkeypatch.setattr(whatif, "MOST_JOBS", 1)
+    effect = put(admin, {"max_gpus": 1})["effect"]
+    assert effect["sentences"][1] == "2 jobs wait, too many to foresee which would start or stop"
+    assert effect["running_over"][0]["in_use"] == 2
+
+
 # --- in Django admin --------------------------------------------------------------------------------------------------
 
 
