@@ -41,7 +41,7 @@ class Outlook:
     """What is known of a waiting job. `steps`: its reason, then what else stands in its way."""
 
     steps: Sequence[Step]
-    estimate: Estimate
+    estimate: Estimate | None
 
 
 def present(*, held: Sequence[int] = ()) -> Present:
@@ -58,7 +58,7 @@ def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:
             return None
         if len(here.snapshot.jobs) > MOST_JOBS:
             reason = reason_of(plan(*here), job_id)
-            return Outlook([Step(reason, None, False)] if reason else [], Estimate(None, None, here.now))
+            return Outlook([Step(reason, None, False)] if reason else [], None)
         steps = obstacles(*here, job_id)
         return Outlook(steps, estimates(*here, [job_id], typical=typical())[job_id])
 

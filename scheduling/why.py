@@ -45,7 +45,7 @@ def explain(job_id: int, identity: Identity) -> dict[str, Any]:
     # One that nobody has looked at yet may start this moment: what would be is not asked before what is.
     if told["state"] in ("pending", "held") and told["code"] != Pending.SCHEDULER_BEHIND:
         found = whatif.outlook(job_id, is_held=told["state"] == JobState.HELD)
-    steps = found.steps if found else []
+    steps, estimate = (found.steps, found.estimate) if found else ([], None)
     # The cycle may have found another reason than a plan of this moment does: the one that was written stands.
     others = [step for step in steps if step.reason.code != told["code"]]
     also = [reason_shape(step.reason) for step in others]
@@ -53,7 +53,7 @@ def explain(job_id: int, identity: Identity) -> dict[str, Any]:
         **told,
         "also": [{name: one[name] for name in ("code", "sentence")} for one in also],
         "counterfactual": _cure(told["code"], steps),
-        "estimate": estimate_shape(found.estimate) if found and told["state"] == JobState.PENDING else None,
+        "estimate": estimate_shape(estimate) if estimate and told["state"] == JobState.PENDING else None,
     }
 
 

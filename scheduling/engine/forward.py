@@ -50,7 +50,7 @@ def stopping(snapshot: Snapshot, preemptions: Iterable[Preemption], claims: tupl
 
 
 def ended(snapshot: Snapshot, job_ids: Collection[int], *, requeued: Collection[int] = ()) -> Snapshot:
-    """The snapshot once these running jobs have ended; of them, `requeued` wait again from when they had started."""
+    """The snapshot once these running jobs have ended; of them, `requeued` wait again from their old queue time."""
     gone = [one for one in snapshot.running if one.job_id in job_ids]
     if not gone:
         return snapshot
@@ -86,7 +86,7 @@ def _waiting(one: Running) -> Job:
         request=one.request,
         priority=one.priority,
         user_id=one.user_id,
-        queued_at=one.started_at,
+        queued_at=one.started_at - one.waited_seconds,
         max_runtime_seconds=limit,
         is_online=one.is_online,
     )
