@@ -175,12 +175,12 @@ def _fill(slot: Slot, kinds: Sequence[int], with_unhealthy: bool, thermal: bool)
         if not (device.is_healthy or with_unhealthy) or (thermal and device.is_slowed):
             continue
         slot.kind_of[device.id] = kind
+        if device.compute is not None:
+            slot.compute[device.id] = device.compute
         if device.shared_mb:
             # A device that is held whole takes no sharer, whatever the column beside it says.
             if not device.exclusive:
                 slot.shared[device.id] = device.shared_mb
-                if device.compute is not None:
-                    slot.compute[device.id] = device.compute
         elif not device.exclusive:
             slot.free.setdefault(kind, []).append(device.id)
             slot.free_count += 1

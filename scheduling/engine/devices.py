@@ -7,10 +7,11 @@ from scheduling.engine.slots import Slot
 from scheduling.engine.states import Choice, Mould, Pick, Shared, State
 
 
-def choices(state: State, shape: Shape, split: int, ranks: int) -> Iterator[Choice]:
+def choices(state: State, shape: Shape, split: int, ranks: int, *, is_cheapest: bool = False) -> Iterator[Choice]:
     """Ways to put `ranks` of `split` ranks on a node in this state, the tightest first; none if they do not fit.
 
-    There is more than one way only where a job could share this device or that.
+    There is more than one way only where a job could share this device or that. `is_cheapest`: by the memory of the
+    devices alone, neither heat nor a preferred nearness counts.
     """
     gpus, cpu_milli, memory_mb = shape.part(split)
     if (cpu_milli > 0 and state.cpu_milli < cpu_milli * ranks) or (
@@ -25,7 +26,9 @@ def choices(state: State, shape: Shape, split: int, ranks: int) -> Iterator[Choi
         for unit in units:
             yield _made(state, shape, [(unit._replace(number=1),)], 0)
         return
-    picked = _picked(state.mould, units, shape, gpus, ranks)
+    if is_cheapest:
+        units.sort(key=lambda unit: (unit.taken < 0, state.mould.made[unit.at].memory_mb))
+    picked = _picked(state.mould, units, shape, gpus, ranks, is_cheapest)
     if picked is not None:
         yield _made(state, shape, *picked)
 
@@ -112,14 +115,14 @@ def _available(units: Sequence[Pick], group: Sequence[int]) -> int:
 
 
 def _picked(
-    mould: Mould, units: list[Pick], shape: Shape, gpus: int, ranks: int
+    mould: Mould, units: list[Pick], shape: Shape, gpus: int, ranks: int, is_cheapest: bool
 ) -> tuple[list[tuple[Pick, ...]], int] | None:
     """Devices for each rank, and how many ranks miss the locality that they prefer; None: they do not fit."""
     picked: list[tuple[Pick, ...]] = []
     misses = 0
+    wants_group = shape.is_local if is_cheapest else len(mould.kinds) > 1 or shape.near != "cell"
     for _ in range(ranks):
-        groups = mould.groups[shape.near]
-        group = _tightest_group(mould, units, groups, gpus) if len(mould.kinds) > 1 or shape.near != "cell" else None
+        group = _tightest_group(mould, units, mould.groups[shape.near], gpus, is_cheapest) if wants_group else None
         if group is None and gpus > 1 and shape.near != "cell":
             if shape.is_local:
                 return None
@@ -133,7 +136,7 @@ def _picked(
 
 
 def _tightest_group(
-    mould: Mould, units: list[Pick], groups: tuple[tuple[int, ...], ...], gpus: int
+    mould: Mould, units: list[Pick], groups: tuple[tuple[int, ...], ...], gpus: int, is_cheapest: bool
 ) -> tuple[int, ...] | None:
     """The group with the fewest devices left that has enough; among those with the coolest, smallest devices."""
     best: tuple[tuple[int, int], int, tuple[int, ...]] | None = None
@@ -141,7 +144,8 @@ def _tightest_group(
         available = _available(units, group)
         if available >= gpus:
             taken = _first(units, gpus, group) or ()
-            rated = (_price(mould, taken), available, group)
+            hot, opened_mb = _price(mould, taken)
+            rated = ((0 if is_cheapest else hot, opened_mb), available, group)
             best = rated if best is None or rated < best else best
     return None if best is None else best[2]
 

@@ -9,7 +9,8 @@ from scheduling.engine.model import Job, Request
 
 class Grouped(NamedTuple):
     """`numbers`: each distinct request and its number. `alike`: (tenant, request's number, priority) -> those jobs, in
-    the order of their age, then of their ids. `later`: jobs that are not eligible yet. Shared between plans, so never to be changed."""
+    the order of their age, then of their ids. `later`: jobs that are not eligible yet. Shared between plans, so never
+    to be changed."""
 
     jobs: tuple[Job, ...]
     now: float

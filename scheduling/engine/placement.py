@@ -28,7 +28,8 @@ def place(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | None:
             continue
         chosen = _spread(board, shape, split)
         if chosen is not None:
-            return tuple(_ranks(board, chosen, shape, split))
+            found = [(slot, _chosen(board, slot, shape, split, ranks)) for slot, ranks in chosen]
+            return tuple(_ranks(found, shape, split))
     return None
 
 
@@ -40,9 +41,11 @@ def place_cheapest(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | No
     """
     best: tuple[int, tuple[RankPlacement, ...]] | None = None
     for split in shape.splits:
-        found = _cheapest(board, shape, split)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = found[0], tuple(_ranks(board, found[1], shape, split))
+        chosen = _cheapest(board, shape, split)
+        found = [(slot, choice) for slot, ranks in chosen if (choice := _cheap(slot, shape, split, ranks)) is not None]
+        cost = sum(_cost(choice, shape) for _, choice in found)
+        if found and (best is None or cost < best[0]):
+            best = cost, tuple(_ranks(found, shape, split))
     return best[1] if best else None
 
 
@@ -61,19 +64,43 @@ def is_offered(board: Board, shape: Shape, position: int) -> bool:
     return board.usable[position] and (shape.allowed is None or position in shape.allowed)
 
 
-def _cheapest(board: Board, shape: Shape, split: int) -> tuple[int, list[tuple[Slot, int]]] | None:
-    """MiB of device memory, and which nodes take how many ranks."""
+def _cheapest(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]]:
+    """Which nodes take how many ranks; empty: there is no room."""
+    usable = [slot for slot in board.slots if board.usable[slot.position] and _is_open(slot, shape)]
     if not shape.spread:
-        costs = [(_cost(slot, shape, split, split), slot.position) for slot in _usable(board, shape)]
-        found = min(((cost, position) for cost, position in costs if cost is not None), default=None)
-        return None if found is None else (found[0], [(board.slots[found[1]], split)])
-    offers = sorted(offer for slot in _usable(board, shape) for offer in _offers(slot, shape, split))[:split]
+        costs = [
+            (_cost(choice, shape), slot.position) for slot in usable if (choice := _cheap(slot, shape, split, split))
+        ]
+        return [(board.slots[min(costs)[1]], split)] if costs else []
+    offers = sorted(offer for slot in usable for offer in _offers(slot, shape, split))[:split]
     if len(offers) < split:
-        return None
+        return []
     counts: dict[int, int] = {}
     for _, position in offers:
         counts[position] = counts.get(position, 0) + 1
-    return sum(cost for cost, _ in offers), [(board.slots[position], ranks) for position, ranks in counts.items()]
+    return [(board.slots[position], ranks) for position, ranks in counts.items()]
+
+
+def _offers(slot: Slot, shape: Shape, split: int) -> Iterator[tuple[int, int]]:
+    """(MiB of device memory, node position) of each further rank on this node."""
+    before = 0
+    for ranks in range(1, room(slot, shape, split) + 1):
+        choice = _cheap(slot, shape, split, ranks)
+        total = before if choice is None else _cost(choice, shape)
+        yield total - before, slot.position
+        before = total
+
+
+def _cheap(slot: Slot, shape: Shape, split: int, ranks: int) -> Choice | None:
+    """The devices of the node with the least memory that would do, however hot; None: it has no room."""
+    return next(choices(slot.seen(), shape, split, ranks, is_cheapest=True), None)
+
+
+def _cost(choice: Choice, shape: Shape) -> int:
+    """MiB of device memory that the tenant is charged with."""
+    if shape.share_mb is None:
+        return choice.opened_mb
+    return shape.share_mb * sum(pick.number for picks in choice.ranks for pick in picks)
 
 
 def _room_in_all(board: Board, shape: Shape, split: int) -> int:
@@ -204,31 +231,6 @@ def _is_open(slot: Slot, shape: Shape) -> bool:
     return not (shape.request.apart and slot.apart.get(shape.request.apart))
 
 
-def _usable(board: Board, shape: Shape) -> Iterator[Slot]:
-    return (slot for slot in board.slots if board.usable[slot.position] and _is_open(slot, shape))
-
-
-def _offers(slot: Slot, shape: Shape, split: int) -> Iterator[tuple[int, int]]:
-    """(MiB of device memory, node position) of each further rank on this node."""
-    before = 0
-    for ranks in range(1, room(slot, shape, split) + 1):
-        total = _cost(slot, shape, split, ranks) or 0
-        yield total - before, slot.position
-        before = total
-
-
-def _cost(slot: Slot, shape: Shape, split: int, ranks: int) -> int | None:
-    """MiB of device memory that so many ranks count for on this node; None: it has no room for them."""
-    found = _choice(slot, shape, split, ranks)
-    if found is None:
-        return None
-    return shape.request.gpu_count // split * ranks * shape.share_mb if shape.share_mb is not None else found.opened_mb
-
-
-def _choice(slot: Slot, shape: Shape, split: int, ranks: int) -> Choice | None:
-    return next(choices(slot.seen(), shape, split, ranks), None)
-
-
 def _chosen(board: Board, slot: Slot, shape: Shape, split: int, ranks: int) -> Choice:
     """The devices for which the node was chosen."""
     state = slot.state or slot.seen()
@@ -239,11 +241,11 @@ def _chosen(board: Board, slot: Slot, shape: Shape, split: int, ranks: int) -> C
     return choice
 
 
-def _ranks(board: Board, chosen: list[tuple[Slot, int]], shape: Shape, split: int) -> Iterator[RankPlacement]:
+def _ranks(found: list[tuple[Slot, Choice]], shape: Shape, split: int) -> Iterator[RankPlacement]:
     _, cpu_milli, memory_mb = shape.part(split)
     rank = 0
-    for slot, count in chosen:
-        for ids in ids_of(slot, _chosen(board, slot, shape, split, count)):
+    for slot, choice in found:
+        for ids in ids_of(slot, choice):
             holds = tuple([DeviceHold(device_id, shape.share_mb) for device_id in ids])
             yield RankPlacement(rank, slot.node.id, cpu_milli, memory_mb, holds, shape.request.apart)
             rank += 1

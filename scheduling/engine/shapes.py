@@ -41,7 +41,7 @@ class Shape:
         self.share_mb = share_mb(request)
         self.spread = request.gang and policy.gangs
         self.splits = rank_counts(request, policy)
-        self.near, self.is_local = _NEAR.get(request.topology, ("cell", False))
+        self.near, self.is_local = nearness(request)
         self.ceiling = policy.load_ceiling_shared
         suits = [is_suitable(request, kind, policy) for kind in board.kinds]
         self.kinds = tuple(number for number, fits in enumerate(suits) if fits)
@@ -79,6 +79,11 @@ def share_mb(request: Request) -> int | None:
     A job that would share but does not say how much gets the device whole: nothing else is safe.
     """
     return request.gpu_memory_mb if request.shared else None
+
+
+def nearness(request: Request) -> tuple[str, bool]:
+    """Where the GPUs of a rank should be together (a name of `Mould.groups`), and whether they have to be."""
+    return _NEAR.get(request.topology, ("cell", False))
 
 
 def rank_counts(request: Request, policy: Policy) -> tuple[int, ...]:

@@ -29,8 +29,7 @@ def within_limits(
         shape = spared()
         ranks = place(board, shape) or ranks
         use, block = blocked(ranks)
-    if block is not None and shape.spread:
-        # On one node the placement is the cheapest already.
+    if block is not None:
         ranks = place_cheapest(board, shape) or ranks
         use, block = blocked(ranks)
     return ranks, use, block

@@ -5,12 +5,27 @@ from dataclasses import replace
 from itertools import combinations, product
 from math import ceil, floor
 
-from scheduling.engine.model import Device, DeviceHold, Job, Node, Policy, RankPlacement, Request, Snapshot, Tenant
+from scheduling.engine.model import (
+    Device,
+    DeviceHold,
+    Job,
+    Node,
+    Policy,
+    RankPlacement,
+    Request,
+    Running,
+    Snapshot,
+    Tenant,
+)
 from tests.engine.scenario import occupy
 
 
-def legal_placements(request: Request, nodes: tuple[Node, ...], policy: Policy) -> Iterator[tuple[RankPlacement, ...]]:
-    """Every way to put the request on the nodes as they are: whole, within what is free and below the ceilings."""
+def legal_placements(
+    request: Request, nodes: tuple[Node, ...], policy: Policy, running: tuple[Running, ...] = ()
+) -> Iterator[tuple[RankPlacement, ...]]:
+    """Every way to put the request on the nodes as they are: whole, within what is free and below the ceilings.
+
+    `running`: whom jobs of one `apart` name have to keep away from."""
     for ranks in _rank_counts(request, policy):
         gpus = request.gpu_count // ranks
         cpu_milli, memory_mb = ceil(request.cpu_milli / ranks), ceil(request.memory_mb / ranks)
@@ -27,14 +42,25 @@ def legal_placements(request: Request, nodes: tuple[Node, ...], policy: Policy) 
                     RankPlacement(number, node.id, cpu_milli, memory_mb, tuple(_hold(id, request) for id in part))
                     for number, (node, part) in enumerate(zip(chosen, ids, strict=True))
                 )
-                if is_legal(request, placement, nodes, policy):
+                if is_legal(request, placement, nodes, policy, running):
                     yield placement
 
 
-def is_legal(request: Request, ranks: tuple[RankPlacement, ...], nodes: tuple[Node, ...], policy: Policy) -> bool:
+def is_legal(
+    request: Request,
+    ranks: tuple[RankPlacement, ...],
+    nodes: tuple[Node, ...],
+    policy: Policy,
+    running: tuple[Running, ...] = (),
+) -> bool:
     by_id = {one.id: one for one in nodes}
+    namesakes = {rank.node_id for one in running if one.request.apart == request.apart for rank in one.ranks}
     for rank in ranks:
         node = by_id[rank.node_id]
+        if request.apart and node.id in namesakes:
+            return False
+        if not _is_near(request, [one for one in node.devices if one.id in {hold.device_id for hold in rank.holds}]):
+            return False
         if not (node.is_open and node.is_online) or any(node.labels.get(k) != v for k, v in request.node_selector):
             return False
         devices = {one.id: one for one in node.devices}
@@ -143,12 +169,23 @@ def _hold(device_id: int, request: Request) -> DeviceHold:
     return DeviceHold(device_id, request.gpu_memory_mb if request.shared else None)
 
 
+def _is_near(request: Request, devices: list[Device]) -> bool:
+    if len(devices) < 2 or request.topology not in ("nvlink", "numa"):
+        return True
+    places = {one.island if request.topology == "nvlink" else one.numa for one in devices}
+    return len(places) == 1 and None not in places
+
+
 def _takes(device: Device, request: Request, hold: DeviceHold, policy: Policy) -> bool:
-    if not device.is_healthy or device.exclusive:
+    if not device.is_healthy or device.exclusive or (policy.thermal and device.is_slowed):
         return False
     if request.gpu_models and not any(word.lower() in device.model.lower() for word in request.gpu_models):
         return False
     if hold.memory_mb is not None:
+        if device.memory_mb and device.shared_mb and device.compute is not None:
+            memory = (device.shared_mb + hold.memory_mb) / device.memory_mb
+            if round(0.7 * memory + 0.3 * device.compute, 9) > policy.load_ceiling_shared:
+                return False
         return device.memory_mb is not None and device.shared_mb + hold.memory_mb <= floor(
             device.memory_mb * policy.load_ceiling_shared
         )

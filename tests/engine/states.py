@@ -18,6 +18,8 @@ policies = st.builds(
     name=st.sampled_from(["fair", "priority"]),
     gangs=st.sampled_from([True, True, False]),
     online_percent=st.sampled_from([0, 0, 0, 30, 50]),
+    thermal=st.sampled_from([True, True, False]),
+    placement=st.sampled_from(["fragmentation", "fragmentation", "best_fit", "packing", "tightest"]),
 )
 
 
@@ -65,13 +67,25 @@ def _request(rng: Random, is_plain: bool) -> Request:
         gang=rng.random() < 0.5,
         ranks=rng.choice([None, None, *divisors]),
         node_selector=(("zone", "a"),) if not is_plain and rng.random() < 0.2 else (),
+        topology=rng.choice(["any"] * 6 + ["nvlink", "numa", "prefer_nvlink", "prefer_numa"]),
+        apart=rng.choice(["", "", "", "", "web"]),
     )
 
 
 def _node(rng: Random, id: int, is_plain: bool) -> Node:
     memories = [80, 80, 40] if is_plain else [40, 40, 80, None]
     devices = tuple(
-        Device(id * 10 + n, rng.choice(MODELS), rng.choice(memories), is_healthy=rng.random() < 0.9)
+        Device(
+            id * 10 + n,
+            rng.choice(MODELS),
+            rng.choice(memories),
+            is_healthy=rng.random() < 0.9,
+            is_hot=rng.random() < 0.1,
+            is_slowed=rng.random() < 0.05,
+            compute=rng.choice([None, None, 0.3, 0.9]),
+            numa=rng.choice([None, 0, 0, 1]),
+            island=rng.choice([None, 0, 0, 1]),
+        )
         for n in range(rng.choice([0, 1, 2, 3, 3]))
     )
     cpu, memory_mb = rng.choice([3000, 8000]), rng.choice([600, 4000])

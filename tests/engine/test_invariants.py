@@ -34,7 +34,7 @@ def test_no_legal_placement_is_overlooked(snapshot: Snapshot, policy: Policy) ->
     for job in after.jobs:
         if job.eligible_at > NOW:
             continue
-        for ranks in oracle.legal_placements(job.request, after.nodes, policy):
+        for ranks in oracle.legal_placements(job.request, after.nodes, policy, after.running):
             if _mixes_limited_models(after, job, ranks):
                 continue  # it is not spread over models to use up what the limit of one leaves
             if oracle.is_within_limits(after, job, ranks) and oracle.is_within_parts(after, policy, job, lending=False):
@@ -50,7 +50,7 @@ def test_every_placement_is_whole_and_legal(snapshot: Snapshot, policy: Policy) 
         (job,) = [one for one in snapshot.jobs if one.id == placement.job_id]
         assert sum(len(rank.holds) for rank in placement.ranks) == job.request.gpu_count
         assert [rank.rank for rank in placement.ranks] == list(range(job.request.ranks or len(placement.ranks)))
-        assert oracle.is_legal(job.request, placement.ranks, snapshot.nodes, policy)
+        assert oracle.is_legal(job.request, placement.ranks, snapshot.nodes, policy, snapshot.running)
         assert oracle.is_within_limits(snapshot, job, placement.ranks)
         assert oracle.is_within_parts(snapshot, policy, job, lending=True)
         snapshot = advance(snapshot, Plan((placement,)))
@@ -108,7 +108,9 @@ def test_feasibility_agrees_with_the_plan_on_the_empty_cluster(snapshot: Snapsho
             is_open=True,
             cpu_milli_free=node.cpu_milli,
             memory_mb_free=node.memory_mb,
-            devices=tuple(replace(one, is_healthy=True, exclusive=False, shared_mb=0) for one in node.devices),
+            devices=tuple(
+                replace(one, is_healthy=True, is_slowed=False, exclusive=False, shared_mb=0) for one in node.devices
+            ),
         )
         for node in snapshot.nodes
     )
@@ -141,7 +143,10 @@ def _delays(after: Snapshot, made: Plan, policy: Policy, job: Job, ranks: tuple[
     ended = [one.job_id for one in after.running if _bound(one.ends_by, one.started_at, policy) <= promise.at]
     future = oracle.without(after, ended)
     nodes = tuple(occupy(node, ranks) for node in future.nodes)
-    return not oracle.is_legal(holder.request, promise.ranks, nodes, policy)
+    joined = {rank.node_id for rank in ranks} & set(promise.node_ids)
+    if joined and job.request.apart and job.request.apart == holder.request.apart:
+        return True
+    return not oracle.is_legal(holder.request, promise.ranks, nodes, policy, future.running)
 
 
 def _bound(ends_by: float | None, started_at: float, policy: Policy) -> float:

@@ -61,7 +61,7 @@ def test_the_preemptor_then_fits_and_starts(snapshot: Snapshot) -> None:
     for preemption in made.preemptions:
         (preemptor,) = [one for one in snapshot.jobs if one.id == preemption.job_id]
         free = oracle.without(after, list(preemption.victims))
-        assert oracle.is_legal(preemptor.request, preemption.ranks, free.nodes, AT_ONCE)
+        assert oracle.is_legal(preemptor.request, preemption.ranks, free.nodes, AT_ONCE, free.running)
     assert claimants(made) == {one.job_id for one in made.preemptions}
     later = decide(given_back(told(after, made.preemptions), {}), AT_ONCE)
     assert claimants(made) <= started(later)
@@ -76,7 +76,7 @@ def test_no_victim_can_be_spared(snapshot: Snapshot) -> None:
         request = snapshot.jobs[0].request
         for spared in preemption.victims:
             free = oracle.without(snapshot, [one for one in preemption.victims if one != spared])
-            assert not any(True for _ in oracle.legal_placements(request, free.nodes, AT_ONCE))
+            assert not any(True for _ in oracle.legal_placements(request, free.nodes, AT_ONCE, free.running))
 
 
 @in_small_states
