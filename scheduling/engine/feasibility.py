@@ -20,8 +20,8 @@ class Verdict(NamedTuple):
 
 # (kind, how many), sorted by memory.
 Devices = tuple[tuple[Kind, int], ...]
-# What a device is, and its NVLink island and NUMA node, -1 where unknown.
-_Seat = tuple[Kind, int, int]
+# Memory and model of a device, its NVLink island and its NUMA node.
+_Seat = tuple[int | None, str, int | None, int | None]
 
 
 class NodeType(NamedTuple):
@@ -66,19 +66,24 @@ def impossible(
 
 def survey(nodes: Iterable[Node], *, with_closed: bool = True, with_unhealthy: bool = True) -> Inventory:
     """Counts the types of nodes, with or without closed nodes and unhealthy devices."""
-    found: Counter[NodeType] = Counter()
-    # Most nodes are alike.
-    counted: dict[tuple[_Seat, ...], tuple[Devices, tuple[Devices, ...], tuple[Devices, ...]]] = {}
+    # Most nodes are alike, so they are counted by what costs least to compare.
+    alike: Counter[tuple[int, int, tuple[tuple[str, str], ...], tuple[_Seat, ...]]] = Counter()
     for node in nodes:
         if not (with_closed or (node.is_open and node.is_online)):
             continue
-        seats = tuple([_seat(device) for device in node.devices if device.is_healthy or with_unhealthy])
-        if seats not in counted:
-            islands, numas = [island for _, island, _ in seats], [numa for _, _, numa in seats]
-            counted[seats] = _count(seats), _groups(seats, islands), _groups(seats, numas)
-        labels = tuple(sorted(node.labels.items()))
-        devices, *near_groups = counted[seats]
-        found[NodeType(node.cpu_milli, node.memory_mb, devices, labels, *near_groups)] += 1
+        seats = tuple(
+            [
+                (one.memory_mb, one.model, one.island, one.numa)
+                for one in node.devices
+                if one.is_healthy or with_unhealthy
+            ]
+        )
+        alike[node.cpu_milli, node.memory_mb, tuple(sorted(node.labels.items())), seats] += 1
+    found: Counter[NodeType] = Counter()
+    for (cpu_milli, memory_mb, labels, seats), number in alike.items():
+        kinds = [kind_of(Device(0, model, memory)) for memory, model, _, _ in seats]
+        islands, numas = _groups(kinds, [seat[2] for seat in seats]), _groups(kinds, [seat[3] for seat in seats])
+        found[NodeType(cpu_milli, memory_mb, _count(kinds), labels, islands, numas)] += number
     return Inventory(tuple(sorted(found.items())))
 
 
@@ -189,21 +194,15 @@ def _suitable(request: Request, devices: Devices, policy: Policy) -> int:
     return sum(count for kind, count in devices if is_suitable(request, kind, policy))
 
 
-def _seat(device: Device) -> _Seat:
-    island, numa = device.island, device.numa
-    return kind_of(device), -1 if island is None else island, -1 if numa is None else numa
+def _count(kinds: Iterable[Kind]) -> Devices:
+    return tuple(sorted(Counter(kinds).items()))
 
 
-def _count(seats: Iterable[_Seat]) -> Devices:
-    return tuple(sorted(Counter(kind for kind, *_ in seats).items()))
-
-
-def _groups(seats: Sequence[_Seat], names: Sequence[int]) -> tuple[Devices, ...]:
+def _groups(kinds: Sequence[Kind], names: Sequence[int | None]) -> tuple[Devices, ...]:
     """`names`: the group of each device; a device without one is in none."""
     return tuple(
-        _count(seat for seat, other in zip(seats, names, strict=True) if other == name)
-        for name in sorted(set(names))
-        if name >= 0
+        _count(kind for kind, other in zip(kinds, names, strict=True) if other == name)
+        for name in sorted({name for name in names if name is not None})
     )
 
 

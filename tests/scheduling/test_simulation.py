@@ -4,6 +4,7 @@ import pytest
 
 from gpusched.lib.sql import query
 from jobs.models import Job
+from scheduling import policy
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 
@@ -64,14 +65,16 @@ def test_whom_it_would_preempt_is_counted_and_only_own_jobs_are_named(user, tena
     run_cycle()
     node.start_all()
     _have_run_for_an_hour()
+    waits = simulate(user, gpu_count=8, priority=2000)
+    assert (waits["reason"]["code"], waits["reason"]["evidence"]["victims"]) == ("preempt_delay", 2)
+    policy.change({"preemption_delay_seconds": 0}, actor="test")
     found = simulate(user, gpu_count=8, priority=2000)
+    assert found["reason"]["code"] == "reclaim_pending"
     victims = found["victims"]
-    if victims is None:  # its delay has begun, and is not over
-        assert found["reason"]["code"] == "preempt_delay"
-        assert found["reason"]["evidence"]["victims"] == 2
-    else:
-        assert (victims["jobs"], victims["gpus"], victims["rule"]) == (2, 8, "priority")
-        assert victims["own_jobs"] == [own]
+    assert (victims["jobs"], victims["gpus"], victims["rule"]) == (2, 8, "priority")
+    assert victims["own_jobs"] == [own]
+    assert abs(victims["lost_gpu_seconds"] - 8 * 3600) < 60
+    assert not Job.objects.filter(state="stopping").exists()
 
 
 @pytest.mark.parametrize(
