@@ -26,8 +26,8 @@ _NODES = """
      ORDER BY n.name
 """
 _DEVICES = """
-    SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.held_whole, d.held_mb, r.idle_since,
-           r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius, r.power_watts
+    SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.is_slowed, d.held_whole, d.held_mb,
+           r.idle_since, r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius, r.power_watts
       FROM nodes_device d LEFT JOIN nodes_reading r ON r.device_id = d.id ORDER BY d.node_id, d.index, d.id
 """
 _LIVE = """
@@ -91,7 +91,7 @@ def _device(row: Row, live: list[Row], node: Row) -> Row:
             "power_watts": None if row["power_watts"] is None else round(row["power_watts"]),
             "read_at": _slot(row["read_at"]),
         }
-    names = ("id", "index", "uuid", "model", "memory_mb", "health")
+    names = ("id", "index", "uuid", "model", "memory_mb", "health", "is_slowed")
     return {
         **{name: row[name] for name in names},
         "cell": cell(row, [held["since"] for held in live], node),

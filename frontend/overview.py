@@ -12,8 +12,6 @@ from scheduling import services
 
 Row = dict[str, Any]
 _FLEET = "/fleet/"
-# A hot GPU works; it only comes last.
-_WELL = (DeviceHealth.OK, DeviceHealth.HOT)
 
 _JOBS = """
     SELECT count(*) FILTER (WHERE state = 'running') AS running_jobs,
@@ -76,12 +74,12 @@ def _status(nodes: list[Row], lag: Row) -> Row:
 
 
 def _largest(nodes: list[Row]) -> list[Row]:
-    """Per model: whole free GPUs altogether (a gang may span nodes) and on the node that has most of them. Hot devices
-    are free to the eye, but the scheduler offers them to nobody."""
+    """Per model: whole free GPUs altogether (a gang may span nodes) and on the node that has most of them. Devices
+    slowed down by heat are free to the eye, but the scheduler offers them to nobody."""
     models: dict[str, list[int]] = {}
     for node in nodes:
         free = Counter({device["model"]: 0 for device in node["devices"]})
-        free.update(d["model"] for d in node["devices"] if d["cell"] == "free" and d["health"] in _WELL)
+        free.update(d["model"] for d in node["devices"] if d["cell"] == "free" and not d["is_slowed"])
         for model, count in free.items():
             models.setdefault(model, []).append(count)
     return [
@@ -98,13 +96,15 @@ def _attention(nodes: list[Row], lag: Row) -> Iterator[tuple[str, Row]]:
         if node["state"] == NodeState.LOST:
             yield name, _notice("lost", "red", f"node {name} does not report any more", _FLEET)
             continue
-        bad = Counter(d["health"] for d in node["devices"] if d["health"] not in _WELL)
+        bad = Counter(d["health"] for d in node["devices"] if d["health"] != DeviceHealth.OK)
         hot = bad.pop(DeviceHealth.HOT, 0)
         if bad:
             what = ", ".join(f"{count} {health}" for health, count in sorted(bad.items()))
             yield name, _notice("health", "red", f"GPUs of {name} are out of service: {what}", _FLEET)
         if hot:
-            yield name, _notice("hot", "amber", f"{_gpus(hot, name)} too hot to take new jobs", _FLEET)
+            slowed = sum(d["is_slowed"] for d in node["devices"])
+            what = f"{_gpus(slowed, name)} too hot to take new jobs" if slowed else f"{_gpus(hot, name)} hot"
+            yield name, _notice("hot", "amber", what, _FLEET)
         if idle := sum(device["cell"] == "held_idle" for device in node["devices"]):
             yield name, _notice("held_idle", "amber", f"{_gpus(idle, name)} held but idle", _FLEET)
 

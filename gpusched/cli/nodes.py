@@ -21,7 +21,10 @@ _COLUMNS: "tuple[Column[Node], ...]" = (
     Column("NODE", lambda node: node.name),
     Column("STATE", lambda node: node.state, is_state=True),
     Column("INTENT", lambda node: node.intent, is_state=True),
-    Column("FREE", lambda node: sum(d.held == "free" and d.health in ("ok", "hot") for d in node.devices)),
+    Column(
+        "FREE",
+        lambda node: sum(d.held == "free" and d.health in ("ok", "hot") and not d.is_slowed for d in node.devices),
+    ),
     Column("GPUS", lambda node: len(node.devices)),
     Column("MODEL", lambda node: ",".join(sorted({d.model for d in node.devices}))),
     Column("CPU FREE", lambda node: f"{node.cpu_cores_free:g}/{node.cpu_cores:g}"),

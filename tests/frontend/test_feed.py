@@ -107,12 +107,18 @@ class TestCells:
         node_services.set_intent(agent.name, NodeIntent.CORDONED)
         assert sorted(cells()) == ["busy", "unavailable", "unavailable"]
 
-    def test_a_hot_device_is_free_but_nothing_can_start_on_it(self):
+    def test_a_device_slowed_down_by_heat_is_free_but_nothing_can_start_on_it(self):
         make_node(gpus=2)
-        Device.objects.filter(index=0).update(health="hot")
+        Device.objects.filter(index=0).update(health="hot", is_slowed=True)
         assert cells() == ["free", "free"]
         [largest] = [row for key, row in feed.rows("overview", None).items() if key.startswith("largest:")]
         assert (largest["gpus"], largest["on_one_node"]) == (1, 1)
+
+    def test_work_can_start_on_a_hot_device(self):
+        make_node(gpus=2)
+        Device.objects.filter(index=0).update(health="hot")
+        [largest] = [row for key, row in feed.rows("overview", None).items() if key.startswith("largest:")]
+        assert (largest["gpus"], largest["on_one_node"]) == (2, 2)
 
     def test_held_and_read_as_idle_for_a_minute_is_held_idle(self, user, ours):
         agent = make_node(gpus=1)
@@ -181,7 +187,7 @@ class TestRows:
             " last_seen_at memory_mb memory_mb_free name pretend state"
         )
         assert " ".join(sorted(node["devices"][0])) == (
-            "cell health held id index jobs memory_mb model reading shared_mb tenants uuid"
+            "cell health held id index is_slowed jobs memory_mb model reading shared_mb tenants uuid"
         )
         assert set(feed.rows("overview", None)["status"]) == words(
             "total_nodes online_nodes total_gpus busy_gpus held_idle_gpus free_gpus unavailable_gpus running_jobs"
