@@ -150,4 +150,4 @@ def _common(now: Slot, later: Slot) -> Slot:
 
 
 def _is_open(slot: Slot, device_id: int) -> bool:
-    return device_id in slot.shared or device_id in slot.free.get(slot.kind_of[device_id], ())
+    return device_id in slot.shared or device_id in slot.free.get(slot.kind_of.get(device_id, -1), ())

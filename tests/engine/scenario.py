@@ -25,7 +25,7 @@ NOW = 1_000_000.0
 A100 = "NVIDIA A100-SXM4-80GB"
 
 
-def gpu(id: int, memory_mb: int | None = 80_000, model: str = A100, **more: bool | int) -> Device:
+def gpu(id: int, memory_mb: int | None = 80_000, model: str = A100, **more: bool | int | float | None) -> Device:
     return replace(Device(id, model, memory_mb), **more)  # type: ignore[arg-type]
 
 
