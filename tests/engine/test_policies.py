@@ -14,7 +14,7 @@ from scheduling.engine.prices import window_cost
 from tests.engine.scenario import NOW, ask, cluster, decide, job, node, running_on, started
 
 DAY = 86400.0
-COST, SHORTEST = Policy(name="cost_aware"), Policy(name="shortest")
+COST, SHORTEST = Policy(name="cost_aware"), Policy(name="shortest", starving_after_seconds=10 * DAY)
 
 
 def order(policy: Policy, *jobs: Job, tenants: Sequence[Tenant] = ()) -> list[int]:
@@ -122,12 +122,12 @@ def half_full(*jobs: Job, **settings: object) -> Snapshot:
     return replace(state, jobs=jobs, running=(replace(one, waited_seconds=20 * DAY), other))
 
 
-OLD, OLDER = job(1, gpus=8, age=13 * DAY), job(2, gpus=8, age=14 * DAY)
+OLD, OLDER = job(1, gpus=8, age=11 * DAY), job(2, gpus=8, age=11.5 * DAY)
 MANY = [predicted(id, 1, 600, age=60.0) for id in range(11, 30)]
 
 
 def test_under_shortest_nobody_is_promised_a_place_who_does_not_starve() -> None:
-    made = decide(half_full(job(1, gpus=8, age=11 * DAY), *MANY), SHORTEST)
+    made = decide(half_full(job(1, gpus=8, age=9 * DAY), *MANY), SHORTEST)
     assert made.reservation is None
     assert len(made.placements) == 6
 
@@ -145,7 +145,7 @@ def test_who_is_promised_a_place_keeps_it_though_another_is_older() -> None:
 
 
 def test_a_starving_job_of_a_higher_band_takes_its_place() -> None:
-    urgent = job(3, gpus=8, age=13 * DAY, priority=1000)
+    urgent = job(3, gpus=8, age=11 * DAY, priority=1000)
     made = decide(replace(half_full(OLD, OLDER, urgent), reserved_job_id=1), SHORTEST)
     assert made.reservation is not None and made.reservation.job_id == 3
 
