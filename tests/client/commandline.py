@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 # Every command with arguments that reach the server. A test checks that none is missing.
 COMMANDS: dict[str, list[str]] = {
     "submit": ["submit", "--gpus", "1", "--", "true"],
+    "submit --dry-run": ["submit", "--dry-run", "--gpus", "1", "--", "true"],
     "run": ["run", "--gpus", "1", "--", "true"],
     "ps": ["ps"],
     "why": ["why", "42"],

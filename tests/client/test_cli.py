@@ -30,6 +30,7 @@ TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_
 def full(server: FakeServer) -> FakeServer:
     """Answers every command of the table."""
     server.on("POST", "/jobs", acted())
+    server.on("POST", "/jobs/simulate", Answer(200, {"starts_now": True, "sentence": "it would start now on n1"}))
     server.on("GET", "/jobs", Answer(200, {"items": [job(), job(43, "running", name="b", nodes=["n1"])]}))
     server.on("GET", "/jobs/42", Answer(200, job(state="completed", exit_code=0)))
     server.on("GET", "/jobs/42/explain", Answer(200, WHY))
