@@ -121,8 +121,8 @@ def cluster_status() -> dict[str, Any]:
     [gpus] = query(
         """SELECT count(*) AS total_gpus,
                   count(*) FILTER (WHERE d.held_whole > 0 OR d.held_mb > 0) AS used_gpus,
-                  count(*) FILTER (WHERE d.held_whole = 0 AND d.held_mb = 0 AND d.health IN ('ok', 'hot') AND NOT d.is_slowed
-                                     AND n.state = 'online' AND n.intent = 'open') AS available_gpus
+                  count(*) FILTER (WHERE d.held_whole = 0 AND d.held_mb = 0 AND d.health IN ('ok', 'hot')
+                                     AND NOT d.is_slowed AND n.state = 'online' AND n.intent = 'open') AS available_gpus
              FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id"""
     )
     states = {r["state"]: r["n"] for r in query("SELECT state, count(*) AS n FROM jobs_job GROUP BY state")}

@@ -1,0 +1,89 @@
+"""Limits through the whole server: submitted, waited for with a sentence, freed."""
+
+import pytest
+
+from gpusched.lib.problems import Problem
+from jobs import representation
+from jobs.models import Job
+from scheduling import policy
+from tenants import services
+from tests.factories import make_member, make_node, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def state(job_id):
+    return Job.objects.get(pk=job_id).state
+
+
+def reason(job_id):
+    [shown] = representation.select("j.id = %s", [job_id])
+    return shown["reason"]
+
+
+def test_a_user_at_the_limit_per_user_waits_and_others_do_not(user, tenant):
+    services.change_quota(tenant.pk, {"max_gpus_per_user": 1}, actor="test")
+    node = make_node(gpus=4)
+    first, second, of_another = submit(user, tenant), submit(user, tenant), submit(make_member(tenant), tenant)
+    run_cycle()
+    assert [state(job) for job in (first, second, of_another)] == ["scheduled", "pending", "scheduled"]
+    assert reason(second)["sentence"] == (
+        "quota exceeded for its owner in tenant nlp: GPUs requested=1, limit per user=1, in use=1"
+    )
+    keys = node.start_all()
+    node.end(next(key for key in keys if key.startswith(f"{first}.")))
+    run_cycle()
+    assert state(second) == "scheduled"
+
+
+def test_a_limit_per_model_is_told_and_other_models_go_on(user, tenant):
+    services.change_quota(tenant.pk, {"max_gpus_by_model": {"H100": 1}}, actor="test")
+    make_node(gpus=2, model="NVIDIA H100 80GB HBM3")
+    make_node(gpus=2)
+    first, second = (submit(user, tenant, gpu_model="H100") for _ in range(2))
+    anywhere = submit(user, tenant, gpu_count=2)
+    run_cycle()
+    assert [state(job) for job in (first, second, anywhere)] == ["scheduled", "pending", "scheduled"]
+    assert reason(second)["sentence"] == "quota exceeded for tenant nlp: H100 GPUs requested=1, limit=1, in use=1"
+
+
+@pytest.mark.parametrize(
+    ("quota", "fields"),
+    [
+        ({"max_gpus_per_user": 1}, {"gpu_count": 2}),
+        ({"max_gpus_by_model": {"A100": 1}}, {"gpu_count": 2, "gpu_model": "A100"}),
+    ],
+)
+def test_more_than_a_limit_can_ever_hold_is_refused_at_submit(user, tenant, quota, fields):
+    """A04"""
+    services.change_quota(tenant.pk, quota, actor="test")
+    make_node(gpus=4)
+    with pytest.raises(Problem) as refused:
+        submit(user, tenant, **fields)
+    assert (refused.value.status, refused.value.code) == (403, "quota_exceeded")
+    assert "more than the limit of 1" in refused.value.detail
+
+
+def test_online_jobs_keep_to_their_part_and_larger_ones_are_refused(user, tenant):
+    policy.change({"online_percent": 50}, actor="root")
+    make_node(gpus=4)
+    jobs = [submit(user, tenant, workload_class="online") for _ in range(3)]
+    run_cycle()
+    assert [state(job) for job in jobs] == ["scheduled", "scheduled", "pending"]
+    assert "GPUs of the cluster's online part requested=1, limit=2, in use=2" in reason(jobs[2])["sentence"]
+    with pytest.raises(Problem) as refused:
+        submit(user, tenant, workload_class="online", gpu_count=3)
+    assert refused.value.status == 422
+    assert "the largest possible is 2 GPUs, the cluster's online part" in refused.value.detail
+
+
+def test_the_parts_follow_the_nodes(user, tenant):
+    """A05: another node, and the online part is larger in the next cycle."""
+    policy.change({"online_percent": 50}, actor="root")
+    make_node(gpus=2)
+    jobs = [submit(user, tenant, workload_class="online") for _ in range(2)]
+    run_cycle()
+    assert [state(job) for job in jobs] == ["scheduled", "pending"]
+    make_node(gpus=2)
+    run_cycle()
+    assert state(jobs[1]) == "scheduled"
