@@ -144,45 +144,6 @@ def test_why_says_everything(full: FakeServer) -> None:
     assert lines[2:] == ["next:  wait", "ahead: 3 jobs, 8 GPUs"]
 
 
-FORESEEN = {
-    "also": [{"code": "quota_wait", "sentence": "quota exceeded"}],
-    "counterfactual": {"change": "gpu_count", "to": 2, "starts": True, "sentence": "with 2 GPUs it would start"},
-    "estimate": {"sentence": "no estimate: 5 running jobs have no time limit"},
-    "history": [{"code": "constraint", "seconds": 5400}, {"code": "capacity", "seconds": 30}],
-}
-
-
-def test_why_says_what_else_what_if_and_when(full: FakeServer) -> None:
-    full.on("GET", "/jobs/42/explain", Answer(200, {"job_id": 42, "state": "pending", "sentence": "waits", **FORESEEN}))
-    assert call(full.url, "why", "42").stdout.splitlines()[1:] == [
-        "if:    with 2 GPUs it would start",
-        "also:  quota exceeded",
-        "start: no estimate: 5 running jobs have no time limit",
-        "was:   constraint 1.5 h, capacity 30 s",
-    ]
-
-
-def test_a_dry_run_prints_what_would_become_of_the_job_and_submits_nothing(full: FakeServer) -> None:
-    placed = {"starts_now": True, "sentence": "it would start now on n1",
-              "placement": [{"rank": 0, "node": "n1", "gpus": [0, 3]}]}  # fmt: skip
-    waits = {"starts_now": False, "sentence": "it would wait: full", "reason": {"code": "capacity", "next_step": "wait"},
-             "victims": {"jobs": 2, "gpus": 8, "rule": "priority"}, "estimate": FORESEEN["estimate"],
-             "alternatives": [FORESEEN["counterfactual"]]}  # fmt: skip
-    full.on("POST", "/jobs/simulate", sequence(Answer(200, placed), Answer(200, waits)))
-    first = call(full.url, "submit", "--dry-run", "--gpus", "2", "--", "true")
-    assert first.stdout == "it would start now on n1\nrank 0: n1, GPUs 0, 3\n"
-    second = call(full.url, "submit", "--dry-run", "--gpus", "4", "--", "true")
-    assert second.stdout.splitlines() == [
-        "it would wait: full",
-        "next:  wait",
-        "stops: 2 jobs, 8 GPUs (by priority)",
-        "start: no estimate: 5 running jobs have no time limit",
-        "or:    with 2 GPUs it would start",
-    ]
-    assert [(asked.method, asked.path.rpartition("/")[2]) for asked in full.asked] == [("POST", "simulate")] * 2
-    assert json.loads(full.asked[1].body)["gpu_count"] == 4
-
-
 def test_logs_print_the_output_alone(full: FakeServer) -> None:
     assert call(full.url, "logs", "42").stdout == "epoch 1\nepoch 2\n"
     assert call(full.url, "logs", "42").stderr == ""

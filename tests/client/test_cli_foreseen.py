@@ -1,0 +1,46 @@
+"""What `why` and `submit --dry-run` say of what would be: a line for each thing, and nothing is submitted."""
+
+import json
+
+from tests.client.commandline import call
+from tests.client.fakeserver import Answer, FakeServer, sequence
+
+FORESEEN = {
+    "also": [{"code": "quota_wait", "sentence": "quota exceeded"}],
+    "counterfactual": {"change": "gpu_count", "to": 2, "starts": True, "sentence": "with 2 GPUs it would start"},
+    "estimate": {"sentence": "no estimate: 5 running jobs have no time limit"},
+    "history": [{"code": "constraint", "seconds": 5400}, {"code": "capacity", "seconds": 30}],
+}
+
+
+def test_why_says_what_else_what_if_and_when(server: FakeServer) -> None:
+    server.on(
+        "GET", "/jobs/42/explain", Answer(200, {"job_id": 42, "state": "pending", "sentence": "waits", **FORESEEN})
+    )
+    assert call(server.url, "why", "42").stdout.splitlines()[1:] == [
+        "if:    with 2 GPUs it would start",
+        "also:  quota exceeded",
+        "start: no estimate: 5 running jobs have no time limit",
+        "was:   constraint 1.5 h, capacity 30 s",
+    ]
+
+
+def test_a_dry_run_prints_what_would_become_of_the_job_and_submits_nothing(server: FakeServer) -> None:
+    placed = {"starts_now": True, "sentence": "it would start now on n1",
+              "placement": [{"rank": 0, "node": "n1", "gpus": [0, 3]}]}  # fmt: skip
+    waits = {"starts_now": False, "sentence": "it would wait: full", "reason": {"code": "capacity", "next_step": "wait"},
+             "victims": {"jobs": 2, "gpus": 8, "rule": "priority"}, "estimate": FORESEEN["estimate"],
+             "alternatives": [FORESEEN["counterfactual"]]}  # fmt: skip
+    server.on("POST", "/jobs/simulate", sequence(Answer(200, placed), Answer(200, waits)))
+    first = call(server.url, "submit", "--dry-run", "--gpus", "2", "--", "true")
+    assert first.stdout == "it would start now on n1\nrank 0: n1, GPUs 0, 3\n"
+    second = call(server.url, "submit", "--dry-run", "--gpus", "4", "--", "true")
+    assert second.stdout.splitlines() == [
+        "it would wait: full",
+        "next:  wait",
+        "stops: 2 jobs, 8 GPUs (by priority)",
+        "start: no estimate: 5 running jobs have no time limit",
+        "or:    with 2 GPUs it would start",
+    ]
+    assert [(asked.method, asked.path.rpartition("/")[2]) for asked in server.asked] == [("POST", "simulate")] * 2
+    assert json.loads(server.asked[1].body)["gpu_count"] == 4
