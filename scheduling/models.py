@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import Q
 
 from jobs.models import Job
-from scheduling.engine.policies import POLICIES
+from scheduling.engine.policies import LIVE_POLICIES
 
 
 class Cycle(models.Model):
@@ -36,9 +36,6 @@ class Cycle(models.Model):
 
     def __str__(self) -> str:
         return f"cycle at {self.started_at}"
-
-
-LIVE_POLICIES = ("fair", "priority", "cost_aware", "shortest")
 
 
 def check_costs(costs: object) -> None:
@@ -84,6 +81,14 @@ class SchedulingPolicy(models.Model):
         validators=[check_costs],
         help_text='cost_aware: cost of a GPU-hour, like {"H100": 2.5}; other models cost 1',
     )
+    starving_after_days = models.FloatField(
+        default=12.0, validators=_between(0, 3650), help_text="shortest: a job that waits this long is promised a place"
+    )
+    starving_percent = models.FloatField(
+        default=35.0,
+        validators=_between(0, 100),
+        help_text="shortest: part of the GPUs that jobs may hold which had waited that long, before others follow",
+    )
     online_percent = models.PositiveSmallIntegerField(
         default=0, validators=_between(0, 100), help_text="Part of the GPUs that is for online jobs; 0: no split"
     )
@@ -115,8 +120,8 @@ class SchedulingPolicy(models.Model):
         return "scheduling policy"
 
     def clean(self) -> None:
-        if self.policy not in POLICIES:
-            raise ValidationError({"policy": f"is not known; use {' or '.join(sorted(set(POLICIES)))}"})
+        if self.policy not in LIVE_POLICIES:
+            raise ValidationError({"policy": f"is not known; use {' or '.join(LIVE_POLICIES)}"})
 
     def require_effect(self, changes: Iterable[str]) -> None:
         """Raises ValidationError for what is changed and would do nothing beside the other values (A07)."""
@@ -127,6 +132,8 @@ class SchedulingPolicy(models.Model):
                  not self.enable_preemption),
                 (("cost_by_model", "usage_window_minutes"), f"the policy is {self.policy}, not cost_aware",
                  self.policy != "cost_aware"),
+                (("starving_after_days", "starving_percent"), f"the policy is {self.policy}, not shortest",
+                 self.policy != "shortest"),
             )
             for name in names
             if is_so and name in set(changes)
