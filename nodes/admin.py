@@ -17,7 +17,7 @@ from nodes.models import Device, Node
 
 class DeviceInline(TabularInline):  # type: ignore[misc]
     model = Device
-    fields = readonly_fields = ("index", "model", "memory_mb", "uuid", "health", "held_whole", "held_mb")
+    fields = readonly_fields = ("index", "model", "memory_mb", "uuid", "health", "is_slowed", "held_whole", "held_mb")
     extra = 0
     can_delete = False
 

@@ -14,7 +14,7 @@ from jobs import representation
 from scheduling import snapshot, whatif
 from scheduling.engine.estimate import Estimate
 from scheduling.engine.feasibility import impossible
-from scheduling.engine.model import Node, Tenant
+from scheduling.engine.model import Node, Policy, Tenant
 from scheduling.entitlements import tenants
 from scheduling.policy import policy
 from scheduling.sayings import estimate_shape
@@ -23,7 +23,7 @@ from tenants.permissions import Identity
 
 # A yes may be a little old (the job would wait and say so); a no is always asked of the database afresh.
 _FRESH_SECONDS = 2.0
-_known: dict[str, Any] = {"at": float("-inf"), "nodes": (), "tenants": {}}
+_known: dict[str, Any] = {"at": float("-inf"), "nodes": (), "tenants": {}, "policy": Policy()}
 _lock = threading.Lock()
 
 
@@ -31,10 +31,10 @@ def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None
     """422 for a request that no node, not all nodes together, or the tenant's limit can ever hold (A04)."""
     wanted = shape(request, tenant_id)
     for fresh in (False, True):
-        nodes, tenants = _cluster(fresh)
+        nodes, tenants, rules = _cluster(fresh)
         if tenant_id not in tenants and not fresh:
             continue
-        found = impossible(wanted, tenants[tenant_id], nodes, policy(), is_online=request.workload_class == "online")
+        found = impossible(wanted, tenants[tenant_id], nodes, rules, is_online=request.workload_class == "online")
         if found is None:
             return None
     assert found is not None
@@ -48,14 +48,15 @@ def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None
     )
 
 
-def _cluster(fresh: bool) -> tuple[Sequence[Node], dict[int, Tenant]]:
-    """Nodes and tenants, at most two seconds old unless asked for fresh."""
+def _cluster(fresh: bool) -> tuple[Sequence[Node], dict[int, Tenant], Policy]:
+    """Nodes, tenants and the policy, at most two seconds old unless asked for fresh."""
     with _lock:
         if fresh or time.monotonic() - _known["at"] > _FRESH_SECONDS:
             _known["nodes"] = snapshot.nodes()
-            _known["tenants"] = {tenant.id: tenant for tenant in tenants(policy())}
+            _known["policy"] = policy()
+            _known["tenants"] = {tenant.id: tenant for tenant in tenants(_known["policy"])}
             _known["at"] = time.monotonic()
-        return _known["nodes"], _known["tenants"]
+        return _known["nodes"], _known["tenants"], _known["policy"]
 
 
 # --- the queue --------------------------------------------------------------------------------------------------------

@@ -1,5 +1,4 @@
-"""Keeps tenants, users and the online and batch parts under their limits while a cycle goes on, and keeps a limit free
-in time for the job that waits for it."""
+"""Keeps tenants, users and the cluster's parts under their limits in a cycle, and a limit free for who waits for it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
