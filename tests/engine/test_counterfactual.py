@@ -45,6 +45,21 @@ def test_a_cured_reason_starts_the_job_or_leaves_another(snapshot: Snapshot, pol
 
 
 @in_small_states
+@given(states.snapshots(), st.sampled_from([0.0, 3600.0]))
+def test_so_do_reasons_of_preemption(snapshot: Snapshot, delay: float) -> None:
+    """A20: where jobs may stop others at once, or after a while."""
+    policy = Policy(min_runtime_seconds=0.0, preemption_delay_seconds=delay)
+    # Everybody waits a little, high and low, so that some may preempt at once and others not yet.
+    jobs = tuple(replace(one, queued_at=NOW - 60, priority=(300, 2000)[one.id % 2]) for one in snapshot.jobs)
+    snapshot = replace(snapshot, jobs=jobs)
+    for reason in decide(snapshot, policy).reasons:
+        [first, *_] = obstacles(snapshot, policy, NOW, reason.job_id)
+        assert first.change is not None, reason
+        left = reason_of(decide(apply(snapshot, reason.job_id, first.change), policy), reason.job_id)
+        assert left is None or (left.code, left.evidence) != (reason.code, reason.evidence)
+
+
+@in_small_states
 @given(states.snapshots(), states.policies, st.randoms(use_true_random=False))
 def test_so_do_demands_on_the_place_and_heat(snapshot: Snapshot, policy: Policy, rng: Random) -> None:
     """A20: with islands, NUMA nodes, slowed devices, and jobs that keep apart."""

@@ -1,14 +1,18 @@
 """When a waiting job starts: the same engine run forward, bounded in what it costs, honest where it cannot know."""
 
+import os
 from dataclasses import replace
 from math import inf
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from scheduling.engine import estimate
 from scheduling.engine.estimate import estimates, forecast
 from scheduling.engine.model import Plan, Policy, Snapshot, Tenant
 from scheduling.engine.planner import plan
+from tests.engine import states
 from tests.engine.scenario import NOW, advance, cluster, decide, end_due, job, node, running_on, started
 
 
@@ -20,6 +24,19 @@ def full(*minutes: float | None) -> Snapshot:
 
 def one(state: Snapshot, job_id: int = 1, typical: float = 0.5) -> estimate.Estimate:
     return estimates(state, Policy(), NOW, [job_id], typical=typical)[job_id]
+
+
+@settings(max_examples=int(os.environ.get("ENGINE_EXAMPLES", "50")), deadline=None, derandomize=True, database=None,
+          suppress_health_check=list(HealthCheck))  # fmt: skip
+@given(states.snapshots(), st.sampled_from([Policy(), Policy(min_runtime_seconds=0.0, preemption_delay_seconds=0.0)]))
+def test_an_estimate_is_a_range_ahead_or_none(snapshot: Snapshot, policy: Policy) -> None:
+    """For every waiting job of random states, also where jobs preempt; those that start now start now."""
+    found = estimates(snapshot, policy, NOW, [waiting.id for waiting in snapshot.jobs])
+    now = started(decide(snapshot, policy))
+    for job_id, each in found.items():
+        assert (each.p90_at == NOW) == (job_id in now)
+        assert each.p90_at is None or (each.p50_at is not None and NOW <= each.p50_at <= each.p90_at)
+        assert each.p90_at is None or each.after is None
 
 
 def test_it_starts_between_the_typical_and_the_latest_end() -> None:
