@@ -241,7 +241,8 @@ class Reservation:
 @dataclass(frozen=True, slots=True)
 class Preemption:
     """Running jobs to stop so that a waiting one starts in their place. `rule`: priority (they rank lower), reclaim
-    (its tenant is under its guarantee, theirs borrows) or online (batch borrows of the online part). `lost_gpu_seconds`: their work since their last checkpoints."""
+    (its tenant is under its guarantee, theirs borrows) or online (batch borrows of the online part).
+    `lost_gpu_seconds`: their work since their last checkpoints."""
 
     job_id: int
     victims: tuple[int, ...]

@@ -8,7 +8,7 @@ from scheduling.engine.states import Mould, Shared, State
 
 class Slot:
     """What is left of one node. `free`: kind -> ids of wholly free devices; `shared`: device id -> MiB taken of it;
-    `compute`: measured use of devices, where known; `apart`: name -> ranks here that no other job of the name may join."""
+    `compute`: measured use of devices, where known; `apart`: name -> ranks here that no other job of it may join."""
 
     __slots__ = (
         "apart",
