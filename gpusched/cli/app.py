@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpusched import __version__
-from gpusched.cli import jobs, nodes, submit, tenants, tokens
+from gpusched.cli import jobs, nodes, policy, submit, tenants, tokens
 from gpusched.cli.commands import group
 from gpusched.cli.session import Globals, connect
 
@@ -57,6 +57,7 @@ for _command in (jobs.ps, jobs.why, jobs.logs, jobs.cancel, jobs.hold, jobs.rele
     app.command()(_command)
 app.add_typer(nodes.app, name="node")
 app.command()(tenants.quota)
+app.command()(policy.policy)
 app.add_typer(tenants.app, name="tenant")
 app.add_typer(tokens.app, name="token")
 app.command()(tokens.login)

@@ -200,6 +200,8 @@ class AsyncClient:
     change_tenant = _call(cluster_calls.change_tenant)
     quota = _call(cluster_calls.quota)
     set_quota = _call(cluster_calls.set_quota)
+    policy = _call(cluster_calls.policy)
+    set_policy = _call(cluster_calls.set_policy)
     nodes = _list_call(cluster_calls.nodes)
     node = _call(cluster_calls.node)
     cordon = _call(cluster_calls.cordon)

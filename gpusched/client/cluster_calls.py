@@ -1,5 +1,6 @@
 """The calls about everything but jobs: tenants, quotas, nodes, tokens, login and the cluster."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from gpusched.client.calls import API, Call, get, given, json_as, nothing, segment, write
@@ -79,6 +80,27 @@ def set_quota(tenant: str, quota: Quota, *, dry_run: bool = False) -> Call[Edite
         body=body,
         headers={"If-Match": f'"{version}"'} if version else {},
         is_repeatable=dry_run or not version,
+    )
+
+
+def policy() -> Call[dict[str, Any]]:
+    """The scheduling policy, field by field, with its `version`."""
+    return get("/scheduling/policy", dict[str, Any])
+
+
+def set_policy(
+    changes: Mapping[str, object], *, version: int | None = None, dry_run: bool = False
+) -> Call[dict[str, Any]]:
+    """Changes what is given, if nobody changed the policy since `version` was read. `dry_run`: changes nothing; the
+    answer has the policy as it would be, and the `effect`."""
+    return Call(
+        "PATCH",
+        f"{API}/scheduling/policy",
+        json_as(dict[str, Any]),
+        query={"dry_run": "true"} if dry_run else {},
+        body=dict(changes),
+        headers={} if version is None else {"If-Match": f'"{version}"'},
+        is_repeatable=dry_run or version is None,
     )
 
 

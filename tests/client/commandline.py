@@ -35,6 +35,8 @@ COMMANDS: dict[str, list[str]] = {
     "node uncordon": ["node", "uncordon", "n1"],
     "node join-token": ["node", "join-token"],
     "quota": ["quota"],
+    "policy": ["policy"],
+    "policy set": ["policy", "online_percent=20"],
     "quota set": ["quota", "nlp", "--max-gpus", "4"],
     "tenant list": ["tenant", "list"],
     "tenant show": ["tenant", "show", "nlp"],

@@ -21,6 +21,7 @@ from tests.client.test_sdk import WHY
 NODE = {"name": "n1", "state": "online", "intent": "open", "cpu_cores": 64, "memory_mb": 1000, "cpu_cores_free": 60,
         "memory_mb_free": 900, "devices": [{"id": 1, "index": 0, "model": "H100", "health": "ok", "held": "free"},
         {"id": 2, "index": 1, "model": "H100", "health": "hot", "held": "exclusive", "jobs": [42]}]}  # fmt: skip
+POLICY = {"policy": "fair", "online_percent": 0, "cost_by_model": {}, "version": 2}
 QUOTA = {"max_gpus": 8, "guaranteed_gpus": 4, "version": 3}
 TENANT = {"name": "nlp", "weight": 2.0, "tier": "standard", "quota": QUOTA, "in_use": {"gpus": 2}, "share": 0.5}
 TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_at": "2030-04-01T00:00:00Z"}
@@ -45,6 +46,8 @@ def full(server: FakeServer) -> FakeServer:
     server.on("POST", "/tenants", Answer(201, TENANT))
     server.on("GET", "/tenants/nlp", Answer(200, TENANT))
     server.on("GET", "/tenants/nlp/quota", Answer(200, QUOTA))
+    server.on("GET", "/scheduling/policy", Answer(200, POLICY))
+    server.on("PATCH", "/scheduling/policy", Answer(200, {**POLICY, "version": 3}))
     server.on("PUT", "/tenants/nlp/quota", Answer(200, {"max_gpus": 4, "version": 4}))
     server.on("GET", "/tokens", Answer(200, {"items": [TOKEN]}))
     server.on("POST", "/tokens", Answer(201, {**TOKEN, "token": "u12ab.secret"}))
@@ -174,6 +177,28 @@ def test_of_several_ids_the_others_are_done_when_one_fails(full: FakeServer) -> 
     assert result.exit_code == 3
     assert [j["id"] for j in json.loads(result.stdout)] == [42]
     assert "no such thing" in result.stderr
+
+
+def test_a_policy_change_sends_values_and_the_version_it_saw(full: FakeServer) -> None:
+    said = "1 running job (4 GPUs) would be stopped for jobs that come before them"
+    full.on("PATCH", "/scheduling/policy", Answer(200, {**POLICY, "effect": {"sentences": [said]}}))
+    words = ("policy=cost_aware", "online_percent=20", 'cost_by_model={"H100": 2.5}', "enable_preemption=false")
+    result = call(full.url, "policy", *words, "--dry-run")
+    assert result.stderr.splitlines() == [said, "nothing was changed"]
+    [sent] = [asked for asked in full.asked if asked.method == "PATCH"]
+    assert (sent.query, sent.headers["if-match"]) == ({"dry_run": "true"}, '"2"')
+    assert sent.json == {
+        "policy": "cost_aware",
+        "online_percent": 20,
+        "cost_by_model": {"H100": 2.5},
+        "enable_preemption": False,
+    }
+
+
+@pytest.mark.parametrize("words", [["online_percent"], ["=4"], ["online_percent="], ["--dry-run"]])
+def test_a_policy_change_is_understood_or_refused(full: FakeServer, words: list[str]) -> None:
+    assert call(full.url, "policy", *words).exit_code == 2
+    assert not [asked for asked in full.asked if asked.method == "PATCH"]
 
 
 def test_a_quota_change_says_what_it_does(full: FakeServer) -> None:
