@@ -13,6 +13,7 @@ from gpusched.protocol.jobs import FieldError, JobRequest
 from jobs import representation
 from scheduling import snapshot, whatif
 from scheduling.engine.estimate import Estimate
+from scheduling.engine.fairshare import average_gpus, entitlements, why_entitled
 from scheduling.engine.feasibility import impossible
 from scheduling.engine.model import Node, Policy, Tenant
 from scheduling.entitlements import tenants
@@ -177,22 +178,26 @@ def shares() -> list[dict[str, Any]]:
                 GROUP BY j.tenant_id"""
         )
     }
-    half_life = policy().usage_half_life_seconds
+    made = policy()
+    found = tenants(made)
+    weights = entitlements(found, made)
     return [
         {
             "tenant": tenant.name,
             "tenant_id": tenant.id,
             "weight": tenant.weight,
+            "effective_weight": round(weights[tenant.id].effective, 6),
+            "weight_reason": why_entitled(weights[tenant.id], made),
             "gpus_held": round(held.get(tenant.id, {}).get("gpus", 0.0), 3),
             "jobs_live": held.get(tenant.id, {}).get("jobs", 0),
             "guaranteed_gpus": tenant.guaranteed_gpus,
             "max_gpus": tenant.max_gpus,
             "usage_gpu_hours": round(tenant.usage_gpu_seconds / 3600, 4),
             "share": round(
-                (tenant.usage_gpu_seconds * 0.6931471805599453 / half_life + held.get(tenant.id, {}).get("gpus", 0.0))
-                / tenant.weight,
+                (average_gpus(tenant.usage_gpu_seconds, made) + held.get(tenant.id, {}).get("gpus", 0.0))
+                / weights[tenant.id].effective,
                 6,
             ),
         }
-        for tenant in tenants(policy())
+        for tenant in found
     ]
