@@ -112,13 +112,16 @@ def _affected(found: Effect, snapshot: Snapshot) -> Iterator[str]:
     for ids, what in (
         (found.starts, "would start now that otherwise wait"),
         (found.waits, "would wait that otherwise start now"),
-        (found.never, "would be above a limit all by themselves and could never start"),
-        (found.stops, "would be stopped for jobs that come before them"),
+        (found.never, "would be more than a limit allows at all, and could never start"),
+        (found.stops, "would be stopped for others"),
     ):
         if ids:
             kind = "running" if ids is found.stops else "waiting"
-            noun = "job" if len(ids) == 1 else "jobs"
-            yield f"{len(ids)} {kind} {noun} ({_gpus(ids, snapshot)} GPUs) {what}"
+            yield f"{_counted(len(ids), f'{kind} job')} ({_counted(_gpus(ids, snapshot), 'GPU')}) {what}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _idle(tenant: Tenant, snapshot: Snapshot) -> Iterator[str]:

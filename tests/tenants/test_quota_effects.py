@@ -225,7 +225,7 @@ def test_in_admin_a_policy_that_would_stop_jobs_is_saved_the_second_time(user, t
     submit(user, tenant, priority=2000)
     form = {**POLICY, "min_runtime_seconds": 0, "preemption_delay_seconds": 0}
     page = browser.post(f"{ADDRESS}1/change/", form).content.decode()
-    assert "1 running job (1 GPUs) would be stopped" in page
+    assert "1 running job (1 GPU) would be stopped for others" in page
     assert SchedulingPolicy.objects.get().min_runtime_seconds == 3600
     browser.post(f"{ADDRESS}1/change/", {**form, "go_ahead": "on"})
     assert SchedulingPolicy.objects.get().min_runtime_seconds == 0
