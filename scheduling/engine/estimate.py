@@ -56,8 +56,11 @@ def estimates(
     found = {}
     for job_id in job_ids:
         p50_at, p90_at = soon.starts.get(job_id), late.starts.get(job_id)
-        # Which jobs pass which differs between the two, so the first may come out later.
-        if p50_at is not None and p90_at is not None:
+        # Which jobs pass which differs between the two: the first may come out later, or be blocked by a job without a
+        # limit that came before, and then nothing is promised.
+        if p50_at is None or p90_at is None:
+            p50_at = p90_at = None
+        else:
             p50_at, p90_at = min(p50_at, p90_at), max(p50_at, p90_at)
         seen_until = min(late.seen_until, soon.seen_until)
         after = seen_until if p90_at is None and seen_until < inf else None
