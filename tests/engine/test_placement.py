@@ -211,6 +211,8 @@ def test_hot_devices_are_placed_on_last_but_they_are_placed_on() -> None:
     hot = node(1, gpus=[gpu(1, is_hot=True), gpu(2)])
     made = decide(cluster(hot, node(2), jobs=[job(1), job(2, gpus=2)]))
     assert devices_of(made, 1) == [2] and nodes_of(made, 2) == [2]
+    mixed = node(1, gpus=[gpu(1, 40_000, is_hot=True), gpu(2, 80_000)])
+    assert devices_of(decide(cluster(mixed, jobs=[job(1)])), 1) == [2]
     assert started(decide(cluster(hot, jobs=[job(1, gpus=2)]))) == {1}
 
 
@@ -290,3 +292,13 @@ def test_under_a_memory_quota_the_smaller_device_goes_first_however_hot() -> Non
     limited = Tenant(1, "t1", max_gpu_memory_mb=40_000)
     assert devices_of(decide(cluster(small, large, jobs=[job(1)])), 1) == [2]
     assert devices_of(decide(cluster(small, large, jobs=[job(1)], tenants=[limited])), 1) == [1]
+    both = node(1, gpus=[gpu(1, 40_000, is_hot=True), gpu(2, 80_000)])
+    assert devices_of(decide(cluster(both, jobs=[job(1)], tenants=[limited])), 1) == [1]
+
+
+def test_nobody_of_its_name_joins_the_node_that_a_job_is_promised() -> None:
+    """There is a GPU for the second job now and beside the first one later, but the two may not meet."""
+    state = running_on(cluster(node(1, gpus=3)), job(9, gpus=2, minutes=10))
+    made = decide(replace(state, jobs=(job(1, gpus=2, apart="web"), job(2, apart="web"))))
+    assert started(made) == set() and made.reservation is not None
+    assert started(decide(replace(state, jobs=(job(1, gpus=2, apart="web"), job(2, apart="db"))))) == {2}
