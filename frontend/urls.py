@@ -13,6 +13,7 @@ urlpatterns: list[URLPattern] = [
     path("jobs/", overview.jobs, name="jobs"),
     path("jobs/<id:job_id>/", job.job, name="job"),
     path("jobs/<id:job_id>/actions/", job.actions, name="job-actions"),
+    path("jobs/<id:job_id>/foreseen/", job.foreseen, name="job-foreseen"),
     path("jobs/<id:job_id>/<str:verb>/", job.act_on, name="job-act"),
     path("nodes/", cluster.nodes, name="nodes"),
     path("nodes/intent/", cluster.set_intent, name="node-intent"),

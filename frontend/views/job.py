@@ -14,7 +14,7 @@ from gpusched.lib.sql import query
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import FINAL, WAITING, JobState, Role
 from jobs import logs, services
-from scheduling.why import brief
+from scheduling.why import brief, explain
 from tenants.permissions import Identity
 
 _VERBS = {
@@ -57,6 +57,12 @@ def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
         return HttpResponse(status=204)
     words = {"job": row, "verbs": _verbs(row, who), "why": brief(job_id, who), "is_part": True}
     return show(request, who, "pages/job_actions.html", words)
+
+
+@page
+def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """What would start a waiting job, and when: asked of the scheduler, so it comes after the page."""
+    return show(request, who, "pages/job_foreseen.html", {"told": explain(job_id, who)})
 
 
 @require_POST

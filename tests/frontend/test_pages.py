@@ -46,6 +46,21 @@ class TestWhoSeesPages:
             assert browser(member).get(path).status_code == 200
         assert "cell-busy" in text_of(browser(member).get("/"))
 
+    @pytest.mark.django_db(transaction=True)
+    def test_a_waiting_job_says_what_would_start_it_and_when(self, nlp, member):
+        agent = make_node(name="n1")
+        running = submit(member, nlp, gpu_count=6, max_runtime_minutes=60)
+        run_cycle()
+        agent.start_all()
+        waiting = submit(member, nlp, gpu_count=4)
+        run_cycle()
+        client = browser(member)
+        assert f"/jobs/{waiting}/foreseen/" in text_of(client.get(f"/jobs/{waiting}/"))
+        assert "/foreseen/" not in text_of(client.get(f"/jobs/{running}/"))
+        told = text_of(client.get(f"/jobs/{waiting}/foreseen/"))
+        assert "With 2 GPUs it would start." in told
+        assert "Starts between " in told
+
     @pytest.mark.parametrize("path", ["/jobs/999999/", "/nowhere/", "/jobs/0/", "/jobs/x/"])
     def test_what_does_not_exist_is_404(self, path, member):
         response = browser(member).get(path)
@@ -55,7 +70,7 @@ class TestWhoSeesPages:
     def test_another_tenants_job_looks_like_none(self, nlp, member):
         foreign = submit(make_member(other := make_tenant("other")), other, name="secret-plan")
         client = browser(member)
-        for path in (f"/jobs/{foreign}/", f"/jobs/{foreign}/actions/"):
+        for path in (f"/jobs/{foreign}/", f"/jobs/{foreign}/actions/", f"/jobs/{foreign}/foreseen/"):
             assert client.get(path).status_code == 404
         assert client.post(f"/jobs/{foreign}/cancel/").status_code == 404
         for path in PAGES:
