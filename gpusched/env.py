@@ -34,21 +34,35 @@ class Env:
     tick_seconds: float = field(default=1.0, metadata={"doc": "longest time between two scheduling cycles"})
     max_queue_size: int = field(default=100_000, metadata={"doc": "waiting jobs beyond which submits answer 429"})
     enable_gang_scheduling: bool = field(default=True, metadata={"doc": "let gangs span nodes"})
-    load_threshold: float = field(default=1.0, metadata={"doc": "part of a whole device's memory a job may ask for"})
-    load_threshold_shared: float = field(
-        default=0.85, metadata={"doc": "the same for shared devices, all jobs together"}
+    load_threshold: float = field(
+        default=1.0, metadata={"doc": "part of a whole device's memory a job may ask for", "between": (0.05, 1)}
     )
-    aging_points_per_minute: float = field(default=1.0, metadata={"doc": "priority points a waiting job gains"})
-    usage_half_life_days: float = field(default=7.0, metadata={"doc": "after this long, past use counts half"})
-    usage_window_minutes: float = field(default=5.0, metadata={"doc": "recent use, for the policy cost_aware"})
-    online_percent: int = field(default=0, metadata={"doc": "part of the GPUs for online jobs; 0: no split"})
+    load_threshold_shared: float = field(
+        default=0.85, metadata={"doc": "the same for shared devices, all jobs together", "between": (0.05, 1)}
+    )
+    aging_points_per_minute: float = field(
+        default=1.0, metadata={"doc": "priority points a waiting job gains", "between": (0, 1000)}
+    )
+    usage_half_life_days: float = field(
+        default=7.0, metadata={"doc": "after this long, past use counts half", "between": (0.01, 3650)}
+    )
+    usage_window_minutes: float = field(
+        default=5.0, metadata={"doc": "recent use, for the policy cost_aware", "between": (0.1, 1440)}
+    )
+    online_percent: int = field(
+        default=0, metadata={"doc": "part of the GPUs for online jobs; 0: no split", "between": (0, 100)}
+    )
     enable_preemption: bool = field(default=True, metadata={"doc": "let jobs be stopped for others"})
-    min_runtime_seconds: float = field(default=600.0, metadata={"doc": "nobody is preempted before it ran this long"})
+    min_runtime_seconds: float = field(
+        default=600.0, metadata={"doc": "nobody is preempted before it ran this long", "between": (0, 2_592_000)}
+    )
     preemption_delay_seconds: float = field(
-        default=60.0, metadata={"doc": "a job preempts nobody before it waited this long"}
+        default=60.0, metadata={"doc": "a job preempts nobody before it waited this long", "between": (0, 86_400)}
     )
     enable_thermal_aware: bool = field(default=True, metadata={"doc": "place jobs on hot GPUs last"})
-    thermal_threshold_celsius: int = field(default=85, metadata={"doc": "a GPU is hot from here on"})
+    thermal_threshold_celsius: int = field(
+        default=85, metadata={"doc": "a GPU is hot from here on", "between": (40, 120)}
+    )
     policy: str = field(
         default="fair",
         metadata={
@@ -79,6 +93,9 @@ def read(environ: dict[str, str] | None = None) -> Env:
             choices = f.metadata.get("choices")
             if choices and given[f.name] not in choices:
                 raise SettingError(f"{name}={text!r} is not known; use {' or '.join(choices)}")
+            least, most = f.metadata.get("between", (None, None))
+            if least is not None and not least <= given[f.name] <= most:
+                raise SettingError(f"{name}={text!r} is not from {least:g} to {most:g}")
     if "database_url" not in given and source.get("DATABASE_URL"):
         given["database_url"] = source["DATABASE_URL"]
     return Env(**given)

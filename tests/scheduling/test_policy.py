@@ -1,16 +1,20 @@
 """The scheduling policy: the environment's first, then the admins', kept with who set it, in force from the next cycle."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import msgspec
 import pytest
 from django.conf import settings
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.test import Client
 
+from gpusched import env
+from gpusched.env import SettingError
 from gpusched.lib import wake
 from jobs.models import Job
 from scheduling import policy
 from scheduling.engine.model import Policy
+from scheduling.models import SchedulingPolicy
 from tenants.models import UsageBalance
 from tests.factories import make_node, make_tenant, make_token, make_user, run_cycle, submit
 
@@ -39,6 +43,28 @@ def test_the_environment_gives_the_first_values(admin, monkeypatch):
     monkeypatch.setattr(settings, "ENV", replace(settings.ENV, online_percent=30, min_runtime_seconds=5.0))
     assert policy.policy() == Policy(online_percent=30, min_runtime_seconds=5.0)
     assert (read(admin).json()["online_percent"], read(admin).json()["version"]) == (30, 0)
+
+
+@pytest.mark.parametrize(
+    "setting", ["ONLINE_PERCENT=101", "USAGE_HALF_LIFE_DAYS=0", "LOAD_THRESHOLD=nan", "THERMAL_THRESHOLD_CELSIUS=-1"]
+)
+def test_a_first_value_that_no_admin_could_set_is_refused_at_the_start(setting):
+    name, _, value = setting.partition("=")
+    with pytest.raises(SettingError, match=f"GPUSCHED_{name}.*is not from"):
+        env.read({f"GPUSCHED_{name}": value})
+
+
+def _range(validators):
+    """The field's own come before those of its type."""
+    limits = [v for v in validators if isinstance(v, MinValueValidator | MaxValueValidator)]
+    return tuple(limit.limit_value for limit in limits[:2])
+
+
+def test_the_ranges_of_the_settings_are_those_of_the_policy():
+    told = {f.name: f.metadata["between"] for f in fields(env.Env) if "between" in f.metadata}
+    row = {field.name: field.validators for field in SchedulingPolicy._meta.fields}
+    of_the_row = {name: _range(row[name]) for name in told}
+    assert told == of_the_row
 
 
 def test_the_defaults_of_the_settings_are_those_of_the_engine():
