@@ -9,17 +9,20 @@ from random import Random
 from hypothesis import strategies as st
 
 from scheduling.engine.model import Device, Job, Node, Policy, Request, Snapshot, Tenant
+from scheduling.engine.policies import LIVE_POLICIES
 from tests.engine.scenario import NOW, advance, decide
 
 MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 PCIe")
 
 policies = st.builds(
     Policy,
-    name=st.sampled_from(["fair", "priority"]),
+    name=st.sampled_from(LIVE_POLICIES),
     gangs=st.sampled_from([True, True, False]),
     online_percent=st.sampled_from([0, 0, 0, 30, 50]),
     thermal=st.sampled_from([True, True, False]),
     placement=st.sampled_from(["fragmentation", "fragmentation", "best_fit", "packing", "tightest"]),
+    starving_after_seconds=st.sampled_from([0.0, 5000.0, 1e9]),
+    dynamic_share_bound=st.sampled_from([0.0, 0.2]),
 )
 
 
@@ -47,6 +50,7 @@ def _job(rng: Random, id: int, is_plain: bool) -> Job:
         queued_at=NOW - rng.randint(0, 3) * 3600,
         eligible_at=rng.choice([0.0] * 9 + [NOW + 60]),
         max_runtime_seconds=rng.choice([None, 60, 600, 6000]),
+        predicted_seconds=rng.choice([None, 30.0, 6000.0]),
         user_id=rng.choice([1, 2]),
         is_online=rng.random() < 0.2,
     )
