@@ -43,7 +43,8 @@ class Starving:
     the GPUs or more, no other is promised a place: a promise costs all others what it keeps free, so a backlog of old
     jobs, most of them large, must not turn the order into that of arrival.
 
-    Bound: the n-th oldest starving job starts after at most n times the longest run time bound, once it starves.
+    Bound: with B the longest bound of a run time, the n-th oldest starving job of the highest band starts at most 2nB
+    after it began to starve: each before it waits at most B for the part to have room, and B for its devices.
     """
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
