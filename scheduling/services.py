@@ -79,8 +79,9 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
         params += after
     rows = query(
         f"""WITH waiting AS (
-                SELECT j.*, row_number() OVER (ORDER BY {_ORDER}) AS position
-                  FROM jobs_job j WHERE j.state IN ('pending', 'held'))
+                SELECT j.*, row_number() OVER queue AS position,
+                       sum(j.gpu_count) OVER queue - j.gpu_count AS gpus_ahead
+                  FROM jobs_job j WHERE j.state IN ('pending', 'held') WINDOW queue AS (ORDER BY {_ORDER}))
             SELECT j.*, NULL AS placement, t.name AS tenant, u.username AS "user",
                    extract(epoch FROM j.submitted_at)::float8 AS at
               FROM waiting j JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
@@ -101,7 +102,7 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
 
 
 def _queued(row: dict[str, Any], estimate: Estimate | None) -> dict[str, Any]:
-    names = ("name", "tenant", "user", "state", "gpu_count", "priority", "position")
+    names = ("name", "tenant", "user", "state", "gpu_count", "priority", "position", "gpus_ahead")
     return {
         "job_id": row["id"],
         **{name: row[name] for name in names},

@@ -244,6 +244,7 @@ class Log(msgspec.Struct, kw_only=True):
 class QueueItem(msgspec.Struct, kw_only=True):
     job_id: int
     position: int | None = None
+    gpus_ahead: int | None = None
     name: str = ""
     tenant: str = ""
     user: str = ""

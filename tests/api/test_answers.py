@@ -72,11 +72,12 @@ def test_jobs_are_paged_without_gaps(user, tenant, token):
 
 
 def test_the_queue_is_paged_in_order(user, tenant, token):
-    low, high = submit(user, tenant, priority=300), submit(user, tenant, priority=900)
+    low, high = submit(user, tenant, priority=300), submit(user, tenant, priority=900, gpu_count=3)
     first = call("GET", "/api/v1/queue?limit=1", token).json()
     second = call("GET", f"/api/v1/queue?limit=1&cursor={first['next_cursor']}", token).json()
     assert [first["items"][0]["job_id"], second["items"][0]["job_id"]] == [high, low]
-    assert (first["total"], first["total_gpus"]) == (2, 2)
+    assert (first["total"], first["total_gpus"]) == (2, 4)
+    assert [(one["items"][0]["position"], one["items"][0]["gpus_ahead"]) for one in (first, second)] == [(1, 0), (2, 3)]
 
 
 def test_filters(user, tenant, token):
