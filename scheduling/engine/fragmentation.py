@@ -2,14 +2,15 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from math import floor
 from typing import NamedTuple
 
 from scheduling.engine.board import Board
 from scheduling.engine.model import Policy, Request
-from scheduling.engine.shapes import Shape
-from scheduling.engine.states import Mould, State
+from scheduling.engine.shapes import is_suitable, rank_counts, share_mb
+from scheduling.engine.states import Kind, Mould, State
 
 Mix = Iterable[tuple[Request, float]]
 
@@ -59,7 +60,7 @@ class Fragmentation:
 
     def __init__(self, mix: Mix, board: Board, policy: Policy) -> None:
         self._limits_mb = [floor(max(kind.memory_mb, 0) * policy.load_ceiling_shared) for kind in board.kinds]
-        known = [want for entry in sorted(mix, key=_by_request) if (want := _want(*entry, board, policy)) is not None]
+        known = _wants(tuple(mix), board.kinds, len(board.shelves) - 1, policy)
         gpus = sum(want.weight * self._size(want) for want in known) or 1.0
         self._cpu_per_gpu = sum(want.weight * want.cpu_milli for want in known) / gpus
         self._memory_per_gpu = sum(want.weight * want.memory_mb for want in known) / gpus
@@ -158,20 +159,25 @@ class Fragmentation:
         return [one / mean if mean else 1.0 for one in demand]
 
 
-def _want(request: Request, weight: float, board: Board, policy: Policy) -> Want | None:
+@lru_cache(maxsize=4)
+def _wants(
+    mix: tuple[tuple[Request, float], ...], kinds: tuple[Kind, ...], most_devices: int, policy: Policy
+) -> tuple[Want, ...]:
+    """Those that some kind suits. Remembered, as the mix and the kinds of devices hardly change between cycles."""
+    found = [_want(request, weight, kinds, most_devices, policy) for request, weight in sorted(mix, key=_by_request)]
+    return tuple(want for want in found if want is not None)
+
+
+def _want(request: Request, weight: float, kinds: tuple[Kind, ...], most_devices: int, policy: Policy) -> Want | None:
     """What one rank of a gang, or the whole job, needs of one node; None without GPUs, or if no device suits."""
-    shape = Shape(request, board, policy)
-    most = len(board.shelves) - 1
-    splits = [split for split in shape.splits if request.gpu_count // split <= most or not shape.spread]
-    if not request.gpu_count or not shape.kinds or not splits or weight <= 0:
+    suitable = frozenset(number for number, kind in enumerate(kinds) if is_suitable(request, kind, policy))
+    spread = request.gang and policy.gangs
+    splits = [n for n in rank_counts(request, policy) if request.gpu_count // n <= most_devices or not spread]
+    if not request.gpu_count or not suitable or not splits or weight <= 0:
         return None
-    split = splits[0] if shape.spread else 1
-    return Want(weight, *_part(shape, split), frozenset(shape.kinds))
-
-
-def _part(shape: Shape, split: int) -> tuple[int, int | None, int, int]:
-    gpus, cpu_milli, memory_mb = shape.part(split)
-    return gpus, shape.share_mb, cpu_milli, memory_mb
+    split = splits[0] if spread else 1
+    cpu_milli, memory_mb = -(-request.cpu_milli // split), -(-request.memory_mb // split)
+    return Want(weight, request.gpu_count // split, share_mb(request), cpu_milli, memory_mb, suitable)
 
 
 def _served(wants: Sequence[Want], cpu_milli: int, memory_mb: int, devices: int) -> Served:

@@ -1,6 +1,6 @@
 """Names the ways to choose between the nodes that have room: what `Policy.placement` may be."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from scheduling.engine.board import Board
 from scheduling.engine.fragmentation import Fragmentation
@@ -16,7 +16,7 @@ def scorer_of(mix: Sequence[tuple[Request, float]], board: Board, policy: Policy
     `mix`: (request, how many) that free room should stay useful for. Raises ValueError for an unknown name.
     """
     if policy.placement == "fragmentation":
-        return Fragmentation(mix, board, policy)
+        return _Late(lambda: Fragmentation(mix, board, policy))
     if policy.placement == "best_fit":
         return BestFit()
     if policy.placement == "packing":
@@ -24,6 +24,19 @@ def scorer_of(mix: Sequence[tuple[Request, float]], board: Board, policy: Policy
     if policy.placement == "tightest":
         return None
     raise ValueError(f"no placement is named {policy.placement!r}; there are {', '.join(PLACEMENTS)}")
+
+
+class _Late:
+    """A scorer that is only made when something can be placed: in a cycle where nothing can, nobody asks it."""
+
+    def __init__(self, make: Callable[[], Scorer]) -> None:
+        self._make = make
+        self._made: Scorer | None = None
+
+    def score(self, before: State, after: State) -> int:
+        if self._made is None:
+            self._made = self._make()
+        return self._made.score(before, after)
 
 
 class BestFit:
