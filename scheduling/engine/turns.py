@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from scheduling.engine.model import Job, Policy, Snapshot
-from scheduling.engine.ordering import band
 
 
 class Turn(Protocol):
@@ -37,7 +36,7 @@ class FirstBlocked:
 
 
 class Starving:
-    """Any job passes another until that starves: then the oldest in the highest band is promised a place.
+    """Any job passes another until that starves: then the oldest is promised a place.
 
     A job starves when it has waited for `starving_after_seconds`. While jobs that starved hold `starving_percent` of
     the GPUs or more, no other is promised a place: a promise costs all others what it keeps free, so a backlog of old
@@ -67,12 +66,11 @@ class Starving:
             self._left -= job.request.gpu_count
 
     def _chosen(self, jobs: Iterable[Job], kept_id: int | None) -> int | None:
+        """Whoever it is: higher bands go before it in the order of tenants, and take the promise where they starve."""
         starving = [job for job in jobs if self._starves(job)] if self._left > 0 else []
-        oldest = min(starving, key=_oldest_of_highest, default=None)
-        kept = next((job for job in starving if job.id == kept_id), None)
-        if kept is not None and oldest is not None and band(kept.priority) == band(oldest.priority):
-            return kept.id
-        return None if oldest is None else oldest.id
+        if any(job.id == kept_id for job in starving):
+            return kept_id
+        return min(starving, key=_age).id if starving else None
 
     def _starves(self, job: Job) -> bool:
         return self._now - max(job.queued_at, job.eligible_at) >= self._after
@@ -94,5 +92,5 @@ class Nobody:
         pass
 
 
-def _oldest_of_highest(job: Job) -> tuple[float, float, int]:
-    return (-band(job.priority), max(job.queued_at, job.eligible_at), job.id)
+def _age(job: Job) -> tuple[float, int]:
+    return max(job.queued_at, job.eligible_at), job.id

@@ -145,9 +145,11 @@ def test_who_is_promised_a_place_keeps_it_though_another_is_older() -> None:
 
 
 def test_a_starving_job_of_a_higher_band_takes_its_place() -> None:
-    urgent = job(3, gpus=8, age=11 * DAY, priority=1000)
-    made = decide(replace(half_full(OLD, OLDER, urgent), reserved_job_id=1), SHORTEST)
-    assert made.reservation is not None and made.reservation.job_id == 3
+    for tenant in (1, 2):
+        urgent = job(3, gpus=8, age=10.5 * DAY, priority=1000, tenant=tenant)
+        state = replace(half_full(OLD, OLDER, urgent), reserved_job_id=1, tenants=(Tenant(1, "a"), Tenant(2, "b")))
+        made = decide(state, SHORTEST)
+        assert made.reservation is not None and made.reservation.job_id == 3
 
 
 def test_starving_jobs_do_not_get_more_than_their_part() -> None:

@@ -113,6 +113,15 @@ def test_quotas_and_weights_of_tenants_hold() -> None:
     assert sum(id % 2 for id in at_once) == 6
 
 
+def test_past_use_counts_under_fair() -> None:
+    """A17: who had the cluster for itself comes second afterwards."""
+    alone = [asked(id, 0, 8, 5, tenant="a") for id in (1, 2)]
+    both = [asked(10 + n, 9, 1, 1, tenant="ab"[n % 2]) for n in range(16)]
+    run = under("fair", [*alone, *both], usage_half_life_seconds=10 * HOUR)
+    first = [fate.job.tenant for fate in run.fates if fate.job.gpus == 1 and fate.first_started_at == 10 * HOUR]
+    assert len(first) == 8 and first.count("b") >= 6
+
+
 def test_a_gang_takes_whole_nodes() -> None:
     jobs = [asked(1, 0, 1, 5), asked(2, 1, 16, 1), asked(3, 1.5, 8, 1)]
     assert ran(under("shortest", jobs, nodes=3))[2] == (1, 2)
