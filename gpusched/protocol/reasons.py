@@ -85,7 +85,7 @@ _PENDING: dict[str, tuple[str, str]] = {
         "wait for its owner's other jobs to end, or ask an admin to raise the limit per user",
     ),
     Pending.QUOTA_WAIT: (
-        "quota exceeded for tenant {tenant}: {dimension} requested={requested}, limit={limit}, in use={in_use}",
+        "quota exceeded for {whose}: {dimension} requested={requested}, limit={limit}, in use={in_use}",
         "wait for the tenant's own jobs to end, or ask an admin to raise the quota",
     ),
     Pending.RECLAIM_PENDING: (

@@ -34,6 +34,7 @@ from scheduling.engine.model import (
 from scheduling.engine.placement import place, suitable_free
 from scheduling.engine.quotas import CPU_CORES, USER_GPUS
 from scheduling.engine.shapes import Shape, is_selected, is_suitable
+from scheduling.engine.split import BATCH_GPUS, ONLINE_GPUS
 
 # Topologies that are demands, not wishes.
 _REQUIRED = frozenset({"nvlink", "numa"})
@@ -220,7 +221,9 @@ def over_quota(tenant: Tenant, block: Block) -> Verdict:
     if dimension is USER_GPUS:
         evidence["user_limit"] = dimension.shown(block.limit)
     else:
-        evidence |= {"dimension": dimension.name, "limit": dimension.shown(block.limit)}
+        is_part = dimension in (ONLINE_GPUS, BATCH_GPUS)
+        whose = "all tenants together" if is_part else f"tenant {tenant.name}"
+        evidence |= {"whose": whose, "dimension": dimension.name, "limit": dimension.shown(block.limit)}
     if promise is not None:
         evidence["promised_to"] = promise.job_id if promise.tenant_id == tenant.id else None
     return Verdict(dimension.code, evidence)

@@ -47,6 +47,7 @@ def test_a_limit_is_never_exceeded_and_the_reason_counts_it(dimension: str) -> N
         "requested": requested,
         "limit": limit,
         "in_use": in_use,
+        "whose": "tenant nlp",
     }
 
 
@@ -191,7 +192,14 @@ def test_a_limit_per_model_counts_that_model_alone() -> None:
     assert started(made) == {1, 2, 4}
     waits = reason(made, 3)
     assert waits.code == "quota_wait"
-    assert waits.evidence == {"tenant": "nlp", "dimension": "A100 GPUs", "requested": 1, "limit": 2, "in_use": 2}
+    assert waits.evidence == {
+        "tenant": "nlp",
+        "whose": "tenant nlp",
+        "dimension": "A100 GPUs",
+        "requested": 1,
+        "limit": 2,
+        "in_use": 2,
+    }
 
 
 def test_a_job_that_takes_any_model_goes_to_one_that_the_limits_leave() -> None:

@@ -70,6 +70,7 @@ def test_nothing_is_lent_from_half_of_the_online_part_on() -> None:
         "requested": 1,
         "limit": 4,
         "in_use": 4,
+        "whose": "all tenants together",
     }
 
 
