@@ -46,8 +46,9 @@ def run(options: dict[str, Any], stdout: TextIO) -> None:
             if seed == 1 and options["plot"] is not None:
                 title = f"{options['file'].name}: {policy.name}, predictions {options['predictions']}"
                 drawing.write(options["plot"], *chart(title, runs))
-    stdout.write(_table(parts, policy, options, found))
-    if options["json"]:
+    if not options["json"]:
+        stdout.write(_table(parts, policy, options, found))
+    else:
         never = [job.name for part in parts for job in part.never_fit]
         total = summary(found) | {
             "policy": policy.name,

@@ -54,7 +54,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--preemption-seconds", type=_seconds, default=45.0, metavar="S", help="what each preemption costs a job"
     )
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw queue and use over time, as .svg or .png")
 
 

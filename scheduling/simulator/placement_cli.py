@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"a placement ({', '.join((*PLACEMENTS, RANDOM))}), or a policy, for the placement that it uses",
     )
     parser.add_argument("--seeds", type=_positive, default=10, metavar="N", help="how many times, with seeds 1 to N")
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
 
 
 def run(options: dict[str, Any], stdout: TextIO) -> None:

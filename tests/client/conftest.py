@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.answers import answer_all
 from tests.client.fakeserver import FakeServer
 
 
@@ -13,6 +14,13 @@ def server() -> Iterator[FakeServer]:
     fake = FakeServer()
     yield fake
     fake.close()
+
+
+@pytest.fixture
+def full(server: FakeServer) -> FakeServer:
+    """Answers every command of the table."""
+    answer_all(server)
+    return server
 
 
 @pytest.fixture(autouse=True)

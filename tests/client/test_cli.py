@@ -15,47 +15,7 @@ import pytest
 from gpusched.cli.output import has_colour
 from gpusched.client.config import read_file
 from tests.client.commandline import COMMANDS, ROOT, call, start
-from tests.client.fakeserver import Answer, Asked, FakeServer, acted, job, log, problem, sequence
-from tests.client.test_sdk import WHY
-
-NODE = {"name": "n1", "state": "online", "intent": "open", "cpu_cores": 64, "memory_mb": 1000, "cpu_cores_free": 60,
-        "memory_mb_free": 900, "devices": [{"id": 1, "index": 0, "model": "H100", "health": "ok", "held": "free"},
-        {"id": 2, "index": 1, "model": "H100", "health": "hot", "held": "exclusive", "jobs": [42]}]}  # fmt: skip
-POLICY = {"policy": "fair", "online_percent": 0, "cost_by_model": {}, "version": 2}
-QUOTA = {"max_gpus": 8, "guaranteed_gpus": 4, "version": 3}
-TENANT = {"name": "nlp", "weight": 2.0, "tier": "standard", "quota": QUOTA, "in_use": {"gpus": 2}, "share": 0.5}
-TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_at": "2030-04-01T00:00:00Z"}
-
-
-@pytest.fixture
-def full(server: FakeServer) -> FakeServer:
-    """Answers every command of the table."""
-    server.on("POST", "/jobs", acted())
-    server.on("POST", "/jobs/simulate", Answer(200, {"starts_now": True, "sentence": "it would start now on n1"}))
-    server.on("GET", "/jobs", Answer(200, {"items": [job(), job(43, "running", name="b", nodes=["n1"])]}))
-    server.on("GET", "/jobs/42", Answer(200, job(state="completed", exit_code=0)))
-    server.on("GET", "/jobs/42/explain", Answer(200, WHY))
-    server.on("GET", "/jobs/42/logs", log(b"epoch 1\nepoch 2\n", complete=True))
-    for verb in ("cancel", "hold", "release", "requeue"):
-        server.on("POST", f"/jobs/42/{verb}", acted(verb))
-    for verb in ("cordon", "drain", "uncordon"):
-        server.on("POST", f"/nodes/n1/{verb}", Answer(200, {"node": "n1", "status": verb, "message": f"n1: {verb}"}))
-    server.on("GET", "/nodes", Answer(200, {"items": [NODE]}))
-    server.on("POST", "/nodes/join-tokens", Answer(201, {"token": "j1.secret", "command": "gpusched-agent join X"}))
-    server.on("GET", "/tenants", Answer(200, {"items": [TENANT]}))
-    server.on("POST", "/tenants", Answer(201, TENANT))
-    server.on("GET", "/tenants/nlp", Answer(200, TENANT))
-    server.on("GET", "/tenants/nlp/quota", Answer(200, QUOTA))
-    server.on("GET", "/scheduling/policy", Answer(200, POLICY))
-    server.on("PATCH", "/scheduling/policy", Answer(200, {**POLICY, "version": 3}))
-    server.on("PUT", "/tenants/nlp/quota", Answer(200, {"max_gpus": 4, "version": 4}))
-    server.on("GET", "/tokens", Answer(200, {"items": [TOKEN]}))
-    server.on("POST", "/tokens", Answer(201, {**TOKEN, "token": "u12ab.secret"}))
-    server.on("DELETE", "/tokens/7", Answer(204, b""))
-    server.on("POST", "/login", Answer(200, {"token": "u1.new"}))
-    server.on("GET", "/me", Answer(200, {"user": "ada"}))
-    server.routes["GET", "/health"] = Answer(200, {"status": "ok", "version": "0.1.0"})
-    return server
+from tests.client.fakeserver import Answer, Asked, FakeServer, job, log, problem, sequence
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -177,54 +137,6 @@ def test_of_several_ids_the_others_are_done_when_one_fails(full: FakeServer) -> 
     assert result.exit_code == 3
     assert [j["id"] for j in json.loads(result.stdout)] == [42]
     assert "no such thing" in result.stderr
-
-
-def test_a_policy_change_sends_values_and_the_version_it_saw(full: FakeServer) -> None:
-    said = "1 running job (4 GPUs) would be stopped for jobs that come before them"
-    full.on("PATCH", "/scheduling/policy", Answer(200, {**POLICY, "effect": {"sentences": [said]}}))
-    words = ("policy=cost_aware", "online_percent=20", 'cost_by_model={"H100": 2.5}', "enable_preemption=false")
-    result = call(full.url, "policy", *words, "--dry-run")
-    assert result.stderr.splitlines() == [said, "nothing was changed"]
-    [sent] = [asked for asked in full.asked if asked.method == "PATCH"]
-    assert (sent.query, sent.headers["if-match"]) == ({"dry_run": "true"}, '"2"')
-    assert sent.json == {
-        "policy": "cost_aware",
-        "online_percent": 20,
-        "cost_by_model": {"H100": 2.5},
-        "enable_preemption": False,
-    }
-
-
-@pytest.mark.parametrize("words", [["online_percent"], ["=4"], ["online_percent="], ["--dry-run"]])
-def test_a_policy_change_is_understood_or_refused(full: FakeServer, words: list[str]) -> None:
-    assert call(full.url, "policy", *words).exit_code == 2
-    assert not [asked for asked in full.asked if asked.method == "PATCH"]
-
-
-def test_a_quota_change_says_what_it_does(full: FakeServer) -> None:
-    said = "2 waiting jobs (2 GPUs) would start now that otherwise wait"
-    effect = {"sentences": [said], "contradicts": False}
-    full.on("PUT", "/tenants/nlp/quota", Answer(200, {**QUOTA, "effect": effect, "status": "would_be_changed"}))
-    result = call(full.url, "quota", "nlp", "--max-gpus-by-model", "A100=4, NVIDIA H100=2", "--dry-run")
-    assert result.stderr.splitlines() == [said, "nothing was changed"]
-    [put] = [asked for asked in full.asked if asked.method == "PUT"]
-    assert put.query == {"dry_run": "true"}
-    assert put.json["max_gpus_by_model"] == {"A100": 4, "NVIDIA H100": 2}
-    assert put.json["max_gpus"] == 8
-
-
-@pytest.mark.parametrize("text", ["A100", "A100=", "=4", "A100=x", "A100=4,"])
-def test_limits_by_model_are_understood_or_refused(full: FakeServer, text: str) -> None:
-    assert call(full.url, "quota", "nlp", "--max-gpus-by-model", text).exit_code == 2
-    assert not [asked for asked in full.asked if asked.method == "PUT"]
-
-
-def test_a_quota_change_keeps_the_other_limits(full: FakeServer) -> None:
-    result = call(full.url, "quota", "nlp", "--max-gpus", "none")
-    put = next(asked for asked in full.asked if asked.method == "PUT")
-    assert (put.json["max_gpus"], put.json["guaranteed_gpus"]) == (None, 4)
-    assert put.headers["if-match"] == '"3"'
-    assert "version 4" in result.stderr
 
 
 def test_a_new_token_is_all_of_stdout(full: FakeServer) -> None:

@@ -1,0 +1,40 @@
+"""What a server that knows everything answers to each command."""
+
+from tests.client.fakeserver import Answer, FakeServer, acted, job, log
+from tests.client.test_sdk import WHY
+
+NODE = {"name": "n1", "state": "online", "intent": "open", "cpu_cores": 64, "memory_mb": 1000, "cpu_cores_free": 60,
+        "memory_mb_free": 900, "devices": [{"id": 1, "index": 0, "model": "H100", "health": "ok", "held": "free"},
+        {"id": 2, "index": 1, "model": "H100", "health": "hot", "held": "exclusive", "jobs": [42]}]}  # fmt: skip
+POLICY = {"policy": "fair", "online_percent": 0, "cost_by_model": {}, "version": 2}
+QUOTA = {"max_gpus": 8, "guaranteed_gpus": 4, "version": 3}
+TENANT = {"name": "nlp", "weight": 2.0, "tier": "standard", "quota": QUOTA, "in_use": {"gpus": 2}, "share": 0.5}
+TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_at": "2030-04-01T00:00:00Z"}
+
+
+def answer_all(server: FakeServer) -> None:
+    server.on("POST", "/jobs", acted())
+    server.on("POST", "/jobs/simulate", Answer(200, {"starts_now": True, "sentence": "it would start now on n1"}))
+    server.on("GET", "/jobs", Answer(200, {"items": [job(), job(43, "running", name="b", nodes=["n1"])]}))
+    server.on("GET", "/jobs/42", Answer(200, job(state="completed", exit_code=0)))
+    server.on("GET", "/jobs/42/explain", Answer(200, WHY))
+    server.on("GET", "/jobs/42/logs", log(b"epoch 1\nepoch 2\n", complete=True))
+    for verb in ("cancel", "hold", "release", "requeue"):
+        server.on("POST", f"/jobs/42/{verb}", acted(verb))
+    for verb in ("cordon", "drain", "uncordon"):
+        server.on("POST", f"/nodes/n1/{verb}", Answer(200, {"node": "n1", "status": verb, "message": f"n1: {verb}"}))
+    server.on("GET", "/nodes", Answer(200, {"items": [NODE]}))
+    server.on("POST", "/nodes/join-tokens", Answer(201, {"token": "j1.secret", "command": "gpusched-agent join X"}))
+    server.on("GET", "/tenants", Answer(200, {"items": [TENANT]}))
+    server.on("POST", "/tenants", Answer(201, TENANT))
+    server.on("GET", "/tenants/nlp", Answer(200, TENANT))
+    server.on("GET", "/tenants/nlp/quota", Answer(200, QUOTA))
+    server.on("GET", "/scheduling/policy", Answer(200, POLICY))
+    server.on("PATCH", "/scheduling/policy", Answer(200, {**POLICY, "version": 3}))
+    server.on("PUT", "/tenants/nlp/quota", Answer(200, {"max_gpus": 4, "version": 4}))
+    server.on("GET", "/tokens", Answer(200, {"items": [TOKEN]}))
+    server.on("POST", "/tokens", Answer(201, {**TOKEN, "token": "u12ab.secret"}))
+    server.on("DELETE", "/tokens/7", Answer(204, b""))
+    server.on("POST", "/login", Answer(200, {"token": "u1.new"}))
+    server.on("GET", "/me", Answer(200, {"user": "ada"}))
+    server.routes["GET", "/health"] = Answer(200, {"status": "ok", "version": "0.1.0"})

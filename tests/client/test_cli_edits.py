@@ -1,0 +1,55 @@
+"""`gpusched policy` and `gpusched quota`: what they send, and what they understand."""
+
+import pytest
+
+from tests.client.answers import POLICY, QUOTA
+from tests.client.commandline import call
+from tests.client.fakeserver import Answer, FakeServer
+
+
+def test_a_policy_change_sends_values_and_the_version_it_saw(full: FakeServer) -> None:
+    said = "1 running job (4 GPUs) would be stopped for jobs that come before them"
+    full.on("PATCH", "/scheduling/policy", Answer(200, {**POLICY, "effect": {"sentences": [said]}}))
+    words = ("policy=cost_aware", "online_percent=20", 'cost_by_model={"H100": 2.5}', "enable_preemption=false")
+    result = call(full.url, "policy", *words, "--dry-run")
+    assert result.stderr.splitlines() == [said, "nothing was changed"]
+    [sent] = [asked for asked in full.asked if asked.method == "PATCH"]
+    assert (sent.query, sent.headers["if-match"]) == ({"dry_run": "true"}, '"2"')
+    assert sent.json == {
+        "policy": "cost_aware",
+        "online_percent": 20,
+        "cost_by_model": {"H100": 2.5},
+        "enable_preemption": False,
+    }
+
+
+@pytest.mark.parametrize("words", [["online_percent"], ["=4"], ["online_percent="], ["--dry-run"]])
+def test_a_policy_change_is_understood_or_refused(full: FakeServer, words: list[str]) -> None:
+    assert call(full.url, "policy", *words).exit_code == 2
+    assert not [asked for asked in full.asked if asked.method == "PATCH"]
+
+
+def test_a_quota_change_says_what_it_does(full: FakeServer) -> None:
+    said = "2 waiting jobs (2 GPUs) would start now that otherwise wait"
+    effect = {"sentences": [said], "contradicts": False}
+    full.on("PUT", "/tenants/nlp/quota", Answer(200, {**QUOTA, "effect": effect, "status": "would_be_changed"}))
+    result = call(full.url, "quota", "nlp", "--max-gpus-by-model", "A100=4, NVIDIA H100=2", "--dry-run")
+    assert result.stderr.splitlines() == [said, "nothing was changed"]
+    [put] = [asked for asked in full.asked if asked.method == "PUT"]
+    assert put.query == {"dry_run": "true"}
+    assert put.json["max_gpus_by_model"] == {"A100": 4, "NVIDIA H100": 2}
+    assert put.json["max_gpus"] == 8
+
+
+@pytest.mark.parametrize("text", ["A100", "A100=", "=4", "A100=x", "A100=4,"])
+def test_limits_by_model_are_understood_or_refused(full: FakeServer, text: str) -> None:
+    assert call(full.url, "quota", "nlp", "--max-gpus-by-model", text).exit_code == 2
+    assert not [asked for asked in full.asked if asked.method == "PUT"]
+
+
+def test_a_quota_change_keeps_the_other_limits(full: FakeServer) -> None:
+    result = call(full.url, "quota", "nlp", "--max-gpus", "none")
+    put = next(asked for asked in full.asked if asked.method == "PUT")
+    assert (put.json["max_gpus"], put.json["guaranteed_gpus"]) == (None, 4)
+    assert put.headers["if-match"] == '"3"'
+    assert "version 4" in result.stderr
