@@ -22,7 +22,7 @@ from scheduling.snapshot import Seen
 # Their evidence is a time that was written with the code and knows more than the engine does.
 _TIMED = frozenset({Pending.NOT_BEFORE, Pending.RETRY_BACKOFF})
 
-MOST_REASONS = 2000
+MOST_REASONS = 1000
 
 
 @dataclass(frozen=True)
