@@ -11,6 +11,7 @@ from gpusched.agent.identity import Identity
 from gpusched.agent.journal import Journal
 from gpusched.agent.launcher import Launcher
 from gpusched.agent.machine import Machine
+from gpusched.agent.occupants import Occupants
 from gpusched.agent.rankdir import boot_id, now
 from gpusched.agent.ranks import Ranks
 from gpusched.protocol.messages import Desired, NodeFacts, Reading, Sync
@@ -38,6 +39,7 @@ class Node:
         self.ranks = Ranks(Journal(directory, self._boot_id), launcher, identity.name)
         self._seq = 0
         self._readings: list[Reading] = []
+        self._occupants = Occupants()
         self._facts: NodeFacts | None = None
         self._facts_told: NodeFacts | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -118,11 +120,16 @@ class Node:
         clock = asyncio.get_running_loop().time
         looked_at = clock()
         while True:
-            self._readings = await asyncio.to_thread(self._machine.readings, self.ranks.busy_devices)
+            self._readings = await asyncio.to_thread(self._read)
             if clock() - looked_at > FACTS_SECONDS:
                 self._facts = await asyncio.to_thread(self._machine.facts)
                 looked_at = clock()
             await asyncio.sleep(every_seconds)
+
+    def _read(self) -> list[Reading]:
+        readings = self._machine.readings(self.ranks.busy_devices)
+        # Asked after the look: what a rank started before it is then known to be that rank's.
+        return self._occupants.judge(readings, self.ranks.live()) if readings else []
 
     async def stop_jobs(self, seconds: float) -> None:
         """Ends all jobs with the agent, and waits for their ends to be known here and there."""

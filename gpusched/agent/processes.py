@@ -2,11 +2,71 @@
 
 import contextlib
 import os
+import pwd
 import signal
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpusched.agent.rankdir import SCOPE_VARIABLE
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A process as the kernel shows it. `start`: clock ticks since boot, so that (pid, start) is never another's.
+    `environment`: that of its start; empty where it is not ours to read."""
+
+    pid: int
+    start: int
+    session: int
+    user: str
+    name: str
+    environment: dict[str, str]
+
+
+def look(pid: int) -> Seen | None:
+    """None if there is no such process (any more), or it is of another process namespace."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        owner = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    name = stat.partition("(")[2].rpartition(")")[0]
+    return Seen(pid, int(fields[19]), int(fields[3]), _user(owner), name, _environment(pid))
+
+
+def describe(pid: int) -> str:
+    """`pid 4242 of alice (python)`, for people."""
+    seen = look(pid)
+    return f"pid {pid}" if seen is None else f"pid {pid} of {seen.user} ({seen.name})"
+
+
+def ancestors(pid: int) -> list[int]:
+    """The parent of a process, its parent, and so on, as far as they can be told."""
+    found: list[int] = []
+    while pid > 1 and len(found) < 1000:
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        except OSError:
+            break
+        found.append(pid)
+    return found
+
+
+def _user(owner: int) -> str:
+    try:
+        return pwd.getpwuid(owner).pw_name
+    except KeyError:
+        return str(owner)
+
+
+def _environment(pid: int) -> dict[str, str]:
+    try:
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return dict((name, value) for name, _, value in (pair.partition("=") for pair in pairs))
 
 
 def children(pid: int) -> list[int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from gpusched.agent import rankdir
 from gpusched.agent.journal import Journal, wake_supervisor
 from gpusched.agent.launcher import Launcher
+from gpusched.agent.occupants import Live
 from gpusched.protocol.messages import Ended, Report, Run, Started, Stop
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ class Rank:
     launched_at: float | None = None
     log_sent: int | None = None  # None: the server's size is to be asked
     log_dropped: bool = False
+    scope: str = ""  # of its processes; empty until it is asked for
+    devices: frozenset[str] = frozenset()
 
     @property
     def is_log_complete(self) -> bool:
@@ -146,12 +149,29 @@ class Ranks:
 
     def busy_devices(self) -> set[str]:
         """UUIDs that live ranks were given (only the made-up readings of pretend nodes ask)."""
-        found: set[str] = set()
-        for key in self.running():
-            spec = rankdir.read(self._journal.ranks / key, rankdir.SPEC)
-            if spec is not None:
-                found |= set(spec["environment"]["CUDA_VISIBLE_DEVICES"].split(","))
-        return found
+        return {uuid for key in self.running() for uuid in self._specified(self.known[key]).devices}
+
+    def live(self) -> Live:
+        """What ranks that have not ended hold, for judging who is on the devices. Called beside other threads."""
+        ranks = list(self.known.values())
+        lasting = [self._specified(rank) for rank in ranks if rank.ended is None]
+        return Live(
+            devices=frozenset(uuid for rank in lasting for uuid in rank.devices),
+            scopes=frozenset(rank.scope for rank in lasting if rank.scope),
+            sessions=frozenset(rank.started.pid for rank in lasting if rank.started),
+            ended_sessions=frozenset(rank.started.pid for rank in ranks if rank.ended and rank.started),
+            supervisors=lambda: frozenset(
+                pid for rank in lasting if (pid := rankdir.holder(self._journal.ranks / rank.key)) is not None
+            ),
+        )
+
+    def _specified(self, rank: Rank) -> Rank:
+        """The same, with what its specification says; that never changes, so it is read once."""
+        if not rank.scope and (spec := rankdir.read(self._journal.ranks / rank.key, rankdir.SPEC)) is not None:
+            given = spec["environment"]
+            rank.devices = frozenset(filter(None, given["CUDA_VISIBLE_DEVICES"].split(",")))
+            rank.scope = given[rankdir.SCOPE_VARIABLE]
+        return rank
 
     def log_path(self, key: str) -> str:
         return str(self._journal.ranks / key / rankdir.LOG)

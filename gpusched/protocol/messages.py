@@ -43,7 +43,9 @@ class NodeFacts(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Reading(msgspec.Struct, kw_only=True, frozen=True):
-    """One look at one device through NVML. None: unknown, never zero. `lost`: the driver says the device is gone."""
+    """One look at one device through NVML. None: unknown, never zero. `lost`: the driver says the device is gone.
+    `occupancy`: `clear`, `dirty` or `foreign` by the processes and the memory that were seen in several readings, with
+    who in `occupant`; None: not known, or not sure yet."""
 
     uuid: str
     utilisation_percent: int | None = None
@@ -53,6 +55,8 @@ class Reading(msgspec.Struct, kw_only=True, frozen=True):
     throttle_reasons: int | None = None
     process_ids: list[int] | None = None
     lost: bool = False
+    occupancy: str | None = None
+    occupant: str = ""
 
 
 class Join(msgspec.Struct, kw_only=True, frozen=True):

@@ -1,6 +1,7 @@
 """Real agent processes in directories of their own; nothing of them is left after a test."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from gpusched.agent import processes
 from tests.agent.control import Control, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
+A100 = "NVIDIA A100|81920|4|0|31|55000|0|ok|"  # a line of the fake driver
 
 
 class Agent:
@@ -71,3 +73,30 @@ def supervisors(directory: Path) -> list[int]:
     from gpusched.agent import rankdir
 
     return [pid for rank in directory.glob("nodes/*/ranks/*") if (pid := rankdir.holder(rank)) is not None]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a fake driver library, compiled here."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    directory = tmp_path_factory.mktemp("nvml")
+    source = Path(__file__).parent / "fake_nvml.c"
+    target = directory / "libnvidia-ml.so.1"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1", "-o", target, source],
+        check=True,
+    )
+    return directory
+
+
+@pytest.fixture
+def environment(library: Path, tmp_path: Path) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": str(tmp_path / "devices")}
+
+
+def set_devices(environment: dict[str, str], *devices: str) -> None:
+    path = Path(environment["FAKE_NVML"])
+    fresh = path.with_suffix(".new")
+    fresh.write_text("".join(f"{device}\n" for device in devices))
+    fresh.rename(path)

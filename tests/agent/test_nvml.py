@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpusched.agent.nvml import numa_node
-from tests.agent.conftest import ROOT, Agent
+from tests.agent.conftest import A100, ROOT, Agent, set_devices
 from tests.agent.control import Control, eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
@@ -25,24 +25,6 @@ for line in sys.stdin:
     told = {"facts": nvml.devices(), "driver": nvml.driver_version(), "readings": nvml.read()}
     print(msgspec.json.encode(told).decode(), flush=True)
 """
-A100 = "NVIDIA A100|81920|4|0|31|55000|0|ok|"
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("nvml")
-    source = Path(__file__).parent / "fake_nvml.c"
-    target = directory / "libnvidia-ml.so.1"
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1", "-o", target, source],
-        check=True,
-    )
-    return directory
-
-
-@pytest.fixture
-def environment(library: Path, tmp_path: Path) -> dict[str, str]:
-    return {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": str(tmp_path / "devices")}
 
 
 @pytest.fixture
@@ -64,13 +46,6 @@ def look(environment: dict[str, str]) -> Any:
     yield at
     process.kill()
     process.wait()
-
-
-def set_devices(environment: dict[str, str], *devices: str) -> None:
-    path = Path(environment["FAKE_NVML"])
-    fresh = path.with_suffix(".new")
-    fresh.write_text("".join(f"{device}\n" for device in devices))
-    fresh.rename(path)
 
 
 Look = Callable[..., dict[str, Any]]
@@ -100,6 +75,7 @@ def test_facts_and_readings(look: Look) -> None:
     assert seen["readings"][0] == {
         "uuid": "GPU-fake-0", "utilisation_percent": 87, "memory_used_mb": 40000, "temperature_celsius": 64,
         "power_watts": 312.5, "throttle_reasons": 64, "process_ids": [100, 200], "lost": False,
+        "occupancy": None, "occupant": "",
     }  # fmt: skip
     assert (seen["readings"][1]["utilisation_percent"], seen["readings"][1]["process_ids"]) == (0, [])
 
@@ -109,6 +85,7 @@ def test_unsupported_is_unknown_never_zero(look: Look) -> None:
     assert reading == {
         "uuid": "GPU-fake-0", "utilisation_percent": None, "memory_used_mb": None, "temperature_celsius": None,
         "power_watts": None, "throttle_reasons": None, "process_ids": None, "lost": False,
+        "occupancy": None, "occupant": "",
     }  # fmt: skip
 
 

@@ -1,0 +1,108 @@
+"""Says of each device whether somebody is on it who should not be: a process that is not of a live rank, or memory that
+an ended rank left behind.
+
+A process of a rank that has ended makes the device `dirty`, any other `foreign`. Only what two readings in a row say
+is told, because a process is listed for a moment after its end. What the driver does not say is unknown."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from gpusched.agent import processes
+from gpusched.agent.rankdir import SCOPE_VARIABLE
+from gpusched.protocol.messages import Reading
+
+CLEAR, DIRTY, FOREIGN = "clear", "dirty", "foreign"
+READINGS = 2
+# Above the lowest that was seen while free: what a driver keeps for itself varies by tens of MiB, a CUDA context alone
+# takes 300 MiB and more.
+SPARE_MB = 256
+MOST_NAMED = 3
+# The control daemon of CUDA MPS, run by root: it computes for the jobs (the kernel cuts names at 15 characters).
+MPS = "nvidia-cuda-mps"
+
+
+@dataclass(frozen=True)
+class Live:
+    """What the ranks that have not ended hold, and the sessions of those that ended a moment ago. `supervisors` is a
+    question to the disk, asked only about processes that are not known otherwise."""
+
+    devices: frozenset[str]
+    scopes: frozenset[str]
+    sessions: frozenset[int]
+    ended_sessions: frozenset[int]
+    supervisors: Callable[[], frozenset[int]]
+
+
+class Occupants:
+    """Remembers what was seen on the devices of one node. To be asked once per reading."""
+
+    def __init__(self) -> None:
+        self._ours: set[tuple[int, int]] = set()  # (pid, start) of processes of live ranks that are on a device
+        self._base_mb: dict[str, int] = {}
+        self._was_held: set[str] = set()  # by a live rank since it was last seen free and clear
+        self._bad_looks: dict[str, int] = {}
+
+    def judge(self, readings: Sequence[Reading], live: Live) -> list[Reading]:
+        """The readings, each with `occupancy` and `occupant` as far as they can be told."""
+        listed = {pid for reading in readings for pid in reading.process_ids or ()}
+        kinds = {pid: self._kind(pid, live) for pid in sorted(listed)}
+        self._ours = {(pid, start) for pid, start in self._ours if pid in listed}
+        return [self._told(reading, kinds, live) for reading in readings]
+
+    def _kind(self, pid: int, live: Live) -> str:
+        """CLEAR for a process of a live rank, DIRTY for one of an ended rank, FOREIGN for all others."""
+        seen = processes.look(pid)
+        if seen is None:
+            # Not of this process namespace, or just gone: known only if it was ours.
+            return DIRTY if any(pid == known for known, _ in self._ours) else FOREIGN
+        if _is_of(seen, live):
+            self._ours.add((pid, seen.start))
+            return CLEAR
+        is_left = (pid, seen.start) in self._ours or seen.session in live.ended_sessions
+        if is_left or "GPUSCHED_JOB_ID" in seen.environment:
+            return DIRTY
+        return CLEAR if seen.name == MPS and seen.user == "root" else FOREIGN
+
+    def _told(self, reading: Reading, kinds: dict[int, str], live: Live) -> Reading:
+        if reading.lost or (reading.process_ids is None and reading.memory_used_mb is None):
+            return reading
+        by_kind = {kind: [pid for pid in reading.process_ids or () if kinds[pid] == kind] for kind in (FOREIGN, DIRTY)}
+        left = self._left_mb(reading, live)
+        kind = FOREIGN if by_kind[FOREIGN] else DIRTY if by_kind[DIRTY] or left else CLEAR
+        if kind == CLEAR:
+            self._bad_looks.pop(reading.uuid, None)
+            return replace(reading, occupancy=CLEAR)
+        self._bad_looks[reading.uuid] = self._bad_looks.get(reading.uuid, 0) + 1
+        if self._bad_looks[reading.uuid] < READINGS:
+            return reading
+        text = _named(by_kind[kind]) or f"{left} MiB are still in use after a job ended"
+        return replace(reading, occupancy=kind, occupant=text)
+
+    def _left_mb(self, reading: Reading, live: Live) -> int | None:
+        """The memory that ended ranks seem to have left behind; None if none, or if it cannot be told."""
+        uuid, used = reading.uuid, reading.memory_used_mb
+        if uuid in live.devices:
+            self._was_held.add(uuid)
+            return None
+        if used is None or reading.process_ids:
+            return None
+        base = self._base_mb[uuid] = min(used, self._base_mb.get(uuid, used))
+        if uuid in self._was_held and used > base + SPARE_MB:
+            return used
+        self._was_held.discard(uuid)
+        return None
+
+
+def _is_of(seen: processes.Seen, live: Live) -> bool:
+    if seen.environment.get(SCOPE_VARIABLE) in live.scopes or seen.session in live.sessions:
+        return True
+    # Whatever a rank starts stays below its supervisor, with another user's rights or an empty environment, too.
+    return bool(live.scopes) and not live.supervisors().isdisjoint(processes.ancestors(seen.pid))
+
+
+def _named(pids: Iterable[int]) -> str:
+    known = sorted(pids)
+    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+    return ", ".join(map(processes.describe, known[:MOST_NAMED])) + more

@@ -1,0 +1,179 @@
+"""Who is on a device (A34, A35): real processes, the real agent, and the fake driver that lists them."""
+
+import os
+import pwd
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent.occupants import Live, Occupants
+from gpusched.protocol.messages import Reading
+from tests.agent.conftest import A100, Agent, set_devices
+from tests.agent.control import Control, eventually
+
+ME = pwd.getpwuid(os.getuid()).pw_name
+NOBODY = Live(frozenset(), frozenset(), frozenset(), frozenset(), frozenset)
+HELD = Live(frozenset({"a"}), frozenset({"scope-1"}), frozenset({1}), frozenset(), frozenset)
+
+Start = Callable[..., int]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a process of our own that no job knows of; gives its pid."""
+    started = []
+
+    def one(**environment: str) -> int:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUSCHED_")}
+        process = subprocess.Popen(["sleep", "60"], env={**clean, **environment}, start_new_session=True)
+        started.append(process)
+        return process.pid
+
+    yield one
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def look(memory: int | None = 4, *pids: int, unknown: bool = False) -> Reading:
+    return Reading(uuid="a", memory_used_mb=memory, process_ids=None if unknown else list(pids))
+
+
+def judged(occupants: Occupants, reading: Reading, live: Live = NOBODY) -> tuple[str | None, str]:
+    [told] = occupants.judge([reading], live)
+    return told.occupancy, told.occupant
+
+
+# --- the judgement ----------------------------------------------------------------------------------------------------
+
+
+def test_one_look_is_not_enough_to_call_a_device_foreign(start: Start) -> None:
+    """A35: a process is listed for a moment after its end. The way back needs one look."""
+    occupants, pid = Occupants(), start()
+    assert judged(occupants, look(4, pid)) == (None, "")
+    assert judged(occupants, look()) == ("clear", "")
+    assert judged(occupants, look(4, pid)) == (None, "")
+    assert judged(occupants, look(4, pid)) == ("foreign", f"pid {pid} of {ME} (sleep)")
+    assert judged(occupants, look()) == ("clear", "")
+
+
+def test_a_process_that_carries_a_job_but_is_of_no_live_rank_is_dirt(start: Start) -> None:
+    """A34"""
+    occupants, pid = Occupants(), start(GPUSCHED_JOB_ID="7", GPUSCHED_SCOPE="scope-0")
+    judged(occupants, look(4, pid))
+    assert judged(occupants, look(4, pid), HELD) == ("dirty", f"pid {pid} of {ME} (sleep)")
+
+
+def test_a_process_of_the_session_of_an_ended_rank_is_dirt(start: Start) -> None:
+    """A34: also one that hides its environment."""
+    occupants, pid = Occupants(), start()
+    ended = Live(frozenset(), frozenset(), frozenset(), frozenset({pid}), frozenset)
+    judged(occupants, look(4, pid), ended)
+    assert judged(occupants, look(4, pid), ended)[0] == "dirty"
+
+
+def test_a_process_that_was_a_live_ranks_is_dirt_after_the_ranks_end(start: Start) -> None:
+    """A34: whatever became of the journal meanwhile."""
+    occupants, pid = Occupants(), start()
+    for _ in range(3):
+        live = Live(frozenset({"a"}), frozenset({"s"}), frozenset({pid}), frozenset(), frozenset)
+        assert judged(occupants, look(4, pid), live) == ("clear", "")
+    judged(occupants, look(4, pid))
+    assert judged(occupants, look(4, pid))[0] == "dirty"
+
+
+def test_a_foreign_process_beside_a_live_rank_is_foreign(start: Start) -> None:
+    """A35: a shared device is not offered to more jobs."""
+    occupants, ours, theirs = Occupants(), start(GPUSCHED_SCOPE="scope-1", GPUSCHED_JOB_ID="1"), start()
+    judged(occupants, look(4, ours, theirs), HELD)
+    assert judged(occupants, look(4, ours, theirs), HELD) == ("foreign", f"pid {theirs} of {ME} (sleep)")
+
+
+def test_many_are_told_as_three_and_the_rest(start: Start) -> None:
+    occupants, pids = Occupants(), [start() for _ in range(5)]
+    judged(occupants, look(4, *pids))
+    assert judged(occupants, look(4, *pids))[1].endswith("(sleep) and 2 more")
+
+
+def test_memory_that_a_rank_left_is_dirt_until_it_is_gone() -> None:
+    """A34: no process shows, the memory is still taken."""
+    occupants = Occupants()
+    judged(occupants, look(4))
+    judged(occupants, look(40_000), HELD)
+    judged(occupants, look(39_000))
+    assert judged(occupants, look(39_000)) == ("dirty", "39000 MiB are still in use after a job ended")
+    assert judged(occupants, look(60)) == ("clear", "")
+
+
+def test_memory_is_judged_by_nothing_but_what_was_seen_free() -> None:
+    """A base that is not known blocks nothing; nor does memory that no rank of ours can have left."""
+    restarted = Occupants()
+    assert judged(restarted, look(40_000), HELD) == ("clear", "")
+    assert [judged(restarted, look(40_000)) for _ in range(3)] == [("clear", "")] * 3
+    never_held = Occupants()
+    judged(never_held, look(4))
+    assert [judged(never_held, look(40_000)) for _ in range(3)] == [("clear", "")] * 3
+
+
+def test_what_the_driver_does_not_say_is_unknown() -> None:
+    """A19: a missing reading neither blocks nor frees."""
+    occupants = Occupants()
+    assert [judged(occupants, look(None, unknown=True)) for _ in range(3)] == [(None, "")] * 3
+    assert judged(occupants, Reading(uuid="a", lost=True)) == (None, "")
+
+
+# --- the agent --------------------------------------------------------------------------------------------------------
+
+
+def latest(control: Control) -> Reading | None:
+    readings = [sync.readings[0] for sync in control.syncs if sync.readings]
+    return readings[-1] if readings else None
+
+
+def occupancy(control: Control) -> str | None:
+    reading = latest(control)
+    return reading.occupancy if reading else None
+
+
+def test_the_agent_tells_of_a_foreign_process_and_of_its_end(
+    agent: Agent, control: Control, environment: dict[str, str], start: Start
+) -> None:
+    """A35"""
+    pid = start()
+    set_devices(environment, A100 + str(pid))
+    agent.start(environment=environment)
+    eventually(lambda: occupancy(control) == "foreign", 20, "the foreign process")
+    found = latest(control)
+    assert found is not None and found.occupant == f"pid {pid} of {ME} (sleep)"
+    set_devices(environment, A100)
+    eventually(lambda: occupancy(control) == "clear", 10, "the way back")
+
+
+def test_the_processes_of_a_live_rank_are_not_foreign_and_its_memory_is_not_left(
+    agent: Agent, control: Control, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """A34, A35: one that hides in a session of its own and without environment, too; what stays after the end is."""
+    set_devices(environment, A100)
+    agent.start(environment=environment)
+    eventually(lambda: occupancy(control) == "clear", 20, "a look at the free device")
+    child = tmp_path / "child"
+    script = f"(setsid env -i sleep 60 & echo $! > {child}.new); mv {child}.new {child}; sleep 60"
+    key = control.run("sh", "-c", script, device_uuids=["GPU-fake-0"])
+    pid = control.start_of(key).pid
+    eventually(child.exists, 10, "the hidden child")
+    busy = A100.replace("|4|0|31|", "|40000|99|55|")
+    set_devices(environment, f"{busy}{pid},{child.read_text().strip()}")
+    eventually(lambda: _looks(control, 55) >= 5, 10, "looks at the busy device")
+    assert {r.occupancy for sync in control.syncs for r in sync.readings} <= {"clear"}
+    control.stop(key)
+    control.end_of(key)
+    set_devices(environment, A100.replace("|4|0|31|", "|40000|0|56|"))
+    eventually(lambda: occupancy(control) == "dirty", 10, "the memory left behind")
+    set_devices(environment, A100)
+    eventually(lambda: occupancy(control) == "clear", 10, "the way back")
+
+
+def _looks(control: Control, celsius: int) -> int:
+    return sum(r.temperature_celsius == celsius for sync in control.syncs for r in sync.readings)
