@@ -1,5 +1,6 @@
 """Puts what the engine says of reasons, changes and estimates into the shapes and sentences of the API."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from gpusched.protocol import reasons
@@ -41,14 +42,21 @@ def estimate_shape(estimate: Estimate) -> dict[str, Any]:
 
 def _estimate_sentence(estimate: Estimate) -> str:
     if estimate.p90_at is not None:
-        first = timestamp(estimate.p90_at if estimate.p50_at is None else estimate.p50_at)
-        last = timestamp(estimate.p90_at)
-        when = f"starts at about {last}" if first == last else f"starts between {first} and {last}"
-        after = f", once {estimate.jobs_ending} jobs have ended" if estimate.jobs_ending else ""
+        first = _moment(estimate.p90_at if estimate.p50_at is None else estimate.p50_at)
+        last = _moment(estimate.p90_at)
+        until = last.removeprefix(first[: len("2030-01-31 ")])  # the day once, if it is the same
+        when = f"starts at about {last} UTC" if first == last else f"starts between {first} and {until} UTC"
+        jobs = "1 job has" if estimate.jobs_ending == 1 else f"{estimate.jobs_ending} jobs have"
+        after = f", once {jobs} ended" if estimate.jobs_ending else ""
         before = f" and {estimate.jobs_starting} others have started" if after and estimate.jobs_starting else ""
         return f"{when}{after}{before}"
     if estimate.after is not None:
-        return f"starts later than {timestamp(estimate.after)}"
+        return f"starts later than {_moment(estimate.after)} UTC"
     if estimate.unlimited:
         return f"no estimate: {estimate.unlimited} running jobs have no time limit"
     return "no estimate: what it waits for does not end by itself"
+
+
+def _moment(at: float) -> str:
+    """To the minute: an estimate knows no better."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")

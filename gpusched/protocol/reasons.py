@@ -1,5 +1,6 @@
 """Reason codes and the one place that turns code + evidence into a sentence and a next step."""
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -89,7 +90,7 @@ _PENDING: dict[str, tuple[str, str]] = {
         "wait for the tenant's own jobs to end, or ask an admin to raise the quota",
     ),
     Pending.RECLAIM_PENDING: (
-        "waits for {gpus} GPUs of {victims} jobs that have been told to stop; free at {at} at the latest",
+        "waits for {gpus} GPUs of {victims} jobs, told to stop for it; free at {at} at the latest",
         "nothing to do; it starts there when they have ended",
     ),
     Pending.PREEMPT_DELAY: (
@@ -97,7 +98,7 @@ _PENDING: dict[str, tuple[str, str]] = {
         "nothing to do; it starts in their place then, or earlier if GPUs become free",
     ),
     Pending.PRIORITY: (
-        "{jobs_ahead} jobs ({gpus_ahead} GPUs) that come first took the room that this cycle had: "
+        "the room of this cycle went to {jobs_ahead} jobs ({gpus_ahead} GPUs) ahead of it: "
         "{requested} GPUs wanted, {free} suitable are left",
         "wait for its turn, or submit with a higher priority",
     ),
@@ -106,7 +107,7 @@ _PENDING: dict[str, tuple[str, str]] = {
         "set a time limit that ends before then, and it may start first",
     ),
     Pending.MAINTENANCE: (
-        "{nodes} nodes that would fit are cordoned, draining or not reporting",
+        "cordoned, draining or not reporting: {nodes} nodes that would fit",
         "uncordon a node, or wait",
     ),
     Pending.FRAGMENTED: (
@@ -122,10 +123,10 @@ _PENDING: dict[str, tuple[str, str]] = {
         "nothing to do; it starts when GPUs become free",
     ),
     Pending.HOT: (
-        "{devices} suitable GPUs are free, but slowed down by heat and take no new jobs until they cool",
+        "free but slowed down by heat, so not used until they cool: {devices} suitable GPUs",
         "wait, or see what heats them on the Nodes page",
     ),
-    Pending.HEALTH: ("{devices} suitable GPUs are out of service", "see what is wrong with them on the Nodes page"),
+    Pending.HEALTH: ("out of service: {devices} suitable GPUs", "see what is wrong with them on the Nodes page"),
     Pending.CPU_MEMORY: (
         "no suitable node has {cpu_cores} CPU cores and {memory_mb} MiB of memory free together",
         "ask for less CPU or memory, or wait",
@@ -191,15 +192,23 @@ class _Gaps(dict[str, object]):
         return "?"
 
 
+# "1 GPUs" is one GPU; of "2.1 GPUs" and "11 GPUs" the 1 is no number of its own.
+_ONE = re.compile(r"(?<![\d.])1 (GPU|job|node|device)s\b")
+
+
+def _singular(text: str) -> str:
+    return _ONE.sub(r"1 \1", text)
+
+
 def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
     template = _PENDING[code][0] if code in _PENDING else _ENDED.get(code, code.replace("_", " "))
-    return template.format_map(_Gaps(evidence))
+    return _singular(template.format_map(_Gaps(evidence)))
 
 
 def change_sentence(change: str, to: str | int | float | bool | None, dimension: str = "", then: str = "") -> str:
     """What would have to be different, and what would follow: it starts, or what it would wait for `then`."""
-    clause = CHANGES[change].format(to=to, dimension=dimension)
+    clause = _singular(CHANGES[change].format(to=to, dimension=dimension))
     return f"{clause} it would wait for another reason: {then}" if then else f"{clause} it would start"
 
 

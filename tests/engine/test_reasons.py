@@ -82,7 +82,7 @@ CASES = {
     "more memory than a device has": (
         alone(node(1), gpu_memory_mb=90_000),
         "never_fits",
-        "can never start: it asks for 1 GPUs of 90000 MiB with 1 CPU cores and 0 MiB of memory on one node; "
+        "can never start: it asks for 1 GPU of 90000 MiB with 1 CPU cores and 0 MiB of memory on one node; "
         f"the largest possible is {NODE}",
     ),
     "more than all nodes": (
@@ -116,7 +116,7 @@ CASES = {
     "free but slowed down by heat": (
         alone(node(1, gpus=[gpu(n, is_slowed=n > 1) for n in range(4)]), gpus=3),
         "hot",
-        "2 suitable GPUs are free, but slowed down by heat and take no new jobs until they cool",
+        "free but slowed down by heat, so not used until they cool: 2 suitable GPUs",
     ),
     "ranks that do not divide the GPUs": (
         alone(node(1), gpus=3, gang=True, ranks=2),
@@ -143,23 +143,23 @@ CASES = {
     "the only node that fits is closed": (
         alone(node(1, is_open=False), node(2, gpus=2), gpus=4),
         "maintenance",
-        "1 nodes that would fit are cordoned, draining or not reporting",
+        "cordoned, draining or not reporting: 1 node that would fit",
     ),
     "the node that would be free is closed": (
         replace(fragmented(), nodes=(*fragmented().nodes, node(3, is_open=False))),
         "maintenance",
-        "1 nodes that would fit are cordoned, draining or not reporting",
+        "cordoned, draining or not reporting: 1 node that would fit",
     ),
-    "devices out of service": (alone(node(1, gpus=SICK), gpus=3), "health", "2 suitable GPUs are out of service"),
+    "devices out of service": (alone(node(1, gpus=SICK), gpus=3), "health", "out of service: 2 suitable GPUs"),
     "devices out of service and closed": (
         alone(node(1, gpus=SICK), node(2, gpus=1, is_open=False), gpus=3),
         "health",
-        "2 suitable GPUs are out of service",
+        "out of service: 2 suitable GPUs",
     ),
     "the device that would be free is out of service": (
         replace(running_on(cluster(node(1, gpus=SICK)), job(9, gpus=2)), jobs=(job(1),)),
         "health",
-        "2 suitable GPUs are out of service",
+        "out of service: 2 suitable GPUs",
     ),
     "GPUs here and there": (fragmented(), "fragmented", "5 suitable GPUs are free, but no node has 4 together"),
     "GPUs without CPU": (
@@ -177,12 +177,12 @@ CASES = {
     "the room went to one that comes first": (
         cluster(node(1), jobs=[job(2, gpus=6, age=9999), job(1, gpus=4)]),
         "priority",
-        "1 jobs (6 GPUs) that come first took the room that this cycle had: 4 GPUs wanted, 2 suitable are left",
+        "the room of this cycle went to 1 job (6 GPUs) ahead of it: 4 GPUs wanted, 2 suitable are left",
     ),
     "no room": (
         full(),
         "capacity",
-        "waits for 4 GPUs: 1 of 16 suitable are free; 1 jobs (8 GPUs) ahead",
+        "waits for 4 GPUs: 1 of 16 suitable are free; 1 job (8 GPUs) ahead",
     ),
 }
 
