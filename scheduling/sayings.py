@@ -53,7 +53,8 @@ def _estimate_sentence(estimate: Estimate) -> str:
     if estimate.after is not None:
         return f"starts later than {_moment(estimate.after)} UTC"
     if estimate.unlimited:
-        return f"no estimate: {estimate.unlimited} running jobs have no time limit"
+        jobs = "1 running job has" if estimate.unlimited == 1 else f"{estimate.unlimited} running jobs have"
+        return f"no estimate: {jobs} no time limit"
     return "no estimate: what it waits for does not end by itself"
 
 

@@ -20,7 +20,9 @@ def explained(it: "Explanation") -> str:
         lines.append(f"next:  {it.next_step}")
     if it.counterfactual:
         lines.append(f"if:    {it.counterfactual.sentence}")
-    lines += [f"also:  {also.sentence}" for also in it.also]
+    # What the job would wait for instead has been said with the change.
+    said = it.counterfactual.sentence if it.counterfactual else ""
+    lines += [f"also:  {also.sentence}" for also in it.also if also.sentence not in said]
     if it.position:
         lines.append(f"ahead: {it.position.jobs} jobs, {it.position.gpus:g} GPUs")
     if it.estimate:
