@@ -14,7 +14,7 @@ from django.forms import BaseFormSet, BooleanField, ModelForm
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import format_html_join
+from django.utils.html import format_html, format_html_join
 from unfold.admin import ModelAdmin, StackedInline, TabularInline
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
@@ -123,7 +123,8 @@ class TenantAdmin(ModelAdmin):  # type: ignore[misc]
         events = _quota_events(tenant.pk)[:10]
         if not events:
             return "nothing yet"
-        return format_html_join("", "<p>{} · {} · {}</p>", events)
+        rows = format_html_join("", "<p>{} · {} · {}</p>", events)
+        return format_html('<div class="quota-history">{}</div>', rows)
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         with pghistory.context(actor=request.user.get_username(), via="admin"):
