@@ -8,6 +8,7 @@ from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 import jobs.api
 import nodes.agent_api
 import nodes.api
+import nodes.health_api
 import scheduling.api
 import scheduling.policy_api
 import tenants.api
@@ -62,6 +63,9 @@ api = [
         (f"{_NODE}/uncordon", nodes.api.Uncordon.as_view()),
         (f"{_NODE}/drain", nodes.api.Drain.as_view()),
         ("gpus", nodes.api.Gpus.as_view()),
+        ("gpus/<id:device_id>/quarantine", nodes.health_api.Quarantine.as_view()),
+        ("gpus/<id:device_id>/clear", nodes.health_api.Clear.as_view()),
+        ("incidents", nodes.health_api.Incidents.as_view()),
         ("queue", scheduling.api.Queue.as_view()),
         ("scheduling/shares", scheduling.api.Shares.as_view()),
         ("scheduling/policy", scheduling.policy_api.SchedulingPolicy.as_view()),

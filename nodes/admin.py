@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from django.contrib import admin
-from django.db.models import Model
+from django.contrib import admin, messages
+from django.db import transaction
+from django.db.models import Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin, TabularInline
 
+from gpusched.lib.problems import Problem
 from gpusched.protocol.states import NodeIntent
-from nodes import services
-from nodes.models import Device, Node
+from nodes import health, services
+from nodes.models import Device, Incident, Node
 
 
 class DeviceInline(TabularInline):  # type: ignore[misc]
     model = Device
-    fields = readonly_fields = ("index", "model", "memory_mb", "uuid", "health", "is_slowed", "held_whole", "held_mb")
+    fields = readonly_fields = ("index", "model", "memory_mb", "uuid", "health", "health_note", "held_whole", "held_mb")
     extra = 0
     can_delete = False
 
@@ -45,3 +49,54 @@ class NodeAdmin(ModelAdmin):  # type: ignore[misc]
 
     def view_on_site(self, obj: Node) -> str:
         return "/nodes/"
+
+
+class ReadOnly(ModelAdmin):  # type: ignore[misc]
+    """Seen, never edited by hand."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+@admin.register(Device)
+class DeviceAdmin(ReadOnly):
+    list_display = ("node", "index", "model", "health", "health_note", "held_whole", "held_mb")
+    list_filter = ("health", "model")
+    search_fields = ("node__name", "uuid")
+    list_select_related = ("node",)
+    actions = ("quarantine", "clear")
+
+    def has_act_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.is_superuser)
+
+    @admin.action(description="Quarantine: give them no new jobs until they are cleared", permissions=["act"])
+    def quarantine(self, request: HttpRequest, chosen: QuerySet[Device]) -> None:
+        actor = request.user.get_username()
+        for device in chosen:
+            self._do(request, partial(health.quarantine, device.pk, "", actor))
+
+    @admin.action(description="Clear: back to what their readings say", permissions=["act"])
+    def clear(self, request: HttpRequest, chosen: QuerySet[Device]) -> None:
+        for device in chosen:
+            self._do(request, partial(health.clear, device.pk))
+
+    def _do(self, request: HttpRequest, action: Callable[[], str]) -> None:
+        try:
+            with transaction.atomic():
+                self.message_user(request, action())
+        except Problem as problem:
+            self.message_user(request, problem.detail, messages.WARNING)
+
+
+@admin.register(Incident)
+class IncidentAdmin(ReadOnly):
+    list_display = ("kind", "node", "device", "cause", "since", "until")
+    list_filter = ("kind",)
+    search_fields = ("node__name", "cause")
+    list_select_related = ("node", "device__node")

@@ -6,6 +6,7 @@ from django.db.models import F, Q
 
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState, RankState
 from jobs.models import Attempt, Job
+from nodes import incidents
 
 
 class Node(models.Model):
@@ -35,6 +36,7 @@ class Node(models.Model):
             models.CheckConstraint(condition=Q(state__in=list(NodeState)), name="node_state_known"),
             models.CheckConstraint(condition=Q(intent__in=list(NodeIntent)), name="node_intent_known"),
         ]
+        triggers = [incidents.OF_NODES]
 
     def __str__(self) -> str:
         return self.name
@@ -67,6 +69,7 @@ class Device(models.Model):
     numa_node = models.PositiveSmallIntegerField(null=True)
     nvlink_island = models.PositiveSmallIntegerField(null=True)
     health = models.CharField(max_length=15, default=DeviceHealth.OK)
+    health_note = models.CharField(max_length=200, blank=True, default="", db_default="", help_text="Empty if well")
     is_slowed = models.BooleanField(default=False, db_default=False, help_text="Slowed down by its own hardware")
     cool_since = models.DateTimeField(null=True, help_text="Hot, and all readings since then were cool (nodes/heat.py)")
     held_whole = models.SmallIntegerField(default=0)
@@ -83,6 +86,7 @@ class Device(models.Model):
                 name="device_not_overheld",
             ),
         ]
+        triggers = [incidents.OF_DEVICES]
 
     def __str__(self) -> str:
         return f"{self.node.name}:{self.index}"
@@ -191,6 +195,8 @@ class Reading(models.Model):
     power_watts = models.FloatField(null=True)
     throttle_reasons = models.BigIntegerField(null=True)
     process_count = models.IntegerField(null=True)
+    occupancy = models.CharField(max_length=10, null=True, help_text="clear, dirty, foreign or lost; empty: unknown")
+    occupant = models.CharField(max_length=200, blank=True, default="", db_default="")
 
     def __str__(self) -> str:
         return f"reading of {self.device_id}"
@@ -212,6 +218,28 @@ class Sample(models.Model):
 
     def __str__(self) -> str:
         return f"sample of {self.device_id}"
+
+
+class Incident(models.Model):
+    """From when to when something was not well with a node or a device, and why. Written by triggers alone
+    (nodes/incidents.py), whatever changes the health of a device, the state of a node or what admins want of it."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="incidents")
+    device = models.ForeignKey(Device, on_delete=models.CASCADE, null=True, related_name="incidents")
+    kind = models.CharField(max_length=15, help_text="A health of devices; of nodes node_lost, cordoned or draining")
+    cause = models.CharField(max_length=200, blank=True)
+    since = models.DateTimeField()
+    until = models.DateTimeField(null=True, help_text="Empty: it lasts")
+
+    class Meta:
+        ordering = ["-since", "-id"]
+        constraints = [
+            models.UniqueConstraint(fields=["device"], name="incident_open_once", condition=Q(until=None)),
+        ]
+        indexes = [models.Index(fields=["-since", "-id"], name="incident_latest")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} since {self.since}"
 
 
 class ListenerLease(models.Model):

@@ -17,8 +17,9 @@ _NODES = """
      WHERE %s::text IS NULL OR n.name = %s ORDER BY n.name
 """
 _DEVICES = """
-    SELECT d.id, d.node_id, d.uuid, d.index, d.model, d.memory_mb, d.health, d.is_slowed, d.held_whole, d.held_mb,
-           r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius, r.power_watts,
+    SELECT d.id, d.node_id, d.uuid, d.index, d.model, d.memory_mb, d.health, d.health_note, d.is_slowed,
+           d.held_whole, d.held_mb, r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius,
+           r.power_watts,
            (SELECT json_agg(json_build_array(s.job_id, j.tenant_id) ORDER BY s.job_id)
               FROM nodes_allocation a JOIN nodes_assignment s ON s.id = a.assignment_id
               JOIN jobs_job j ON j.id = s.job_id
@@ -65,6 +66,7 @@ def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
         "model": row["model"],
         "memory_mb": row["memory_mb"],
         "health": row["health"],
+        "health_note": row["health_note"],
         "is_slowed": row["is_slowed"],
         "held": "exclusive" if row["held_whole"] else "shared" if row["held_mb"] else "free",
         "shared_mb": row["held_mb"],

@@ -7,7 +7,7 @@ from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, columns, execute, prepared, query
 from gpusched.protocol.messages import NodeFacts, Reading
 from gpusched.protocol.states import NodeState
-from nodes import heat
+from nodes import health, heat
 
 _SEEN = """
     WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) ORDER BY id FOR UPDATE)
@@ -70,7 +70,8 @@ def learn(node_id: int, facts: NodeFacts) -> None:
         columns(rows, 8),
     )
     execute(
-        "UPDATE nodes_device SET health = 'lost' WHERE node_id = %s AND uuid <> ALL(%s) AND health <> 'lost'",
+        "UPDATE nodes_device SET health = 'lost', health_note = '' WHERE node_id = %s AND uuid <> ALL(%s)"
+        " AND health NOT IN ('lost', 'quarantined', 'degraded')",
         [node_id, [device.uuid for device in facts.devices]],
     )
     events.changed("nodes", [node_id])
@@ -79,37 +80,46 @@ def learn(node_id: int, facts: NodeFacts) -> None:
 
 _READ = """
     INSERT INTO nodes_reading (device_id, read_at, utilisation_percent, memory_used_mb, temperature_celsius,
-                               power_watts, throttle_reasons, process_count, idle_since)
+                               power_watts, throttle_reasons, process_count, occupancy, occupant, idle_since)
     SELECT d.id, clock_timestamp(), t.utilisation, t.memory, t.temperature, t.power, t.throttle, t.processes,
-           CASE WHEN t.utilisation = 0 THEN clock_timestamp() END
-      FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::int[], %s::float8[], %s::bigint[], %s::int[])
-           AS t (node_id, uuid, utilisation, memory, temperature, power, throttle, processes)
+           t.occupancy, t.occupant, CASE WHEN t.utilisation = 0 THEN clock_timestamp() END
+      FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::int[], %s::float8[], %s::bigint[], %s::int[],
+                  %s::text[], %s::text[])
+           AS t (node_id, uuid, utilisation, memory, temperature, power, throttle, processes, occupancy, occupant)
       JOIN nodes_device d ON d.node_id = t.node_id AND d.uuid = t.uuid
      ORDER BY d.id
     ON CONFLICT (device_id) DO UPDATE
        SET read_at = excluded.read_at, utilisation_percent = excluded.utilisation_percent,
            memory_used_mb = excluded.memory_used_mb, temperature_celsius = excluded.temperature_celsius,
            power_watts = excluded.power_watts, throttle_reasons = excluded.throttle_reasons,
-           process_count = excluded.process_count,
+           process_count = excluded.process_count, occupancy = excluded.occupancy, occupant = excluded.occupant,
            idle_since = CASE WHEN excluded.utilisation_percent = 0
                              THEN coalesce(nodes_reading.idle_since, excluded.idle_since) END
 """
 
 
 def read(readings: Sequence[tuple[int, Reading]]) -> None:
-    """(node, reading) pairs become the latest readings; a device that the driver calls lost is no longer offered."""
+    """(node, reading) pairs become the latest readings; what the driver calls lost, or has on it who should not be
+    there, is no longer offered."""
     rows: list[tuple[Any, ...]] = []
     gone: list[tuple[int, str, bool]] = []
+    occupied: list[health.Told] = []
     for node_id, r in {(node_id, r.uuid): (node_id, r) for node_id, r in readings}.values():
         gone.append((node_id, r.uuid, r.lost))
         processes = None if r.process_ids is None else len(r.process_ids)
+        # A word that only a newer agent knows is not known here.
+        occupancy = "lost" if r.lost else r.occupancy if r.occupancy in health.OCCUPANCIES else None
+        occupant = r.occupant.replace("\x00", "")[:200] if occupancy in ("dirty", "foreign") else ""
+        if occupancy is not None and not r.lost:
+            occupied.append((node_id, r.uuid, occupancy, occupant))
         rows.append(
             (node_id, r.uuid, _small(r.utilisation_percent), r.memory_used_mb, _small(r.temperature_celsius),
-             r.power_watts, r.throttle_reasons, processes)
+             r.power_watts, r.throttle_reasons, processes, occupancy, occupant)
         )  # fmt: skip
-    prepared(_READ, columns(rows, 8))
+    prepared(_READ, columns(rows, 10))
     _mark_lost(gone)
-    heat.feel([(node_id, uuid, temperature, throttle) for node_id, uuid, _, _, temperature, _, throttle, _ in rows])
+    health.occupied(occupied)
+    heat.feel([(row[0], row[1], row[4], row[6]) for row in rows])
 
 
 def _small(value: int | None) -> int | None:
@@ -119,10 +129,10 @@ def _small(value: int | None) -> int | None:
 
 def _mark_lost(told: Sequence[tuple[int, str, bool]]) -> None:
     rows = prepared(
-        """UPDATE nodes_device d SET health = CASE WHEN t.gone THEN 'lost' ELSE 'ok' END
+        """UPDATE nodes_device d SET health = CASE WHEN t.gone THEN 'lost' ELSE 'ok' END, health_note = ''
              FROM unnest(%s::bigint[], %s::text[], %s::bool[]) AS t (node_id, uuid, gone)
             WHERE d.node_id = t.node_id AND d.uuid = t.uuid AND (d.health = 'lost') <> t.gone
-              AND d.health IN ('ok', 'hot', 'lost') RETURNING d.node_id""",
+              AND d.health IN ('ok', 'hot', 'dirty', 'foreign', 'lost') RETURNING d.node_id""",
         columns(told, 3),
     )
     if rows:

@@ -1,0 +1,90 @@
+"""Takes devices out of service and back: for who is on them, as their agents say, and for what admins want.
+
+A device that an admin quarantined, or whose hardware failed, stays so whatever readings say, until an admin clears it.
+What runs on a device is left alone, and nothing here gives a held device back."""
+
+from collections.abc import Sequence
+
+from gpusched.lib import events, wake
+from gpusched.lib.problems import Problem, not_found
+from gpusched.lib.sql import columns, prepared, query
+
+OCCUPANCIES = frozenset({"clear", "dirty", "foreign"})
+Told = tuple[int, str, str, str]
+
+# Of most readings nothing is to be said: of devices that are clear and stay so. Locked in the order of ids.
+_OCCUPY = """
+    WITH old AS (
+        SELECT d.id, d.health, t.occupancy, t.occupant
+          FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[]) AS t (node_id, uuid, occupancy, occupant)
+          JOIN nodes_device d ON d.node_id = t.node_id AND d.uuid = t.uuid
+         WHERE d.health IN ('dirty', 'foreign') AND (d.health, d.health_note) <> (t.occupancy, t.occupant)
+            OR d.health IN ('ok', 'hot') AND t.occupancy <> 'clear'
+         ORDER BY d.id FOR NO KEY UPDATE OF d)
+    UPDATE nodes_device d
+       SET health = CASE WHEN old.occupancy <> 'clear' THEN old.occupancy WHEN d.is_slowed THEN 'hot' ELSE 'ok' END,
+           health_note = old.occupant, cool_since = NULL
+      FROM old WHERE d.id = old.id
+    RETURNING d.node_id, d.health <> old.health AS is_other
+"""
+
+
+def occupied(told: Sequence[Told]) -> None:
+    """Takes in (node, UUID, occupancy, occupant). Rows are written, and pages and the queue told, only of changes."""
+    if not told:
+        return
+    changed = prepared(_OCCUPY, columns(told, 4))
+    if changed:
+        events.changed("nodes", {row["node_id"] for row in changed})
+    if any(row["is_other"] for row in changed):
+        wake.request_cycle()
+
+
+_QUARANTINE = "UPDATE nodes_device SET health = 'quarantined', health_note = %s WHERE id = %s RETURNING node_id"
+# What was read while the device was out of service counts at once: nobody is to start there until the next reading.
+_CLEAR = """
+    UPDATE nodes_device d
+       SET health = t.health, cool_since = NULL, health_note = CASE WHEN t.health IN ('dirty', 'foreign')
+                                                                    THEN t.occupant ELSE '' END
+      FROM (SELECT d.id, r.occupant,
+                   CASE WHEN r.occupancy = 'lost' OR r.read_at < n.last_seen_at - interval '30 seconds' THEN 'lost'
+                        WHEN r.occupancy IN ('dirty', 'foreign') THEN r.occupancy
+                        WHEN d.is_slowed THEN 'hot' ELSE 'ok' END AS health
+              FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id
+              LEFT JOIN nodes_reading r ON r.device_id = d.id
+             WHERE d.id = %s AND d.health NOT IN ('ok', 'hot')) t
+     WHERE d.id = t.id RETURNING d.node_id, d.health
+"""
+
+
+def quarantine(device_id: int, note: str, actor: str) -> str:
+    """Gives no new jobs to a device until it is cleared; what runs there may end. Says so. 404 for an unknown id."""
+    text = f"{note} (by {actor})" if note else f"by {actor}"
+    name = _name(device_id)
+    _tell(query(_QUARANTINE, [text[:200], device_id])[0]["node_id"])
+    return f"{name} takes no new jobs until it is cleared; what runs there may end"
+
+
+def clear(device_id: int) -> str:
+    """Puts a device back to what its readings say, and says what that is. 404 for an unknown id; 409 if it is well."""
+    name = _name(device_id)
+    rows = query(_CLEAR, [device_id])
+    if not rows:
+        raise Problem(409, "wrong_state", f"{name} is in service", next_step="nothing to do")
+    _tell(rows[0]["node_id"])
+    health = rows[0]["health"]
+    return f"{name} takes jobs again" if health in ("ok", "hot") else f"{name} is cleared, but it is {health}"
+
+
+def _name(device_id: int) -> str:
+    rows = query(
+        "SELECT n.name, d.index FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id WHERE d.id = %s", [device_id]
+    )
+    if not rows:
+        raise not_found(f"GPU {device_id}")
+    return f"GPU {rows[0]['index']} of {rows[0]['name']}"
+
+
+def _tell(node_id: int) -> None:
+    events.changed("nodes", [node_id])
+    wake.request_cycle()

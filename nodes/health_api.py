@@ -1,0 +1,56 @@
+"""REST for the health of devices: quarantine, clear, and the history of what was not well."""
+
+import msgspec
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.lib.api import read_body, read_query, whole_number
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import invalid
+from gpusched.lib.sql import atomically, query
+from gpusched.protocol.jobs import FieldError
+from nodes import health, incidents
+from tenants.permissions import identity
+
+
+class QuarantineNote(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    note: str = ""
+
+
+class Quarantine(APIView):
+    @documented("Give a device no new jobs until it is cleared (admin)", tag="nodes", body=QuarantineNote)
+    def post(self, request: Request, device_id: int) -> Response:
+        who = identity(request)
+        who.require_admin()
+        note = read_body(request, QuarantineNote).note
+        if "\x00" in note:
+            raise invalid([FieldError("note", "invalid_character", "must not contain a NUL character")])
+        return _answer(device_id, atomically(lambda: health.quarantine(int(device_id), note, who.username)))
+
+
+class Clear(APIView):
+    @documented("Put a device back to what its readings say (admin)", tag="nodes")
+    def post(self, request: Request, device_id: int) -> Response:
+        identity(request).require_admin()
+        return _answer(device_id, atomically(lambda: health.clear(int(device_id))))
+
+
+class Incidents(APIView):
+    @documented(
+        "What was not well with nodes and devices, newest first (admin)",
+        tag="nodes",
+        parameters={"limit": "1 to 1000", "open": "true: only what lasts"},
+    )
+    def get(self, request: Request) -> Response:
+        identity(request).require_admin()
+        given = read_query(request, ("limit", "open"))
+        if given.get("open", "true") not in ("true", "false"):
+            raise invalid([FieldError("open", "invalid_value", "must be true or false")])
+        limit = whole_number(given, "limit", 100, 1, 1000)
+        return Response({"items": incidents.latest(limit, is_open=given.get("open") == "true")})
+
+
+def _answer(device_id: int, message: str) -> Response:
+    [row] = query("SELECT health, health_note FROM nodes_device WHERE id = %s", [device_id])
+    return Response({"id": int(device_id), **row, "message": message})

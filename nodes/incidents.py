@@ -1,0 +1,67 @@
+"""Keeps the history of what was not well: the triggers that write an incident at each change, and its reading."""
+
+from typing import Any
+
+import pgtrigger
+
+from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
+
+# In the database, because many statements change the health of devices, and none must be forgotten.
+_OF_DEVICE = """
+    UPDATE nodes_incident SET until = clock_timestamp() WHERE device_id = NEW.id AND until IS NULL;
+    IF NEW.health <> 'ok' THEN
+        INSERT INTO nodes_incident (node_id, device_id, kind, cause, since)
+        VALUES (NEW.node_id, NEW.id, NEW.health, NEW.health_note, clock_timestamp());
+    END IF;
+    RETURN NULL;
+"""
+_OF_NODE = """
+    IF OLD.state <> NEW.state THEN
+        UPDATE nodes_incident SET until = clock_timestamp()
+         WHERE node_id = NEW.id AND device_id IS NULL AND kind = 'node_lost' AND until IS NULL;
+        IF NEW.state = 'lost' THEN
+            INSERT INTO nodes_incident (node_id, kind, cause, since)
+            VALUES (NEW.id, 'node_lost', 'silent since ' || coalesce(NEW.last_seen_at::text, 'it joined'),
+                    clock_timestamp());
+        END IF;
+    END IF;
+    IF OLD.intent <> NEW.intent THEN
+        UPDATE nodes_incident SET until = clock_timestamp()
+         WHERE node_id = NEW.id AND device_id IS NULL AND kind IN ('cordoned', 'draining') AND until IS NULL;
+        IF NEW.intent <> 'open' THEN
+            INSERT INTO nodes_incident (node_id, kind, cause, since)
+            VALUES (NEW.id, NEW.intent, NEW.intent_note, clock_timestamp());
+        END IF;
+    END IF;
+    RETURN NULL;
+"""
+
+OF_DEVICES = pgtrigger.Trigger(
+    name="device_incidents",
+    when=pgtrigger.After,
+    operation=pgtrigger.UpdateOf("health"),  # type: ignore[no-untyped-call]
+    condition=pgtrigger.Condition("OLD.health IS DISTINCT FROM NEW.health"),
+    func=_OF_DEVICE,
+)
+OF_NODES = pgtrigger.Trigger(
+    name="node_incidents",
+    when=pgtrigger.After,
+    operation=pgtrigger.UpdateOf("state", "intent"),  # type: ignore[no-untyped-call]
+    condition=pgtrigger.Condition("OLD.state <> NEW.state OR OLD.intent <> NEW.intent"),
+    func=_OF_NODE,
+)
+
+_LATEST = """
+    SELECT i.id, n.name AS node, d.index AS gpu, d.uuid, i.device_id, i.kind, i.cause, i.since, i.until
+      FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id LEFT JOIN nodes_device d ON d.id = i.device_id
+     WHERE NOT %s OR i.until IS NULL ORDER BY i.since DESC, i.id DESC LIMIT %s
+"""
+
+
+def latest(limit: int, *, is_open: bool = False) -> list[dict[str, Any]]:
+    """The newest first; `is_open`: only those that last."""
+    return [
+        {**row, "since": rfc3339(row["since"]), "until": rfc3339(row["until"])}
+        for row in query(_LATEST, [is_open, limit])
+    ]

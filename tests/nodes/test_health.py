@@ -1,0 +1,255 @@
+"""Health of devices (A34, A35): who is on them, what admins want of them, the way back, and the history."""
+
+import pytest
+from django.contrib.auth.models import Permission
+
+from gpusched.lib import wake
+from gpusched.lib.problems import Problem
+from gpusched.lib.sql import rows
+from gpusched.protocol.messages import Reading
+from jobs.models import Job
+from nodes import health, incidents, services
+from nodes.models import Device, Incident, Node
+from tests.factories import make_node, make_user, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ALICE = "pid 4242 of alice (python)"
+
+
+def look(node, occupancy, occupant="", **fields):
+    node.sync(
+        readings=[
+            Reading(uuid=device.uuid, occupancy=occupancy, occupant=occupant, temperature_celsius=40, **fields)
+            for device in node.devices
+        ]
+    )
+
+
+def found():
+    return [(one.health, one.health_note) for one in Device.objects.order_by("id")]
+
+
+def state(job):
+    run_cycle()
+    return Job.objects.get(pk=job).state
+
+
+class TestOccupied:
+    @pytest.mark.parametrize("occupancy", ["foreign", "dirty"])
+    def test_a_device_that_somebody_is_on_is_not_offered_until_they_are_gone(self, occupancy, user, tenant):
+        """A34, A35"""
+        node = make_node(gpus=1)
+        look(node, occupancy, ALICE)
+        assert found() == [(occupancy, ALICE)]
+        job = submit(user, tenant)
+        assert state(job) == "pending"
+        look(node, "clear")
+        assert found() == [("ok", "")]
+        assert state(job) == "scheduled"
+
+    def test_what_is_not_known_changes_nothing(self):
+        """A19: also words of an agent that is newer than this server, and readings of an older one (A57)."""
+        node = make_node(gpus=1)
+        look(node, None)
+        look(node, "haunted", "a ghost")
+        assert found() == [("ok", "")]
+        look(node, "foreign", ALICE)
+        look(node, None)
+        look(node, "haunted")
+        assert found() == [("foreign", ALICE)]
+
+    def test_who_is_there_is_told_anew_when_it_changes(self, monkeypatch):
+        node = make_node(gpus=2)
+        woken = []
+        monkeypatch.setattr(wake, "request_cycle", lambda: woken.append(1))
+        look(node, "foreign", ALICE)
+        look(node, "foreign", "pid 7 of bob (sh)")
+        assert found() == [("foreign", "pid 7 of bob (sh)")] * 2
+        look(node, "dirty", "pid 8 of bob (sh)")
+        look(node, "clear")
+        assert len(woken) == 3
+
+    def test_a_held_device_stays_held_and_a_heartbeat_marks_no_busy_device_idle(self, user, tenant):
+        """A33: whatever the readings say of it, the job goes on and nobody else gets the device."""
+        node = make_node(gpus=1)
+        job = submit(user, tenant)
+        run_cycle()
+        node.start_all()
+        for occupancy in ("foreign", "clear", "dirty", "clear", None):
+            look(node, occupancy)
+            assert Device.objects.get().held_whole == 1
+        other = submit(user, tenant)
+        assert state(other) == "pending"
+        assert Job.objects.get(pk=job).state == "running"
+
+    def test_ordinary_readings_write_no_device(self):
+        node = make_node(gpus=8)
+        look(node, "clear")
+        before = rows("SELECT id, xmin::text FROM nodes_device")
+        look(node, "clear")
+        assert rows("SELECT id, xmin::text FROM nodes_device") == before
+
+    def test_a_lost_device_is_lost_whoever_was_on_it(self):
+        node = make_node(gpus=1)
+        look(node, "foreign", ALICE)
+        look(node, None, lost=True)
+        assert found() == [("lost", "")]
+
+    def test_a_device_that_was_hot_is_hot_again_when_they_are_gone_if_it_still_is(self):
+        node = make_node(gpus=1)
+        uuid = node.devices[0].uuid
+        for occupancy in ("clear", "foreign", "clear"):
+            node.sync(readings=[Reading(uuid=uuid, occupancy=occupancy, temperature_celsius=95)])
+            assert found()[0][0] == ("foreign" if occupancy == "foreign" else "hot")
+
+
+class TestQuarantine:
+    @pytest.mark.parametrize("occupancy", ["clear", "foreign", "dirty", None])
+    def test_a_quarantined_device_stays_so_whatever_readings_say(self, occupancy, user, tenant):
+        node = make_node(gpus=1)
+        health.quarantine(Device.objects.get().pk, "fan rattles", "root")
+        look(node, occupancy, ALICE)
+        look(node, None, lost=True)
+        node.sync(facts=node.facts())
+        assert found() == [("quarantined", "fan rattles (by root)")]
+        assert state(submit(user, tenant)) == "pending"
+
+    def test_what_runs_on_it_goes_on(self, user, tenant):
+        node = make_node(gpus=1)
+        job = submit(user, tenant)
+        run_cycle()
+        node.start_all()
+        health.quarantine(Device.objects.get().pk, "", "root")
+        look(node, "clear")
+        assert state(job) == "running"
+
+    def test_quarantine_outlasts_a_device_that_goes_and_comes(self):
+        node = make_node(gpus=1)
+        health.quarantine(Device.objects.get().pk, "", "root")
+        node.sync(facts=type(node)(name="other", gpus=0).facts())
+        node.sync(facts=node.facts())
+        assert found()[0][0] == "quarantined"
+
+    @pytest.mark.parametrize(
+        ("occupancy", "fields", "after"),
+        [
+            ("clear", {}, ("ok", "")),
+            (None, {}, ("ok", "")),
+            ("foreign", {}, ("foreign", ALICE)),
+            ("dirty", {}, ("dirty", ALICE)),
+            (None, {"lost": True}, ("lost", "")),
+        ],
+    )
+    def test_clear_puts_it_back_to_what_readings_say(self, occupancy, fields, after):
+        """At once: no job may slip in before the next reading."""
+        node = make_node(gpus=1)
+        device = Device.objects.get().pk
+        health.quarantine(device, "", "root")
+        look(node, occupancy, ALICE if occupancy != "clear" else "", **fields)
+        health.clear(device)
+        assert found() == [after]
+
+    def test_clear_is_the_way_back_from_what_nobody_tells_any_more(self):
+        """An agent of an older version took over: it says nothing of processes."""
+        node = make_node(gpus=1)
+        look(node, "foreign", ALICE)
+        look(node, None)
+        health.clear(Device.objects.get().pk)
+        assert found() == [("ok", "")]
+
+    def test_a_device_in_service_needs_no_clearing(self):
+        make_node(gpus=1)
+        with pytest.raises(Problem, match="is in service"):
+            health.clear(Device.objects.get().pk)
+
+    def test_over_rest(self, client):
+        node = make_node(gpus=1)
+        client.force_login(make_user(admin=True))
+        device = Device.objects.get().pk
+        answer = client.post(f"/api/v1/gpus/{device}/quarantine", {"note": "fan"}, content_type="application/json")
+        assert (answer.status_code, answer.json()["health"]) == (200, "quarantined")
+        assert answer.json()["message"] == f"GPU 0 of {node.name} takes no new jobs until it is cleared; " + (
+            "what runs there may end"
+        )
+        [gpu] = client.get("/api/v1/gpus").json()["items"]
+        assert gpu["health"] == "quarantined" and gpu["health_note"].startswith("fan (by ")
+        answer = client.post(f"/api/v1/gpus/{device}/clear")
+        assert (answer.status_code, answer.json()["health"]) == (200, "ok")
+        assert client.post(f"/api/v1/gpus/{device}/clear").status_code == 409
+        assert client.post("/api/v1/gpus/999999/clear").status_code == 404
+        nul = client.post(f"/api/v1/gpus/{device}/quarantine", {"note": "a\0"}, content_type="application/json")
+        assert nul.status_code == 400
+
+    def test_in_admin_pages(self, client):
+        make_node(gpus=2)
+        client.force_login(make_user(admin=True))
+        first = Device.objects.order_by("id")[0].pk
+        page = "/admin/nodes/device/"
+        client.post(page, {"action": "quarantine", "_selected_action": [first]})
+        assert [one for one, _ in found()] == ["quarantined", "ok"]
+        said = client.post(page, {"action": "clear", "_selected_action": [first, first + 1]}, follow=True)
+        assert [one for one, _ in found()] == ["ok", "ok"]
+        assert "takes jobs again" in said.content.decode() and "is in service" in said.content.decode()
+        assert "quarantined" in client.get("/admin/nodes/incident/").content.decode()
+
+    def test_staff_who_may_only_look_may_not_quarantine(self, client):
+        make_node(gpus=1)
+        staff = make_user()
+        staff.is_staff = True
+        staff.save()
+        staff.user_permissions.add(Permission.objects.get(codename="view_device"))
+        client.force_login(staff)
+        client.post("/admin/nodes/device/", {"action": "quarantine", "_selected_action": [Device.objects.get().pk]})
+        assert found() == [("ok", "")]
+
+
+class TestIncidents:
+    def test_each_change_of_a_devices_health_is_kept_with_its_cause_and_end(self):
+        node = make_node(gpus=1)
+        look(node, "foreign", ALICE)
+        look(node, "clear")
+        health.quarantine(Device.objects.get().pk, "fan", "root")
+        kept = incidents.latest(10)
+        assert [(one["kind"], one["cause"], one["until"] is None) for one in kept] == [
+            ("quarantined", "fan (by root)", True),
+            ("foreign", ALICE, False),
+        ]
+        assert (kept[0]["node"], kept[0]["gpu"]) == (node.name, 0)
+        assert [one["kind"] for one in incidents.latest(10, is_open=True)] == ["quarantined"]
+
+    def test_one_change_is_one_incident_however_often_it_is_told(self):
+        node = make_node(gpus=1)
+        for _ in range(3):
+            look(node, "foreign", ALICE)
+            node.sync(readings=[Reading(uuid=node.devices[0].uuid, temperature_celsius=95)])
+        assert Incident.objects.count() == 1
+
+    def test_heat_and_loss_are_incidents(self):
+        node = make_node(gpus=1)
+        node.sync(readings=[Reading(uuid=node.devices[0].uuid, temperature_celsius=95)])
+        look(node, None, lost=True)
+        look(node, None)
+        assert [(one["kind"], one["until"] is None) for one in incidents.latest(10)] == [
+            ("lost", False),
+            ("hot", False),
+        ]
+
+    def test_a_closed_and_a_lost_node_are_incidents_with_an_end(self):
+        node = make_node(gpus=0)
+        services.set_intent(node.name, "cordoned", "new disk")
+        services.set_intent(node.name, "open")
+        Node.objects.update(state="lost")
+        assert [(one["kind"], one["cause"][:12]) for one in incidents.latest(10)] == [
+            ("node_lost", "silent since"),
+            ("cordoned", "new disk"),
+        ]
+        node.sync()
+        assert incidents.latest(10, is_open=True) == []
+
+    def test_over_rest(self, client):
+        look(make_node(gpus=2), "foreign", ALICE)
+        client.force_login(make_user(admin=True))
+        assert len(client.get("/api/v1/incidents?open=true").json()["items"]) == 2
+        assert len(client.get("/api/v1/incidents?limit=1").json()["items"]) == 1
+        assert client.get("/api/v1/incidents?open=maybe").status_code == 400
+        assert client.get("/api/v1/incidents?limit=0").status_code == 400
