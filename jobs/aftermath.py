@@ -10,6 +10,11 @@ from django.utils import timezone
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason, Pending
 from gpusched.protocol.states import JobState
 
+# A supervisor that is killed in five attempts in a row is killed by what the job does.
+MOST_SUPERVISORS_LOST = 5
+LONGEST_RETRY_PAUSE_SECONDS = 3600.0
+LONGEST_FAULT_PAUSE_SECONDS = 600.0
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -25,6 +30,18 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Streak:
+    """The attempts just before one: how many in a row, back from it, ended by faults of nodes, and how many by the loss
+    of their supervisor."""
+
+    faults: int = 0
+    supervisors_lost: int = 0
+
+
+NO_STREAK = Streak()
+
+
+@dataclass(frozen=True)
 class Next:
     """What a job becomes after an attempt."""
 
@@ -35,8 +52,8 @@ class Next:
     eligible_at: datetime | None = None
 
 
-def what_follows(job: dict[str, Any], outcome: Outcome) -> Next:
-    """The rule of what follows an attempt's end; pure."""
+def what_follows(job: dict[str, Any], outcome: Outcome, before: Streak = NO_STREAK) -> Next:
+    """The rule of what follows an attempt's end; `before`: the faults of nodes that led up to it."""
     used = job["retries_used"]
     if outcome.reason == EndReason.EXITED and outcome.exit_code == 0 and job["stop_reason"] != EndReason.RANK_FAILED:
         return Next(JobState.COMPLETED, outcome.reason, outcome.evidence, used)
@@ -47,11 +64,34 @@ def what_follows(job: dict[str, Any], outcome: Outcome) -> Next:
     if job["stop_reason"] in (EndReason.REQUEUED, EndReason.PREEMPTED):
         return Next(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
     if outcome.reason in NODE_FAULTS:
-        if job["requeue"]:
-            return Next(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
-    elif used < job["max_retries"]:
-        pause = settings.ENV.retry_backoff_seconds * 2**used
-        at = timezone.now() + timedelta(seconds=min(pause, 3600))
-        evidence = {"retry": used + 1, "max_retries": job["max_retries"], "at": at.isoformat(timespec="seconds")}
-        return Next(JobState.PENDING, Pending.RETRY_BACKOFF, evidence, used + 1, at)
+        return _after_fault(job, outcome, before)
+    if used < job["max_retries"]:
+        evidence = {"retry": used + 1, "max_retries": job["max_retries"]}
+        return _later(_pause(used, LONGEST_RETRY_PAUSE_SECONDS), evidence, used + 1)
     return Next(JobState.FAILED, outcome.reason, outcome.evidence, used)
+
+
+def _after_fault(job: dict[str, Any], outcome: Outcome, before: Streak) -> Next:
+    """Again at once after the first fault, then later and later: a job that brings nodes down, or a node that fails
+    each job, must not keep the cluster busy. No retry is used up."""
+    used = job["retries_used"]
+    lost = before.supervisors_lost + 1 if outcome.reason == EndReason.SUPERVISOR_LOST else 0
+    if not job["requeue"]:
+        return Next(JobState.FAILED, outcome.reason, outcome.evidence, used)
+    if lost >= MOST_SUPERVISORS_LOST:
+        return Next(JobState.FAILED, outcome.reason, {**outcome.evidence, "in_a_row": lost}, used)
+    if not before.faults:
+        return Next(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
+    evidence = {"fault": outcome.reason, "in_a_row": before.faults + 1}
+    return _later(_pause(before.faults - 1, LONGEST_FAULT_PAUSE_SECONDS), evidence, used)
+
+
+def _pause(doublings: int, most_seconds: float) -> float:
+    """Seconds; the bound on the exponent keeps the power within a float."""
+    return min(settings.ENV.retry_backoff_seconds * 2.0 ** min(doublings, 100), most_seconds)
+
+
+def _later(pause_seconds: float, evidence: dict[str, Any], used: int) -> Next:
+    at = timezone.now() + timedelta(seconds=pause_seconds)
+    told = {**evidence, "at": at.isoformat(timespec="seconds")}
+    return Next(JobState.PENDING, Pending.RETRY_BACKOFF, told, used, at)

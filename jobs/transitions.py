@@ -12,7 +12,8 @@ from gpusched.lib.histograms import observe
 from gpusched.lib.sql import as_json, columns, execute, prepared, query
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
-from jobs.aftermath import Next, Outcome, what_follows
+from jobs.aftermath import NO_STREAK, Next, Outcome, what_follows
+from jobs.streaks import streaks
 
 
 @dataclass(frozen=True)
@@ -185,11 +186,8 @@ def hold(job_ids: Sequence[int], reason: Pending, actor: str) -> list[int]:
 
 def release(job_ids: Sequence[int], reasons: Sequence[Pending], actor: str) -> list[int]:
     """held (for one of `reasons`) → pending; the queue time stays."""
-    ids = query(
-        "SELECT id FROM jobs_job WHERE id = ANY(%s) AND state = 'held' AND reason = ANY(%s) FOR UPDATE",
-        [list(job_ids), list(reasons)],
-    )
-    found = [row["id"] for row in ids]
+    sql = "SELECT id FROM jobs_job WHERE id = ANY(%s) AND state = 'held' AND reason = ANY(%s) FOR UPDATE"
+    found = [row["id"] for row in query(sql, [list(job_ids), list(reasons)])]
     return _move_waiting(found, ("held",), "pending", Pending.SCHEDULER_BEHIND, {}, actor, "released")
 
 
@@ -212,7 +210,6 @@ def _move_waiting(
 
 
 # --- end --------------------------------------------------------------------------------------------------------------
-
 
 _FINISH = """
     WITH ends AS (
@@ -252,7 +249,8 @@ def finish(outcomes: Sequence[Outcome]) -> dict[int, str]:
         )
     }
     current = [o for o in outcomes if o.job_id in jobs and jobs[o.job_id]["attempt"] == o.attempt]
-    nexts = [(o, what_follows(jobs[o.job_id], o)) for o in current]
+    before = streaks(current)
+    nexts = [(o, what_follows(jobs[o.job_id], o, before.get(o.job_id, NO_STREAK))) for o in current]
     ends = [
         (o.job_id, o.attempt, n.state, n.reason, as_json(n.evidence), n.retries_used, n.eligible_at, o.ended_at,
          o.exit_code, o.signal)

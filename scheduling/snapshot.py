@@ -27,7 +27,7 @@ _VERSIONS = "SELECT id, xmin::text::bigint FROM jobs_job WHERE state = 'pending'
 _JOBS = f"""
     SELECT j.id, j.tenant_id, j.user_id, j.priority, {COLUMNS},
            extract(epoch FROM j.submitted_at)::float8, extract(epoch FROM j.eligible_at)::float8,
-           j.retries_used, j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online', j.attempt, j.reason,
+           j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online', j.attempt, j.reason,
            j.evidence::text
       FROM jobs_job j WHERE j.id = ANY(%s)
 """
@@ -136,7 +136,7 @@ def _waiting(known: dict[int, Waiting]) -> dict[int, Waiting]:
 def _read(job_ids: Sequence[int]) -> Iterator[tuple[Job, int, str, str]]:
     """(job, attempt, reason, evidence) of waiting jobs."""
     for row in rows(_JOBS, [list(job_ids)]) if job_ids else ():
-        (job_id, tenant_id, user_id, priority, *shape, queued_at, eligible_at, retries_used, limit, predicted,
+        (job_id, tenant_id, user_id, priority, *shape, queued_at, eligible_at, limit, predicted,
          is_online, attempt, reason, evidence) = row  # fmt: skip
         shape[2] = tuple(shape[2])
         job = Job(
@@ -147,7 +147,7 @@ def _read(job_ids: Sequence[int]) -> Iterator[tuple[Job, int, str, str]]:
             user_id=user_id,
             queued_at=queued_at,
             eligible_at=eligible_at or 0.0,
-            eligible_reason="retry_backoff" if retries_used else "not_before",
+            eligible_reason="retry_backoff" if attempt else "not_before",
             max_runtime_seconds=limit,
             predicted_seconds=predicted,
             is_online=is_online,
