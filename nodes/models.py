@@ -127,6 +127,11 @@ class Assignment(models.Model):
         ]
         indexes = [
             models.Index(fields=["node"], name="assignment_live", condition=~Q(state=RankState.ENDED)),
+            models.Index(
+                fields=["node", "ended_at"],
+                name="assignment_faults",
+                condition=Q(reason__in=["node_fault", "supervisor_lost"]),
+            ),
         ]
 
     def __str__(self) -> str:

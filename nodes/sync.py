@@ -8,7 +8,7 @@ from typing import Any
 from gpusched.lib.sql import atomically, execute, query
 from gpusched.protocol.messages import Desired, Ended, Started, Sync
 from gpusched.protocol.states import RankState
-from nodes import reports, telemetry
+from nodes import reports, strikes, telemetry
 from nodes.desired import desired, live
 
 logger = logging.getLogger(__name__)
@@ -49,10 +49,13 @@ def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
         telemetry.read(readings)
     latest = dict(batch)
     rows_of = live(sorted(latest))
-    _watch_missing(rows_of, latest)
+    faulted = _watch_missing(rows_of, latest)
     telemetry.seen(
         [(node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync)) for node_id, sync in latest.items()]
     )
+    faulted |= {node_id for node_id, report in heard if isinstance(report, Ended) and report.reason in strikes.STRIKES}
+    if faulted:
+        strikes.hold(faulted)
     answers = desired(rows_of, {node_id: _unsettled(sync) for node_id, sync in latest.items()}, told)
     return [_answer(answers[node_id], sync) for node_id, sync in batch]
 
@@ -81,8 +84,8 @@ def _is_clean(rows: list[dict[str, Any]], sync: Sync) -> bool:
     return set(sync.running) - ended <= _keys(rows)
 
 
-def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, Sync]) -> None:
-    """Ends what runs for us but not for its agent, for a while now, as a fault of the node."""
+def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, Sync]) -> set[int]:
+    """Ends what runs for us but not for its agent, for a while now, as a fault of the node; gives such nodes."""
     absent: list[int] = []
     present: list[int] = []
     by_id: dict[int, tuple[reports.Key, int]] = {}
@@ -94,7 +97,7 @@ def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, S
                 by_id[row["id"]] = (key, node_id)
                 (present if "{}.{}.{}".format(*key) in running else absent).append(row["id"])
     if not absent and not present:
-        return
+        return set()
     over = query(
         """UPDATE nodes_assignment SET missing_since = CASE WHEN id = ANY(%(absent)s)
                   THEN coalesce(missing_since, clock_timestamp()) END
@@ -107,3 +110,4 @@ def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, S
     if gone:
         logger.warning("%d ranks run for us but not for their agents", len(gone))
         reports.fault([(*by_id[row["id"]], row["missing_since"]) for row in gone])
+    return {by_id[row["id"]][1] for row in gone}

@@ -11,6 +11,7 @@ class Lock(IntEnum):
     CYCLE_RUNNING = 7_001
     CYCLE_WAITING = 7_002
     BOOTSTRAP = 7_003
+    NODE_HOLDS = 7_004
 
 
 def try_acquire(lock: Lock) -> bool:

@@ -1,0 +1,50 @@
+"""Holds a node on which jobs of different users were lost to faults of the node, until an admin uncordons it.
+
+A fault by a defect of all (a driver, a file server) must not take all nodes out of service: no more than a tenth of
+them, or one, is held like this at a time. That a node is lost or was rebooted is no strike: it is told as such."""
+
+import logging
+from collections.abc import Iterable
+
+from gpusched.lib.locks import Lock
+from gpusched.lib.sql import query
+from gpusched.protocol.reasons import EndReason
+from gpusched.protocol.states import NodeIntent
+from nodes import services
+
+logger = logging.getLogger(__name__)
+STRIKES = frozenset({EndReason.NODE_FAULT, EndReason.SUPERVISOR_LOST})
+USERS, PART = 2, 10
+NOTE = "held after "
+
+# What an admin closed and opened again starts anew. The reasons stand here as in the index `assignment_faults`.
+_STRUCK = """
+    SELECT n.id, n.name, count(DISTINCT s.id) AS faults, json_agg(DISTINCT s.job_id) AS jobs
+      FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id JOIN nodes_node n ON n.id = s.node_id
+     WHERE s.node_id = ANY(%s) AND s.reason IN ('node_fault', 'supervisor_lost') AND n.intent = 'open'
+       AND s.ended_at > clock_timestamp() - interval '1 hour'
+       AND s.ended_at > coalesce((SELECT max(i.until) FROM nodes_incident i
+                                   WHERE i.node_id = s.node_id AND i.kind IN ('cordoned', 'draining')), '-infinity')
+     GROUP BY n.id HAVING count(DISTINCT j.user_id) >= %s ORDER BY n.id
+"""
+_ROOM = """
+    SELECT greatest(1, count(*) / %s)
+           - count(*) FILTER (WHERE intent <> 'open' AND starts_with(intent_note, %s)) AS room
+      FROM nodes_node
+"""
+
+
+def hold(node_ids: Iterable[int]) -> None:
+    """Cordons those of the nodes, on which ranks just ended as faults, that are to be held."""
+    struck = query(_STRUCK, [sorted(set(node_ids)), USERS])
+    if struck:
+        # Two who come at once must not each take the last place. Let go of at the end of the transaction.
+        query("SELECT pg_advisory_xact_lock(%s)", [Lock.NODE_HOLDS])
+    for node in struck:
+        if query(_ROOM, [PART, NOTE])[0]["room"] < 1:
+            logger.warning("node %s has had %d faults; too many nodes are held already", node["name"], node["faults"])
+            continue
+        jobs = ", ".join(map(str, sorted(node["jobs"])))
+        note = f"{NOTE}{node['faults']} node faults: jobs {jobs}"
+        logger.warning("node %s is %s", node["name"], note)
+        services.set_intent(node["name"], NodeIntent.CORDONED, note)
