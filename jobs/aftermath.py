@@ -60,13 +60,14 @@ def what_follows(job: dict[str, Any], outcome: Outcome, before: Streak = NO_STRE
     if job["stop_reason"] == EndReason.CANCELLED:
         return Next(JobState.CANCELLED, EndReason.CANCELLED, job["stop_evidence"], used)
     if job["stop_reason"] == EndReason.PREEMPTED and not job["requeue"]:
-        return Next(JobState.PREEMPTED, EndReason.PREEMPTED, job["stop_evidence"], used)
+        evidence = {**job["stop_evidence"], **_class(outcome)}
+        return Next(JobState.PREEMPTED, EndReason.PREEMPTED, evidence, used)
     if job["stop_reason"] in (EndReason.REQUEUED, EndReason.PREEMPTED):
         return Next(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
     if outcome.reason in NODE_FAULTS:
         return _after_fault(job, outcome, before)
     if used < job["max_retries"]:
-        evidence = {"retry": used + 1, "max_retries": job["max_retries"]}
+        evidence = {"retry": used + 1, "max_retries": job["max_retries"], **_class(outcome)}
         return _later(_pause(used, LONGEST_RETRY_PAUSE_SECONDS), evidence, used + 1)
     return Next(JobState.FAILED, outcome.reason, outcome.evidence, used)
 
@@ -84,6 +85,10 @@ def _after_fault(job: dict[str, Any], outcome: Outcome, before: Streak) -> Next:
         return Next(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
     evidence = {"fault": outcome.reason, "in_a_row": before.faults + 1}
     return _later(_pause(before.faults - 1, LONGEST_FAULT_PAUSE_SECONDS), evidence, used)
+
+
+def _class(outcome: Outcome) -> dict[str, Any]:
+    return {"class": outcome.evidence["class"]} if outcome.evidence.get("class") else {}
 
 
 def _pause(doublings: int, most_seconds: float) -> float:

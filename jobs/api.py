@@ -178,6 +178,7 @@ def attempt(row: dict[str, Any]) -> dict[str, Any]:
         "state": state,
         "reason": row["reason"] or None,
         "sentence": reasons.sentence(row["reason"], row["evidence"]) if row["reason"] else None,
+        "class": row["evidence"].get("class"),
         "exit_code": row["exit_code"],
         "signal": row["signal"],
         "scheduled_at": rfc3339(row["scheduled_at"]),
@@ -193,6 +194,7 @@ def _rank(rank: dict[str, Any], outcome: dict[str, Any] | None, state: str) -> d
         **rank,
         "state": "ended" if outcome else state,
         "reason": ended.get("reason"),
+        "class": ended.get("class"),
         "exit_code": ended.get("exit_code"),
         "signal": ended.get("signal"),
     }

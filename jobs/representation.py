@@ -95,7 +95,7 @@ def reason(row: dict[str, Any]) -> dict[str, Any] | None:
     return {
         "code": code,
         "sentence": reasons.sentence(code, evidence),
-        "next_step": reasons.next_step(code),
+        "next_step": reasons.next_step(code, evidence),
         "evidence": evidence,
         "since": rfc3339(row["reason_since"]),
     }

@@ -14,6 +14,7 @@ from gpusched.protocol.messages import Ended, Report, Started
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs import transitions
 from jobs.aftermath import Outcome
+from jobs.exits import exit_class
 from nodes import allocations
 
 Key = tuple[int, int, int]
@@ -21,7 +22,8 @@ Key = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class RankEnd:
-    """The end of one rank. `node_id`: the node that it must be assigned to, else the report is not believed."""
+    """The end of one rank. `node_id`: the node that it must be assigned to, else the report is not believed.
+    `seen`: the exit class that the agent told."""
 
     key: Key
     node_id: int
@@ -33,6 +35,7 @@ class RankEnd:
     detail: str = ""
     peak_memory_mb: int | None = None
     log_bytes: int | None = None
+    seen: str | None = None
 
 
 def parse_key(text: str) -> Key | None:
@@ -84,6 +87,7 @@ def _rank_end(key: Key, node_id: int, report: Ended) -> RankEnd:
         (report.detail or "").replace("\x00", "")[:2000],
         report.peak_memory_mb,
         report.log_bytes,
+        report.exit_class,
     )
 
 
@@ -126,12 +130,13 @@ _END = """
            peak_memory_mb = t.peak, log_bytes = t.log_bytes, started_at = coalesce(s.started_at, t.started_at),
            ended_at = greatest(t.at, s.started_at, t.started_at), missing_since = NULL
       FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::timestamptz[], %s::text[], %s::int[], %s::int[],
-                  %s::timestamptz[], %s::text[], %s::int[], %s::bigint[])
-           AS t (job_id, number, rank, node_id, at, reason, exit_code, signal, started_at, detail, peak, log_bytes)
+                  %s::timestamptz[], %s::text[], %s::int[], %s::bigint[], %s::text[])
+           AS t (job_id, number, rank, node_id, at, reason, exit_code, signal, started_at, detail, peak, log_bytes,
+                 exit_class)
      WHERE s.job_id = t.job_id AND s.number = t.number AND s.rank = t.rank AND s.node_id = t.node_id
        AND s.state <> 'ended'
     RETURNING s.id, s.job_id, s.number, s.rank, s.started_at, s.ended_at, s.reason, s.exit_code, s.signal, s.detail,
-           s.log_bytes
+           s.log_bytes, t.exit_class
 """
 
 
@@ -151,10 +156,11 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
             e.detail,
             e.peak_memory_mb,
             e.log_bytes,
+            exit_class(e.reason, e.exit_code, e.seen),
         )
         for e in {e.key: e for e in ends}.values()
     ]
-    ended = query(_END, columns(rows, 12))
+    ended = query(_END, columns(rows, 13))
     if not ended:
         return []
     allocations.give_back([row["id"] for row in ended])
@@ -171,12 +177,13 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
 
 def _how(row: dict[str, Any]) -> dict[str, Any]:
     names = ("reason", "exit_code", "signal", "started_at", "ended_at", "detail", "log_bytes")
-    return {name: row[name] for name in names}
+    return {**{name: row[name] for name in names}, "class": row["exit_class"]}
 
 
 _RANKS = """
-    SELECT s.job_id, s.number, s.rank, s.state, s.reason, s.exit_code, s.signal, s.detail, s.ended_at, n.name AS node
-      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id
+    SELECT s.job_id, s.number, s.rank, s.state, s.reason, s.exit_code, s.signal, s.detail, s.ended_at, n.name AS node,
+           e.outcomes->s.rank::text->>'class' AS class
+      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_attempt e ON e.id = s.attempt_id
       JOIN unnest(%s::bigint[], %s::int[]) AS a (job_id, number) ON a.job_id = s.job_id AND a.number = s.number
      ORDER BY s.job_id, s.number, s.ended_at, s.rank
 """
@@ -212,6 +219,8 @@ def _failed(row: dict[str, Any]) -> bool:
 
 def _outcome(job_id: int, number: int, decisive: dict[str, Any], ended_at: datetime, ranks: int) -> Outcome:
     evidence = {"node": decisive["node"], "exit_code": decisive["exit_code"], "signal": decisive["signal"]}
+    if decisive["class"]:
+        evidence["class"] = decisive["class"]
     if decisive["detail"]:
         evidence["detail"] = decisive["detail"]
     if ranks > 1:

@@ -75,7 +75,7 @@ class Journal:
         started = rankdir.read(directory, rankdir.STARTED)
         return (
             None if started is None else Started(key=key, at=started["at"], pid=started["pid"]),
-            None if ended is None else Ended(key=key, **ended),
+            None if ended is None else _ended(key, ended),
             is_alive,
         )
 
@@ -158,6 +158,11 @@ def wake_supervisor(directory: Path) -> None:
         return
     finally:
         os.close(handle)
+
+
+def _ended(key: str, fact: dict[str, Any]) -> Ended:
+    """The report of an end. The supervisor that wrote it may be newer than an agent that was put back a version."""
+    return Ended(key=key, **{name: value for name, value in fact.items() if name in Ended.__struct_fields__})
 
 
 def _scope(directory: Path) -> str:

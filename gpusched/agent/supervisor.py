@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import processes, rankdir
+from gpusched.agent import processes, rankdir, triage
 from gpusched.protocol.reasons import EndReason
 
 SIGNALS = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM}
@@ -40,6 +40,7 @@ class Rank:
     reason: str = ""
     kill_at: float | None = None
     status: int | None = None
+    oom_kills: int | None = None  # as the kernel counted them when it started
     doorbell: str = field(default="")
 
 
@@ -94,6 +95,7 @@ def _take(directory: Path) -> bool:
 def _start(rank: Rank) -> str | None:
     """Starts the process; gives what was wrong if that cannot be."""
     spec, directory = rank.spec, rank.directory
+    rank.oom_kills = triage.oom_kills()
     rank.started_at, rank.started = datetime.now(UTC), time.monotonic()
     environment = {**spec["environment"], "GPUSCHED_PREEMPT_FILE": f"{directory}/{rankdir.NOTICE}"}
     if limit := spec["max_runtime_seconds"]:
@@ -193,9 +195,11 @@ def _reap(rank: Rank) -> None:
 def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
     """Writes how it ended; by now no process of it lives."""
     code = None if rank.status is None else os.waitstatus_to_exitcode(rank.status)
+    log, exit_class = rank.directory / rankdir.LOG, None
     if not reason:
         reason = EndReason.SIGNALLED if code is not None and code < 0 else EndReason.EXITED
-    log = rank.directory / rankdir.LOG
+        if code:
+            exit_class = triage.failure_class(str(log), code, rank.oom_kills, triage.oom_kills())
     # By the monotonic clock, so that a step of the wall clock neither adds nor hides time.
     ended_at = datetime.now(UTC)
     if rank.started_at is not None:
@@ -209,6 +213,7 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         "detail": None if detail is None else detail[:MOST_DETAIL],
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024 if rank.started_at else None,
         "log_bytes": log.stat().st_size if log.exists() else 0,
+        "exit_class": exit_class,
     }
     _write_end(rank.directory, fact)
     _ring(rank)

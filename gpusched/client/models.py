@@ -206,18 +206,20 @@ class RankRun(msgspec.Struct, kw_only=True):
     rank: int
     node: str = ""
     state: str = ""
+    exit_class: str | None = msgspec.field(default=None, name="class")
     exit_code: int | None = None
     signal: int | None = None
     devices: list[JobDevice] = []
 
 
 class Attempt(msgspec.Struct, kw_only=True):
-    """One execution of a job."""
+    """One execution of a job. `exit_class`: of what kind its end was (docs/rest.md)."""
 
     number: int
     state: str = ""
     reason: str | None = None
     sentence: str | None = None
+    exit_class: str | None = msgspec.field(default=None, name="class")
     exit_code: int | None = None
     signal: int | None = None
     scheduled_at: datetime | None = None

@@ -124,7 +124,8 @@ class Started(msgspec.Struct, kw_only=True, frozen=True, tag="started", tag_fiel
 
 class Ended(msgspec.Struct, kw_only=True, frozen=True, tag="ended", tag_field="kind"):
     """The rank is over and no process of it is alive. `exit_code` None when a signal ended it or it never started.
-    `reason`: an EndReason. `log_bytes`: the final size of its log."""
+    `reason`: an EndReason. `log_bytes`: the final size of its log. `exit_class`: one of exits.SEEN_BY_AGENT, if
+    the agent can tell."""
 
     key: str
     at: str
@@ -135,6 +136,7 @@ class Ended(msgspec.Struct, kw_only=True, frozen=True, tag="ended", tag_field="k
     detail: str | None = None
     peak_memory_mb: int | None = None
     log_bytes: int = 0
+    exit_class: str | None = None
 
 
 Report = Started | Ended

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 
+from gpusched.protocol.exits import CLAUSES, NEXT_STEPS
+
 Evidence = Mapping[str, str | int | float | bool | None]
 
 
@@ -203,7 +205,10 @@ def _singular(text: str) -> str:
 def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
     template = _PENDING[code][0] if code in _PENDING else _ENDED.get(code, code.replace("_", " "))
-    return _singular(template.format_map(_Gaps(evidence)))
+    told = _singular(template.format_map(_Gaps(evidence)))
+    if clause := CLAUSES.get(str(evidence.get("class"))):
+        return f"{told} (the last one: {clause})" if code in _PENDING else f"{told}: {clause}"
+    return told
 
 
 def change_sentence(change: str, to: str | int | float | bool | None, dimension: str = "", then: str = "") -> str:
@@ -212,6 +217,8 @@ def change_sentence(change: str, to: str | int | float | bool | None, dimension:
     return f"{clause} it would wait for another reason: {then}" if then else f"{clause} it would start"
 
 
-def next_step(code: str) -> str:
-    """What the reader can do about it; empty for ends."""
-    return _PENDING[code][1] if code in _PENDING else ""
+def next_step(code: str, evidence: Evidence | None = None) -> str:
+    """What the reader can do about it; of an end, by its class, and empty if it has none."""
+    if code in _PENDING:
+        return _PENDING[code][1]
+    return NEXT_STEPS.get(str((evidence or {}).get("class")), "")

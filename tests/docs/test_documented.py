@@ -17,6 +17,7 @@ from gpusched import env
 from gpusched.agent import environment, rankdir
 from gpusched.cli.app import app
 from gpusched.lib import histograms
+from gpusched.protocol.exits import ExitClass
 from gpusched.protocol.jobs import NOT_YET, JobRequest
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import JobState
@@ -160,6 +161,7 @@ def test_the_buckets_of_histograms_are_documented():
     [
         ("### Reason codes", list(Pending)),
         ("### How an attempt ended", list(EndReason)),
+        ("### Classes of ends", list(ExitClass)),
         ("### Job states", list(JobState)),
     ],
 )

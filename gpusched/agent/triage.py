@@ -1,0 +1,71 @@
+"""What kind of failure ended a process, by what only its node can see: the end of its output and the kernel's counter
+of processes that it killed for want of memory. Standard library only."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+from gpusched.protocol.exits import ExitClass
+
+TAIL_BYTES = 65536
+# Words of the CUDA runtime, its driver, PyTorch and XLA. Few, so that a log that merely speaks of memory says nothing.
+_CUDA_OOM = re.compile(
+    rb"CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+    rb"|\b(?:torch|cuda)\.OutOfMemoryError|RESOURCE_EXHAUSTED: Out of memory"
+)
+_DISK_FULL = re.compile(rb"No space left on device|Disk quota exceeded|\[Errno 28\]", re.IGNORECASE)
+_KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})  # the latter as a shell tells it of its child
+_ABORTED = frozenset({-signal.SIGABRT})
+
+
+def failure_class(log: str, code: int, oom_kills_before: int | None, oom_kills_after: int | None) -> ExitClass | None:
+    """The class of an end that nobody of gpusched caused; None if nothing special can be told.
+
+    `code`: the exit code, or minus the signal. `oom_kills_*`: the counter at the start and at the end."""
+    if code == 0:
+        return None
+    if code in _KILLED:
+        # The counter is that of a cgroup or of the machine, so another process may have been meant: hence "probably".
+        if oom_kills_before is None or oom_kills_after is None:
+            return None
+        return ExitClass.HOST_OOM if oom_kills_after > oom_kills_before else None
+    # Libraries in C++ abort where others raise; any other signal is a crash, whatever was printed before.
+    return _told_by(_tail(log)) if code > 0 or code in _ABORTED else None
+
+
+def oom_kills(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int | None:
+    """How many processes the kernel has killed for want of memory: in this process's cgroup, else on the machine. None
+    if neither says so."""
+    own = _text(f"{proc}/self/cgroup").partition("0::/")[2].partition("\n")[0]
+    for path in (f"{cgroups}/{own}/memory.events", f"{proc}/vmstat"):
+        for line in _text(path).splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.isdigit():
+                return int(value)
+    return None
+
+
+def _told_by(tail: bytes) -> ExitClass | None:
+    """By the words that come last: what was printed earlier the program got over."""
+    cuda = max((found.start() for found in _CUDA_OOM.finditer(tail)), default=-1)
+    disk = max((found.start() for found in _DISK_FULL.finditer(tail)), default=-1)
+    if cuda == disk:
+        return None
+    return ExitClass.CUDA_OOM if cuda > disk else ExitClass.DISK_FULL
+
+
+def _tail(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            return file.read(TAIL_BYTES)
+    except OSError:
+        return b""
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

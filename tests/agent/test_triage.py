@@ -1,0 +1,124 @@
+"""Of what class a failure is, as only the node can tell."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import rankdir, supervisor, triage
+from gpusched.agent.journal import Journal
+from tests.agent.conftest import Agent
+from tests.agent.control import Control
+
+TORCH = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB"
+)
+
+
+def classed(tmp_path: Path, output: bytes, code: int = 1, before: int | None = 0, after: int | None = 0) -> str | None:
+    log = tmp_path / "output.log"
+    log.write_bytes(output)
+    return triage.failure_class(str(log), code, before, after)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (TORCH, "cuda_oom"),
+        ("RuntimeError: CUDA error: out of memory", "cuda_oom"),
+        ("pycuda._driver.MemoryError: cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY", "cuda_oom"),
+        ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes", "cuda_oom"),
+        ("OSError: [Errno 28] No space left on device: 'model.pt'", "disk_full"),
+        ("cp: error writing 'x': no space left on device", "disk_full"),
+        ("write failed: Disk quota exceeded", "disk_full"),
+        ("watch out for CUDA and for memory", None),
+        ("ValueError: out of memory slots", None),
+        ("", None),
+    ],
+)
+def test_the_words_of_a_failure_give_its_class(tmp_path: Path, output: str, expected: str | None) -> None:
+    assert classed(tmp_path, b"step 1\n" + output.encode() + b"\n") == expected
+
+
+def test_what_the_program_got_over_does_not_count_against_what_came_last(tmp_path: Path) -> None:
+    both = [TORCH.encode(), b"No space left on device"]
+    assert classed(tmp_path, b"\n".join(both)) == "disk_full"
+    assert classed(tmp_path, b"\n".join(reversed(both))) == "cuda_oom"
+
+
+def test_only_the_last_64_kib_are_looked_at(tmp_path: Path) -> None:
+    assert classed(tmp_path, TORCH.encode() + b"." * triage.TAIL_BYTES) is None
+    assert classed(tmp_path, b"." * (1 << 20) + TORCH.encode()) == "cuda_oom"
+
+
+def test_success_and_a_crash_are_not_explained_by_what_was_printed_before(tmp_path: Path) -> None:
+    assert [classed(tmp_path, TORCH.encode(), code) for code in (0, -11, -15, -6)] == [None, None, None, "cuda_oom"]
+
+
+def test_a_sigkill_is_want_of_memory_only_if_the_kernel_counted_one(tmp_path: Path) -> None:
+    counters = [(3, 4), (3, 3), (None, 4), (3, None)]
+    assert [classed(tmp_path, b"", -9, *counts) for counts in counters] == ["host_oom", None, None, None]
+    assert classed(tmp_path, b"", 137, 0, 1) == "host_oom", "as a shell tells it of its child"
+    assert classed(tmp_path, TORCH.encode(), -15, 0, 1) is None, "another signal"
+
+
+def test_the_counter_is_that_of_the_own_cgroup_before_that_of_the_machine(tmp_path: Path) -> None:
+    proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    assert triage.oom_kills(str(proc), str(cgroups)) is None
+    (proc / "vmstat").write_text("nr_free_pages 7\noom_kill 12\n")
+    (proc / "self" / "cgroup").write_text("1:memory:/old\n0::/system.slice/agent\n")
+    assert triage.oom_kills(str(proc), str(cgroups)) == 12
+    (cgroups / "system.slice" / "agent").mkdir(parents=True)
+    (cgroups / "system.slice" / "agent" / "memory.events").write_text("low 0\noom 5\noom_kill 2\n")
+    assert triage.oom_kills(str(proc), str(cgroups)) == 2
+
+
+def test_the_agent_tells_the_class_with_the_end(agent: Agent, control: Control) -> None:
+    cuda = control.run("sh", "-c", f"echo '{TORCH}' >&2; exit 1", job=1)
+    disk = control.run("sh", "-c", "echo 'tar: No space left on device'; exit 2", job=2)
+    plain = control.run("sh", "-c", "exit 3", job=3)
+    fine = control.run("sh", "-c", f"echo '{TORCH}'; exit 0", job=4)
+    agent.start()
+    told = [control.end_of(key).exit_class for key in (cuda, disk, plain, fine)]
+    assert told == ["cuda_oom", "disk_full", None, None]
+
+
+def test_a_stop_is_no_failure_whatever_was_printed(agent: Agent, control: Control) -> None:
+    """A36: what gpusched ended itself has no class of the agent's."""
+    key = control.run("sh", "-c", f"trap 'echo {TORCH!r}; exit 1' TERM; sleep 60 & wait")
+    agent.start()
+    control.start_of(key)
+    control.stop(key, "preempted")
+    assert (control.end_of(key).reason, control.ended[key][0].exit_class) == ("preempted", None)
+
+
+def test_a_kill_by_the_kernel_for_want_of_memory_is_seen_by_the_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([7, 8])
+    monkeypatch.setattr(triage, "oom_kills", lambda: next(counts))
+    rankdir.write(tmp_path, rankdir.SPEC, {
+        "argv": ["sh", "-c", "kill -9 $$"], "environment": {"PATH": os.environ["PATH"]}, "workdir": "/",
+        "max_runtime_seconds": None, "grace_seconds": 1,
+    })  # fmt: skip
+    if (pid := os.fork()) == 0:
+        os.setsid()
+        import signal
+
+        signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
+        supervisor.run(tmp_path, str(tmp_path / "bell"), None)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    fact = rankdir.read(tmp_path, rankdir.EXIT)
+    assert fact is not None and (fact["signal"], fact["exit_class"]) == (9, "host_oom")
+
+
+def test_an_end_written_by_a_newer_supervisor_is_understood(tmp_path: Path) -> None:
+    """A57: an agent that was put back one version."""
+    journal = Journal(tmp_path, rankdir.boot_id())
+    (journal.ranks / "1.1.0").mkdir()
+    fact = {"at": rankdir.now(), "reason": "exited", "exit_code": 0, "a_later_idea": 1}
+    rankdir.write(journal.ranks / "1.1.0", rankdir.EXIT, fact)
+    ended = journal.look("1.1.0")[1]
+    assert ended is not None and ended.exit_code == 0

@@ -1,0 +1,72 @@
+"""The class of an end: from the agent's word to the attempt, the sentence and the next step."""
+
+import pytest
+
+from jobs import representation
+from jobs.api import attempt
+from jobs.models import Job
+from scheduling import why
+from tests.factories import identity_for, make_node, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def last_attempt(job_id):
+    from gpusched.lib.sql import query
+
+    return attempt(query("SELECT * FROM jobs_attempt WHERE job_id = %s ORDER BY number DESC LIMIT 1", [job_id])[0])
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ({"exit_code": 1, "exit_class": "cuda_oom"}, "cuda_oom"),
+        ({"exit_code": 137, "exit_class": "host_oom"}, "host_oom"),
+        ({"exit_code": 1}, "user_exit"),
+        ({"exit_code": 1, "exit_class": "a later idea"}, "user_exit"),
+        ({"exit_code": 1, "exit_class": "preempted"}, "user_exit"),
+        ({"exit_code": 0, "exit_class": "cuda_oom"}, None),
+        ({"exit_code": None, "signal": 9, "reason": "signalled", "exit_class": "host_oom"}, "host_oom"),
+        ({"exit_code": None, "signal": 11, "reason": "signalled"}, "signal"),
+        ({"exit_code": None, "signal": 15, "reason": "time_limit", "exit_class": "cuda_oom"}, "time_limit"),
+        ({"exit_code": None, "reason": "node_rebooted"}, "node_lost"),
+        ({"exit_code": None, "reason": "launch_failed", "detail": "x: not found"}, None),
+    ],
+)
+def test_the_class_is_kept_with_the_attempt_and_its_rank(user, tenant, end, expected):
+    node, job_id = make_node(), submit(user, tenant, requeue=False)
+    run_cycle()
+    node.end(*node.start_all(), **end)
+    shown = last_attempt(job_id)
+    assert (shown["class"], shown["ranks"][0]["class"]) == (expected, expected)
+
+
+def test_the_failed_job_says_what_was_found_and_what_to_do(user, tenant):
+    node, job_id = make_node(), submit(user, tenant)
+    run_cycle()
+    node.end(*node.start_all(), exit_code=1, exit_class="cuda_oom")
+    told = why.explain(job_id, identity_for(user))
+    assert told["sentence"] == "exited with code 1: CUDA ran out of GPU memory"
+    assert "smaller batch" in told["next_step"]
+    assert last_attempt(job_id)["sentence"] == told["sentence"]
+
+
+def test_while_it_waits_for_its_retry_it_says_how_the_last_one_ended(user, tenant):
+    node, job_id = make_node(), submit(user, tenant, max_retries=1)
+    run_cycle()
+    node.end(*node.start_all(), exit_code=1, exit_class="disk_full")
+    run_cycle()
+    [job] = representation.select("j.id = %s", [job_id])
+    assert job["reason"]["sentence"].endswith("(the last one: no space was left on a disk that it wrote to)")
+
+
+def test_of_a_gang_the_class_is_that_of_the_rank_that_failed_first(user, tenant):
+    """It is told before the others have ended, in another message."""
+    nodes = [make_node(gpus=4), make_node(gpus=4)]
+    job_id = submit(user, tenant, gpu_count=8, gang_scheduling=True)
+    run_cycle()
+    (bad, bad_node), (good, good_node) = [(node.start_all()[0], node) for node in nodes]
+    bad_node.end(bad, exit_code=1, exit_class="host_oom")
+    good_node.end(good, exit_code=None, signal=15, reason="rank_failed")
+    assert Job.objects.get(pk=job_id).evidence["class"] == "host_oom"
+    assert sorted(str(rank["class"]) for rank in last_attempt(job_id)["ranks"]) == ["None", "host_oom"]
