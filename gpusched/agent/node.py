@@ -1,6 +1,7 @@
 """One node of this agent: its ranks, its readings and what it says next. Ties the parts together; decides nothing."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -23,6 +24,8 @@ T = TypeVar("T")
 LOOK_SECONDS = 3.0
 # Hardware changes rarely, and is told by the readings before (a lost device).
 FACTS_SECONDS = 60.0
+# A driver in trouble must not keep the end of a job from being told.
+LAST_LOOK_SECONDS = 2.0
 
 
 class Node:
@@ -102,9 +105,18 @@ class Node:
 
     async def ring(self, keys: Iterable[str]) -> None:
         """Supervisors say that something happened to their ranks."""
-        if await self._in_thread(lambda: any([self.ranks.look(key) for key in keys])):
+        rung = list(keys)
+        if await self._in_thread(lambda: any([self.ranks.look(key) for key in rung])):
+            if self.ranks.has_failed_with_devices(rung):
+                await self._look_at_devices()
             self.dirty.set()
             self.log_grew.set()
+
+    async def _look_at_devices(self) -> None:
+        """Before a failure is told: a GPU that fell off the bus is to be told with it, not a second later."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_LOOK_SECONDS):
+                self._readings = await asyncio.to_thread(self._machine.readings, self.ranks.busy_devices)
 
     async def keep_looking(self) -> None:
         while True:

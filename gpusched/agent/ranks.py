@@ -151,6 +151,15 @@ class Ranks:
         """UUIDs that live ranks were given (only the made-up readings of pretend nodes ask)."""
         return {uuid for key in self.running() for uuid in self._specified(self.known[key]).devices}
 
+    def has_failed_with_devices(self, keys: Iterable[str]) -> bool:
+        """Whether any of these had devices and failed by itself."""
+        ended = [rank for key in keys if (rank := self.known.get(key)) is not None and rank.ended is not None]
+        return any(
+            self._specified(rank).devices
+            for rank in ended
+            if rank.ended is not None and (rank.ended.signal is not None or rank.ended.exit_code)
+        )
+
     def live(self) -> Live:
         """What ranks that have not ended hold, for judging who is on the devices. Called beside other threads."""
         ranks = list(self.known.values())

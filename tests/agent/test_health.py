@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.agent.occupants import Live, Occupants
-from gpusched.protocol.messages import Reading
+from gpusched.protocol.messages import Ended, Reading
 from tests.agent.conftest import A100, Agent, set_devices
 from tests.agent.control import Control, eventually
 
@@ -173,6 +173,20 @@ def test_the_processes_of_a_live_rank_are_not_foreign_and_its_memory_is_not_left
     eventually(lambda: occupancy(control) == "dirty", 10, "the memory left behind")
     set_devices(environment, A100)
     eventually(lambda: occupancy(control) == "clear", 10, "the way back")
+
+
+def test_a_gpu_that_vanishes_under_a_job_is_told_before_or_with_its_failure(
+    agent: Agent, control: Control, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """A38: the next reading would be a second too late, the job would be blamed."""
+    set_devices(environment, A100)
+    devices = environment["FAKE_NVML"]
+    script = f"sed 's/|ok|/|lost|/' {devices} > {devices}.2; mv {devices}.2 {devices}; exit 1"
+    key = control.run("sh", "-c", script, device_uuids=["GPU-fake-0"])
+    agent.start("--heartbeat-seconds", "60", environment=environment)
+    control.end_of(key)
+    [first] = [n for n, sync in enumerate(control.syncs) if any(isinstance(one, Ended) for one in sync.reports)][:1]
+    assert any(reading.lost for sync in control.syncs[: first + 1] for reading in sync.readings)
 
 
 def _looks(control: Control, celsius: int) -> int:
