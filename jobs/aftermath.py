@@ -66,10 +66,17 @@ def what_follows(job: dict[str, Any], outcome: Outcome, before: Streak = NO_STRE
         return Next(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
     if outcome.reason in NODE_FAULTS:
         return _after_fault(job, outcome, before)
-    if used < job["max_retries"]:
+    if used < job["max_retries"] and _may_retry(job, outcome):
         evidence = {"retry": used + 1, "max_retries": job["max_retries"], **_class(outcome)}
         return _later(_pause(used, LONGEST_RETRY_PAUSE_SECONDS), evidence, used + 1)
     return Next(JobState.FAILED, outcome.reason, outcome.evidence, used)
+
+
+def _may_retry(job: dict[str, Any], outcome: Outcome) -> bool:
+    """A program that cannot be started will not be the next time, either."""
+    if outcome.reason == EndReason.LAUNCH_FAILED:
+        return False
+    return not job["retry_on"] or outcome.evidence.get("class") in job["retry_on"]
 
 
 def _after_fault(job: dict[str, Any], outcome: Outcome, before: Streak) -> Next:

@@ -43,6 +43,8 @@ class Job(models.Model):
     preemptible = models.BooleanField(default=True)
     requeue = models.BooleanField(default=True)
     max_retries = models.PositiveIntegerField(default=0)
+    # Classes of ends after which it is retried; none named: after all.
+    retry_on = ArrayField(models.CharField(max_length=20), default=list, db_default=[])
     grace_seconds = models.PositiveIntegerField(default=30)
     not_before = models.DateTimeField(null=True)
     labels = models.JSONField(default=dict)

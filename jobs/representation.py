@@ -53,6 +53,7 @@ def represent(row: dict[str, Any]) -> dict[str, Any]:
         "preemptible": row["preemptible"],
         "requeue": row["requeue"],
         "max_retries": row["max_retries"],
+        "retry_on": row["retry_on"],
         "grace_seconds": row["grace_seconds"],
         "not_before": rfc3339(row["not_before"]),
         "labels": row["labels"],

@@ -140,6 +140,7 @@ def _row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, A
         "preemptible": request.preemptible,
         "requeue": request.requeue,
         "max_retries": request.max_retries,
+        "retry_on": sorted(set(request.retry_on)),
         "grace_seconds": request.grace_seconds,
         "not_before": not_before,
         "eligible_at": not_before,

@@ -32,7 +32,7 @@ _COLUMNS = {
     "tenant_id": "bigint", "user_id": "bigint", "name": "text", "priority": "int", "gpu_count": "int",
     "gpu_memory_mb": "int", "gpu_models": "text[]", "gpu_sharing": "text", "cpu_milli": "int", "memory_mb": "bigint",
     "gang_scheduling": "bool", "ranks": "int", "workload_class": "text", "max_runtime_seconds": "int",
-    "preemptible": "bool", "requeue": "bool", "max_retries": "int", "grace_seconds": "int",
+    "preemptible": "bool", "requeue": "bool", "max_retries": "int", "retry_on": "text[]", "grace_seconds": "int",
     "not_before": "timestamptz", "labels": "jsonb", "node_selector": "jsonb", "payload": "jsonb",
     "eligible_at": "timestamptz", "predicted_seconds": "int", "topology": "text", "anti_affinity": "text",
 }  # fmt: skip
@@ -243,7 +243,7 @@ def finish(outcomes: Sequence[Outcome]) -> dict[int, str]:
     jobs = {
         row["id"]: row
         for row in query(
-            "SELECT id, attempt, state, stop_reason, stop_evidence, retries_used, max_retries, requeue"
+            "SELECT id, attempt, state, stop_reason, stop_evidence, retries_used, max_retries, retry_on, requeue"
             "  FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE",
             [[o.job_id for o in outcomes]],
         )

@@ -49,6 +49,7 @@ FLAGS: tuple[inspect.Parameter, ...] = (
     _flag("preemptible", bool, "May be preempted.", "--preemptible/--not-preemptible"),
     _flag("requeue", bool, "Queue it again when a node fails or it is preempted.", "--requeue/--no-requeue"),
     _flag("max_retries", int, "Start it again this often when it fails."),
+    _flag("retry_on", list[str], "Only when it ended like this, such as cuda_oom; repeatable.", metavar="CLASS"),
     _flag("grace_seconds", int, "Time between SIGTERM and SIGKILL."),
     _flag("not_before", str, "Do not start before this time, such as 2030-01-31T08:00:00Z.", metavar="TIME"),
     _flag("labels", list[str], "A label for your own use.", "--label", metavar="NAME=VALUE"),

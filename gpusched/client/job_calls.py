@@ -34,6 +34,7 @@ class JobOptions(TypedDict, total=False):
     preemptible: bool
     requeue: bool
     max_retries: int
+    retry_on: list[str]
     grace_seconds: int
     not_before: str | None
     labels: dict[str, str]

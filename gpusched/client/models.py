@@ -62,6 +62,7 @@ class JobData(msgspec.Struct, kw_only=True):
     preemptible: bool = True
     requeue: bool = True
     max_retries: int = 0
+    retry_on: list[str] = []
     grace_seconds: float = 0
     not_before: datetime | None = None
     labels: dict[str, str] = {}

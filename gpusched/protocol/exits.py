@@ -20,6 +20,16 @@ class ExitClass(StrEnum):
 # Only the agent has the log and the kernel's counters; the others follow from the reason and the exit code.
 SEEN_BY_AGENT = frozenset({ExitClass.CUDA_OOM, ExitClass.HOST_OOM, ExitClass.DISK_FULL})
 
+# What `retry_on` may name: ends of the job's own doing.
+RETRYABLE = (
+    ExitClass.USER_EXIT,
+    ExitClass.SIGNAL,
+    ExitClass.CUDA_OOM,
+    ExitClass.HOST_OOM,
+    ExitClass.DISK_FULL,
+    ExitClass.TIME_LIMIT,
+)
+
 CLAUSES: dict[str, str] = {
     ExitClass.CUDA_OOM: "CUDA ran out of GPU memory",
     ExitClass.HOST_OOM: "probably killed by the kernel, which ran out of memory on its node",

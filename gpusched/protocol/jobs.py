@@ -4,6 +4,7 @@ import re
 
 import msgspec
 
+from gpusched.protocol.exits import RETRYABLE
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
 # Names that INTERFACES.md promises and that this version cannot honour: refused by name unless they ask for nothing.
@@ -47,6 +48,7 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     preemptible: bool = True
     requeue: bool = True
     max_retries: int = 0
+    retry_on: list[str] = []
     grace_seconds: int = 30
     not_before: str | None = None
     labels: dict[str, str] = {}
@@ -171,6 +173,10 @@ def _text_problems(request: JobRequest) -> list[FieldError]:
             )
     if request.anti_affinity is not None and not _LABEL.match(request.anti_affinity):
         found.append(FieldError("anti_affinity", "invalid_label", "one short word of letters, digits, . _ / -"))
+    if unknown := sorted(set(request.retry_on) - set(RETRYABLE)):
+        found.append(
+            FieldError("retry_on", "unknown", f"any of {', '.join(RETRYABLE)}; not {', '.join(unknown)[:100]}")
+        )
     if request.workdir is not None and not request.workdir.startswith("/"):
         found.append(FieldError("workdir", "not_absolute", "must be an absolute path"))
     return found

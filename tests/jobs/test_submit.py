@@ -71,6 +71,7 @@ def test_the_answer_to_a_submit_is_what_reading_the_job_gives(post, user):
         ({"command": ["x"], "depends_on": [1]}, "depends_on"),
         ({"command": ["x"], "secrets": ["wandb"]}, "secrets"),
         ({"command": ["x"], "topology": "mesh"}, "topology"),
+        ({"command": ["x"], "retry_on": ["cuda_oom", "node_lost"]}, "retry_on"),
         ({"command": ["x"], "image": "ubuntu"}, "image"),
         ({"command": ["x"], "ranks": 2}, "ranks"),
         ({"command": ["x"], "gang_scheduling": True, "gpu_count": 3, "ranks": 2}, "ranks"),
