@@ -140,6 +140,10 @@ def _shape_problems(request: JobRequest) -> list[FieldError]:
         )
     if request.gpu_count == 0 and (request.gpu_model or request.gpu_memory_mb):
         found.append(FieldError("gpu_count", "conflict", "gpu_model and gpu_memory_mb need a gpu_count of at least 1"))
+    if unknown := sorted(set(request.retry_on) - set(RETRYABLE)):
+        found.append(
+            FieldError("retry_on", "unknown", f"any of {', '.join(RETRYABLE)}; not {', '.join(unknown)[:100]}")
+        )
     return found
 
 
@@ -173,10 +177,6 @@ def _text_problems(request: JobRequest) -> list[FieldError]:
             )
     if request.anti_affinity is not None and not _LABEL.match(request.anti_affinity):
         found.append(FieldError("anti_affinity", "invalid_label", "one short word of letters, digits, . _ / -"))
-    if unknown := sorted(set(request.retry_on) - set(RETRYABLE)):
-        found.append(
-            FieldError("retry_on", "unknown", f"any of {', '.join(RETRYABLE)}; not {', '.join(unknown)[:100]}")
-        )
     if request.workdir is not None and not request.workdir.startswith("/"):
         found.append(FieldError("workdir", "not_absolute", "must be an absolute path"))
     return found
