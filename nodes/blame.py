@@ -1,37 +1,41 @@
 """Says which failures of ranks are faults of their devices: a GPU that fell off the bus fails what computes on it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from gpusched.lib.sql import columns, query
-from gpusched.protocol.messages import Ended, Report
+from gpusched.protocol import xids
+from gpusched.protocol.messages import Ended, Reading, Report
 from gpusched.protocol.reasons import EndReason
 from nodes.reports import parse_key
 
 _HELD = """
-    SELECT s.node_id, s.job_id, s.number, s.rank, d.uuid, d.index, d.health, d.health_note
+    SELECT s.node_id, s.job_id, s.number, s.rank, d.uuid, d.index, d.health, d.health_note,
+           coalesce(extract(epoch FROM clock_timestamp() - s.started_at), 0)::float8 AS seconds
       FROM unnest(%s::bigint[], %s::bigint[], %s::int[], %s::int[]) AS t (node_id, job_id, number, rank)
       JOIN nodes_assignment s ON s.job_id = t.job_id AND s.number = t.number AND s.rank = t.rank
                              AND s.node_id = t.node_id
       JOIN nodes_allocation a ON a.assignment_id = s.id JOIN nodes_device d ON d.id = a.device_id
      ORDER BY d.index
 """
+# Of an agent's clock and the way of its message: what happened so long before a start may have been its own.
+SLACK_SECONDS = 2
+Row = dict[str, Any]
 
 
-def judged(heard: Sequence[tuple[int, Report]], lost: Iterable[tuple[int, str]]) -> list[tuple[int, Report]]:
-    """The (node, report) pairs, failures of ranks whose device failed as faults of the node. `lost`: (node, UUID) of
-    devices that the same messages call lost; they are written later, because jobs are locked before devices."""
+def judged(heard: Sequence[tuple[int, Report]], readings: Sequence[tuple[int, Reading]]) -> list[tuple[int, Report]]:
+    """The (node, report) pairs, failures of ranks whose device failed as faults of the node, others with the Xids that
+    they caused. `readings` came with the reports, and are written later, because jobs are locked before devices."""
     failed = [(node_id, *key) for node_id, report in heard if _failed(report) and (key := parse_key(report.key))]
     if not failed:
         return list(heard)
-    gone = set(lost)
-    faults = {}
+    looks = {(node_id, reading.uuid): reading for node_id, reading in readings}
+    held: dict[tuple[int, str], list[Row]] = {}
     for row in query(_HELD, columns(failed, 4)):
-        if row["health"] in ("lost", "degraded") or (row["node_id"], row["uuid"]) in gone:
-            faults[row["node_id"], f"{row['job_id']}.{row['number']}.{row['rank']}"] = _detail(row)
-    return [(node_id, _blamed(report, faults.get((node_id, report.key)))) for node_id, report in heard]
+        held.setdefault((row["node_id"], f"{row['job_id']}.{row['number']}.{row['rank']}"), []).append(row)
+    return [(node_id, _told(report, held.get((node_id, report.key), []), looks)) for node_id, report in heard]
 
 
 def _failed(report: Report) -> bool:
@@ -41,12 +45,28 @@ def _failed(report: Report) -> bool:
     return report.reason == EndReason.SIGNALLED or (report.reason == EndReason.EXITED and report.exit_code != 0)
 
 
-def _detail(row: dict[str, Any]) -> str:
-    what = row["health_note"] if row["health"] == "degraded" else ""
-    return f"GPU {row['index']} failed: {what}" if what else f"GPU {row['index']} was lost"
-
-
-def _blamed(report: Report, detail: str | None) -> Report:
-    if detail is None or not isinstance(report, Ended):
+def _told(report: Report, devices: Sequence[Row], looks: Mapping[tuple[int, str], Reading]) -> Report:
+    if not isinstance(report, Ended):
         return report
-    return replace(report, reason=str(EndReason.NODE_FAULT), detail=detail)
+    notes = []
+    for row in devices:
+        look = looks.get((row["node_id"], row["uuid"]))
+        codes = _codes(look, row["seconds"] + SLACK_SECONDS)
+        if fault := _fault(row, look, codes):
+            return replace(report, reason=str(EndReason.NODE_FAULT), detail=f"GPU {row['index']} {fault}")
+        notes += [f"GPU {row['index']}: {xids.sentence(code)}" for code in codes if code in xids.APPLICATION]
+    return replace(report, detail="; ".join(filter(None, [report.detail, *notes]))) if notes else report
+
+
+def _codes(look: Reading | None, seconds: float) -> list[int]:
+    """The Xids of the last seconds, each once."""
+    return sorted({xid.code for xid in look.xids if 0 <= xid.seconds_ago <= seconds}) if look else []
+
+
+def _fault(row: Row, look: Reading | None, codes: Sequence[int]) -> str:
+    """What failed of a device; empty if nothing did."""
+    if hardware := [code for code in codes if code in xids.HARDWARE]:
+        return f"failed: {xids.sentence(hardware[0])}"
+    if row["health"] == "degraded":
+        return f"failed: {row['health_note']}"
+    return "was lost" if row["health"] == "lost" or (look is not None and look.lost) else ""

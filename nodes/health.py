@@ -40,6 +40,29 @@ def occupied(told: Sequence[Told]) -> None:
         wake.request_cycle()
 
 
+# Told for a minute: what happened before an admin cleared the device does not count again.
+_DEGRADE = """
+    WITH old AS (
+        SELECT d.id, t.note FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::int[]) AS t (node_id, uuid, note, ago)
+          JOIN nodes_device d ON d.node_id = t.node_id AND d.uuid = t.uuid
+         WHERE d.health NOT IN ('degraded', 'quarantined')
+           AND NOT EXISTS (SELECT 1 FROM nodes_incident i WHERE i.device_id = d.id AND i.kind = 'degraded'
+                              AND i.until >= clock_timestamp() - make_interval(secs => t.ago))
+         ORDER BY d.id FOR NO KEY UPDATE OF d)
+    UPDATE nodes_device d SET health = 'degraded', health_note = old.note, cool_since = NULL
+      FROM old WHERE d.id = old.id RETURNING d.node_id
+"""
+
+
+def failed(told: Sequence[tuple[int, str, str, int]]) -> None:
+    """Takes in (node, UUID, what failed, seconds ago) of hardware; until an admin clears them, such devices get no new
+    jobs. At most one per device."""
+    changed = prepared(_DEGRADE, columns(told, 4)) if told else []
+    if changed:
+        events.changed("nodes", {row["node_id"] for row in changed})
+        wake.request_cycle()
+
+
 _QUARANTINE = "UPDATE nodes_device SET health = 'quarantined', health_note = %s WHERE id = %s RETURNING node_id"
 # What was read while the device was out of service counts at once: nobody is to start there until the next reading.
 _CLEAR = """

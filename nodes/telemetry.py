@@ -5,10 +5,13 @@ from typing import Any
 
 from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, columns, execute, prepared, query
+from gpusched.protocol import xids
 from gpusched.protocol.messages import NodeFacts, Reading
 from gpusched.protocol.states import NodeState
 from nodes import health, heat
 
+# Agents tell of an Xid for a minute; what claims to be older is not believed.
+MOST_SECONDS_AGO = 3600
 _SEEN = """
     WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) ORDER BY id FOR UPDATE)
     UPDATE nodes_node n SET last_seen_at = clock_timestamp(), boot_id = t.boot_id,
@@ -118,8 +121,20 @@ def read(readings: Sequence[tuple[int, Reading]]) -> None:
         )  # fmt: skip
     prepared(_READ, columns(rows, 10))
     _mark_lost(gone)
+    health.failed(_hardware_failures(readings))
     health.occupied(occupied)
     heat.feel([(row[0], row[1], row[4], row[6]) for row in rows])
+
+
+def _hardware_failures(readings: Sequence[tuple[int, Reading]]) -> list[tuple[int, str, str, int]]:
+    """The latest per device."""
+    latest: dict[tuple[int, str], tuple[int, str]] = {}
+    for node_id, reading in readings:
+        for xid in reading.xids:
+            if xid.code in xids.HARDWARE and 0 <= xid.seconds_ago < MOST_SECONDS_AGO:
+                told = (xid.seconds_ago, xids.sentence(xid.code))
+                latest[node_id, reading.uuid] = min(told, latest.get((node_id, reading.uuid), told))
+    return [(*device, note, ago) for device, (ago, note) in latest.items()]
 
 
 def _small(value: int | None) -> int | None:

@@ -1,6 +1,7 @@
 """The only file that touches NVML (through nvidia-ml-py). What the driver does not say is None, never 0 or invented."""
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import combinations
@@ -8,12 +9,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pynvml
+from msgspec.structs import replace
 
-from gpusched.protocol.messages import DeviceFacts, Reading
+from gpusched.protocol.messages import DeviceFacts, Reading, Xid
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MIB = 1 << 20
+XID_SECONDS = 60.0  # for so long an Xid is told with each reading
+MOST_XIDS = 50
 
 
 class DeviceLost(Exception):
@@ -26,6 +30,9 @@ class Nvml:
     def __init__(self) -> None:
         self._is_open = False
         self._said = ""
+        self._events: Any = None
+        self._watched: set[int] = set()
+        self._xids: list[tuple[float, str, int]] = []  # when (monotonic), UUID, code; the latest last
 
     def is_available(self) -> bool:
         """Opens the library if it can be; without it this is a CPU node until a driver appears."""
@@ -63,7 +70,40 @@ class Nvml:
         """One look at each device."""
         if not self.is_available():
             return []
-        return [reading for _, handle in self._handles() if (reading := _reading(handle)) is not None]
+        handles = self._handles()
+        found = [reading for _, handle in handles if (reading := _reading(handle)) is not None]
+        self._hear_xids(handles)
+        now = time.monotonic()
+        self._xids = [one for one in self._xids if now - one[0] < XID_SECONDS][-MOST_XIDS:]
+        told: dict[str, list[Xid]] = {}
+        for at, uuid, code in self._xids:
+            told.setdefault(uuid, []).append(Xid(code=code, seconds_ago=int(now - at)))
+        return [replace(reading, xids=told.get(reading.uuid, [])) for reading in found]
+
+    def _hear_xids(self, handles: list[tuple[int, Any]]) -> None:
+        """Takes in what happened since the last time. A driver or device that tells no Xids has none."""
+        try:
+            self._watch(handles)
+            for _ in range(MOST_XIDS):
+                event = pynvml.nvmlEventSetWait_v2(self._events, 0)
+                uuid = _uuid_of(event.device)
+                if event.eventType & pynvml.nvmlEventTypeXidCriticalError and uuid is not None:
+                    self._xids.append((time.monotonic(), uuid, int(event.eventData)))
+        except pynvml.NVMLError:
+            return  # nothing more to hear (a timeout), or nothing to hear it with
+
+    def _watch(self, handles: list[tuple[int, Any]]) -> None:
+        if self._events is None:
+            self._events = pynvml.nvmlEventSetCreate()
+        for index, handle in handles:
+            if index in self._watched:
+                continue
+            self._watched.add(index)
+            try:
+                if pynvml.nvmlDeviceGetSupportedEventTypes(handle) & pynvml.nvmlEventTypeXidCriticalError:
+                    pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._events)
+            except pynvml.NVMLError:
+                continue
 
     def _handles(self) -> list[tuple[int, Any]]:
         try:
@@ -72,6 +112,7 @@ class Nvml:
             # After a driver reload the library must be opened anew.
             self._say(f"NVML stopped answering, opening it again: {error}")
             self._is_open = False
+            self._events, self._watched = None, set()
             return []
         handles = []
         for index in range(count):
@@ -149,8 +190,13 @@ def _reading(handle: Any) -> Reading | None:
             process_ids=_ask(lambda: [int(p.pid) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
         )
     except (DeviceLost, pynvml.NVMLError):
-        bus = _text_or_lost(lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId)
-        return Reading(uuid=_uuids[bus], lost=True) if bus in _uuids else None
+        uuid = _uuid_of(handle)
+        return None if uuid is None else Reading(uuid=uuid, lost=True)
+
+
+def _uuid_of(handle: Any) -> str | None:
+    """Of a device that was seen before, also when it is lost."""
+    return _uuids.get(_text_or_lost(lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId) or "")
 
 
 def _ask(question: Callable[[], T]) -> T | None:

@@ -42,6 +42,13 @@ class NodeFacts(msgspec.Struct, kw_only=True, frozen=True):
     pretend: bool = False
 
 
+class Xid(msgspec.Struct, kw_only=True, frozen=True):
+    """An error that the driver told of a device. Told again for a minute, for a message may be lost."""
+
+    code: int
+    seconds_ago: int
+
+
 class Reading(msgspec.Struct, kw_only=True, frozen=True):
     """One look at one device through NVML. None: unknown, never zero. `lost`: the driver says the device is gone.
     `occupancy`: `clear`, `dirty` or `foreign` by the processes and the memory that were seen in several readings, with
@@ -57,6 +64,7 @@ class Reading(msgspec.Struct, kw_only=True, frozen=True):
     lost: bool = False
     occupancy: str | None = None
     occupant: str = ""
+    xids: list[Xid] = []
 
 
 class Join(msgspec.Struct, kw_only=True, frozen=True):

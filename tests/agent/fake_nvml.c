@@ -1,22 +1,26 @@
 /* A small NVML for tests, below the real nvidia-ml-py. What the devices are like stands in the text file that FAKE_NVML
  * names and is read at every call, so that a test can change it under a running agent. One device per line:
  *
- *     name|memory_mb|used_mb|utilisation|temperature|milliwatts|throttle|fault|pid,pid,...|nvlink island
+ *     name|memory_mb|used_mb|utilisation|temperature|milliwatts|throttle|fault|pid,pid,...|nvlink island|xid
  *
- * A field of "-" answers "not supported". fault: ok, lost (fallen off the bus) or gone (not counted any more). */
+ * A field of "-" answers "not supported". fault: ok, lost (fallen off the bus) or gone (not counted any more). An xid is told
+ * once each time that its text changes ("79", "79 again"). */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT = 7, NOT_LOADED = 9, LOST = 15 };
-enum { FIELDS = 10, MOST = 16, WIDTH = 128 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT = 7, NOT_LOADED = 9, TIMEOUT = 10, LOST = 15 };
+enum { FIELDS = 11, MOST = 16, WIDTH = 128 };
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned gpu, memory; } utilisation_t;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
+typedef struct { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } event_t;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_t;
 
 static char fields[MOST][FIELDS][WIDTH];
+static char told[MOST][WIDTH];
+static int watched[MOST];
 static unsigned count;
 static int opened;
 
@@ -100,4 +104,25 @@ int nvmlDeviceGetP2PStatus(void *device, void *other, unsigned caps, unsigned *s
     snprintf(island, sizeof island, "%s", fields[INDEX(device)][9]);
     *status = island[0] && !strcmp(island, fields[INDEX(other)][9]) ? 0 : 5;
     return SUCCESS;
+}
+int nvmlEventSetCreate(void **set) { *set = told; return SUCCESS; }
+int nvmlEventSetFree(void *set) { (void)set; return SUCCESS; }
+int nvmlDeviceGetSupportedEventTypes(void *device, unsigned long long *types) { FIELD(device, 10) (void)text; *types = 8; return SUCCESS; }
+int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set) {
+    (void)set;
+    LOOK(device)
+    watched[INDEX(device)] = types == 8;
+    return SUCCESS;
+}
+int nvmlEventSetWait_v2(void *set, event_t *event, unsigned milliseconds) {
+    (void)set; (void)milliseconds;
+    if (!load()) return UNINITIALIZED;
+    for (unsigned i = 0; i < count; i++) {
+        if (!watched[i] || !strcmp(fields[i][10], told[i])) continue;
+        strcpy(told[i], fields[i][10]);
+        if (!told[i][0]) continue;
+        *event = (event_t){(void *)(uintptr_t)(i + 1), 8, atoi(told[i]), 0, 0};
+        return SUCCESS;
+    }
+    return TIMEOUT;
 }

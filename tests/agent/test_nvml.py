@@ -75,7 +75,7 @@ def test_facts_and_readings(look: Look) -> None:
     assert seen["readings"][0] == {
         "uuid": "GPU-fake-0", "utilisation_percent": 87, "memory_used_mb": 40000, "temperature_celsius": 64,
         "power_watts": 312.5, "throttle_reasons": 64, "process_ids": [100, 200], "lost": False,
-        "occupancy": None, "occupant": "",
+        "occupancy": None, "occupant": "", "xids": [],
     }  # fmt: skip
     assert (seen["readings"][1]["utilisation_percent"], seen["readings"][1]["process_ids"]) == (0, [])
 
@@ -85,7 +85,7 @@ def test_unsupported_is_unknown_never_zero(look: Look) -> None:
     assert reading == {
         "uuid": "GPU-fake-0", "utilisation_percent": None, "memory_used_mb": None, "temperature_celsius": None,
         "power_watts": None, "throttle_reasons": None, "process_ids": None, "lost": False,
-        "occupancy": None, "occupant": "",
+        "occupancy": None, "occupant": "", "xids": [],
     }  # fmt: skip
 
 
@@ -95,6 +95,23 @@ def test_a_device_that_fell_off_the_bus_is_lost_and_the_others_are_not(look: Loo
     assert (first["uuid"], first["lost"]) == ("GPU-fake-0", True)
     assert first["temperature_celsius"] is None
     assert (second["lost"], second["temperature_celsius"]) == (False, 31)
+
+
+def test_xids_are_told_of_their_device_for_a_while(look: Look) -> None:
+    """Of a device that fell off the bus, too; each error once, however often it is told."""
+    assert look(A100 + "||", A100 + "||")["readings"][1]["xids"] == []
+    first, second = look(A100 + "||", A100 + "||31")["readings"]
+    assert (first["xids"], second["xids"]) == ([], [{"code": 31, "seconds_ago": 0}])
+    lost = A100.replace("ok", "lost")
+    second = look(A100 + "||", lost + "||79")["readings"][1]
+    assert (second["lost"], [xid["code"] for xid in second["xids"]]) == (True, [31, 79])
+    assert [xid["code"] for xid in look(A100, lost + "||79")["readings"][1]["xids"]] == [31, 79]
+
+
+def test_a_device_that_tells_no_xids_has_none(look: Look) -> None:
+    look(A100 + "||-", A100 + "||")
+    first, second = look(A100 + "||79", A100 + "||48")["readings"]
+    assert (first["xids"], [xid["code"] for xid in second["xids"]]) == ([], [48])
 
 
 def test_a_driver_that_comes_later_is_found(look: Look, environment: dict[str, str]) -> None:

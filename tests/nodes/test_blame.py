@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpusched.protocol.messages import Ended, Reading
+from gpusched.protocol.messages import Ended, Reading, Xid
 from jobs.models import Attempt, Job
 from nodes.models import Device
 from tests.factories import make_node, now, run_cycle, submit
@@ -76,3 +76,30 @@ def test_another_nodes_report_is_not_believed(user, tenant):
     Device.objects.filter(uuid=uuid).update(health="lost")
     end(make_node(gpus=1), key)
     assert Job.objects.get(pk=job).state == "running"
+
+
+@pytest.mark.parametrize("code", [48, 63, 64, 74, 79, 94, 95, 119])
+def test_an_xid_of_the_hardware_makes_the_failure_the_nodes(code, user, tenant):
+    node, job, key, uuid = running(user, tenant, max_retries=0)
+    end(node, key, Reading(uuid=uuid, xids=[Xid(code=code, seconds_ago=0)]))
+    reason, detail = attempt()
+    assert reason == "node_fault" and f"failed: Xid {code}: " in detail
+    assert Device.objects.get(uuid=uuid).health == "degraded"
+    assert Job.objects.get(pk=job).state == "pending"
+
+
+@pytest.mark.parametrize("code", [13, 31, 43, 45])
+def test_an_xid_of_the_program_is_noted_with_its_failure_alone(code, user, tenant):
+    node, job, key, uuid = running(user, tenant)
+    end(node, key, Reading(uuid=uuid, xids=[Xid(code=code, seconds_ago=0)]), detail="said something")
+    reason, detail = attempt()
+    assert reason == "exited" and detail.startswith("said something; GPU ") and f": Xid {code}: the program" in detail
+    assert Device.objects.get(uuid=uuid).health == "ok"
+    assert Job.objects.get(pk=job).state == "failed"
+
+
+def test_an_xid_from_before_its_start_is_not_the_jobs(user, tenant):
+    """It is told for a minute, the next job is there within milliseconds."""
+    node, _, key, uuid = running(user, tenant)
+    end(node, key, Reading(uuid=uuid, xids=[Xid(code=31, seconds_ago=30), Xid(code=79, seconds_ago=30)]))
+    assert attempt() == ("exited", "")

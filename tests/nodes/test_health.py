@@ -6,7 +6,7 @@ from django.contrib.auth.models import Permission
 from gpusched.lib import wake
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import rows
-from gpusched.protocol.messages import Reading
+from gpusched.protocol.messages import Reading, Xid
 from jobs.models import Job
 from nodes import health, incidents, services
 from nodes.models import Device, Incident, Node
@@ -201,6 +201,37 @@ class TestQuarantine:
         client.force_login(staff)
         client.post("/admin/nodes/device/", {"action": "quarantine", "_selected_action": [Device.objects.get().pk]})
         assert found() == [("ok", "")]
+
+
+class TestXids:
+    @pytest.mark.parametrize("code", [48, 63, 64, 74, 79, 94, 95, 119])
+    def test_an_xid_of_the_hardware_degrades_the_device_until_it_is_cleared(self, code, user, tenant):
+        node = make_node(gpus=1)
+        look(node, "clear", xids=[Xid(code=code, seconds_ago=0)])
+        look(node, "clear")
+        [(now, note)] = found()
+        assert now == "degraded" and note.startswith(f"Xid {code}: ")
+        job = submit(user, tenant)
+        assert state(job) == "pending"
+        health.clear(Device.objects.get().pk)
+        look(node, "clear", xids=[Xid(code=code, seconds_ago=30)])
+        assert found() == [("ok", "")]
+        assert state(job) == "scheduled"
+        look(node, "clear", xids=[Xid(code=code, seconds_ago=0)])
+        assert [one["kind"] for one in incidents.latest(10)] == ["degraded", "degraded"]
+
+    @pytest.mark.parametrize("code", [13, 31, 43, 45, 1, 999])
+    def test_other_xids_do_not(self, code):
+        look(make_node(gpus=1), "clear", xids=[Xid(code=code, seconds_ago=0)])
+        assert found() == [("ok", "")]
+
+    def test_quarantine_stays_and_what_is_older_than_possible_is_not_believed(self):
+        node = make_node(gpus=2)
+        health.quarantine(Device.objects.order_by("id")[0].pk, "", "root")
+        look(node, "clear", xids=[Xid(code=79, seconds_ago=2**62)])
+        assert [one for one, _ in found()] == ["quarantined", "ok"]
+        look(node, "clear", xids=[Xid(code=79, seconds_ago=1)])
+        assert [one for one, _ in found()] == ["quarantined", "degraded"]
 
 
 class TestIncidents:
