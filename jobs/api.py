@@ -183,6 +183,7 @@ def attempt(row: dict[str, Any]) -> dict[str, Any]:
         "signal": row["signal"],
         "scheduled_at": rfc3339(row["scheduled_at"]),
         "started_at": rfc3339(row["started_at"]),
+        "saved_at": rfc3339(row["saved_at"]),
         "ended_at": rfc3339(row["ended_at"]),
         "ranks": [_rank(rank, row["outcomes"].get(str(rank["rank"])), state) for rank in row["placement"]],
     }

@@ -135,6 +135,7 @@ class Attempt(models.Model):
     scheduled_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
+    saved_at = models.DateTimeField(null=True)  # its last checkpoint, as the job itself told
     reason = models.CharField(max_length=30, blank=True, default="")
     evidence = models.JSONField(default=dict)
     exit_code = models.IntegerField(null=True)

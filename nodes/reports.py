@@ -56,7 +56,7 @@ def apply(reports: Iterable[tuple[int, Report]]) -> None:
         if key is None:
             continue
         if isinstance(report, Started):
-            starts.append((key, node_id, _when(report.at), report.pid))
+            starts.append((key, node_id, when(report.at), report.pid))
         else:
             ends.append(_rank_end(key, node_id, report))
     lock_jobs([start[0][0] for start in starts] + [end.key[0] for end in ends])
@@ -79,11 +79,11 @@ def _rank_end(key: Key, node_id: int, report: Ended) -> RankEnd:
     return RankEnd(
         key,
         node_id,
-        _when(report.at),
+        when(report.at),
         reason,
         report.exit_code,
         report.signal,
-        _when(report.started_at) if report.started_at else None,
+        when(report.started_at) if report.started_at else None,
         (report.detail or "").replace("\x00", "")[:2000],
         report.peak_memory_mb,
         report.log_bytes,
@@ -91,7 +91,7 @@ def _rank_end(key: Key, node_id: int, report: Ended) -> RankEnd:
     )
 
 
-def _when(text: str) -> datetime:
+def when(text: str) -> datetime:
     """An agent's time; one that cannot be read, or lies in the future by its clock, becomes now."""
     now = datetime.now(UTC)
     try:

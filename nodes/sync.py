@@ -8,7 +8,7 @@ from typing import Any
 from gpusched.lib.sql import atomically, execute, query
 from gpusched.protocol.messages import Desired, Ended, Started, Sync
 from gpusched.protocol.states import RankState
-from nodes import blame, reports, strikes, telemetry
+from nodes import blame, checkpoints, reports, strikes, telemetry
 from nodes.desired import desired, live
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
     readings = [(node_id, reading) for node_id, sync in batch for reading in sync.readings]
     heard = blame.judged(heard, readings)
     reports.apply(heard)
+    checkpoints.keep([(node_id, key, at) for node_id, sync in batch for key, at in sync.saved.items()])
     for node_id, sync in batch:
         if sync.facts is not None:
             telemetry.learn(node_id, sync.facts)

@@ -40,6 +40,7 @@ _RUNNING = """
            j.state = 'stopping' AS is_stopping, (j.stop_evidence->>'by_job')::bigint AS stopping_for,
            extract(epoch FROM CASE WHEN j.state = 'stopping' THEN j.reason_since END)::float8 AS stopping_since,
            extract(epoch FROM coalesce(j.started_at, a.scheduled_at))::float8 AS started_at,
+           extract(epoch FROM a.saved_at)::float8 AS saved_at,
            extract(epoch FROM greatest(j.submitted_at, j.eligible_at))::float8 AS queued_at,
            s.rank, s.node_id, s.cpu_milli AS rank_cpu, s.memory_mb AS rank_memory,
            (SELECT json_agg(json_build_array(l.device_id, l.memory_mb) ORDER BY l.device_id)
@@ -191,6 +192,7 @@ def _running_job(found: list[dict[str, Any]]) -> Running:
         user_id=first["user_id"],
         is_online=first["is_online"],
         grace_seconds=first["grace_seconds"],
+        saved_at=first["saved_at"],
         is_stopping=first["is_stopping"],
         stopping_for=first["stopping_for"],
         waited_seconds=max(first["started_at"] - first["queued_at"], 0.0),

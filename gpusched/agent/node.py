@@ -72,6 +72,7 @@ class Node:
             boot_id=self._boot_id,
             held=self.ranks.held(),
             running=self.ranks.running(),
+            saved=self.ranks.saved(),
             reports=self.ranks.reports(),
             readings=readings,
             facts=facts,

@@ -8,6 +8,7 @@ Each fact is one file that appears once, whole, and never changes:
     stop.json     it shall end (agent)
     exit.json     it is over and no process of it lives (supervisor; agent, if no supervisor can)
     output.log    what it printed
+    checkpoint    when it last saved its work, by the time of its last change (the job; the only file that may change)
 
 A supervisor holds a POSIX record lock on `lock` for as long as it lives. Such a lock is not inherited by the job and
 can be asked about without being taken, so the holder is known by pid whatever happened to the agent meanwhile."""
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 SPEC, STARTED, STOP, EXIT = "spec.json", "started.json", "stop.json", "exit.json"
-LOCK, LOG, SCRIPT, NOTICE = "lock", "output.log", "script", "preempt.json"
+LOCK, LOG, SCRIPT, NOTICE, CHECKPOINT = "lock", "output.log", "script", "preempt.json", "checkpoint"
 # Stands in the environment of every process of a rank, so that strays of a killed supervisor can be found.
 SCOPE_VARIABLE = "GPUSCHED_SCOPE"
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, len, pid
@@ -51,6 +52,15 @@ def read(directory: Path, name: str) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     return fact
+
+
+def saved_at(directory: str) -> str | None:
+    """When the job last touched its checkpoint file, RFC 3339 UTC; None if it never did or has no such file."""
+    try:
+        changed = os.stat(f"{directory}/{CHECKPOINT}").st_mtime
+        return datetime.fromtimestamp(changed, UTC).isoformat()
+    except (OSError, OverflowError, ValueError):
+        return None
 
 
 def holder(directory: Path) -> int | None:

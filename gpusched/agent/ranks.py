@@ -147,6 +147,11 @@ class Ranks:
     def running(self) -> list[str]:
         return [rank.key for rank in self.known.values() if rank.is_alive and rank.ended is None]
 
+    def saved(self) -> dict[str, str]:
+        """Live ranks that have told of a checkpoint, and when it was."""
+        found = ((key, rankdir.saved_at(f"{self._journal.ranks}/{key}")) for key in self.running())
+        return {key: at for key, at in found if at is not None}
+
     def busy_devices(self) -> set[str]:
         """UUIDs that live ranks were given (only the made-up readings of pretend nodes ask)."""
         return {uuid for key in self.running() for uuid in self._specified(self.known[key]).devices}

@@ -97,7 +97,11 @@ def _start(rank: Rank) -> str | None:
     spec, directory = rank.spec, rank.directory
     rank.oom_kills = triage.oom_kills()
     rank.started_at, rank.started = datetime.now(UTC), time.monotonic()
-    environment = {**spec["environment"], "GPUSCHED_PREEMPT_FILE": f"{directory}/{rankdir.NOTICE}"}
+    environment = {
+        **spec["environment"],
+        "GPUSCHED_PREEMPT_FILE": f"{directory}/{rankdir.NOTICE}",
+        "GPUSCHED_CHECKPOINT_FILE": f"{directory}/{rankdir.CHECKPOINT}",
+    }
     if limit := spec["max_runtime_seconds"]:
         environment["GPUSCHED_DEADLINE"] = _iso(rank.started_at + timedelta(seconds=limit))
     output = os.O_WRONLY | os.O_CREAT | os.O_APPEND

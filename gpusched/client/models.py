@@ -225,6 +225,7 @@ class Attempt(msgspec.Struct, kw_only=True):
     signal: int | None = None
     scheduled_at: datetime | None = None
     started_at: datetime | None = None
+    saved_at: datetime | None = None
     ended_at: datetime | None = None
     ranks: list[RankRun] = []
 

@@ -154,13 +154,14 @@ class Sync(msgspec.Struct, kw_only=True, frozen=True):
     """Agent to server, each heartbeat and at once when something happened. `held` names the keys in the journal that
     have not been forgotten, `running` those of them that may still have a live process; `reports` repeats each report
     until its key stands in `acknowledged`. `facts` is sent with the first sync of a connection and when the hardware
-    changed."""
+    changed. `saved`: when running ranks last saved their work, by key."""
 
     seq: int
     at: str
     boot_id: str
     held: list[str] = []
     running: list[str] = []
+    saved: dict[str, str] = {}
     reports: list[Report] = []
     readings: list[Reading] = []
     facts: NodeFacts | None = None

@@ -1,0 +1,25 @@
+"""Keeps when running attempts last saved their work, as their agents tell it: what preemption reckons a loss from."""
+
+from collections.abc import Sequence
+
+from gpusched.lib.sql import columns, execute
+from nodes.reports import parse_key, when
+
+# The latest of any rank, never earlier than was told before nor than the start: the time of a file can be anything.
+_KEEP = """
+    UPDATE jobs_attempt a SET saved_at = t.at
+      FROM (SELECT s.attempt_id, max(u.at) AS at
+              FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::timestamptz[])
+                   AS u (job_id, number, rank, node_id, at)
+              JOIN nodes_assignment s ON s.job_id = u.job_id AND s.number = u.number AND s.rank = u.rank
+                   AND s.node_id = u.node_id AND s.state = 'running'
+             GROUP BY s.attempt_id) t
+     WHERE a.id = t.attempt_id AND t.at >= a.started_at AND (a.saved_at IS NULL OR a.saved_at < t.at)
+"""
+
+
+def keep(told: Sequence[tuple[int, str, str]]) -> int:
+    """(node, key, when) of any number of nodes; gives how many attempts this was new of. Of ranks that do not run on
+    that node nothing is believed; a time in the future is now."""
+    rows = [(*key, node_id, when(at)) for node_id, text, at in told if (key := parse_key(text)) is not None]
+    return execute(_KEEP, columns(rows, 5)) if rows else 0
