@@ -24,6 +24,8 @@ def claimed(
 
 
 def _is_free(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) -> bool:
+    if sum(len(rank.holds) for rank in ranks) != shape.request.gpu_count or len(ranks) not in shape.splits:
+        return False
     slots = {rank.node_id: board.slot_of(rank.node_id) for rank in ranks}
     twins = {
         node_id: slot.copy() for node_id, slot in slots.items() if slot and is_offered(board, shape, slot.position)

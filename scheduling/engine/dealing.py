@@ -33,6 +33,9 @@ from scheduling.engine.split import limits_now
 from scheduling.engine.turns import Turn
 from scheduling.engine.within import spared, within_limits
 
+# What was told to stop and has not so long after its grace is not counted on any more.
+_HANGING_SECONDS = 30.0
+
 
 @dataclass(slots=True)
 class Groups:
@@ -149,7 +152,7 @@ class Dealing:
         if not self._fits_in_service(job):
             return False
         may_at = max(job.queued_at, job.eligible_at) + self.policy.preemption_delay_seconds
-        stopping = self._stopping(lambda node_id: node_id not in closed)
+        stopping = [one for one in self._stopping(lambda node_id: node_id not in closed) if self._will_end(one)]
         if stopping and claimed(board, shape, None, stopping) is not None:
             return False  # it need only wait for those that end anyway
         found = self.victims.search(board, shape, job, closed=closed)
@@ -205,6 +208,10 @@ class Dealing:
 
     def _bound(self, until: float) -> float:
         return self.now + self.policy.unlimited_runtime_seconds if until == inf else until
+
+    def _will_end(self, stopping: Running) -> bool:
+        """One whose grace is long over hangs: nobody should wait for it instead of stopping somebody else."""
+        return stopping.ends_by is None or stopping.ends_by + _HANGING_SECONDS > self.now
 
     def _stopping(self, is_there: Callable[[int], bool]) -> list[Running]:
         """What has been told to end, whatever for, on such nodes."""

@@ -101,10 +101,11 @@ def charge(request: Request, cluster_cpu_milli: int) -> float:
 def by_share(standing: Standing, _head: Key, is_promised: bool) -> Key:
     """Tenants under their guarantee, then lower tiers, then lower shares, then by id.
 
-    The job that holds the reservation goes as if its tenant used nothing: shares move with every job that starts or
-    ends, and the promise must not hop between tenants with them.
+    The job that holds the reservation goes before tiers and shares: it is one job at a time, a stream of a higher tier
+    would move its time later for ever, and the promise must not hop between tenants with each job that starts or ends.
     """
-    return (*_rank(standing), -1.0 if is_promised else standing.share, standing.tenant.id)
+    over_guarantee, tier = _rank(standing)
+    return (over_guarantee, not is_promised, tier, standing.share, standing.tenant.id)
 
 
 def by_cost_share(standing: Standing, head: Key, is_promised: bool) -> Key:

@@ -3,8 +3,10 @@
 Three rules make a running job a possible victim of a waiting one. `priority`: it is of a lower band. `reclaim`: the
 waiting job is covered by its tenant's guarantee, and the other tenant borrows. `online`: the waiting job is covered by
 the online part of the cluster, of which batch jobs borrow. None takes from another tenant what that tenant's guarantee
-covers, so no two jobs can stop each other in turns: a reclaim raises the guaranteed GPUs that are in use, which no
-other tenant's job can lower again, and a preemption by priority raises the bands that run.
+covers, nor does batch beyond its part take from online. So jobs cannot stop each other in turns: a reclaim raises the
+guaranteed GPUs that are in use, which no other tenant's job can lower again, and a preemption by priority raises the
+bands that run. A job without GPUs is covered by no guarantee, so it may not push its own tenant's job out of one,
+which would then reclaim.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,9 +16,10 @@ from typing import NamedTuple
 from scheduling.engine.backfill import End, first_fit
 from scheduling.engine.board import Board, Slot
 from scheduling.engine.fairshare import Standing
+from scheduling.engine.freeing import fits, helps, is_needed
 from scheduling.engine.model import Job, Policy, Preemption, Running, Snapshot
 from scheduling.engine.ordering import band
-from scheduling.engine.placement import is_offered, place, room
+from scheduling.engine.placement import is_offered, place
 from scheduling.engine.shapes import Shape
 from scheduling.engine.split import gpus_in_service, parts_of
 
@@ -97,15 +100,16 @@ class Victims:
     def _possible(self, job: Job, closed: frozenset[int], ready_only: bool) -> list[Running]:
         """Whom some rule lets stop for the job, in order."""
         own_band, is_covered, is_online = band(job.priority), self._is_covered(job), self._is_online_covered(job)
+        is_beyond = self._is_beyond_batch(job)
         latest = self.now - self.policy.min_runtime_seconds if ready_only else inf
         return [
             one
             for one in self.candidates
             if one.started_at <= latest
             and (
-                band(one.priority) < own_band
-                or (is_covered and one.tenant_id != job.tenant_id)
-                or (is_online and not one.is_online)
+                (band(one.priority) < own_band and not (is_beyond and one.is_online))
+                or (is_covered and one.tenant_id != job.tenant_id and one.request.gpu_count)
+                or (is_online and not one.is_online and one.request.gpu_count)
             )
             and not (closed and any(rank.node_id in closed for rank in one.ranks))
         ]
@@ -121,13 +125,19 @@ class Victims:
             return False
         return 0 < job.request.gpu_count <= self.parts.online - self.by_class[True]
 
+    def _is_beyond_batch(self, job: Job) -> bool:
+        """Would the batch job borrow of the online part, so that it may not take from that?"""
+        if self.parts is None or job.is_online:
+            return False
+        return not job.request.gpu_count or self.by_class[False] + job.request.gpu_count > self.parts.batch
+
     def _may_be_stopped(self, running: Running) -> bool:
         tenant = self.tenants[running.tenant_id]
         return running.preemptible and tenant.allow_preemption and not running.is_stopping
 
     def _rule(self, job: Job, victim: Running) -> str:
         """By which rule the victim may be stopped for the job; empty: by none."""
-        if band(victim.priority) < band(job.priority):
+        if band(victim.priority) < band(job.priority) and not (victim.is_online and self._is_beyond_batch(job)):
             return "priority"
         if self._is_covered(job) and victim.tenant_id != job.tenant_id:
             return "reclaim"
@@ -148,8 +158,7 @@ class Victims:
         for victim in possible:
             tenant_id, gpus = victim.tenant_id, victim.request.gpu_count
             budget = left[tenant_id]
-            is_own = tenant_id == job.tenant_id
-            if budget == 0 or not (is_own or held[tenant_id] - gpus >= self.tenants[tenant_id].guaranteed_gpus):
+            if budget == 0 or not self._leaves_guarantee(job, victim, held[tenant_id]):
                 continue
             if self._rule(job, victim) == "online":
                 if gpus > borrowed:
@@ -158,6 +167,13 @@ class Victims:
             left[tenant_id] = None if budget is None else budget - 1
             held[tenant_id] -= gpus
             yield victim
+
+    def _leaves_guarantee(self, job: Job, victim: Running, held: int) -> bool:
+        """Whether this end leaves its tenant, which holds so many GPUs now, what its guarantee covers."""
+        guaranteed, gpus = self.tenants[victim.tenant_id].guaranteed_gpus, victim.request.gpu_count
+        if victim.tenant_id != job.tenant_id:
+            return held - gpus >= guaranteed
+        return job.request.gpu_count > 0 or gpus == 0 or held > guaranteed
 
     def _on_one_node(self, board: Board, shape: Shape, job: Job, possible: list[Running]) -> list[Running] | None:
         """The cheapest set whose end lets the whole job onto one node: lowest top priority, least loss, fewest."""
@@ -203,7 +219,15 @@ class Victims:
         gpus = sum(len(rank.holds) for one in possible for rank in one.ranks if rank.node_id == node_id)
         if shape.share_mb is None and slot.free_count + gpus < shape.request.gpu_count:
             return None
-        twin = slot.copy()
+        # Budgets and guarantees are not spent on who gives nothing back that the job could use.
+        helping = [one for one in possible if helps(shape, one, slot)]
+        return self._greedy(shape, job, helping, slot) or (
+            self._greedy(shape, job, possible, slot) if len(helping) < len(possible) else None
+        )
+
+    def _greedy(self, shape: Shape, job: Job, possible: list[Running], slot: Slot) -> list[Running] | None:
+        """As many in order as it takes on one node, and of these only who is needed."""
+        twin, node_id = slot.copy(), slot.node.id
         chosen: list[Running] = []
         for victim in self._affordable(job, possible):
             self.releases += 1
@@ -211,13 +235,16 @@ class Victims:
             for rank in victim.ranks:
                 if rank.node_id == node_id:
                     twin.release(rank)
-            if _fits(shape, twin):
-                return [one for one in reversed(chosen) if _is_needed(shape, twin, one)]
+            if fits(shape, twin):
+                return [one for one in reversed(chosen) if is_needed(shape, twin, one)]
         return None
 
     def _anywhere(self, board: Board, shape: Shape, job: Job, possible: list[Running]) -> list[Running] | None:
         """For gangs over several nodes: as many in order as it takes."""
-        affordable = list(self._affordable(job, possible))
+        slots = {rank.node_id: board.slot_of(rank.node_id) for one in possible for rank in one.ranks}
+        offered = [slot for slot in slots.values() if slot and is_offered(board, shape, slot.position)]
+        helping = [one for one in possible if any(helps(shape, one, slot) for slot in offered)]
+        affordable = list(self._affordable(job, helping))
         self.releases += len(affordable)
         ends = [End(float(number), victim.job_id, victim.ranks) for number, victim in enumerate(affordable)]
         last = first_fit(board.copy(), shape, ends)
@@ -252,19 +279,3 @@ def loss(victim: Running, now: float) -> float:
     """GPU-seconds of work that its end would lose: GPUs x time since its last checkpoint, or its start."""
     since = victim.started_at if victim.saved_at is None else victim.saved_at
     return victim.request.gpu_count * max(now - since, 0.0)
-
-
-def _fits(shape: Shape, slot: Slot) -> bool:
-    return any(room(slot, shape, split) >= split for split in shape.splits)
-
-
-def _is_needed(shape: Shape, slot: Slot, victim: Running) -> bool:
-    """Whether the slot, where the victim is gone, has room only for that; otherwise the victim is back on it."""
-    ranks = [rank for rank in victim.ranks if rank.node_id == slot.node.id]
-    for rank in ranks:
-        slot.take(rank)
-    if _fits(shape, slot):
-        return False
-    for rank in ranks:
-        slot.release(rank)
-    return True

@@ -37,5 +37,13 @@ def given_back(snapshot: Snapshot, known: dict[int, Job]) -> Snapshot:
 
 def _waiting_again(one: Running, known: dict[int, Job]) -> Job:
     return known.setdefault(
-        one.job_id, Job(one.job_id, one.tenant_id, one.request, one.priority, queued_at=NOW - 10_000 - one.job_id)
+        one.job_id,
+        Job(
+            one.job_id,
+            one.tenant_id,
+            one.request,
+            one.priority,
+            queued_at=NOW - 10_000 - one.job_id,
+            is_online=one.is_online,
+        ),
     )

@@ -202,3 +202,18 @@ def test_shared_memory_is_promised_too() -> None:
     beside, over = job(2, shared=True, gpu_memory_mb=8_000), job(3, shared=True, gpu_memory_mb=9_000)
     made = decide(replace(state, jobs=(head, over, beside)))
     assert started(made) == {2}
+
+
+def test_a_stream_of_a_higher_tier_does_not_move_the_promise() -> None:
+    """A12: the large job of the lower tier starts when what ran at its promise has ended."""
+    tiers = (Tenant(1, "standard", tier=1), Tenant(2, "premium", tier=0))
+    state = cluster(node(1, 2), tenants=tiers, jobs=[job(1, 2, minutes=60)])
+    state = running_on(state, job(50, 1, tenant=2, minutes=10))
+    now = NOW
+    for cycle in range(4):
+        state = replace(state, jobs=(*state.jobs, job(100 + cycle, 1, tenant=2, minutes=10)))
+        made = decide(state, now=now)
+        if 1 in started(made):
+            return
+        state, now = end_due(advance(state, made, now), now + 300), now + 300
+    raise AssertionError("starved")

@@ -176,3 +176,34 @@ def test_each_claimant_starts_in_its_own_place() -> None:
     assert [(one.job_id, one.victims) for one in made.preemptions] == [(1, (12,)), (2, (11,))]
     free = oracle.without(told(replace(full, jobs=waiting), made.preemptions), [11, 12])
     assert started(decide(free, AT_ONCE)) == {1, 2}
+
+
+def test_online_and_batch_do_not_stop_each_other_in_turns() -> None:
+    """A15: batch of a higher band does not take from online what it would have to borrow."""
+    policy = replace(AT_ONCE, online_percent=50)
+    nodes = (node(1, [gpu(1, 80_000, "A100")]), node(2, [gpu(20 + n, 80_000, "H100") for n in range(7)]))
+    only = ask(gpu_models=("A100",))
+    full = running_on(cluster(*nodes), job(3, priority=1000, request=ask(4, gpu_models=("H100",))))
+    full = running_on(full, replace(job(1, priority=300, request=only), is_online=True))
+    running = tuple(replace(one, is_online=one.job_id == 1) for one in full.running)
+    made = decide(replace(full, running=running, jobs=(job(2, priority=1000, request=only),)), policy)
+    assert not made.preemptions
+
+
+def test_nothing_is_spent_on_victims_that_cannot_help() -> None:
+    """The other tenant may lose one of its two, and only the A100 helps; the H100 comes first in order."""
+    tenants = (Tenant(1, "t1", guaranteed_gpus=1), Tenant(2, "t2", guaranteed_gpus=1))
+    mixed = node(1, [gpu(1, 80_000, "A100"), gpu(2, 80_000, "H100")])
+    full = running_on(cluster(mixed, tenants=tenants), job(11, tenant=2, request=ask(gpu_models=("A100",))))
+    full = running_on(full, job(12, tenant=2, request=ask(gpu_models=("H100",))), now=NOW)
+    for model, victim in (("A100", 11), ("H100", 12)):
+        made = decide(replace(full, jobs=(job(1, request=ask(gpu_models=(model,))),)), AT_ONCE)
+        assert [one.victims for one in made.preemptions] == [(victim,)]
+
+
+def test_who_hangs_long_after_its_grace_is_not_waited_for() -> None:
+    full = running_on(cluster(node(1, 1), node(2, 1)), job(11, priority=300), job(12, priority=300))
+    for ends_by, stopped in ((NOW + 5, []), (NOW - 3600, [(12,)])):
+        running = tuple(replace(one, is_stopping=one.job_id == 11, ends_by=ends_by) for one in full.running)
+        made = decide(replace(full, running=running, jobs=(job(1, priority=1000),)), AT_ONCE)
+        assert [one.victims for one in made.preemptions] == stopped

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from scheduling.engine.model import Job, Plan, Preemption, Running, Snapshot, Tenant
 from scheduling.engine.ordering import band
+from scheduling.engine.policies import LIVE_POLICIES
 from tests.engine import oracle, states
 from tests.engine.scenario import NOW, advance, decide, started
 from tests.engine.stopping import AT_ONCE, claimants, given_back, told
@@ -36,6 +37,7 @@ def _job(rng: Random, id: int, priorities: tuple[int, ...]) -> Job:
         states._job(rng, id, is_plain=True),
         tenant_id=rng.choice([1, 1, 2, 3]) if id > 10 else rng.choice([1, 2, 2, 3]),
         priority=rng.choice(priorities),
+        is_online=rng.random() < 0.3,
         eligible_at=0.0,
     )
 
@@ -106,16 +108,17 @@ def test_only_those_who_may_be_stopped_are(snapshot: Snapshot) -> None:
 
 
 @in_small_states
-@given(contended())
-def test_preemption_comes_to_an_end(snapshot: Snapshot) -> None:
+@given(contended(), st.sampled_from(LIVE_POLICIES), st.sampled_from([0, 0, 30, 50]))
+def test_preemption_comes_to_an_end(snapshot: Snapshot, name: str, online_percent: int) -> None:
     """A15: nothing is submitted and nothing ends by itself; after a bounded number of cycles nobody is stopped."""
+    policy = replace(AT_ONCE, name=name, online_percent=online_percent)
     known = {one.id: one for one in snapshot.jobs}
     now, stopped = NOW, 0
     tenants = tuple(replace(one, preemptions_left=None) for one in snapshot.tenants)
     snapshot = replace(snapshot, tenants=tenants, running=tuple(replace(one, ends_by=None) for one in snapshot.running))
     quiet = 0
     for _ in range(60):
-        made = decide(snapshot, AT_ONCE, now)
+        made = decide(snapshot, policy, now)
         stopped += sum(len(one.victims) for one in made.preemptions)
         quiet = 0 if made.preemptions or made.placements else quiet + 1
         if quiet == 2:
