@@ -110,5 +110,8 @@ def _act(ctx: typer.Context, names: list[str], action: "Callable[[Client, str], 
 
 
 def _trouble(node: "Node") -> str:
-    bad = [f"GPU {d.index} {d.health}" for d in node.devices if d.health not in ("ok", "")]
-    return ", ".join(bad)
+    return ", ".join(
+        f"GPU {d.index} {d.health}" + (f" ({d.health_note})" if d.health_note else "")
+        for d in node.devices
+        if d.health not in ("ok", "")
+    )

@@ -87,6 +87,7 @@ class Device(msgspec.Struct, kw_only=True):
     model: str = ""
     memory_mb: int | None = None
     health: str = ""
+    health_note: str = ""
     is_slowed: bool = False
     held: str = ""
     shared_mb: int | None = None

@@ -43,6 +43,14 @@ def test_lists_print_every_format(full: FakeServer, name: str, form: str) -> Non
         assert len(lines) == count + (form != "name")
 
 
+def test_nodes_say_what_is_wrong_with_which_gpu(full: FakeServer) -> None:
+    note = "pid 4242 of alice (python)"
+    devices = [{"id": 1, "index": 0, "health": "ok"}, {"id": 2, "index": 1, "health": "foreign", "health_note": note},
+               {"id": 3, "index": 2, "health": "hot"}]  # fmt: skip
+    full.on("GET", "/nodes", Answer(200, {"items": [{"name": "n1", "devices": devices}]}))
+    assert f"GPU 1 foreign ({note}), GPU 2 hot" in call(full.url, "nodes", "-o", "csv").stdout
+
+
 def test_submit_prints_the_id_alone(full: FakeServer) -> None:
     result = call(full.url, "submit", "--gpus", "1", "python", "train.py", "--epochs", "3")
     assert (result.stdout, result.stderr) == ("42\n", "job 42 submitted\n")
