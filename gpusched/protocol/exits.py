@@ -44,5 +44,5 @@ NEXT_STEPS: dict[str, str] = {
     ExitClass.DISK_FULL: "make room where it writes (the end of its log names the file), or write elsewhere",
     ExitClass.TIME_LIMIT: "set a longer max_runtime_minutes, or go on from its last checkpoint",
     ExitClass.PREEMPTED: "submit it again, with requeue if it may go back to the queue by itself",
-    ExitClass.NODE_LOST: "submit it again, with requeue if it may go back to the queue by itself",
+    ExitClass.NODE_LOST: "see its nodes on the Nodes page; submit it again, with requeue if it may go back by itself",
 }

@@ -206,8 +206,11 @@ def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
     template = _PENDING[code][0] if code in _PENDING else _ENDED.get(code, code.replace("_", " "))
     told = _singular(template.format_map(_Gaps(evidence)))
+    is_waiting = code in _PENDING
     if clause := CLAUSES.get(str(evidence.get("class"))):
-        return f"{told} (the last one: {clause})" if code in _PENDING else f"{told}: {clause}"
+        return f"{told} (the last one: {clause})" if is_waiting else f"{told}: {clause}"
+    if times := evidence.get("in_a_row"):
+        return f"{told} (faults of nodes in a row: {times})" if is_waiting else f"{told}, {times} times in a row"
     return told
 
 

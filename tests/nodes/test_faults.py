@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs import streaks
+from jobs import representation, streaks
 from jobs.aftermath import Outcome
 from jobs.models import Attempt, Job
 from tests.factories import make_node, run_cycle, submit
@@ -40,6 +40,8 @@ def test_the_pause_is_told_with_its_time_and_outlives_a_cycle(user, tenant):
     now = Job.objects.get(pk=job_id)
     assert (now.state, now.reason, now.evidence) == ("pending", "retry_backoff", job.evidence)
     assert (job.evidence["fault"], job.evidence["in_a_row"]) == ("supervisor_lost", 2)
+    [shown] = representation.select("j.id = %s", [job_id])
+    assert shown["reason"]["sentence"].endswith("(faults of nodes in a row: 2)")
     assert job.evidence["at"] == job.eligible_at.isoformat(timespec="seconds")
 
 
@@ -49,6 +51,9 @@ def test_the_fifth_lost_supervisor_in_a_row_ends_the_job(user, tenant):
     assert states == ["pending"] * 4 + ["failed"]
     job = Job.objects.get(pk=job_id)
     assert (job.reason, job.evidence["in_a_row"], job.retries_used) == ("supervisor_lost", 5, 0)
+    [shown] = representation.select("j.id = %s", [job_id])
+    assert shown["reason"]["sentence"] == f"its supervisor process on {node.name} was killed, 5 times in a row"
+    assert "Nodes page" in shown["reason"]["next_step"]
 
 
 def test_another_fault_in_between_starts_the_count_of_lost_supervisors_anew(user, tenant):
