@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from gpusched.lib.sql import query
@@ -13,6 +14,9 @@ from scheduling.engine.estimate import estimates
 from scheduling.engine.model import DeviceHold, Job, Plan, RankPlacement, Request, Snapshot
 from scheduling.engine.planner import plan
 from scheduling.sayings import change_shape, estimate_shape, reason_shape
+
+# Of the job that does not exist: later than all others, and nobody's claim or promise.
+_NEWEST = 2**62
 
 
 def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]:
@@ -47,7 +51,7 @@ def shape(request: JobRequest, tenant_id: int) -> Request:
         gpu_memory_mb=request.gpu_memory_mb,
         gpu_models=request.gpu_models,
         shared=request.gpu_sharing == "shared",
-        cpu_milli=round(request.cpu_cores * 1000),
+        cpu_milli=ceil(request.cpu_cores * 1000),
         memory_mb=request.memory_mb,
         gang=request.gang_scheduling,
         ranks=request.ranks,
@@ -58,10 +62,9 @@ def shape(request: JobRequest, tenant_id: int) -> Request:
 
 
 def _job(request: JobRequest, row: dict[str, Any], here: whatif.Present) -> Job:
-    ids = [*(job.id for job in here.snapshot.jobs), *(one.job_id for one in here.snapshot.running)]
     eligible_at = row["eligible_at"]
     return Job(
-        id=1 + max(ids, default=0),
+        id=_NEWEST,
         tenant_id=row["tenant_id"],
         request=shape(request, row["tenant_id"]),
         priority=row["priority"],

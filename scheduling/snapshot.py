@@ -99,7 +99,8 @@ def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot,
         [(now,)] = rows("SELECT extract(epoch FROM now())::float8")
         _known = _waiting(_known)
         if not (_known or is_whole):
-            return Snapshot((), (), (), ()), Seen(now, _known)  # nobody asks, so nothing more need be known
+            # Nobody asks, so nothing more need be known; claims that are left over are dropped by the commit.
+            return Snapshot((), (), (), (), claims=claims()), Seen(now, _known)
         running = _running()
         jobs = (*(waiting.job for waiting in _known.values()), *(row[0] for row in _read(held)))
         snapshot = Snapshot(

@@ -125,6 +125,10 @@ def _announce(tenant: Tenant) -> None:
 
 
 def _check(instance: Tenant | Quota, exclude: list[str] | None = None) -> None:
+    texts = {field.name: getattr(instance, field.attname) for field in instance._meta.concrete_fields}
+    nul = [name for name, value in texts.items() if isinstance(value, str) and "\x00" in value]
+    if nul:  # PostgreSQL keeps none
+        raise invalid([FieldError(name, "invalid_character", "must not contain a NUL character") for name in nul])
     try:
         instance.full_clean(exclude=exclude, validate_unique=False)
     except ValidationError as error:

@@ -49,7 +49,8 @@ class Starving:
     def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
         self._after, self._now = policy.starving_after_seconds, now
         gpus = sum(len(node.devices) for node in snapshot.nodes)
-        self._left = gpus * policy.starving_percent / 100.0
+        # Without GPUs there is no part of them to keep to: jobs wait for CPU and memory, and starve one at a time.
+        self._left = gpus * policy.starving_percent / 100.0 if gpus else 1.0
         for one in snapshot.running:
             if one.waited_seconds >= self._after:
                 self._left -= one.request.gpu_count

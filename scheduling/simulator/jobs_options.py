@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ from scheduling.simulator.predictions import KINDS
 LIMITS = ("given", "none", "oracle")
 # Those of a policy that a number or a word can set.
 _SETTABLE = {one.name: type(one.default) for one in fields(Policy) if isinstance(one.default, bool | int | float)}
+_LEAST = 1e-6
+_RANGES = {
+    "usage_half_life_seconds": (_LEAST, inf), "window_seconds": (_LEAST, inf), "online_percent": (0, 100),
+    "starving_percent": (0, 100), "dynamic_share_bound": (0, 0.9), "load_ceiling": (_LEAST, 1),
+    "load_ceiling_shared": (_LEAST, 1),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,9 @@ def policy_of(options: dict[str, Any]) -> Policy:
         if kind is None:
             raise InputError(f"--set: no setting is named {name!r}; there are {', '.join(sorted(_SETTABLE))}.")
         value = _number("--set", name, {"true": "1", "false": "0"}.get(text, text))
+        low, high = _RANGES.get(name, (0.0, inf))
+        if not low <= value <= high:
+            raise InputError(f"--set: {name} must be between {low:g} and {high:g}, not {value:g}.")
         settings[name] = kind(value)
     return Policy(**settings)
 

@@ -130,3 +130,9 @@ def test_a_bad_line_and_a_missing_file_are_named(tmp_path: Path) -> None:
         simulated(trace(tmp_path, "a,0,many,1,x"), "--nodes", "1")
     with pytest.raises(CommandError, match=r"absent\.csv: No such file or directory\."):
         simulated(str(tmp_path / "absent.csv"), "--nodes", "1")
+
+
+@pytest.mark.parametrize("wrong", ["usage_half_life_seconds=0", "online_percent=150", "window_seconds=0"])
+def test_a_setting_outside_its_range_is_refused(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(CommandError, match=f"{wrong.partition('=')[0]} must be between"):
+        simulated(trace(tmp_path), "--nodes", "1", "--set", wrong)

@@ -31,7 +31,11 @@ class Command(BaseCommand):
             raise CommandError(f"cannot read {file}: {error.strerror}.") from error
         except ValueError as error:
             raise CommandError(f"{file}: {error}.") from error
-        made = rerun(read.recording)
+        try:
+            made = rerun(read.recording)
+        except (ValueError, KeyError, ZeroDivisionError) as error:
+            # Made or edited by hand: what the database gives always has a plan.
+            raise CommandError(f"{file}: nothing can be planned from it: {type(error).__name__}: {error}.") from error
         counts = f"{len(made.placements)} placements, {len(made.preemptions)} preemptions, {len(made.reasons)} reasons"
         if why is not None:
             self.stdout.write("\n".join(_why(read.recording, why)))
@@ -66,7 +70,7 @@ def _ids(rank: Any) -> str:
 
 def _why_not(cycle: Recording, job: str, node: str) -> list[str]:
     found = [one.id for one in cycle.snapshot.nodes if node in (one.name, str(one.id))]
-    if not job.isdigit() or not found:
+    if not (job.isascii() and job.isdecimal()) or not found:
         raise CommandError(f"there is no job {job} or no node {node} in this recording.")
     try:
         failed = why_not(cycle, int(job), found[0])
