@@ -37,9 +37,10 @@ def preempt(plan: Plan, snapshot: Snapshot) -> int:
 
 def claims() -> tuple[Claim, ...]:
     """Those that were kept, oldest first."""
-    rows = query("SELECT job_id, ranks::text FROM scheduling_claim ORDER BY made_at, job_id")
+    rows = query("SELECT job_id, rule, ranks::text FROM scheduling_claim ORDER BY made_at, job_id")
     return tuple(
-        Claim(row["job_id"], msgspec.json.decode(row["ranks"], type=tuple[RankPlacement, ...])) for row in rows
+        Claim(row["job_id"], msgspec.json.decode(row["ranks"], type=tuple[RankPlacement, ...]), row["rule"])
+        for row in rows
     )
 
 

@@ -92,7 +92,7 @@ _PENDING: dict[str, tuple[str, str]] = {
         "wait for the tenant's own jobs to end, or ask an admin to raise the quota",
     ),
     Pending.RECLAIM_PENDING: (
-        "waits for {gpus} GPUs of {victims} jobs, told to stop for it; free at {at} at the latest",
+        "waits for {gpus} GPUs of {victims} jobs, told to stop for it by rule {rule}; free at {at} at the latest",
         "nothing to do; it starts there when they have ended",
     ),
     Pending.PREEMPT_DELAY: (

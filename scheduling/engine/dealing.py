@@ -1,7 +1,7 @@
 """Deals out what the cluster has, one job at a time, and keeps count: places, starts, claims, promises."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from operator import attrgetter
@@ -131,7 +131,8 @@ class Dealing:
         claim has come to nothing."""
         shape, least = self.groups.shapes[group], self.groups.least[group]
         until = ends_at(job.max_runtime_seconds, self.now)
-        promised = next(claim.ranks for claim in self.snapshot.claims if claim.job_id == job.id)
+        claim = next(claim for claim in self.snapshot.claims if claim.job_id == job.id)
+        promised = claim.ranks
         if self.accounts.block(job, least, until) is None:
             ranks = claimed(self.board, shape, promised)
             if ranks is not None and self._is_within(job, ranks, until):
@@ -141,7 +142,7 @@ class Dealing:
             stopping = self._stopping(lambda node_id: any(node_id == rank.node_id for rank in promised))
             ranks = claimed(self.board, shape, promised, stopping) if stopping else None
             if ranks is not None and self._is_within(job, ranks, until):
-                self._claim(job, ranks, until, stopping)
+                self._claim(job, replace(claim, ranks=ranks), until, stopping)
                 return True
         return False
 
@@ -160,7 +161,7 @@ class Dealing:
             return False
         if found is not None and may_at <= self.now:
             self.victims.stop(found)
-            self._claim(job, found.preemption.ranks, until, found.victims)
+            self._claim(job, Claim(job.id, found.preemption.ranks, found.preemption.rule), until, found.victims)
             return True
         found = found or self.victims.search(board, shape, job, closed=closed, ready_only=False)
         if found is not None:
@@ -218,13 +219,13 @@ class Dealing:
         stopping = [one for one in self.snapshot.running if one.is_stopping]
         return [one for one in stopping if any(is_there(rank.node_id) for rank in one.ranks)]
 
-    def _claim(self, job: Job, ranks: tuple[RankPlacement, ...], until: float, stopping: Sequence[Running]) -> None:
-        self.board.withhold(ranks)
+    def _claim(self, job: Job, claim: Claim, until: float, stopping: Sequence[Running]) -> None:
+        self.board.withhold(claim.ranks)
         if self.guard is not None:
-            self.guard.withhold(self.board, ranks, until)
-        self._count_started(job, ranks, until)
-        self.claims.append(Claim(job.id, ranks))
-        self.told[job.id] = reclaim_pending(stopping, self.now)
+            self.guard.withhold(self.board, claim.ranks, until)
+        self._count_started(job, claim.ranks, until)
+        self.claims.append(claim)
+        self.told[job.id] = reclaim_pending(stopping, claim.rule, self.now)
 
     def _fits_in_service(self, job: Job) -> bool:
         return fits(job.request, matching(job.request, self.scene.in_service), self.policy)

@@ -233,11 +233,11 @@ def not_yet(job: Job) -> Verdict:
     return Verdict(job.eligible_reason, {"at": timestamp(job.eligible_at)})
 
 
-def reclaim_pending(stopping: Sequence[Running], now: float) -> Verdict:
-    """Others were told to stop for it."""
+def reclaim_pending(stopping: Sequence[Running], rule: str, now: float) -> Verdict:
+    """Others were told to stop for it, by this rule."""
     gpus = sum(one.request.gpu_count for one in stopping)
     at = max(one.ends_by if one.is_stopping and one.ends_by else now + one.grace_seconds for one in stopping)
-    return Verdict("reclaim_pending", {"victims": len(stopping), "gpus": gpus, "at": timestamp(at)})
+    return Verdict("reclaim_pending", {"victims": len(stopping), "gpus": gpus, "rule": rule, "at": timestamp(at)})
 
 
 def preempt_delay(at: float, victims: int) -> Verdict:

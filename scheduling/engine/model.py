@@ -195,6 +195,7 @@ class Claim:
 
     job_id: int
     ranks: tuple[RankPlacement, ...]
+    rule: str = "priority"
 
 
 @dataclass(frozen=True, slots=True)

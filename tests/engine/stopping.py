@@ -22,7 +22,7 @@ def told(snapshot: Snapshot, preemptions: tuple[Preemption, ...]) -> Snapshot:
             replace(one, is_stopping=True, stopping_for=victim_of[one.job_id]) if one.job_id in victim_of else one
             for one in snapshot.running
         ),
-        claims=tuple(Claim(one.job_id, one.ranks) for one in preemptions),
+        claims=tuple(Claim(one.job_id, one.ranks, one.rule) for one in preemptions),
     )
 
 
