@@ -219,10 +219,18 @@ class Victims:
         gpus = sum(len(rank.holds) for one in possible for rank in one.ranks if rank.node_id == node_id)
         if shape.share_mb is None and slot.free_count + gpus < shape.request.gpu_count:
             return None
-        # Budgets and guarantees are not spent on who gives nothing back that the job could use.
+        chosen = self._greedy(shape, job, possible, slot)
+        if chosen is not None or not self._is_protected(possible):
+            return chosen
+        # Budgets and guarantees may have been spent on who gives nothing back that the job could use.
         helping = [one for one in possible if helps(shape, one, slot)]
-        return self._greedy(shape, job, helping, slot) or (
-            self._greedy(shape, job, possible, slot) if len(helping) < len(possible) else None
+        return self._greedy(shape, job, helping, slot) if len(helping) < len(possible) else None
+
+    def _is_protected(self, possible: Iterable[Running]) -> bool:
+        """Whether not all of these may be stopped together."""
+        ids = {one.tenant_id for one in possible}
+        return self.parts is not None or any(
+            self.left[id] is not None or self.tenants[id].guaranteed_gpus for id in ids
         )
 
     def _greedy(self, shape: Shape, job: Job, possible: list[Running], slot: Slot) -> list[Running] | None:
@@ -242,8 +250,12 @@ class Victims:
     def _anywhere(self, board: Board, shape: Shape, job: Job, possible: list[Running]) -> list[Running] | None:
         """For gangs over several nodes: as many in order as it takes."""
         slots = {rank.node_id: board.slot_of(rank.node_id) for one in possible for rank in one.ranks}
-        offered = [slot for slot in slots.values() if slot and is_offered(board, shape, slot.position)]
-        helping = [one for one in possible if any(helps(shape, one, slot) for slot in offered)]
+        offered = {id: slot for id, slot in slots.items() if slot and is_offered(board, shape, slot.position)}
+        helping = [
+            one
+            for one in possible
+            if any(helps(shape, one, offered[rank.node_id]) for rank in one.ranks if rank.node_id in offered)
+        ]
         affordable = list(self._affordable(job, helping))
         self.releases += len(affordable)
         ends = [End(float(number), victim.job_id, victim.ranks) for number, victim in enumerate(affordable)]
