@@ -16,7 +16,9 @@ from rich.table import Table
 from scheduling.engine.model import Policy
 from scheduling.engine.policies import POLICIES
 from scheduling.engine.scorers import PLACEMENTS
+from scheduling.simulator import drawing
 from scheduling.simulator.errors import InputError
+from scheduling.simulator.filling import filling
 from scheduling.simulator.openb import read_nodes, read_requests
 from scheduling.simulator.placement_run import RANDOM, Fill, fill
 
@@ -33,10 +35,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", type=_positive, default=10, metavar="N", help="how many times, with seeds 1 to N")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw how the cluster fills up, as .svg or .png")
 
 
 def run(options: dict[str, Any], stdout: TextIO) -> None:
     """Raises InputError and OSError for files, and InputError for a policy that nobody has defined."""
+    if options["plot"] is not None:
+        drawing.check(options["plot"])
     placement = _placement(options["policy"])
     nodes, requests = read_nodes(options["nodes"]), read_requests(options["pods"])
     seeds = range(1, options["seeds"] + 1)
@@ -47,6 +52,8 @@ def run(options: dict[str, Any], stdout: TextIO) -> None:
             moved = partial(_move, progress, bar, len(fills))
             fills.append(fill(nodes, requests, placement, seed, moved))
     result = summary(fills) | {"placement": placement}
+    if options["plot"] is not None:
+        drawing.write(options["plot"], *filling(f"{options['pods'].name}: {placement}", fills))
     if options["json"]:
         stdout.write(json.dumps(result) + "\n")
     else:

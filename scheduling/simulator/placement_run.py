@@ -18,12 +18,14 @@ RANDOM = "random"
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """One filled cluster. `allocated_percent`: of its GPUs; `milliseconds`: for finding the place of one request."""
+    """One filled cluster. `allocated_percent`: of its GPUs; `milliseconds`: for finding the place of one request;
+    `curve`: (arrived, allocated) in percent of its GPUs, about one point per percent."""
 
     allocated_percent: float
     milliseconds: float
     placed: int
     refused: int
+    curve: tuple[tuple[float, float], ...] = ()
 
 
 def fill(
@@ -47,6 +49,7 @@ def fill(
     capacity = sum(len(node.devices) for node in nodes)
     arrived = allocated = seconds = 0.0
     placed = refused = 0
+    curve = [(0.0, 0.0)]
     while True:
         request = rng.choice(requests)
         arrived += gpus_of(request)
@@ -62,7 +65,11 @@ def fill(
             refused += 1
         seconds += time.perf_counter() - started
         progress(arrived / capacity)
-    return Fill(100 * allocated / capacity, 1000 * seconds / max(placed + refused, 1), placed, refused)
+        if 100 * arrived / capacity >= curve[-1][0] + 1:
+            curve.append((100 * arrived / capacity, 100 * allocated / capacity))
+    curve.append((100.0, 100 * allocated / capacity))
+    percent, milliseconds = 100 * allocated / capacity, 1000 * seconds / max(placed + refused, 1)
+    return Fill(percent, milliseconds, placed, refused, tuple(curve))
 
 
 def _anywhere(board: Board, shape: Shape, rng: Random) -> tuple[RankPlacement, ...] | None:

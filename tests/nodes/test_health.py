@@ -7,6 +7,7 @@ from gpusched.lib import wake
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import rows
 from gpusched.protocol.messages import Reading, Xid
+from gpusched.protocol.states import NodeIntent
 from jobs.models import Job
 from nodes import health, incidents, services
 from nodes.models import Device, Incident, Node
@@ -267,8 +268,8 @@ class TestIncidents:
 
     def test_a_closed_and_a_lost_node_are_incidents_with_an_end(self):
         node = make_node(gpus=0)
-        services.set_intent(node.name, "cordoned", "new disk")
-        services.set_intent(node.name, "open")
+        services.set_intent(node.name, NodeIntent.CORDONED, "new disk")
+        services.set_intent(node.name, NodeIntent.OPEN)
         Node.objects.update(state="lost")
         assert [(one["kind"], one["cause"][:12]) for one in incidents.latest(10)] == [
             ("node_lost", "silent since"),

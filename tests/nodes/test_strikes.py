@@ -6,6 +6,7 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
+from gpusched.protocol.states import NodeIntent
 from jobs import services as jobs
 from jobs.models import Job
 from nodes import incidents, services
@@ -101,7 +102,7 @@ def test_what_an_admin_opened_again_starts_anew(user, other, tenant):
     [node] = labelled()
     lose(node, user, tenant)
     lose(node, other, tenant)
-    services.set_intent(node.name, "open")
+    services.set_intent(node.name, NodeIntent.OPEN)
     lose(node, user, tenant)
     assert held() == {}
     lose(node, other, tenant)
@@ -114,7 +115,7 @@ def test_the_note_of_an_admin_stays(user, other, tenant):
     job = submit(other, tenant, node_selector={"only": node.name})
     run_cycle()
     keys = node.start_all()
-    services.set_intent(node.name, "draining", "moves to the new rack")
+    services.set_intent(node.name, NodeIntent.DRAINING, "moves to the new rack")
     node.end(*keys, exit_code=None, reason="node_fault")
     assert held() == {node.name: "moves to the new rack"}
     jobs.cancel(job, identity_for(other))

@@ -131,3 +131,12 @@ def test_the_published_method_is_beaten_on_the_openb_trace() -> None:
     nodes = read_nodes(OPENB / "openb_node_list_gpu_node.csv.gz")
     requests = read_requests(OPENB / "openb_pod_list_default.csv.gz")
     assert fill(nodes, requests, "fragmentation", seed=1).allocated_percent > 95.4
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_a_plot_of_how_the_cluster_fills_up(files: tuple[Path, Path], tmp_path: Path, suffix: str) -> None:
+    target = tmp_path / f"fill.{suffix}"
+    simulated(files, "--seeds", "2", "--plot", str(target))
+    assert target.stat().st_size > 1000
+    if suffix == "svg":
+        assert target.read_text().count('stroke="#1d4ed8"') == 2
