@@ -14,6 +14,7 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin, TabularInline
 
 from gpusched.lib.problems import Problem
+from gpusched.lib.read_only import ReadOnly
 from gpusched.protocol.states import NodeIntent
 from nodes import health, services
 from nodes.models import Device, Incident, Node
@@ -49,19 +50,6 @@ class NodeAdmin(ModelAdmin):  # type: ignore[misc]
 
     def view_on_site(self, obj: Node) -> str:
         return "/nodes/"
-
-
-class ReadOnly(ModelAdmin):  # type: ignore[misc]
-    """Seen, never edited by hand."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
 
 
 @admin.register(Device)

@@ -12,23 +12,15 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from unfold.admin import ModelAdmin
 
+from gpusched.lib.read_only import ReadOnly
 from scheduling import policy, preview
 from scheduling.models import Cycle, SchedulingPolicy
 
 
 @admin.register(Cycle)
-class CycleAdmin(ModelAdmin):  # type: ignore[misc]
+class CycleAdmin(ReadOnly):
     list_display = ("started_at", "trigger", "worker", "pending", "placed", "snapshot_ms", "plan_ms", "commit_ms")
     show_full_result_count = False
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
 
 
 class PolicyForm(ModelForm):  # type: ignore[type-arg]

@@ -20,8 +20,9 @@ from scheduling.engine.freeing import fits, helps, is_needed
 from scheduling.engine.model import Job, Policy, Preemption, Running, Snapshot
 from scheduling.engine.ordering import band
 from scheduling.engine.placement import is_offered, place
+from scheduling.engine.rights import Rights
 from scheduling.engine.shapes import Shape
-from scheduling.engine.split import gpus_in_service, parts_of
+from scheduling.engine.split import borrowing_gpus, gpus_in_service, parts_of
 
 # One plan stops jobs for at most so many others, and tries at most so many releases: the next cycle goes on.
 MOST_PREEMPTIONS, MOST_RELEASES = 32, 20_000
@@ -99,18 +100,13 @@ class Victims:
 
     def _possible(self, job: Job, closed: frozenset[int], ready_only: bool) -> list[Running]:
         """Whom some rule lets stop for the job, in order."""
-        own_band, is_covered, is_online = band(job.priority), self._is_covered(job), self._is_online_covered(job)
-        is_beyond = self._is_beyond_batch(job)
+        rights = self._rights(job)
         latest = self.now - self.policy.min_runtime_seconds if ready_only else inf
         return [
             one
             for one in self.candidates
             if one.started_at <= latest
-            and (
-                (band(one.priority) < own_band and not (is_beyond and one.is_online))
-                or (is_covered and one.tenant_id != job.tenant_id and one.request.gpu_count)
-                or (is_online and not one.is_online and one.request.gpu_count)
-            )
+            and rights.rule(one)
             and not (closed and any(rank.node_id in closed for rank in one.ranks))
         ]
 
@@ -135,13 +131,14 @@ class Victims:
         tenant = self.tenants[running.tenant_id]
         return running.preemptible and tenant.allow_preemption and not running.is_stopping
 
-    def _rule(self, job: Job, victim: Running) -> str:
-        """By which rule the victim may be stopped for the job; empty: by none."""
-        if band(victim.priority) < band(job.priority) and not (victim.is_online and self._is_beyond_batch(job)):
-            return "priority"
-        if self._is_covered(job) and victim.tenant_id != job.tenant_id:
-            return "reclaim"
-        return "online" if self._is_online_covered(job) and not victim.is_online else ""
+    def _rights(self, job: Job) -> Rights:
+        return Rights(
+            job.tenant_id,
+            band(job.priority),
+            self._is_covered(job),
+            self._is_online_covered(job),
+            self._is_beyond_batch(job),
+        )
 
     def _ready_at(self, victim: Running) -> float:
         return victim.started_at + self.policy.min_runtime_seconds
@@ -154,13 +151,14 @@ class Victims:
     def _affordable(self, job: Job, possible: Iterable[Running]) -> Iterable[Running]:
         """Of these, in order, as many as budgets and guarantees of their tenants allow together."""
         left, held = dict(self.left), dict(self.held)
-        borrowed = self.by_class[False] - (self.parts.batch if self.parts else 0)
+        rights = self._rights(job)
+        borrowed = borrowing_gpus(self.parts, self.by_class[False]) if self.parts else 0
         for victim in possible:
             tenant_id, gpus = victim.tenant_id, victim.request.gpu_count
             budget = left[tenant_id]
             if budget == 0 or not self._leaves_guarantee(job, victim, held[tenant_id]):
                 continue
-            if self._rule(job, victim) == "online":
+            if rights.rule(victim) == "online":
                 if gpus > borrowed:
                     continue
                 borrowed -= gpus
@@ -278,7 +276,8 @@ class Victims:
         if ranks is None or not needed:
             return None
         needed.sort(key=self._order)
-        rules = {self._rule(job, victim) for victim in needed}
+        rights = self._rights(job)
+        rules = {rights.rule(victim) for victim in needed}
         ids = tuple(victim.job_id for victim in needed)
         lost = sum(loss(victim, self.now) for victim in needed)
         # The strongest right that was needed: for victims of a lower band no other is.

@@ -83,10 +83,9 @@ def caps(parts: Parts, online_needs: int) -> tuple[Limits, Limits]:
     return ((BATCH_GPUS, parts.batch + lent),), ((ONLINE_GPUS, parts.online),)
 
 
-def borrowing_gpus(parts: Parts, running: Iterable[Running]) -> int:
-    """How many GPUs of the online part batch jobs hold now, those not counted that have been told to stop."""
-    batch = in_use((one for one in running if not one.is_stopping), online=False)
-    return max(batch - parts.batch, 0)
+def borrowing_gpus(parts: Parts, batch_gpus: int) -> int:
+    """How many GPUs of the online part batch jobs hold, which hold so many in all."""
+    return max(batch_gpus - parts.batch, 0)
 
 
 def _left(snapshot: Snapshot) -> dict[int, float]:

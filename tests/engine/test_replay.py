@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from scheduling import recording
 from scheduling.engine.model import Policy, Snapshot
@@ -16,15 +16,9 @@ from scheduling.engine.replay import Recording, record, rerun, why_not
 from tests.engine import states
 from tests.engine.scenario import NOW, ask, cluster, gpu, job, node, nodes_of, running_on
 from tests.engine.test_determinism import state
+from tests.engine.test_invariants import in_small_states
 
 ROOT = Path(__file__).parents[2]
-in_small_states = settings(
-    max_examples=int(os.environ.get("ENGINE_EXAMPLES", "50")),
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-    database=None,
-)
 
 
 @in_small_states

@@ -6,7 +6,7 @@ import pytest
 
 from scheduling.engine.feasibility import impossible
 from scheduling.engine.model import Policy, Tenant
-from scheduling.engine.split import borrowing_gpus, gpus_in_service, parts_of, shares
+from scheduling.engine.split import borrowing_gpus, gpus_in_service, in_use, parts_of, shares
 from tests.engine.scenario import NOW, cluster, decide, gpu, job, node, reason, running_on, started
 
 HALF = Policy(online_percent=50)
@@ -83,7 +83,7 @@ def test_batch_leaves_room_for_online_jobs_that_wait() -> None:
 def test_online_takes_back_what_was_lent() -> None:
     """No new batch job starts in place of one that ends, as long as online needs its part."""
     lent = running_on(cluster(node(1)), *[job(id) for id in range(80, 87)])
-    assert borrowing_gpus(parts_of(8, HALF), lent.running) == 3
+    assert borrowing_gpus(parts_of(8, HALF), in_use(lent.running, online=False)) == 3
     waiting = (job(20, age=5000), job(21, online=True), job(22, online=True))
     assert started(decide(replace(lent, jobs=waiting), HALF)) == {21}
     assert started(decide(replace(lent, jobs=waiting[:1]), HALF)) == {20}
