@@ -1,0 +1,130 @@
+"""What a node's owner decides for the node: an optional TOML file, overridden by environment variables. Standard library
+only."""
+
+import os
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+PATH_VARIABLE = "GPUSCHED_AGENT_CONFIG"
+DEFAULT_PATH = Path("/etc/gpusched/agent.toml")
+RUNTIMES = ("docker", "podman", "apptainer")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+
+
+class ConfigError(Exception):
+    """What is wrong with the file or a variable, as a sentence for whoever starts the agent."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How a container runtime is called on this node: its command, and arguments that each `run` gets besides."""
+
+    command: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Config:
+    """`mounts`: directories that jobs in containers may mount, `:ro` after those that they may only read.
+    `runtimes`: those that may be used; the ones found on PATH unless the file has a table of them."""
+
+    data_dir: str = ""
+    default_user: str = ""
+    allow_root: bool = False
+    mounts: tuple[str, ...] = ()
+    runtimes: Mapping[str, Runtime] = field(default_factory=lambda: {name: Runtime((name,)) for name in RUNTIMES})
+
+
+def load(environment: Mapping[str, str] = os.environ) -> Config:
+    """The file, if there is one, then the variables GPUSCHED_AGENT_… over it. Raises ConfigError by name of the key."""
+    named = environment.get(PATH_VARIABLE, "")
+    path = Path(named) if named else DEFAULT_PATH
+    config = _read(path) if named or path.exists() else Config()
+    for key, read in _VARIABLES.items():
+        variable = f"GPUSCHED_AGENT_{key.upper()}"
+        if variable in environment:
+            config = replace(config, **{key: read(environment[variable], variable)})
+    _check_mounts(config.mounts)
+    return config
+
+
+def _read(path: Path) -> Config:
+    try:
+        told = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    known = {one.name for one in fields(Config)}
+    _only(told, known, str(path))
+    readers = {"allow_root": _boolean, "mounts": _words, "runtimes": _runtimes}
+    return Config(**{key: readers.get(key, _text)(value, f"{path}: {key}") for key, value in told.items()})
+
+
+def _only(told: Mapping[str, Any], known: set[str], where: str) -> None:
+    if unknown := sorted(set(told) - known):
+        raise ConfigError(f"{where}: '{unknown[0]}' is not known; known are {', '.join(sorted(known))}")
+
+
+def _runtimes(told: Any, where: str) -> Mapping[str, Runtime]:
+    if not isinstance(told, dict):
+        raise ConfigError(f"{where} must be a table, such as [runtimes.podman]")
+    _only(told, set(RUNTIMES), where)
+    found = {}
+    for name, table in told.items():
+        here = f"{where}.{name}"
+        if not isinstance(table, dict):
+            raise ConfigError(f"{here} must be a table, such as [runtimes.podman]")
+        _only(table, {"command", "arguments"}, here)
+        command = _words(table.get("command", [name]), f"{here}.command")
+        if not command:
+            raise ConfigError(f"{here}.command must name a program")
+        found[name] = Runtime(command, _words(table.get("arguments", []), f"{here}.arguments"))
+    return found
+
+
+def _text(told: Any, where: str) -> str:
+    if not isinstance(told, str):
+        raise ConfigError(f"{where} must be text")
+    return told
+
+
+def _boolean(told: Any, where: str) -> bool:
+    if not isinstance(told, bool):
+        raise ConfigError(f"{where} must be true or false")
+    return told
+
+
+def _words(told: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(told, list) or not all(isinstance(word, str) for word in told):
+        raise ConfigError(f"{where} must be a list of texts")
+    return tuple(told)
+
+
+def _truth(text: str, variable: str) -> bool:
+    if text.lower() not in _TRUE + _FALSE:
+        raise ConfigError(f"{variable} must be true or false, not {text!r}")
+    return text.lower() in _TRUE
+
+
+def _named_runtimes(text: str, variable: str) -> Mapping[str, Runtime]:
+    _only(dict.fromkeys(shlex.split(text)), set(RUNTIMES), variable)
+    return {name: Runtime((name,)) for name in shlex.split(text)}
+
+
+def _check_mounts(mounts: tuple[str, ...]) -> None:
+    for mount in mounts:
+        if not mount.removesuffix(":ro").startswith("/") or ":" in mount.removesuffix(":ro"):
+            raise ConfigError(f"mounts: {mount!r} must be an absolute path, with :ro after it or nothing")
+
+
+_VARIABLES = {
+    "default_user": lambda text, _: text,
+    "allow_root": _truth,
+    "mounts": lambda text, _: tuple(shlex.split(text)),
+    "runtimes": _named_runtimes,
+}
