@@ -1,10 +1,9 @@
-"""What a node's owner decides for the node: an optional TOML file, overridden by environment variables. Standard library
-only."""
+"""What the owner of a node decides for it: an optional TOML file, and environment variables over that."""
 
 import os
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ def load(environment: Mapping[str, str] = os.environ) -> Config:
     for key, read in _VARIABLES.items():
         variable = f"GPUSCHED_AGENT_{key.upper()}"
         if variable in environment:
-            config = replace(config, **{key: read(environment[variable], variable)})
+            config = replace(config, **{key: read(environment[variable], variable, config)})
     _check_mounts(config.mounts)
     return config
 
@@ -61,7 +60,7 @@ def _read(path: Path) -> Config:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     known = {one.name for one in fields(Config)}
     _only(told, known, str(path))
-    readers = {"allow_root": _boolean, "mounts": _words, "runtimes": _runtimes}
+    readers: dict[str, Callable[[Any, str], Any]] = {"allow_root": _boolean, "mounts": _words, "runtimes": _runtimes}
     return Config(**{key: readers.get(key, _text)(value, f"{path}: {key}") for key, value in told.items()})
 
 
@@ -105,15 +104,17 @@ def _words(told: Any, where: str) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _truth(text: str, variable: str) -> bool:
+def _truth(text: str, variable: str, _: Config) -> bool:
     if text.lower() not in _TRUE + _FALSE:
         raise ConfigError(f"{variable} must be true or false, not {text!r}")
     return text.lower() in _TRUE
 
 
-def _named_runtimes(text: str, variable: str) -> Mapping[str, Runtime]:
-    _only(dict.fromkeys(shlex.split(text)), set(RUNTIMES), variable)
-    return {name: Runtime((name,)) for name in shlex.split(text)}
+def _chosen(text: str, variable: str, config: Config) -> Mapping[str, Runtime]:
+    """Those named, called as the file says."""
+    names = shlex.split(text)
+    _only(dict.fromkeys(names), set(RUNTIMES), variable)
+    return {name: config.runtimes.get(name, Runtime((name,))) for name in names}
 
 
 def _check_mounts(mounts: tuple[str, ...]) -> None:
@@ -122,9 +123,9 @@ def _check_mounts(mounts: tuple[str, ...]) -> None:
             raise ConfigError(f"mounts: {mount!r} must be an absolute path, with :ro after it or nothing")
 
 
-_VARIABLES = {
-    "default_user": lambda text, _: text,
+_VARIABLES: dict[str, Callable[[str, str, Config], Any]] = {
+    "default_user": lambda text, *_: text,
     "allow_root": _truth,
-    "mounts": lambda text, _: tuple(shlex.split(text)),
-    "runtimes": _named_runtimes,
+    "mounts": lambda text, *_: tuple(shlex.split(text)),
+    "runtimes": _chosen,
 }
