@@ -1,8 +1,8 @@
 """Says from readings which devices are hot or slowed down by heat, with hysteresis, and keeps that with the device.
 
 Hot: from the threshold on (85 °C unless set otherwise), or while the hardware slows itself down; no more after a minute
-of readings that are all 10 °C or more below. What a reading does not say changes nothing. A busy GPU at 66 to 80 °C is
-neither."""
+of readings that are all 10 °C or more below. What a reading does not say changes nothing, but that a device is slowed
+down, which blocks it, must be told at least once a minute. A busy GPU at 66 to 80 °C is neither."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,7 +18,8 @@ HYSTERESIS_CELSIUS, COOL_SECONDS = 10, 60.0
 
 
 class Heat(NamedTuple):
-    """`cool_since`: seconds since the epoch; every look at a hot device since then was cool. None: the last was not."""
+    """`cool_since`: seconds since the epoch; every look at a hot device since then was cool, or, of one that is slowed
+    down, did not say whether it still is. None: the last was not so."""
 
     is_hot: bool = False
     is_slowed: bool = False
@@ -27,14 +28,19 @@ class Heat(NamedTuple):
 
 def felt(before: Heat, temperature_celsius: int | None, throttle_reasons: int | None, now: float, hot: int) -> Heat:
     """The heat of a device after one more reading. `hot`: the threshold in °C; None in a reading: unknown."""
-    is_slowed = before.is_slowed if throttle_reasons is None else bool(throttle_reasons & SLOWDOWN)
-    if not before.is_hot:
-        starts = is_slowed or (temperature_celsius is not None and temperature_celsius >= hot)
-        return Heat(starts, is_slowed)
-    if is_slowed:
+    if throttle_reasons is not None and throttle_reasons & SLOWDOWN:
         return Heat(True, True)
+    if before.is_slowed:
+        if throttle_reasons is not None:
+            before = Heat(True)
+        else:
+            # Not told any more: it holds for a minute, lest a silent driver block the device for ever.
+            since = now if before.cool_since is None else before.cool_since
+            return Heat(True, True, since) if now - since < COOL_SECONDS else Heat(True)
+    if not before.is_hot:
+        return Heat(temperature_celsius is not None and temperature_celsius >= hot)
     if temperature_celsius is None:
-        return before._replace(is_slowed=False)
+        return before
     if temperature_celsius > hot - HYSTERESIS_CELSIUS:
         return Heat(True)
     cool_since = now if before.cool_since is None else before.cool_since

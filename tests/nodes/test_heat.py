@@ -80,9 +80,18 @@ heats = st.builds(Heat, st.booleans(), st.booleans(), st.none() | st.floats(0, 1
 @given(heats, st.floats(0, 1e9))
 def test_a_look_that_says_nothing_changes_nothing(before, now):
     """A19: unknown neither blocks nor frees."""
-    if before.is_slowed:
-        before = before._replace(cool_since=None)
+    before = before._replace(is_slowed=False)
     assert felt(before, None, None, now, 85) == before
+
+
+@pytest.mark.parametrize("celsius", [None, 60, 90])
+def test_a_slowdown_that_is_told_no_more_blocks_for_a_minute_and_not_for_ever(celsius):
+    """A19: unknown never blocks. Heat itself, which only makes a device the last choice, waits for its minute."""
+    slowed = after((celsius, HW_THERMAL), *[(celsius, None)] * 60)
+    assert (slowed.is_hot, slowed.is_slowed) == (True, True)
+    assert after((celsius, HW_THERMAL), *[(celsius, None)] * 61) == HOT
+    again = after((celsius, HW_THERMAL), *[(celsius, None)] * 59, (celsius, HW_THERMAL), *[(celsius, None)] * 59)
+    assert again.is_slowed
 
 
 def test_typical_busy_gpus_are_never_hot():
