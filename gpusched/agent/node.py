@@ -134,10 +134,18 @@ class Node:
         looked_at = clock()
         while True:
             self._readings = await asyncio.to_thread(self._read)
-            if clock() - looked_at > FACTS_SECONDS:
+            if clock() - looked_at > FACTS_SECONDS or self._names_others(self._readings):
                 self._facts = await asyncio.to_thread(self._machine.facts)
                 looked_at = clock()
             await asyncio.sleep(every_seconds)
+
+    def _names_others(self, readings: list[Reading]) -> bool:
+        """Whether devices came or went since the facts were asked, such as another division of a GPU (MIG)."""
+        if self._facts is None or not readings:
+            return False
+        known = {device.uuid for device in self._facts.devices}
+        there = {reading.uuid for reading in readings if not reading.lost}
+        return bool(there - known or known - {reading.uuid for reading in readings})
 
     def _read(self) -> list[Reading]:
         readings = self._machine.readings(self.ranks.busy_devices)

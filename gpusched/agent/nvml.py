@@ -2,15 +2,14 @@
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
-from itertools import combinations
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pynvml
 from msgspec.structs import replace
 
+from gpusched.agent.layout import islands, numa_node
 from gpusched.protocol.messages import DeviceFacts, Reading, Xid
 
 logger = logging.getLogger(__name__)
@@ -18,6 +17,9 @@ T = TypeVar("T")
 MIB = 1 << 20
 XID_SECONDS = 60.0  # for so long an Xid is told with each reading
 MOST_XIDS = 50
+NO_INSTANCE = 0xFFFFFFFF  # so an event says that it is of the whole GPU
+# MIG instances of GPU 2 have the numbers 300, 301, …: no GPU of a machine has such a number.
+MIG_INDEX = 100
 
 
 class DeviceLost(Exception):
@@ -51,15 +53,16 @@ class Nvml:
         return _text(pynvml.nvmlSystemGetDriverVersion) if self.is_available() else None
 
     def devices(self) -> list[DeviceFacts]:
-        """What is there now. A device that does not even tell its UUID is left out: it cannot be given to anyone."""
+        """What is there now; of a GPU in MIG mode its instances instead of itself. A device that does not even tell its
+        UUID is left out: it cannot be given to anyone."""
         if not self.is_available():
             return []
-        found = []
-        handles = self._handles()
-        islands = _islands(handles)
-        for index, handle in handles:
+        found: list[DeviceFacts] = []
+        handles = dict(self._handles())
+        joined = islands(sorted(handles), lambda one, other: _is_linked(handles[one], handles[other]))
+        for index, handle in handles.items():
             try:
-                found.append(_facts(index, handle, islands.get(index)))
+                found += [_facts(one, joined.get(index)) for one in _offered(index, handle)]
             except pynvml.NVMLError as error:
                 self._say(f"GPU {index} does not say what it is: {error}")
             except DeviceLost:
@@ -71,7 +74,7 @@ class Nvml:
         if not self.is_available():
             return []
         handles = self._handles()
-        found = [reading for _, handle in handles if (reading := _reading(handle)) is not None]
+        found = [reading for index, handle in handles for reading in _readings(index, handle)]
         self._hear_xids(handles)
         now = time.monotonic()
         self._xids = [one for one in self._xids if now - one[0] < XID_SECONDS][-MOST_XIDS:]
@@ -86,9 +89,9 @@ class Nvml:
             self._watch(handles)
             for _ in range(MOST_XIDS):
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
-                uuid = _uuid_of(event.device)
-                if event.eventType & pynvml.nvmlEventTypeXidCriticalError and uuid is not None:
-                    self._xids.append((time.monotonic(), uuid, int(event.eventData)))
+                if event.eventType & pynvml.nvmlEventTypeXidCriticalError:
+                    concerned = _concerned(event.device, int(event.gpuInstanceId))
+                    self._xids += [(time.monotonic(), uuid, int(event.eventData)) for uuid in concerned]
         except pynvml.NVMLError:
             return  # nothing more to hear (a timeout), or nothing to hear it with
 
@@ -128,46 +131,76 @@ class Nvml:
         self._said = text
 
 
-# The UUID of each device that was seen, by PCI address: a lost device no longer tells its own.
-_uuids: dict[str, str] = {}
+@dataclass(frozen=True)
+class _Offered:
+    """A device that may be given to jobs: a GPU, or a MIG instance (`slices` is then the size of its GPU instance).
+    `gpu` is the handle of the whole GPU, which alone tells of heat, clocks and links."""
+
+    index: int
+    uuid: str
+    handle: Any
+    gpu: Any
+    instance: int | None = None
+    slices: int | None = None
 
 
-def _facts(index: int, handle: Any, island: int | None) -> DeviceFacts:
-    uuid = _need(lambda: pynvml.nvmlDeviceGetUUID(handle))
-    bus = _text(lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId)
+# By PCI address the UUIDs that were seen there last, with their GPU instance: a lost device no longer tells its own.
+_known: dict[str, dict[str, int | None]] = {}
+
+
+def _offered(index: int, gpu: Any) -> list[_Offered]:
+    """The GPU, or in MIG mode its instances (none if it was not divided yet: nothing can run on it then)."""
+    uuid = _need(lambda: pynvml.nvmlDeviceGetUUID(gpu))
+    mode = _ask(lambda: pynvml.nvmlDeviceGetMigMode(gpu)[0])
+    if mode == pynvml.NVML_DEVICE_MIG_ENABLE:
+        most = _ask(lambda: int(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu))) or 0
+        found = [one for slot in range(most) if (one := _instance(index, gpu, slot)) is not None]
+    else:
+        found = [_Offered(index, uuid, gpu, gpu)]
+    bus = _text(lambda: pynvml.nvmlDeviceGetPciInfo(gpu).busId)
     if bus is not None:
-        _uuids[bus] = uuid
-    memory = _ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+        _known[bus] = {one.uuid: one.instance for one in found}
+    return found
+
+
+def _instance(index: int, gpu: Any, slot: int) -> _Offered | None:
+    handle = _ask(lambda: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, slot))
+    uuid = None if handle is None else _text(lambda: pynvml.nvmlDeviceGetUUID(handle))
+    if uuid is None:
+        return None  # no instance in this slot, or one that is being made or taken away
+    slices = _ask(lambda: int(pynvml.nvmlDeviceGetAttributes(handle).gpuInstanceSliceCount))
+    instance = _ask(lambda: int(pynvml.nvmlDeviceGetGpuInstanceId(handle)))
+    return _Offered((index + 1) * MIG_INDEX + slot, uuid, handle, gpu, instance, slices)
+
+
+def _facts(one: _Offered, island: int | None) -> DeviceFacts:
+    bus = _text(lambda: pynvml.nvmlDeviceGetPciInfo(one.gpu).busId)
+    memory = _ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(one.handle))
+    is_whole = one.handle is one.gpu
     return DeviceFacts(
-        uuid=uuid,
-        index=index,
-        model=_need(lambda: pynvml.nvmlDeviceGetName(handle)),
+        uuid=one.uuid,
+        index=one.index,
+        model=_need(lambda: pynvml.nvmlDeviceGetName(one.handle)) if is_whole else _mig_name(one),
         memory_mb=None if memory is None else int(memory.total) // MIB,
         pci_bus_id=bus,
         numa_node=None if bus is None else numa_node(bus),
-        nvlink_island=island,
+        nvlink_island=island if is_whole else None,  # CUDA lets no two instances reach each other
+        mig_parent=None if is_whole else _need(lambda: pynvml.nvmlDeviceGetUUID(one.gpu)),
+        mig_slices=one.slices,
     )
 
 
-def numa_node(bus: str, devices: Path = Path("/sys/bus/pci/devices")) -> int | None:
-    """The NUMA node of a PCI address as NVML writes it (`00000000:3B:00.0`); None where the kernel does not say."""
-    domain, _, rest = bus.partition(":")
-    try:
-        number = int((devices / f"{domain[-4:]}:{rest}".lower() / "numa_node").read_text())
-    except (OSError, ValueError):
-        return None
-    return number if number >= 0 else None
-
-
-def _islands(handles: list[tuple[int, Any]]) -> dict[int, int]:
-    """Index -> the lowest index among those that it reaches over NVLink; without those that reach none."""
-    islands = {index: index for index, _ in handles}
-    for (one, first), (other, second) in combinations(handles, 2):
-        if islands[one] != islands[other] and _is_linked(first, second):
-            low, high = sorted((islands[one], islands[other]))
-            islands = {index: low if island == high else island for index, island in islands.items()}
-    sizes = Counter(islands.values())
-    return {index: island for index, island in islands.items() if sizes[island] > 1}
+def _mig_name(one: _Offered) -> str:
+    """`NVIDIA H100 MIG 1g.10gb`: newer drivers say so themselves, of others it is put together as nvidia-smi does."""
+    told = _text(lambda: pynvml.nvmlDeviceGetName(one.handle)) or ""
+    if " MIG " in told:
+        return told
+    gpu = _need(lambda: pynvml.nvmlDeviceGetName(one.gpu))
+    size = _ask(lambda: pynvml.nvmlDeviceGetAttributes(one.handle))
+    if size is None:
+        return f"{gpu} MIG"
+    part = "" if size.computeInstanceSliceCount == size.gpuInstanceSliceCount else f"{size.computeInstanceSliceCount}c."
+    return f"{gpu} MIG {part}{size.gpuInstanceSliceCount}g.{round(size.memorySizeMB / 1024)}gb"
 
 
 def _is_linked(first: Any, second: Any) -> bool:
@@ -178,25 +211,45 @@ def _is_linked(first: Any, second: Any) -> bool:
     return bool(status == pynvml.NVML_P2P_STATUS_OK)
 
 
-def _reading(handle: Any) -> Reading | None:
+def _readings(index: int, gpu: Any) -> list[Reading]:
     try:
-        return Reading(
-            uuid=_need(lambda: pynvml.nvmlDeviceGetUUID(handle)),
-            utilisation_percent=_ask(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
-            memory_used_mb=_ask(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) // MIB),
-            temperature_celsius=_ask(lambda: int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))),
-            power_watts=_ask(lambda: float(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1000),
-            throttle_reasons=_ask(lambda: int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))),
-            process_ids=_ask(lambda: [int(p.pid) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
-        )
+        return [_reading(one) for one in _offered(index, gpu)]
     except (DeviceLost, pynvml.NVMLError):
-        uuid = _uuid_of(handle)
-        return None if uuid is None else Reading(uuid=uuid, lost=True)
+        return [Reading(uuid=uuid, lost=True) for uuid in _concerned(gpu)]
 
 
-def _uuid_of(handle: Any) -> str | None:
-    """Of a device that was seen before, also when it is lost."""
-    return _uuids.get(_text_or_lost(lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId) or "")
+def _reading(one: _Offered) -> Reading:
+    """Of a MIG instance the driver tells memory and processes; heat, clocks and errors are those of its GPU, and how
+    much of the GPU's power it takes nobody knows."""
+    own, gpu = one.handle, one.gpu
+    power = power_limit = None
+    if own is gpu:
+        power = _ask(lambda: float(pynvml.nvmlDeviceGetPowerUsage(gpu)) / 1000)
+        power_limit = _ask(lambda: float(pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu)) / 1000)
+    return Reading(
+        uuid=one.uuid,
+        utilisation_percent=_ask(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(own).gpu)),
+        memory_used_mb=_ask(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(own).used) // MIB),
+        temperature_celsius=_ask(lambda: int(pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU))),
+        power_watts=power,
+        power_limit_watts=power_limit,
+        sm_clock_mhz=_ask(lambda: int(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM))),
+        memory_clock_mhz=_ask(lambda: int(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM))),
+        throttle_reasons=_ask(lambda: int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))),
+        ecc_corrected=_ecc(gpu, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+        ecc_uncorrected=_ecc(gpu, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        process_ids=_ask(lambda: [int(p.pid) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(own)]),
+    )
+
+
+def _ecc(gpu: Any, kind: int) -> int | None:
+    return _ask(lambda: int(pynvml.nvmlDeviceGetTotalEccErrors(gpu, kind, pynvml.NVML_VOLATILE_ECC)))
+
+
+def _concerned(gpu: Any, instance: int = NO_INSTANCE) -> list[str]:
+    """The UUIDs of what was seen there before, also if it is lost; of one GPU instance, if one is named."""
+    known = _known.get(_text_or_lost(lambda: pynvml.nvmlDeviceGetPciInfo(gpu).busId) or "", {})
+    return [uuid for uuid, own in known.items() if instance == NO_INSTANCE or own in (None, instance)]
 
 
 def _ask(question: Callable[[], T]) -> T | None:

@@ -17,7 +17,8 @@ def key_of(job_id: int, attempt: int, rank: int) -> str:
 
 class DeviceFacts(msgspec.Struct, kw_only=True, frozen=True):
     """What a device is; changes only with the hardware. None: the driver does not say. `nvlink_island`: devices of the
-    node with one number reach each other over NVLink, directly or through others; None also: it is alone."""
+    node with one number reach each other over NVLink, directly or through others; None also: it is alone. Of a MIG
+    instance: `mig_parent`, the UUID of its GPU, and `mig_slices`, of how many of the GPU's slices it is."""
 
     uuid: str
     index: int
@@ -26,6 +27,8 @@ class DeviceFacts(msgspec.Struct, kw_only=True, frozen=True):
     pci_bus_id: str | None = None
     numa_node: int | None = None
     nvlink_island: int | None = None
+    mig_parent: str | None = None
+    mig_slices: int | None = None
 
 
 class NodeFacts(msgspec.Struct, kw_only=True, frozen=True):
@@ -52,14 +55,19 @@ class Xid(msgspec.Struct, kw_only=True, frozen=True):
 class Reading(msgspec.Struct, kw_only=True, frozen=True):
     """One look at one device through NVML. None: unknown, never zero. `lost`: the driver says the device is gone.
     `occupancy`: `clear`, `dirty` or `foreign` by the processes and the memory that were seen in several readings, with
-    who in `occupant`; None: not known, or not sure yet."""
+    who in `occupant`; None: not known, or not sure yet. `ecc_…`: errors of its memory since the driver was loaded."""
 
     uuid: str
     utilisation_percent: int | None = None
     memory_used_mb: int | None = None
     temperature_celsius: int | None = None
     power_watts: float | None = None
+    power_limit_watts: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
     throttle_reasons: int | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
     process_ids: list[int] | None = None
     lost: bool = False
     occupancy: str | None = None
@@ -180,9 +188,11 @@ class Desired(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class LogAnswer(msgspec.Struct, kw_only=True, frozen=True):
-    """Answer to POST /agent/logs?key=&offset= (body: the bytes): the size stored; the agent goes on from there."""
+    """Answer to POST /agent/logs?key=&offset= (body: the bytes): the size stored; the agent goes on from there.
+    `most_bytes`: the server keeps no more of the log of one rank."""
 
     size: int
+    most_bytes: int | None = None
 
 
 class AgentError(msgspec.Struct, kw_only=True, frozen=True):

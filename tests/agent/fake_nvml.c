@@ -1,21 +1,25 @@
 /* A small NVML for tests, below the real nvidia-ml-py. What the devices are like stands in the text file that FAKE_NVML
  * names and is read at every call, so that a test can change it under a running agent. One device per line:
  *
- *     name|memory_mb|used_mb|utilisation|temperature|milliwatts|throttle|fault|pid,pid,...|nvlink island|xid
+ *     name|memory_mb|used_mb|utilisation|temperature|milliwatts|throttle|fault|pid,pid,...|nvlink island|xid|more|mig
  *
  * A field of "-" answers "not supported". fault: ok, lost (fallen off the bus) or gone (not counted any more). An xid is told
- * once each time that its text changes ("79", "79 again"). */
+ * once each time that its text changes ("79", "79 again"; "79@2": of GPU instance 2). more: SM MHz, memory MHz, power limit in
+ * milliwatts, ECC errors corrected and not, by commas. mig: empty if the mode is off, else one instance per slot by commas,
+ * each gpu_slices/compute_slices/memory_mb/used_mb/name/pid (the name and the pid may be missing), or nothing for a slot
+ * that is not used. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT = 7, NOT_LOADED = 9, TIMEOUT = 10, LOST = 15 };
-enum { FIELDS = 11, MOST = 16, WIDTH = 128 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT = 7, NOT_LOADED = 9, TIMEOUT = 10, LOST = 15, NOT_FOUND = 6 };
+enum { FIELDS = 13, MOST = 16, WIDTH = 256, SLOTS = 7, PARTS = 6, FIRST_MIG = 1000 };
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned gpu, memory; } utilisation_t;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
 typedef struct { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } event_t;
+typedef struct { unsigned multiprocessors, engines[5], gpu_slices, compute_slices; unsigned long long memory_mb; } attributes_t;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_t;
 
 static char fields[MOST][FIELDS][WIDTH];
@@ -27,7 +31,7 @@ static int opened;
 static int load(void) {
     const char *path = getenv("FAKE_NVML");
     FILE *file = path ? fopen(path, "r") : NULL;
-    char line[1024];
+    char line[2048];
     if (!file) return 0;
     count = 0;
     while (count < MOST && fgets(line, sizeof line, file)) {
@@ -54,6 +58,41 @@ static int load(void) {
     const char *text = fields[INDEX(device)][n];              \
     if (!strcmp(text, "-")) return NOT_SUPPORTED;
 
+/* The handle of a MIG instance is FIRST_MIG + gpu * SLOTS + slot. */
+#define IS_MIG(device) ((uintptr_t)(device) >= FIRST_MIG)
+static int part(void *device, int n, char *to) {
+    unsigned number = (unsigned)(uintptr_t)device - FIRST_MIG, gpu = number / SLOTS, slot = number % SLOTS;
+    char copy[WIDTH], *rest = copy, *text = NULL;
+    if (!load() || gpu >= count) return 0;
+    snprintf(copy, sizeof copy, "%s", fields[gpu][12]);
+    for (unsigned i = 0; i <= slot; i++) text = strsep(&rest, ",");
+    if (!text || !*text) return 0;
+    char *own = text;
+    for (int i = 0; i <= n; i++) text = strsep(&own, "/");
+    snprintf(to, WIDTH, "%s", text ? text : "");
+    return 1;
+}
+#define PART(device, n)                                       \
+    char text[WIDTH];                                         \
+    LOOK((void *)(((uintptr_t)(device) - FIRST_MIG) / SLOTS + 1)) \
+    if (!part(device, n, text)) return INVALID;
+
+static int more(void *device, int n, unsigned long long *to) {
+    FIELD(device, 11)
+    char copy[WIDTH], *rest = copy, *own = NULL;
+    snprintf(copy, sizeof copy, "%s", text);
+    for (int i = 0; i <= n; i++) own = strsep(&rest, ",");
+    if (!own || !*own || !strcmp(own, "-")) return NOT_SUPPORTED;
+    *to = strtoull(own, NULL, 10);
+    return SUCCESS;
+}
+static int more_unsigned(void *device, int n, unsigned *to) {
+    unsigned long long found = 0;
+    int code = more(device, n, &found);
+    *to = (unsigned)found;
+    return code;
+}
+
 int nvmlInit_v2(void) { return load() ? (opened++, SUCCESS) : NOT_LOADED; }
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return nvmlInit_v2(); }
 int nvmlShutdown(void) { return opened ? (opened--, SUCCESS) : UNINITIALIZED; }
@@ -65,9 +104,36 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     *device = (void *)(uintptr_t)(index + 1);
     return SUCCESS;
 }
-int nvmlDeviceGetUUID(void *device, char *to, unsigned size) { LOOK(device) snprintf(to, size, "GPU-fake-%u", INDEX(device)); return SUCCESS; }
-int nvmlDeviceGetName(void *device, char *to, unsigned size) { FIELD(device, 0) snprintf(to, size, "%s", text); return SUCCESS; }
+int nvmlDeviceGetUUID(void *device, char *to, unsigned size) {
+    if (IS_MIG(device)) {
+        unsigned number = (unsigned)(uintptr_t)device - FIRST_MIG;
+        PART(device, 0)
+        snprintf(to, size, "MIG-fake-%u-%u-%sg", number / SLOTS, number % SLOTS, text);
+        return SUCCESS;
+    }
+    LOOK(device)
+    snprintf(to, size, "GPU-fake-%u", INDEX(device));
+    return SUCCESS;
+}
+int nvmlDeviceGetName(void *device, char *to, unsigned size) {
+    if (IS_MIG(device)) {
+        PART(device, 4)
+        snprintf(to, size, "%s", text);
+        return *text ? SUCCESS : NOT_SUPPORTED;
+    }
+    FIELD(device, 0)
+    snprintf(to, size, "%s", text);
+    return SUCCESS;
+}
 int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
+    if (IS_MIG(device)) {
+        char used[WIDTH];
+        PART(device, 2)
+        part(device, 3, used);
+        memory->total = strtoull(text, NULL, 10) << 20;
+        memory->used = strtoull(used, NULL, 10) << 20;
+        return SUCCESS;
+    }
     FIELD(device, 1)
     memory->total = strtoull(text, NULL, 10) << 20;
     memory->used = strtoull(fields[INDEX(device)][2], NULL, 10) << 20;
@@ -78,6 +144,40 @@ int nvmlDeviceGetUtilizationRates(void *device, utilisation_t *rates) { FIELD(de
 int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *celsius) { (void)sensor; FIELD(device, 4) *celsius = atoi(text); return SUCCESS; }
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) { FIELD(device, 5) *milliwatts = atoi(text); return SUCCESS; }
 int nvmlDeviceGetCurrentClocksEventReasons(void *device, unsigned long long *reasons) { FIELD(device, 6) *reasons = strtoull(text, NULL, 0); return SUCCESS; }
+int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *milliwatts) { return more_unsigned(device, 2, milliwatts); }
+int nvmlDeviceGetClockInfo(void *device, unsigned kind, unsigned *mhz) { return more_unsigned(device, kind == 1 ? 0 : kind == 2 ? 1 : 9, mhz); }
+int nvmlDeviceGetTotalEccErrors(void *device, unsigned kind, unsigned counter, unsigned long long *errors) {
+    return counter ? NOT_SUPPORTED : more(device, 3 + (int)kind, errors);
+}
+int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending) {
+    FIELD(device, 12)
+    *current = *pending = *text != 0;
+    return SUCCESS;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *found) { LOOK(device) *found = SLOTS; return SUCCESS; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned slot, void **found) {
+    char text[WIDTH];
+    LOOK(device)
+    *found = (void *)(uintptr_t)(FIRST_MIG + INDEX(device) * SLOTS + slot);
+    return part(*found, 0, text) ? SUCCESS : NOT_FOUND;
+}
+int nvmlDeviceGetGpuInstanceId(void *device, unsigned *id) {
+    if (!IS_MIG(device)) return INVALID;
+    *id = ((unsigned)(uintptr_t)device - FIRST_MIG) % SLOTS + 1;
+    return SUCCESS;
+}
+int nvmlDeviceGetAttributes_v2(void *device, attributes_t *attributes) {
+    char compute[WIDTH], memory[WIDTH];
+    if (!IS_MIG(device)) return INVALID;
+    PART(device, 0)
+    part(device, 1, compute);
+    part(device, 2, memory);
+    memset(attributes, 0, sizeof *attributes);
+    attributes->gpu_slices = atoi(text);
+    attributes->compute_slices = atoi(compute);
+    attributes->memory_mb = strtoull(memory, NULL, 10);
+    return SUCCESS;
+}
 int nvmlDeviceGetPciInfo_v3(void *device, pci_t *pci) {
     /* The address is the driver's own and is known of a lost device, too. */
     memset(pci, 0, sizeof *pci);
@@ -87,6 +187,12 @@ int nvmlDeviceGetPciInfo_v3(void *device, pci_t *pci) {
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *size, process_t *found) {
     char copy[WIDTH], *rest = copy, *pid;
     unsigned n = 0, room = *size;
+    if (IS_MIG(device)) {
+        PART(device, 5)
+        *size = *text != 0;
+        if (*text && room && found) found[0] = (process_t){atoi(text), 1 << 20, 1, 0};
+        return *text && !room ? INSUFFICIENT : SUCCESS;
+    }
     FIELD(device, 8)
     snprintf(copy, sizeof copy, "%s", text);
     while ((pid = strsep(&rest, ",")) && *pid) {
@@ -121,7 +227,8 @@ int nvmlEventSetWait_v2(void *set, event_t *event, unsigned milliseconds) {
         if (!watched[i] || !strcmp(fields[i][10], told[i])) continue;
         strcpy(told[i], fields[i][10]);
         if (!told[i][0]) continue;
-        *event = (event_t){(void *)(uintptr_t)(i + 1), 8, atoi(told[i]), 0, 0};
+        const char *at = strchr(told[i], '@');
+        *event = (event_t){(void *)(uintptr_t)(i + 1), 8, atoi(told[i]), at ? atoi(at + 1) : 0xFFFFFFFF, 0xFFFFFFFF};
         return SUCCESS;
     }
     return TIMEOUT;

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent.nvml import numa_node
+from gpusched.agent.layout import numa_node
 from tests.agent.conftest import A100, ROOT, Agent, set_devices
 from tests.agent.control import Control, eventually
 
@@ -66,25 +66,28 @@ def test_the_numa_node_is_what_the_kernel_says(tmp_path: Path) -> None:
 
 
 def test_facts_and_readings(look: Look) -> None:
-    seen = look("NVIDIA A100|81920|40000|87|64|312500|0x40|ok|100,200", A100)
+    seen = look("NVIDIA A100|81920|40000|87|64|312500|0x40|ok|100,200||-|1410,1593,400000,7,1", A100)
     assert seen["driver"] == "580.00.00-fake"
     assert seen["facts"][0] == {
         "uuid": "GPU-fake-0", "index": 0, "model": "NVIDIA A100", "memory_mb": 81920, "pci_bus_id": "00000000:01:00.0",
-        "numa_node": numa_node("00000000:01:00.0"), "nvlink_island": None,
+        "numa_node": numa_node("00000000:01:00.0"), "nvlink_island": None, "mig_parent": None, "mig_slices": None,
     }  # fmt: skip
     assert seen["readings"][0] == {
         "uuid": "GPU-fake-0", "utilisation_percent": 87, "memory_used_mb": 40000, "temperature_celsius": 64,
-        "power_watts": 312.5, "throttle_reasons": 64, "process_ids": [100, 200], "lost": False,
+        "power_watts": 312.5, "power_limit_watts": 400.0, "sm_clock_mhz": 1410, "memory_clock_mhz": 1593,
+        "throttle_reasons": 64, "ecc_corrected": 7, "ecc_uncorrected": 1, "process_ids": [100, 200], "lost": False,
         "occupancy": None, "occupant": "", "xids": [],
     }  # fmt: skip
-    assert (seen["readings"][1]["utilisation_percent"], seen["readings"][1]["process_ids"]) == (0, [])
+    other = seen["readings"][1]
+    assert (other["utilisation_percent"], other["process_ids"], other["ecc_uncorrected"]) == (0, [], None)
 
 
 def test_unsupported_is_unknown_never_zero(look: Look) -> None:
     [reading] = look("NVIDIA T4|-|-|-|-|-|-|ok|-")["readings"]
     assert reading == {
         "uuid": "GPU-fake-0", "utilisation_percent": None, "memory_used_mb": None, "temperature_celsius": None,
-        "power_watts": None, "throttle_reasons": None, "process_ids": None, "lost": False,
+        "power_watts": None, "power_limit_watts": None, "sm_clock_mhz": None, "memory_clock_mhz": None,
+        "throttle_reasons": None, "ecc_corrected": None, "ecc_uncorrected": None, "process_ids": None, "lost": False,
         "occupancy": None, "occupant": "", "xids": [],
     }  # fmt: skip
 
