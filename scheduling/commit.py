@@ -15,7 +15,7 @@ from jobs import transitions
 from jobs.transitions import Placed
 from nodes import allocations
 from nodes.allocations import Taking
-from scheduling.engine.model import Node, Placement, Plan, Reason, Snapshot
+from scheduling.engine.model import Node, Placement, Plan, Snapshot, Wait
 from scheduling.preempting import preempt
 from scheduling.snapshot import Seen
 
@@ -44,7 +44,7 @@ def commit(plan: Plan, snapshot: Snapshot, seen: Seen) -> Committed:
             # One placement that the database refuses (a device changed under the plan) must not spoil the others.
             placed, stale = _one_by_one(plan.placements, snapshot, seen)
     preempted = preempt(plan, snapshot) if plan.claims or snapshot.claims else 0
-    return Committed(placed, stale, _write_reasons(plan.reasons, seen), preempted)
+    return Committed(placed, stale, _write_reasons(plan.waits, seen), preempted)
 
 
 def _one_by_one(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> tuple[int, int]:
@@ -106,25 +106,24 @@ def _as_history(p: Placement, nodes: dict[int, Node], device_facts: dict[int, di
     ]
 
 
-def _write_reasons(reasons: Sequence[Reason], seen: Seen) -> int:
+def _write_reasons(waits: Sequence[Wait], seen: Seen) -> int:
     """Only what changed: the code at once, evidence alone now and then. So many at a time; then another cycle, so that
     jobs that could start do not wait until everybody has been told why they cannot."""
     said: dict[tuple[str, str], int] = {}
     codes: list[tuple[int, int]] = []
     evidence: list[tuple[int, int]] = []
-    texts: dict[int, str] = {}  # jobs of one shape share their evidence object: its JSON is made once
-    for reason in reasons:
-        shown = seen.waiting[reason.job_id]
-        code = _kept(shown.reason, reason)
-        is_same = shown.reason == code
-        if is_same and (shown.reason in _TIMED or not seen.evidence_is_due):
-            continue
-        text = texts.get(id(reason.evidence))
-        if text is None:
-            text = texts[id(reason.evidence)] = as_json(reason.evidence)
-        if not is_same or not _same_json(text, shown.evidence):
-            number = said.setdefault((code, text), len(said))
-            (evidence if is_same else codes).append((reason.job_id, number))
+    for wait in waits:
+        text = ""
+        for job_id in wait.job_ids:
+            shown = seen.waiting[job_id]
+            code = _kept(shown.reason, wait)
+            is_same = shown.reason == code
+            if is_same and (code in _TIMED or not seen.evidence_is_due):
+                continue
+            text = text or as_json(wait.evidence)
+            if not is_same or not _same_json(text, shown.evidence):
+                number = said.setdefault((code, text), len(said))
+                (evidence if is_same else codes).append((job_id, number))
     rows = (codes + evidence)[:MOST_REASONS]
     if not rows:
         return 0
@@ -136,11 +135,11 @@ def _write_reasons(reasons: Sequence[Reason], seen: Seen) -> int:
     return written
 
 
-def _kept(shown: str, reason: Reason) -> str:
+def _kept(shown: str, wait: Wait) -> str:
     """Whom others overtook waits for its turn as long as others wait before it: else each job that ends and is followed
     by another would turn the reasons of the whole queue to `priority` for one cycle, and back to `capacity`."""
-    is_behind = reason.code == Pending.CAPACITY and bool(reason.evidence.get("jobs_ahead"))
-    return shown if shown == Pending.PRIORITY and is_behind else reason.code
+    is_behind = wait.code == Pending.CAPACITY and bool(wait.evidence.get("jobs_ahead"))
+    return shown if shown == Pending.PRIORITY and is_behind else wait.code
 
 
 def _same_json(ours: str, stored: str) -> bool:

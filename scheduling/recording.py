@@ -7,7 +7,7 @@ import msgspec
 from scheduling.engine.model import Plan, Policy, Snapshot
 from scheduling.engine.replay import Recording
 
-FORMAT = 1
+FORMAT = 2
 
 
 class _File(msgspec.Struct):

@@ -33,14 +33,22 @@ class Block(NamedTuple):
 class Account:
     """What the jobs use that share some limits."""
 
-    __slots__ = ("dimensions", "in_use", "limits", "promises", "running")
+    __slots__ = ("_amounts", "dimensions", "in_use", "limits", "promises", "running")
 
     def __init__(self, limits: Limits) -> None:
         self.dimensions = tuple(dimension for dimension, _ in limits)
         self.limits = tuple(limit for _, limit in limits)
         self.in_use = [0] * len(limits)
+        self._amounts: dict[Use, list[int]] = {}
         self.running: list[tuple[float, list[int]]] = []
         self.promises: list[Promise] = []
+
+    def hold(self, use: Use, bounds: Sequence[float]) -> None:
+        """So many jobs hold this each, since before the cycle. `bounds` as in `take`."""
+        if self.dimensions:
+            wanted = self._counted(use)
+            self.running.extend([(bound, wanted) for bound in bounds])
+            _add(self.in_use, wanted, len(bounds))
 
     def take(self, use: Use, ends_at: float, bound: float) -> None:
         """A job holds this now. `ends_at`: when it ends if nothing else ends it (inf without a time limit); `bound`:
@@ -106,7 +114,10 @@ class Account:
         return self.limits[number] - self.in_use[number]
 
     def _counted(self, use: Use) -> list[int]:
-        return [dimension.amount(use) for dimension in self.dimensions]
+        amounts = self._amounts.get(use)
+        if amounts is None:
+            amounts = self._amounts[use] = [dimension.amount(use) for dimension in self.dimensions]
+        return amounts
 
 
 class Accounts:
@@ -134,6 +145,11 @@ class Accounts:
         if self._parts is not None:
             found.append(self._parts[job.is_online])
         return found
+
+    def hold(self, job: Holder, use: Use, bounds: Sequence[float]) -> None:
+        """So many jobs that count where this one does hold as much each."""
+        for account in self.of(job):
+            account.hold(use, bounds)
 
     def take(self, job: Holder, use: Use, ends_at: float, bound: float) -> None:
         for account in self.of(job):
@@ -192,6 +208,6 @@ class Accounts:
         return account
 
 
-def _add(amounts: list[int], others: list[int], sign: int) -> None:
+def _add(amounts: list[int], others: list[int], times: int) -> None:
     for number, other in enumerate(others):
-        amounts[number] += sign * other
+        amounts[number] += times * other

@@ -11,7 +11,7 @@ from scheduling.engine.shapes import Shape
 
 
 class End(NamedTuple):
-    """When a job gives back what its ranks hold, at the latest."""
+    """When a job gives back what its ranks hold, at the latest. In the order of their times, then of their jobs."""
 
     at: float
     job_id: int
@@ -95,7 +95,7 @@ def ends_of(running: Sequence[Running], policy: Policy, now: float) -> list[End]
     ends = []
     for job in running:
         bound = job.started_at + policy.unlimited_runtime_seconds if job.ends_by is None else job.ends_by
-        ends.append(End(max(bound, now), job.job_id, job.ranks))
+        ends.append(End(bound if bound > now else now, job.job_id, job.ranks))
     return ends
 
 
@@ -108,7 +108,7 @@ def first_fit(future: Board, shape: Shape, ends: Iterable[End]) -> float | None:
     """Give back job by job until the shape fits; only the nodes that change are looked at again."""
     by_split = {split: rooms(future, shape, split) for split in shape.splits}
     totals = {split: sum(found.values()) for split, found in by_split.items()}
-    for end in sorted(ends, key=_by_end):
+    for end in sorted(ends):
         future.release(end.ranks)
         for node_id in {rank.node_id for rank in end.ranks}:
             slot = future.slot_of(node_id)
@@ -125,10 +125,6 @@ def first_fit(future: Board, shape: Shape, ends: Iterable[End]) -> float | None:
 
 def _fits(found: dict[int, int], shape: Shape, split: int) -> bool:
     return max(found.values(), default=0) >= split or (shape.spread and sum(found.values()) >= split)
-
-
-def _by_end(end: End) -> tuple[float, int]:
-    return end.at, end.job_id
 
 
 def _common(now: Slot, later: Slot) -> Slot:

@@ -247,11 +247,12 @@ def preempt_delay(at: float, victims: int) -> Verdict:
 
 def free_gpus(board: Board, shape: Shape) -> int:
     """Suitable devices that could take the request's part now, on nodes that may get work."""
-    return sum(
-        suitable_free(slot, shape)
-        for slot in board.slots
-        if board.usable[slot.position] and (shape.allowed is None or slot.position in shape.allowed)
-    )
+    free = 0
+    for shelf in board.shelves:
+        for positions in shelf.values():
+            nodes = len(positions) if shape.allowed is None else sum(one in shape.allowed for one in positions)
+            free += nodes and nodes * suitable_free(board.slots[positions[0]], shape)
+    return free
 
 
 @lru_cache(maxsize=10_000)

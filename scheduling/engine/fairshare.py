@@ -24,10 +24,11 @@ class Standing:
         self.charged = average_gpus(tenant.usage_gpu_seconds, policy)
         self.cost = tenant.window_cost
 
-    def add(self, request: Request, cluster_cpu_milli: int) -> None:
-        self.held_gpus += request.gpu_count
-        self.charged += charge(request, cluster_cpu_milli)
-        self.cost += window_cost(request, self._policy)
+    def add(self, request: Request, cluster_cpu_milli: int, jobs: int = 1) -> None:
+        """Count so many jobs with this request."""
+        self.held_gpus += jobs * request.gpu_count
+        self.charged += jobs * charge(request, cluster_cpu_milli)
+        self.cost += jobs * window_cost(request, self._policy)
 
     @property
     def share(self) -> float:

@@ -6,16 +6,25 @@ from typing import NamedTuple
 
 from scheduling.engine.model import Job, Request
 
+# (tenant, request's number, priority).
+Likeness = tuple[int, int, int]
+
+
+class Alike(NamedTuple):
+    """In the order of their age, then of their ids; never empty."""
+
+    jobs: list[Job]
+    job_ids: tuple[int, ...]
+
 
 class Grouped(NamedTuple):
-    """`numbers`: each distinct request and its number. `alike`: (tenant, request's number, priority) -> those jobs, in
-    the order of their age, then of their ids. `later`: jobs that are not eligible yet. Shared between plans, so never
-    to be changed."""
+    """`numbers`: each distinct request and its number. `later`: jobs that are not eligible yet. Shared between plans,
+    so never to be changed."""
 
     jobs: tuple[Job, ...]
     now: float
     numbers: dict[Request, int]
-    alike: dict[tuple[int, int, int], list[Job]]
+    alike: dict[Likeness, Alike]
     later: list[Job]
 
 
@@ -42,7 +51,8 @@ def _grouped(jobs: tuple[Job, ...], now: float) -> Grouped:
     found = Grouped(jobs, now, {}, {}, [])
     # Hashing a request costs more than all else here, so requests are looked up by their identity first.
     known: dict[int, int] = {}
-    by_identity: dict[tuple[int, int, int], list[Job]] = {}
+    by_identity: dict[Likeness, list[Job]] = {}
+    by_likeness: dict[Likeness, list[Job]] = {}
     for job in sorted(jobs, key=attrgetter("id")):
         if job.eligible_at > now:
             found.later.append(job)
@@ -53,8 +63,9 @@ def _grouped(jobs: tuple[Job, ...], now: float) -> Grouped:
             number = known.get(key[1])
             if number is None:
                 number = known[key[1]] = found.numbers.setdefault(job.request, len(found.numbers))
-            alike = by_identity[key] = found.alike.setdefault((key[0], number, key[2]), [])
+            alike = by_identity[key] = by_likeness.setdefault((key[0], number, key[2]), [])
         alike.append(job)
-    for alike in found.alike.values():
+    for likeness, alike in by_likeness.items():
         alike.sort(key=_age)
+        found.alike[likeness] = Alike(alike, tuple([job.id for job in alike]))
     return found

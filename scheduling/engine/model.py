@@ -220,11 +220,17 @@ class Placement:
 
 
 class Reason(NamedTuple):
-    """Why a job that stays pending waits: a code of gpusched.protocol.reasons.Pending and the evidence it names.
-
-    A tuple, as a cycle makes one for each waiting job: a frozen dataclass takes five times as long to make."""
+    """Why a job that stays pending waits: a code of gpusched.protocol.reasons.Pending and the evidence it names."""
 
     job_id: int
+    code: str
+    evidence: Evidence
+
+
+class Wait(NamedTuple):
+    """The one `Reason` of all these jobs: most of a long queue waits for a few causes."""
+
+    job_ids: tuple[int, ...]
     code: str
     evidence: Evidence
 
@@ -254,11 +260,16 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Placements in the order in which they were decided; one reason for each job that stays pending. `claims`: those
-    of the snapshot that still hold, and those of the preemptions."""
+    """Placements in the order in which they were decided; each job that stays pending is in one of `waits`. `claims`:
+    those of the snapshot that still hold, and those of the preemptions."""
 
     placements: tuple[Placement, ...] = ()
-    reasons: tuple[Reason, ...] = ()
+    waits: tuple[Wait, ...] = ()
     reservation: Reservation | None = None
     preemptions: tuple[Preemption, ...] = ()
     claims: tuple[Claim, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """One for each job that stays pending."""
+        return tuple(Reason(job_id, wait.code, wait.evidence) for wait in self.waits for job_id in wait.job_ids)

@@ -1,11 +1,11 @@
 """Sorts the waiting jobs of each tenant into buckets of alike jobs, and says which of them comes next."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from math import inf
 
-from scheduling.engine.grouping import grouped
+from scheduling.engine.grouping import Alike, grouped
 from scheduling.engine.model import Claim, Job, Key, Policy, Request
 from scheduling.engine.prices import window_cost
 
@@ -21,12 +21,13 @@ class Bucket:
     enough to end before a promise falls due. They are only put in order once a first one has started: of most buckets
     none does."""
 
-    __slots__ = ("_order", "group", "head", "jobs", "next")
+    __slots__ = ("_ids", "_order", "group", "head", "jobs", "next")
 
-    def __init__(self, group: int, jobs: list[Job], order: Callable[[Job], Key] | None) -> None:
-        """`jobs` in the order of their age; the list is not changed. `order`: what else sorts them."""
+    def __init__(self, group: int, alike: Alike, order: Callable[[Job], Key] | None) -> None:
+        """`order`: what sorts them if not their age."""
         self.group = group
-        self.jobs = jobs
+        self.jobs, self._ids = alike
+        jobs = self.jobs
         self.next = 0
         self.head = jobs[0] if order is None else min(jobs, key=order)
         # What has still to be sorted by; None: nothing.
@@ -44,10 +45,16 @@ class Bucket:
 
     def keep(self, jobs: list[Job]) -> bool:
         """Only these are left; says whether there are any."""
-        self.jobs, self.next = jobs, 0
+        self.jobs, self._ids, self.next = jobs, (), 0
         if jobs:
             self.head = jobs[0] if self._order is None else min(jobs, key=self._order)
         return bool(jobs)
+
+    def left(self) -> tuple[int, ...]:
+        """The ids of those that are not dealt with."""
+        if self.next or not self._ids:
+            return tuple([job.id for job in self.jobs[self.next :]])
+        return self._ids
 
 
 class Lane:
@@ -73,18 +80,20 @@ class Lane:
         else:
             heappop(self.buckets)
 
-    def refuse(self, key: Callable[[Job], Key], may_pass: Callable[[Job], bool] | None) -> list[Job]:
-        """Take the top bucket out, but for jobs that may still pass; returns those that stay behind."""
+    def refuse(self, key: Callable[[Job], Key], may_pass: Callable[[Job], bool] | None) -> tuple[int, ...]:
+        """Take the top bucket out, but for jobs that may still pass; returns the ids of those that stay behind."""
         bucket = self.buckets[0][1]
-        refused = bucket.jobs[bucket.next :]
         if may_pass is None:
             heappop(self.buckets)
-            return refused
-        if bucket.keep([job for job in refused if may_pass(job)]):
+            return bucket.left()
+        asked = bucket.jobs[bucket.next :]
+        passing = [job for job in asked if may_pass(job)]
+        refused = bucket.left() if not passing else tuple([job.id for job in asked if not may_pass(job)])
+        if bucket.keep(passing):
             heapreplace(self.buckets, (key(bucket.head), bucket))
         else:
             heappop(self.buckets)
-        return [job for job in refused if not may_pass(job)]
+        return refused
 
 
 class Queue:
@@ -112,25 +121,28 @@ class Queue:
         self.claiming: list[Bucket] = []
         self.buckets: dict[int, list[Bucket]] = {}
         for (tenant_id, group, _), alike in found.alike.items():
-            others = _without(alike, special) if special else alike
-            if others:
-                self.buckets.setdefault(tenant_id, []).append(Bucket(group, others, key))
-        for job in found.jobs if special else ():
-            if job.id in special:
-                bucket = Bucket(found.numbers[job.request], [job], key)
-                if job.id in numbers:
-                    self.claiming.append(bucket)
-                else:
-                    self.promised = job.tenant_id, bucket
+            if special and not special.isdisjoint(alike.job_ids):
+                for job in alike.jobs:
+                    if job.id in special:
+                        self._set_apart(Bucket(group, _alike([job]), key), job.id in numbers)
+                alike = _alike([job for job in alike.jobs if job.id not in special])
+            if alike.jobs:
+                self.buckets.setdefault(tenant_id, []).append(Bucket(group, alike, key))
         self.claiming.sort(key=lambda bucket: numbers[bucket.head.id])
+
+    def _set_apart(self, bucket: Bucket, is_claiming: bool) -> None:
+        if is_claiming:
+            self.claiming.append(bucket)
+        else:
+            self.promised = bucket.head.tenant_id, bucket
 
     def put_back(self, bucket: Bucket) -> None:
         """A claim came to nothing: its job waits like any other."""
         self.buckets.setdefault(bucket.head.tenant_id, []).append(bucket)
 
 
-def _without(jobs: list[Job], special: Collection[int]) -> list[Job]:
-    return [job for job in jobs if job.id not in special]
+def _alike(jobs: list[Job]) -> Alike:
+    return Alike(jobs, tuple([job.id for job in jobs]))
 
 
 def band(priority: int) -> int:

@@ -51,11 +51,15 @@ def place_cheapest(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | No
 
 def rooms(board: Board, shape: Shape, split: int) -> dict[int, int]:
     """Position -> how many of `split` ranks fit there now, for every node that may take any."""
-    found = {}
-    for slot in board.slots:
-        if slot.state is not None and is_offered(board, shape, slot.position):
-            is_closed = bool(shape.request.apart and slot.apart.get(shape.request.apart))
-            found[slot.position] = 0 if is_closed else _capacity(slot, slot.state, shape, split)
+    found: dict[int, int] = {}
+    for shelf in board.shelves:
+        for state, positions in shelf.items():
+            found |= dict.fromkeys(positions, _capacity(board.slots[positions[0]], state, shape, split))
+    if shape.allowed is not None:
+        found = {position: ranks for position, ranks in found.items() if position in shape.allowed}
+    if shape.request.apart:
+        apart = shape.request.apart
+        found = {position: 0 if board.slots[position].apart.get(apart) else found[position] for position in found}
     return found
 
 

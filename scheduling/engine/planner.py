@@ -12,7 +12,7 @@ from scheduling.engine.model import Job, Key, Plan, Policy, Request, Snapshot
 from scheduling.engine.ordering import Bucket, Lane, Queue, band
 from scheduling.engine.policies import rules_of
 from scheduling.engine.quotas import Use
-from scheduling.engine.verdicts import Outcome, Refused, reasons
+from scheduling.engine.verdicts import Outcome, Refused, waits
 
 
 def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
@@ -29,7 +29,7 @@ def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
     deal = cycle.deal
     outcome = Outcome(deal.scene, deal.groups.shapes, deal.accounts.tenants, deal.promised, deal.reservation)
     told = {job.id: not_yet(job) for job in cycle.queue.later} | deal.told
-    found = tuple(reasons(outcome, cycle.refused, told))
+    found = tuple(waits(outcome, cycle.refused, told))
     return Plan(tuple(deal.placements), found, deal.reservation, tuple(deal.victims.preemptions), tuple(deal.claims))
 
 
@@ -59,15 +59,12 @@ class _Cycle:
         while order:
             key, number = order[0]
             lane = lanes[number]
-            current = self._lane_key(lane)
-            if current == key:
+            while lane.buckets and (current := self._lane_key(lane)) == key:
                 self._serve(lane, lane.buckets[0][1])
-                if not lane.buckets:
-                    heappop(order)
-                    continue
-                current = self._lane_key(lane)
-            if current != key:
+            if lane.buckets:
                 heapreplace(order, (current, number))
+            else:
+                heappop(order)
 
     def job_key(self, job: Job) -> Key:
         return self.rules.job_key(job, self.policy, self.now)
@@ -128,8 +125,8 @@ class _Cycle:
 
     def _refuse_for_room(self, lane: Lane, bucket: Bucket, until: float) -> None:
         if (
-            self.rules.is_live
-            and self.deal.victims.may_preempt(bucket.head)
+            self.deal.victims.may_preempt(bucket.head)
+            and self.rules.is_live
             and self.deal.preempt(bucket.head, bucket.group, until)
         ):
             lane.advance(self.job_key)
@@ -141,8 +138,8 @@ class _Cycle:
         is_full = bucket.group in self.deal.groups.full
         at = None if is_full or guard is None else guard.reservation.at
         refused = self._refuse(lane, bucket, None, at)
-        self.jobs_ahead += len(refused)
-        self.gpus_ahead += len(refused) * self.deal.groups.shapes[bucket.group].request.gpu_count
+        self.jobs_ahead += refused
+        self.gpus_ahead += refused * bucket.head.request.gpu_count
 
     def _refuse(
         self,
@@ -151,12 +148,15 @@ class _Cycle:
         cause: Block | None,
         at: float | None,
         others: Callable[[Job], bool] | None = None,
-    ) -> list[Job]:
-        """`at`: jobs that end by then may still pass; `others`: these may, too."""
-        may_pass = None if at is None else partial(_ends_by, now=self.now, at=at)
-        jobs = lane.refuse(self.job_key, _either(may_pass, others))
-        self.refused.append(Refused(jobs, bucket.group, cause, self.jobs_ahead, self.gpus_ahead))
-        return jobs
+    ) -> int:
+        """Says how many stay behind. `at`: jobs that end by then may still pass; `others`: these may, too."""
+        may_pass = others
+        if at is not None:
+            may_pass = _either(partial(_ends_by, now=self.now, at=at), others)
+        job = bucket.head
+        job_ids = lane.refuse(self.job_key, may_pass)
+        self.refused.append(Refused(job, job_ids, bucket.group, cause, self.jobs_ahead, self.gpus_ahead))
+        return len(job_ids)
 
 
 def _waiting(queue: Queue) -> list[tuple[Request, float]]:
@@ -172,7 +172,5 @@ def _ends_by(job: Job, now: float, at: float) -> bool:
     return ends_at(job.max_runtime_seconds, now) <= at
 
 
-def _either(one: Callable[[Job], bool] | None, other: Callable[[Job], bool] | None) -> Callable[[Job], bool] | None:
-    if one is None or other is None:
-        return one or other
-    return lambda job: one(job) or other(job)
+def _either(one: Callable[[Job], bool], other: Callable[[Job], bool] | None) -> Callable[[Job], bool]:
+    return one if other is None else lambda job: one(job) or other(job)

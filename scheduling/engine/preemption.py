@@ -10,6 +10,7 @@ which would then reclaim.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
@@ -40,7 +41,7 @@ class Victims:
     """Who may still be stopped in this plan, and how much of each tenant's guarantee is in use."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now: float, standings: Mapping[int, Standing]) -> None:
-        self.policy, self.now, self.standings = policy, now, standings
+        self.policy, self.now = policy, now
         self.tenants = {tenant.id: tenant for tenant in snapshot.tenants}
         self.left = {tenant.id: tenant.preemptions_left for tenant in snapshot.tenants}
         self.held = dict.fromkeys(self.tenants, 0)
@@ -52,10 +53,23 @@ class Victims:
             if not running.is_stopping:
                 self.held[running.tenant_id] += running.request.gpu_count
                 self.by_class[running.is_online] += running.request.gpu_count
-        candidates = [one for one in snapshot.running if self._may_be_stopped(one)] if policy.preemption else []
-        self.losses = {one.job_id: loss(one, now) for one in candidates}
-        # A fixed order for the whole plan, so that the choice does not depend on who asks first.
-        self.candidates = sorted(candidates, key=self._order)
+        open_tenants = {tenant.id for tenant in snapshot.tenants if tenant.allow_preemption and policy.preemption}
+        # In no order yet: most plans look for nobody.
+        self._unsorted = [
+            one for one in snapshot.running if one.preemptible and one.tenant_id in open_tenants and not one.is_stopping
+        ]
+        # The lowest band of all, so most jobs need not look any further; None: there is nobody.
+        self.lowest = min([band(one.priority) for one in self._unsorted], default=None)
+        self._shares = {id: standing.share for id, standing in standings.items()}
+
+    @cached_property
+    def losses(self) -> dict[int, float]:
+        return {one.job_id: loss(one, self.now) for one in self._unsorted}
+
+    @cached_property
+    def candidates(self) -> list[Running]:
+        """A fixed order for the whole plan, so that the choice does not depend on who asks first."""
+        return sorted(self._unsorted, key=self._order)
 
     def started(self, job: Job) -> None:
         self.held[job.tenant_id] += job.request.gpu_count
@@ -66,6 +80,7 @@ class Victims:
         self.preemptions.append(found.preemption)
         gone = {victim.job_id for victim in found.victims}
         self.candidates = [one for one in self.candidates if one.job_id not in gone]
+        self.lowest = band(self.candidates[0].priority) if self.candidates else None
         for victim in found.victims:
             self.held[victim.tenant_id] -= victim.request.gpu_count
             self.by_class[victim.is_online] -= victim.request.gpu_count
@@ -92,11 +107,9 @@ class Victims:
         """Whether there is anybody to look for. Cheap: it is asked for every request that has no room."""
         tenant = self.tenants[job.tenant_id]
         has_time = self.releases < MOST_RELEASES and len(self.preemptions) < MOST_PREEMPTIONS
-        if not (self.policy.preemption and tenant.can_preempt_others and has_time and self.candidates):
+        if self.lowest is None or not (tenant.can_preempt_others and has_time):
             return False
-        # The first candidate has the lowest priority of all, so most jobs need not look any further.
-        is_above = band(self.candidates[0].priority) < band(job.priority)
-        return is_above or self._is_covered(job) or self._is_online_covered(job)
+        return self.lowest < band(job.priority) or self._is_covered(job) or self._is_online_covered(job)
 
     def _possible(self, job: Job, closed: frozenset[int], ready_only: bool) -> list[Running]:
         """Whom some rule lets stop for the job, in order."""
@@ -127,10 +140,6 @@ class Victims:
             return False
         return not job.request.gpu_count or self.by_class[False] + job.request.gpu_count > self.parts.batch
 
-    def _may_be_stopped(self, running: Running) -> bool:
-        tenant = self.tenants[running.tenant_id]
-        return running.preemptible and tenant.allow_preemption and not running.is_stopping
-
     def _rights(self, job: Job) -> Rights:
         return Rights(
             job.tenant_id,
@@ -145,7 +154,7 @@ class Victims:
 
     def _order(self, victim: Running) -> tuple[float, ...]:
         """Lowest priority first, then the tenant most over its share, least loss, youngest, id."""
-        share = self.standings[victim.tenant_id].share
+        share = self._shares[victim.tenant_id]
         return (victim.priority, -share, self.losses[victim.job_id], -victim.started_at, -victim.job_id)
 
     def _affordable(self, job: Job, possible: Iterable[Running]) -> Iterable[Running]:

@@ -1,22 +1,22 @@
 """Gives every job that a cycle left pending its one reason, worked out once for all jobs that it holds for."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import repeat
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scheduling.engine.accounts import Block
 from scheduling.engine.explain import BEHIND, Scene, blocked, coarse, naming, over_quota, reserved
 from scheduling.engine.feasibility import Verdict, beyond_part, over_limit
-from scheduling.engine.model import Job, Reason, Reservation, Tenant
+from scheduling.engine.model import Job, Reservation, Tenant, Wait
 from scheduling.engine.placement import place
 from scheduling.engine.shapes import Shape
 
 
 class Refused(NamedTuple):
-    """Jobs that stay behind for one cause: a limit, or (None) no room; and what waited for room ahead of them."""
+    """Jobs that stay behind for one cause: a limit, or (None) no room; and what waited for room ahead of them. They are
+    alike (see `ordering.Bucket`), `job` being one of them."""
 
-    jobs: list[Job]
+    job: Job
+    job_ids: tuple[int, ...]
     group: int
     block: Block | None
     jobs_ahead: int
@@ -33,24 +33,23 @@ class Outcome(NamedTuple):
     reservation: Reservation | None
 
 
-def reasons(outcome: Outcome, refused: Sequence[Refused], told: Mapping[int, Verdict]) -> list[Reason]:
-    """One for each job. `told`: what is known of single jobs already; it goes before what holds for all alike."""
+def waits(outcome: Outcome, refused: Sequence[Refused], told: Mapping[int, Verdict]) -> Iterator[Wait]:
+    """Each job is in one. `told`: what is known of single jobs already; it goes before what holds for all alike."""
     by_group: dict[int, Verdict] = {}
-    found = [Reason(job_id, code, evidence) for job_id, (code, evidence) in told.items()]
+    for job_id, verdict in told.items():
+        yield Wait((job_id,), *verdict)
     for each in refused:
         if each.block is not None:
-            verdict = _limit_verdict(outcome, each.jobs[0], each.block)
+            verdict = _limit_verdict(outcome, each.job, each.block)
         else:
             if each.group not in by_group:
                 by_group[each.group] = _room_verdict(outcome, each.group)
             verdict = _for_these(outcome, by_group[each.group], each)
-        ids = [job.id for job in each.jobs if job.id not in told] if told else [job.id for job in each.jobs]
-        found.extend(map(_reason, zip(ids, repeat(verdict.code), repeat(verdict.evidence), strict=False)))
-    return found
-
-
-# Reason(*values), at a third of the time of a call that names its arguments: there is one for each waiting job.
-_reason = partial(tuple.__new__, Reason)
+        ids = each.job_ids
+        if told and not told.keys().isdisjoint(ids):
+            ids = tuple(job_id for job_id in ids if job_id not in told)
+        if ids:
+            yield Wait(ids, verdict.code, verdict.evidence)
 
 
 def _for_these(outcome: Outcome, verdict: Verdict, refused: Refused) -> Verdict:
@@ -60,7 +59,7 @@ def _for_these(outcome: Outcome, verdict: Verdict, refused: Refused) -> Verdict:
         ahead = {"jobs_ahead": coarse(refused.jobs_ahead + jobs), "gpus_ahead": coarse(refused.gpus_ahead + gpus)}
         return Verdict(verdict.code, {**verdict.evidence, **ahead})
     if verdict.code == "reserved" and outcome.promised is not None:
-        is_own = outcome.promised.tenant_id == refused.jobs[0].tenant_id
+        is_own = outcome.promised.tenant_id == refused.job.tenant_id
         return naming(verdict, outcome.promised.id, is_own=is_own)
     return verdict
 

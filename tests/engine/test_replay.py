@@ -155,6 +155,6 @@ def test_a_file_that_is_no_recording_is_refused_with_a_sentence(content: str) ->
 
 
 def test_another_format_is_named(file: Path) -> None:
-    content = file.read_bytes().replace(b'{"format":1', b'{"format":7', 1)
-    with pytest.raises(ValueError, match="has format 7; this version reads 1"):
+    content = file.read_bytes().replace(b'{"format":2', b'{"format":7', 1)
+    with pytest.raises(ValueError, match="has format 7; this version reads 2"):
         recording.decode(content)

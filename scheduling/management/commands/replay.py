@@ -83,7 +83,7 @@ def _why_not(cycle: Recording, job: str, node: str) -> list[str]:
 
 def _difference(recorded: Plan, made: Plan) -> str:
     """The first thing that is not the same."""
-    for name in ("placements", "preemptions", "claims", "reservation", "reasons"):
+    for name in ("placements", "preemptions", "claims", "reservation", "waits"):
         before, after = getattr(recorded, name), getattr(made, name)
         if before == after:
             continue
