@@ -4,10 +4,11 @@ from typing import Any
 
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
+from gpusched.protocol import throttling
 
 _NODES = """
     SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb, n.labels,
-           n.agent_version, n.driver_version, n.hostname, n.last_seen_at, n.joined_at,
+           n.agent_version, n.driver_version, n.runtimes, n.hostname, n.last_seen_at, n.joined_at,
            coalesce(s.cpu, 0) AS cpu_held, coalesce(s.memory, 0) AS memory_held, coalesce(s.jobs, '[]') AS jobs
       FROM nodes_node n
       LEFT JOIN (SELECT s.node_id, sum(s.cpu_milli) AS cpu, sum(s.memory_mb) AS memory,
@@ -18,8 +19,10 @@ _NODES = """
 """
 _DEVICES = """
     SELECT d.id, d.node_id, d.uuid, d.index, d.model, d.memory_mb, d.health, d.health_note, d.is_slowed,
-           d.held_whole, d.held_mb, r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius,
-           r.power_watts,
+           d.numa_node, d.nvlink_island, d.mig_parent, d.mig_slices, d.held_whole, d.held_mb,
+           r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius, r.power_watts,
+           r.power_limit_watts, r.sm_clock_mhz, r.memory_clock_mhz, r.ecc_corrected, r.ecc_uncorrected,
+           r.process_count, r.throttle_reasons,
            (SELECT json_agg(json_build_array(s.job_id, j.tenant_id) ORDER BY s.job_id)
               FROM nodes_allocation a JOIN nodes_assignment s ON s.id = a.assignment_id
               JOIN jobs_job j ON j.id = s.job_id
@@ -27,6 +30,10 @@ _DEVICES = """
       FROM nodes_device d LEFT JOIN nodes_reading r ON r.device_id = d.id
      WHERE %s::bigint[] IS NULL OR d.node_id = ANY(%s) ORDER BY d.node_id, d.index
 """
+_READ = (
+    "utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts", "power_limit_watts", "sm_clock_mhz",
+    "memory_clock_mhz", "ecc_corrected", "ecc_uncorrected", "process_count",
+)  # fmt: skip
 
 
 def nodes(visible: list[int] | None, name: str | None = None) -> list[dict[str, Any]]:
@@ -41,7 +48,7 @@ def nodes(visible: list[int] | None, name: str | None = None) -> list[dict[str, 
 
 def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int] | None) -> dict[str, Any]:
     names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "agent_version",
-             "driver_version", "hostname")  # fmt: skip
+             "driver_version", "runtimes", "hostname")  # fmt: skip
     return {
         **{name: row[name] for name in names},
         "cpu_cores_free": row["cpu_cores"] - row["cpu_held"] / 1000,
@@ -57,14 +64,18 @@ def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
     """`held`: free, shared or exclusive; `reading` null while nothing has been read, its fields null where unknown."""
     reading = None
     if row["read_at"] is not None:
-        names = ("utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts")
-        reading = {**{name: row[name] for name in names}, "read_at": rfc3339(row["read_at"])}
+        reading = {
+            **{name: row[name] for name in _READ},
+            "throttled_by": throttling.words(row["throttle_reasons"]),
+            "read_at": rfc3339(row["read_at"]),
+        }
     return {
         "id": row["id"],
         "uuid": row["uuid"],
         "index": row["index"],
         "model": row["model"],
         "memory_mb": row["memory_mb"],
+        **{name: row[name] for name in ("numa_node", "nvlink_island", "mig_parent", "mig_slices")},
         "health": row["health"],
         "health_note": row["health_note"],
         "is_slowed": row["is_slowed"],

@@ -56,21 +56,22 @@ def learn(node_id: int, facts: NodeFacts) -> None:
     )
     rows = [
         (node_id, d.uuid[:80], d.index, d.model[:200], d.memory_mb, (d.pci_bus_id or "")[:32], d.numa_node,
-         d.nvlink_island)
+         d.nvlink_island, d.mig_parent[:80] if d.mig_parent else None, d.mig_slices)
         for d in facts.devices
     ]  # fmt: skip
     execute(
         """INSERT INTO nodes_device (node_id, uuid, index, model, memory_mb, pci_bus_id, numa_node, nvlink_island,
-                                     health, held_whole, held_mb)
+                                     mig_parent, mig_slices, health, held_whole, held_mb)
            SELECT t.*, 'ok', 0, 0
-             FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::text[], %s::int[], %s::text[], %s::int[], %s::int[])
-                  AS t
+             FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::text[], %s::int[], %s::text[], %s::int[], %s::int[],
+                         %s::text[], %s::int[]) AS t
            ON CONFLICT (node_id, uuid) DO UPDATE
               SET index = excluded.index, model = excluded.model, memory_mb = excluded.memory_mb,
                   pci_bus_id = excluded.pci_bus_id, numa_node = excluded.numa_node,
-                  nvlink_island = excluded.nvlink_island,
+                  nvlink_island = excluded.nvlink_island, mig_parent = excluded.mig_parent,
+                  mig_slices = excluded.mig_slices,
                   health = CASE WHEN nodes_device.health = 'lost' THEN 'ok' ELSE nodes_device.health END""",
-        columns(rows, 8),
+        columns(rows, 10),
     )
     execute(
         "UPDATE nodes_device SET health = 'lost', health_note = '' WHERE node_id = %s AND uuid <> ALL(%s)"
@@ -81,24 +82,29 @@ def learn(node_id: int, facts: NodeFacts) -> None:
     wake.request_cycle()
 
 
+# The columns of a reading as they are written, apart from the moments.
+_READ_COLUMNS = {
+    "utilisation_percent": "int", "memory_used_mb": "int", "temperature_celsius": "int", "power_watts": "float8",
+    "power_limit_watts": "int", "sm_clock_mhz": "int", "memory_clock_mhz": "int", "throttle_reasons": "bigint",
+    "ecc_corrected": "bigint", "ecc_uncorrected": "bigint", "process_count": "int", "occupancy": "text",
+    "occupant": "text",
+}  # fmt: skip
 _READ = """
-    INSERT INTO nodes_reading (device_id, read_at, utilisation_percent, memory_used_mb, temperature_celsius,
-                               power_watts, throttle_reasons, process_count, occupancy, occupant, idle_since)
-    SELECT d.id, clock_timestamp(), t.utilisation, t.memory, t.temperature, t.power, t.throttle, t.processes,
-           t.occupancy, t.occupant, CASE WHEN t.utilisation = 0 THEN clock_timestamp() END
-      FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::int[], %s::float8[], %s::bigint[], %s::int[],
-                  %s::text[], %s::text[])
-           AS t (node_id, uuid, utilisation, memory, temperature, power, throttle, processes, occupancy, occupant)
+    INSERT INTO nodes_reading (device_id, read_at, idle_since, {names})
+    SELECT d.id, clock_timestamp(), CASE WHEN t.utilisation_percent = 0 THEN clock_timestamp() END, {taken}
+      FROM unnest(%s::bigint[], %s::text[], {arrays}) AS t (node_id, uuid, {names})
       JOIN nodes_device d ON d.node_id = t.node_id AND d.uuid = t.uuid
      ORDER BY d.id
     ON CONFLICT (device_id) DO UPDATE
-       SET read_at = excluded.read_at, utilisation_percent = excluded.utilisation_percent,
-           memory_used_mb = excluded.memory_used_mb, temperature_celsius = excluded.temperature_celsius,
-           power_watts = excluded.power_watts, throttle_reasons = excluded.throttle_reasons,
-           process_count = excluded.process_count, occupancy = excluded.occupancy, occupant = excluded.occupant,
+       SET read_at = excluded.read_at, {kept},
            idle_since = CASE WHEN excluded.utilisation_percent = 0
                              THEN coalesce(nodes_reading.idle_since, excluded.idle_since) END
-"""
+""".format(
+    names=", ".join(_READ_COLUMNS),
+    taken=", ".join(f"t.{name}" for name in _READ_COLUMNS),
+    arrays=", ".join(f"%s::{kind}[]" for kind in _READ_COLUMNS.values()),
+    kept=", ".join(f"{name} = excluded.{name}" for name in _READ_COLUMNS),
+)
 
 
 def read(readings: Sequence[tuple[int, Reading]]) -> None:
@@ -116,14 +122,16 @@ def read(readings: Sequence[tuple[int, Reading]]) -> None:
         if occupancy is not None and not r.lost:
             occupied.append((node_id, r.uuid, occupancy, occupant))
         rows.append(
-            (node_id, r.uuid, _small(r.utilisation_percent), r.memory_used_mb, _small(r.temperature_celsius),
-             r.power_watts, r.throttle_reasons, processes, occupancy, occupant)
+            (node_id, r.uuid, _small(r.utilisation_percent), _whole(r.memory_used_mb), _small(r.temperature_celsius),
+             r.power_watts, _whole(r.power_limit_watts), _whole(r.sm_clock_mhz), _whole(r.memory_clock_mhz),
+             _whole(r.throttle_reasons, 1 << 62), _whole(r.ecc_corrected, 1 << 62), _whole(r.ecc_uncorrected, 1 << 62),
+             processes, occupancy, occupant)
         )  # fmt: skip
-    prepared(_READ, columns(rows, 10))
+    prepared(_READ, columns(rows, 2 + len(_READ_COLUMNS)))
     _mark_lost(gone)
     health.failed(_hardware_failures(readings))
     health.occupied(occupied)
-    heat.feel([(row[0], row[1], row[4], row[6]) for row in rows])
+    heat.feel([(row[0], row[1], row[4], row[9]) for row in rows])
 
 
 def _hardware_failures(readings: Sequence[tuple[int, Reading]]) -> list[tuple[int, str, str, int]]:
@@ -140,6 +148,11 @@ def _hardware_failures(readings: Sequence[tuple[int, Reading]]) -> list[tuple[in
 def _small(value: int | None) -> int | None:
     """What does not fit a smallint is no reading."""
     return value if value is not None and -1000 <= value <= 1000 else None
+
+
+def _whole(value: float | None, most: int = 1 << 30) -> int | None:
+    """In whole numbers; what no device could mean is no reading."""
+    return round(value) if value is not None and 0 <= value <= most else None
 
 
 def _mark_lost(told: Sequence[tuple[int, str, bool]]) -> None:

@@ -114,6 +114,11 @@ class PretendMachine:
             memory_used_mb=round(used),
             temperature_celsius=round(66 + 6 * wave + jitter) if is_busy else 31 + index % 4,
             power_watts=round(300 + 60 * wave + 10 * jitter, 1) if is_busy else 55.0 + index,
+            power_limit_watts=400.0,
+            sm_clock_mhz=1410 if is_busy else 210,
+            memory_clock_mhz=1593,
             throttle_reasons=0,
+            ecc_corrected=0,
+            ecc_uncorrected=0,
             process_ids=[],
         )

@@ -24,6 +24,8 @@ T = TypeVar("T")
 LOOK_SECONDS = 3.0
 # Hardware changes rarely, and is told by the readings before (a lost device).
 FACTS_SECONDS = 60.0
+# Between two looks at the devices, however seldom the agent speaks: who is on a device is judged by two in a row.
+READ_SECONDS = 1.0
 # A driver in trouble must not keep the end of a job from being told.
 LAST_LOOK_SECONDS = 2.0
 
@@ -137,7 +139,7 @@ class Node:
             if clock() - looked_at > FACTS_SECONDS or self._names_others(self._readings):
                 self._facts = await asyncio.to_thread(self._machine.facts)
                 looked_at = clock()
-            await asyncio.sleep(every_seconds)
+            await asyncio.sleep(min(every_seconds, READ_SECONDS))
 
     def _names_others(self, readings: list[Reading]) -> bool:
         """Whether devices came or went since the facts were asked, such as another division of a GPU (MIG)."""

@@ -12,7 +12,7 @@ from gpusched.cli.session import connect
 
 if TYPE_CHECKING:
     from gpusched.client import Client
-    from gpusched.client.inventory import Node, NodeAction
+    from gpusched.client.inventory import Device, Node, NodeAction
 
 app = group("Look after nodes: cordon, drain, uncordon, let new ones join.")
 Names = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False)]
@@ -48,6 +48,46 @@ def nodes(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
     with connect(ctx) as client:
         found = client.nodes()
     output.items(found, _COLUMNS, form, lambda node: node.name)
+
+
+_DEVICE_COLUMNS: "tuple[Column[Device], ...]" = (
+    Column("GPU", lambda device: device.index),
+    Column("MODEL", lambda device: device.model),
+    Column("HEALTH", lambda device: device.health, is_state=True),
+    Column("HELD", lambda device: device.held, is_state=True),
+    Column("BUSY", lambda device: _told(device, "utilisation_percent", "%")),
+    Column("MEMORY", lambda device: _memory(device)),
+    Column("HEAT", lambda device: _told(device, "temperature_celsius", "C")),
+    Column("POWER", lambda device: _told(device, "power_watts", "W")),
+    Column("CLOCK", lambda device: _told(device, "sm_clock_mhz", "MHz")),
+    Column("THROTTLED BY", lambda device: ",".join((device.reading and device.reading.throttled_by) or ())),
+    Column("ECC", lambda device: _told(device, "ecc_uncorrected", ""), is_wide=True),
+    Column("ECC CORRECTED", lambda device: _told(device, "ecc_corrected", ""), is_wide=True),
+    Column("POWER LIMIT", lambda device: _told(device, "power_limit_watts", "W"), is_wide=True),
+    Column("MEMORY CLOCK", lambda device: _told(device, "memory_clock_mhz", "MHz"), is_wide=True),
+    Column("NUMA", lambda device: device.numa_node, is_wide=True),
+    Column("NVLINK", lambda device: device.nvlink_island, is_wide=True),
+    Column("READ", lambda device: age(device.reading.read_at if device.reading else None), is_wide=True),
+    Column("UUID", lambda device: device.uuid, is_wide=True),
+    Column("JOBS", lambda device: ",".join(map(str, device.jobs))),
+)
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """List the GPUs of a node with their latest readings; empty is unknown.
+
+    \b
+    gpusched node show gpu-3
+    gpusched node show gpu-3 -o wide
+    """
+    with connect(ctx) as client:
+        found = client.node(name)
+    output.items(found.devices, _DEVICE_COLUMNS, form, lambda device: device.uuid)
 
 
 @app.command()
@@ -107,6 +147,17 @@ def _act(ctx: typer.Context, names: list[str], action: "Callable[[Client, str], 
             say.note(answer.message or f"node {answer.node} is {answer.status}")
 
         for_each(names, act)
+
+
+def _told(device: "Device", name: str, unit: str) -> str:
+    value = getattr(device.reading, name, None)
+    return "" if value is None else f"{value:.0f} {unit}".strip()
+
+
+def _memory(device: "Device") -> str:
+    used = device.reading.memory_used_mb if device.reading else None
+    told = ["?" if size is None else str(size) for size in (used, device.memory_mb)]
+    return "" if used is None else f"{told[0]}/{told[1]} MiB"
 
 
 def _trouble(node: "Node") -> str:

@@ -71,21 +71,36 @@ class Tenant(msgspec.Struct, kw_only=True):
 
 
 class Reading(msgspec.Struct, kw_only=True):
-    """One look at a device; None is unknown, never zero."""
+    """One look at a device; None is unknown, never zero. `throttled_by`: why it runs below its clocks, in words;
+    `ecc_…`: errors of its memory since the driver was loaded."""
 
     utilisation_percent: float | None = None
     memory_used_mb: int | None = None
     temperature_celsius: float | None = None
     power_watts: float | None = None
+    power_limit_watts: int | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    process_count: int | None = None
+    throttled_by: list[str] | None = None
     read_at: datetime | None = None
 
 
 class Device(msgspec.Struct, kw_only=True):
+    """A GPU, or a MIG instance of the GPU with the UUID `mig_parent`. Devices of one node with the same `nvlink_island`
+    reach each other over NVLink."""
+
     id: int
     uuid: str = ""
     index: int | None = None
     model: str = ""
     memory_mb: int | None = None
+    numa_node: int | None = None
+    nvlink_island: int | None = None
+    mig_parent: str | None = None
+    mig_slices: int | None = None
     health: str = ""
     health_note: str = ""
     is_slowed: bool = False

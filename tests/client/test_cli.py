@@ -223,3 +223,14 @@ def test_colour_can_be_refused(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal, raising=False)
     assert has_colour() is expected
+
+
+def test_a_node_is_shown_with_the_readings_of_its_gpus_and_unknown_is_empty(full: FakeServer) -> None:
+    reading = {"temperature_celsius": 91, "throttled_by": ["hardware_thermal"], "sm_clock_mhz": 210}
+    devices = [{"id": 1, "index": 0, "memory_mb": 81920, "reading": reading}, {"id": 2, "index": 1}]
+    full.on("GET", "/nodes/n1", Answer(200, {"name": "n1", "devices": devices}))
+    header, first, second = call(full.url, "node", "show", "n1", "-o", "csv").stdout.splitlines()
+    told = dict(zip(header.split(","), first.split(","), strict=True))
+    assert (told["heat"], told["throttled by"], told["clock"]) == ("91 C", "hardware_thermal", "210 MHz")
+    assert (told["power"], told["ecc"], told["memory"]) == ("", "", "")
+    assert set(second.split(",")[3:]) == {""}

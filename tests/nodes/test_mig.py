@@ -1,0 +1,92 @@
+"""MIG instances as devices of a node, and readings as they are shown: what is not told is unknown."""
+
+import pytest
+from django.test import Client
+
+from gpusched.protocol.messages import DeviceFacts, Reading, Run
+from jobs.models import Job
+from nodes.models import Device
+from tests.factories import make_node, make_token, make_user, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def instance(slot, size, memory_mb):
+    return DeviceFacts(
+        uuid=f"MIG-{slot}-{size}", index=100 + slot, model=f"NVIDIA H100 MIG {size}", memory_mb=memory_mb,
+        mig_parent="GPU-0", mig_slices=int(size[0]),
+    )  # fmt: skip
+
+
+def divided(*instances):
+    """A node with a GPU of its own and one that is divided so."""
+    node = make_node(gpus=1, model="NVIDIA H100")
+    node.devices = [*node.devices, *instances]
+    node.sync(facts=node.facts())
+    return node
+
+
+def shown(uuid):
+    answer = Client().get("/api/v1/gpus", headers={"Authorization": f"Bearer {make_token(make_user())}"}).json()
+    [found] = [one for one in answer["items"] if one["uuid"] == uuid]
+    return found
+
+
+def test_an_instance_is_given_whole_to_the_job_that_it_is_large_enough_for(user, tenant):
+    node = divided(instance(0, "1g.10gb", 9984), instance(1, "3g.40gb", 40448))
+    asked = {"3g.40gb": 20000, "1g.10gb": 5000}
+    jobs = {size: submit(user, tenant, gpu_model="MIG", gpu_memory_mb=memory) for size, memory in asked.items()}
+    late = submit(user, tenant, gpu_model="MIG", gpu_memory_mb=5000)
+    run_cycle()
+    runs = {order.spec.job_id: order.spec for order in node.sync().assignments if isinstance(order, Run)}
+    assert [runs[jobs[size]].device_uuids for size in asked] == [["MIG-1-3g.40gb"], ["MIG-0-1g.10gb"]]
+    assert Job.objects.get(pk=late).state == "pending"
+
+
+def test_another_division_replaces_what_was_there(user, tenant):
+    node = divided(instance(0, "3g.40gb", 40448))
+    whole = node.devices[:1]
+    node.devices = [*whole, instance(0, "1g.10gb", 9984), instance(1, "1g.10gb", 9984)]
+    node.sync(facts=node.facts())
+    assert [(one.uuid[:5], one.health) for one in Device.objects.order_by("index", "id")] == [
+        ("GPU-n", "ok"), ("MIG-0", "lost"), ("MIG-0", "ok"), ("MIG-1", "ok"),
+    ]  # fmt: skip
+    job = submit(user, tenant, gpu_model="MIG", gpu_memory_mb=20000, max_retries=0)
+    run_cycle()
+    assert Job.objects.get(pk=job).state == "pending"
+
+
+def test_whose_instance_a_device_is_stands_with_it():
+    divided(instance(1, "3g.40gb", 40448))
+    told = shown("MIG-1-3g.40gb")
+    assert (told["mig_parent"], told["mig_slices"], told["index"]) == ("GPU-0", 3, 101)
+
+
+def test_a_reading_is_shown_with_all_that_was_told_and_null_for_the_rest():
+    """A19: unknown is null, never zero; a zero that was told is zero."""
+    node = make_node(gpus=1)
+    uuid = node.devices[0].uuid
+    node.sync(readings=[Reading(uuid=uuid, sm_clock_mhz=1410, throttle_reasons=0x44, ecc_uncorrected=0)])
+    told = shown(uuid)["reading"]
+    assert (told["sm_clock_mhz"], told["ecc_uncorrected"]) == (1410, 0)
+    assert told["throttled_by"] == ["power_cap", "hardware_thermal"]
+    unknown = {"memory_clock_mhz", "power_limit_watts", "ecc_corrected", "process_count", "utilisation_percent"}
+    assert all(told[name] is None for name in unknown)
+    node.sync(readings=[Reading(uuid=uuid)])
+    assert shown(uuid)["reading"]["throttled_by"] is None
+
+
+def test_numbers_that_no_device_could_mean_are_unknown_and_spoil_nothing():
+    """A55: also of an agent gone wild."""
+    node = make_node(gpus=1)
+    uuid = node.devices[0].uuid
+    wild = {
+        "sm_clock_mhz": 1 << 80,
+        "ecc_corrected": -1,
+        "power_limit_watts": float("1e300"),
+        "memory_used_mb": 1 << 70,
+    }
+    node.sync(readings=[Reading(uuid=uuid, temperature_celsius=40, **wild)])
+    told = shown(uuid)["reading"]
+    assert told["temperature_celsius"] == 40
+    assert [told[name] for name in wild] == [None] * 4
