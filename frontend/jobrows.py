@@ -56,7 +56,7 @@ def _attempt(row: Row) -> dict[str, Row]:
     found: dict[str, Row] = {f"attempt:{number}": api.attempt(row)}
     for placed in row["placement"]:
         rank = placed["rank"]
-        size = logs.read(row["job_id"], number, rank, 0, 0).size
+        size = logs.size_of(row["job_id"], number, rank)
         found[f"log:{number}.{rank}"] = {"attempt": number, "rank": rank, "size": size}
     return found
 

@@ -78,6 +78,10 @@ class Env:
     sample_seconds: float = field(default=60.0, metadata={"doc": "one reading per device is kept in this time"})
     sample_retention_days: float = field(default=30.0, metadata={"doc": "after this long, samples are deleted"})
     cycle_retention_days: float = field(default=7.0, metadata={"doc": "after this long, rows of cycles are deleted"})
+    log_max_mb: int = field(default=1024, metadata={"doc": "of longer logs the middle is cut", "between": (1, 1 << 20)})
+    log_storage: str = field(default="", metadata={"doc": "a Django storage class for logs; empty: files in DATA_DIR"})
+    log_storage_options: str = field(default="", metadata={"doc": "what the class is made with, as a JSON object"})
+    log_retention_days: float = field(default=0.0, metadata={"doc": "after this long, logs are deleted; 0: never"})
     log_level: str = field(default="INFO", metadata={"doc": "DEBUG, INFO, WARNING or ERROR"})
 
 

@@ -1,5 +1,6 @@
 """Django's settings, composed from the environment (gpusched/env.py)."""
 
+import json
 import secrets
 from pathlib import Path
 
@@ -99,6 +100,15 @@ TEMPLATES = [
 DATABASES = {"default": django_database(_database_url())}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "logs": {
+        "BACKEND": ENV.log_storage or "jobs.logfiles.LogFiles",
+        "OPTIONS": json.loads(ENV.log_storage_options or "{}"),
+    },
+}
 
 LANGUAGE_CODE = "en"
 USE_I18N = False

@@ -144,6 +144,7 @@ class Attempt(models.Model):
     # and by rank how each ended.
     placement = models.JSONField(default=list)
     outcomes = models.JSONField(default=dict)
+    log_dropped_at = models.DateTimeField(null=True)  # its logs were deleted by their age
 
     class Meta:
         constraints = [

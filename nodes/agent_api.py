@@ -84,4 +84,4 @@ def append_log(request: HttpRequest) -> msgspec.Struct:
     size = logs.append(*key, int(offset), request.body)
     if request.body:
         events.changed("logs", [key[0]])
-    return LogAnswer(size=size)
+    return LogAnswer(size=size, most_bytes=logs.most_bytes())

@@ -3,6 +3,7 @@
 from django.conf import settings
 
 from gpusched.lib.sql import execute
+from jobs import logs
 from nodes import telemetry
 from scheduling import cycle as cycles
 
@@ -18,6 +19,7 @@ def keep_samples() -> int:
 def drop_old() -> int:
     return (
         telemetry.drop_samples(settings.ENV.sample_retention_days)
+        + logs.drop_old(settings.ENV.log_retention_days)
         + execute("DELETE FROM jobs_idempotencykey WHERE created_at < now() - interval '24 hours'")
         + execute(
             "DELETE FROM scheduling_cycle WHERE started_at < now() - make_interval(secs => %s)",

@@ -46,6 +46,7 @@ class Plan:
     join_token: str = ""
     own_jobs: bool = False
     heartbeat_seconds: float | None = None
+    log_max_mb: int = 1024
 
 
 def run(plan: Plan) -> None:
@@ -94,7 +95,7 @@ async def _run(plan: Plan, joined: Sequence[Identity]) -> None:
     nodes = {}
     for identity in joined:
         directory = directory_of(plan.data_dir, identity.name)
-        node = Node(directory, identity, plan.machines[identity.name], launcher, plan.join_token)
+        node = Node(directory, identity, plan.machines[identity.name], launcher, plan.join_token, plan.log_max_mb << 20)
         nodes[str(directory / "ranks")] = node
     bell = _open_doorbell(plan.data_dir / "doorbell")
     limits = httpx.Limits(max_connections=8, max_keepalive_connections=8)

@@ -61,6 +61,12 @@ def run(
         float | None,
         typer.Option(envvar="GPUSCHED_HEARTBEAT_SECONDS", min=0.1, max=60, help="By default as the server says."),
     ] = None,
+    log_max_mb: Annotated[
+        int,
+        typer.Option(
+            envvar="GPUSCHED_LOG_MAX_MB", min=1, help="Of longer logs the middle is cut; the server's may be less."
+        ),
+    ] = 1024,
     own_jobs: Annotated[
         bool, typer.Option("--own-jobs", help="Jobs end with the agent instead of outliving it.")
     ] = False,
@@ -86,6 +92,7 @@ def run(
             join_token=join_token,
             own_jobs=own_jobs,
             heartbeat_seconds=heartbeat_seconds,
+            log_max_mb=log_max_mb,
         )
     )
 

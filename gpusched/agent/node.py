@@ -33,7 +33,9 @@ LAST_LOOK_SECONDS = 2.0
 class Node:
     """Asked by the link what to say, told by it what to do."""
 
-    def __init__(self, directory: Path, identity: Identity, machine: Machine, launcher: Launcher, token: str) -> None:
+    def __init__(
+        self, directory: Path, identity: Identity, machine: Machine, launcher: Launcher, token: str, log_most_bytes: int
+    ) -> None:
         self.identity = identity
         self.dirty = asyncio.Event()
         self.log_grew = asyncio.Event()
@@ -41,7 +43,7 @@ class Node:
         self._machine = machine
         self._token = token
         self._boot_id = boot_id()
-        self.ranks = Ranks(Journal(directory, self._boot_id), launcher, identity.name)
+        self.ranks = Ranks(Journal(directory, self._boot_id), launcher, identity.name, log_most_bytes)
         self._seq = 0
         self._readings: list[Reading] = []
         self._occupants = Occupants()
@@ -49,7 +51,7 @@ class Node:
         self._facts_told: NodeFacts | None = None
         self._one_at_a_time = asyncio.Lock()
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def in_thread(self, work: Callable[[], T]) -> T:
         """The disk may be slow; one piece of work at a time, in order, beside the event loop."""
         async with self._one_at_a_time:
             return await asyncio.to_thread(work)
@@ -86,12 +88,12 @@ class Node:
             self._facts_told = None  # they may have been in what was not written
         self.ranks.acknowledge(answer.started, answer.acknowledged)
         if answer.assignments:
-            await self._in_thread(lambda: self.ranks.obey(answer.assignments))
+            await self.in_thread(lambda: self.ranks.obey(answer.assignments))
             # A stop of what never started has its end at once.
             if any(rank.ended and not rank.end_known for rank in self.ranks.known.values()):
                 self.dirty.set()
         if answer.acknowledged:
-            await self._in_thread(self.ranks.forget_settled)
+            await self.in_thread(self.ranks.forget_settled)
 
     async def join_again(self) -> bool:
         """The server does not know the credential: with a join token at hand, joins; else gives False."""
@@ -109,7 +111,7 @@ class Node:
     async def ring(self, keys: Iterable[str]) -> None:
         """Supervisors say that something happened to their ranks."""
         rung = list(keys)
-        if await self._in_thread(lambda: any([self.ranks.look(key) for key in rung])):
+        if await self.in_thread(lambda: any([self.ranks.look(key) for key in rung])):
             if self.ranks.has_failed_with_devices(rung):
                 await self._look_at_devices()
             self.dirty.set()
@@ -125,10 +127,10 @@ class Node:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if self.ranks.known:
-                if await self._in_thread(self.ranks.look_at_all):
+                if await self.in_thread(self.ranks.look_at_all):
                     self.dirty.set()
-                await self._in_thread(self.ranks.remind)
-                await self._in_thread(self.ranks.forget_settled)
+                await self.in_thread(self.ranks.remind)
+                await self.in_thread(self.ranks.forget_settled)
 
     async def keep_reading(self, every_seconds: float) -> None:
         """A driver in trouble keeps its thread, not the heartbeat."""
@@ -156,11 +158,11 @@ class Node:
 
     async def stop_jobs(self, seconds: float) -> None:
         """Ends all jobs with the agent, and waits for their ends to be known here and there."""
-        await self._in_thread(lambda: self.ranks.stop_all(EndReason.AGENT_STOPPED, 2))
+        await self.in_thread(lambda: self.ranks.stop_all(EndReason.AGENT_STOPPED, 2))
         try:
             async with asyncio.timeout(seconds):
                 while any(rank.ended is None for rank in self.ranks.known.values()) or self.ranks.reports():
-                    if await self._in_thread(self.ranks.look_at_all):
+                    if await self.in_thread(self.ranks.look_at_all):
                         self.dirty.set()
                     await asyncio.sleep(0.05)
         except TimeoutError:

@@ -8,6 +8,7 @@ Each fact is one file that appears once, whole, and never changes:
     stop.json     it shall end (agent)
     exit.json     it is over and no process of it lives (supervisor; agent, if no supervisor can)
     output.log    what it printed
+    log_limit.json  how much of that is sent (agent)
     checkpoint    when it last saved its work, by the time of its last change (the job; the only file that may change)
 
 A supervisor holds a POSIX record lock on `lock` for as long as it lives. Such a lock is not inherited by the job and
@@ -24,6 +25,8 @@ from typing import Any
 SPEC, STARTED, STOP, EXIT = "spec.json", "started.json", "stop.json", "exit.json"
 LOCK, LOG, SCRIPT, NOTICE, CHECKPOINT = "lock", "output.log", "script", "preempt.json", "checkpoint"
 # Stands in the environment of every process of a rank, so that strays of a killed supervisor can be found.
+TMP = "tmp"
+LOG_LIMIT = "log_limit.json"
 SCOPE_VARIABLE = "GPUSCHED_SCOPE"
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, len, pid
 

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpusched.agent import rankdir
+from msgspec.structs import replace
+
+from gpusched.agent import logcut, rankdir
 from gpusched.agent.journal import Journal, wake_supervisor
 from gpusched.agent.launcher import Launcher
 from gpusched.agent.occupants import Live
@@ -32,6 +34,9 @@ class Rank:
     end_known: bool = False
     launched_at: float | None = None
     log_sent: int | None = None  # None: the server's size is to be asked
+    log_seen: int = 0  # all that there was to send when the file had this size has been sent
+    log_given: int = 0  # up to here the file's room has been given back to the disk
+    log_limit: int | None = None  # bytes; None: not asked yet
     log_dropped: bool = False
     scope: str = ""  # of its processes; empty until it is asked for
     devices: frozenset[str] = frozenset()
@@ -44,10 +49,11 @@ class Rank:
 class Ranks:
     """All ranks of one node. Methods touch the disk and block for milliseconds: to be called in a thread."""
 
-    def __init__(self, journal: Journal, launcher: Launcher, node: str) -> None:
+    def __init__(self, journal: Journal, launcher: Launcher, node: str, log_most_bytes: int | None = None) -> None:
         self._journal = journal
         self._launcher = launcher
         self._node = node
+        self._log_most = log_most_bytes
         self.known: dict[str, Rank] = {}
         for key in journal.on_disk():
             self.known[key] = Rank(key)
@@ -101,7 +107,8 @@ class Ranks:
             return False
         before = rank.started, rank.ended
         try:
-            rank.started, rank.ended, rank.is_alive = self._journal.look(key)
+            rank.started, ended, rank.is_alive = self._journal.look(key)
+            rank.ended = None if ended is None else self._as_sent(rank, ended)
         except OSError as error:
             # A full disk: what is not known of one rank must not end the agent of all.
             logger.error("%s cannot be looked at, trying again: %s", key, error)
@@ -186,6 +193,30 @@ class Ranks:
             rank.devices = frozenset(filter(None, given["CUDA_VISIBLE_DEVICES"].split(",")))
             rank.scope = given[rankdir.SCOPE_VARIABLE]
         return rank
+
+    def _as_sent(self, rank: Rank, ended: Ended) -> Ended:
+        """The end, with the size that its log has as it is sent."""
+        parts = logcut.parts(ended.log_bytes, self.log_limit(rank, ended.log_bytes), is_final=True)
+        return replace(ended, log_bytes=logcut.total(parts))
+
+    def wants_at_most(self, log_bytes: int | None) -> None:
+        """The server keeps no more of a log; it holds for ranks whose limit has not been asked for yet."""
+        if log_bytes is not None:
+            self._log_most = min(log_bytes, self._log_most or log_bytes)
+
+    def log_limit(self, rank: Rank, size: int) -> int | None:
+        """How much of its log of this size is sent at most; None as long as that needs no answer. Asked once per rank:
+        what was sent by one limit could not be gone on with by another."""
+        if size <= logcut.LEAST_BYTES or self._log_most is None:
+            return rank.log_limit
+        if rank.log_limit is None:
+            directory = self._journal.ranks / rank.key
+            fact = rankdir.read(directory, rankdir.LOG_LIMIT)
+            if fact is None:
+                fact = {"bytes": max(self._log_most, logcut.LEAST_BYTES)}
+                rankdir.write(directory, rankdir.LOG_LIMIT, fact)
+            rank.log_limit = int(fact["bytes"])
+        return rank.log_limit
 
     def log_path(self, key: str) -> str:
         return str(self._journal.ranks / key / rankdir.LOG)

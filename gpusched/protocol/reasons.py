@@ -225,3 +225,5 @@ def next_step(code: str, evidence: Evidence | None = None) -> str:
     if code in _PENDING:
         return _PENDING[code][1]
     return NEXT_STEPS.get(str((evidence or {}).get("class")), "")
+    if code == Pending.CONSTRAINT and "container runtime" in str((evidence or {}).get("constraint")):
+        return "install podman, docker or apptainer on a node, then ask its agent: gpusched-agent doctor"

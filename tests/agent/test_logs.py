@@ -1,0 +1,195 @@
+"""Logs on their way from a job's file to the server (A40): whole through any kill, cut beyond their limit, never in the way."""
+
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched.agent import logcut, rankdir
+from jobs import logs
+from tests.agent.conftest import Agent
+from tests.agent.control import Control, eventually
+
+MIB = 1 << 20
+# Writes lines of its number and of bytes that are no text, with pauses, so that kills meet each stage.
+WRITER = """
+import os, sys, time
+lines, pause = int(sys.argv[1]), float(sys.argv[2])
+for number in range(lines):
+    os.write(1, b"%d \\x00\\xff\\r " % number + bytes([number % 256]) * (number % 997) + b"\\n")
+    if number % 50 == 0:
+        time.sleep(pause)
+"""
+
+
+def written(lines: int) -> bytes:
+    return b"".join(b"%d \x00\xff\r " % n + bytes([n % 256]) * (n % 997) + b"\n" for n in range(lines))
+
+
+class Keeping(Control):
+    """A control plane that keeps logs as the real one does, may lose a request or its answer, and can be restarted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chance = random.Random(40)
+        self.is_lossy = False
+
+    def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
+        is_log = self.is_lossy and path.startswith("/agent/logs")
+        if is_log and self.chance.random() < 0.2:
+            return 503, b""
+        status, answer = super().answer(path, body)
+        if is_log and self.chance.random() < 0.2:
+            return 502, b""  # kept, but nobody hears of it
+        return status, answer
+
+    def _append(self, query: dict[str, list[str]], body: bytes) -> tuple[int, bytes]:
+        status, answer = super()._append(query, b"")  # what it refuses
+        job, attempt, rank = map(int, query["key"][0].split("."))
+        size = logs.append(job, attempt, rank, int(query["offset"][0]), body)
+        return (status, answer) if status != 200 else (200, b'{"size":%d,"most_bytes":%d}' % (size, logs.most_bytes()))
+
+    def restart(self) -> None:
+        """As a process that is killed: connections break, the port is closed for a while, what is on disk stays."""
+        address, handler = self._server.server_address, self._server.RequestHandlerClass
+        self._server.shutdown()
+        self._server.server_close()
+        time.sleep(self.chance.uniform(0, 0.3))
+        self._server = ThreadingHTTPServer(address, handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+
+@pytest.fixture
+def control(tmp_path: Path, settings: Any) -> Iterator[Keeping]:
+    settings.DATA_DIR = tmp_path / "server"
+    settings.STORAGES = {**settings.STORAGES, "logs": {"BACKEND": "jobs.logfiles.LogFiles"}}
+    with Keeping() as running:
+        yield running
+
+
+def kept(key: str) -> bytes:
+    job, attempt, rank = map(int, key.split("."))
+    found = b""
+    while piece := logs.read(job, attempt, rank, len(found), logs.MOST_READ).data:
+        found += piece
+    return found
+
+
+def test_a_log_is_complete_to_the_byte_whatever_is_killed_while_it_is_written(
+    agent: Agent, control: Keeping, tmp_path: Path
+) -> None:
+    """A40: agent and server are killed and restarted in turn, pieces and answers are lost; two ranks at once."""
+    import sys
+
+    control.is_lossy = True
+    keys = [control.run(sys.executable, "-c", WRITER, "3000", "0.03", job=number) for number in (1, 2)]
+    agent.start()
+    for key in keys:
+        control.start_of(key)
+    for _ in range(3):
+        time.sleep(control.chance.uniform(0.1, 0.4))
+        control.restart()
+        time.sleep(control.chance.uniform(0.1, 0.4))
+        agent.kill()
+        agent.start()
+    for key in keys:
+        assert control.end_of(key).log_bytes == len(written(3000))
+    control.is_lossy = False
+    eventually(lambda: not list(agent.ranks.iterdir()), 20, "all ranks to be forgotten")
+    assert [kept(key) == written(3000) for key in keys] == [True, True]
+
+
+def test_of_a_log_beyond_its_limit_the_middle_is_cut_and_counted_through_kills(
+    agent: Agent, control: Keeping, tmp_path: Path
+) -> None:
+    """A40: the job is never in want of room: it writes all that it has to."""
+    import sys
+
+    script = "import os, time\nfor n in range(80): os.write(1, bytes([65 + n % 26]) * 65536); time.sleep(0.02)"
+    key = control.run(sys.executable, "-c", script)
+    agent.start("--log-max-mb", "2")
+    for _ in range(2):
+        control.start_of(key)
+        time.sleep(0.6)
+        agent.kill()
+        agent.start("--log-max-mb", "3")  # for ranks that come; what was cut so stays cut so
+    end = control.end_of(key)
+    eventually(lambda: not list(agent.ranks.iterdir()), 20, "the rank to be forgotten")
+    whole = b"".join(bytes([65 + n % 26]) * 65536 for n in range(80))
+    found = kept(key)
+    assert end.log_bytes == len(found)
+    assert found.startswith(whole[: 2 * MIB]) and found.endswith(whole[-65536:])
+    [cut] = re.findall(rb"^\[gpusched: (\d+) bytes were cut here\]$", found, re.M)
+    assert int(cut) == len(whole) - 2 * MIB - 65536
+    assert b"[gpusched: this log has passed 2 MiB; of what follows only the end is kept]\n" in found
+
+
+def test_the_server_says_how_much_it_keeps(agent: Agent, control: Keeping, settings: Any) -> None:
+    settings.ENV = type(settings.ENV)(log_max_mb=1)
+    key = control.run("sh", "-c", "sleep 0.8; head -c 3000000 /dev/zero", job=2)
+    first = control.run("echo", "first", job=1)
+    agent.start()
+    control.end_of(first)
+    eventually(lambda: kept(first) == b"first\n", 10, "the first log")
+    assert control.end_of(key).log_bytes < MIB + 66_000
+    eventually(lambda: len(kept(key)) == control.ended[key][0].log_bytes, 10, "the log")
+
+
+# --- the rule ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, MIB + 65536, MIB + 65537, 3 * MIB])
+def test_what_is_sent_only_grows_and_may_be_read_from_any_byte(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "log"
+    data = random.Random(7).randbytes(size)
+    path.write_bytes(data)
+    sent = b""
+    for now, is_final in ((size // 2, False), (size, False), (size, True)):
+        parts = logcut.parts(now, MIB, is_final=is_final)
+        step = 100_003
+        while piece := logcut.read(str(path), parts, len(sent), step):
+            sent += piece
+        assert len(sent) == logcut.total(parts)
+    if size <= MIB + logcut.TAIL_BYTES:
+        assert sent == data
+    else:
+        head, _, rest = sent.partition(b"\n[gpusched: this log has passed 1 MiB")
+        assert (head, rest[-logcut.TAIL_BYTES :]) == (data[:MIB], data[-logcut.TAIL_BYTES :])
+        assert f"\n[gpusched: {size - MIB - logcut.TAIL_BYTES} bytes were cut here]\n".encode() in sent
+
+
+def test_what_is_cut_is_given_back_to_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    data = os.urandom(MIB) * 24
+    path.write_bytes(data)
+    given = logcut.give_back(str(path), len(data), MIB, 0)
+    assert logcut.give_back(str(path), len(data), MIB, given) == given
+    if path.stat().st_blocks * 512 == len(data):
+        pytest.skip("this file system cannot give room back")
+    assert path.stat().st_blocks * 512 < 2 * MIB
+    kept = logcut.read(str(path), logcut.parts(len(data), MIB, is_final=True), 0, len(data))
+    assert kept.startswith(data[:MIB]) and kept.endswith(data[-logcut.TAIL_BYTES :])
+
+
+def test_the_limit_is_asked_for_once_per_rank_and_not_for_short_logs(tmp_path: Path) -> None:
+    from gpusched.agent.journal import Journal
+    from gpusched.agent.launcher import Launcher
+    from gpusched.agent.ranks import Rank, Ranks
+
+    ranks = Ranks(Journal(tmp_path, "boot"), Launcher(tmp_path / "doorbell", False), "node", 8 * MIB)
+    (tmp_path / "ranks" / "1.1.0").mkdir()
+    assert ranks.log_limit(Rank("1.1.0"), MIB) is None
+    assert rankdir.read(tmp_path / "ranks" / "1.1.0", rankdir.LOG_LIMIT) is None
+    ranks.wants_at_most(4 * MIB)
+    ranks.wants_at_most(6 * MIB)
+    assert ranks.log_limit(Rank("1.1.0"), MIB + 1) == 4 * MIB
+    ranks.wants_at_most(2 * MIB)
+    assert ranks.log_limit(Rank("1.1.0"), 9 * MIB) == 4 * MIB

@@ -1,0 +1,117 @@
+"""Logs as the server keeps them (A40): on files and on storages that cannot append, bounded, read from the end, deleted by age."""
+
+import random
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from gpusched import env
+from jobs import logs
+from jobs.models import Attempt
+from scheduling import tasks
+from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
+
+FILES = {"BACKEND": "jobs.logfiles.LogFiles"}
+MEMORY = {"BACKEND": "django.core.files.storage.InMemoryStorage"}
+
+
+@pytest.fixture(params=[FILES, MEMORY], ids=["files", "objects"])
+def storage(request, settings, tmp_path):
+    settings.DATA_DIR = tmp_path
+    settings.STORAGES = {**settings.STORAGES, "logs": request.param}
+
+
+def whole(job_id=1):
+    found = b""
+    while piece := logs.read(job_id, 1, 0, len(found), 1000).data:
+        found += piece
+    return found
+
+
+def test_pieces_that_come_twice_late_or_cut_otherwise_make_one_log(storage):
+    """A40"""
+    chance = random.Random(1)
+    data = chance.randbytes(20_000)
+    size = 0
+    while size < len(data):
+        offset = max(0, size + chance.randrange(-300, 60))
+        piece = data[offset : offset + chance.randrange(200)]
+        size = logs.append(1, 1, 0, offset, piece)
+        assert logs.size_of(1, 1, 0) == size
+    assert whole() == data
+    assert logs.append(1, 1, 1, 0, b"another rank") == 12
+    assert whole() == data
+
+
+def test_many_small_pieces_do_not_stay_many_objects(settings):
+    settings.STORAGES = {**settings.STORAGES, "logs": MEMORY}
+    for number in range(500):
+        logs.append(1, 1, 0, number * 10, b"%09d\n" % number)
+    from django.core.files.storage import storages
+
+    assert len(storages["logs"].listdir("0/1/1.0.log")[1]) < 100
+    assert whole() == b"".join(b"%09d\n" % number for number in range(500))
+
+
+def test_a_log_that_is_not_there_is_empty_and_deleting_it_is_harmless(storage):
+    assert logs.read(1, 1, 0, -10, 10) == logs.Piece(b"", 0, 0, 0)
+    assert logs.append(1, 1, 0, 0, b"") == 0
+    logs.drop(1, 1, 0)
+
+
+def test_the_end_is_read_without_what_is_before_it(storage):
+    """A40: the tail first."""
+    logs.append(1, 1, 0, 0, b"x" * 5000 + b"the end\n")
+    assert logs.read(1, 1, 0, -8, 100) == logs.Piece(b"the end\n", 5000, 5008, 5008)
+    assert logs.read(1, 1, 0, -9999, 3).offset == 0
+    assert logs.read(1, 1, 0, 9999, 3) == logs.Piece(b"", 5008, 5008, 5008)
+
+
+def test_a_server_that_has_enough_says_so_once_and_lets_the_sender_go(storage, settings, monkeypatch):
+    """An agent that does not cut must not send for ever, nor fill the disk."""
+    settings.ENV = env.Env(log_max_mb=1)
+    monkeypatch.setattr(logs, "_SPARE_BYTES", 0)
+    data = b"0123456789abcdef" * 100_000
+    size = 0
+    while size < len(data):
+        after = logs.append(1, 1, 0, size, data[size : size + 300_000])
+        assert after > size
+        size = after
+    found = whole()
+    assert found.startswith(data[: 1 << 20]) and found[1 << 20 :].decode().startswith("\n[gpusched: no more than 1 MiB")
+    assert found.count(b"[gpusched:") == 1
+    assert logs.least_when_complete(len(data)) <= len(found)
+
+
+@pytest.mark.django_db(transaction=True)
+class TestOverRest:
+    @pytest.fixture
+    def ended(self):
+        """A job that has run, and its owner's token."""
+        tenant = make_tenant()
+        user = make_member(tenant)
+        node = make_node(gpus=1)
+        job_id = submit(user, tenant)
+        run_cycle()
+        logs.append(job_id, 1, 0, 0, b"one\ntwo\nthree\n")
+        node.end(*node.start_all(), log_bytes=14)
+        return job_id, {"Authorization": f"Bearer {make_token(user)}"}
+
+    def test_tail_gives_the_end(self, storage, ended):
+        job_id, headers = ended
+        answer = Client().get(f"/api/v1/jobs/{job_id}/logs?tail=6", headers=headers)
+        assert (answer.content, answer["X-Log-Offset"], answer["X-Log-Complete"]) == (b"three\n", "8", "true")
+        assert Client().get(f"/api/v1/jobs/{job_id}/logs?tail=0", headers=headers).status_code == 400
+
+    @pytest.mark.parametrize(("days", "status"), [(0, 200), (30, 200), (7, 410)])
+    def test_logs_are_deleted_by_their_age_if_that_is_wanted(self, storage, settings, ended, days, status):
+        job_id, headers = ended
+        Attempt.objects.update(ended_at=timezone.now() - timedelta(days=8))
+        settings.ENV = env.Env(log_retention_days=days)
+        tasks.drop_old()
+        answer = Client().get(f"/api/v1/jobs/{job_id}/logs", headers=headers)
+        assert answer.status_code == status
+        assert logs.size_of(job_id, 1, 0) == (0 if status == 410 else 14)
+        assert tasks.drop_old() == 0
