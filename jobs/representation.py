@@ -7,6 +7,7 @@ from typing import Any
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
+from gpusched.protocol.jobs import asked_labels
 
 _SELECT = """
     SELECT j.*, t.name AS tenant, u.username AS "user", a.placement, a.ranks AS attempt_ranks
@@ -45,6 +46,10 @@ def represent(row: dict[str, Any]) -> dict[str, Any]:
         "script": payload["script"],
         "workdir": payload["workdir"],
         "environment": payload["environment"],
+        # Jobs of before there were containers say nothing of them.
+        "image": payload.get("image"),
+        "runtime": payload.get("runtime", "auto"),
+        "mounts": payload.get("mounts", []),
         "gang_scheduling": row["gang_scheduling"],
         "ranks": row["ranks"],
         "workload_class": row["workload_class"],
@@ -57,7 +62,7 @@ def represent(row: dict[str, Any]) -> dict[str, Any]:
         "grace_seconds": row["grace_seconds"],
         "not_before": rfc3339(row["not_before"]),
         "labels": row["labels"],
-        "node_selector": row["node_selector"],
+        "node_selector": asked_labels(row["node_selector"]),
         "anti_affinity": row["anti_affinity"] or None,
         "topology": row["topology"],
         "attempt": row["attempt"],

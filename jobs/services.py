@@ -145,7 +145,7 @@ def _row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, A
         "not_before": not_before,
         "eligible_at": not_before,
         "labels": request.labels,
-        "node_selector": request.node_selector,
+        "node_selector": request.required_labels,
         "topology": request.topology,
         "anti_affinity": request.anti_affinity or "",
         "payload": {
@@ -154,6 +154,9 @@ def _row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, A
             "script": request.script,
             "workdir": request.workdir,
             "environment": request.environment,
+            "image": request.image,
+            "runtime": request.runtime,
+            "mounts": request.mounts,
         },
     }
 

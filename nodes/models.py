@@ -27,6 +27,10 @@ class Node(models.Model):
     boot_id = models.CharField(max_length=64, blank=True, default="")
     agent_version = models.CharField(max_length=30, blank=True, default="")
     driver_version = models.CharField(max_length=50, blank=True, default="")
+    runtimes = models.JSONField(
+        default=dict, blank=True, db_default=models.Value({}, output_field=models.JSONField()),
+        help_text="Container runtimes that answer there, and their versions",
+    )  # fmt: skip
     joined_at = models.DateTimeField()
     last_seen_at = models.DateTimeField(null=True)
 

@@ -41,7 +41,7 @@ def learn(node_id: int, facts: NodeFacts) -> None:
     is back. What the scheduler holds stays as it is."""
     execute(
         "UPDATE nodes_node SET hostname = %s, boot_id = %s, agent_version = %s, cpu_cores = %s, memory_mb = %s,"
-        " labels = labels || %s::jsonb, driver_version = %s, pretend = %s WHERE id = %s",
+        " labels = labels || %s::jsonb, driver_version = %s, runtimes = %s::jsonb, pretend = %s WHERE id = %s",
         [
             facts.hostname[:253],
             facts.boot_id[:64],
@@ -50,6 +50,7 @@ def learn(node_id: int, facts: NodeFacts) -> None:
             facts.memory_mb,
             as_json(facts.labels),
             (facts.driver_version or "")[:50],
+            as_json({name[:30]: version[:50] for name, version in facts.runtimes.items()}),
             facts.pretend,
             node_id,
         ],

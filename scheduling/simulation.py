@@ -55,7 +55,7 @@ def shape(request: JobRequest, tenant_id: int) -> Request:
         memory_mb=request.memory_mb,
         gang=request.gang_scheduling,
         ranks=request.ranks,
-        node_selector=tuple(sorted(request.node_selector.items())),
+        node_selector=tuple(sorted(request.required_labels.items())),
         topology=str(request.topology),
         apart=f"{tenant_id}/{request.anti_affinity}" if request.anti_affinity else "",
     )

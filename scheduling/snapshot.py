@@ -49,7 +49,13 @@ _RUNNING = """
      WHERE s.state <> 'ended' ORDER BY j.id, s.rank
 """
 _NODES = """
-    SELECT id, name, state = 'online', intent = 'open', cpu_cores, memory_mb, labels::text FROM nodes_node ORDER BY id
+    SELECT id, name, state = 'online', intent = 'open', cpu_cores, memory_mb,
+           -- The labels that jobs with an image require (protocol.jobs.runtime_label).
+           (CASE WHEN runtimes = '{}' THEN labels
+                 ELSE labels || '{"container runtime": "yes"}'
+                             || (SELECT jsonb_object_agg('container runtime ' || name, 'yes')
+                                   FROM jsonb_object_keys(runtimes) AS name) END)::text
+      FROM nodes_node ORDER BY id
 """
 _DEVICES = """
     SELECT d.node_id, d.id, d.model, d.memory_mb, d.health IN ('ok', 'hot'), d.held_whole > 0, d.held_mb,

@@ -124,6 +124,7 @@ class Node(msgspec.Struct, kw_only=True):
     labels: dict[str, str] = {}
     agent_version: str | None = None
     driver_version: str | None = None
+    runtimes: dict[str, str] = {}
     last_seen_at: datetime | None = None
     joined_at: datetime | None = None
     devices: list[Device] = []

@@ -26,6 +26,9 @@ class JobOptions(TypedDict, total=False):
     script: str | None
     workdir: str | None
     environment: dict[str, str]
+    image: str | None
+    runtime: str
+    mounts: list[str]
     gang_scheduling: bool
     ranks: int | None
     workload_class: str

@@ -8,11 +8,25 @@ from gpusched.protocol.exits import RETRYABLE
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
 # Names that INTERFACES.md promises and that this version cannot honour: refused by name unless they ask for nothing.
-NOT_YET: dict[str, object] = {"array": None, "depends_on": [], "secrets": [], "image": None}
+NOT_YET: dict[str, object] = {"array": None, "depends_on": [], "secrets": []}
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?$")
+# Also read by the agent, which puts it into a command line.
+IMAGE = re.compile(r"^(?:(?:docker|oras|library|shub)://)?[A-Za-z0-9/][A-Za-z0-9._:/@+-]{0,499}\Z")
+_MOUNT = re.compile(r"^/[^:,\x00\n\"]*:/[^:,\x00\n\"]*(?::r[ow])?\Z")
+RUNTIMES = ("auto", "process", "podman", "docker", "apptainer")
 _RESERVED = ("GPUSCHED_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
+
+
+def runtime_label(runtime: str = "") -> str:
+    """The label of nodes with a container runtime, or with that one. No user can give a label with spaces."""
+    return f"container runtime {runtime}".rstrip()
+
+
+def asked_labels(required: dict[str, str]) -> dict[str, str]:
+    """The `node_selector` of a request whose `required_labels` these are."""
+    return {name: value for name, value in required.items() if not name.startswith(runtime_label())}
 
 
 class FieldError(msgspec.Struct, frozen=True):
@@ -55,8 +69,10 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     node_selector: dict[str, str] = {}
     anti_affinity: str | None = None
     topology: Topology = Topology.ANY
-    # Refused by name (NOT_YET) unless they ask for nothing.
     image: str | None = None
+    runtime: str = "auto"
+    mounts: list[str] = []
+    # Refused by name (NOT_YET) unless they ask for nothing.
     array: dict[str, int] | None = None
     depends_on: list[int | str] = []
     secrets: list[str] = []
@@ -65,6 +81,15 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     def gpu_models(self) -> tuple[str, ...]:
         """`"A100|H100"` as a tuple; empty means any model."""
         return tuple(m.strip() for m in (self.gpu_model or "").split("|") if m.strip())
+
+    @property
+    def required_labels(self) -> dict[str, str]:
+        """`node_selector`, and with an image the label of nodes that can run it."""
+        if self.image is None:
+            return self.node_selector
+        # A file is no image of the others.
+        runtime = "apptainer" if self.image.startswith("/") else self.runtime
+        return {**self.node_selector, runtime_label("" if runtime == "auto" else runtime): "yes"}
 
 
 def problems(request: JobRequest) -> list[FieldError]:
@@ -81,6 +106,7 @@ def problems(request: JobRequest) -> list[FieldError]:
     ]
     found += _command_problems(request)
     found += _shape_problems(request)
+    found += _container_problems(request)
     found += _text_problems(request)
     return found
 
@@ -144,6 +170,29 @@ def _shape_problems(request: JobRequest) -> list[FieldError]:
         found.append(
             FieldError("retry_on", "unknown", f"any of {', '.join(RETRYABLE)}; not {', '.join(unknown)[:100]}")
         )
+    return found
+
+
+def _container_problems(request: JobRequest) -> list[FieldError]:
+    found = []
+    if request.runtime not in RUNTIMES:
+        found.append(FieldError("runtime", "unknown", f"one of {', '.join(RUNTIMES)}"))
+    if request.image is None:
+        if request.runtime in RUNTIMES[2:]:
+            found.append(FieldError("runtime", "conflict", f"{request.runtime} needs an image"))
+        if request.mounts:
+            found.append(
+                FieldError("mounts", "conflict", "mounts need an image; without one a job sees the node's files")
+            )
+        return found
+    if not IMAGE.match(request.image):
+        found.append(FieldError("image", "invalid", "a name like ghcr.io/team/train:1.2, or the path of a .sif file"))
+    elif request.image.startswith("/") and request.runtime not in ("auto", "apptainer"):
+        found.append(FieldError("image", "conflict", "an image that is a file needs the runtime apptainer"))
+    if request.runtime == "process":
+        found.append(FieldError("runtime", "conflict", "an image needs a container runtime; leave runtime out"))
+    if len(request.mounts) > 32 or not all(_MOUNT.match(mount) and ".." not in mount for mount in request.mounts):
+        found.append(FieldError("mounts", "invalid", "at most 32, each like /data:/data:ro, absolute and without .."))
     return found
 
 

@@ -31,8 +31,20 @@ class DeviceFacts(msgspec.Struct, kw_only=True, frozen=True):
     mig_slices: int | None = None
 
 
+class Isolation(msgspec.Struct, kw_only=True, frozen=True):
+    """How a node keeps ranks apart. `cgroup`: each has a group of its own, with those `limits` (memory, cpu, pids) that
+    the kernel keeps; else `why` not. `users`: `any` if jobs run as the Unix user of their tenant, `agent` if all run as
+    the agent's."""
+
+    cgroup: bool = False
+    limits: list[str] = []
+    users: str = "agent"
+    why: str = ""
+
+
 class NodeFacts(msgspec.Struct, kw_only=True, frozen=True):
-    """What a node is. `pretend` marks a node of the demo fleet whose devices do not exist."""
+    """What a node is. `pretend` marks a node of the demo fleet whose devices do not exist. `runtimes`: container
+    runtimes that answer there, and their versions."""
 
     hostname: str
     boot_id: str
@@ -42,6 +54,8 @@ class NodeFacts(msgspec.Struct, kw_only=True, frozen=True):
     devices: list[DeviceFacts] = []
     labels: dict[str, str] = {}
     driver_version: str | None = None
+    isolation: Isolation | None = None
+    runtimes: dict[str, str] = {}
     pretend: bool = False
 
 
@@ -95,7 +109,9 @@ class Joined(msgspec.Struct, kw_only=True, frozen=True):
 
 class RankSpec(msgspec.Struct, kw_only=True, frozen=True):
     """All that an agent needs to run one rank. `argv` is complete unless `script` is set, then the script's text is
-    written to a file and run by its `#!` line with `argv` as its arguments. Times are RFC 3339 UTC."""
+    written to a file and run by its `#!` line with `argv` as its arguments. With an `image` it runs in a container, of
+    `runtime` (`auto`: any), with `mounts` (`/data:/data:ro`). `user`: the Unix user, empty for the node's choice.
+    `secrets`: name → text, for files that only the job reads; never written to a disk. Times are RFC 3339 UTC."""
 
     job_id: int
     attempt: int
@@ -104,8 +120,13 @@ class RankSpec(msgspec.Struct, kw_only=True, frozen=True):
     name: str
     argv: list[str]
     environment: dict[str, str] = {}
+    user: str = ""
+    secrets: dict[str, str] = {}
     script: str | None = None
     workdir: str | None = None
+    image: str | None = None
+    runtime: str = "auto"
+    mounts: list[str] = []
     device_uuids: list[str] = []
     gpu_memory_mb: int | None = None
     cpu_cores: float = 0.0
@@ -140,7 +161,8 @@ class Started(msgspec.Struct, kw_only=True, frozen=True, tag="started", tag_fiel
 
 class Ended(msgspec.Struct, kw_only=True, frozen=True, tag="ended", tag_field="kind"):
     """The rank is over and no process of it is alive. `exit_code` None when a signal ended it or it never started.
-    `reason`: an EndReason. `log_bytes`: the final size of its log. `exit_class`: one of exits.SEEN_BY_AGENT, if
+    `reason`: an EndReason. `peak_memory_of`: what the peak is the peak of: all processes of the `rank` together, or its
+    largest `process`. `log_bytes`: the final size of its log. `exit_class`: one of exits.SEEN_BY_AGENT, if
     the agent can tell."""
 
     key: str
@@ -151,6 +173,7 @@ class Ended(msgspec.Struct, kw_only=True, frozen=True, tag="ended", tag_field="k
     started_at: str | None = None
     detail: str | None = None
     peak_memory_mb: int | None = None
+    peak_memory_of: str | None = None
     log_bytes: int = 0
     exit_class: str | None = None
 

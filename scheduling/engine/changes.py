@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from scheduling.engine.forward import ended
 from scheduling.engine.model import Claim, Device, Job, Node, RankPlacement, Request, Running, Snapshot, Tenant
+from scheduling.engine.shapes import needs_of
 
 Value = str | int | float | bool | None
 
@@ -144,7 +145,7 @@ CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
     "cpu_and_memory_percent": _of_request(lambda request, to: scaled(request, _whole(to))),
     "gang_scheduling": _of_request(lambda request, to: replace(request, gang=bool(to), ranks=None)),
     "ranks": _of_request(lambda request, to: replace(request, ranks=None if to is None else _whole(to))),
-    "node_selector": _of_request(lambda request, to: replace(request, node_selector=())),
+    "node_selector": _of_request(lambda request, to: replace(request, node_selector=needs_of(request))),
     "topology": _of_request(lambda request, to: replace(request, topology=str(to))),
     "apart": _of_request(lambda request, to: replace(request, apart="")),
     "max_runtime_seconds": _runtime,

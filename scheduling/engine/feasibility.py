@@ -113,7 +113,8 @@ def unmatched(request: Request, inventory: Inventory) -> Verdict | None:
         return None
     if not inventory.types:
         return Verdict("constraint", {"constraint": "the request: none has joined yet"})
-    names = [f"label {key}={value}" for key, value in request.node_selector]
+    # Labels with a space are none of the user's: what the request needs of a node in words.
+    names = [key if " " in key else f"label {key}={value}" for key, value in request.node_selector]
     if request.gpu_count and request.gpu_models:
         names.append(f"GPU model {' or '.join(request.gpu_models)}")
     return Verdict("constraint", {"constraint": " with ".join(names)})

@@ -86,7 +86,7 @@ def _failed_of_node(node: Node, request: Request) -> list[Obstacle]:
         found.append(Obstacle("closed", "it is cordoned or draining"))
     for name, value in request.node_selector:
         if not is_selected(Request(node_selector=((name, value),)), tuple(node.labels.items())):
-            found.append(Obstacle("labels", f"it has no label {name}={value}"))
+            found.append(Obstacle("labels", f"it has no {name}" if " " in name else f"it has no label {name}={value}"))
     return found
 
 

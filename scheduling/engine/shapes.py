@@ -113,6 +113,12 @@ def is_model(word: str, model: str) -> bool:
     return re.search(rf"(?<![a-z0-9]){re.escape(word.lower())}(?![a-z0-9])", model.lower()) is not None
 
 
+def needs_of(request: Request) -> tuple[tuple[str, str], ...]:
+    """The labels that stand for what the job needs of a node, such as a container runtime; their names have a space.
+    The others its owner chose, and may leave out."""
+    return tuple(label for label in request.node_selector if " " in label[0])
+
+
 def is_selected(request: Request, labels: Sequence[tuple[str, str]]) -> bool:
     return all(label in labels for label in request.node_selector)
 

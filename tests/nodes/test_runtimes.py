@@ -1,0 +1,90 @@
+"""Jobs with an image wait for a node that has a container runtime, and reach its agent with all that it needs."""
+
+import pytest
+
+from gpusched.protocol.messages import Run
+from jobs import representation
+from nodes.models import Node
+from nodes.representation import nodes
+from scheduling.simulation import simulate
+from tests.factories import identity_for, make_node, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def told(job):
+    [shown] = representation.select("j.id = %s", [job])
+    return shown
+
+
+def with_runtimes(**versions):
+    node = make_node(gpus=2)
+    Node.objects.filter(pk=node.id).update(runtimes=versions)
+    return node
+
+
+def test_an_image_waits_for_a_container_runtime_and_says_so(user, tenant):
+    make_node()
+    job = submit(user, tenant, image="ubuntu:24.04")
+    run_cycle()
+    reason = told(job)["reason"]
+    assert (reason["code"], reason["sentence"]) == ("constraint", "no node matches container runtime")
+    assert "install podman, docker or apptainer" in reason["next_step"]
+    with_runtimes(podman="4.3.1")
+    run_cycle()
+    assert told(job)["state"] == "scheduled"
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing"),
+    [
+        ({"image": "ubuntu", "runtime": "docker"}, "container runtime docker"),
+        ({"image": "/images/train.sif"}, "container runtime apptainer"),
+        ({"image": "ubuntu", "node_selector": {"zone": "b"}}, "label zone=b"),
+    ],
+)
+def test_a_runtime_that_is_named_or_that_the_image_needs_is_waited_for(user, tenant, fields, missing):
+    with_runtimes(podman="4.3.1")
+    job = submit(user, tenant, **fields)
+    run_cycle()
+    assert missing in told(job)["reason"]["sentence"]
+    assert told(job)["node_selector"] == fields.get("node_selector", {}), "what the owner did not ask for is not told"
+
+
+def test_without_an_image_no_runtime_is_needed(user, tenant):
+    make_node()
+    job = submit(user, tenant)
+    run_cycle()
+    assert told(job)["state"] == "scheduled"
+
+
+def test_dry_run_knows_of_runtimes_and_no_selector_is_blamed_for_them(user, tenant):
+    """A20: leaving out a node selector that the owner did not give is no cure."""
+    from gpusched.protocol.jobs import JobRequest
+    from jobs.services import _understood
+
+    make_node()
+    request = JobRequest(command=["x"], gpu_count=1, image="ubuntu", tenant=tenant.name)
+    row, _, _ = _understood(request, identity_for(user))
+    found = simulate(request, row, None)
+    assert found["reason"]["code"] == "constraint"
+    assert "node_selector" not in [way["change"] for way in found["alternatives"]]
+
+
+def test_the_agent_is_told_the_image_the_runtime_and_the_mounts(user, tenant):
+    node = with_runtimes(podman="4.3.1", docker="27.1")
+    submit(user, tenant, image="ghcr.io/team/train:1", runtime="docker", mounts=["/data:/data:ro"])
+    run_cycle()
+    [order] = node.sync().assignments
+    assert isinstance(order, Run)
+    assert (order.spec.image, order.spec.runtime) == ("ghcr.io/team/train:1", "docker")
+    assert order.spec.mounts == ["/data:/data:ro"]
+
+
+def test_what_an_agent_says_of_its_runtimes_is_shown_and_replaced(user):
+    from msgspec.structs import replace
+
+    node = make_node()
+    for versions in ({"podman": "4.3.1", "docker": "27.1"}, {"podman": "5.0"}):
+        node.sync(facts=replace(node.facts(), runtimes=versions))
+        assert nodes(None, node.name)[0]["runtimes"] == versions
