@@ -1,5 +1,6 @@
 """From an order at the agent to the first instruction of the job, and what a supervisor keeps resident meanwhile."""
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ NODE = "bench"
 
 def main() -> None:
     options = arguments(__doc__ or "", jobs=200, nodes=1)
+    os.environ["GPUSCHED_AGENT_ALLOW_ROOT"] = "true"
     with tempfile.TemporaryDirectory(prefix="gpusched-launch-") as name:
         launcher = Launcher(Path(name) / "doorbell", own_jobs=True)
         journal = Journal(Path(name), rankdir.boot_id())

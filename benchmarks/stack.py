@@ -104,7 +104,12 @@ class Stack:
         """Starts an agent process; its jobs end with it."""
         directory = self.directory / name
         command = [sys.executable, "-m", "gpusched.agent.main", "run", "--url", self.url, "--data-dir", str(directory)]
-        environment = {**self.environment(), "GPUSCHED_JOIN_TOKEN": token or self.client().join_token().token}
+        allowed = {"GPUSCHED_AGENT_ALLOW_ROOT": "true"}
+        environment = {
+            **self.environment(),
+            **allowed,
+            "GPUSCHED_JOIN_TOKEN": token or self.client().join_token().token,
+        }
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [*command, "--own-jobs", "--name-prefix", f"{name}-", *arguments],

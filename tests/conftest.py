@@ -7,6 +7,7 @@ from pathlib import Path
 # Before Django reads its settings: tests never touch the data of a running gpusched.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["GPUSCHED_DATA_DIR"] = tempfile.mkdtemp(prefix="gpusched-test-data-")
+    os.environ["GPUSCHED_AGENT_ALLOW_ROOT"] = "true"  # for tests in a container, where there is nobody else
     for name in ("DATABASE_URL", "GPUSCHED_URL", "GPUSCHED_TOKEN", "GPUSCHED_TOKEN_FILE", "GPUSCHED_TENANT"):
         os.environ.pop(name, None)
 

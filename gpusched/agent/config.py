@@ -1,16 +1,18 @@
 """What the owner of a node decides for it: an optional TOML file, and environment variables over that."""
 
 import os
+import re
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 PATH_VARIABLE = "GPUSCHED_AGENT_CONFIG"
 DEFAULT_PATH = Path("/etc/gpusched/agent.toml")
-RUNTIMES = ("docker", "podman", "apptainer")
+RUNTIMES = ("podman", "docker", "apptainer")  # in the order in which they are preferred
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
@@ -26,16 +28,29 @@ class Runtime:
     arguments: tuple[str, ...] = ()
 
 
+def _every() -> Mapping[str, Runtime]:
+    return {name: Runtime((name,)) for name in RUNTIMES}
+
+
 @dataclass(frozen=True)
 class Config:
-    """`mounts`: directories that jobs in containers may mount, `:ro` after those that they may only read.
-    `runtimes`: those that may be used; the ones found on PATH unless the file has a table of them."""
+    """`default_user`: of jobs whose tenant names none. `umask`: of jobs. `cgroup`: `auto`, `off`, or a delegated
+    directory (cgroup.py). `mounts`: directories that jobs in containers may mount, `:ro` after those that they may
+    only read. `runtimes`: those that may be used; the ones found on PATH unless the file has a table of them."""
 
     data_dir: str = ""
     default_user: str = ""
     allow_root: bool = False
+    umask: int = 0o077
+    cgroup: str = "auto"
     mounts: tuple[str, ...] = ()
-    runtimes: Mapping[str, Runtime] = field(default_factory=lambda: {name: Runtime((name,)) for name in RUNTIMES})
+    runtimes: Mapping[str, Runtime] = field(default_factory=_every)
+
+
+@cache
+def current() -> Config:
+    """The config of this process, read once."""
+    return load()
 
 
 def load(environment: Mapping[str, str] = os.environ) -> Config:
@@ -60,12 +75,17 @@ def _read(path: Path) -> Config:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     known = {one.name for one in fields(Config)}
     _only(told, known, str(path))
-    readers: dict[str, Callable[[Any, str], Any]] = {"allow_root": _boolean, "mounts": _words, "runtimes": _runtimes}
-    return Config(**{key: readers.get(key, _text)(value, f"{path}: {key}") for key, value in told.items()})
+    readers: dict[str, Callable[[Any, str], Any]] = dict.fromkeys(known, _text) | {
+        "allow_root": _boolean,
+        "umask": _octal,
+        "mounts": _words,
+        "runtimes": _runtimes,
+    }
+    return Config(**{key: readers[key](value, f"{path}: {key}") for key, value in told.items()})
 
 
 def _only(told: Mapping[str, Any], known: set[str], where: str) -> None:
-    if unknown := sorted(set(told) - known):
+    if unknown := [key for key in told if key not in known]:
         raise ConfigError(f"{where}: '{unknown[0]}' is not known; known are {', '.join(sorted(known))}")
 
 
@@ -98,6 +118,12 @@ def _boolean(told: Any, where: str) -> bool:
     return told
 
 
+def _octal(told: Any, where: str) -> int:
+    if not isinstance(told, str) or not re.fullmatch("0?[0-7]{3}", told):
+        raise ConfigError(f'{where} must be three octal digits as text, such as "077"')
+    return int(told, 8)
+
+
 def _words(told: Any, where: str) -> tuple[str, ...]:
     if not isinstance(told, list) or not all(isinstance(word, str) for word in told):
         raise ConfigError(f"{where} must be a list of texts")
@@ -126,6 +152,8 @@ def _check_mounts(mounts: tuple[str, ...]) -> None:
 _VARIABLES: dict[str, Callable[[str, str, Config], Any]] = {
     "default_user": lambda text, *_: text,
     "allow_root": _truth,
+    "umask": lambda text, variable, _: _octal(text, variable),
+    "cgroup": lambda text, *_: text,
     "mounts": lambda text, *_: tuple(shlex.split(text)),
     "runtimes": _chosen,
 }

@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.agent import rankdir
+from gpusched.agent.confinement import Confinement, confined
 from gpusched.protocol.messages import RankSpec
 
 # Of the agent's environment: how this machine is set up, never a token or a setting.
-_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 
 
-def job_fact(directory: Path, spec: RankSpec, node: str) -> dict[str, Any]:
-    """What a supervisor needs to run a rank; writes the script beside it if there is one."""
+def job_fact(directory: Path, spec: RankSpec, node: str, how: Confinement) -> dict[str, Any]:
+    """What a supervisor needs to run a rank; writes the script beside it if there is one, and makes room for what is
+    temporary, both for the user that the rank runs as."""
+    scope = secrets.token_hex(16)
+    fact = confined(how, directory, spec, scope)
+    account = fact.get("account")
     argv = list(spec.argv)
     if spec.script is not None:
         script = directory / rankdir.SCRIPT
@@ -21,24 +26,47 @@ def job_fact(directory: Path, spec: RankSpec, node: str) -> dict[str, Any]:
         script.write_text(text)
         script.chmod(0o700)
         argv = [str(script), *argv]
+    os.mkdir(directory / rankdir.TMP, 0o700)
+    if account:
+        _give(directory, account)
     return {
         "argv": argv,
-        "environment": _environment(directory, spec, node),
-        "workdir": spec.workdir or os.path.expanduser("~"),
+        "environment": _environment(directory, spec, node, scope, account),
+        "workdir": spec.workdir or (account["home"] if account else os.path.expanduser("~")),
         "max_runtime_seconds": spec.max_runtime_seconds,
         "grace_seconds": spec.grace_seconds,
+        **fact,
     }
 
 
-def _environment(directory: Path, spec: RankSpec, node: str) -> dict[str, str]:
+def _give(directory: Path, account: dict[str, Any]) -> None:
+    """Lets the job's user read what is for it. The directory and all that steers the job stay root's: the user may pass
+    and read the notice, no more. The checkpoint file is there from the start, as old as can be, to be touched."""
+    checkpoint = directory / rankdir.CHECKPOINT
+    checkpoint.touch(0o600)
+    os.utime(checkpoint, (0, 0))
+    os.chown(directory, -1, account["gid"])
+    os.chmod(directory, 0o710)  # noqa: S103 - nobody else's
+    for name in (rankdir.SCRIPT, rankdir.TMP, rankdir.CHECKPOINT):
+        if os.path.exists(directory / name):
+            os.chown(directory / name, account["uid"], account["gid"])
+
+
+def _environment(
+    directory: Path, spec: RankSpec, node: str, scope: str, account: dict[str, Any] | None
+) -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    passed["TMPDIR"] = str(directory / rankdir.TMP)
+    if account:
+        name = account["name"]
+        passed |= {"HOME": account["home"], "USER": name, "LOGNAME": name, "SHELL": account["shell"]}
     own = {
         "GPUSCHED_JOB_ID": str(spec.job_id),
         "GPUSCHED_ATTEMPT": str(spec.attempt),
         "GPUSCHED_RANK": str(spec.rank),
         "GPUSCHED_RANKS": str(spec.ranks),
         "GPUSCHED_NODE": node,
-        rankdir.SCOPE_VARIABLE: secrets.token_hex(16),
+        rankdir.SCOPE_VARIABLE: scope,
         # Empty hides every GPU from a job that asked for none.
         "CUDA_VISIBLE_DEVICES": ",".join(spec.device_uuids),
         # So that the numbering of nvidia-smi, of CUDA and of gpusched agree.

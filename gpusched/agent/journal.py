@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import processes, rankdir
+from gpusched.agent import cgroup, confinement, processes, rankdir
 from gpusched.agent.environment import job_fact
 from gpusched.protocol.messages import Ended, RankSpec, Started
 from gpusched.protocol.reasons import EndReason
@@ -28,6 +28,10 @@ class Journal:
     def __init__(self, directory: Path, boot_id: str) -> None:
         self.ranks = directory / "ranks"
         self.ranks.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._how = confinement.current()
+        above = directory.parents[:2] if directory.parent.name == "nodes" else ()
+        for passed in (self.ranks, directory, *above):
+            confinement.open_way(passed)
         self.boot_id = boot_id
         self._graves = directory / "forgotten"
         self._forgotten = dict(self._read_graves())
@@ -43,7 +47,7 @@ class Journal:
         """Writes down what to run. Before it is launched, `settle` must make that last."""
         directory = self._make(key)
         if not os.path.exists(f"{directory}/{rankdir.SPEC}"):
-            fact = {"boot_id": self.boot_id, **job_fact(directory, spec, node)}
+            fact = {"boot_id": self.boot_id, **job_fact(directory, spec, node, self._how)}
             rankdir.write(directory, rankdir.SPEC, fact, durable=True)
         return directory
 
@@ -123,7 +127,7 @@ class Journal:
         }
         if boot_id != self.boot_id:
             fact |= {"at": _booted_at(), "reason": str(EndReason.NODE_REBOOTED)}
-        elif not _end_strays(_scope(directory), started["pid"] if started else None):
+        elif not _end_strays(directory, started["pid"] if started else None):
             return None
         rankdir.write(directory, rankdir.EXIT, fact)
         return fact
@@ -165,21 +169,20 @@ def _ended(key: str, fact: dict[str, Any]) -> Ended:
     return Ended(key=key, **{name: value for name, value in fact.items() if name in Ended.__struct_fields__})
 
 
-def _scope(directory: Path) -> str:
+def _end_strays(directory: Path, session: int | None) -> bool:
+    """Kills what a killed supervisor left behind; True when nothing of it is left."""
     spec = rankdir.read(directory, rankdir.SPEC)
     assert spec is not None, f"{directory} has a supervisor but no spec"
-    return str(spec["environment"][rankdir.SCOPE_VARIABLE])
-
-
-def _end_strays(scope: str, session: int | None) -> bool:
-    """Kills what a killed supervisor left behind; True when nothing of it is left."""
+    group, pids = (spec.get("cgroup") or {}).get("path", ""), []
     for _ in range(100):
-        pids = processes.strays(scope, session)
-        if not pids:
-            return True
+        if group:
+            cgroup.kill(group)
+        pids = processes.strays(spec["environment"][rankdir.SCOPE_VARIABLE], session)
+        if not pids and not (group and cgroup.is_populated(group)):
+            return not group or cgroup.remove(group)
         processes.signal_all(pids, signal.SIGKILL)
         time.sleep(0.01)
-    logger.error("processes %s ignore SIGKILL; their devices stay taken", pids)
+    logger.error("processes %s ignore SIGKILL; their devices stay taken", pids or f"in {group}")
     return False
 
 

@@ -55,6 +55,8 @@ class Launcher:
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-c", _START, str(theirs.fileno()), *self._arguments],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+                # Supervisors may run beside jobs of the same user, who can read what they were started with.
+                env={name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ") if name in os.environ},
             )  # fmt: skip
         self._socket = ours
 

@@ -37,7 +37,8 @@ async def keep_shipping(node: Node, http: httpx.AsyncClient) -> None:
         node.log_grew.clear()
         try:
             for rank in list(node.ranks.known.values()):
-                await _ship(node, rank, http)
+                with contextlib.suppress(FileNotFoundError):  # forgotten meanwhile
+                    await _ship(node, rank, http)
         except (_NotNow, httpx.HTTPError, msgspec.DecodeError) as error:
             logger.debug("%s: logs wait: %s", node.identity.name, error)
             await _keep_room(node)

@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from gpusched import __version__
+from gpusched.agent import confinement
 from gpusched.agent.nvml import Nvml
 from gpusched.agent.rankdir import boot_id
 from gpusched.protocol.messages import DeviceFacts, NodeFacts, Reading
@@ -34,6 +35,7 @@ def _cpu_facts() -> NodeFacts:
         agent_version=__version__,
         cpu_cores=len(os.sched_getaffinity(0)),
         memory_mb=pages * size // (1 << 20),
+        isolation=confinement.isolation(confinement.current()),
     )
 
 

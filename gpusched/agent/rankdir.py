@@ -10,6 +10,7 @@ Each fact is one file that appears once, whole, and never changes:
     output.log    what it printed
     log_limit.json  how much of that is sent (agent)
     checkpoint    when it last saved its work, by the time of its last change (the job; the only file that may change)
+    tmp           for what is temporary (the job)
 
 A supervisor holds a POSIX record lock on `lock` for as long as it lives. Such a lock is not inherited by the job and
 can be asked about without being taken, so the holder is known by pid whatever happened to the agent meanwhile."""
@@ -24,19 +25,21 @@ from typing import Any
 
 SPEC, STARTED, STOP, EXIT = "spec.json", "started.json", "stop.json", "exit.json"
 LOCK, LOG, SCRIPT, NOTICE, CHECKPOINT = "lock", "output.log", "script", "preempt.json", "checkpoint"
-# Stands in the environment of every process of a rank, so that strays of a killed supervisor can be found.
 TMP = "tmp"
 LOG_LIMIT = "log_limit.json"
+# Stands in the environment of every process of a rank, so that strays of a killed supervisor can be found.
 SCOPE_VARIABLE = "GPUSCHED_SCOPE"
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, len, pid
 
 
-def write(directory: Path, name: str, fact: dict[str, Any], *, durable: bool = False) -> None:
+def write(directory: Path, name: str, fact: dict[str, Any], *, durable: bool = False, mode: int = 0o600) -> None:
     """Makes the file appear whole. `durable`: it survives a power cut, too."""
     # Plain calls: with 1,600 ranks that start at once, paths as objects are a third of the agent's time.
     temporary = f"{directory}/.{name}.{os.getpid()}"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
+        if mode != 0o600:
+            os.fchmod(handle, mode)  # whatever the umask
         data = json.dumps(fact).encode()
         while data:
             data = data[os.write(handle, data) :]
@@ -61,7 +64,8 @@ def saved_at(directory: str) -> str | None:
     """When the job last touched its checkpoint file, RFC 3339 UTC; None if it never did or has no such file."""
     try:
         changed = os.stat(f"{directory}/{CHECKPOINT}").st_mtime
-        return datetime.fromtimestamp(changed, UTC).isoformat()
+        # At 1970 the agent puts the file where the job could not make it: that is no time of the job's.
+        return datetime.fromtimestamp(changed, UTC).isoformat() if changed else None
     except (OSError, OverflowError, ValueError):
         return None
 
@@ -103,6 +107,18 @@ def lock(directory: Path) -> int | None:
 def is_taken(handle: int) -> bool:
     """The same, asked by who has the lock: opening and closing the file anew would let go of it."""
     return bool(os.pread(handle, 1, 0))
+
+
+def empty(directory: str) -> None:
+    """Removes a directory of the job's with all that is in it, as far as that can be done. Links are not followed."""
+    try:
+        os.rmdir(directory)  # most jobs leave nothing
+    except FileNotFoundError:
+        return
+    except OSError:
+        import shutil  # loads much that supervisors else do without
+
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def boot_id() -> str:

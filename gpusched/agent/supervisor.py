@@ -15,7 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import processes, rankdir, triage
+from gpusched.agent import cgroup, processes, rankdir, triage
+from gpusched.agent.spawn import StartError, spawn
 from gpusched.protocol.reasons import EndReason
 
 SIGNALS = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM}
@@ -41,7 +42,14 @@ class Rank:
     kill_at: float | None = None
     status: int | None = None
     oom_kills: int | None = None  # as the kernel counted them when it started
+    oom_kills_after: int | None = None  # and when it ended
+    peak_memory_mb: int | None = None  # of all its processes together, where a cgroup knows
     doorbell: str = field(default="")
+
+    @property
+    def group(self) -> str:
+        """The directory of its cgroup; empty without."""
+        return str((self.spec.get("cgroup") or {}).get("path", ""))
 
 
 def run(directory: Path, doorbell: str, parent: int | None) -> None:
@@ -64,13 +72,16 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
         return
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if problem := _start(rank):
-        _finish(rank, EndReason.LAUNCH_FAILED, detail=problem)
+        _leave(rank)
+        _finish(rank, problem[0], detail=problem[1])
         return
     with contextlib.suppress(OSError):  # the end says when it started, too
         rankdir.write(directory, rankdir.STARTED, {"at": _iso(rank.started_at), "pid": rank.pid})
     _ring(rank)
     _watch(rank)
+    _kill_all(rank)
     processes.end_all_children()
+    _leave(rank)
     _finish(rank, rank.reason)
 
 
@@ -92,44 +103,37 @@ def _take(directory: Path) -> bool:
     return False
 
 
-def _start(rank: Rank) -> str | None:
-    """Starts the process; gives what was wrong if that cannot be."""
+def _start(rank: Rank) -> tuple[EndReason, str] | None:
+    """Starts the process; gives how it ended and what was wrong if that cannot be."""
     spec, directory = rank.spec, rank.directory
-    rank.oom_kills = triage.oom_kills()
-    rank.started_at, rank.started = datetime.now(UTC), time.monotonic()
+    if refusal := spec.get("refusal"):
+        return EndReason.NO_ACCOUNT, refusal
+    try:
+        if rank.group:
+            cgroup.make(rank.group, spec["cgroup"]["limits"])
+    except OSError as error:
+        return EndReason.NODE_FAULT, f"the cgroup {error.filename or rank.group} cannot be made: {error.strerror}"
+    rank.oom_kills = _oom_kills(rank)
+    started_at, rank.started = datetime.now(UTC), time.monotonic()
     environment = {
         **spec["environment"],
         "GPUSCHED_PREEMPT_FILE": f"{directory}/{rankdir.NOTICE}",
         "GPUSCHED_CHECKPOINT_FILE": f"{directory}/{rankdir.CHECKPOINT}",
     }
     if limit := spec["max_runtime_seconds"]:
-        environment["GPUSCHED_DEADLINE"] = _iso(rank.started_at + timedelta(seconds=limit))
-    output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        environment["GPUSCHED_DEADLINE"] = _iso(started_at + timedelta(seconds=limit))
     try:
-        os.chdir(spec["workdir"])
-        os.environ["PATH"] = environment.get("PATH", os.defpath)  # where it is looked for
-        # Not fork and exec: a second copy of this process would cost more than all else that a supervisor does.
-        rank.pid = os.posix_spawnp(
-            spec["argv"][0],
-            spec["argv"],
-            environment,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, f"{directory}/{rankdir.LOG}", output, 0o640),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-            setsid=True,
-            setsigmask=[],
-            setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD],
-        )
-    except OSError as error:
-        rank.started_at = None
-        what = f"workdir {spec['workdir']}" if error.filename == spec["workdir"] else spec["argv"][0]
-        return f"{what}: {error.strerror}"
-    except ValueError as error:  # a null byte
-        rank.started_at = None
-        return f"{spec['argv'][0]}: {error}"
+        rank.pid = spawn(directory, spec, environment)
+    except StartError as problem:
+        return EndReason.LAUNCH_FAILED, str(problem)
+    rank.started_at = started_at
     return None
+
+
+def _oom_kills(rank: Rank) -> int | None:
+    """Of the rank alone, if its cgroup counts them; else of whatever is nearest."""
+    own = cgroup.oom_kills(rank.group) if rank.group else None
+    return triage.oom_kills() if own is None else own
 
 
 def _watch(rank: Rank) -> None:
@@ -147,7 +151,7 @@ def _watch(rank: Rank) -> None:
         # By the clock, not by the lack of signals: a job may keep them coming.
         if time.monotonic() >= _deadline(rank):
             if rank.kill_at is not None:
-                processes.signal_all(_all(rank), signal.SIGKILL)
+                _kill_all(rank)
                 rank.kill_at = time.monotonic() + 1.0  # until it is gone; new children may have come meanwhile
             else:
                 _terminate(rank, EndReason.TIME_LIMIT, rank.spec["grace_seconds"])
@@ -176,12 +180,28 @@ def _terminate(rank: Rank, reason: str, grace_seconds: float) -> None:
     rank.reason, rank.kill_at = reason, kill_at
     deadline = _iso(datetime.now(UTC) + timedelta(seconds=grace_seconds))
     with contextlib.suppress(OSError):  # a full disk must not keep a job from being stopped
-        rankdir.write(rank.directory, rankdir.NOTICE, {"reason": reason, "deadline_at": deadline})
+        notice = {"reason": reason, "deadline_at": deadline}
+        rankdir.write(rank.directory, rankdir.NOTICE, notice, mode=0o644)  # the job may be another user's
     processes.signal_all(_all(rank), signal.SIGTERM)
 
 
 def _all(rank: Rank) -> list[int]:
     return processes.descendants(os.getpid())
+
+
+def _kill_all(rank: Rank) -> None:
+    if not (rank.group and cgroup.kill(rank.group)):
+        processes.signal_all(_all(rank), signal.SIGKILL)
+
+
+def _leave(rank: Rank) -> None:
+    """What the cgroup knew is kept, and the cgroup is removed."""
+    if rank.group:
+        rank.peak_memory_mb = cgroup.peak_memory_mb(rank.group)
+        rank.oom_kills_after = _oom_kills(rank)
+        cgroup.remove(rank.group)
+    else:
+        rank.oom_kills_after = _oom_kills(rank)
 
 
 def _reap(rank: Rank) -> None:
@@ -197,13 +217,14 @@ def _reap(rank: Rank) -> None:
 
 
 def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
-    """Writes how it ended; by now no process of it lives."""
+    """Writes how it ended; by now no process of it lives, and what was temporary goes."""
+    rankdir.empty(f"{rank.directory}/{rankdir.TMP}")
     code = None if rank.status is None else os.waitstatus_to_exitcode(rank.status)
     log, exit_class = rank.directory / rankdir.LOG, None
     if not reason:
         reason = EndReason.SIGNALLED if code is not None and code < 0 else EndReason.EXITED
         if code:
-            exit_class = triage.failure_class(str(log), code, rank.oom_kills, triage.oom_kills())
+            exit_class = triage.failure_class(str(log), code, rank.oom_kills, rank.oom_kills_after)
     # By the monotonic clock, so that a step of the wall clock neither adds nor hides time.
     ended_at = datetime.now(UTC)
     if rank.started_at is not None:
@@ -215,12 +236,23 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         "signal": -code if code is not None and code < 0 else None,
         "started_at": _iso(rank.started_at) if rank.started_at else None,
         "detail": None if detail is None else detail[:MOST_DETAIL],
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024 if rank.started_at else None,
+        **_peak(rank),
         "log_bytes": log.stat().st_size if log.exists() else 0,
         "exit_class": exit_class,
     }
     _write_end(rank.directory, fact)
     _ring(rank)
+
+
+def _peak(rank: Rank) -> dict[str, Any]:
+    """Of the whole rank if its cgroup counted it; else of the largest single process of it, as the kernel tells of
+    those that were waited for, a supervisor's own size before the program began included."""
+    if rank.started_at is None:
+        return {"peak_memory_mb": None, "peak_memory_of": None}
+    if rank.peak_memory_mb is not None:
+        return {"peak_memory_mb": rank.peak_memory_mb, "peak_memory_of": "rank"}
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    return {"peak_memory_mb": largest, "peak_memory_of": "process"}
 
 
 def _write_end(directory: Path, fact: dict[str, Any]) -> None:

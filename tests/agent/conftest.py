@@ -15,6 +15,7 @@ from tests.agent.control import Control, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 A100 = "NVIDIA A100|81920|4|0|31|55000|0|ok|"  # a line of the fake driver
+DEFAULTS = {"GPUSCHED_JOIN_TOKEN": "j1.token", "GPUSCHED_AGENT_ALLOW_ROOT": "true"}
 
 
 class Agent:
@@ -33,7 +34,7 @@ class Agent:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gpusched.agent.main", "run", "--data-dir", str(self.directory), "--url",
              self.control.url, "--name", "node-a", "--heartbeat-seconds", "0.1", *arguments],
-            cwd=ROOT, env={**kept, "GPUSCHED_JOIN_TOKEN": "j1.token", **(environment or {})}, stdin=subprocess.DEVNULL,
+            cwd=ROOT, env={**kept, **DEFAULTS, **(environment or {})}, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         return self.process
 

@@ -1,0 +1,65 @@
+"""How this agent's ranks are kept apart from each other and from the node: found out once, told to the server, and
+written into what a supervisor gets."""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpusched.agent import account, cgroup, config
+from gpusched.agent.account import AccountError
+from gpusched.protocol.messages import Isolation, RankSpec
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """`home`: the cgroup of the agent itself, empty without cgroups."""
+
+    groups: cgroup.Found
+    home: str
+    default_user: str
+    allow_root: bool
+    umask: int
+
+
+@cache
+def current() -> Confinement:
+    """By this process's config and by what the machine allows; asked once, before anything is launched."""
+    told = config.current()
+    groups = cgroup.find(told.cgroup)
+    home = cgroup.home_group() if groups.base else ""
+    return Confinement(groups, home, told.default_user, told.allow_root, told.umask)
+
+
+def isolation(of: Confinement) -> Isolation:
+    """What the server is told of this node."""
+    base = of.groups.base
+    users = "any" if os.geteuid() == 0 else "agent"
+    return Isolation(
+        cgroup=base is not None, limits=list(base.controllers) if base else [], users=users, why=of.groups.why
+    )
+
+
+def confined(of: Confinement, directory: Path, spec: RankSpec, scope: str) -> dict[str, Any]:
+    """The part of spec.json that confines the rank: its umask, its cgroup, and its user, or why it has none. Prepares
+    the rank's directory for that user."""
+    fact: dict[str, Any] = {"umask": of.umask}
+    if base := of.groups.base:
+        limits = cgroup.limits(base.controllers, spec.cpu_cores, spec.memory_mb)
+        fact["cgroup"] = {"path": f"{base.path}/{scope}", "home": of.home, "limits": limits}
+    try:
+        found = account.account_for(spec.user, of.default_user, of.allow_root)
+    except AccountError as refusal:
+        return {**fact, "refusal": str(refusal)}
+    if found is not None:
+        fact["account"] = found.fact()
+    return fact
+
+
+def open_way(directory: Path) -> None:
+    """Lets other users pass through a directory of root's, not list it: their ranks' files are further down."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):
+            os.chmod(directory, os.stat(directory).st_mode | 0o011)  # noqa: S103 - to pass, not to read

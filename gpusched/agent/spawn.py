@@ -1,0 +1,120 @@
+"""Starts the process of one rank: in its cgroup, as its user, with nothing open and nothing inherited but what it was
+given. Standard library only, for it runs in supervisors."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpusched.agent import cgroup, rankdir
+
+_OUTPUT = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+# Of what Python and the supervisor ignore or block.
+_DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+
+
+class StartError(Exception):
+    """What could not be started, and why, in few words."""
+
+
+def spawn(directory: Path, spec: dict[str, Any], environment: dict[str, str]) -> int:
+    """Starts the rank and gives its pid, which is also that of its session. Raises StartError; then no process is left.
+
+    For the agent's own user without fork: a second copy of this process would cost more than all else that a supervisor
+    does. There is no way to become another user but between fork and exec."""
+    os.umask(spec.get("umask", 0o077))
+    if spec.get("account"):
+        return _as_another(directory, spec, environment)
+    try:
+        os.chdir(spec["workdir"])
+        os.environ["PATH"] = environment.get("PATH", os.defpath)  # where it is looked for
+        if group := spec.get("cgroup"):
+            return _inside(group, lambda: _as_self(directory, spec, environment))
+        return _as_self(directory, spec, environment)
+    except (OSError, ValueError) as error:
+        raise StartError(_said(spec, error)) from error
+
+
+def _as_self(directory: Path, spec: dict[str, Any], environment: dict[str, str]) -> int:
+    return os.posix_spawnp(
+        spec["argv"][0],
+        spec["argv"],
+        environment,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, f"{directory}/{rankdir.LOG}", _OUTPUT, 0o640),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=_DEFAULT,
+    )
+
+
+def _inside(group: dict[str, Any], start: Callable[[], int]) -> int:
+    """Starts it from within its cgroup, so that it is born there. This process must be out again before the group is
+    killed."""
+    cgroup.enter(group["path"])
+    try:
+        pid = start()
+    except BaseException:
+        cgroup.enter(group["home"])
+        raise
+    try:
+        cgroup.enter(group["home"])
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    return pid
+
+
+def _as_another(directory: Path, spec: dict[str, Any], environment: dict[str, str]) -> int:
+    """By fork. The child tells through a pipe what went wrong; the pipe closes by itself when the program starts."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    # Opened as root: the job writes to its log by the handle, and cannot open it.
+    log = os.open(f"{directory}/{rankdir.LOG}", _OUTPUT | os.O_CLOEXEC, 0o600)
+    pid = os.fork()
+    if pid == 0:
+        _become(log, spec, environment, writer)
+    os.close(writer)
+    os.close(log)
+    with open(reader, "rb") as pipe:
+        problem = pipe.read()
+    if problem:
+        os.waitpid(pid, 0)
+        raise StartError(problem.decode(errors="replace"))
+    return pid
+
+
+def _become(log: int, spec: dict[str, Any], environment: dict[str, str], writer: int) -> None:
+    """In the child, from here to the program; never returns."""
+    try:
+        os.setsid()
+        if group := spec.get("cgroup"):
+            cgroup.enter(group["path"])
+        null = os.open(os.devnull, os.O_RDONLY)
+        for handle, number in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(handle, number)
+        account = spec["account"]
+        os.setgroups(account["groups"])
+        os.setresgid(account["gid"], account["gid"], account["gid"])
+        os.setresuid(account["uid"], account["uid"], account["uid"])
+        os.chdir(spec["workdir"])  # as this user: it must be allowed to be there
+        for number in _DEFAULT:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.execvpe(spec["argv"][0], spec["argv"], environment)  # noqa: S606 - a user's own command
+    except (OSError, ValueError) as error:
+        os.write(writer, _said(spec, error).encode(errors="replace")[:4000])
+    finally:
+        os._exit(127)
+
+
+def _said(spec: dict[str, Any], error: OSError | ValueError) -> str:
+    if isinstance(error, ValueError):  # a null byte
+        return f"{spec['argv'][0]}: {error}"
+    if error.filename == spec["workdir"]:
+        return f"workdir {spec['workdir']}: {error.strerror}"
+    return f"{spec['argv'][0]}: {error.strerror}"

@@ -1,0 +1,179 @@
+"""A rank runs as the user that it should, with nothing of the agent's, and cannot reach what steers it."""
+
+import json
+import os
+import pwd
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import account, processes
+from gpusched.agent.account import AccountError, account_for
+from tests.agent.conftest import Agent, supervisors
+from tests.agent.control import Control, eventually
+
+NOBODY = "nobody"  # an ordinary user to the kernel, and there on every Linux
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
+REFUSING = {"GPUSCHED_AGENT_ALLOW_ROOT": "false"}
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Where other users may pass, as below /var/lib; the directories of pytest are closed to them."""
+    made = Path(tempfile.mkdtemp(prefix="gpusched-agent-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def agent(agent: Agent, directory: Path) -> Agent:
+    agent.directory = directory / "agent"
+    return agent
+
+
+def log_of(control: Control, key: str) -> str:
+    eventually(lambda: len(control.logs.get(key, b"")) >= control.end_of(key).log_bytes, 5, "the log")
+    return control.logs[key].decode()
+
+
+@needs_root
+def test_a_rank_runs_as_the_user_of_its_tenant(agent: Agent, control: Control) -> None:
+    script = (
+        "#!/bin/sh\nid -un; id -G; umask; pwd; echo $HOME $USER $LOGNAME; touch $TMPDIR/x && stat -c %a:%U $TMPDIR/x"
+    )
+    key = control.run(script=script, user=NOBODY)
+    agent.start(environment=REFUSING)
+    assert control.end_of(key).exit_code == 0
+    told = log_of(control, key).splitlines()
+    entry = pwd.getpwnam(NOBODY)
+    home = entry.pw_dir if os.path.isdir(entry.pw_dir) else "/"
+    groups = " ".join(map(str, sorted(os.getgrouplist(NOBODY, entry.pw_gid))))
+    assert told == [NOBODY, groups, "0077", home, f"{home} {NOBODY} {NOBODY}", f"600:{NOBODY}"]
+
+
+@needs_root
+def test_the_node_says_who_runs_what_has_no_user_of_its_own(agent: Agent, control: Control) -> None:
+    key = control.run("id", "-un")
+    agent.start(environment={**REFUSING, "GPUSCHED_AGENT_DEFAULT_USER": NOBODY, "GPUSCHED_AGENT_UMASK": "027"})
+    assert log_of(control, key) == f"{NOBODY}\n"
+    key = control.run("sh", "-c", "umask", job=2)
+    assert log_of(control, key) == "0027\n"
+
+
+@needs_root
+def test_a_job_reaches_its_notice_and_its_checkpoint_and_nothing_that_steers_it(agent: Agent, control: Control) -> None:
+    """A36 for another user: it is told of the deadline, and is stopped."""
+    script = """
+        cd "$(dirname "$GPUSCHED_PREEMPT_FILE")" || exit 9
+        for file in spec.json lock started.json output.log; do cat $file 2>/dev/null && echo read $file; done
+        for file in spec.json stop.json exit.json lock output.log preempt.json; do
+            echo x 2>/dev/null > $file && echo wrote $file; rm -f $file 2>/dev/null && echo removed $file; done
+        ls 2>/dev/null && echo listed
+        cd ../.. 2>/dev/null; cat identity.json 2>/dev/null && echo read the credential
+        touch "$GPUSCHED_CHECKPOINT_FILE" && echo saved
+        trap 'cat "$GPUSCHED_PREEMPT_FILE"; exit 0' TERM
+        echo ready; while :; do sleep 0.05; done"""
+    key = control.run("sh", "-c", script, user=NOBODY)
+    idle = control.run("sleep", "60", user=NOBODY, job=2)
+    agent.start(environment=REFUSING)
+    log = agent.ranks / key / "output.log"
+    eventually(lambda: log.exists() and "ready" in log.read_text(), 10, "the job to be ready")
+    control.start_of(idle)
+    # The file is there from the start, so that another user can touch it; that is no time of the job's.
+    assert (agent.ranks / idle / "checkpoint").stat().st_uid == pwd.getpwnam(NOBODY).pw_uid
+    eventually(lambda: list(control.syncs[-1].saved) == [key], 10, "the checkpoint of the one that saved to be told")
+    control.stop(key, "preempted")
+    assert control.end_of(key).exit_code == 0
+    lines = log_of(control, key).splitlines()
+    # `rm -f` of what is not there succeeds and changes nothing.
+    assert [line for line in lines if not line.startswith(("{", "Terminated"))] == [
+        "removed stop.json", "removed exit.json", "removed preempt.json", "saved", "ready",
+    ]  # fmt: skip
+    assert json.loads(lines[-1])["reason"] == "preempted"
+
+
+@needs_root
+def test_whom_a_node_refuses_ends_as_its_fault_with_a_sentence(agent: Agent, control: Control) -> None:
+    expected = {
+        "no-such-user": "there is no Unix user no-such-user on the node",
+        "root": "root is root; choose another unix_user",
+        "daemon": "daemon is a system user (uid 1)",
+        "": "neither tenant nor node says which user",
+    }
+    keys = {control.run("true", user=user, job=number): user for number, user in enumerate(expected, 1)}
+    agent.start(environment=REFUSING)
+    for key, user in keys.items():
+        end = control.end_of(key)
+        assert (end.reason, end.started_at, end.log_bytes) == ("no_account", None, 0)
+        assert end.detail is not None and expected[user] in end.detail
+
+
+@needs_root
+def test_what_the_user_may_not_start_or_enter_is_the_jobs_own_failure(
+    agent: Agent, control: Control, directory: Path
+) -> None:
+    closed = directory / "closed"
+    closed.mkdir(mode=0o700)
+    program = control.run("/no/such/program", user=NOBODY, job=1)
+    place = control.run("true", user=NOBODY, workdir=str(closed), job=2)
+    agent.start(environment=REFUSING)
+    ends = [control.end_of(key) for key in (program, place)]
+    assert [end.reason for end in ends] == ["launch_failed"] * 2
+    assert ends[0].detail == "/no/such/program: No such file or directory"
+    assert ends[1].detail == f"workdir {closed}: Permission denied"
+
+
+def test_allow_root_allows_root_and_system_users() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can start processes of other users")
+    assert account_for("", "", True) is None and account_for("root", "", True) is None
+    found = account_for("", "daemon", True)
+    assert found is not None and found.uid == 1
+
+
+def test_an_agent_that_is_not_root_becomes_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = pwd.getpwnam("daemon")
+    monkeypatch.setattr(account.os, "geteuid", lambda: own.pw_uid)
+    assert account_for("", "", False) is None and account_for("daemon", "", False) is None
+    with pytest.raises(AccountError, match="runs as daemon and cannot become nobody"):
+        account_for(NOBODY, "", True)
+
+
+def environ(pid: int) -> dict[str, str]:
+    seen = processes.look(pid)
+    assert seen is not None
+    return seen.environment
+
+
+@pytest.mark.parametrize("user", ["", pytest.param(NOBODY, marks=needs_root)])
+def test_no_secret_of_the_agent_is_in_the_environment_of_what_it_starts(
+    agent: Agent, control: Control, user: str
+) -> None:
+    """A56: of a job exactly what it was given; neither does its supervisor have what the job's user could read there."""
+    key = control.run("sleep", "60", user=user, environment={"LR": "0.1"})
+    process = agent.start(
+        environment={"GPUSCHED_DATABASE_URL": "postgres://top-secret", "AWS_SECRET_ACCESS_KEY": "top-secret"}
+    )
+    given = environ(control.start_of(key).pid)
+    assert set(given) <= {
+        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "TMPDIR", "LR",
+        "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GPUSCHED_JOB_ID", "GPUSCHED_ATTEMPT",
+        "GPUSCHED_RANK", "GPUSCHED_RANKS", "GPUSCHED_NODE", "GPUSCHED_SCOPE", "GPUSCHED_PREEMPT_FILE",
+        "GPUSCHED_CHECKPOINT_FILE", "",
+    }  # fmt: skip
+    for pid in (*supervisors(agent.directory), *processes.descendants(process.pid)):
+        told = " ".join(f"{name}={value}" for name, value in environ(pid).items())
+        assert "top-secret" not in told and "j1.token" not in told
+
+
+def test_what_was_temporary_is_removed_with_the_end_of_the_job(agent: Agent, control: Control) -> None:
+    control.is_acknowledging = False
+    key = control.run("sh", "-c", 'mkdir -p "$TMPDIR/a/b"; ln -s /etc "$TMPDIR/a/etc"; touch "$TMPDIR/a/b/c"')
+    agent.start()
+    assert control.end_of(key).exit_code == 0
+    assert not (agent.ranks / key / "tmp").exists()
+    assert os.path.exists("/etc/passwd")
