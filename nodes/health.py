@@ -63,6 +63,26 @@ def failed(told: Sequence[tuple[int, str, str, int]]) -> None:
         wake.request_cycle()
 
 
+# Their agents have tried to end what is there, and gave up.
+_GIVE_UP = """
+    UPDATE nodes_device d SET health = 'quarantined', health_note = left(%s || d.health_note, 200)
+      FROM nodes_incident i
+     WHERE i.device_id = d.id AND i.until IS NULL AND i.kind = 'dirty' AND d.health = 'dirty'
+       AND i.since < clock_timestamp() - make_interval(secs => %s)
+    RETURNING d.node_id
+"""
+
+
+def give_up_on_dirty(minutes: float) -> int:
+    """Quarantines devices that have been dirty for so long (0: none), until an admin clears them. Gives how many."""
+    if not minutes:
+        return 0
+    changed = query(_GIVE_UP, [f"dirty for {minutes:g} min: ", minutes * 60])
+    if changed:
+        events.changed("nodes", {row["node_id"] for row in changed})
+    return len(changed)
+
+
 _QUARANTINE = "UPDATE nodes_device SET health = 'quarantined', health_note = %s WHERE id = %s RETURNING node_id"
 # What was read while the device was out of service counts at once: nobody is to start there until the next reading.
 _CLEAR = """

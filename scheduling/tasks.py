@@ -4,7 +4,7 @@ from django.conf import settings
 
 from gpusched.lib.sql import execute
 from jobs import logs
-from nodes import telemetry
+from nodes import health, telemetry
 from scheduling import cycle as cycles
 
 
@@ -14,6 +14,10 @@ def cycle(trigger: str) -> None:
 
 def keep_samples() -> int:
     return telemetry.keep_samples(settings.ENV.sample_seconds)
+
+
+def mend() -> int:
+    return health.give_up_on_dirty(settings.ENV.dirty_minutes)
 
 
 def drop_old() -> int:

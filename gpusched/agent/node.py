@@ -11,6 +11,7 @@ from gpusched.agent import identity as identities
 from gpusched.agent.identity import Identity
 from gpusched.agent.journal import Journal
 from gpusched.agent.launcher import Launcher
+from gpusched.agent.leftovers import Leftovers
 from gpusched.agent.machine import Machine
 from gpusched.agent.occupants import Occupants
 from gpusched.agent.rankdir import boot_id, now
@@ -47,6 +48,7 @@ class Node:
         self._seq = 0
         self._readings: list[Reading] = []
         self._occupants = Occupants()
+        self._leftovers = Leftovers()
         self._facts: NodeFacts | None = None
         self._facts_told: NodeFacts | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -154,7 +156,9 @@ class Node:
     def _read(self) -> list[Reading]:
         readings = self._machine.readings(self.ranks.busy_devices)
         # Asked after the look: what a rank started before it is then known to be that rank's.
-        return self._occupants.judge(readings, self.ranks.live()) if readings else []
+        judged = self._occupants.judge(readings, self.ranks.live()) if readings else []
+        self._leftovers.end(self._occupants.left)
+        return judged
 
     async def stop_jobs(self, seconds: float) -> None:
         """Ends all jobs with the agent, and waits for their ends to be known here and there."""

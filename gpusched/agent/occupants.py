@@ -19,19 +19,21 @@ READINGS = 2
 # takes 300 MiB and more.
 SPARE_MB = 256
 MOST_NAMED = 3
+MOST_SCOPES = 10_000
 # The control daemon of CUDA MPS, run by root: it computes for the jobs (the kernel cuts names at 15 characters).
 MPS = "nvidia-cuda-mps"
 
 
 @dataclass(frozen=True)
 class Live:
-    """What the ranks that have not ended hold, and the sessions of those that ended a moment ago. `supervisors` is a
-    question to the disk, asked only about processes that are not known otherwise."""
+    """What the ranks that have not ended hold, and the sessions and scopes of those that ended a moment ago.
+    `supervisors` is a question to the disk, asked only about processes that are not known otherwise."""
 
     devices: frozenset[str]
     scopes: frozenset[str]
     sessions: frozenset[int]
     ended_sessions: frozenset[int]
+    ended_scopes: frozenset[str]
     supervisors: Callable[[], frozenset[int]]
 
 
@@ -43,9 +45,16 @@ class Occupants:
         self._base_mb: dict[str, int] = {}
         self._was_held: set[str] = set()  # by a live rank since it was last seen free and clear
         self._bad_looks: dict[str, int] = {}
+        self._scopes: dict[str, None] = {}  # of ranks that there were, the latest last
+        self.left: set[tuple[int, int]] = set()  # (pid, start) on a device now, proved to be of ranks that have ended
 
     def judge(self, readings: Sequence[Reading], live: Live) -> list[Reading]:
         """The readings, each with `occupancy` and `occupant` as far as they can be told."""
+        for scope in live.scopes | live.ended_scopes:
+            self._scopes[scope] = self._scopes.pop(scope, None)
+        while len(self._scopes) > MOST_SCOPES:
+            del self._scopes[next(iter(self._scopes))]
+        self.left = set()
         listed = {pid for reading in readings for pid in reading.process_ids or ()}
         kinds = {pid: self._kind(pid, live) for pid in sorted(listed)}
         self._ours = {(pid, start) for pid, start in self._ours if pid in listed}
@@ -60,8 +69,11 @@ class Occupants:
         if _is_of(seen, live):
             self._ours.add((pid, seen.start))
             return CLEAR
-        is_left = (pid, seen.start) in self._ours or seen.session in live.ended_sessions
-        if is_left or "GPUSCHED_JOB_ID" in seen.environment:
+        if (pid, seen.start) in self._ours or seen.environment.get(SCOPE_VARIABLE) in self._scopes:
+            self.left.add((pid, seen.start))
+            return DIRTY
+        # A session may be another's by now, and everybody can set a variable: no proof, but reason enough to wait.
+        if seen.session in live.ended_sessions or "GPUSCHED_JOB_ID" in seen.environment:
             return DIRTY
         return CLEAR if seen.name == MPS and seen.user == "root" else FOREIGN
 

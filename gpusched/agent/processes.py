@@ -98,6 +98,24 @@ def signal_all(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
+def kill(pid: int, start: int) -> bool:
+    """Kills this very process, never another that got its number; False if it is gone or not ours to kill."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        seen = look(pid)
+        if seen is None or seen.start != start:
+            return False
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        return True
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(handle)
+
+
 def end_all_children() -> None:
     """Kills whatever is left below this subreaper and waits until the kernel says that nothing is. A process that is
     killed hands its children to us, so direct children suffice, again and again."""

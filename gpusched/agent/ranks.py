@@ -181,6 +181,7 @@ class Ranks:
             scopes=frozenset(rank.scope for rank in lasting if rank.scope),
             sessions=frozenset(rank.started.pid for rank in lasting if rank.started),
             ended_sessions=frozenset(rank.started.pid for rank in ranks if rank.ended and rank.started),
+            ended_scopes=frozenset(scope for rank in ranks if rank.ended and (scope := self._specified(rank).scope)),
             supervisors=lambda: frozenset(
                 pid for rank in lasting if (pid := rankdir.holder(self._journal.ranks / rank.key)) is not None
             ),

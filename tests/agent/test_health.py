@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.agent import processes
+from gpusched.agent.leftovers import Leftovers
 from gpusched.agent.occupants import Live, Occupants
 from gpusched.protocol.messages import Ended, Reading
 from tests.agent.conftest import A100, Agent, set_devices
 from tests.agent.control import Control, eventually
+from tests.agent.test_life import is_alive
 
 ME = pwd.getpwuid(os.getuid()).pw_name
-NOBODY = Live(frozenset(), frozenset(), frozenset(), frozenset(), frozenset)
-HELD = Live(frozenset({"a"}), frozenset({"scope-1"}), frozenset({1}), frozenset(), frozenset)
+NOBODY = Live(frozenset(), frozenset(), frozenset(), frozenset(), frozenset(), frozenset)
+HELD = Live(frozenset({"a"}), frozenset({"scope-1"}), frozenset({1}), frozenset(), frozenset(), frozenset)
 
 Start = Callable[..., int]
 
@@ -69,7 +72,7 @@ def test_a_process_that_carries_a_job_but_is_of_no_live_rank_is_dirt(start: Star
 def test_a_process_of_the_session_of_an_ended_rank_is_dirt(start: Start) -> None:
     """A34: also one that hides its environment."""
     occupants, pid = Occupants(), start()
-    ended = Live(frozenset(), frozenset(), frozenset(), frozenset({pid}), frozenset)
+    ended = Live(frozenset(), frozenset(), frozenset(), frozenset({pid}), frozenset(), frozenset)
     judged(occupants, look(4, pid), ended)
     assert judged(occupants, look(4, pid), ended)[0] == "dirty"
 
@@ -78,10 +81,48 @@ def test_a_process_that_was_a_live_ranks_is_dirt_after_the_ranks_end(start: Star
     """A34: whatever became of the journal meanwhile."""
     occupants, pid = Occupants(), start()
     for _ in range(3):
-        live = Live(frozenset({"a"}), frozenset({"s"}), frozenset({pid}), frozenset(), frozenset)
+        live = Live(frozenset({"a"}), frozenset({"s"}), frozenset({pid}), frozenset(), frozenset(), frozenset)
         assert judged(occupants, look(4, pid), live) == ("clear", "")
     judged(occupants, look(4, pid))
     assert judged(occupants, look(4, pid))[0] == "dirty"
+
+
+def test_only_what_is_proved_to_be_an_ended_ranks_is_left_to_be_killed(start: Start) -> None:
+    """A34: by the mark of a rank that there was, or because it was on the device as the rank's. A35: nothing else."""
+    occupants = Occupants()
+    marked, unknown, plain = start(GPUSCHED_SCOPE="scope-1"), start(GPUSCHED_SCOPE="x", GPUSCHED_JOB_ID="7"), start()
+    every = look(4, marked, unknown, plain)
+    judged(occupants, every, HELD)
+    assert occupants.left == set()
+    ended = Live(frozenset(), frozenset(), frozenset(), frozenset({plain}), frozenset({"scope-2"}), frozenset)
+    judged(occupants, every, ended)
+    assert {pid for pid, _ in occupants.left} == {marked}
+    known = start(GPUSCHED_SCOPE="scope-2")
+    judged(occupants, look(4, known), ended)
+    assert {pid for pid, _ in occupants.left} == {known}
+    judged(occupants, look())
+    assert occupants.left == set()
+
+
+def test_what_was_left_is_killed_four_times_in_half_a_minute_and_then_no_more(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A34: and each time only if it is still the same process."""
+    pid, other, now = start(), start(), [0.0]
+    tries: list[float] = []
+    seen, another = processes.look(pid), processes.look(other)
+    assert seen is not None and another is not None
+    leftovers = Leftovers(lambda: now[0])
+    assert leftovers.end({(other, another.start + 1)}) == []
+    assert processes.look(other) is not None
+    assert leftovers.end({(pid, seen.start)}) == [pid]
+    eventually(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z", 5, "its death")
+    monkeypatch.setattr(processes, "kill", lambda *one: bool(tries.append(now[0])))  # type: ignore[func-returns-value]
+    deaf = Leftovers(lambda: now[0])
+    for second in range(120):
+        now[0] = float(second)
+        deaf.end({(pid, seen.start)})
+    assert tries == [0.0, 2.0, 10.0, 30.0]
 
 
 def test_a_foreign_process_beside_a_live_rank_is_foreign(start: Start) -> None:
@@ -173,6 +214,25 @@ def test_the_processes_of_a_live_rank_are_not_foreign_and_its_memory_is_not_left
     eventually(lambda: occupancy(control) == "dirty", 10, "the memory left behind")
     set_devices(environment, A100)
     eventually(lambda: occupancy(control) == "clear", 10, "the way back")
+
+
+def test_what_an_ended_job_left_on_its_gpu_is_killed_and_what_others_run_is_not(
+    agent: Agent, control: Control, environment: dict[str, str], start: Start
+) -> None:
+    """A34, A35: a process that no supervisor is above, known by the mark of the rank."""
+    set_devices(environment, A100)
+    agent.start(environment=environment)
+    key = control.run("sleep", "60", device_uuids=["GPU-fake-0"])
+    control.start_of(key)
+    [scope] = agent.scopes()
+    left, foreign = start(GPUSCHED_SCOPE=scope), start()
+    set_devices(environment, f"{A100}{left},{foreign}")
+    eventually(lambda: occupancy(control) == "foreign", 10, "the foreign process")
+    assert is_alive(left), "as long as its rank lives"
+    control.stop(key)
+    control.end_of(key)
+    eventually(lambda: not is_alive(left), 10, "the end of what was left")
+    assert is_alive(foreign)
 
 
 def test_a_gpu_that_vanishes_under_a_job_is_told_before_or_with_its_failure(

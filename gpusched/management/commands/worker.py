@@ -36,7 +36,7 @@ class Command(BaseCommand):
 def _plan_housekeeping() -> None:
     from django_q.models import Schedule
 
-    for function, minutes in (("keep_samples", 1), ("drop_old", 60)):
+    for function, minutes in (("keep_samples", 1), ("mend", 1), ("drop_old", 60)):
         Schedule.objects.update_or_create(
             name=function,
             defaults={
