@@ -198,6 +198,11 @@ def _rank(rank: dict[str, Any], outcome: dict[str, Any] | None, state: str) -> d
         "class": ended.get("class"),
         "exit_code": ended.get("exit_code"),
         "signal": ended.get("signal"),
+        "detail": ended.get("detail") or None,
+        "started_at": ended.get("started_at"),
+        "ended_at": ended.get("ended_at"),
+        "peak_memory_mb": ended.get("peak_memory_mb"),
+        "peak_memory_of": ended.get("peak_memory_of"),
     }
 
 

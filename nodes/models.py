@@ -24,6 +24,10 @@ class Node(models.Model):
     cpu_cores = models.PositiveIntegerField(default=0)
     memory_mb = models.PositiveBigIntegerField(default=0)
     labels = models.JSONField(default=dict, blank=True)
+    isolation = models.JSONField(
+        default=dict, db_default=models.Value({}, output_field=models.JSONField()), blank=True,
+        help_text="How it keeps ranks apart, as its agent tells",
+    )  # fmt: skip
     boot_id = models.CharField(max_length=64, blank=True, default="")
     agent_version = models.CharField(max_length=30, blank=True, default="")
     driver_version = models.CharField(max_length=50, blank=True, default="")

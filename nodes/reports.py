@@ -18,6 +18,7 @@ from jobs.exits import exit_class
 from nodes import allocations
 
 Key = tuple[int, int, int]
+PEAKS = ("rank", "process")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class RankEnd:
     peak_memory_mb: int | None = None
     log_bytes: int | None = None
     seen: str | None = None
+    peak_memory_of: str | None = None
 
 
 def parse_key(text: str) -> Key | None:
@@ -88,6 +90,7 @@ def _rank_end(key: Key, node_id: int, report: Ended) -> RankEnd:
         report.peak_memory_mb,
         report.log_bytes,
         report.exit_class,
+        report.peak_memory_of if report.peak_memory_of in PEAKS else None,
     )
 
 
@@ -130,13 +133,13 @@ _END = """
            peak_memory_mb = t.peak, log_bytes = t.log_bytes, started_at = coalesce(s.started_at, t.started_at),
            ended_at = greatest(t.at, s.started_at, t.started_at), missing_since = NULL
       FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::timestamptz[], %s::text[], %s::int[], %s::int[],
-                  %s::timestamptz[], %s::text[], %s::int[], %s::bigint[], %s::text[])
+                  %s::timestamptz[], %s::text[], %s::int[], %s::bigint[], %s::text[], %s::text[])
            AS t (job_id, number, rank, node_id, at, reason, exit_code, signal, started_at, detail, peak, log_bytes,
-                 exit_class)
+                 exit_class, peak_of)
      WHERE s.job_id = t.job_id AND s.number = t.number AND s.rank = t.rank AND s.node_id = t.node_id
        AND s.state <> 'ended'
     RETURNING s.id, s.job_id, s.number, s.rank, s.started_at, s.ended_at, s.reason, s.exit_code, s.signal, s.detail,
-           s.log_bytes, t.exit_class
+           s.log_bytes, s.peak_memory_mb, t.peak_of AS peak_memory_of, t.exit_class
 """
 
 
@@ -157,10 +160,11 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
             e.peak_memory_mb,
             e.log_bytes,
             exit_class(e.reason, e.exit_code, e.seen),
+            e.peak_memory_of,
         )
         for e in {e.key: e for e in ends}.values()
     ]
-    ended = query(_END, columns(rows, 13))
+    ended = query(_END, columns(rows, 14))
     if not ended:
         return []
     allocations.give_back([row["id"] for row in ended])
@@ -176,7 +180,8 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
 
 
 def _how(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("reason", "exit_code", "signal", "started_at", "ended_at", "detail", "log_bytes")
+    names = ("reason", "exit_code", "signal", "started_at", "ended_at", "detail", "log_bytes", "peak_memory_mb",
+             "peak_memory_of")  # fmt: skip
     return {**{name: row[name] for name in names}, "class": row["exit_class"]}
 
 

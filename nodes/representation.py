@@ -8,7 +8,7 @@ from gpusched.protocol import throttling
 
 _NODES = """
     SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb, n.labels,
-           n.agent_version, n.driver_version, n.hostname, n.last_seen_at, n.joined_at,
+           n.agent_version, n.driver_version, n.runtimes, n.isolation, n.hostname, n.last_seen_at, n.joined_at,
            coalesce(s.cpu, 0) AS cpu_held, coalesce(s.memory, 0) AS memory_held, coalesce(s.jobs, '[]') AS jobs
       FROM nodes_node n
       LEFT JOIN (SELECT s.node_id, sum(s.cpu_milli) AS cpu, sum(s.memory_mb) AS memory,
@@ -48,7 +48,7 @@ def nodes(visible: list[int] | None, name: str | None = None) -> list[dict[str, 
 
 def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int] | None) -> dict[str, Any]:
     names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "agent_version",
-             "driver_version", "hostname")  # fmt: skip
+             "driver_version", "runtimes", "isolation", "hostname")  # fmt: skip
     return {
         **{name: row[name] for name in names},
         "cpu_cores_free": row["cpu_cores"] - row["cpu_held"] / 1000,

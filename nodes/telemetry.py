@@ -6,7 +6,7 @@ from typing import Any
 from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, columns, execute, prepared, query
 from gpusched.protocol import xids
-from gpusched.protocol.messages import NodeFacts, Reading
+from gpusched.protocol.messages import Isolation, NodeFacts, Reading
 from gpusched.protocol.states import NodeState
 from nodes import health, heat
 
@@ -41,7 +41,8 @@ def learn(node_id: int, facts: NodeFacts) -> None:
     is back. What the scheduler holds stays as it is."""
     execute(
         "UPDATE nodes_node SET hostname = %s, boot_id = %s, agent_version = %s, cpu_cores = %s, memory_mb = %s,"
-        " labels = labels || %s::jsonb, driver_version = %s, runtimes = %s::jsonb, pretend = %s WHERE id = %s",
+        " labels = labels || %s::jsonb, driver_version = %s, runtimes = %s::jsonb, isolation = %s::jsonb,"
+        " pretend = %s WHERE id = %s",
         [
             facts.hostname[:253],
             facts.boot_id[:64],
@@ -51,6 +52,7 @@ def learn(node_id: int, facts: NodeFacts) -> None:
             as_json(facts.labels),
             (facts.driver_version or "")[:50],
             as_json({name[:30]: version[:50] for name, version in facts.runtimes.items()}),
+            as_json(_isolation(facts.isolation)),
             facts.pretend,
             node_id,
         ],
@@ -81,6 +83,14 @@ def learn(node_id: int, facts: NodeFacts) -> None:
     )
     events.changed("nodes", [node_id])
     wake.request_cycle()
+
+
+def _isolation(told: Isolation | None) -> dict[str, Any]:
+    """As it is kept: in words of bounded length. Empty of an agent that does not tell."""
+    if told is None:
+        return {}
+    limits = [limit[:30] for limit in told.limits[:10]]
+    return {"cgroup": told.cgroup, "limits": limits, "users": told.users[:30], "why": told.why[:200]}
 
 
 # The columns of a reading as they are written, apart from the moments.

@@ -162,6 +162,8 @@ export interface RankRow {
   reason: string | null;
   exit_code: number | null;
   signal: number | null;
+  peak_memory_mb: number | null;
+  peak_memory_of: string | null;
   devices: { index: number | null; model: string }[];
 }
 

@@ -53,7 +53,17 @@ def version(
 
 app.command(context_settings=_WORDS_FOLLOW)(submit.submit)
 app.command(context_settings=_WORDS_FOLLOW)(submit.run)
-for _command in (jobs.ps, jobs.why, jobs.logs, jobs.cancel, jobs.hold, jobs.release, jobs.requeue, nodes.nodes):
+for _command in (
+    jobs.ps,
+    jobs.why,
+    jobs.attempts,
+    jobs.logs,
+    jobs.cancel,
+    jobs.hold,
+    jobs.release,
+    jobs.requeue,
+    nodes.nodes,
+):
     app.command()(_command)
 app.add_typer(nodes.app, name="node")
 app.command()(tenants.quota)

@@ -1,4 +1,4 @@
-"""Commands about jobs that exist: ps, why, logs, cancel, hold, release, requeue."""
+"""Commands about jobs that exist: ps, why, attempts, logs, cancel, hold, release, requeue."""
 
 import sys
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from gpusched.protocol.states import LIVE, WAITING
 
 if TYPE_CHECKING:
     from gpusched.client import Client, Job
+    from gpusched.client.models import Attempt
 
 JobId = Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)]
 JobIds = Annotated[list[int], typer.Argument(metavar="ID...", min=1, show_default=False)]
@@ -74,6 +75,37 @@ def why(ctx: typer.Context, job_id: JobId, form: output.OutputOption = Format.TA
     with connect(ctx) as client:
         told = client.why(job_id)
     output.one(told, form, text=foreseen.explained(told), name=told.code or told.state)
+
+
+_ATTEMPT_COLUMNS: "tuple[Column[Attempt], ...]" = (
+    Column("ATTEMPT", lambda attempt: attempt.number),
+    Column("STATE", lambda attempt: attempt.state, is_state=True),
+    Column("STARTED", lambda attempt: attempt.started_at),
+    Column("ENDED", lambda attempt: attempt.ended_at),
+    Column("NODES", lambda attempt: ",".join(sorted({rank.node for rank in attempt.ranks}))),
+    Column("PEAK MEMORY", lambda attempt: _peak(attempt)),
+    Column("CLASS", lambda attempt: attempt.exit_class, is_wide=True),
+    Column("SAVED", lambda attempt: attempt.saved_at, is_wide=True),
+    Column("HOW IT ENDED", lambda attempt: attempt.sentence),
+)
+
+
+def attempts(ctx: typer.Context, job_id: JobId, form: output.OutputOption = Format.TABLE) -> None:
+    """List the executions of a job: when, where, the most memory that a rank had, and how each ended.
+
+    \b
+    gpusched attempts 42
+    gpusched attempts 42 -o json | jq '.[].ranks[]'
+    """
+    with connect(ctx) as client:
+        found = client.attempts(job_id)
+    output.items(found, _ATTEMPT_COLUMNS, form, lambda attempt: attempt.number)
+
+
+def _peak(attempt: "Attempt") -> str:
+    known = [(rank.peak_memory_mb, rank.peak_memory_of) for rank in attempt.ranks if rank.peak_memory_mb is not None]
+    most, of = max(known, default=(None, None), key=lambda peak: peak[0] or 0)
+    return "" if most is None else f"{most} MiB" + (" (largest process)" if of == "process" else "")
 
 
 def logs(

@@ -33,6 +33,7 @@ _COLUMNS: "tuple[Column[Node], ...]" = (
     Column("PRETEND", lambda node: node.pretend, is_wide=True),
     Column("AGENT", lambda node: node.agent_version, is_wide=True),
     Column("DRIVER", lambda node: node.driver_version, is_wide=True),
+    Column("ISOLATION", lambda node: node.isolation, is_wide=True),
     Column("LABELS", lambda node: ",".join(f"{k}={v}" for k, v in sorted(node.labels.items())), is_wide=True),
     Column("TROUBLE", lambda node: _trouble(node)),
 )
@@ -87,6 +88,8 @@ def show(
     """
     with connect(ctx) as client:
         found = client.node(name)
+    if form in (Format.TABLE, Format.WIDE):
+        say.note(f"isolation: {found.isolation}" + (f" ({found.isolation.why})" if found.isolation.why else ""))
     output.items(found.devices, _DEVICE_COLUMNS, form, lambda device: device.uuid)
 
 

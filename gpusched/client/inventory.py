@@ -110,6 +110,19 @@ class Device(msgspec.Struct, kw_only=True):
     reading: Reading | None = None
 
 
+class Isolation(msgspec.Struct, kw_only=True):
+    """How a node keeps the ranks of jobs apart (docs/agent.md)."""
+
+    cgroup: bool = False
+    limits: list[str] = []
+    users: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        limited = "cgroup" + (f" ({', '.join(self.limits)})" if self.limits else "") if self.cgroup else "process group"
+        return f"{limited}; users: {self.users or '?'}"
+
+
 class Node(msgspec.Struct, kw_only=True):
     """`state` is what is observed, `intent` what an admin wants."""
 
@@ -125,6 +138,7 @@ class Node(msgspec.Struct, kw_only=True):
     agent_version: str | None = None
     driver_version: str | None = None
     runtimes: dict[str, str] = {}
+    isolation: Isolation = msgspec.field(default_factory=Isolation)
     last_seen_at: datetime | None = None
     joined_at: datetime | None = None
     devices: list[Device] = []

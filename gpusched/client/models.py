@@ -207,12 +207,20 @@ class Event(msgspec.Struct, kw_only=True):
 
 
 class RankRun(msgspec.Struct, kw_only=True):
+    """One rank of an attempt. `peak_memory_of`: whether the peak is that of the whole `rank` or of its largest
+    `process`."""
+
     rank: int
     node: str = ""
     state: str = ""
     exit_class: str | None = msgspec.field(default=None, name="class")
     exit_code: int | None = None
     signal: int | None = None
+    detail: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    peak_memory_mb: int | None = None
+    peak_memory_of: str | None = None
     devices: list[JobDevice] = []
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import account, processes
+from gpusched.agent import processes
 from gpusched.agent.account import AccountError, account_for
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
@@ -137,7 +137,7 @@ def test_allow_root_allows_root_and_system_users() -> None:
 
 def test_an_agent_that_is_not_root_becomes_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     own = pwd.getpwnam("daemon")
-    monkeypatch.setattr(account.os, "geteuid", lambda: own.pw_uid)
+    monkeypatch.setattr(os, "geteuid", lambda: own.pw_uid)
     assert account_for("", "", False) is None and account_for("daemon", "", False) is None
     with pytest.raises(AccountError, match="runs as daemon and cannot become nobody"):
         account_for(NOBODY, "", True)

@@ -4,7 +4,7 @@ import type { MakeView } from "../regions";
 import { badge } from "../states";
 import { ago, duration, elapsed, serverNow } from "../time";
 import type { AttemptRow, EventRow, JobDetail } from "../topics";
-import { empty, nodeLinks, reasonOf, request, tenantLink, under } from "./pieces";
+import { empty, mib, nodeLinks, reasonOf, request, tenantLink, under } from "./pieces";
 
 function fact(label: string, ...value: Child[]): HTMLElement {
   return h("div", {}, h("dt", {}, label), h("dd", {}, ...value));
@@ -89,6 +89,12 @@ function attemptBadge({ state, reason, exit_code: code }: AttemptRow): HTMLEleme
   return badge(code === 0 ? "completed" : isWanted ? "cancelled" : "failed", state);
 }
 
+/** Of the rank that had most; where the node could not count a whole rank, of its largest process. */
+function peakMemory({ ranks }: AttemptRow): string {
+  const [most] = ranks.filter((rank) => rank.peak_memory_mb !== null).sort((a, b) => (b.peak_memory_mb ?? 0) - (a.peak_memory_mb ?? 0));
+  return most ? `${mib(most.peak_memory_mb)}${most.peak_memory_of === "process" ? " (largest process)" : ""}` : "–";
+}
+
 function attemptRow(attempt: AttemptRow, from: number, to: number, now: number): HTMLElement {
   const cell = (label: string, ...value: Child[]): HTMLElement => h("td", { "data-label": label }, ...value);
   const nodes = [...new Set(attempt.ranks.map((rank) => rank.node))];
@@ -100,6 +106,7 @@ function attemptRow(attempt: AttemptRow, from: number, to: number, now: number):
     cell("When", axis(attempt, from, to, now)),
     cell("Ran", elapsed(attempt.started_at, attempt.ended_at)),
     cell("Nodes", ...nodeLinks(nodes)),
+    cell("Peak memory", peakMemory(attempt)),
     cell("How it ended", attempt.sentence || ended(attempt) || "–"),
   );
 }
@@ -112,7 +119,7 @@ export const jobTimeline: MakeView = (region) => ({
     const every = attempts.flatMap((attempt) => spans(attempt, now));
     const from = Math.min(...every.map((span) => span.from));
     const to = Math.max(...every.map((span) => span.to));
-    const heads = ["Attempt", "State", "When", "Ran", "Nodes", "How it ended"].map((label) => h("th", { scope: "col" }, label));
+    const heads = ["Attempt", "State", "When", "Ran", "Nodes", "Peak memory", "How it ended"].map((label) => h("th", { scope: "col" }, label));
     refill(
       region,
       attempts.length === 0

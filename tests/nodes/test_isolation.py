@@ -1,0 +1,54 @@
+"""What a node tells of how it keeps ranks apart, and of the memory that they had."""
+
+import pytest
+from msgspec.structs import replace
+
+from gpusched.protocol.messages import Isolation
+from jobs.models import Attempt, Job
+from nodes.models import Node
+from nodes.representation import nodes
+from tests.factories import FakeAgent, make_node, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def told(agent: FakeAgent, isolation: Isolation | None) -> object:
+    agent.sync(facts=replace(agent.facts(), isolation=isolation))
+    return nodes(None, agent.name)[0]["isolation"]
+
+
+def test_a_node_shows_how_it_keeps_ranks_apart_and_an_older_agent_tells_nothing() -> None:
+    agent = make_node()
+    assert told(agent, Isolation(cgroup=True, limits=["memory", "cpu"], users="any")) == {
+        "cgroup": True, "limits": ["memory", "cpu"], "users": "any", "why": "",
+    }  # fmt: skip
+    assert told(agent, None) == {}
+
+
+def test_what_a_hostile_agent_tells_is_bounded() -> None:
+    agent = make_node()
+    told(agent, Isolation(limits=["x" * 1000] * 1000, users="x" * 1000, why="x" * 1000))
+    assert len(str(Node.objects.get().isolation)) < 1000
+
+
+def test_the_peak_of_memory_is_kept_with_the_attempt(user, tenant) -> None:
+    agent = make_node()
+    job_id = submit(user, tenant)
+    run_cycle()
+    agent.end(*agent.start_all(), peak_memory_mb=1234, peak_memory_of="rank")
+    how = Attempt.objects.get(job_id=job_id).outcomes["0"]
+    assert (how["peak_memory_mb"], how["peak_memory_of"]) == (1234, "rank")
+
+
+def test_a_user_that_a_node_does_not_have_is_a_fault_of_the_node_told_to_the_owner(user, tenant) -> None:
+    """The job goes back to the queue, and no retry is used up; without requeue the sentence names node and user."""
+    agent = make_node()
+    sentence = "there is no Unix user alice on the node"
+    waiting, failing = submit(user, tenant), submit(user, tenant, requeue=False)
+    run_cycle()
+    keys = agent.start_all()
+    agent.end(*keys, exit_code=None, reason="no_account", detail=sentence)
+    job = Job.objects.get(pk=failing)
+    assert (job.state, job.reason, job.evidence["detail"]) == ("failed", "no_account", sentence)
+    assert (Job.objects.get(pk=waiting).state, Job.objects.get(pk=waiting).retries_used) == ("pending", 0)
+    assert Node.objects.get().intent == "open", "what an admin wrote wrong is no defect of the machine"
