@@ -129,7 +129,9 @@ class JobReason(models.Model):
 class Attempt(models.Model):
     """The nth execution of a job. Its number fences: what an older attempt reports changes nothing."""
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="attempts", db_index=False
+    )  # "attempt_number_once" is one
     number = models.PositiveIntegerField()
     ranks = models.PositiveIntegerField(default=1)
     scheduled_at = models.DateTimeField()
@@ -163,9 +165,11 @@ class Attempt(models.Model):
 
 
 class JobEvent(models.Model):
-    """What happened to a job, in order. Never changed, never removed while the job exists."""
+    """What happened to a job, in order. Never changed, never removed while the job exists.
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
+    Written by the statements that change the job, so PostgreSQL need not look whether there is one."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events", db_constraint=False)
     at = models.DateTimeField()
     kind = models.CharField(max_length=20)
     attempt = models.PositiveIntegerField(default=0)

@@ -8,7 +8,7 @@ import msgspec
 from django.db import IntegrityError, transaction
 
 from gpusched.lib import events, wake
-from gpusched.lib.sql import as_json, atomically, query
+from gpusched.lib.sql import as_json, atomically, columns, query
 from gpusched.protocol.reasons import Pending
 from jobs import reasons as pending_reasons
 from jobs import transitions
@@ -90,8 +90,9 @@ def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> i
 
 def _device_facts(placements: Sequence[Placement]) -> dict[int, dict[str, Any]]:
     """Index, UUID, model and memory of the devices that are placed on, for the history."""
-    ids = sorted({hold.device_id for p in placements for rank in p.ranks for hold in rank.holds})
-    rows = query("SELECT id, index, uuid, model, memory_mb FROM nodes_device WHERE id = ANY(%s)", [ids]) if ids else []
+    ids = sorted({(hold.device_id,) for p in placements for rank in p.ranks for hold in rank.holds})
+    sql = "SELECT id, index, uuid, model, memory_mb FROM nodes_device WHERE id = ANY(%s::bigint[])"
+    rows = query(sql, columns(ids, 1)) if ids else []
     return {row.pop("id"): row for row in rows}
 
 
@@ -113,6 +114,8 @@ def _write_reasons(waits: Sequence[Wait], seen: Seen) -> int:
     codes: list[tuple[int, int]] = []
     evidence: list[tuple[int, int]] = []
     for wait in waits:
+        if len(codes) > MOST_REASONS:
+            break
         text = ""
         for job_id in wait.job_ids:
             shown = seen.waiting[job_id]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 from django.db import connection, transaction
 
-from gpusched.lib.sql import execute, query, rows
+from gpusched.lib.sql import columns, execute, query, rows
 from scheduling.engine.model import (
     Device,
     DeviceHold,
@@ -25,12 +25,12 @@ from scheduling.requests import COLUMNS, recent_mix, request_of
 # that wrote it).
 _VERSIONS = "SELECT id, xmin::text::bigint FROM jobs_job WHERE state = 'pending'"
 _JOBS = f"""
-    SELECT j.id, j.tenant_id, j.user_id, j.priority, {COLUMNS},
+    SELECT j.xmin::text::bigint, j.attempt, j.reason, j.evidence::text,
+           j.id, j.tenant_id, j.user_id, j.priority, {COLUMNS},
            extract(epoch FROM j.submitted_at)::float8, extract(epoch FROM j.eligible_at)::float8,
-           j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online', j.attempt, j.reason,
-           j.evidence::text
-      FROM jobs_job j WHERE j.id = ANY(%s)
-"""
+           j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online'
+      FROM jobs_job j WHERE """
+_PENDING, _THESE = f"{_JOBS} j.state = 'pending'", f"{_JOBS} j.id = ANY(%s::bigint[])"
 _RUNNING = """
     SELECT j.id, j.tenant_id, j.priority, j.gpu_count, j.gpu_memory_mb, j.gpu_models,
            j.gpu_sharing = 'shared' AS shared, j.cpu_milli, j.memory_mb, j.gang_scheduling, j.ranks,
@@ -108,9 +108,9 @@ def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot,
             # Nobody asks, so nothing more need be known; claims that are left over are dropped by the commit.
             return Snapshot((), (), (), (), claims=claims()), Seen(now, _known)
         running = _running()
-        jobs = (*(waiting.job for waiting in _known.values()), *(row[0] for row in _read(held)))
+        seen = [*_known.values(), *_these(held)]
         snapshot = Snapshot(
-            jobs=jobs,
+            jobs=tuple([one.job for one in seen]),
             running=running,
             nodes=nodes(running),
             tenants=tenants(policy()),
@@ -129,23 +129,26 @@ def _promised() -> int | None:
 
 def _waiting(known: dict[int, Waiting]) -> dict[int, Waiting]:
     """The pending jobs, those of `known` that are unchanged taken from there."""
+    if not known:
+        return {waiting.job.id: waiting for waiting in _read(_PENDING)}
     versions = dict(rows(_VERSIONS))
     waiting = {
         job_id: known[job_id]
         for job_id, version in versions.items()
         if job_id in known and known[job_id].version == version
     }
-    changed = [job_id for job_id in versions if job_id not in waiting]
-    for job, attempt, reason, evidence in _read(changed):
-        waiting[job.id] = Waiting(versions[job.id], job, attempt, reason, evidence)
+    for one in _these([job_id for job_id in versions if job_id not in waiting]):
+        waiting[one.job.id] = one
     return waiting
 
 
-def _read(job_ids: Sequence[int]) -> Iterator[tuple[Job, int, str, str]]:
-    """(job, attempt, reason, evidence) of waiting jobs."""
-    for row in rows(_JOBS, [list(job_ids)]) if job_ids else ():
-        (job_id, tenant_id, user_id, priority, *shape, queued_at, eligible_at, limit, predicted,
-         is_online, attempt, reason, evidence) = row  # fmt: skip
+def _these(job_ids: Sequence[int]) -> Iterator[Waiting]:
+    return _read(_THESE, columns([(job_id,) for job_id in job_ids], 1)) if job_ids else iter(())
+
+
+def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[Waiting]:
+    for version, attempt, reason, evidence, job_id, tenant_id, user_id, priority, *shape in rows(sql, params):
+        *shape, queued_at, eligible_at, limit, predicted, is_online = shape
         shape[2] = tuple(shape[2])
         job = Job(
             id=job_id,
@@ -160,7 +163,7 @@ def _read(job_ids: Sequence[int]) -> Iterator[tuple[Job, int, str, str]]:
             predicted_seconds=predicted,
             is_online=is_online,
         )
-        yield job, attempt, reason, evidence
+        yield Waiting(version, job, attempt, reason, evidence)
 
 
 def _running() -> tuple[Running, ...]:
