@@ -71,6 +71,7 @@ class Env:
         },
     )
     node_lost_seconds: float = field(default=15.0, metadata={"doc": "silence after which a node is lost"})
+    lost_gpu_seconds: float = field(default=10.0, metadata={"doc": "a job whose GPU is lost for so long is stopped"})
     heartbeat_seconds: float = field(default=2.0, metadata={"doc": "longest time between two messages of an agent"})
     dirty_minutes: float = field(
         default=10.0, metadata={"doc": "a device that is dirty for so long is quarantined; 0: never"}

@@ -14,8 +14,8 @@ from gpusched.protocol.states import JobState, RankState
 MOST_RUN_BYTES = 4 << 20
 _LIVE = """
     SELECT s.id, s.node_id, s.job_id, s.number, s.rank, s.state, j.state AS job_state, j.attempt, j.stop_reason,
-           j.grace_seconds
-      FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id
+           j.grace_seconds, j.stop_reason = 'node_fault' AND j.stop_evidence->>'node' <> n.name AS is_bystander
+      FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id JOIN nodes_node n ON n.id = s.node_id
      WHERE s.node_id = ANY(%s) AND s.state <> 'ended'
      ORDER BY s.job_id, s.rank
 """
@@ -55,7 +55,8 @@ def desired(
                 if size <= MOST_RUN_BYTES or not orders:  # the rest comes with the next answers
                     orders.append(Run(key=key, spec=specs[row["id"]]))
             elif _is_to_stop(row):
-                reason = row["stop_reason"] or EndReason.SUPERSEDED
+                # The other nodes of a gang are not at fault, and must not be held for it.
+                reason = EndReason.RANK_FAILED if row["is_bystander"] else row["stop_reason"] or EndReason.SUPERSEDED
                 orders.append(Stop(key=key, reason=reason, grace_seconds=row["grace_seconds"]))
         unwanted = [key for key in held.get(node_id, ()) if key not in wanted]
         orders += [Stop(key=key, reason=EndReason.SUPERSEDED) for key in unwanted]
@@ -77,11 +78,12 @@ def _is_to_run(row: dict[str, Any]) -> bool:
 
 _SPECS = """
     SELECT s.id, s.job_id, s.number, s.rank, a.ranks, j.name, j.payload, j.gpu_memory_mb, j.gpu_sharing, j.cpu_milli,
-           j.memory_mb, j.max_runtime_seconds, j.grace_seconds, head.hostname AS head, own.hostname AS own,
+           j.memory_mb, j.max_runtime_seconds, j.grace_seconds, head.hostname AS head, own.hostname AS own, t.unix_user,
            (SELECT coalesce(array_agg(d.uuid ORDER BY d.index), '{}') FROM nodes_device d
              WHERE d.node_id = s.node_id AND s.device_ids @> to_jsonb(d.id)) AS uuids
       FROM nodes_assignment s
       JOIN jobs_job j ON j.id = s.job_id
+      JOIN tenants_tenant t ON t.id = j.tenant_id
       JOIN jobs_attempt a ON a.id = s.attempt_id
       JOIN nodes_node own ON own.id = s.node_id
       JOIN nodes_assignment s0 ON s0.attempt_id = s.attempt_id AND s0.rank = 0
@@ -106,6 +108,7 @@ def _spec(row: dict[str, Any]) -> RankSpec:
         script=payload["script"],
         workdir=payload["workdir"],
         environment=payload["environment"],
+        user=row["unix_user"],
         image=payload.get("image"),
         runtime=payload.get("runtime", "auto"),
         mounts=payload.get("mounts", []),

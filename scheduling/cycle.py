@@ -19,7 +19,7 @@ from scheduling.engine.planner import plan
 from scheduling.models import Cycle
 from scheduling.policy import policy
 from scheduling.snapshot import load
-from scheduling.sweep import lose_silent_nodes
+from scheduling.sweep import lose_silent_nodes, stop_on_lost_devices
 
 logger = logging.getLogger(__name__)
 WORKER = f"{socket.gethostname()}:{os.getpid()}"
@@ -80,6 +80,7 @@ def run(trigger: str) -> Committed | None:
 def _run(trigger: str) -> Committed:
     started_at, clock = timezone.now(), _Clock()
     lose_silent_nodes()
+    stop_on_lost_devices()
     clock.lap("sweep")
     snapshot, seen = load()
     seen.evidence_is_due = time.monotonic() - _memory.evidence_at > EVIDENCE_SECONDS

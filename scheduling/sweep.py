@@ -1,4 +1,4 @@
-"""Finds nodes that have gone silent and ends what ran on them (A37)."""
+"""Finds nodes that have gone silent, and GPUs that vanished, and ends what ran on them (A37, A38)."""
 
 import logging
 
@@ -7,6 +7,7 @@ from django.conf import settings
 from gpusched.lib import events
 from gpusched.lib.sql import atomically, query
 from gpusched.protocol.reasons import EndReason
+from jobs import transitions
 from nodes import reports
 
 logger = logging.getLogger(__name__)
@@ -53,3 +54,37 @@ def _lose() -> list[tuple[int, str]]:
     if changed:
         events.changed("jobs", changed)
     return [(row["id"], row["name"]) for row in rows]
+
+
+# Of one that fails, its agent tells why (nodes/blame.py). But a process may wait for ever for a GPU that is not there.
+_ON_LOST_DEVICES = """
+    SELECT DISTINCT ON (s.job_id) s.job_id, n.name AS node, 'GPU ' || d.index || ' '
+           || CASE WHEN i.kind = 'degraded' THEN 'failed: ' || d.health_note ELSE 'was lost' END AS detail
+      FROM nodes_incident i JOIN nodes_device d ON d.id = i.device_id AND d.health = i.kind
+      JOIN nodes_node n ON n.id = d.node_id AND n.state = 'online'
+      JOIN nodes_allocation a ON a.device_id = d.id JOIN nodes_assignment s ON s.id = a.assignment_id
+      JOIN jobs_job j ON j.id = s.job_id AND j.attempt = s.number AND j.state IN ('scheduled', 'running')
+      LEFT JOIN nodes_reading r ON r.device_id = d.id
+     WHERE i.until IS NULL AND i.since < clock_timestamp() - make_interval(secs => %s)
+       AND (i.kind = 'lost' OR i.kind = 'degraded' AND starts_with(d.health_note, 'Xid 79:')
+            OR i.kind IN ('degraded', 'quarantined') AND r.occupancy = 'lost')
+     ORDER BY s.job_id, d.index
+"""
+
+
+def stop_on_lost_devices() -> list[int]:
+    """Has jobs stopped whose GPU has been gone for GPUSCHED_LOST_GPU_SECONDS; they end as node_fault, which is no
+    failure of theirs. Gives their ids."""
+    return atomically(_stop_on_lost_devices) if query(_ON_LOST_DEVICES, [settings.ENV.lost_gpu_seconds]) else []
+
+
+def _stop_on_lost_devices() -> list[int]:
+    found = query(_ON_LOST_DEVICES, [settings.ENV.lost_gpu_seconds])
+    reports.lock_jobs([row["job_id"] for row in found])
+    stopped: list[int] = []
+    for row in found:
+        evidence = {"node": row["node"], "detail": row["detail"]}
+        stopped += transitions.stop([row["job_id"]], EndReason.NODE_FAULT, evidence, "scheduler")
+        logger.warning("job %d is stopped: %s of node %s", row["job_id"], row["detail"], row["node"])
+    events.changed("jobs", stopped)
+    return stopped

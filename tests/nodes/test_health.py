@@ -139,6 +139,8 @@ class TestDirtForLong:
         self.pass_minutes(60)
         look(node, occupancy, ALICE)
         assert tasks.mend() == 0
+        self.pass_minutes(60)
+        assert tasks.mend() == 0
 
     def test_a_device_that_is_cleared_but_still_dirty_has_its_time_again(self):
         node = make_node(gpus=1)
