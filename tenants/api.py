@@ -45,6 +45,7 @@ class NewTenant(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     allow_preemption: bool = True
     can_preempt_others: bool = True
     preemption_budget_per_hour: Whole = None
+    unix_user: str = ""
     quota: QuotaFields = QuotaFields()
 
 
@@ -57,6 +58,7 @@ class TenantChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     allow_preemption: bool | msgspec.UnsetType = msgspec.UNSET
     can_preempt_others: bool | msgspec.UnsetType = msgspec.UNSET
     preemption_budget_per_hour: Whole | msgspec.UnsetType = msgspec.UNSET
+    unix_user: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class NewToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +82,7 @@ def _values(changes: msgspec.Struct) -> dict[str, Any]:
 
 _TENANTS = """
     SELECT t.id, t.name, t.display_name, t.weight, t.tier, t.allow_preemption, t.can_preempt_others,
-           t.preemption_budget_per_hour, t.created_at,
+           t.preemption_budget_per_hour, t.unix_user, t.created_at,
            json_build_object('max_gpus', q.max_gpus, 'max_gpu_memory_mb', q.max_gpu_memory_mb,
                'max_cpu_cores', q.max_cpu_cores, 'max_memory_mb', q.max_memory_mb,
                'max_concurrent_jobs', q.max_concurrent_jobs, 'max_gpus_per_user', q.max_gpus_per_user,

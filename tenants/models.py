@@ -57,6 +57,14 @@ class Tenant(models.Model):
     preemption_budget_per_hour = models.PositiveIntegerField(
         null=True, blank=True, help_text="So many of its jobs may be preempted within an hour (empty: any number)"
     )
+    unix_user = models.CharField(
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        validators=[RegexValidator(r"^[A-Za-z_][\w.@-]*\Z", "a name of a Unix user, as nodes know it", flags=re.ASCII)],
+        help_text="Its jobs run as this user of each node (empty: as the node says)",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -33,7 +33,7 @@ _COLUMNS: "tuple[Column[Node], ...]" = (
     Column("PRETEND", lambda node: node.pretend, is_wide=True),
     Column("AGENT", lambda node: node.agent_version, is_wide=True),
     Column("DRIVER", lambda node: node.driver_version, is_wide=True),
-    Column("ISOLATION", lambda node: node.isolation, is_wide=True),
+    Column("ISOLATION", lambda node: str(node.isolation), is_wide=True),
     Column("LABELS", lambda node: ",".join(f"{k}={v}" for k, v in sorted(node.labels.items())), is_wide=True),
     Column("TROUBLE", lambda node: _trouble(node)),
 )

@@ -27,6 +27,7 @@ _COLUMNS: "tuple[Column[Tenant], ...]" = (
     Column("WEIGHT", lambda t: t.weight),
     Column("SHARE", lambda t: None if t.share is None else round(t.share, 2)),
     Column("TIER", lambda t: t.tier),
+    Column("UNIX USER", lambda t: t.unix_user, is_wide=True),
     Column("DISPLAY NAME", lambda t: t.display_name, is_wide=True),
 )
 
@@ -62,6 +63,7 @@ def create(
     display_name: Annotated[str | None, typer.Option(help="The name that people read.")] = None,
     weight: Annotated[float | None, typer.Option(help="Twice the weight, twice the share.")] = None,
     tier: Annotated[str | None, typer.Option(help="premium, standard or opportunistic.")] = None,
+    unix_user: Annotated[str | None, typer.Option(help="The Unix user that its jobs run as, on all nodes.")] = None,
     form: output.OutputOption = Format.NAME,
 ) -> None:
     """Create a tenant. It has no limits until `gpusched quota` sets them.
@@ -70,7 +72,7 @@ def create(
     gpusched tenant create nlp --display-name "Language team" --weight 2
     """
     with connect(ctx) as client:
-        made = client.create_tenant(name, display_name=display_name, weight=weight, tier=tier)
+        made = client.create_tenant(name, display_name=display_name, weight=weight, tier=tier, unix_user=unix_user)
     say.note(f"tenant {made.name} created")
     output.one(made, form, text=_described(made), name=made.name)
 

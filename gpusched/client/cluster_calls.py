@@ -32,10 +32,15 @@ def tenant(name: str) -> Call[Tenant]:
 
 
 def create_tenant(
-    name: str, *, display_name: str | None = None, weight: float | None = None, tier: str | None = None
+    name: str,
+    *,
+    display_name: str | None = None,
+    weight: float | None = None,
+    tier: str | None = None,
+    unix_user: str | None = None,
 ) -> Call[Tenant]:
     """A new tenant, without limits until `set_quota`."""
-    body = given(name=name, display_name=display_name, weight=weight, tier=tier)
+    body = given(name=name, display_name=display_name, weight=weight, tier=tier, unix_user=unix_user)
     return write("POST", "/tenants", Tenant, body, is_repeatable=False)
 
 
@@ -48,6 +53,7 @@ def change_tenant(
     allow_preemption: bool | None = None,
     can_preempt_others: bool | None = None,
     preemption_budget_per_hour: int | None = None,
+    unix_user: str | None = None,
 ) -> Call[Tenant]:
     """Changes what is given and leaves the rest."""
     body = given(
@@ -57,6 +63,7 @@ def change_tenant(
         allow_preemption=allow_preemption,
         can_preempt_others=can_preempt_others,
         preemption_budget_per_hour=preemption_budget_per_hour,
+        unix_user=unix_user,
     )
     return write("PATCH", f"/tenants/{segment(name)}", Tenant, body)
 

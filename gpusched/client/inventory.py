@@ -63,6 +63,7 @@ class Tenant(msgspec.Struct, kw_only=True):
     allow_preemption: bool = True
     can_preempt_others: bool = True
     preemption_budget_per_hour: int | None = None
+    unix_user: str = ""
     created_at: datetime | None = None
     quota: Quota = msgspec.field(default_factory=Quota)
     in_use: InUse = msgspec.field(default_factory=InUse)

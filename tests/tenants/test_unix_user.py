@@ -1,0 +1,44 @@
+"""Whom the jobs of a tenant run as: an admin's word, told to the node with each rank."""
+
+import json
+
+import pytest
+from django.test import Client
+
+from gpusched.protocol.messages import Run
+from tenants.models import Tenant
+from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def patch(tenant: Tenant, token: str, unix_user: str) -> int:
+    answer = Client().patch(
+        f"/api/v1/tenants/{tenant.name}",
+        json.dumps({"unix_user": unix_user}),
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    return answer.status_code
+
+
+def test_an_admin_says_whom_jobs_run_as_and_nodes_are_told() -> None:
+    tenant, node = make_tenant(), make_node()
+    user = make_member(tenant)
+    assert patch(tenant, make_token(make_user(admin=True)), "alice") == 200
+    submit(user, tenant)
+    run_cycle()
+    [order] = node.sync().assignments
+    assert isinstance(order, Run) and order.spec.user == "alice"
+
+
+def test_nobody_else_does() -> None:
+    tenant = make_tenant()
+    assert patch(tenant, make_token(make_member(tenant)), "alice") == 403
+    tenant.refresh_from_db()
+    assert tenant.unix_user == ""
+
+
+@pytest.mark.parametrize("name", ["-rf", "1000", "a b", "a:b", "a\nb", "a/../b", "x" * 65, "ädmin"])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    assert patch(make_tenant(), make_token(make_user(admin=True)), name) == 400
