@@ -2,17 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
+from nodes.cells import CELL, HOLDERS
 
 Row = dict[str, Any]
-IDLE_FOR = timedelta(minutes=1)
-# A reading that is older than this, when its node was last heard, says nothing of now.
-STALE_AFTER = timedelta(seconds=30)
 # Signs of life are told to this precision: to the second, every row of a calm fleet would be sent anew each second.
 _SLOT_SECONDS = 5
 
@@ -25,10 +22,11 @@ _NODES = """
                    FROM nodes_assignment WHERE state <> 'ended' GROUP BY node_id) s ON s.node_id = n.id
      ORDER BY n.name
 """
-_DEVICES = """
+_DEVICES = f"""
     SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.is_slowed, d.held_whole, d.held_mb,
-           r.idle_since, r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius, r.power_watts
-      FROM nodes_device d LEFT JOIN nodes_reading r ON r.device_id = d.id ORDER BY d.node_id, d.index, d.id
+           r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius, r.power_watts, {CELL} AS cell
+      FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id LEFT JOIN nodes_reading r ON r.device_id = d.id
+      {HOLDERS} ORDER BY d.node_id, d.index, d.id
 """
 _LIVE = """
     SELECT n.name AS node, s.job_id, j.tenant_id, t.name AS tenant, a.device_id, a.since
@@ -59,7 +57,7 @@ def load() -> Fleet:
     devices: dict[int, list[Row]] = {}
     for row in query(_DEVICES):
         devices.setdefault(row["node_id"], []).append(row)
-    nodes = [_node(row, devices.get(row["id"], []), on_device) for row in query(_NODES)]
+    nodes = [_node(row, devices.get(row["id"], [])) for row in query(_NODES)]
     return Fleet(nodes, on_node, on_device)
 
 
@@ -69,7 +67,7 @@ def restrict(fleet: Fleet, visible: Sequence[int] | None) -> dict[str, Row]:
     return {node["name"]: _told_node(fleet, node, allowed) for node in fleet.nodes}
 
 
-def _node(row: Row, devices: list[Row], on_device: dict[int, list[Row]]) -> Row:
+def _node(row: Row, devices: list[Row]) -> Row:
     names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "hostname",
              "agent_version", "driver_version")  # fmt: skip
     return {
@@ -77,11 +75,11 @@ def _node(row: Row, devices: list[Row], on_device: dict[int, list[Row]]) -> Row:
         "cpu_cores_free": row["cpu_cores"] - float(row["cpu_held"]) / 1000,
         "memory_mb_free": row["memory_mb"] - int(row["memory_held"]),
         "last_seen_at": _slot(row["last_seen_at"]),
-        "devices": [_device(device, on_device.get(device["id"], []), row) for device in devices],
+        "devices": [_device(device) for device in devices],
     }
 
 
-def _device(row: Row, live: list[Row], node: Row) -> Row:
+def _device(row: Row) -> Row:
     reading = None
     if row["read_at"] is not None:
         reading = {
@@ -91,32 +89,13 @@ def _device(row: Row, live: list[Row], node: Row) -> Row:
             "power_watts": None if row["power_watts"] is None else round(row["power_watts"]),
             "read_at": _slot(row["read_at"]),
         }
-    names = ("id", "index", "uuid", "model", "memory_mb", "health", "is_slowed")
+    names = ("id", "index", "uuid", "model", "memory_mb", "health", "is_slowed", "cell")
     return {
         **{name: row[name] for name in names},
-        "cell": cell(row, [held["since"] for held in live], node),
         "held": "exclusive" if row["held_whole"] else "shared" if row["held_mb"] else "free",
         "shared_mb": row["held_mb"],
         "reading": reading,
     }
-
-
-def cell(device: Row, held_since: list[datetime], node: Row) -> str:
-    """busy, held_idle, free or unavailable. Idle is only what has been read as idle: without a reading it is busy."""
-    if device["held_whole"] or device["held_mb"]:
-        return "held_idle" if _is_known_idle(device, held_since, node) else "busy"
-    is_healthy = device["health"] in (DeviceHealth.OK, DeviceHealth.HOT)
-    takes_work = node["state"] == NodeState.ONLINE and node["intent"] == NodeIntent.OPEN
-    return "free" if is_healthy and takes_work else "unavailable"
-
-
-def _is_known_idle(device: Row, held_since: list[datetime], node: Row) -> bool:
-    """Counted from when it was taken: what it did before is not its holder's doing."""
-    if device["idle_since"] is None or not held_since or node["last_seen_at"] is None:
-        return False
-    since: datetime = max(device["idle_since"], min(held_since))
-    is_fresh: bool = node["last_seen_at"] - device["read_at"] < STALE_AFTER
-    return is_fresh and device["read_at"] - since >= IDLE_FOR
 
 
 def _slot(moment: datetime | None) -> str | None:

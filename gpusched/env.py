@@ -79,8 +79,13 @@ class Env:
     retry_backoff_seconds: float = field(
         default=10.0, metadata={"doc": "wait before the first retry; doubles each time"}
     )
-    sample_seconds: float = field(default=60.0, metadata={"doc": "one reading per device is kept in this time"})
-    sample_retention_days: float = field(default=30.0, metadata={"doc": "after this long, samples are deleted"})
+    sample_seconds: float = field(
+        default=15.0, metadata={"doc": "one reading per device is kept in this time", "between": (1, 300)}
+    )
+    sample_retention_days: float = field(default=1.0, metadata={"doc": "after this long, samples are deleted"})
+    rollup_retention_days: float = field(
+        default=90.0, metadata={"doc": "after this long, 5-minute roll-ups of samples are deleted"}
+    )
     cycle_retention_days: float = field(default=7.0, metadata={"doc": "after this long, rows of cycles are deleted"})
     log_max_mb: int = field(default=1024, metadata={"doc": "of longer logs the middle is cut", "between": (1, 1 << 20)})
     log_storage: str = field(default="", metadata={"doc": "a Django storage class for logs; empty: files in DATA_DIR"})

@@ -3,10 +3,14 @@
 import pgtrigger
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Now
 
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState, RankState
 from jobs.models import Attempt, Job
 from nodes import incidents
+from nodes.kept import GpuClock as GpuClock
+from nodes.kept import Rollup as Rollup
+from nodes.kept import Sample as Sample
 
 
 class Node(models.Model):
@@ -82,6 +86,7 @@ class Device(models.Model):
     health_note = models.CharField(max_length=200, blank=True, default="", db_default="", help_text="Empty if well")
     is_slowed = models.BooleanField(default=False, db_default=False, help_text="Slowed down by its own hardware")
     cool_since = models.DateTimeField(null=True, help_text="Hot, and all readings since then were cool (nodes/heat.py)")
+    known_since = models.DateTimeField(db_default=Now(), help_text="GPU-seconds are counted from then on")
     held_whole = models.SmallIntegerField(default=0)
     held_mb = models.IntegerField(default=0)
 
@@ -220,24 +225,6 @@ class Reading(models.Model):
 
     def __str__(self) -> str:
         return f"reading of {self.device_id}"
-
-
-class Sample(models.Model):
-    """A kept reading: one per device in each GPUSCHED_SAMPLE_SECONDS, deleted after the retention time."""
-
-    device = models.ForeignKey(Device, on_delete=models.CASCADE, related_name="samples")
-    at = models.DateTimeField()
-    utilisation_percent = models.SmallIntegerField(null=True)
-    memory_used_mb = models.IntegerField(null=True)
-    temperature_celsius = models.SmallIntegerField(null=True)
-    power_watts = models.FloatField(null=True)
-
-    class Meta:
-        constraints = [models.UniqueConstraint(fields=["device", "at"], name="sample_once")]
-        indexes = [models.Index(fields=["at"])]
-
-    def __str__(self) -> str:
-        return f"sample of {self.device_id}"
 
 
 class Incident(models.Model):

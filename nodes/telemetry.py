@@ -177,21 +177,3 @@ def _mark_lost(told: Sequence[tuple[int, str, bool]]) -> None:
     if rows:
         events.changed("nodes", {row["node_id"] for row in rows})
         wake.request_cycle()
-
-
-def keep_samples(seconds: float) -> int:
-    """Keeps the latest reading of each device once per period of `seconds`; gives how many were kept."""
-    return execute(
-        """INSERT INTO nodes_sample (device_id, at, utilisation_percent, memory_used_mb, temperature_celsius,
-                                     power_watts)
-           SELECT device_id, to_timestamp(floor(extract(epoch FROM read_at) / %(s)s) * %(s)s), utilisation_percent,
-                  memory_used_mb, temperature_celsius, power_watts
-             FROM nodes_reading WHERE read_at > now() - make_interval(secs => %(s)s)
-           ON CONFLICT (device_id, at) DO NOTHING""",
-        {"s": seconds},
-    )
-
-
-def drop_samples(days: float) -> int:
-    """Deletes samples older than `days`; gives how many."""
-    return execute("DELETE FROM nodes_sample WHERE at < now() - make_interval(secs => %s)", [days * 86400])

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from gpusched.lib import histograms
 from gpusched.lib.sql import query
 from gpusched.protocol.states import JobState
+from nodes import samples
 from scheduling import services
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -66,6 +67,10 @@ def _devices() -> Iterator[Metric]:
     for row in query("SELECT state, count(*) AS n FROM nodes_node GROUP BY state"):
         agents.add_metric([row["state"]], row["n"])
     yield agents
+    seconds = CounterMetricFamily("gpu_scheduler_gpu_seconds", "Time of GPUs by what they were", labels=["state"])
+    for cell, counted in samples.gpu_seconds().items():
+        seconds.add_metric([cell], counted)
+    yield seconds
 
 
 def _tenants() -> Iterator[Metric]:

@@ -4,16 +4,14 @@ from django.conf import settings
 
 from gpusched.lib.sql import execute
 from jobs import logs
-from nodes import health, telemetry
+from nodes import health
 from scheduling import cycle as cycles
+from scheduling import upkeep
 
 
 def cycle(trigger: str) -> None:
     cycles.run_rested(trigger)
-
-
-def keep_samples() -> int:
-    return telemetry.keep_samples(settings.ENV.sample_seconds)
+    upkeep.do_what_is_due()
 
 
 def mend() -> int:
@@ -22,8 +20,7 @@ def mend() -> int:
 
 def drop_old() -> int:
     return (
-        telemetry.drop_samples(settings.ENV.sample_retention_days)
-        + logs.drop_old(settings.ENV.log_retention_days)
+        logs.drop_old(settings.ENV.log_retention_days)
         + execute("DELETE FROM jobs_idempotencykey WHERE created_at < now() - interval '24 hours'")
         + execute(
             "DELETE FROM scheduling_cycle WHERE started_at < now() - make_interval(secs => %s)",

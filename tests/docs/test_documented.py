@@ -132,9 +132,11 @@ def test_every_file_of_a_rank_is_documented():
 
 def test_every_metric_is_documented_with_its_type_and_labels(monkeypatch: pytest.MonkeyPatch):
     """A54."""
+    from nodes import samples
     from scheduling import metrics, services
 
     monkeypatch.setattr(metrics, "query", lambda *args: [])
+    monkeypatch.setattr(samples, "query", lambda *args: [])
     monkeypatch.setattr(histograms, "query", lambda *args: [])
     monkeypatch.setattr(services, "shares", list)
     monkeypatch.setattr(services, "scheduler_lag", lambda: {"is_alive": False})

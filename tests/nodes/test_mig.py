@@ -1,5 +1,7 @@
 """MIG instances as devices of a node, and readings as they are shown: what is not told is unknown."""
 
+from typing import Any
+
 import pytest
 from django.test import Client
 
@@ -80,7 +82,7 @@ def test_numbers_that_no_device_could_mean_are_unknown_and_spoil_nothing():
     """A55: also of an agent gone wild."""
     node = make_node(gpus=1)
     uuid = node.devices[0].uuid
-    wild = {
+    wild: dict[str, Any] = {
         "sm_clock_mhz": 1 << 80,
         "ecc_corrected": -1,
         "power_limit_watts": float("1e300"),

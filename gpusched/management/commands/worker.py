@@ -36,7 +36,8 @@ class Command(BaseCommand):
 def _plan_housekeeping() -> None:
     from django_q.models import Schedule
 
-    for function, minutes in (("keep_samples", 1), ("mend", 1), ("drop_old", 60)):
+    Schedule.objects.filter(name="keep_samples").delete()  # of older versions
+    for function, minutes in (("mend", 1), ("drop_old", 60)):
         Schedule.objects.update_or_create(
             name=function,
             defaults={

@@ -1,0 +1,20 @@
+"""What a GPU is at a moment, in one of four words: busy, held_idle, free or unavailable. The one definition, in SQL.
+
+Idle is only what has been read as idle, for a minute and since it was taken: what it did before is not its holder's
+doing, and without a reading it is busy. A reading older than half a minute, when its node was last heard, says nothing
+of now."""
+
+CELLS = ("busy", "held_idle", "free", "unavailable")
+# Over devices d, their nodes n, readings r (if any) and holders h.
+HOLDERS = """LEFT JOIN (SELECT device_id, min(since) AS since FROM nodes_allocation GROUP BY device_id) h
+              ON h.device_id = d.id"""
+IS_HELD = "(d.held_whole > 0 OR d.held_mb > 0)"
+CELL = f"""
+    CASE WHEN {IS_HELD}
+         THEN CASE WHEN n.last_seen_at - r.read_at < interval '30 seconds'
+                    AND r.idle_since IS NOT NULL AND h.since IS NOT NULL
+                    AND r.read_at - greatest(r.idle_since, h.since) >= interval '1 minute'
+                   THEN 'held_idle' ELSE 'busy' END
+         WHEN d.health IN ('ok', 'hot') AND n.state = 'online' AND n.intent = 'open' THEN 'free'
+         ELSE 'unavailable' END
+"""

@@ -1,0 +1,67 @@
+"""Tables of what is kept of readings: samples, their roll-ups, GPU-seconds. Only nodes/samples.py writes them."""
+
+from django.db import models
+
+
+class Sample(models.Model):
+    """A kept reading: one per device in each GPUSCHED_SAMPLE_SECONDS, deleted after the retention time. `cell`: what
+    the device was (nodes/cells.py), for so many `seconds` before."""
+
+    device = models.ForeignKey("nodes.Device", on_delete=models.CASCADE, related_name="samples")
+    at = models.DateTimeField()
+    cell = models.CharField(max_length=15)
+    seconds = models.FloatField()
+    utilisation_percent = models.SmallIntegerField(null=True)
+    memory_used_mb = models.IntegerField(null=True)
+    temperature_celsius = models.SmallIntegerField(null=True)
+    power_watts = models.FloatField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["device", "at"], name="sample_once")]
+        indexes = [models.Index(fields=["at"])]
+
+    def __str__(self) -> str:
+        return f"sample of {self.device_id}"
+
+
+class Rollup(models.Model):
+    """Five minutes of samples of a device, from `at` on; empty where no sample knew."""
+
+    device = models.ForeignKey("nodes.Device", on_delete=models.CASCADE, related_name="rollups")
+    at = models.DateTimeField()
+    samples = models.SmallIntegerField()
+    held_seconds = models.FloatField()
+    busy_seconds = models.FloatField()
+    utilisation_min = models.SmallIntegerField(null=True)
+    utilisation_mean = models.FloatField(null=True)
+    utilisation_max = models.SmallIntegerField(null=True)
+    memory_min = models.IntegerField(null=True)
+    memory_mean = models.FloatField(null=True)
+    memory_max = models.IntegerField(null=True)
+    temperature_min = models.SmallIntegerField(null=True)
+    temperature_mean = models.FloatField(null=True)
+    temperature_max = models.SmallIntegerField(null=True)
+    power_min = models.FloatField(null=True)
+    power_mean = models.FloatField(null=True)
+    power_max = models.FloatField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["device", "at"], name="rollup_once")]
+        indexes = [models.Index(fields=["at"])]
+
+    def __str__(self) -> str:
+        return f"roll-up of {self.device_id}"
+
+
+class GpuClock(models.Model):
+    """GPU-seconds of all devices by what they were, counted until a moment (nodes/samples.py)."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    counted_until = models.DateTimeField()
+    busy = models.FloatField()
+    held_idle = models.FloatField()
+    free = models.FloatField()
+    unavailable = models.FloatField()
+
+    def __str__(self) -> str:
+        return f"GPU-seconds until {self.counted_until}"

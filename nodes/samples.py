@@ -1,0 +1,133 @@
+"""Keeps samples of all devices, GPU-seconds by what the GPUs were, and 5-minute roll-ups; drops what is too old.
+
+One tick does the first two, so that they agree: the time since the tick before is counted, for each device, as what it
+is now. The four counters therefore always add up to GPUs times wall time, through restarts and pauses of the worker,
+too."""
+
+from datetime import datetime
+from typing import Any
+
+from gpusched.lib.sql import atomically, execute, query
+from nodes.cells import CELL, CELLS, HOLDERS, IS_HELD
+
+ROLLUP_SECONDS = 300
+# After a long pause so many periods are made up for at once; the rest follows.
+MOST_PERIODS = 36
+MOST_DROPPED = 20_000
+
+_BEGIN = """
+    INSERT INTO nodes_gpuclock (id, counted_until, busy, held_idle, free, unavailable)
+    VALUES (1, coalesce(%(now)s::timestamptz, clock_timestamp()), 0, 0, 0, 0) ON CONFLICT (id) DO NOTHING
+"""
+# A device of which nothing is known and which nobody holds has no sample; it is counted all the same.
+_TICK = """
+    WITH clock AS (
+        SELECT counted_until, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+          FROM nodes_gpuclock WHERE id = 1 FOR UPDATE),
+    look AS (
+        SELECT d.id, c.now, {cell} AS cell, {held} AS is_held,
+               greatest(extract(epoch FROM c.now - greatest(c.counted_until, d.known_since)), 0)::float8 AS seconds,
+               CASE WHEN r.read_at > c.now - interval '30 seconds' THEN r.device_id END AS read_id
+          FROM clock c CROSS JOIN nodes_device d JOIN nodes_node n ON n.id = d.node_id
+          LEFT JOIN nodes_reading r ON r.device_id = d.id {holders}
+         WHERE c.now >= c.counted_until + make_interval(secs => %(least)s)),
+    kept AS (
+        INSERT INTO nodes_sample (device_id, at, cell, seconds, utilisation_percent, memory_used_mb,
+                                  temperature_celsius, power_watts)
+        SELECT l.id, l.now, l.cell, l.seconds, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius,
+               r.power_watts
+          FROM look l LEFT JOIN nodes_reading r ON r.device_id = l.read_id
+         WHERE l.read_id IS NOT NULL OR l.is_held ORDER BY l.id
+        ON CONFLICT (device_id, at) DO NOTHING),
+    total AS (SELECT max(now) AS now, {sums} FROM look)
+    UPDATE nodes_gpuclock g SET counted_until = t.now, {added} FROM total t WHERE g.id = 1 AND t.now IS NOT NULL
+""".format(
+    cell=CELL,
+    held=IS_HELD,
+    holders=HOLDERS,
+    sums=", ".join(f"coalesce(sum(seconds) FILTER (WHERE cell = '{cell}'), 0) AS {cell}" for cell in CELLS),
+    added=", ".join(f"{cell} = g.{cell} + t.{cell}" for cell in CELLS),
+)
+
+
+def tick(least_seconds: float, now: datetime | None = None) -> bool:
+    """Keeps a sample of each device and counts its time; False (and nothing is done) if the last tick was not
+    `least_seconds` ago: another worker's, or the clock was set back."""
+    return atomically(lambda: _tick({"least": least_seconds, "now": now}))
+
+
+def _tick(given: dict[str, Any]) -> bool:
+    # What is lost in a crash of the database is a sample, and its time is counted by the next tick.
+    execute("SET LOCAL synchronous_commit = off")
+    if execute(_BEGIN, given):
+        return False  # counting begins now
+    return bool(execute(_TICK, given))
+
+
+def gpu_seconds() -> dict[str, float]:
+    """{cell: GPU-seconds} since counting began."""
+    found = query("SELECT busy, held_idle, free, unavailable FROM nodes_gpuclock WHERE id = 1")
+    return found[0] if found else dict.fromkeys(CELLS, 0.0)
+
+
+_SHORT = {"utilisation_percent": "utilisation", "memory_used_mb": "memory", "temperature_celsius": "temperature",
+          "power_watts": "power"}  # fmt: skip
+_STATISTICS = [(f"{short}_{how}", f"{function}(s.{name})") for name, short in _SHORT.items()
+               for how, function in (("min", "min"), ("mean", "avg"), ("max", "max"))]  # fmt: skip
+# Of a pause of the worker no more is told than the period has.
+_ROLL_UP = """
+    INSERT INTO nodes_rollup (device_id, at, samples, held_seconds, busy_seconds, {names})
+    SELECT s.device_id, date_bin(%(period)s, s.at, 'epoch') AS period, count(*),
+           least(coalesce(sum(s.seconds) FILTER (WHERE s.cell IN ('busy', 'held_idle')), 0), %(seconds)s),
+           least(coalesce(sum(s.seconds) FILTER (WHERE s.cell = 'busy'), 0), %(seconds)s), {statistics}
+      FROM nodes_sample s WHERE s.at >= %(since)s AND s.at < %(until)s GROUP BY s.device_id, period
+     ORDER BY s.device_id, period
+    ON CONFLICT (device_id, at) DO NOTHING
+""".format(names=", ".join(name for name, _ in _STATISTICS), statistics=", ".join(value for _, value in _STATISTICS))
+# From the first sample that is in no roll-up to the end of the last period that is over.
+_DUE = """
+    SELECT since, least(since + %(most)s * %(period)s::interval,
+                        date_bin(%(period)s, coalesce(%(now)s::timestamptz, clock_timestamp()), 'epoch')) AS until
+      FROM (SELECT date_bin(%(period)s, min(at), 'epoch') AS since FROM nodes_sample
+             WHERE at >= coalesce((SELECT max(at) + %(period)s::interval FROM nodes_rollup), '-infinity')) s
+"""
+
+
+def roll_up(now: datetime | None = None) -> int:
+    """Makes the roll-ups of all periods that are over and have none; gives how many rows. A period belongs to its
+    beginning. Samples that are not known do not count."""
+    return atomically(lambda: _roll_up(now))
+
+
+def _roll_up(now: datetime | None) -> int:
+    # Behind a tick that is under way: its samples may be of the period that has just ended.
+    query("SELECT 1 FROM nodes_gpuclock WHERE id = 1 FOR UPDATE")
+    period = f"{ROLLUP_SECONDS} seconds"
+    [due] = query(_DUE, {"period": period, "most": MOST_PERIODS, "now": now})
+    if due["since"] is None or due["since"] >= due["until"]:
+        return 0
+    return execute(_ROLL_UP, {"period": period, "seconds": ROLLUP_SECONDS, **due})
+
+
+def drop_old(sample_days: float, rollup_days: float) -> int:
+    """Deletes some of the samples and roll-ups that are older; gives how many. Bounded, so that it never takes long:
+    what is left goes the next time."""
+    return sum(
+        execute(
+            f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE at < now() - make_interval(secs => %s)"
+            " ORDER BY at LIMIT %s)",
+            [days * 86400, MOST_DROPPED],
+        )
+        for table, days in (("nodes_sample", sample_days), ("nodes_rollup", rollup_days))
+    )
+
+
+def history(device_id: int, resolution: str, since: datetime, limit: int) -> list[dict[str, Any]]:
+    """Samples (`raw`) or roll-ups (`5m`) of a device from `since` on, oldest first."""
+    raw = ["cell", "seconds", *_SHORT]
+    rolled = ["samples", "held_seconds", "busy_seconds", *(name for name, _ in _STATISTICS)]
+    names, table = (raw, "nodes_sample") if resolution == "raw" else (rolled, "nodes_rollup")
+    return query(
+        f"SELECT at, {', '.join(names)} FROM {table} WHERE device_id = %s AND at >= %s ORDER BY at LIMIT %s",
+        [device_id, since, limit],
+    )

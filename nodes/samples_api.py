@@ -1,0 +1,58 @@
+"""REST for the kept readings of a device: samples and 5-minute roll-ups."""
+
+from datetime import UTC, datetime, timedelta
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_query
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import invalid, not_found
+from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol.jobs import FieldError
+from nodes import samples
+
+EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+# Without `since`: so much of the past.
+LATELY = {"raw": timedelta(hours=1), "5m": timedelta(days=1)}
+PARAMETERS = {
+    "resolution": "raw (samples, the default) or 5m (roll-ups)",
+    "since": "RFC 3339; default: an hour ago, of roll-ups a day",
+    "limit": "1 to 1000, default 100",
+    "cursor": "next_cursor of the page before",
+}
+
+
+class Samples(APIView):
+    @documented("Read the kept readings of a device, oldest first", tag="nodes", parameters=PARAMETERS)
+    def get(self, request: Request, device_id: int) -> Response:
+        given = read_query(request, PARAMETERS)
+        resolution = given.get("resolution", "raw")
+        if resolution not in LATELY:
+            raise invalid([FieldError("resolution", "unknown_value", "must be raw or 5m")])
+        limit = page_limit(given)
+        since = _since(given, datetime.now(UTC) - LATELY[resolution])
+        if not query("SELECT 1 FROM nodes_device WHERE id = %s", [device_id]):
+            raise not_found(f"GPU {device_id}")
+        found = samples.history(device_id, resolution, since, limit)
+        more = encode_cursor((found[-1]["at"] - EPOCH) // MICROSECOND) if len(found) == limit else None
+        items = [{**row, "at": rfc3339(row["at"])} for row in found]
+        return Response({"resolution": resolution, "items": items, "next_cursor": more})
+
+
+def _since(given: dict[str, str], default: datetime) -> datetime:
+    if "cursor" in given:
+        (last,) = decode_cursor(given["cursor"], tuple[int])
+        try:
+            return EPOCH + (last + 1) * MICROSECOND
+        except OverflowError as error:
+            raise invalid([FieldError("cursor", "invalid", "is not a cursor that this server gave")]) from error
+    if "since" not in given:
+        return default
+    try:
+        at = datetime.fromisoformat(given["since"].replace(" ", "+"))  # a + that was not encoded arrives as a space
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise invalid([FieldError("since", "invalid", "must be a time like 2030-01-31T08:00:00Z")]) from error

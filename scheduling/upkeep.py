@@ -1,0 +1,37 @@
+"""What the cycles' worker does beside the cycles, each at its own pace: samples, roll-ups, dropping what is old."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from django.conf import settings
+
+from nodes import samples
+
+logger = logging.getLogger(__name__)
+ROLL_UP_SECONDS = 30.0
+# Another worker may have been a little earlier.
+NEARLY = 0.8
+
+_done_at: dict[str, float] = {}
+
+
+def do_what_is_due() -> None:
+    """To be called often, between cycles. What fails is told and tried again at its next turn; it stops no cycle."""
+    env = settings.ENV
+    _each(env.sample_seconds, "samples", lambda: samples.tick(NEARLY * env.sample_seconds))
+    _each(ROLL_UP_SECONDS, "roll-ups", samples.roll_up)
+    _each(
+        ROLL_UP_SECONDS, "old samples", lambda: samples.drop_old(env.sample_retention_days, env.rollup_retention_days)
+    )
+
+
+def _each(seconds: float, name: str, work: Callable[[], object]) -> None:
+    now = time.monotonic()
+    if now - _done_at.get(name, float("-inf")) < seconds:
+        return
+    _done_at[name] = now
+    try:
+        work()
+    except Exception:
+        logger.exception("upkeep: %s", name)

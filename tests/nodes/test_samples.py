@@ -1,0 +1,254 @@
+"""Samples, GPU-seconds and roll-ups: time that is passed in, through the real tables."""
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from gpusched.lib.sql import execute, query
+from gpusched.protocol.messages import Reading
+from gpusched.protocol.states import NodeIntent
+from nodes import samples, services
+from nodes.models import Device, GpuClock, Rollup, Sample
+from nodes.models import Reading as Kept
+from tests.factories import make_node, make_token, make_user, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
+
+
+def after(seconds):
+    return NOON + timedelta(seconds=seconds)
+
+
+def known(*devices):
+    """The devices of tests are as old as the simulated time."""
+    Device.objects.update(known_since=NOON)
+
+
+def look(at, **fields):
+    """All devices were read at that moment, as if their nodes had just been heard."""
+    Kept.objects.update(read_at=after(at), **fields)
+    execute("UPDATE nodes_node SET last_seen_at = %s", [after(at)])
+
+
+def counted():
+    return {name: round(seconds, 6) for name, seconds in samples.gpu_seconds().items() if seconds}
+
+
+def read_all(*nodes, **fields):
+    for node in nodes:
+        node.sync(readings=[Reading(uuid=device.uuid, **fields) for device in node.devices])
+
+
+class TestGpuSeconds:
+    def test_each_second_of_each_gpu_is_of_what_it_is(self, user, tenant):
+        node, closed = make_node(gpus=2), make_node(gpus=1)
+        services.set_intent(closed.name, NodeIntent.CORDONED)
+        submit(user, tenant)
+        run_cycle()
+        node.start_all()
+        known()
+        samples.tick(1, after(0))
+        samples.tick(1, after(15))
+        assert counted() == {"busy": 15, "free": 15, "unavailable": 15}
+
+    def test_held_and_read_as_idle_for_a_minute_is_held_idle_and_unknown_is_busy(self, user, tenant):
+        node = make_node(gpus=1)
+        submit(user, tenant)
+        run_cycle()
+        node.start_all()
+        read_all(node, utilisation_percent=0)
+        known()
+        samples.tick(1, after(0))
+        look(10, idle_since=after(-49))
+        samples.tick(1, after(10))
+        assert counted() == {"busy": 10}
+        look(11, idle_since=after(-49))
+        samples.tick(1, after(20))
+        assert counted() == {"busy": 10, "held_idle": 10}
+        read_all(node)
+        look(25)
+        samples.tick(1, after(30))
+        assert counted() == {"busy": 20, "held_idle": 10}
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_the_four_add_up_to_wall_time_times_gpus(self, seed):
+        """Whatever the GPUs are, whenever they came, however irregular the ticks, with the clock set back now and then."""
+        rng = random.Random(seed)
+        make_node(gpus=4)
+        known()
+        now, latest, since = 0.0, 0.0, [0.0] * 4
+        samples.tick(1, after(0))
+        for _ in range(25):
+            now += rng.choice([-40, 0.25, 1, 15, 15, 15.000007, 900])
+            ids = list(Device.objects.order_by("id").values_list("id", flat=True))
+            Device.objects.filter(id__in=rng.sample(ids, 2)).update(health=rng.choice(["ok", "hot", "lost", "dirty"]))
+            if rng.random() < 0.3 and now > latest:
+                born = rng.uniform(latest, now)
+                make_node(gpus=1)
+                Device.objects.filter(id__gt=ids[-1]).update(known_since=after(born))
+                since.append(born)
+            if samples.tick(1, after(now)):
+                latest = now
+            assert sum(samples.gpu_seconds().values()) == pytest.approx(
+                sum(max(latest - born, 0) for born in since), abs=1e-4
+            )
+        assert latest > 100
+
+    def test_another_workers_tick_a_moment_later_counts_and_keeps_nothing(self):
+        read_all(make_node(gpus=1), utilisation_percent=1)
+        known()
+        samples.tick(1, after(0))
+        look(15)
+        assert samples.tick(12, after(15))
+        assert not samples.tick(12, after(16))
+        assert not samples.tick(12, after(-3600))
+        assert (counted(), Sample.objects.count()) == ({"free": 15}, 1)
+
+    def test_they_are_told_as_a_metric_that_outlives_the_web_process(self):
+        make_node(gpus=3)
+        known()
+        samples.tick(1, after(0))
+        samples.tick(1, after(20))
+        text = Client().get("/metrics").content.decode()
+        assert 'gpu_scheduler_gpu_seconds_total{state="free"} 60.0' in text
+        assert 'gpu_scheduler_gpu_seconds_total{state="busy"} 0.0' in text
+        assert GpuClock.objects.get().counted_until == after(20)
+
+
+class TestSamples:
+    def test_a_sample_has_what_was_read_and_no_more(self):
+        """A19: what was not told, or too long ago, is unknown."""
+        node = make_node(gpus=1)
+        known()
+        samples.tick(1, after(0))
+        read_all(node, utilisation_percent=40, temperature_celsius=0)
+        look(15)
+        samples.tick(1, after(15))
+        samples.tick(1, after(44))
+        samples.tick(1, after(46))
+        values = Sample.objects.order_by("at").values_list("utilisation_percent", "temperature_celsius", "power_watts")
+        assert list(values) == [(40, 0, None), (40, 0, None)]
+
+    def test_a_held_device_of_which_nothing_is_read_has_empty_samples(self, user, tenant):
+        node = make_node(gpus=1)
+        submit(user, tenant)
+        run_cycle()
+        node.start_all()
+        known()
+        samples.tick(1, after(0))
+        samples.tick(1, after(15))
+        [one] = Sample.objects.all()
+        assert (one.cell, one.seconds, one.utilisation_percent) == ("busy", 15, None)
+
+
+def keep(device, *rows):
+    """(seconds after noon, cell, utilisation, temperature)"""
+    for at, cell, utilisation, celsius in rows:
+        Sample.objects.create(
+            device=device, at=after(at), cell=cell, seconds=15, utilisation_percent=utilisation,
+            temperature_celsius=celsius,
+        )  # fmt: skip
+
+
+class TestRollups:
+    @pytest.fixture
+    def device(self):
+        make_node(gpus=1)
+        samples.tick(1, NOON)
+        return Device.objects.get()
+
+    def test_five_minutes_become_one_row(self, device):
+        keep(
+            device, (0, "busy", 10, None), (15, "held_idle", 0, None), (30, "free", None, None), (299, "busy", 60, None)
+        )
+        assert samples.roll_up(after(300)) == 1
+        [one] = Rollup.objects.all()
+        assert (one.at, one.samples, one.held_seconds, one.busy_seconds) == (NOON, 4, 45, 30)
+        assert (one.utilisation_min, one.utilisation_max) == (0, 60)
+        assert one.utilisation_mean == pytest.approx(70 / 3)
+        assert (one.temperature_min, one.temperature_mean, one.temperature_max) == (None, None, None)
+
+    def test_a_period_is_rolled_up_once_and_only_when_it_is_over(self, device):
+        keep(device, (0, "busy", 10, 50))
+        assert samples.roll_up(after(299)) == 0
+        assert samples.roll_up(after(300)) == 1
+        assert samples.roll_up(after(301)) == 0
+        keep(device, (301, "busy", 20, 50))
+        assert samples.roll_up(after(600)) == 1
+        assert [one.utilisation_max for one in Rollup.objects.order_by("at")] == [10, 20]
+
+    def test_after_a_pause_of_any_length_it_goes_on(self, device):
+        keep(device, (0, "busy", 10, 50))
+        samples.roll_up(after(300))
+        week = 7 * 86400
+        keep(device, (week, "busy", 20, 50), (week + 300, "busy", 30, 50))
+        assert samples.roll_up(after(week + 600)) == 2
+
+    def test_what_is_older_than_the_retention_goes_and_the_rest_stays(self, device):
+        now = timezone.now()
+        for days in (0.9, 1.1, 5):
+            Sample.objects.create(device=device, at=now - timedelta(days=days), cell="busy", seconds=15)
+            Rollup.objects.create(
+                device=device, at=now - timedelta(days=days), samples=1, held_seconds=1, busy_seconds=1
+            )
+        assert samples.drop_old(1, 3) == 3
+        assert (Sample.objects.count(), Rollup.objects.count()) == (1, 2)
+
+
+class TestApi:
+    @pytest.fixture
+    def ask(self):
+        token = make_token(make_user())
+
+        def get(device_id, **parameters):
+            return Client().get(
+                f"/api/v1/gpus/{device_id}/samples", parameters, headers={"Authorization": f"Bearer {token}"}
+            )
+
+        return get
+
+    @pytest.fixture
+    def device(self):
+        make_node(gpus=1)
+        return Device.objects.get()
+
+    def test_pages_follow_each_other_to_the_end(self, ask, device):
+        keep(device, *((at, "busy", at, None) for at in range(0, 75, 15)))
+        given = {"since": after(15).isoformat(), "limit": 2}
+        first = ask(device.pk, **given).json()
+        second = ask(device.pk, limit=2, cursor=first["next_cursor"]).json()
+        third = ask(device.pk, limit=2, cursor=second["next_cursor"]).json()
+        told = [[one["utilisation_percent"] for one in page["items"]] for page in (first, second, third)]
+        assert told == [[15, 30], [45, 60], []]
+        assert (first["items"][0]["at"], third["next_cursor"]) == ("2030-01-31T12:00:15Z", None)
+
+    def test_roll_ups_are_of_the_last_day_unless_said_otherwise(self, ask, device):
+        for hours in (1, 25):
+            at = timezone.now() - timedelta(hours=hours)
+            Rollup.objects.create(
+                device=device, at=at, samples=hours, held_seconds=1, busy_seconds=1, utilisation_mean=2.5
+            )
+        [one] = ask(device.pk, resolution="5m").json()["items"]
+        assert (one["samples"], one["utilisation_mean"], one["power_max"]) == (1, 2.5, None)
+
+    @pytest.mark.parametrize(
+        "wrong", [{"resolution": "1h"}, {"since": "yesterday"}, {"limit": 1001}, {"cursor": "x"}, {"until": "now"}]
+    )
+    def test_what_is_wrong_is_refused_by_name(self, ask, device, wrong):
+        """A55"""
+        answer = ask(device.pk, **wrong)
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, next(iter(wrong)))
+
+    def test_an_unknown_device_is_not_found(self, ask):
+        """A08"""
+        assert ask(4711).status_code == 404
+
+
+def test_a_device_that_joins_is_counted_from_then_on():
+    make_node(gpus=1)
+    [row] = query("SELECT now() - known_since < interval '1 minute' AS is_new FROM nodes_device")
+    assert row["is_new"]
