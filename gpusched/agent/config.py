@@ -34,11 +34,13 @@ def _every() -> Mapping[str, Runtime]:
 
 @dataclass(frozen=True)
 class Config:
-    """`default_user`: of jobs whose tenant names none. `umask`: of jobs. `cgroup`: `auto`, `off`, or a delegated
-    directory (cgroup.py). `mounts`: directories that jobs in containers may mount, `:ro` after those that they may
-    only read. `runtimes`: those that may be used; the ones found on PATH unless the file has a table of them."""
+    """`log_max_mb`: of longer logs the middle is cut. `default_user`: of jobs whose tenant names none. `umask`: of
+    jobs. `cgroup`: `auto`, `off`, or a delegated directory (cgroup.py). `mounts`: directories that jobs in containers may
+    mount, `:ro` after those that they may only read. `runtimes`: those that may be used; the ones found on PATH unless
+    the file has a table of them."""
 
     data_dir: str = ""
+    log_max_mb: int = 1024
     default_user: str = ""
     allow_root: bool = False
     umask: int = 0o077
@@ -78,6 +80,7 @@ def _read(path: Path) -> Config:
     readers: dict[str, Callable[[Any, str], Any]] = dict.fromkeys(known, _text) | {
         "allow_root": _boolean,
         "umask": _octal,
+        "log_max_mb": _number,
         "mounts": _words,
         "runtimes": _runtimes,
     }
@@ -109,6 +112,12 @@ def _runtimes(told: Any, where: str) -> Mapping[str, Runtime]:
 def _text(told: Any, where: str) -> str:
     if not isinstance(told, str):
         raise ConfigError(f"{where} must be text")
+    return told
+
+
+def _number(told: Any, where: str) -> int:
+    if not isinstance(told, int) or isinstance(told, bool) or told < 1:
+        raise ConfigError(f"{where} must be a number, at least 1")
     return told
 
 

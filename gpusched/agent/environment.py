@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import rankdir
+from gpusched.agent import config, rankdir, runtimes
 from gpusched.agent.confinement import Confinement, confined
 from gpusched.protocol.messages import RankSpec
 
@@ -29,7 +29,7 @@ def job_fact(directory: Path, spec: RankSpec, node: str, how: Confinement) -> di
     os.mkdir(directory / rankdir.TMP, 0o700)
     if account:
         _give(directory, account)
-    return {
+    made: dict[str, Any] = {
         "argv": argv,
         "environment": _environment(directory, spec, node, scope, account),
         "workdir": spec.workdir or (account["home"] if account else os.path.expanduser("~")),
@@ -37,6 +37,12 @@ def job_fact(directory: Path, spec: RankSpec, node: str, how: Confinement) -> di
         "grace_seconds": spec.grace_seconds,
         **fact,
     }
+    if spec.image is None or "refusal" in fact:
+        return made
+    try:
+        return runtimes.contained(directory, spec, made, config.current())
+    except runtimes.Refused as refused:
+        return {**made, "unfit": str(refused)}
 
 
 def _give(directory: Path, account: dict[str, Any]) -> None:

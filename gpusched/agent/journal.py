@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import cgroup, confinement, processes, rankdir
+from gpusched.agent import cgroup, confinement, containers, processes, rankdir
 from gpusched.agent.environment import job_fact
 from gpusched.protocol.messages import Ended, RankSpec, Started
 from gpusched.protocol.reasons import EndReason
@@ -173,6 +173,8 @@ def _end_strays(directory: Path, session: int | None) -> bool:
     """Kills what a killed supervisor left behind; True when nothing of it is left."""
     spec = rankdir.read(directory, rankdir.SPEC)
     assert spec is not None, f"{directory} has a supervisor but no spec"
+    if not containers.remove(spec, 0):
+        return False
     group, pids = (spec.get("cgroup") or {}).get("path", ""), []
     for _ in range(100):
         if group:

@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from gpusched import __version__
-from gpusched.agent import confinement
+from gpusched.agent import config, confinement, runtimes
 from gpusched.agent.nvml import Nvml
 from gpusched.agent.rankdir import boot_id
 from gpusched.protocol.messages import DeviceFacts, NodeFacts, Reading
@@ -47,7 +47,8 @@ class RealMachine:
 
     def facts(self) -> NodeFacts:
         devices, driver = self._nvml.devices(), self._nvml.driver_version()
-        return replace(_cpu_facts(), devices=devices, driver_version=driver)
+        there = runtimes.versions(config.current())
+        return replace(_cpu_facts(), devices=devices, driver_version=driver, runtimes=there)
 
     def readings(self, busy: Callable[[], set[str]]) -> list[Reading]:
         return self._nvml.read()

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from gpusched import __version__
-from gpusched.agent import daemon, identity
+from gpusched.agent import config, daemon, identity
+from gpusched.agent.config import ConfigError
 from gpusched.agent.identity import JoinError
 from gpusched.agent.machine import Machine, PretendMachine, PretendSpec, RealMachine
 
@@ -19,6 +20,7 @@ app = typer.Typer(
 DataDir = Annotated[
     Path, typer.Option(envvar="GPUSCHED_AGENT_DIR", help="Where the node keeps its identity and its jobs' files.")
 ]
+UNIT = "gpusched-agent"
 DEFAULT_DIR = (
     Path("/var/lib/gpusched-agent") if os.geteuid() == 0 else Path("~/.local/share/gpusched-agent").expanduser()
 )
@@ -29,8 +31,8 @@ def main() -> None:
     logging.getLogger("httpx").setLevel("WARNING")
     logging.getLogger("websockets").setLevel("WARNING")
     try:
-        app()
-    except (JoinError, daemon.AlreadyRunning) as error:
+        app(default_map=_configured())
+    except (JoinError, ConfigError, daemon.AlreadyRunning) as error:
         daemon.say(str(error))
         raise SystemExit(1) from error
 
@@ -43,10 +45,15 @@ def join(
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
     """Makes this machine a node. Harmless when repeated."""
+    config.current()
     name = name or _hostname()
     directory = daemon.directory_of(data_dir, name)
     joined = identity.join(directory, identity.load(directory, name), url, token, RealMachine().facts())
-    typer.echo(f"joined {joined.url} as node {joined.name}; now start: gpusched-agent run")
+    typer.echo(f"joined {joined.url} as node {joined.name}")
+    if joined.url.startswith("http:") and not identity.is_near(joined.url):
+        typer.echo("note: http is not encrypted; put TLS in front of the server, and join by https", err=True)
+    start = f"systemctl enable --now {UNIT}" if _has_unit() else "gpusched-agent run"
+    typer.echo(f"now check the node: gpusched-agent doctor\nthen start it: {start}", err=True)
 
 
 @app.command()
@@ -77,6 +84,7 @@ def run(
     ] = None,
 ) -> None:
     """Runs the node until it is stopped. Jobs outlive it, unless --own-jobs."""
+    config.current()
     # Not for the jobs' supervisors, which inherit what is left here.
     os.environ.pop("GPUSCHED_JOIN_TOKEN", None)
     machines: dict[str, Machine] = {}
@@ -101,6 +109,20 @@ def run(
 def version() -> None:
     """Prints the version."""
     typer.echo(f"gpusched-agent {__version__}")
+
+
+def _configured() -> dict[str, dict[str, object]]:
+    """What the config says instead of the commands' defaults. A config that cannot be read is told by the command."""
+    try:
+        told = config.current()
+    except ConfigError:
+        return {}
+    given = {"data_dir": told.data_dir, "log_max_mb": told.log_max_mb}
+    return {name: {key: value for key, value in given.items() if value} for name in ("join", "run", "doctor")}
+
+
+def _has_unit() -> bool:
+    return any(Path(where, f"{UNIT}.service").exists() for where in ("/etc/systemd/system", "/lib/systemd/system"))
 
 
 def _hostname() -> str:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import cgroup, processes, rankdir, triage
+from gpusched.agent import cgroup, containers, processes, rankdir, triage
 from gpusched.agent.spawn import StartError, spawn
 from gpusched.protocol.reasons import EndReason
 
@@ -79,6 +79,7 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
         rankdir.write(directory, rankdir.STARTED, {"at": _iso(rank.started_at), "pid": rank.pid})
     _ring(rank)
     _watch(rank)
+    containers.remove(rank.spec)
     _kill_all(rank)
     processes.end_all_children()
     _leave(rank)
@@ -108,6 +109,8 @@ def _start(rank: Rank) -> tuple[EndReason, str] | None:
     spec, directory = rank.spec, rank.directory
     if refusal := spec.get("refusal"):
         return EndReason.NO_ACCOUNT, refusal
+    if unfit := spec.get("unfit"):
+        return EndReason.LAUNCH_FAILED, unfit
     try:
         if rank.group:
             cgroup.make(rank.group, spec["cgroup"]["limits"])
@@ -182,7 +185,10 @@ def _terminate(rank: Rank, reason: str, grace_seconds: float) -> None:
     with contextlib.suppress(OSError):  # a full disk must not keep a job from being stopped
         notice = {"reason": reason, "deadline_at": deadline}
         rankdir.write(rank.directory, rankdir.NOTICE, notice, mode=0o644)  # the job may be another user's
-    processes.signal_all(_all(rank), signal.SIGTERM)
+        if box := rank.spec.get("box"):
+            rankdir.write(box, rankdir.NOTICE, notice, mode=0o644)
+    if not containers.send(rank.spec, signal.SIGTERM):
+        processes.signal_all(_all(rank), signal.SIGTERM)
 
 
 def _all(rank: Rank) -> list[int]:
@@ -190,6 +196,8 @@ def _all(rank: Rank) -> list[int]:
 
 
 def _kill_all(rank: Rank) -> None:
+    if containers.send(rank.spec, signal.SIGKILL):
+        return  # its client ends by itself, or is killed the next time
     if not (rank.group and cgroup.kill(rank.group)):
         processes.signal_all(_all(rank), signal.SIGKILL)
 
@@ -225,6 +233,8 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         reason = EndReason.SIGNALLED if code is not None and code < 0 else EndReason.EXITED
         if code:
             exit_class = triage.failure_class(str(log), code, rank.oom_kills, rank.oom_kills_after)
+            if "box" in rank.spec:
+                exit_class = triage.container_class(str(log), code) or exit_class
     # By the monotonic clock, so that a step of the wall clock neither adds nor hides time.
     ended_at = datetime.now(UTC)
     if rank.started_at is not None:
@@ -247,7 +257,7 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
 def _peak(rank: Rank) -> dict[str, Any]:
     """Of the whole rank if its cgroup counted it; else of the largest single process of it, as the kernel tells of
     those that were waited for, a supervisor's own size before the program began included."""
-    if rank.started_at is None:
+    if rank.started_at is None or "container" in rank.spec:  # whose processes may be nobody's children
         return {"peak_memory_mb": None, "peak_memory_of": None}
     if rank.peak_memory_mb is not None:
         return {"peak_memory_mb": rank.peak_memory_mb, "peak_memory_of": "rank"}

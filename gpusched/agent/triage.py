@@ -15,6 +15,15 @@ _CUDA_OOM = re.compile(
     rb"|\b(?:torch|cuda)\.OutOfMemoryError|RESOURCE_EXHAUSTED: Out of memory"
 )
 _DISK_FULL = re.compile(rb"No space left on device|Disk quota exceeded|\[Errno 28\]", re.IGNORECASE)
+# What the runtimes say of an image that is not there, or not to be had: podman, docker, apptainer.
+_IMAGE_MISSING = re.compile(
+    rb"manifest unknown|pull access denied|unable to find image|no such image|image not known|repository does not exist"
+    rb"|did not resolve to an alias|unable to copy from source|initializing source|requested access to the resource"
+    rb"|could not open image|failed to (?:get|pull|retrieve)|while (?:getting|pulling|loading) (?:image|registry)",
+    re.IGNORECASE,
+)
+# Their own exit codes, where the job's would be: of podman and docker, of apptainer.
+_OF_RUNTIME = frozenset({125, 255})
 _KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})  # the latter as a shell tells it of its child
 _ABORTED = frozenset({-signal.SIGABRT})
 
@@ -32,6 +41,13 @@ def failure_class(log: str, code: int, oom_kills_before: int | None, oom_kills_a
         return ExitClass.HOST_OOM if oom_kills_after > oom_kills_before else None
     # Libraries in C++ abort where others raise; any other signal is a crash, whatever was printed before.
     return _told_by(_tail(log)) if code > 0 or code in _ABORTED else None
+
+
+def container_class(log: str, code: int) -> ExitClass | None:
+    """The class of an end that the container runtime came to instead of the job."""
+    if code not in _OF_RUNTIME or not _IMAGE_MISSING.search(_tail(log)[-4096:]):
+        return None
+    return ExitClass.IMAGE_MISSING
 
 
 def oom_kills(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int | None:

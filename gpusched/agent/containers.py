@@ -1,0 +1,82 @@
+"""A rank that runs in a container, as its supervisor sees it: signalled and removed through the runtime, whose daemon
+may be nobody's child. Standard library only."""
+
+import os
+import signal
+import time
+from typing import Any
+
+# A runtime that does not answer must not keep a supervisor, or the agent, for ever.
+CALL_SECONDS = 20.0
+REMOVE_SECONDS = 60.0
+_POLL_SECONDS = 0.02
+
+
+def send(spec: dict[str, Any], number: int) -> bool:
+    """Signals the first process of the container of this spec.json; False if there is none (yet or any more)."""
+    if "container" not in spec:
+        return False
+    return _call(spec, "kill", "--signal", signal.Signals(number).name.removeprefix("SIG"), _name(spec))[0] == 0
+
+
+def remove(spec: dict[str, Any], seconds: float = REMOVE_SECONDS) -> bool:
+    """Kills and removes the container, if there is one; False if the runtime does not say within `seconds` that none is
+    left. What then still computes is seen on its GPU."""
+    until = time.monotonic() + seconds
+    while "container" in spec and not _is_gone(spec):
+        send(spec, signal.SIGKILL)
+        if _call(spec, "rm", "--force", _name(spec))[0] != 0:
+            if time.monotonic() > until:
+                return False
+            time.sleep(1.0)
+    return True
+
+
+def _is_gone(spec: dict[str, Any]) -> bool:
+    code, listed = _call(spec, "ps", "--all", "--format", "{{.Names}}", "--filter", f"name={_name(spec)}")
+    return code == 0 and _name(spec) not in listed.split()
+
+
+def _name(spec: dict[str, Any]) -> str:
+    return str(spec["container"]["name"])
+
+
+def _call(spec: dict[str, Any], *arguments: str) -> tuple[int | None, str]:
+    """(exit code, output) of the runtime; no code if it cannot be started or takes too long."""
+    argv = [*spec["container"]["command"], *arguments]
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    with open(reader, "rb") as output:
+        try:
+            pid = os.posix_spawnp(
+                argv[0],
+                argv,
+                spec["environment"],
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, writer, 1),
+                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                ],
+                setsigmask=[],
+                setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD],
+            )
+        except (OSError, ValueError):
+            return None, ""
+        finally:
+            os.close(writer)
+        code = _await(pid)
+        # What it left running may still hold the pipe.
+        os.set_blocking(reader, False)
+        return code, (output.read(65536) or b"").decode(errors="replace")
+
+
+def _await(pid: int) -> int | None:
+    until = time.monotonic() + CALL_SECONDS
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return None
+        time.sleep(_POLL_SECONDS)

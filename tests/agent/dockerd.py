@@ -1,0 +1,132 @@
+"""The contract that the agent has with docker: a client that records its command lines, and a daemon whose containers
+are plain processes that are nobody's children of the agent's."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+_CLIENT = """#!{python} -S
+import json, os, signal, socket, sys
+if sys.argv[1] == "version":
+    sys.exit(print("27.1.2") if os.path.exists({home!r} + "/socket") else 1)
+talk = socket.socket(socket.AF_UNIX)
+talk.connect({home!r} + "/socket")
+def send(**what):
+    talk.sendall(json.dumps(what).encode() + b"\\n")
+def proxy(number, _):
+    send(signal=number)
+# As docker does of signals that its client gets.
+signal.signal(signal.SIGTERM, proxy)
+send(argv=sys.argv[1:], environment=dict(os.environ))
+answers = talk.makefile()
+for line in answers:
+    told = json.loads(line)
+    sys.stdout.write(told.get("output", ""))
+    sys.stdout.flush()
+    if "code" in told:
+        sys.exit(told["code"])
+sys.exit(125)
+"""
+
+
+class Dockerd:
+    """`with Dockerd(home) as docker`: `docker.path` is the client; `docker.runs`: (argv, environment) of each run."""
+
+    def __init__(self, home: Path) -> None:
+        home.mkdir()
+        self.path = home / "docker"
+        self.path.write_text(_CLIENT.format(python=sys.executable, home=str(home)))
+        self.path.chmod(0o755)
+        self.runs: list[tuple[list[str], dict[str, str]]] = []
+        self.calls: list[list[str]] = []
+        self.containers: dict[str, subprocess.Popen[str]] = {}
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(home / "socket"))
+        self._listener.listen()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        for container in list(self.containers.values()):
+            container.kill()
+            container.wait()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                talk, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(talk,), daemon=True).start()
+
+    def _serve(self, talk: socket.socket) -> None:
+        with talk, talk.makefile() as said:
+            order = json.loads(said.readline())
+            argv = order["argv"]
+            self.calls.append(argv)
+            if argv[0] == "run":
+                self.runs.append((argv, order["environment"]))
+                answer = self._run(argv, order["environment"], talk, said)
+            else:
+                answer = getattr(self, f"_{argv[0]}")(argv)
+            with contextlib.suppress(OSError):  # the client was killed; the container is not
+                talk.sendall(json.dumps(answer).encode() + b"\n")
+
+    def _run(self, argv: list[str], client: dict[str, str], talk: socket.socket, said: Any) -> dict[str, Any]:
+        name, program = _value(argv, "--name"), _value(argv, "--entrypoint")
+        image = argv.index("--entrypoint") + 2
+        lines = Path(_value(argv, "--env-file")).read_text().splitlines()
+        inside = dict(line.split("=", 1) for line in lines)
+        late = [argv[at + 1] for at, word in enumerate(argv) if word == "--env"]
+        inside |= {variable: client[variable] for variable in late if variable in client}
+        self.containers[name] = container = subprocess.Popen(
+            [program, *argv[image + 1 :]], env={"PATH": os.defpath, **inside}, stdout=subprocess.PIPE, text=True,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        threading.Thread(target=_proxy, args=(said, container), daemon=True).start()
+        output, _ = container.communicate()
+        self.containers.pop(name, None)
+        return {
+            "output": output,
+            "code": container.returncode if container.returncode >= 0 else 128 - container.returncode,
+        }
+
+    def _kill(self, argv: list[str]) -> dict[str, Any]:
+        container = self.containers.get(argv[-1])
+        if container is None:
+            return {"code": 1}
+        container.send_signal(_number(_value(argv, "--signal")))
+        return {"code": 0}
+
+    def _rm(self, argv: list[str]) -> dict[str, Any]:
+        container = self.containers.pop(argv[-1], None)
+        if container is not None:
+            container.kill()
+        return {"code": 0}
+
+    def _ps(self, argv: list[str]) -> dict[str, Any]:
+        wanted = _value(argv, "--filter").removeprefix("name=")
+        return {"code": 0, "output": "".join(f"{name}\n" for name in list(self.containers) if wanted in name)}
+
+
+def _proxy(said: Any, container: subprocess.Popen[str]) -> None:
+    for line in said:
+        container.send_signal(json.loads(line)["signal"])
+
+
+def _number(name: str) -> int:
+    return signal.Signals[f"SIG{name}"].value
+
+
+def _value(argv: list[str], flag: str) -> str:
+    return argv[argv.index(flag) + 1]

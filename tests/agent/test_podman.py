@@ -1,0 +1,181 @@
+"""Jobs in containers of a real podman."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent import podman
+from tests.agent.conftest import Agent, supervisors
+from tests.agent.control import Control, eventually
+from tests.agent.test_life import is_alive, seconds_between
+
+pytestmark = pytest.mark.e2e
+Podman = tuple[list[str], list[str]]
+
+
+@pytest.fixture(scope="session")
+def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+    command, arguments = podman.prepared(tmp_path_factory.mktemp("podman"))
+    yield command, arguments
+    subprocess.run([*command, "rm", "--all", "--force", "--time", "0"], capture_output=True, check=False)
+
+
+@pytest.fixture
+def start(agent: Agent, working: Podman, tmp_path: Path) -> Callable[[], object]:
+    """Starts the agent of a node that has podman, and lets `tmp_path/data` be mounted."""
+    command, arguments = working
+    (tmp_path / "data").mkdir()
+    (tmp_path / "agent.toml").write_text(
+        f"allow_root = true\nmounts = ['{tmp_path}/data']\n"
+        f"[runtimes.podman]\ncommand = {json.dumps(command)}\narguments = {json.dumps(arguments)}\n"
+    )
+    return lambda: agent.start(environment={"GPUSCHED_AGENT_CONFIG": str(tmp_path / "agent.toml")})
+
+
+def names(working: Podman) -> list[str]:
+    listed = subprocess.run([*working[0], "ps", "-a", "--format", "{{.Names}}"], capture_output=True, text=True)
+    return listed.stdout.split()
+
+
+def run(control: Control, *argv: str, **fields: Any) -> str:
+    return control.run(*argv, **{"image": podman.IMAGE, "cpu_cores": 0.5, "memory_mb": 256, **fields})
+
+
+def log_of(control: Control, key: str) -> str:
+    end = control.end_of(key)
+    eventually(lambda: len(control.logs.get(key, b"")) == end.log_bytes, 5, "the log")
+    return control.logs.get(key, b"").decode()
+
+
+def test_a_job_runs_in_its_image_and_its_exit_code_is_told(
+    start: Callable[[], object], agent: Agent, control: Control, working: Podman
+) -> None:
+    key = run(control, "sh", "-c", 'ls /; echo "$LR"; pwd; exit "$1"', "sh", "7", workdir="/etc",
+              environment={"LR": 'a "b" $c  # d', "PATH": "/bin:/own"})  # fmt: skip
+    script = run(control, "one", job=2, script="#!/bin/sh\necho $0 $1; echo $PATH", environment={"PATH": "/bin:/own"})
+    start()
+    end = control.end_of(key)
+    assert (end.reason, end.exit_code, end.signal) == ("exited", 7, None)
+    text = log_of(control, key)
+    assert "busybox" not in text and 'a "b" $c  # d\n/etc\n' in text
+    assert log_of(control, script).splitlines() == [f"{agent.ranks}/2.1.0/script one", "/bin:/own"]
+    assert names(working) == [], "nothing of it is left"
+    assert control.joins[0].facts.runtimes.keys() == {"podman"}
+
+
+def test_values_of_variables_stand_in_no_command_line_and_the_runtime_gets_none(
+    start: Callable[[], object], agent: Agent, control: Control
+) -> None:
+    """A56: whoever lists processes sees names alone; what a job sets does not steer podman, which runs as the agent."""
+    key = run(control, "sleep", "60", environment={"TOKEN": "hunter2", "CONTAINERS_CONF": "/own"})
+    start()
+    control.start_of(key)
+    container = eventually_container(agent, key)
+    for pid in (container, *supervisors(agent.directory), *descendants(supervisors(agent.directory))):
+        assert b"hunter2" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    client = Path(f"/proc/{control.started[key].pid}/environ").read_bytes()
+    assert b"hunter2" not in client and b"CONTAINERS_CONF" not in client
+    assert b"TOKEN=hunter2" in Path(f"/proc/{container}/environ").read_bytes()
+    assert b"j1.token" not in Path(f"/proc/{container}/environ").read_bytes()
+
+
+def descendants(pids: list[int]) -> list[int]:
+    from gpusched.agent import processes
+
+    return [below for pid in pids for below in processes.descendants(pid)]
+
+
+def eventually_container(agent: Agent, key: str) -> int:
+    """The pid of `sleep` in the container."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        for pid in descendants(supervisors(agent.directory)):
+            if os.path.exists(f"/proc/{pid}/cmdline") and _argv(pid) == [b"sleep", b"60"]:
+                found.append(pid)
+        return bool(found)
+
+    eventually(is_there, 20, "the container")
+    return found[0]
+
+
+def _argv(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+    except OSError:
+        return []
+
+
+def test_what_ignores_term_is_killed_after_the_grace_and_sees_the_notice(
+    start: Callable[[], object], control: Control, working: Podman, tmp_path: Path
+) -> None:
+    """A36 in a container."""
+    script = (
+        'trap "echo told; cat $GPUSCHED_PREEMPT_FILE" TERM; touch $GPUSCHED_CHECKPOINT_FILE; touch /data/ready; '
+        "while :; do sleep 0.1; done"
+    )
+    key = run(control, "sh", "-c", script, mounts=[f"{tmp_path}/data:/data"])
+    start()
+    eventually(lambda: (tmp_path / "data" / "ready").exists(), 20, "the job to be ready")
+    eventually(lambda: control.syncs and control.syncs[-1].saved.get(key), 5, "the checkpoint to be told")
+    control.stop(key, reason="preempted", grace_seconds=1)
+    end = control.end_of(key)
+    text = log_of(control, key)
+    assert text.count("told") == 1, "one SIGTERM, not one from each process above it"
+    notice = json.loads(text.partition("told")[2])
+    assert notice["reason"] == "preempted"
+    assert 0 <= seconds_between(notice["deadline_at"], end.at) < 10
+    assert end.reason == "preempted" and names(working) == []
+
+
+def test_the_time_limit_ends_a_container(start: Callable[[], object], control: Control, working: Podman) -> None:
+    key = run(control, "sh", "-c", "echo $GPUSCHED_DEADLINE; sleep 60", max_runtime_seconds=1, grace_seconds=1)
+    start()
+    assert control.end_of(key).reason == "time_limit"
+    assert log_of(control, key).startswith("20") and names(working) == []
+
+
+def test_a_container_outlives_its_agent_and_ends_with_its_supervisor(
+    start: Callable[[], object], agent: Agent, control: Control, working: Podman
+) -> None:
+    """A31: the next agent adopts it; when the supervisor is killed, the agent removes the container by its name."""
+    key = run(control, "sleep", "60")
+    start()
+    control.start_of(key)
+    container = eventually_container(agent, key)
+    agent.kill()
+    assert names(working) == ["gpusched-1-1-0"]
+    start()
+    eventually(lambda: key in control.syncs[-1].running, 10, "the container to be adopted")
+    assert is_alive(container)
+    for pid in supervisors(agent.directory):
+        os.kill(pid, 9)
+    assert control.end_of(key).reason == "supervisor_lost"
+    assert not is_alive(container) and names(working) == []
+
+
+def test_a_job_has_no_rights_but_its_users(start: Callable[[], object], control: Control) -> None:
+    script = "cat /proc/self/status; mount -t tmpfs none /tmp || echo refused"
+    key = run(control, "sh", "-c", script)
+    start()
+    text = log_of(control, key)
+    assert "CapEff:\t0000000000000000" in text and "NoNewPrivs:\t1" in text and "refused" in text
+
+
+def test_an_image_that_is_not_there_is_a_class_of_its_own(start: Callable[[], object], control: Control) -> None:
+    key = run(control, "true", image="localhost/gpusched-no-such:1")
+    start()
+    end = control.end_of(key)
+    assert (end.reason, end.exit_code, end.exit_class) == ("exited", 125, "image_missing")
+
+
+def test_a_read_only_mount_cannot_be_written(start: Callable[[], object], control: Control, tmp_path: Path) -> None:
+    key = run(control, "sh", "-c", "touch /data/x", mounts=[f"{tmp_path}/data:/data:ro"])
+    start()
+    assert control.end_of(key).exit_code == 1
+    assert "Read-only file system" in log_of(control, key)
