@@ -100,8 +100,10 @@ class Stack:
             raise RuntimeError(f"an agent ended:\n{self.output()[-4000:]}")
         return True
 
-    def agent(self, *arguments: str, name: str, token: str | None = None) -> subprocess.Popen[bytes]:
-        """Starts an agent process; its jobs end with it."""
+    def agent(
+        self, *arguments: str, name: str, token: str | None = None, own_jobs: bool = True
+    ) -> subprocess.Popen[bytes]:
+        """Starts an agent process. `own_jobs`: its jobs end with it."""
         directory = self.directory / name
         command = [sys.executable, "-m", "gpusched.agent.main", "run", "--url", self.url, "--data-dir", str(directory)]
         allowed = {"GPUSCHED_AGENT_ALLOW_ROOT": "true"}
@@ -112,7 +114,7 @@ class Stack:
         }
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [*command, "--own-jobs", "--name-prefix", f"{name}-", *arguments],
+                [*command, *(["--own-jobs"] if own_jobs else []), "--name-prefix", f"{name}-", *arguments],
                 cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.agents.append(process)

@@ -111,7 +111,10 @@ class Assignment(models.Model):
     """One rank of one attempt on one node, with the CPU and memory that it takes there until it has ended."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="assignments")
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="assignments")
+    # The attempt's job: PostgreSQL looks for that one already, and "assignment_once" is its index.
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="assignments", db_index=False, db_constraint=False
+    )
     number = models.PositiveIntegerField(help_text="The attempt's number")
     rank = models.PositiveIntegerField()
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="assignments")
@@ -168,7 +171,8 @@ class Allocation(models.Model):
     """A device, or part of its memory, that an assignment holds now. Rows exist only while held; what was held in the
     past stands in the usage ledger."""
 
-    assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="allocations")
+    # "allocation_device_once" is its index.
+    assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="allocations", db_index=False)
     device = models.ForeignKey(Device, on_delete=models.PROTECT, related_name="allocations")
     memory_mb = models.PositiveIntegerField(null=True, help_text="Empty: the whole device")
     since = models.DateTimeField()

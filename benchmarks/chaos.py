@@ -1,0 +1,262 @@
+"""Kills agents, launchers, web, workers and PostgreSQL at random while short jobs flow, then counts what was lost, run
+twice, stuck or left behind, and whether the ledger is exact. `--jobs 2000 --seconds 300`."""
+
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+
+from benchmarks.report import arguments, publish
+from benchmarks.stack import A100, Stack, wait_for
+from gpusched.agent.processes import descendants, signal_all
+from gpusched.client.errors import GpuschedError
+
+AGENTS, NODES_EACH = 2, 2
+OPEN = ("pending", "scheduled", "running", "stopping")
+# Everything more often than the whole control plane at once.
+VICTIMS = ("agent", "agent", "launcher", "launcher", "daphne", "worker cycles", "worker housekeeping", "postgres", "")
+SCRIPT = """
+echo begin $GPUSCHED_JOB_ID.$GPUSCHED_ATTEMPT $(date +%s.%N) >> "$0"
+sleep "$1"
+echo end $GPUSCHED_JOB_ID.$GPUSCHED_ATTEMPT $(date +%s.%N) >> "$0"
+"""
+
+
+@dataclass
+class Outcome:
+    """What a storm did. The first six must be 0."""
+
+    lost: int
+    not_completed: int
+    run_twice: int
+    orphans: int
+    devices_held: int
+    ledger_wrong: int
+    jobs: int
+    kills: int
+    reruns: int
+    ledger_off_by_most_seconds: float
+    seconds: float
+
+    @property
+    def failures(self) -> int:
+        return self.lost + self.not_completed + self.run_twice + self.orphans + self.devices_held + self.ledger_wrong
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", jobs=2000, seconds=300, seed=1)
+    outcome = storm(options.jobs, options.seconds, options.seed)
+    publish(asdict(outcome), options.json, outcome.failures)
+
+
+def storm(jobs: int, seconds: float, seed: int) -> Outcome:
+    """Submits evenly over the time and kills something every few seconds of it; waits for all jobs, and counts."""
+    began = time.monotonic()
+    with _stack() as stack, tempfile.TemporaryDirectory(prefix="gpusched-chaos-") as name:
+        ran = Path(name) / "ran"
+        flow = Flow(stack, ran, jobs, seconds, random.Random(seed))
+        kills = _kill_until(stack, flow, random.Random(seed + 1))
+        acknowledged = flow.finish()
+        wait_for(lambda: _is_over(stack), 180, "all jobs to end", pause=0.5)
+        orphans = _orphans(stack)
+        return _counted(stack, acknowledged, ran, orphans, kills, time.monotonic() - began)
+
+
+class Flow:
+    """Submits jobs one after the other over a few connections, each until it is acknowledged."""
+
+    def __init__(self, stack: Stack, ran: Path, jobs: int, seconds: float, rng: random.Random) -> None:
+        self.stack, self.ran = stack, ran
+        self.acknowledged: list[int] = []
+        self._left = [round(rng.uniform(0.1, 1.0), 2) for _ in range(jobs)]
+        self._pause = 4 * seconds / jobs
+        self.threads = [threading.Thread(target=self._work) for _ in range(4)]
+        for thread in self.threads:
+            thread.start()
+
+    def is_over(self) -> bool:
+        return not any(thread.is_alive() for thread in self.threads)
+
+    def finish(self) -> list[int]:
+        for thread in self.threads:
+            thread.join()
+        return self.acknowledged
+
+    def _work(self) -> None:
+        headers = {"Authorization": f"Bearer {self.stack.token()}"}
+        with httpx.Client(base_url=self.stack.url, headers=headers, timeout=10) as http:
+            while True:
+                try:
+                    length = self._left.pop()
+                except IndexError:
+                    return
+                began = time.monotonic()
+                self.acknowledged.append(self._submit(http, length))
+                time.sleep(max(0.0, self._pause - (time.monotonic() - began)))
+
+    def _submit(self, http: httpx.Client, length: float) -> int:
+        body = {"tenant": "default", "command": ["sh", "-c", SCRIPT, str(self.ran), str(length)], "gpu_count": 1}
+        key = {"Idempotency-Key": uuid.uuid4().hex}
+        while True:
+            try:
+                answer = http.post("/api/v1/jobs", json=body, headers=key)
+                if answer.status_code == 201:
+                    return int(answer.json()["job_id"])
+                if answer.status_code < 500:
+                    raise RuntimeError(answer.text)
+            except httpx.HTTPError:
+                pass  # not acknowledged: the same key again
+            time.sleep(0.1)
+
+
+@contextmanager
+def _stack() -> Iterator[Stack]:
+    """Agents whose jobs outlive them."""
+    with Stack() as stack:
+        try:
+            token = stack.client().join_token().token
+            for number in range(AGENTS):
+                _start_agent(stack, number, token)
+            online = AGENTS * NODES_EACH
+            wait_for(lambda: stack.client().status().online_nodes >= online, 60, f"{online} nodes online")
+            yield stack
+        finally:
+            for agent in stack.agents:
+                agent.kill()
+            signal_all(_of_jobs(stack), signal.SIGKILL)
+
+
+def _start_agent(stack: Stack, number: int, token: str = "kept") -> None:
+    """Its credential is kept in its directory, so a token is only needed at first."""
+    fleet = f"{NODES_EACH}:{A100}:81920:8:128:1048576"
+    stack.agent("--pretend", fleet, name=f"storm{number}", token=token, own_jobs=False)
+
+
+def _kill_until(stack: Stack, flow: Flow, rng: random.Random) -> int:
+    kills = 0
+    while not flow.is_over():
+        time.sleep(rng.uniform(1.0, 4.0))
+        _kill(stack, rng.choice(VICTIMS), rng)
+        kills += 1
+    return kills
+
+
+def _kill(stack: Stack, victim: str, rng: random.Random) -> None:
+    number = rng.randrange(AGENTS)
+    if victim == "agent":
+        agent = stack.agents[number]
+        agent.kill()
+        agent.wait()
+        time.sleep(rng.uniform(0.0, 2.0))
+        _start_agent(stack, number)
+        stack.agents[number] = stack.agents.pop()
+    elif victim == "launcher":
+        # What forks the supervisors, and is their parent.
+        signal_all([pid for pid in descendants(stack.agents[number].pid) if _is_launcher(pid)], signal.SIGKILL)
+    elif victim:
+        stack.kill(victim)
+    else:
+        stack.kill("")
+        assert stack.up is not None
+        stack.up.wait()
+        stack.start()
+
+
+def _is_launcher(pid: int) -> bool:
+    return b"launcher import main" in _read(f"/proc/{pid}/cmdline")
+
+
+def _is_over(stack: Stack) -> bool:
+    try:
+        return not stack.client().list(state=OPEN, limit=1)
+    except GpuschedError:
+        return False
+
+
+def _orphans(stack: Stack) -> int:
+    """Processes of jobs that are still there a while after all jobs have ended."""
+    deadline = time.monotonic() + 10
+    while (left := _of_jobs(stack)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return len(left)
+
+
+def _of_jobs(stack: Stack) -> list[int]:
+    """Jobs' processes, and supervisors, by the directory that they work in."""
+    mark = str(stack.directory / "storm").encode()
+    own = {os.getpid(), *(agent.pid for agent in stack.agents)}
+    own |= {pid for agent in stack.agents for pid in descendants(agent.pid) if _is_launcher(pid)}
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [
+        pid
+        for pid in pids
+        if pid not in own and (mark in _read(f"/proc/{pid}/environ") or mark in _read(f"/proc/{pid}/cmdline"))
+    ]
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+_JOBS = "SELECT id, state FROM jobs_job WHERE id = ANY(%s)"
+_TIMES = """
+    SELECT s.job_id, s.number, extract(epoch FROM s.ended_at - s.started_at)::float8,
+           (SELECT sum(u.gpus * extract(epoch FROM u.ended_at - u.started_at))::float8 FROM tenants_usageentry u
+             WHERE u.job_id = s.job_id AND u.attempt = s.number)
+      FROM nodes_assignment s WHERE s.started_at IS NOT NULL
+"""
+
+
+def _counted(
+    stack: Stack, acknowledged: list[int], ran: Path, orphans: int, kills: int, seconds: float
+) -> Outcome:
+    lines = [line.split() for line in ran.read_text().splitlines()]
+    begun = Counter(attempt for what, attempt, _ in lines if what == "begin")
+    at: dict[str, dict[str, float]] = {}
+    for what, attempt, moment in lines:
+        at.setdefault(attempt, {})[what] = float(moment)
+    ended = Counter(attempt.split(".")[0] for attempt, moments in at.items() if "end" in moments)
+    with psycopg.connect((stack.data_dir / "database_url").read_text().strip()) as database:
+        states: dict[int, str] = dict(database.execute(_JOBS, [acknowledged]).fetchall())
+        held: Any = database.execute("SELECT count(*) FROM nodes_allocation").fetchone()
+        charged = database.execute(_TIMES).fetchall()
+    off = [abs((ledger or 0.0) - wall) for _, _, wall, ledger in charged]
+    # The job's own clock: what it measured between its first and its last line was charged, and a second more at most.
+    own = {f"{job}.{number}": ledger for job, number, _, ledger in charged}
+    beyond = [
+        attempt
+        for attempt, moments in at.items()
+        if "end" in moments and not 0 <= (own.get(attempt) or 0.0) - (moments["end"] - moments["begin"]) <= 1.0
+    ]
+    return Outcome(
+        lost=len(set(acknowledged) - states.keys()),
+        not_completed=sum(state != "completed" for state in states.values()),
+        run_twice=sum(times > 1 for times in begun.values()) + sum(times > 1 for times in ended.values()),
+        orphans=orphans,
+        devices_held=held[0],
+        ledger_wrong=sum(one > 0.001 for one in off) + len(beyond),
+        jobs=len(set(acknowledged)),
+        kills=kills,
+        reruns=len(begun) - len({attempt.split(".")[0] for attempt in begun}),
+        ledger_off_by_most_seconds=max(off, default=0.0),
+        seconds=seconds,
+    )
+
+
+if __name__ == "__main__":
+    main()
