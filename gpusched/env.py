@@ -63,6 +63,16 @@ class Env:
     thermal_threshold_celsius: int = field(
         default=85, metadata={"doc": "a GPU is hot from here on", "between": (40, 120)}
     )
+    thermal_moves: str = field(
+        default="monitor",
+        metadata={
+            "doc": "jobs on GPUs that stay hot: off, monitor (say which would be moved) or move",
+            "choices": ("off", "monitor", "move"),
+        },
+    )
+    thermal_move_minutes: float = field(
+        default=10.0, metadata={"doc": "a GPU that is hot for so long stays hot", "between": (1, 1440)}
+    )
     policy: str = field(
         default="fair",
         metadata={

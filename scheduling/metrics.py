@@ -42,7 +42,7 @@ def _jobs() -> Iterator[Metric]:
 def _preemptions() -> Metric:
     stopped = CounterMetricFamily("gpu_scheduler_preemptions", "Jobs told to stop for others", labels=["rule"])
     counted = histograms.read("gpu_scheduler_preemptions_total")
-    for rule in ("priority", "reclaim", "online"):
+    for rule in ("priority", "reclaim", "online", "heat"):
         stopped.add_metric([rule], counted[rule][1] if rule in counted else 0)
     return stopped
 

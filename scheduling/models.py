@@ -104,6 +104,16 @@ class SchedulingPolicy(models.Model):
     thermal_threshold_celsius = models.PositiveSmallIntegerField(
         default=85, validators=_between(40, 120), help_text="A GPU is hot from here on, until 10 below for a minute"
     )
+    thermal_moves = models.CharField(
+        max_length=10,
+        choices=[(word, word) for word in ("off", "monitor", "move")],
+        default="monitor",
+        db_default="monitor",
+        help_text="What becomes of jobs on GPUs that stay hot; monitor: an incident says which would be moved",
+    )
+    thermal_move_minutes = models.FloatField(
+        default=10.0, db_default=10.0, validators=_between(1, 1440), help_text="A GPU that is hot for so long stays hot"
+    )
     load_threshold = models.FloatField(
         default=1.0, validators=_between(0.05, 1), help_text="Part of a whole GPU's memory that a job may ask for"
     )
@@ -130,6 +140,9 @@ class SchedulingPolicy(models.Model):
             for names, condition, is_so in (
                 (("min_runtime_seconds", "preemption_delay_seconds"), "enable_preemption is false",
                  not self.enable_preemption),
+                (("thermal_moves", "thermal_move_minutes"), "enable_preemption or enable_thermal_aware is false",
+                 not (self.enable_preemption and self.enable_thermal_aware)),
+                (("thermal_move_minutes",), "thermal_moves is off", self.thermal_moves == "off"),
                 (("cost_by_model", "usage_window_minutes"), f"the policy is {self.policy}, not cost_aware",
                  self.policy != "cost_aware"),
                 (("starving_after_days", "starving_percent"), f"the policy is {self.policy}, not shortest",

@@ -34,6 +34,8 @@ FIELDS = (
     "preemption_delay_seconds",
     "enable_thermal_aware",
     "thermal_threshold_celsius",
+    "thermal_moves",
+    "thermal_move_minutes",
     "load_threshold",
     "load_threshold_shared",
 )

@@ -36,6 +36,8 @@ class PolicyChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     preemption_delay_seconds: Number = msgspec.UNSET
     enable_thermal_aware: Switch = msgspec.UNSET
     thermal_threshold_celsius: Whole = msgspec.UNSET
+    thermal_moves: Literal["off", "monitor", "move"] | msgspec.UnsetType = msgspec.UNSET
+    thermal_move_minutes: Number = msgspec.UNSET
     load_threshold: Number = msgspec.UNSET
     load_threshold_shared: Number = msgspec.UNSET
     version: Whole = msgspec.UNSET

@@ -57,10 +57,16 @@ _NODES = """
                                    FROM jsonb_object_keys(runtimes) AS name) END)::text
       FROM nodes_node ORDER BY id
 """
-_DEVICES = """
+# Who was moved off a hot device must not come back to it, nor anybody else come, before it has cooled.
+IS_LEFT = """EXISTS (
+    SELECT 1 FROM nodes_incident hot JOIN nodes_incident moved
+        ON moved.device_id = hot.device_id AND moved.kind = 'moved' AND moved.since >= hot.since
+     WHERE hot.device_id = d.id AND hot.until IS NULL)"""
+_DEVICES = f"""
     SELECT d.node_id, d.id, d.model, d.memory_mb, d.health IN ('ok', 'hot'), d.held_whole > 0, d.held_mb,
-           d.health = 'hot', d.is_slowed, CASE WHEN r.read_at > now() - interval '10 seconds'
-                                               THEN floor(r.utilisation_percent / 10.0)::float8 / 10 END,
+           d.health = 'hot', d.is_slowed OR d.health = 'hot' AND {IS_LEFT},
+           CASE WHEN r.read_at > now() - interval '10 seconds'
+                THEN floor(r.utilisation_percent / 10.0)::float8 / 10 END,
            d.numa_node, d.nvlink_island
       FROM nodes_device d LEFT JOIN nodes_reading r ON r.device_id = d.id AND d.held_mb > 0
      ORDER BY d.node_id, d.index, d.id

@@ -6,7 +6,7 @@ from gpusched.lib.sql import execute
 from jobs import logs
 from nodes import health
 from scheduling import cycle as cycles
-from scheduling import upkeep
+from scheduling import moves, upkeep
 
 
 def cycle(trigger: str) -> None:
@@ -15,7 +15,7 @@ def cycle(trigger: str) -> None:
 
 
 def mend() -> int:
-    return health.give_up_on_dirty(settings.ENV.dirty_minutes)
+    return health.give_up_on_dirty(settings.ENV.dirty_minutes) + moves.move()
 
 
 def drop_old() -> int:

@@ -1,0 +1,205 @@
+"""Jobs on GPUs that stay hot: moved if that is wanted and gains something, else only told of (A15, A16, A19)."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models import F
+
+from gpusched.lib.problems import Problem
+from gpusched.protocol.messages import Reading
+from jobs import representation
+from jobs.models import Attempt, Job
+from nodes import heat, incidents
+from nodes.models import Device, Incident
+from scheduling import moves, policy
+from tenants.models import Tenant
+from tests.factories import make_node, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def pass_minutes(minutes):
+    """As if so much time had passed while everything stayed as it is."""
+    ago = timedelta(minutes=minutes)
+    Incident.objects.update(since=F("since") - ago)
+    Incident.objects.exclude(until=None).update(until=F("until") - ago)
+    Attempt.objects.filter(ended_at=None).update(started_at=F("started_at") - ago)
+
+
+def warm(node, celsius=91, index=0):
+    node.sync(readings=[Reading(uuid=node.devices[index].uuid, temperature_celsius=celsius, throttle_reasons=0)])
+
+
+def told():
+    return [(one["kind"], one["cause"]) for one in incidents.latest(20) if one["kind"] in ("moved", "would_move")]
+
+
+@pytest.fixture
+def hot(user, tenant):
+    """A node whose only GPU has been hot for eleven minutes, with a job on it; `hot.job`."""
+    node: Any = make_node(gpus=1)
+    node.job = submit(user, tenant)
+    run_cycle()
+    node.start_all()
+    warm(node)
+    pass_minutes(11)
+    return node
+
+
+@pytest.fixture
+def moving():
+    policy.change({"thermal_moves": "move"}, actor="root")
+
+
+def end(node):
+    """Its job obeys the stop."""
+    node.end(*node.held, exit_code=None, signal=15, reason="preempted")
+    run_cycle()
+
+
+def test_by_default_an_incident_says_what_would_have_been_done_once(hot):
+    make_node(gpus=1)
+    assert [moves.move(), moves.move()] == [1, 0]
+    cause = f"would have moved job {hot.job} off GPU 0 of {hot.name} after 11 min of heat (91 °C)"
+    assert told() == [("would_move", cause)]
+    assert Job.objects.get(pk=hot.job).state == "running"
+
+
+def test_a_job_is_moved_with_notice_and_keeps_its_place_in_the_queue(hot, moving, user, tenant):
+    """A16"""
+    queued_at = Job.objects.get(pk=hot.job).submitted_at
+    cool = make_node(gpus=1)
+    assert moves.move() == 1
+    [stop] = hot.sync().assignments
+    assert stop.reason == "preempted"
+    end(hot)
+    assert cool.start_all() == [f"{hot.job}.2.0"]
+    job, first = Job.objects.get(pk=hot.job), Attempt.objects.get(job_id=hot.job, number=1)
+    assert (job.submitted_at, job.retries_used) == (queued_at, 0)
+    assert (first.reason, first.evidence["rule"]) == ("preempted", "heat")
+    assert told() == [("moved", f"moved job {hot.job} off GPU 0 of {hot.name} after 11 min of heat (91 °C)")]
+
+
+def test_its_owner_is_told_why(hot, moving):
+    make_node(gpus=1)
+    moves.move()
+    [shown] = representation.select("j.id = %s", [hot.job])
+    words = f"preempted for GPU 0 of {hot.name}, which has been hot for 11 min (91 °C)"
+    assert shown["reason"]["sentence"] == words
+
+
+def test_the_gpu_gets_no_work_until_it_has_cooled(hot, moving, user, tenant):
+    """Neither the job that was moved off it nor another."""
+    make_node(gpus=1)
+    moves.move()
+    end(hot)
+    waiting = submit(user, tenant)
+    run_cycle()
+    assert Job.objects.get(pk=waiting).state == "pending"
+    warm(hot, 60)
+    Device.objects.filter(health="hot").update(cool_since=F("cool_since") - timedelta(seconds=heat.COOL_SECONDS))
+    warm(hot, 60)
+    run_cycle()
+    assert Job.objects.get(pk=waiting).state == "scheduled"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"preemptible": False}, {"requeue": False}],
+)
+def test_who_may_not_be_stopped_is_not(fields, moving, user, tenant):
+    node = make_node(gpus=1)
+    submit(user, tenant, **fields)
+    run_cycle()
+    node.start_all()
+    warm(node)
+    pass_minutes(60)
+    make_node(gpus=1)
+    assert moves.move() == 0
+
+
+def test_nobody_is_moved_without_a_cooler_place_to_go(hot, moving, user, tenant):
+    """No eviction for nothing: neither where all is taken, nor where all else is hot, nor where another comes first."""
+    assert moves.move() == 0
+    other = make_node(gpus=1)
+    warm(other)
+    assert moves.move() == 0
+    Device.objects.filter(node_id=other.id).update(health="ok")
+    Incident.objects.filter(node_id=other.id).delete()
+    first = submit(user, tenant, priority=1500)
+    assert moves.move() == 0
+    run_cycle()
+    assert Job.objects.get(pk=first).state == "scheduled"
+
+
+def test_who_has_just_started_on_a_hot_gpu_is_left_alone(user, tenant, moving):
+    node = make_node(gpus=1)
+    warm(node)
+    pass_minutes(60)
+    submit(user, tenant)
+    run_cycle()
+    node.start_all()
+    make_node(gpus=1)
+    assert moves.move() == 0
+
+
+def test_heat_of_nine_minutes_is_not_long(user, tenant, moving):
+    node = make_node(gpus=1)
+    submit(user, tenant)
+    run_cycle()
+    node.start_all()
+    pass_minutes(60)
+    warm(node)
+    pass_minutes(9)
+    make_node(gpus=1)
+    assert moves.move() == 0
+
+
+def test_a_job_is_moved_three_times_at_most_and_each_time_later(moving, user, tenant):
+    """A15: a room in which everything is hot must not keep jobs from working."""
+    nodes = [make_node(gpus=1), make_node(gpus=1)]
+    job = submit(user, tenant)
+    run_cycle()
+    waited = []
+    for _ in range(5):
+        at = next(node for node in nodes if node.start_all())
+        warm(at)
+        for minutes in range(11, 200, 11):
+            pass_minutes(11)
+            if moves.move():
+                waited.append(minutes)
+                break
+        else:
+            break
+        end(at)
+        Incident.objects.update(until=F("since"))
+        Device.objects.update(health="ok")
+        run_cycle()
+    assert waited == [11, 22, 44]
+    assert Job.objects.get(pk=job).state == "running"
+
+
+def test_a_tenant_that_allows_no_preemption_or_has_no_budget_left_keeps_its_jobs(hot, moving, tenant):
+    make_node(gpus=1)
+    for one in ({"preemption_budget_per_hour": 0}, {"preemption_budget_per_hour": None, "allow_preemption": False}):
+        Tenant.objects.update(**one)
+        assert moves.move() == 0
+    Tenant.objects.update(preemption_budget_per_hour=1, allow_preemption=True)
+    assert moves.move() == 1
+
+
+def test_it_is_off_where_it_is_switched_off_or_could_not_act(hot):
+    make_node(gpus=1)
+    policy.change({"thermal_moves": "off"}, actor="root")
+    assert moves.move() == 0
+    with pytest.raises(Problem):
+        policy.change({"thermal_move_minutes": 5}, actor="root")
+    policy.change({"thermal_moves": "move"}, actor="root")
+    for switch in ("enable_preemption", "enable_thermal_aware"):
+        policy.change({switch: False}, actor="root")
+        assert moves.move() == 0
+        with pytest.raises(Problem):
+            policy.change({"thermal_moves": "monitor"}, actor="root")
+        policy.change({switch: True}, actor="root")
+    assert moves.move() == 1
