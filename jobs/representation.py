@@ -46,6 +46,7 @@ def represent(row: dict[str, Any]) -> dict[str, Any]:
         "script": payload["script"],
         "workdir": payload["workdir"],
         "environment": payload["environment"],
+        "secrets": payload.get("secrets", []),
         # Jobs of before there were containers say nothing of them.
         "image": payload.get("image"),
         "runtime": payload.get("runtime", "auto"),

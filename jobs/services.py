@@ -5,6 +5,7 @@ import math
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +20,7 @@ from gpusched.lib.sql import query
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, WAITING, JobState, Role
-from jobs import admission, representation, transitions
+from jobs import admission, representation, sealed, transitions
 from tenants.permissions import Identity
 
 
@@ -44,11 +45,15 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     """Makes a pending job. With an idempotency key, N submits make one job and get one answer; the same key with
     another body is a 409. 400 for a bad request, 422 for one that can never run, 429 when the queue is full."""
     row, tenant_id, tenant = _understood(request, identity)
-    request_hash = hashlib.sha256(raw).hexdigest() if key else ""
+    digest = sealed.fingerprint if request.secrets else lambda body: hashlib.sha256(body).hexdigest()
+    request_hash = digest(raw) if key else ""
     try:
         admission.require_possible(request, tenant_id)
         _require_room()
-        job_id, submitted_at = transitions.insert(row, identity.username, key, request_hash)
+        with transaction.atomic() if request.secrets else nullcontext():  # one statement needs no transaction
+            job_id, submitted_at = transitions.insert(row, identity.username, key, request_hash)
+            if request.secrets:
+                sealed.keep(job_id, request.secrets)
     except IntegrityError:
         if not key:
             raise
@@ -154,6 +159,7 @@ def _row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, A
             "script": request.script,
             "workdir": request.workdir,
             "environment": request.environment,
+            "secrets": sorted(request.secrets),
             "image": request.image,
             "runtime": request.runtime,
             "mounts": request.mounts,

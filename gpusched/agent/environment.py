@@ -1,11 +1,12 @@
 """What a job's process gets: its command, directory and environment, and nothing of the agent's own."""
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import config, rankdir, runtimes
+from gpusched.agent import config, rankdir, runtimes, secretfiles
 from gpusched.agent.confinement import Confinement, confined
 from gpusched.protocol.messages import RankSpec
 
@@ -26,7 +27,8 @@ def job_fact(directory: Path, spec: RankSpec, node: str, how: Confinement) -> di
         script.write_text(text)
         script.chmod(0o700)
         argv = [str(script), *argv]
-    os.mkdir(directory / rankdir.TMP, 0o700)
+    with contextlib.suppress(FileExistsError):  # a preparation was cut short
+        os.mkdir(directory / rankdir.TMP, 0o700)
     if account:
         _give(directory, account)
     made: dict[str, Any] = {
@@ -37,6 +39,11 @@ def job_fact(directory: Path, spec: RankSpec, node: str, how: Confinement) -> di
         "grace_seconds": spec.grace_seconds,
         **fact,
     }
+    if spec.unfit:
+        made["unfit"] = spec.unfit
+    if spec.secrets and "refusal" not in fact:
+        made[secretfiles.KEY] = secretfiles.write(directory, spec.secrets, account)
+        made["environment"]["GPUSCHED_SECRETS_DIR"] = made[secretfiles.KEY]
     if spec.image is None or "refusal" in fact:
         return made
     try:

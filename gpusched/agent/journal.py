@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import cgroup, confinement, containers, processes, rankdir
+from gpusched.agent import cgroup, confinement, containers, processes, rankdir, secretfiles
 from gpusched.agent.environment import job_fact
 from gpusched.protocol.messages import Ended, RankSpec, Started
 from gpusched.protocol.reasons import EndReason
@@ -88,6 +88,7 @@ class Journal:
         with self._graves.open("a") as file:
             file.write(f"{key} {time.time():.0f}\n")
         self._forgotten[key] = time.time()
+        secretfiles.remove(rankdir.read(self.ranks / key, rankdir.SPEC))  # of one that never started
         shutil.rmtree(self.ranks / key)
 
     def _make(self, key: str) -> Path:
@@ -173,6 +174,7 @@ def _end_strays(directory: Path, session: int | None) -> bool:
     """Kills what a killed supervisor left behind; True when nothing of it is left."""
     spec = rankdir.read(directory, rankdir.SPEC)
     assert spec is not None, f"{directory} has a supervisor but no spec"
+    secretfiles.remove(spec)
     if not containers.remove(spec, 0):
         return False
     group, pids = (spec.get("cgroup") or {}).get("path", ""), []

@@ -54,6 +54,7 @@ class JobData(msgspec.Struct, kw_only=True):
     script: str | None = None
     workdir: str | None = None
     environment: dict[str, str] = {}
+    secrets: list[str] = []
     image: str | None = None
     runtime: str = "auto"
     mounts: list[str] = []

@@ -8,7 +8,7 @@ from gpusched.protocol.exits import RETRYABLE
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
 # Names that INTERFACES.md promises and that this version cannot honour: refused by name unless they ask for nothing.
-NOT_YET: dict[str, object] = {"array": None, "depends_on": [], "secrets": []}
+NOT_YET: dict[str, object] = {"array": None, "depends_on": []}
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?$")
@@ -16,6 +16,7 @@ _LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?$")
 IMAGE = re.compile(r"^(?:(?:docker|oras|library|shub)://)?[A-Za-z0-9/][A-Za-z0-9._:/@+-]{0,499}\Z")
 _MOUNT = re.compile(r"^/[^:,\x00\n\"]*:/[^:,\x00\n\"]*(?::r[ow])?\Z")
 RUNTIMES = ("auto", "process", "podman", "docker", "apptainer")
+_SECRET = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")
 _RESERVED = ("GPUSCHED_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
 
@@ -54,6 +55,7 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     script: str | None = None
     workdir: str | None = None
     environment: dict[str, str] = {}
+    secrets: dict[str, str] = {}
     gang_scheduling: bool = False
     ranks: int | None = None
     workload_class: WorkloadClass = WorkloadClass.BATCH
@@ -75,7 +77,6 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     # Refused by name (NOT_YET) unless they ask for nothing.
     array: dict[str, int] | None = None
     depends_on: list[int | str] = []
-    secrets: list[str] = []
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
@@ -210,6 +211,7 @@ def _text_problems(request: JobRequest) -> list[FieldError]:
         found.append(FieldError("command", "too_long", "command and args together: at most 4096 elements and 128 KiB"))
     if sum(len(k) + len(v) for k, v in request.environment.items()) > 131_072:
         found.append(FieldError("environment", "too_long", "at most 128 KiB"))
+    found += _secret_problems(request.secrets)
     for field, value in _all_texts(request):
         if "\x00" in value:
             found.append(FieldError(field, "invalid_character", "must not contain a NUL character"))
@@ -228,6 +230,17 @@ def _text_problems(request: JobRequest) -> list[FieldError]:
         found.append(FieldError("anti_affinity", "invalid_label", "one short word of letters, digits, . _ / -"))
     if request.workdir is not None and not request.workdir.startswith("/"):
         found.append(FieldError("workdir", "not_absolute", "must be an absolute path"))
+    return found
+
+
+def _secret_problems(secrets: dict[str, str]) -> list[FieldError]:
+    """Names become names of files. No message tells a value."""
+    found = []
+    if bad := [name for name in secrets if not _SECRET.match(name)]:
+        message = f"names are up to 100 letters, digits, . _ -, and no dot first; not {bad[0][:100]!r}"
+        found.append(FieldError("secrets", "invalid_name", message))
+    if len(secrets) > 32 or sum(len(value.encode()) for value in secrets.values()) > 65_536:
+        found.append(FieldError("secrets", "too_long", "at most 32, and 64 KiB together"))
     return found
 
 

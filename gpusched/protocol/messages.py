@@ -111,7 +111,8 @@ class RankSpec(msgspec.Struct, kw_only=True, frozen=True):
     """All that an agent needs to run one rank. `argv` is complete unless `script` is set, then the script's text is
     written to a file and run by its `#!` line with `argv` as its arguments. With an `image` it runs in a container, of
     `runtime` (`auto`: any), with `mounts` (`/data:/data:ro`). `user`: the Unix user, empty for the node's choice.
-    `secrets`: name → text, for files that only the job reads; never written to a disk. Times are RFC 3339 UTC."""
+    `secrets`: name → text, for files that only the job reads; never written to a disk. `unfit`: why
+    it cannot be started at all. Times are RFC 3339 UTC."""
 
     job_id: int
     attempt: int
@@ -122,6 +123,7 @@ class RankSpec(msgspec.Struct, kw_only=True, frozen=True):
     environment: dict[str, str] = {}
     user: str = ""
     secrets: dict[str, str] = {}
+    unfit: str = ""
     script: str | None = None
     workdir: str | None = None
     image: str | None = None

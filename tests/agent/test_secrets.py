@@ -1,0 +1,102 @@
+"""The secrets of a job on its node: files that only it can read, gone when it is (A56)."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import processes, rankdir, secretfiles
+from tests.agent.conftest import Agent, supervisors
+from tests.agent.control import Control, eventually
+from tests.agent.test_isolation import NOBODY, REFUSING, directory, log_of, needs_root
+
+__all__ = ["directory"]
+VALUE = "hunter2"
+WAIT = 'cat "$GPUSCHED_SECRETS_DIR/token" > /dev/null && stat -c %a:%U "$GPUSCHED_SECRETS_DIR/token"; sleep 60'
+
+
+def kept(agent: Agent, key: str) -> Path:
+    spec = rankdir.read(agent.ranks / key, rankdir.SPEC)
+    assert spec is not None
+    return Path(spec[secretfiles.KEY])
+
+
+@pytest.mark.parametrize("user", ["", pytest.param(NOBODY, marks=needs_root)])
+def test_a_job_reads_its_secrets_and_the_value_is_nowhere_else(
+    agent: Agent, control: Control, directory: Path, user: str
+) -> None:
+    """A56: not in arguments, environments, the files of the rank or the log; files of mode 0400, in memory."""
+    agent.directory = directory / "agent"
+    key = control.run("sh", "-c", WAIT, user=user, secrets={"token": VALUE})
+    agent.start(environment=REFUSING if user else {})
+    log = agent.ranks / key / "output.log"
+    eventually(lambda: log.exists() and log.read_text(), 10, "the job to have read it")
+    owner = user or processes.look(os.getpid()).user  # type: ignore[union-attr]
+    assert log.read_text() == f"400:{owner}\n"
+    where = kept(agent, key)
+    assert where.stat().st_mode & 0o777 == 0o700
+    if os.path.isdir(secretfiles.MEMORY):
+        assert str(where).startswith(f"{secretfiles.MEMORY}/")
+    for file in (path for path in agent.directory.rglob("*") if path.is_file() and path.parent != where):
+        assert VALUE not in file.read_text(errors="replace"), file
+    assert agent.process is not None
+    for pid in {control.start_of(key).pid, *supervisors(agent.directory), *processes.descendants(agent.process.pid)}:
+        for name in ("cmdline", "environ"):
+            with contextlib.suppress(OSError):  # a process of the agent's that has ended meanwhile
+                assert VALUE.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+    control.stop(key)
+    control.end_of(key)
+    assert not where.exists()
+
+
+@needs_root
+def test_another_user_cannot_read_them(agent: Agent, control: Control, directory: Path) -> None:
+    """A56. Not even whoever knows the path."""
+    agent.directory = directory / "agent"
+    key = control.run("sleep", "60", user=NOBODY, secrets={"token": VALUE}, job=1)
+    agent.start(environment={"GPUSCHED_AGENT_ALLOW_ROOT": "true"})
+    control.start_of(key)
+    file = kept(agent, key) / "token"
+    spy = control.run("sh", "-c", f"cat {file}; ls {file.parent}; ls {file.parent.parent}", user="daemon", job=2)
+    assert VALUE not in (told := log_of(control, spy)) and told.count("Permission denied") == 3
+
+
+def test_they_are_removed_also_when_the_supervisor_was_killed_or_nothing_ever_started(
+    agent: Agent, control: Control
+) -> None:
+    lost = control.run("sleep", "60", secrets={"token": VALUE}, job=1)
+    failing = control.run("/no/such/program", secrets={"token": VALUE}, job=2)
+    control.is_acknowledging = False
+    agent.start()
+    control.start_of(lost)
+    control.end_of(failing)
+    where = [kept(agent, key) for key in (lost, failing)]
+    for pid in supervisors(agent.directory):
+        os.kill(pid, signal.SIGKILL)
+    assert control.end_of(lost).reason == "supervisor_lost"
+    assert not any(path.exists() for path in where)
+
+
+def test_a_directory_that_somebody_else_made_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    (memory / f"gpusched-{os.geteuid()}").symlink_to(tmp_path)
+    monkeypatch.setattr(secretfiles, "MEMORY", str(memory))
+    rank = tmp_path / "rank"
+    rank.mkdir()
+    where = secretfiles.write(rank, {"token": VALUE}, None)
+    assert where.startswith(f"{rank}/")
+    assert secretfiles.write(rank, {"token": "newer"}, None) == where, "a preparation that was cut short is done again"
+    assert Path(where, "token").read_text() == "newer"
+
+
+def test_what_cannot_be_started_says_so(agent: Agent, control: Control) -> None:
+    key = control.run("true", unfit="its secrets were sealed with another SECRET_KEY; submit it again")
+    agent.start()
+    end = control.end_of(key)
+    assert (end.reason, end.detail) == (
+        "launch_failed",
+        "its secrets were sealed with another SECRET_KEY; submit it again",
+    )
