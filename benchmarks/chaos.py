@@ -24,6 +24,8 @@ from gpusched.agent.processes import descendants, signal_all
 from gpusched.client.errors import GpuschedError
 
 AGENTS, NODES_EACH = 2, 2
+# An agent keeps its credential in its directory, so a token is only needed at first.
+_NONE = "none"
 OPEN = ("pending", "scheduled", "running", "stopping")
 # Everything more often than the whole control plane at once.
 VICTIMS = ("agent", "agent", "launcher", "launcher", "daphne", "worker cycles", "worker housekeeping", "postgres", "")
@@ -138,8 +140,7 @@ def _stack() -> Iterator[Stack]:
             signal_all(_of_jobs(stack), signal.SIGKILL)
 
 
-def _start_agent(stack: Stack, number: int, token: str = "kept") -> None:
-    """Its credential is kept in its directory, so a token is only needed at first."""
+def _start_agent(stack: Stack, number: int, token: str = _NONE) -> None:
     fleet = f"{NODES_EACH}:{A100}:81920:8:128:1048576"
     stack.agent("--pretend", fleet, name=f"storm{number}", token=token, own_jobs=False)
 
@@ -222,9 +223,7 @@ _TIMES = """
 """
 
 
-def _counted(
-    stack: Stack, acknowledged: list[int], ran: Path, orphans: int, kills: int, seconds: float
-) -> Outcome:
+def _counted(stack: Stack, acknowledged: list[int], ran: Path, orphans: int, kills: int, seconds: float) -> Outcome:
     lines = [line.split() for line in ran.read_text().splitlines()]
     begun = Counter(attempt for what, attempt, _ in lines if what == "begin")
     at: dict[str, dict[str, float]] = {}
