@@ -35,9 +35,9 @@ def _every() -> Mapping[str, Runtime]:
 @dataclass(frozen=True)
 class Config:
     """`log_max_mb`: of longer logs the middle is cut. `default_user`: of jobs whose tenant names none. `umask`: of
-    jobs. `cgroup`: `auto`, `off`, or a delegated directory (cgroup.py). `mounts`: directories that jobs in containers may
-    mount, `:ro` after those that they may only read. `runtimes`: those that may be used; the ones found on PATH unless
-    the file has a table of them."""
+    jobs. `cgroup`: `auto`, `off`, or a delegated directory (cgroup.py). `mounts`: directories that jobs in containers
+    may mount, `:ro` after those that they may only read. `runtimes`: those that may be used; the ones found on PATH
+    unless the file has a table of them."""
 
     data_dir: str = ""
     log_max_mb: int = 1024

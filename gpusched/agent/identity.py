@@ -11,7 +11,7 @@ import msgspec
 from gpusched.agent import rankdir
 from gpusched.protocol.messages import Join, Joined, NodeFacts
 
-_FILE = "identity.json"
+FILE = "identity.json"
 JOIN_SECONDS = 10.0
 
 
@@ -37,7 +37,7 @@ class Identity:
 
 def load(directory: Path, name: str) -> Identity:
     """The identity on disk, or a new one that is written down at once, so that its key is never made twice."""
-    known = rankdir.read(directory, _FILE)
+    known = rankdir.read(directory, FILE)
     if known is not None:
         return Identity(**known)
     fresh = Identity(name=name, node_key=secrets.token_hex(16))
@@ -90,6 +90,6 @@ def _save(directory: Path, identity: Identity) -> None:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     before = os.umask(0o077)
     try:
-        rankdir.write(directory, _FILE, asdict(identity), durable=True)
+        rankdir.write(directory, FILE, asdict(identity), durable=True)
     finally:
         os.umask(before)

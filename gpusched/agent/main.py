@@ -10,6 +10,7 @@ import typer
 
 from gpusched import __version__
 from gpusched.agent import config, daemon, identity
+from gpusched.agent import doctor as doctors
 from gpusched.agent.config import ConfigError
 from gpusched.agent.identity import JoinError
 from gpusched.agent.machine import Machine, PretendMachine, PretendSpec, RealMachine
@@ -103,6 +104,19 @@ def run(
             log_max_mb=log_max_mb,
         )
     )
+
+
+@app.command()
+def doctor(
+    data_dir: DataDir = DEFAULT_DIR,
+    name: Annotated[str, typer.Option(help="Name of the node; the one that joined, or the host's.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
+) -> None:
+    """Checks what the node needs: driver, containers, users, cgroups, disk, server, clock. Changes nothing."""
+    logging.getLogger("gpusched").setLevel("ERROR")
+    findings = doctors.examine(daemon.directory_of(data_dir, name or _joined_name(data_dir)))
+    typer.echo(doctors.as_json(findings) if as_json else doctors.as_lines(findings))
+    raise SystemExit(any(finding.level == "fail" for finding in findings))
 
 
 @app.command()

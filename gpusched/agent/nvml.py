@@ -49,6 +49,11 @@ class Nvml:
         self._said = ""
         return True
 
+    @property
+    def complaint(self) -> str:
+        """What was wrong the last time that something was asked; empty if nothing was."""
+        return self._said
+
     def driver_version(self) -> str | None:
         return _text(pynvml.nvmlSystemGetDriverVersion) if self.is_available() else None
 
