@@ -1,4 +1,5 @@
-"""Holds a node on which jobs of different users were lost to faults of the node, until an admin uncordons it.
+"""Holds a node on which jobs of different users were lost to faults of the node, each time twice as long as the time
+before, or until an admin uncordons it.
 
 A fault by a defect of all (a driver, a file server) must not take all nodes out of service: no more than a tenth of
 them, or one, is held like this at a time. That a node is lost or was rebooted is no strike: it is told as such."""
@@ -15,6 +16,9 @@ from nodes import services
 logger = logging.getLogger(__name__)
 STRIKES = frozenset({EndReason.NODE_FAULT, EndReason.SUPERVISOR_LOST})
 USERS, PART = 2, 10
+FIRST_MINUTES, LONGEST_MINUTES = 10, 24 * 60
+# A node that was well for so long after a hold starts anew.
+FORGIVEN_AFTER_DAYS = 7
 NOTE = "held after "
 
 # What an admin closed and opened again starts anew. The reasons stand here as in the index `assignment_faults`.
@@ -48,3 +52,31 @@ def hold(node_ids: Iterable[int]) -> None:
         note = f"{NOTE}{node['faults']} node faults: jobs {jobs}"
         logger.warning("node %s is %s", node["name"], note)
         services.set_intent(node["name"], NodeIntent.CORDONED, note)
+
+
+# `held` is how often it was, with this time. What is out of service on it must be seen to first.
+_DUE = """
+    SELECT n.name, h.held FROM nodes_node n
+      JOIN nodes_incident i ON i.node_id = n.id AND i.device_id IS NULL AND i.kind = 'cordoned' AND i.until IS NULL
+     CROSS JOIN LATERAL (SELECT count(*)::int AS held FROM nodes_incident b
+                          WHERE b.node_id = n.id AND b.kind = 'cordoned' AND starts_with(b.cause, %(note)s)
+                            AND coalesce(b.until, i.since) >= i.since - make_interval(days => %(days)s)) h
+     WHERE n.intent = 'cordoned' AND starts_with(n.intent_note, %(note)s) AND n.state = 'online'
+       AND i.since < clock_timestamp()
+                     - make_interval(mins => least(%(longest)s, %(first)s * 2 ^ least(h.held - 1, 20))::int)
+       AND NOT EXISTS (SELECT 1 FROM nodes_device d WHERE d.node_id = n.id
+                          AND d.health IN ('degraded', 'lost'))
+     ORDER BY n.id FOR NO KEY UPDATE OF n
+"""
+
+
+def release() -> int:
+    """Opens held nodes whose time is over and that are well; inside a transaction. Gives how many."""
+    due = query(
+        _DUE,
+        {"note": NOTE, "days": FORGIVEN_AFTER_DAYS, "first": FIRST_MINUTES, "longest": LONGEST_MINUTES},
+    )
+    for node in due:
+        logger.warning("node %s is tried again; it was held %d times", node["name"], node["held"])
+        services.set_intent(node["name"], NodeIntent.OPEN)
+    return len(due)

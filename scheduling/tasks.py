@@ -2,9 +2,9 @@
 
 from django.conf import settings
 
-from gpusched.lib.sql import execute
+from gpusched.lib.sql import atomically, execute
 from jobs import logs
-from nodes import health
+from nodes import health, strikes
 from scheduling import cycle as cycles
 from scheduling import moves, upkeep
 
@@ -15,7 +15,7 @@ def cycle(trigger: str) -> None:
 
 
 def mend() -> int:
-    return health.give_up_on_dirty(settings.ENV.dirty_minutes) + moves.move()
+    return health.give_up_on_dirty(settings.ENV.dirty_minutes) + atomically(strikes.release) + moves.move()
 
 
 def drop_old() -> int:

@@ -9,8 +9,9 @@ from django.utils import timezone
 from gpusched.protocol.states import NodeIntent
 from jobs import services as jobs
 from jobs.models import Job
-from nodes import incidents, services
-from nodes.models import Assignment, Node
+from nodes import incidents, services, strikes
+from nodes.models import Assignment, Device, Incident, Node
+from scheduling import tasks
 from tests.factories import identity_for, make_member, make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -132,3 +133,62 @@ def test_ranks_that_their_agent_does_not_know_are_strikes_too(user, other, tenan
     Assignment.objects.filter(state="running").update(missing_since=timezone.now() - timedelta(minutes=1))
     node.sync()
     assert list(held()) == [node.name]
+
+
+class TestTheWayBack:
+    """A39: a held node is tried again by itself, each time later."""
+
+    @pytest.fixture
+    def node(self, user, other, tenant):
+        [node] = labelled()
+        self.strike(node, user, other, tenant)
+        return node
+
+    def strike(self, node, user, other, tenant):
+        lose(node, user, tenant)
+        lose(node, other, tenant)
+        assert list(held()) == [node.name]
+
+    def pass_minutes(self, minutes):
+        ago = timedelta(minutes=minutes)
+        Incident.objects.update(since=F("since") - ago, until=F("until") - ago)
+        Assignment.objects.update(started_at=F("started_at") - ago, ended_at=F("ended_at") - ago)
+
+    def test_it_opens_after_ten_minutes(self, node):
+        self.pass_minutes(9)
+        assert (tasks.mend(), list(held())) == (0, [node.name])
+        self.pass_minutes(2)
+        assert (tasks.mend(), held()) == (1, {})
+
+    def test_each_time_takes_twice_as_long_up_to_a_day(self, node):
+        for minutes in (10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440):
+            self.pass_minutes(minutes - 1)
+            assert strikes.release() == 0
+            self.pass_minutes(2)
+            assert strikes.release() == 1
+            services.set_intent(node.name, NodeIntent.CORDONED, f"{strikes.NOTE}2 node faults")
+
+    def test_a_week_without_a_hold_starts_anew(self, node, user, other, tenant):
+        self.pass_minutes(11)
+        tasks.mend()
+        self.pass_minutes(8 * 24 * 60)
+        self.strike(node, user, other, tenant)
+        self.pass_minutes(11)
+        assert tasks.mend() == 1
+
+    @pytest.mark.parametrize("health", ["degraded", "lost"])
+    def test_not_with_a_device_that_is_not_well(self, node, health):
+        Device.objects.update(health=health)
+        self.pass_minutes(2000)
+        assert (tasks.mend(), list(held())) == (0, [node.name])
+        Device.objects.update(health="ok")
+        assert tasks.mend() == 1
+
+    def test_not_while_it_is_lost_and_not_what_an_admin_closed(self, node):
+        Node.objects.update(state="lost")
+        self.pass_minutes(2000)
+        assert tasks.mend() == 0
+        node.sync()
+        services.set_intent(node.name, NodeIntent.CORDONED, "new disk")
+        self.pass_minutes(2000)
+        assert (tasks.mend(), held()) == (0, {node.name: "new disk"})
