@@ -123,7 +123,7 @@ def _secrets(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, separator, source = text.partition("=")
         value = os.environ.get(name) if not separator else None
-        if separator and source.startswith("@") and len(source) > 1:
+        if name and separator and source.startswith("@") and len(source) > 1:
             value = _read(Path(source[1:]))
         if not name or value is None:
             asked = f"{name}=…" if separator else name

@@ -26,11 +26,11 @@ def directory() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="gpusched-agent-"))
     made.chmod(0o755)
     yield made
-    shutil.rmtree(made)
+    shutil.rmtree(made, ignore_errors=True)
 
 
 @pytest.fixture
-def agent(agent: Agent, directory: Path) -> Agent:
+def agent(directory: Path, agent: Agent) -> Agent:
     agent.directory = directory / "agent"
     return agent
 

@@ -25,7 +25,7 @@ def kept(agent: Agent, key: str) -> Path:
 
 @pytest.mark.parametrize("user", ["", pytest.param(NOBODY, marks=needs_root)])
 def test_a_job_reads_its_secrets_and_the_value_is_nowhere_else(
-    agent: Agent, control: Control, directory: Path, user: str
+    directory: Path, agent: Agent, control: Control, user: str
 ) -> None:
     """A56: not in arguments, environments, the files of the rank or the log; files of mode 0400, in memory."""
     agent.directory = directory / "agent"
@@ -52,7 +52,7 @@ def test_a_job_reads_its_secrets_and_the_value_is_nowhere_else(
 
 
 @needs_root
-def test_another_user_cannot_read_them(agent: Agent, control: Control, directory: Path) -> None:
+def test_another_user_cannot_read_them(directory: Path, agent: Agent, control: Control) -> None:
     """A56. Not even whoever knows the path."""
     agent.directory = directory / "agent"
     key = control.run("sleep", "60", user=NOBODY, secrets={"token": VALUE}, job=1)
