@@ -81,6 +81,10 @@ def _sentence(kind: str, actor: str, data: Row) -> str:
         return reasons.sentence(data.get("reason", ""), data)
     if kind == "stopping":
         return f"is being stopped{by}: {reasons.sentence(data.get('reason', ''), {'by': actor, **data})}"
+    if kind in ("idle_warning", "idle_would_end"):
+        return reasons.sentence(data["reason"], data)
+    if kind == "idle_over":
+        return "its GPUs are used again, or it is exempt"
     if kind == "requeued":
         return "waits for another attempt"
     return f"{kind.replace('_', ' ')}{by}"

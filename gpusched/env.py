@@ -89,6 +89,25 @@ class Env:
     retry_backoff_seconds: float = field(
         default=10.0, metadata={"doc": "wait before the first retry; doubles each time"}
     )
+    held_idle_policy: str = field(
+        default="monitor",
+        metadata={
+            "doc": "jobs that hold idle GPUs: off, monitor (say what would be done) or enforce (warn twice, then end)",
+            "choices": ("off", "monitor", "enforce"),
+        },
+    )
+    held_idle_percent: int = field(
+        default=5, metadata={"doc": "a GPU is idle while each reading is under this utilisation", "between": (1, 100)}
+    )
+    held_idle_minutes: float = field(
+        default=60.0, metadata={"doc": "a job that is idle for so long is warned", "between": (1, 43_200)}
+    )
+    held_idle_interactive_minutes: float = field(
+        default=240.0, metadata={"doc": "the same for jobs labelled interactive=true", "between": (1, 43_200)}
+    )
+    held_idle_grace_minutes: float = field(
+        default=20.0, metadata={"doc": "from the first warning to the end, if it stays idle", "between": (1, 43_200)}
+    )
     sample_seconds: float = field(
         default=15.0, metadata={"doc": "one reading per device is kept in this time", "between": (1, 300)}
     )

@@ -9,6 +9,7 @@ import jobs.api
 import nodes.agent_api
 import nodes.api
 import nodes.health_api
+import nodes.idle_api
 import nodes.samples_api
 import scheduling.api
 import scheduling.policy_api
@@ -67,6 +68,8 @@ api = [
         ("gpus/<id:device_id>/quarantine", nodes.health_api.Quarantine.as_view()),
         ("gpus/<id:device_id>/clear", nodes.health_api.Clear.as_view()),
         ("gpus/<id:device_id>/samples", nodes.samples_api.Samples.as_view()),
+        ("idle-exemptions", nodes.idle_api.Exemptions.as_view()),
+        ("idle-exemptions/<id:exemption_id>", nodes.idle_api.OneExemption.as_view()),
         ("incidents", nodes.health_api.Incidents.as_view()),
         ("queue", scheduling.api.Queue.as_view()),
         ("scheduling/shares", scheduling.api.Shares.as_view()),

@@ -59,6 +59,8 @@ def what_follows(job: dict[str, Any], outcome: Outcome, before: Streak = NO_STRE
         return Next(JobState.COMPLETED, outcome.reason, outcome.evidence, used)
     if job["stop_reason"] == EndReason.CANCELLED:
         return Next(JobState.CANCELLED, EndReason.CANCELLED, job["stop_evidence"], used)
+    if job["stop_reason"] == EndReason.HELD_IDLE:
+        return Next(JobState.FAILED, EndReason.HELD_IDLE, job["stop_evidence"], used)
     if job["stop_reason"] == EndReason.PREEMPTED and not job["requeue"]:
         evidence = {**job["stop_evidence"], **_class(outcome)}
         return Next(JobState.PREEMPTED, EndReason.PREEMPTED, evidence, used)

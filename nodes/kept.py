@@ -1,6 +1,9 @@
-"""Tables of what is kept of readings: samples, their roll-ups, GPU-seconds. Only nodes/samples.py writes them."""
+"""Tables of what is kept of readings: samples, their roll-ups, GPU-seconds (nodes/samples.py), and who holds GPUs that
+are idle (nodes/idle.py)."""
 
 from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
 
 
 class Sample(models.Model):
@@ -65,3 +68,39 @@ class GpuClock(models.Model):
 
     def __str__(self) -> str:
         return f"GPU-seconds until {self.counted_until}"
+
+
+class HeldIdle(models.Model):
+    """A job whose GPUs have been idle `since` then, and what was done about it: `stage` warnings were given, or the end
+    was reached, the last of them at `told_at`."""
+
+    job = models.OneToOneField("jobs.Job", on_delete=models.CASCADE, primary_key=True, related_name="+")
+    attempt = models.PositiveIntegerField()
+    since = models.DateTimeField()
+    policy = models.CharField(max_length=10)
+    stage = models.PositiveSmallIntegerField()
+    told_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} is idle since {self.since}"
+
+
+class IdleExemption(models.Model):
+    """A tenant, or a job, that may hold idle GPUs without being warned or ended."""
+
+    tenant = models.OneToOneField("tenants.Tenant", on_delete=models.CASCADE, null=True, related_name="+")
+    job = models.OneToOneField("jobs.Job", on_delete=models.CASCADE, null=True, related_name="+")
+    note = models.CharField(max_length=200, blank=True)
+    created_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(tenant__isnull=True, job__isnull=False) | Q(tenant__isnull=False, job__isnull=True),
+                name="exemption_of_one",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"exemption of {'tenant' if self.tenant_id else 'job'} {self.tenant_id or self.job_id}"

@@ -9,6 +9,8 @@ from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState, RankSt
 from jobs.models import Attempt, Job
 from nodes import incidents
 from nodes.kept import GpuClock as GpuClock
+from nodes.kept import HeldIdle as HeldIdle
+from nodes.kept import IdleExemption as IdleExemption
 from nodes.kept import Rollup as Rollup
 from nodes.kept import Sample as Sample
 
@@ -213,6 +215,7 @@ class Reading(models.Model):
     device = models.OneToOneField(Device, on_delete=models.CASCADE, primary_key=True, related_name="reading")
     read_at = models.DateTimeField()
     idle_since = models.DateTimeField(null=True, help_text="Each reading since then said 0 %; empty: the latest not")
+    quiet_since = models.DateTimeField(null=True, help_text="Since then all were under held_idle_percent, with no gap")
     utilisation_percent = models.SmallIntegerField(null=True)
     memory_used_mb = models.IntegerField(null=True)
     temperature_celsius = models.SmallIntegerField(null=True)

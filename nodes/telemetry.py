@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from django.conf import settings
+
 from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, columns, execute, prepared, query
 from gpusched.protocol import xids
@@ -101,15 +103,20 @@ _READ_COLUMNS = {
     "occupant": "text",
 }  # fmt: skip
 _READ = """
-    INSERT INTO nodes_reading (device_id, read_at, idle_since, {names})
-    SELECT d.id, clock_timestamp(), CASE WHEN t.utilisation_percent = 0 THEN clock_timestamp() END, {taken}
+    INSERT INTO nodes_reading (device_id, read_at, idle_since, quiet_since, {names})
+    SELECT d.id, clock_timestamp(), CASE WHEN t.utilisation_percent = 0 THEN clock_timestamp() END,
+           CASE WHEN t.utilisation_percent < %s THEN clock_timestamp() END, {taken}
       FROM unnest(%s::bigint[], %s::text[], {arrays}) AS t (node_id, uuid, {names})
       JOIN nodes_device d ON d.node_id = t.node_id AND d.uuid = t.uuid
      ORDER BY d.id
     ON CONFLICT (device_id) DO UPDATE
        SET read_at = excluded.read_at, {kept},
            idle_since = CASE WHEN excluded.utilisation_percent = 0
-                             THEN coalesce(nodes_reading.idle_since, excluded.idle_since) END
+                             THEN coalesce(nodes_reading.idle_since, excluded.idle_since) END,
+           quiet_since = CASE WHEN nodes_reading.read_at > excluded.read_at - interval '1 minute'
+                                   AND excluded.quiet_since IS NOT NULL
+                              THEN coalesce(nodes_reading.quiet_since, excluded.quiet_since)
+                              ELSE excluded.quiet_since END
 """.format(
     names=", ".join(_READ_COLUMNS),
     taken=", ".join(f"t.{name}" for name in _READ_COLUMNS),
@@ -138,7 +145,7 @@ def read(readings: Sequence[tuple[int, Reading]]) -> None:
              _whole(r.throttle_reasons, 1 << 62), _whole(r.ecc_corrected, 1 << 62), _whole(r.ecc_uncorrected, 1 << 62),
              processes, occupancy, occupant)
         )  # fmt: skip
-    prepared(_READ, columns(rows, 2 + len(_READ_COLUMNS)))
+    prepared(_READ, [settings.ENV.held_idle_percent, *columns(rows, 2 + len(_READ_COLUMNS))])
     _mark_lost(gone)
     health.failed(_hardware_failures(readings))
     health.occupied(occupied)

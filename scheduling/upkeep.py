@@ -1,4 +1,4 @@
-"""What the cycles' worker does beside the cycles, each at its own pace: samples, roll-ups, dropping what is old."""
+"""What the cycles' worker does beside the cycles, each at its own pace: samples, roll-ups, idle jobs."""
 
 import logging
 import time
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from django.conf import settings
 
-from nodes import samples
+from nodes import idle, samples
 
 logger = logging.getLogger(__name__)
-ROLL_UP_SECONDS = 30.0
+ROLL_UP_SECONDS = REVIEW_SECONDS = 30.0
 # Another worker may have been a little earlier.
 NEARLY = 0.8
 
@@ -21,6 +21,7 @@ def do_what_is_due() -> None:
     env = settings.ENV
     _each(env.sample_seconds, "samples", lambda: samples.tick(NEARLY * env.sample_seconds))
     _each(ROLL_UP_SECONDS, "roll-ups", samples.roll_up)
+    _each(REVIEW_SECONDS, "idle jobs", idle.review)
     _each(
         ROLL_UP_SECONDS, "old samples", lambda: samples.drop_old(env.sample_retention_days, env.rollup_retention_days)
     )

@@ -37,6 +37,12 @@ class Pending(StrEnum):
     SCHEDULER_BEHIND = "scheduler_behind"
 
 
+class Notice(StrEnum):
+    """What the owner of a job that runs should know; shown where a waiting job has its reason."""
+
+    IDLE_GPUS = "idle_gpus"
+
+
 class EndReason(StrEnum):
     """How a rank or an attempt ended. Only the agent and the control plane themselves produce these."""
 
@@ -54,6 +60,7 @@ class EndReason(StrEnum):
     NODE_REBOOTED = "node_rebooted"
     SUPERVISOR_LOST = "supervisor_lost"
     AGENT_STOPPED = "agent_stopped"
+    HELD_IDLE = "held_idle"
     SUPERSEDED = "superseded"
 
 
@@ -143,6 +150,13 @@ _PENDING: dict[str, tuple[str, str]] = {
     ),
 }
 
+_NOTICES: dict[str, tuple[str, str]] = {
+    Notice.IDLE_GPUS: (
+        "its {gpus} GPUs have been under {percent} % since {since}; {then}",
+        "use them or end the job; an admin can exempt it",
+    ),
+}
+
 _ENDED: dict[str, str] = {
     "preempted": "preempted by {by} ({rule})",
     EndReason.EXITED: "exited with code {exit_code}",
@@ -159,6 +173,7 @@ _ENDED: dict[str, str] = {
     EndReason.NODE_REBOOTED: "node {node} rebooted",
     EndReason.SUPERVISOR_LOST: "its supervisor process on {node} was killed",
     EndReason.AGENT_STOPPED: "the agent of {node} was stopped together with its jobs",
+    EndReason.HELD_IDLE: "its {gpus} GPUs were under {percent} % since {since}, {warnings} warnings changed nothing",
     EndReason.SUPERSEDED: "a newer attempt exists",
 }
 
@@ -207,7 +222,8 @@ def _singular(text: str) -> str:
 
 def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
-    template = _PENDING[code][0] if code in _PENDING else _ENDED.get(code, code.replace("_", " "))
+    known = _PENDING.get(code) or _NOTICES.get(code)
+    template = known[0] if known else _ENDED.get(code, code.replace("_", " "))
     told = _singular(template.format_map(_Gaps(evidence)))
     is_waiting = code in _PENDING
     if clause := CLAUSES.get(str(evidence.get("class"))):
@@ -227,6 +243,6 @@ def next_step(code: str, evidence: Evidence | None = None) -> str:
     """What the reader can do about it; of an end, by its class, and empty if it has none."""
     if code == Pending.CONSTRAINT and "container runtime" in str((evidence or {}).get("constraint")):
         return "install podman, docker or apptainer on a node, then ask its agent: gpusched-agent doctor"
-    if code in _PENDING:
-        return _PENDING[code][1]
+    if told := _PENDING.get(code) or _NOTICES.get(code):
+        return told[1]
     return NEXT_STEPS.get(str((evidence or {}).get("class")), "")

@@ -42,6 +42,9 @@ MATRIX = {
     ("GET", "/api/v1/gpus/999999/samples"): (401, 404, 404, 404, 404, 404),
     ("POST", "/api/v1/gpus/999999/quarantine"): (401, 403, 403, 403, 403, 404),
     ("POST", "/api/v1/gpus/999999/clear"): (401, 403, 403, 403, 403, 404),
+    ("GET", "/api/v1/idle-exemptions"): (401, 403, 403, 403, 403, 200),
+    ("POST", "/api/v1/idle-exemptions"): (401, 403, 403, 403, 403, 201),
+    ("DELETE", "/api/v1/idle-exemptions/999999"): (401, 403, 403, 403, 403, 404),
     ("GET", "/api/v1/incidents"): (401, 403, 403, 403, 403, 200),
     ("GET", "/api/v1/queue"): (401, 200, 200, 200, 200, 200),
     ("GET", "/api/v1/scheduling/shares"): (401, 200, 200, 200, 200, 200),
@@ -63,6 +66,7 @@ BODIES = {
     ("POST", "/api/v1/tenants"): {"name": "new"},
     ("PATCH", "/api/v1/tenants/nlp"): {"weight": 2},
     ("PUT", "/api/v1/tenants/nlp/quota"): {"max_gpus": 4},
+    ("POST", "/api/v1/idle-exemptions"): {"tenant": "nlp"},
     ("POST", "/api/v1/tokens"): {"name": "t", "scopes": ["read"]},
 }
 

@@ -19,7 +19,7 @@ from gpusched.cli.app import app
 from gpusched.lib import histograms
 from gpusched.protocol.exits import ExitClass
 from gpusched.protocol.jobs import NOT_YET, JobRequest
-from gpusched.protocol.reasons import EndReason, Pending
+from gpusched.protocol.reasons import EndReason, Notice, Pending
 from gpusched.protocol.states import JobState
 from tests.docs.reading import ROOT, first_words, rows, section, text_of
 
@@ -162,6 +162,7 @@ def test_the_buckets_of_histograms_are_documented():
     ("heading", "words"),
     [
         ("### Reason codes", list(Pending)),
+        ("### Notices", list(Notice)),
         ("### How an attempt ended", list(EndReason)),
         ("### Classes of ends", list(ExitClass)),
         ("### Job states", list(JobState)),

@@ -10,7 +10,7 @@ from jobs.models import Job
 from nodes.models import Device
 from tests.factories import make_node, make_token, make_user, run_cycle, submit
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 def instance(slot, size, memory_mb):

@@ -15,7 +15,7 @@ from nodes.models import Device, GpuClock, Rollup, Sample
 from nodes.models import Reading as Kept
 from tests.factories import make_node, make_token, make_user, run_cycle, submit
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
 

@@ -1,0 +1,107 @@
+"""Held but idle: warns owners of jobs whose GPUs do nothing for a whole window, ends such jobs if the policy says so.
+
+A GPU is quiet since all readings said a known utilisation below the threshold, without a gap; what is unknown is never
+idle. A job is idle for as long as all its GPUs are quiet in its own hands. When that lasts for the window there is a
+first warning, half the grace later a second one, and after the other half the end. One step at a time, so that a pause
+of the scheduler skips no warning; any use of any of its GPUs, and it begins anew."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+
+from gpusched.lib import wake
+from gpusched.lib.sql import atomically, columns, execute, query
+from gpusched.protocol.reasons import EndReason, Notice
+from jobs import notices, transitions
+
+WARNINGS = 2
+# After the second warning: ended, or, under policy monitor, only noted.
+OVER = WARNINGS + 1
+Row = dict[str, Any]
+
+_QUIET = """
+    SELECT j.id AS job_id, j.attempt, coalesce(j.labels->>'interactive', '') = 'true' AS is_interactive,
+           count(DISTINCT a.device_id) AS gpus, max(greatest(r.quiet_since, a.since, s.started_at)) AS since
+      FROM jobs_job j JOIN nodes_assignment s ON s.job_id = j.id AND s.number = j.attempt AND s.state <> 'ended'
+      JOIN nodes_allocation a ON a.assignment_id = s.id LEFT JOIN nodes_reading r ON r.device_id = a.device_id
+     WHERE j.state = 'running'
+       AND NOT EXISTS (SELECT 1 FROM nodes_idleexemption e WHERE e.job_id = j.id OR e.tenant_id = j.tenant_id)
+     GROUP BY j.id
+    HAVING bool_and(r.quiet_since IS NOT NULL AND s.started_at IS NOT NULL
+                    AND r.read_at > %s - interval '1 minute')
+     ORDER BY j.id
+"""
+
+
+def review(now: datetime | None = None) -> None:
+    """Warns, ends or forgets what is due at this moment."""
+    atomically(lambda: _review(now))
+
+
+def _review(now: datetime | None) -> None:
+    policy = settings.ENV.held_idle_policy
+    if now is None:
+        now = query("SELECT clock_timestamp() AS now")[0]["now"]
+    known = {row["job_id"]: row for row in query("SELECT * FROM nodes_heldidle ORDER BY job_id FOR UPDATE")}
+    quiet = {} if policy == "off" else {row["job_id"]: row for row in query(_QUIET, [now])}
+    over = [job_id for job_id, row in known.items() if not _goes_on(row, quiet.get(job_id), policy)]
+    if over:
+        execute("DELETE FROM nodes_heldidle WHERE job_id = ANY(%s)", [over])
+        notices.take_back(over, Notice.IDLE_GPUS, "idle_over", now)
+    due: dict[int, list[Row]] = {1: [], WARNINGS: [], OVER: []}
+    for job_id, row in quiet.items():
+        stage = None if job_id in over else _next_stage(known.get(job_id), row, now)
+        if stage is not None:
+            due[stage].append(row)
+    for stage, rows in due.items():
+        if rows:
+            _reach(stage, rows, policy, now)
+
+
+def _goes_on(row: Row, quiet: Row | None, policy: str) -> bool:
+    names = ("attempt", "since")
+    return quiet is not None and row["policy"] == policy and all(row[name] == quiet[name] for name in names)
+
+
+def _next_stage(row: Row | None, quiet: Row, now: datetime) -> int | None:
+    env = settings.ENV
+    if row is None:
+        minutes = env.held_idle_minutes
+        if quiet["is_interactive"]:
+            minutes = max(minutes, env.held_idle_interactive_minutes)
+        return 1 if now - quiet["since"] >= timedelta(minutes=minutes) else None
+    is_due = now - row["told_at"] >= timedelta(minutes=env.held_idle_grace_minutes / WARNINGS)
+    return int(row["stage"]) + 1 if is_due and row["stage"] < OVER else None
+
+
+def _reach(stage: int, rows: Sequence[Row], policy: str, now: datetime) -> None:
+    execute(
+        "INSERT INTO nodes_heldidle (job_id, attempt, since, policy, stage, told_at)"
+        " SELECT t.*, %s, %s, %s FROM unnest(%s::bigint[], %s::int[], %s::timestamptz[]) AS t"
+        " ON CONFLICT (job_id) DO UPDATE SET stage = excluded.stage, told_at = excluded.told_at",
+        [policy, stage, now, *columns([(row["job_id"], row["attempt"], row["since"]) for row in rows], 3)],
+    )
+    if stage == OVER and policy == "enforce":
+        for row in rows:
+            transitions.stop([row["job_id"]], EndReason.HELD_IDLE, _evidence(row, stage, policy, now), "scheduler")
+        wake.request_cycle()
+        return
+    kind = "idle_would_end" if stage == OVER else "idle_warning"
+    told = [(row["job_id"], row["attempt"], kind, _evidence(row, stage, policy, now)) for row in rows]
+    notices.tell(told, Notice.IDLE_GPUS, now)
+
+
+def _evidence(row: Mapping[str, Any], stage: int, policy: str, now: datetime) -> dict[str, Any]:
+    left = timedelta(minutes=settings.ENV.held_idle_grace_minutes * (OVER - stage) / WARNINGS)
+    at = (now + left).isoformat(timespec="seconds")
+    return {
+        "gpus": row["gpus"],
+        "percent": settings.ENV.held_idle_percent,
+        "since": row["since"].isoformat(timespec="seconds"),
+        "warnings": min(stage, WARNINGS),
+        "policy": policy,
+        "then": f"it is ended at {at} unless it uses them" if policy == "enforce"
+        else f"under policy enforce it would be ended at {at}",
+    }  # fmt: skip

@@ -1,0 +1,76 @@
+"""REST for admins: who may hold idle GPUs without being warned or ended."""
+
+import msgspec
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.lib.api import read_body, read_query
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import invalid, not_found
+from gpusched.lib.sql import execute, query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol.jobs import FieldError
+from tenants.permissions import identity
+
+
+class NewExemption(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Of a tenant by name, or of a job by number; not of both."""
+
+    tenant: str | None = None
+    job_id: int | None = None
+    note: str = ""
+
+
+_ALL = """
+    SELECT e.id, t.name AS tenant, e.job_id, e.note, e.created_by, e.created_at
+      FROM nodes_idleexemption e LEFT JOIN tenants_tenant t ON t.id = e.tenant_id
+     WHERE %s::bigint IS NULL OR e.id = %s ORDER BY e.id
+"""
+# Exempt already: it stays so, with the new note.
+_ADD = """
+    INSERT INTO nodes_idleexemption ({column}, note, created_by) SELECT o.id, %s, %s FROM {table} o WHERE o.{key} = %s
+        ON CONFLICT ({column}) DO UPDATE SET note = excluded.note, created_by = excluded.created_by RETURNING id
+"""
+
+
+class Exemptions(APIView):
+    @documented("Who is exempt from the rule of held but idle GPUs (admin)", tag="nodes")
+    def get(self, request: Request) -> Response:
+        identity(request).require_admin()
+        read_query(request, ())
+        return Response({"items": _told(None)})
+
+    @documented("Exempt a tenant, or a job, from that rule (admin)", tag="nodes", body=NewExemption, status=201)
+    def post(self, request: Request) -> Response:
+        who = identity(request)
+        who.require_admin()
+        wanted = read_body(request, NewExemption)
+        if (wanted.tenant is None) == (wanted.job_id is None):
+            raise invalid([FieldError("tenant", "invalid", "give a tenant or a job_id, one of them")])
+        if "\x00" in wanted.note + (wanted.tenant or ""):
+            raise invalid([FieldError("note", "invalid_character", "must not contain a NUL character")])
+        if wanted.job_id is None:
+            sql = _ADD.format(column="tenant_id", table="tenants_tenant", key="name")
+            key, named = wanted.tenant, f"tenant '{(wanted.tenant or '')[:63]}'"
+        else:
+            sql = _ADD.format(column="job_id", table="jobs_job", key="id::numeric")
+            key, named = str(wanted.job_id), f"job {wanted.job_id}"
+        rows = query(sql, [wanted.note[:200], who.username, key])
+        if not rows:
+            raise not_found(named)
+        return Response(_told(rows[0]["id"])[0], status=201)
+
+
+class OneExemption(APIView):
+    @documented("End an exemption (admin)", tag="nodes", status=204)
+    def delete(self, request: Request, exemption_id: int) -> Response:
+        identity(request).require_admin()
+        if not execute("DELETE FROM nodes_idleexemption WHERE id = %s", [exemption_id]):
+            raise not_found(f"exemption {exemption_id}")
+        return Response(status=204)
+
+
+def _told(exemption_id: int | None) -> list[dict[str, object]]:
+    rows = query(_ALL, [exemption_id, exemption_id])
+    return [{**row, "created_at": rfc3339(row["created_at"])} for row in rows]

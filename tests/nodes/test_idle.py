@@ -1,0 +1,265 @@
+"""Held but idle: a rolling window of known readings, two warnings, the end only under policy enforce."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pgtrigger
+import pytest
+from django.conf import settings
+from django.test import Client
+from django.utils import timezone
+
+from gpusched.lib.sql import execute
+from gpusched.protocol.messages import Reading, Stop
+from jobs.models import Job, JobEvent
+from nodes import idle
+from nodes.models import HeldIdle
+from nodes.models import Reading as Kept
+from tests.factories import make_node, make_token, make_user, run_cycle, submit
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def rule(monkeypatch):
+    """Sets the rule: an hour, warnings 10 minutes apart."""
+
+    def use(policy, **fields):
+        monkeypatch.setattr(settings, "ENV", replace(settings.ENV, held_idle_policy=policy, **fields))
+
+    use("enforce")
+    return use
+
+
+class Clock:
+    """Minutes since the job started. Time passes in the tables: whatever is kept there becomes older."""
+
+    def __init__(self, node):
+        self.node = node
+        self.minutes = 0.0
+
+    def read(self, *utilisations):
+        devices = self.node.devices
+        told = utilisations if len(utilisations) == len(devices) else utilisations * len(devices)
+        self.node.sync(
+            readings=[Reading(uuid=d.uuid, utilisation_percent=u) for d, u in zip(devices, told, strict=True)]
+        )
+
+    def wait(self, minutes):
+        """Readings went on as they were all the while."""
+        self.minutes += minutes
+        shift = [timedelta(minutes=minutes)]
+        execute("UPDATE nodes_reading SET quiet_since = quiet_since - %s", shift)
+        execute("UPDATE nodes_assignment SET started_at = started_at - %s", shift)
+        execute("UPDATE nodes_heldidle SET since = since - %s, told_at = told_at - %s", shift * 2)
+        with pgtrigger.ignore("nodes.Allocation:no_update"):
+            execute("UPDATE nodes_allocation SET since = since - %s", shift)
+
+    def review_after(self, minutes, *utilisations):
+        self.wait(minutes)
+        self.read(*(utilisations or (0,)))
+        idle.review()
+
+
+def start(user, tenant, *, gpus=1, **fields):
+    node = make_node(gpus=gpus)
+    job_id = submit(user, tenant, gpu_count=gpus, **fields)
+    run_cycle()
+    node.start_all()
+    clock = Clock(node)
+    clock.read(0)
+    return job_id, clock
+
+
+def told(job_id):
+    """The events of the rule, in short."""
+    kinds = ("idle_warning", "idle_would_end", "idle_over", "stopping")
+    found = JobEvent.objects.filter(job_id=job_id, kind__in=kinds).order_by("id")
+    return [(one.kind.removeprefix("idle_"), one.data.get("warnings")) for one in found]
+
+
+class TestRule:
+    def test_two_warnings_then_the_end(self, user, tenant, rule):
+        job_id, clock = start(user, tenant, max_retries=3)
+        clock.review_after(59.9)
+        assert told(job_id) == []
+        clock.review_after(0.2)
+        assert told(job_id) == [("warning", 1)]
+        clock.review_after(9.9)
+        assert told(job_id) == [("warning", 1)]
+        clock.review_after(0.2)
+        assert told(job_id) == [("warning", 1), ("warning", 2)]
+        assert Job.objects.get(pk=job_id).state == "running"
+        clock.review_after(10.1)
+        assert told(job_id)[2:] == [("stopping", 2)]
+        [order] = [one for one in clock.node.sync().assignments if isinstance(one, Stop)]
+        assert order.reason == "held_idle"
+        clock.node.end(order.key, exit_code=None, reason="held_idle")
+        job = Job.objects.get(pk=job_id)
+        assert (job.state, job.reason) == ("failed", "held_idle")
+
+    def test_a_pause_of_the_scheduler_skips_no_warning(self, user, tenant, rule):
+        job_id, clock = start(user, tenant)
+        clock.review_after(600)
+        clock.review_after(0.1)
+        assert told(job_id) == [("warning", 1)]
+
+    def test_one_busy_reading_begins_the_window_anew(self, user, tenant, rule):
+        job_id, clock = start(user, tenant)
+        clock.review_after(61)
+        clock.read(5)
+        clock.review_after(1)
+        assert told(job_id) == [("warning", 1), ("over", None)]
+        clock.review_after(58)
+        assert told(job_id)[2:] == []
+        clock.review_after(3)
+        assert told(job_id)[2:] == [("warning", 1)]
+
+    def test_a_long_job_that_became_idle_lately_is_not_judged_by_its_whole_past(self, user, tenant, rule):
+        job_id, clock = start(user, tenant)
+        clock.review_after(600, 90)
+        clock.review_after(50, 0)
+        assert told(job_id) == []
+
+    def test_idleness_before_the_job_does_not_count(self, user, tenant, rule):
+        node = make_node(gpus=1)
+        clock = Clock(node)
+        clock.read(0)
+        clock.wait(600)
+        job_id = submit(user, tenant)
+        run_cycle()
+        node.start_all()
+        clock.review_after(1)
+        assert told(job_id) == []
+
+    def test_one_busy_gpu_of_many_is_enough(self, user, tenant, rule):
+        job_id, clock = start(user, tenant, gpus=2)
+        clock.read(0, 90)
+        clock.review_after(120, 0, 90)
+        assert told(job_id) == []
+
+    def test_unknown_is_never_idle(self, user, tenant, rule):
+        """A19: neither a reading that does not say it, nor a gap, nor silence."""
+        job_id, clock = start(user, tenant)
+        clock.review_after(61, None)
+        clock.read(0)
+        clock.wait(59)
+        Kept.objects.update(read_at=timezone.now() - timedelta(seconds=70))
+        idle.review()
+        clock.review_after(2)
+        assert told(job_id) == []
+
+    @pytest.mark.parametrize(("percent", "warned"), [(4, [("warning", 1)]), (5, [])])
+    def test_idle_is_below_the_threshold(self, user, tenant, rule, percent, warned):
+        job_id, clock = start(user, tenant)
+        clock.review_after(61, percent)
+        assert told(job_id) == warned
+
+    def test_interactive_jobs_have_a_longer_window(self, user, tenant, rule):
+        job_id, clock = start(user, tenant, labels={"interactive": "true"})
+        clock.review_after(239)
+        assert told(job_id) == []
+        clock.review_after(2)
+        assert told(job_id) == [("warning", 1)]
+
+
+class TestPolicies:
+    def test_monitor_only_notes_what_it_would_have_done(self, user, tenant, rule):
+        rule("monitor")
+        job_id, clock = start(user, tenant)
+        for minutes in (61, 11, 11, 11, 600):
+            clock.review_after(minutes)
+        assert told(job_id) == [("warning", 1), ("warning", 2), ("would_end", 2)]
+        assert Job.objects.get(pk=job_id).state == "running"
+
+    def test_monitor_is_the_default(self):
+        assert settings.ENV.held_idle_policy == "monitor"
+
+    def test_who_was_only_monitored_is_warned_before_it_is_ended(self, user, tenant, rule):
+        rule("monitor")
+        job_id, clock = start(user, tenant)
+        for minutes in (61, 11, 11):
+            clock.review_after(minutes)
+        rule("enforce")
+        clock.review_after(1)
+        clock.review_after(1)
+        assert told(job_id)[3:] == [("over", None), ("warning", 1)]
+
+    def test_off_says_nothing_and_takes_back_what_was_said(self, user, tenant, rule):
+        job_id, clock = start(user, tenant)
+        clock.review_after(61)
+        rule("off")
+        clock.review_after(600)
+        assert told(job_id) == [("warning", 1), ("over", None)]
+        assert not HeldIdle.objects.exists()
+
+
+class TestTold:
+    @pytest.fixture
+    def ask(self, user):
+        token = make_token(user)
+
+        def get(path):
+            return Client().get(f"/api/v1/{path}", headers={"Authorization": f"Bearer {token}"}).json()
+
+        return get
+
+    def test_the_owner_sees_the_notice_where_a_reason_stands(self, user, tenant, rule, ask):
+        job_id, clock = start(user, tenant)
+        clock.review_after(61)
+        for answer in (ask(f"jobs/{job_id}")["reason"], ask(f"jobs/{job_id}/explain")):
+            assert answer["code"] == "idle_gpus"
+            assert answer["sentence"].startswith("its 1 GPU have been under 5 % since 2")
+            assert "it is ended at" in answer["sentence"]
+        clock.review_after(1, 50)
+        assert ask(f"jobs/{job_id}")["reason"] is None
+
+    def test_the_end_says_why(self, user, tenant, rule, ask):
+        job_id, clock = start(user, tenant)
+        for minutes in (61, 11, 11):
+            clock.review_after(minutes)
+        assert "2 warnings changed nothing" in ask(f"jobs/{job_id}")["reason"]["sentence"]
+
+
+class TestExemptions:
+    @pytest.fixture
+    def admin(self):
+        token = make_token(make_user(admin=True))
+
+        def call(method, path="", **fields):
+            return Client().generic(
+                method, f"/api/v1/idle-exemptions{path}", json.dumps(fields) if fields else "",
+                content_type="application/json", headers={"Authorization": f"Bearer {token}"},
+            )  # fmt: skip
+
+        return call
+
+    @pytest.mark.parametrize("whose", ["tenant", "job_id"])
+    def test_who_is_exempt_is_left_alone_and_warnings_are_taken_back(self, user, tenant, rule, admin, whose):
+        job_id, clock = start(user, tenant)
+        clock.review_after(61)
+        given = {"tenant": tenant.name} if whose == "tenant" else {"job_id": job_id}
+        answer = admin("POST", note="serves a demo", **given)
+        assert (answer.status_code, answer.json()[whose]) == (201, given[whose])
+        clock.review_after(60)
+        assert told(job_id) == [("warning", 1), ("over", None)]
+        assert Job.objects.get(pk=job_id).reason == ""
+        [one] = admin("GET").json()["items"]
+        assert admin("DELETE", f"/{one['id']}").status_code == 204
+        clock.review_after(1)
+        assert told(job_id)[2:] == [("warning", 1)]
+
+    def test_exempting_twice_is_harmless(self, user, tenant, admin):
+        for note in ("first", "second"):
+            assert admin("POST", tenant=tenant.name, note=note).status_code == 201
+        assert [one["note"] for one in admin("GET").json()["items"]] == ["second"]
+
+    @pytest.mark.parametrize(
+        ("given", "status"),
+        [({"tenant": "nobody"}, 404), ({"job_id": 10**30}, 404), ({"job_id": -1}, 404), ({"note": "x"}, 400),
+         ({"tenant": "a", "job_id": 1}, 400), ({"tenant": "a\x00"}, 400)],
+    )  # fmt: skip
+    def test_what_is_wrong_is_refused(self, admin, given, status):
+        """A55"""
+        assert admin("POST", **given).status_code == status
