@@ -15,7 +15,7 @@ _SLOT_SECONDS = 5
 
 _NODES = """
     SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb, n.labels, n.hostname,
-           n.agent_version, n.driver_version, n.last_seen_at,
+           n.agent_version, n.driver_version, n.runtimes, n.last_seen_at,
            coalesce(s.cpu, 0) AS cpu_held, coalesce(s.memory, 0) AS memory_held
       FROM nodes_node n
       LEFT JOIN (SELECT node_id, sum(cpu_milli) AS cpu, sum(memory_mb) AS memory
@@ -23,8 +23,9 @@ _NODES = """
      ORDER BY n.name
 """
 _DEVICES = f"""
-    SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.is_slowed, d.held_whole, d.held_mb,
-           r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius, r.power_watts, {CELL} AS cell
+    SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.health_note, d.is_slowed,
+           d.held_whole, d.held_mb, r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius,
+           r.power_watts, {CELL} AS cell
       FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id LEFT JOIN nodes_reading r ON r.device_id = d.id
       {HOLDERS} ORDER BY d.node_id, d.index, d.id
 """
@@ -69,7 +70,7 @@ def restrict(fleet: Fleet, visible: Sequence[int] | None) -> dict[str, Row]:
 
 def _node(row: Row, devices: list[Row]) -> Row:
     names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "hostname",
-             "agent_version", "driver_version")  # fmt: skip
+             "agent_version", "driver_version", "runtimes")  # fmt: skip
     return {
         **{name: row[name] for name in names},
         "cpu_cores_free": row["cpu_cores"] - float(row["cpu_held"]) / 1000,
@@ -89,7 +90,7 @@ def _device(row: Row) -> Row:
             "power_watts": None if row["power_watts"] is None else round(row["power_watts"]),
             "read_at": _slot(row["read_at"]),
         }
-    names = ("id", "index", "uuid", "model", "memory_mb", "health", "is_slowed", "cell")
+    names = ("id", "index", "uuid", "model", "memory_mb", "health", "health_note", "is_slowed", "cell")
     return {
         **{name: row[name] for name in names},
         "held": "exclusive" if row["held_whole"] else "shared" if row["held_mb"] else "free",

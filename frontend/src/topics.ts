@@ -64,6 +64,8 @@ export interface DeviceRow {
   model: string;
   memory_mb: number | null;
   health: string;
+  /** What is wrong with it, in words; empty if it is well. */
+  health_note?: string | null;
   cell: Cell;
   held: string | null;
   shared_mb: number | null;
@@ -87,6 +89,8 @@ export interface NodeRow {
   hostname: string | null;
   agent_version: string | null;
   driver_version: string | null;
+  /** Container runtimes that answer there, and their versions. */
+  runtimes?: Record<string, string> | null;
   jobs: number[] | null;
   devices: DeviceRow[];
 }

@@ -88,6 +88,8 @@ describe("what is told", () => {
     const [device] = node(0).devices as [DeviceRow];
     expect(look(device, { state: "online", intent: "open" })).toEqual({ kind: "busy", words: "busy" });
     expect(look({ ...device, health: "hot" }, { state: "online", intent: "open" })).toEqual({ kind: "hot", words: "hot, busy" });
+    const noted = { ...device, health: "foreign", health_note: "pid 4242 of alice (python)", cell: "unavailable" as const };
+    expect(look(noted, { state: "online", intent: "open" }).words).toBe("in use by a foreign process: pid 4242 of alice (python)");
     expect(look({ ...device, health: "quarantined", cell: "unavailable" }, { state: "online", intent: "open" }).kind).toBe("quarantined");
     expect(look({ ...device, cell: "unavailable" }, { state: "online", intent: "cordoned" }).words).toBe("its node is cordoned");
     expect(look(device, { state: "lost", intent: "open" }).kind).toBe("unknown");

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpusched import __version__
-from gpusched.cli import jobs, nodes, policy, submit, tenants, tokens
+from gpusched.cli import gpus, jobs, nodes, policy, submit, tenants, tokens
 from gpusched.cli.commands import group
 from gpusched.cli.session import Globals, connect
 
@@ -66,6 +66,7 @@ for _command in (
 ):
     app.command()(_command)
 app.add_typer(nodes.app, name="node")
+app.add_typer(gpus.app, name="gpu")
 app.command()(tenants.quota)
 app.command()(policy.policy)
 app.add_typer(tenants.app, name="tenant")

@@ -33,6 +33,7 @@ _COLUMNS: "tuple[Column[Node], ...]" = (
     Column("PRETEND", lambda node: node.pretend, is_wide=True),
     Column("AGENT", lambda node: node.agent_version, is_wide=True),
     Column("DRIVER", lambda node: node.driver_version, is_wide=True),
+    Column("RUNTIMES", lambda node: _runtimes(node), is_wide=True),
     Column("ISOLATION", lambda node: str(node.isolation), is_wide=True),
     Column("LABELS", lambda node: ",".join(f"{k}={v}" for k, v in sorted(node.labels.items())), is_wide=True),
     Column("TROUBLE", lambda node: _trouble(node)),
@@ -53,6 +54,7 @@ def nodes(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
 
 _DEVICE_COLUMNS: "tuple[Column[Device], ...]" = (
     Column("GPU", lambda device: device.index),
+    Column("ID", lambda device: device.id),
     Column("MODEL", lambda device: device.model),
     Column("HEALTH", lambda device: device.health, is_state=True),
     Column("HELD", lambda device: device.held, is_state=True),
@@ -71,6 +73,7 @@ _DEVICE_COLUMNS: "tuple[Column[Device], ...]" = (
     Column("READ", lambda device: age(device.reading.read_at if device.reading else None), is_wide=True),
     Column("UUID", lambda device: device.uuid, is_wide=True),
     Column("JOBS", lambda device: ",".join(map(str, device.jobs))),
+    Column("NOTE", lambda device: device.health_note),
 )
 
 
@@ -89,6 +92,7 @@ def show(
     with connect(ctx) as client:
         found = client.node(name)
     if form in (Format.TABLE, Format.WIDE):
+        say.note(f"runtimes: {_runtimes(found) or 'none for containers'}")
         say.note(f"isolation: {found.isolation}" + (f" ({found.isolation.why})" if found.isolation.why else ""))
     output.items(found.devices, _DEVICE_COLUMNS, form, lambda device: device.uuid)
 
@@ -150,6 +154,10 @@ def _act(ctx: typer.Context, names: list[str], action: "Callable[[Client, str], 
             say.note(answer.message or f"node {answer.node} is {answer.status}")
 
         for_each(names, act)
+
+
+def _runtimes(node: "Node") -> str:
+    return ", ".join(f"{name} {version}" for name, version in node.runtimes.items())
 
 
 def _told(device: "Device", name: str, unit: str) -> str:

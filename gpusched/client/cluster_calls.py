@@ -6,6 +6,7 @@ from typing import Any
 from gpusched.client.calls import API, Call, get, given, json_as, nothing, segment, write
 from gpusched.client.inventory import (
     ClusterStatus,
+    DeviceAction,
     EditedQuota,
     Health,
     JoinToken,
@@ -134,6 +135,16 @@ def uncordon(name: str) -> Call[NodeAction]:
 def drain(name: str) -> Call[NodeAction]:
     """Nothing new starts on the node until what runs there has ended."""
     return write("POST", f"/nodes/{segment(name)}/drain", NodeAction)
+
+
+def quarantine(device_id: int, *, note: str = "") -> Call[DeviceAction]:
+    """The device gets no new jobs until it is cleared; what runs on it goes on."""
+    return write("POST", f"/gpus/{device_id}/quarantine", DeviceAction, {"note": note})
+
+
+def clear(device_id: int) -> Call[DeviceAction]:
+    """The device is what its readings say again."""
+    return write("POST", f"/gpus/{device_id}/clear", DeviceAction)
 
 
 def join_token(*, expires_in_hours: float = 24) -> Call[JoinToken]:

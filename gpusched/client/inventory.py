@@ -151,6 +151,13 @@ class NodeAction(msgspec.Struct, kw_only=True):
     message: str = ""
 
 
+class DeviceAction(msgspec.Struct, kw_only=True):
+    id: int
+    health: str = ""
+    health_note: str = ""
+    message: str = ""
+
+
 class JoinToken(msgspec.Struct, kw_only=True):
     """`command` is what to type on the new node."""
 

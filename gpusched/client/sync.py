@@ -193,6 +193,8 @@ class Client:
     node = _call(cluster_calls.node)
     cordon = _call(cluster_calls.cordon)
     uncordon = _call(cluster_calls.uncordon)
+    quarantine = _call(cluster_calls.quarantine)
+    clear = _call(cluster_calls.clear)
     drain = _call(cluster_calls.drain)
     join_token = _call(cluster_calls.join_token)
     tokens = _list_call(cluster_calls.tokens)

@@ -17,12 +17,16 @@ def answer_all(server: FakeServer) -> None:
     server.on("POST", "/jobs/simulate", Answer(200, {"starts_now": True, "sentence": "it would start now on n1"}))
     server.on("GET", "/jobs", Answer(200, {"items": [job(), job(43, "running", name="b", nodes=["n1"])]}))
     server.on("GET", "/jobs/42", Answer(200, job(state="completed", exit_code=0)))
+    server.on("GET", "/jobs/42/attempts", Answer(200, {"items": []}))
     server.on("GET", "/jobs/42/explain", Answer(200, WHY))
     server.on("GET", "/jobs/42/logs", log(b"epoch 1\nepoch 2\n", complete=True))
     for verb in ("cancel", "hold", "release", "requeue"):
         server.on("POST", f"/jobs/42/{verb}", acted(verb))
     for verb in ("cordon", "drain", "uncordon"):
         server.on("POST", f"/nodes/n1/{verb}", Answer(200, {"node": "n1", "status": verb, "message": f"n1: {verb}"}))
+    for verb, health in (("quarantine", "quarantined"), ("clear", "ok")):
+        server.on("POST", f"/gpus/2/{verb}", Answer(200, {"id": 2, "health": health, "message": f"GPU 2 is {health}"}))
+    server.on("GET", "/nodes/n1", Answer(200, NODE))
     server.on("GET", "/nodes", Answer(200, {"items": [NODE]}))
     server.on("POST", "/nodes/join-tokens", Answer(201, {"token": "j1.secret", "command": "gpusched-agent join X"}))
     server.on("GET", "/tenants", Answer(200, {"items": [TENANT]}))

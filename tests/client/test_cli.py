@@ -51,6 +51,25 @@ def test_nodes_say_what_is_wrong_with_which_gpu(full: FakeServer) -> None:
     assert f"GPU 1 foreign ({note}), GPU 2 hot" in call(full.url, "nodes", "-o", "csv").stdout
 
 
+def test_a_gpu_is_taken_out_of_service_with_a_note_and_put_back(full: FakeServer) -> None:
+    taken = call(full.url, "gpu", "quarantine", "2", "--note", "noisy")
+    assert (taken.exit_code, taken.stdout, taken.stderr) == (0, "", "GPU 2 is quarantined\n")
+    assert (full.asked[-1].path, full.asked[-1].json) == ("/api/v1/gpus/2/quarantine", {"note": "noisy"})
+    assert call(full.url, "gpu", "clear", "2").stderr == "GPU 2 is ok\n"
+    assert full.asked[-1].path == "/api/v1/gpus/2/clear"
+    assert call(full.url, "gpu", "clear", "n1").exit_code == 2
+
+
+def test_runtimes_of_nodes_and_notes_of_gpus_are_shown(full: FakeServer) -> None:
+    devices = [{"id": 17, "index": 1, "health": "quarantined", "health_note": "noisy"}]
+    node = {"name": "n1", "runtimes": {"podman": "4.3.1"}, "devices": devices}
+    full.on("GET", "/nodes", Answer(200, {"items": [node]}))
+    full.on("GET", "/nodes/n1", Answer(200, node))
+    assert "podman 4.3.1" in call(full.url, "nodes", "-o", "wide").stdout
+    shown = call(full.url, "node", "show", "n1")
+    assert "noisy" in shown.stdout and "17" in shown.stdout and "runtimes: podman 4.3.1" in shown.stderr
+
+
 def test_submit_prints_the_id_alone(full: FakeServer) -> None:
     result = call(full.url, "submit", "--gpus", "1", "python", "train.py", "--epochs", "3")
     assert (result.stdout, result.stderr) == ("42\n", "job 42 submitted\n")
@@ -187,7 +206,7 @@ def test_a_retry_is_told_once(full: FakeServer) -> None:
 
 def test_help_shows_examples_before_options(server: FakeServer) -> None:
     for args in COMMANDS.values():
-        words = args[:2] if args[0] in ("node", "tenant", "token") else args[:1]
+        words = args[:2] if args[0] in ("node", "gpu", "tenant", "token") else args[:1]
         text = call(server.url, *words, "--help").stdout
         assert 0 < text.index(f"  gpusched {' '.join(words)}") < text.index("Options:"), words
 

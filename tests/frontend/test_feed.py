@@ -184,10 +184,10 @@ class TestRows:
         node = feed.rows("nodes", None)[agent.name]
         assert " ".join(sorted(node)) == (
             "agent_version cpu_cores cpu_cores_free devices driver_version hostname intent intent_note jobs labels"
-            " last_seen_at memory_mb memory_mb_free name pretend state"
+            " last_seen_at memory_mb memory_mb_free name pretend runtimes state"
         )
         assert " ".join(sorted(node["devices"][0])) == (
-            "cell health held id index is_slowed jobs memory_mb model reading shared_mb tenants uuid"
+            "cell health health_note held id index is_slowed jobs memory_mb model reading shared_mb tenants uuid"
         )
         assert set(feed.rows("overview", None)["status"]) == words(
             "total_nodes online_nodes total_gpus busy_gpus held_idle_gpus free_gpus unavailable_gpus running_jobs"

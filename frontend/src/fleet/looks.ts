@@ -25,7 +25,10 @@ export function look(device: DeviceRow, node: Pick<NodeRow, "state" | "intent">)
   if (node.state === "lost") return { kind: "unknown", words: "no data: its node is lost" };
   const ill = BY_HEALTH[device.health];
   const cell = CELL_WORDS[device.cell] ?? device.cell;
-  if (ill !== undefined) return { kind: ill[0], words: device.cell === "unavailable" ? ill[1] : `${ill[1]}, ${cell}` };
+  if (ill !== undefined) {
+    const said = device.health_note ? `${ill[1].split(":")[0]}: ${device.health_note}` : ill[1];
+    return { kind: ill[0], words: device.cell === "unavailable" ? said : `${said}, ${cell}` };
+  }
   if (node.state !== "online" && device.cell === "unavailable") return { kind: "unknown", words: `its node is ${node.state}` };
   if (device.cell === "unavailable") return { kind: "unavailable", words: node.intent === "open" ? "unavailable" : `its node is ${node.intent}` };
   return { kind: device.cell === "held_idle" ? "held-idle" : device.cell, words: cell };

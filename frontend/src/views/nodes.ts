@@ -42,7 +42,8 @@ const tidy = (value: number): string => String(Math.round(value * 100) / 100);
 
 function nameCell(node: NodeRow): Child[] {
   const driver = node.driver_version ? `, driver ${node.driver_version}` : "";
-  const title = `${node.hostname ?? node.name}${driver}`;
+  const runtimes = Object.entries(node.runtimes ?? {}).map(([name, version]) => `, ${name} ${version}`).join("");
+  const title = `${node.hostname ?? node.name}${driver}${runtimes}`;
   return [h("b", { title }, node.name), node.pretend && " ", node.pretend && h("span", { class: "pill", title: "no real GPU is behind it" }, "pretend")];
 }
 
