@@ -179,3 +179,24 @@ def test_a_read_only_mount_cannot_be_written(start: Callable[[], object], contro
     start()
     assert control.end_of(key).exit_code == 1
     assert "Read-only file system" in log_of(control, key)
+
+
+def test_secrets_are_files_in_the_container_and_no_variables(
+    start: Callable[[], object], agent: Agent, control: Control
+) -> None:
+    """A56"""
+    script = "cat $GPUSCHED_SECRETS_DIR/WANDB; echo; env; touch $GPUSCHED_SECRETS_DIR/x || echo kept"
+    key = run(control, "sh", "-c", script, secrets={"WANDB": "hunter2"})
+    start()
+    text = log_of(control, key)
+    assert text.startswith("hunter2\n") and text.count("hunter2") == 1
+    assert text.endswith("kept\n")
+
+
+def test_the_job_is_its_user_in_the_container_too(start: Callable[[], object], control: Control) -> None:
+    if os.geteuid():
+        pytest.skip("only root can become another user")
+    body = "#!/bin/sh\nid -u; id -g; touch $GPUSCHED_CHECKPOINT_FILE && echo saved"
+    key = run(control, script=body, user="daemon")
+    start()
+    assert log_of(control, key).split() == ["1", "1", "saved"]
