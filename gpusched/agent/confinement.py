@@ -8,20 +8,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import account, cgroup, config
+from gpusched.agent import account, cgroup, config, devicefilter
 from gpusched.agent.account import AccountError
 from gpusched.protocol.messages import Isolation, RankSpec
 
 
 @dataclass(frozen=True)
 class Confinement:
-    """`home`: the cgroup of the agent itself, empty without cgroups."""
+    """`home`: the cgroup of the agent itself, empty without cgroups. `filters_devices`: the kernel lets it."""
 
     groups: cgroup.Found
     home: str
     default_user: str
     allow_root: bool
     umask: int
+    filters_devices: bool = False
 
 
 @cache
@@ -30,16 +31,26 @@ def current() -> Confinement:
     told = config.current()
     groups = cgroup.find(told.cgroup)
     home = cgroup.home_group() if groups.base else ""
-    return Confinement(groups, home, told.default_user, told.allow_root, told.umask)
+    return Confinement(groups, home, told.default_user, told.allow_root, told.umask, _can_filter(groups.base))
+
+
+def _can_filter(base: cgroup.Base | None) -> bool:
+    if base is None:
+        return False
+    trial = f"{base.path}/devices-{os.getpid()}"
+    cgroup.make(trial, {})
+    try:
+        return devicefilter.is_possible(trial)
+    finally:
+        cgroup.remove(trial)
 
 
 def isolation(of: Confinement) -> Isolation:
     """What the server is told of this node."""
     base = of.groups.base
     users = "any" if os.geteuid() == 0 else "agent"
-    return Isolation(
-        cgroup=base is not None, limits=list(base.controllers) if base else [], users=users, why=of.groups.why
-    )
+    limits = [*(base.controllers if base else ()), *(["devices"] if of.filters_devices else [])]
+    return Isolation(cgroup=base is not None, limits=limits, users=users, why=of.groups.why)
 
 
 def confined(of: Confinement, directory: Path, spec: RankSpec, scope: str) -> dict[str, Any]:
@@ -49,6 +60,8 @@ def confined(of: Confinement, directory: Path, spec: RankSpec, scope: str) -> di
     if base := of.groups.base:
         limits = cgroup.limits(base.controllers, spec.cpu_cores, spec.memory_mb)
         fact["cgroup"] = {"path": f"{base.path}/{scope}", "home": of.home, "limits": limits}
+        if of.filters_devices and (allowed := devicefilter.minors(spec.device_uuids)) is not None:
+            fact["cgroup"]["devices"] = allowed
     try:
         found = account.account_for(spec.user, of.default_user, of.allow_root)
     except AccountError as refusal:

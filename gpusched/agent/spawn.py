@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import cgroup, rankdir
+from gpusched.agent import cgroup, devicefilter, rankdir
 
 _OUTPUT = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 # Of what Python and the supervisor ignore or block.
@@ -16,6 +16,14 @@ _DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signa
 
 class StartError(Exception):
     """What could not be started, and why, in few words."""
+
+
+def enclose(spec: dict[str, Any]) -> None:
+    """Makes the rank's cgroup, if it is to have one, before anything runs in it. OSError if that cannot be."""
+    if group := spec.get("cgroup"):
+        cgroup.make(group["path"], group["limits"])
+        if "devices" in group:
+            devicefilter.restrict(group["path"], devicefilter.NVIDIA_MAJOR, group["devices"])
 
 
 def spawn(directory: Path, spec: dict[str, Any], environment: dict[str, str]) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.agent import cgroup, containers, processes, rankdir, secretfiles, triage
-from gpusched.agent.spawn import StartError, spawn
+from gpusched.agent.spawn import StartError, enclose, spawn
 from gpusched.protocol.reasons import EndReason
 
 SIGNALS = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM}
@@ -112,8 +112,7 @@ def _start(rank: Rank) -> tuple[EndReason, str] | None:
     if unfit := spec.get("unfit"):
         return EndReason.LAUNCH_FAILED, unfit
     try:
-        if rank.group:
-            cgroup.make(rank.group, spec["cgroup"]["limits"])
+        enclose(spec)
     except OSError as error:
         return EndReason.NODE_FAULT, f"the cgroup {error.filename or rank.group} cannot be made: {error.strerror}"
     rank.oom_kills = _oom_kills(rank)

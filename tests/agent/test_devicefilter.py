@@ -1,0 +1,97 @@
+"""A rank opens the GPUs that it was given and no other, whatever it makes of CUDA_VISIBLE_DEVICES."""
+
+import errno
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import cgroup, confinement, devicefilter, rankdir, supervisor
+from gpusched.agent.journal import Journal
+from gpusched.protocol.messages import RankSpec
+
+needs_filter = pytest.mark.skipif(
+    not confinement.current().filters_devices, reason="the kernel lets this user load no eBPF device filter here"
+)
+INFORMATION = "Model: \t\t NVIDIA A100\nIRQ:   \t\t 11\nGPU UUID: \t GPU-{}\nDevice Minor: \t {}\nGPU Excluded:\t No\n"
+
+
+def driver(directory: Path, **gpus: int) -> str:
+    for name, minor in gpus.items():
+        (directory / name).mkdir(parents=True)
+        (directory / name / "information").write_text(INFORMATION.format(name, minor))
+    return str(directory)
+
+
+def test_the_driver_tells_which_file_is_which_gpu(tmp_path: Path) -> None:
+    gpus = driver(tmp_path, a=3, b=0)
+    assert devicefilter.minors(["GPU-a", "GPU-b"], gpus) == [0, 3]
+    assert devicefilter.minors([], gpus) == [], "a rank without GPUs gets none"
+
+
+def test_what_the_driver_does_not_know_is_not_filtered_by_guess(tmp_path: Path) -> None:
+    assert devicefilter.minors(["MIG-1"], driver(tmp_path, a=3)) is None
+    assert devicefilter.minors([], str(tmp_path / "no-driver")) is None
+
+
+@needs_filter
+@pytest.mark.parametrize(
+    ("major", "allowed", "first_common", "refused"),
+    [
+        (1, [3, 9], 100, {"zero"}),
+        (1, [], 9, {"null", "zero"}),
+        (1, [3, 5], 9, set()),
+        (195, [], 254, set()),
+    ],
+)
+def test_of_the_major_number_only_the_allowed_minors_can_be_opened(
+    major: int, allowed: list[int], first_common: int, refused: set[str]
+) -> None:
+    base = confinement.current().groups.base
+    assert base is not None
+    group = f"{base.path}/test-filter-{os.getpid()}"
+    cgroup.make(group, {})
+    try:
+        devicefilter.restrict(group, major, allowed, first_common)
+        if (pid := os.fork()) == 0:
+            cgroup.enter(group)
+            names = ("null", "zero", "urandom")
+            os._exit(sum(1 << at for at, name in enumerate(names) if not _opens(f"/dev/{name}")))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert {name for at, name in enumerate(("null", "zero", "urandom")) if code >> at & 1} == refused
+    finally:
+        assert cgroup.remove(group)
+
+
+def _opens(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+    except OSError as error:
+        return error.errno != errno.EPERM
+    return True
+
+
+@needs_filter
+def test_a_rank_opens_its_own_gpu_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With files of NVIDIA's numbers and no driver behind them: what may be opened says that there is no device."""
+    files = {name: tmp_path / name for name in ("nvidia0", "nvidia1", "nvidiactl")}
+    try:
+        for minor, path in zip((0, 1, 255), files.values(), strict=True):
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(devicefilter.NVIDIA_MAJOR, minor))
+    except PermissionError:
+        pytest.skip("no device files can be made here")
+    monkeypatch.setattr(devicefilter, "minors", lambda uuids: [1])
+    script = "; ".join(f"cat {path} 2>&1 | sed 's/.*: //'" for path in files.values())
+    spec = RankSpec(
+        job_id=1, attempt=1, rank=0, ranks=1, name="t", argv=["sh", "-c", script], device_uuids=["GPU-b"]
+    )  # fmt: skip
+    directory = Journal(tmp_path / "node", rankdir.boot_id()).prepare("1.1.0", spec, "node")
+    if (pid := os.fork()) == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
+        supervisor.run(directory, f"{tmp_path}/doorbell", None)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    told = (directory / rankdir.LOG).read_text().splitlines()
+    assert told == ["Operation not permitted", "No such device or address", "No such device or address"]
