@@ -144,7 +144,7 @@ class TestRule:
         job_id, clock = start(user, tenant)
         clock.review_after(61, None)
         clock.read(0)
-        clock.wait(59)
+        clock.wait(61)
         Kept.objects.update(read_at=timezone.now() - timedelta(seconds=70))
         idle.review()
         clock.review_after(2)

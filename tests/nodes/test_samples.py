@@ -175,9 +175,9 @@ class TestRollups:
     def test_a_period_is_rolled_up_once_and_only_when_it_is_over(self, device):
         keep(device, (0, "busy", 10, 50))
         assert samples.roll_up(after(299)) == 0
-        assert samples.roll_up(after(300)) == 1
-        assert samples.roll_up(after(301)) == 0
         keep(device, (301, "busy", 20, 50))
+        assert samples.roll_up(after(302)) == 1
+        assert samples.roll_up(after(303)) == 0
         assert samples.roll_up(after(600)) == 1
         assert [one.utilisation_max for one in Rollup.objects.order_by("at")] == [10, 20]
 

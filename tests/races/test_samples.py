@@ -1,0 +1,35 @@
+"""Two workers that keep samples at the same moment count each second once."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from nodes import samples
+from nodes.models import Device, GpuClock, Rollup, Sample
+from tests.factories import make_node
+from tests.races.test_constraints import at_once
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_two_ticks_at_once_count_the_time_once():
+    make_node(gpus=4)
+    began = timezone.now()
+    Device.objects.update(known_since=began)
+    samples.tick(1, began)
+    at = began + timedelta(seconds=15)
+    assert sorted(at_once(*[lambda: samples.tick(12, at)] * 3)) == [False, False, True]
+    assert GpuClock.objects.get().free == 4 * 15
+
+
+def test_two_roll_ups_at_once_make_each_row_once():
+    make_node(gpus=1)
+    began = timezone.now()
+    samples.tick(1, began)
+    for seconds in (0, 15):
+        Sample.objects.create(
+            device=Device.objects.get(), at=began - timedelta(seconds=600 + seconds), cell="busy", seconds=15
+        )
+    made = at_once(*[lambda: samples.roll_up(began)] * 3)
+    assert sum(made) == Rollup.objects.count() >= 1

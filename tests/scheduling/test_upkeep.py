@@ -1,0 +1,48 @@
+"""What the cycles' worker does beside the cycles: each at its pace, and nothing that fails stops the rest."""
+
+import pytest
+
+from nodes import idle, samples
+from scheduling import cycle, tasks, upkeep
+
+
+@pytest.fixture
+def done(monkeypatch):
+    """What was done, and a clock that the test moves."""
+    found, clock = [], [1000.0]
+    monkeypatch.setattr(upkeep, "_done_at", {})
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    for module, name in ((samples, "tick"), (samples, "roll_up"), (samples, "drop_old"), (idle, "review")):
+        monkeypatch.setattr(module, name, lambda *given, name=name: found.append(name))
+
+    def after(seconds):
+        found.clear()
+        clock[0] += seconds
+        upkeep.do_what_is_due()
+        return sorted(found)
+
+    return after
+
+
+def test_each_is_done_at_its_own_pace(done):
+    assert done(0) == ["drop_old", "review", "roll_up", "tick"]
+    assert done(1) == []
+    assert done(14) == ["tick"]
+    assert done(15) == ["drop_old", "review", "roll_up", "tick"]
+
+
+def test_what_fails_stops_nothing_else_and_is_tried_again(done, monkeypatch):
+    def fail(*given):
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(samples, "tick", fail)
+    assert done(0) == ["drop_old", "review", "roll_up"]
+    assert done(30) == ["drop_old", "review", "roll_up"]
+
+
+def test_the_worker_does_it_after_each_cycle(monkeypatch):
+    order = []
+    monkeypatch.setattr(cycle, "run_rested", lambda trigger: order.append(trigger))
+    monkeypatch.setattr(upkeep, "do_what_is_due", lambda: order.append("upkeep"))
+    tasks.cycle("tick")
+    assert order == ["tick", "upkeep"]
