@@ -63,11 +63,10 @@ def _delegated(proc: str) -> Path:
     here = Path(f"{mount}{own}")
     if here.name == _LEAF and os.access(here.parent, os.W_OK):  # as DelegateSubgroup=agent puts it
         return here.parent
-    if own.endswith(".scope") and os.geteuid() and os.access(here / "cgroup.procs", os.W_OK):
-        leaf = here / _LEAF
-        leaf.mkdir(exist_ok=True)
-        for pid in (here / "cgroup.procs").read_text().split():
-            (leaf / "cgroup.procs").write_text(pid)
+    if own.endswith(".scope") and os.geteuid() and _text(f"{here}/cgroup.procs").split() == [str(os.getpid())]:
+        # Alone in it, so it was made for this agent; a terminal's scope is left as it is.
+        (here / _LEAF).mkdir(exist_ok=True)
+        enter(f"{here}/{_LEAF}")
         return here
     if os.geteuid() == 0 and os.access(mount, os.W_OK):
         return Path(mount) / "gpusched"

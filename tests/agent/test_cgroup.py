@@ -186,6 +186,24 @@ def test_a_service_with_a_delegated_subgroup_puts_ranks_beside_its_agent(
     assert (service / "cgroup.subtree_control").read_text() == "+pids", "each controller by itself, the last one here"
 
 
+@pytest.mark.parametrize(("others", "is_used"), [("", True), ("\n1\n", False)])
+def test_a_scope_is_used_if_it_was_made_for_the_agent_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: str, is_used: bool
+) -> None:
+    scope = tmp_path / "fs" / "user.slice" / "run-1.scope"
+    scope.mkdir(parents=True)
+    (scope / "cgroup.procs").write_text(f"{os.getpid()}{others}")
+    proc = machine(tmp_path, f"cgroup2 {tmp_path}/fs cgroup2 rw 0 0\n", "0::/user.slice/run-1.scope\n")
+    monkeypatch.setattr(cgroup, "_can_move", lambda base, proc: True)
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    found = cgroup.find(proc=proc)
+    assert (scope / "agent" / "cgroup.procs").exists() == is_used
+    if is_used:
+        assert found.base is not None and found.base.path == str(scope)
+    else:
+        assert found == cgroup.Found(None, "no cgroup is delegated to this user")
+
+
 @pytest.mark.parametrize(
     ("wanted", "mounts", "words"),
     [
