@@ -20,7 +20,7 @@ import psycopg
 
 from benchmarks.report import arguments, publish
 from benchmarks.stack import A100, Stack, wait_for
-from gpusched.agent.processes import descendants, signal_all
+from gpusched.agent.processes import signal_all
 from gpusched.client.errors import GpuschedError
 
 AGENTS, NODES_EACH = 2, 2
@@ -48,7 +48,7 @@ class Outcome:
     ledger_wrong: int
     jobs: int
     kills: int
-    reruns: int
+    reruns: str
     ledger_off_by_most_seconds: float
     seconds: float
 
@@ -164,8 +164,7 @@ def _kill(stack: Stack, victim: str, rng: random.Random) -> None:
         _start_agent(stack, number)
         stack.agents[number] = stack.agents.pop()
     elif victim == "launcher":
-        # What forks the supervisors, and is their parent.
-        signal_all([pid for pid in descendants(stack.agents[number].pid) if _is_launcher(pid)], signal.SIGKILL)
+        signal_all(_launchers(stack.agents[number].pid), signal.SIGKILL)
     elif victim:
         stack.kill(victim)
     else:
@@ -175,8 +174,11 @@ def _kill(stack: Stack, victim: str, rng: random.Random) -> None:
         stack.start()
 
 
-def _is_launcher(pid: int) -> bool:
-    return b"launcher import main" in _read(f"/proc/{pid}/cmdline")
+def _launchers(agent: int) -> list[int]:
+    """What forks the agent's supervisors, and is their parent: they are alike but for who their own parent is."""
+    threads = Path(f"/proc/{agent}/task").glob("*/children")
+    children = [int(pid) for thread in threads for pid in _read(str(thread)).split()]
+    return [pid for pid in children if b"launcher import main" in _read(f"/proc/{pid}/cmdline")]
 
 
 def _is_over(stack: Stack) -> bool:
@@ -198,7 +200,7 @@ def _of_jobs(stack: Stack) -> list[int]:
     """Jobs' processes, and supervisors, by the directory that they work in."""
     mark = str(stack.directory / "storm").encode()
     own = {os.getpid(), *(agent.pid for agent in stack.agents)}
-    own |= {pid for agent in stack.agents for pid in descendants(agent.pid) if _is_launcher(pid)}
+    own |= {pid for agent in stack.agents for pid in _launchers(agent.pid)}
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [
         pid
@@ -210,11 +212,12 @@ def _of_jobs(stack: Stack) -> list[int]:
 def _read(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return b""
 
 
 _JOBS = "SELECT id, state FROM jobs_job WHERE id = ANY(%s)"
+_AGAIN = "SELECT reason, count(*) FROM jobs_attempt WHERE reason <> 'completed' GROUP BY 1 ORDER BY 1"
 _TIMES = """
     SELECT s.job_id, s.number, extract(epoch FROM s.ended_at - s.started_at)::float8,
            (SELECT sum(u.gpus * extract(epoch FROM u.ended_at - u.started_at))::float8 FROM tenants_usageentry u
@@ -234,6 +237,7 @@ def _counted(stack: Stack, acknowledged: list[int], ran: Path, orphans: int, kil
         states: dict[int, str] = dict(database.execute(_JOBS, [acknowledged]).fetchall())
         held: Any = database.execute("SELECT count(*) FROM nodes_allocation").fetchone()
         charged = database.execute(_TIMES).fetchall()
+        again = database.execute(_AGAIN).fetchall()
     off = [abs((ledger or 0.0) - wall) for _, _, wall, ledger in charged]
     # The job's own clock: what it measured between its first and its last line was charged, and a second more at most.
     own = {f"{job}.{number}": ledger for job, number, _, ledger in charged}
@@ -251,7 +255,7 @@ def _counted(stack: Stack, acknowledged: list[int], ran: Path, orphans: int, kil
         ledger_wrong=sum(one > 0.001 for one in off) + len(beyond),
         jobs=len(set(acknowledged)),
         kills=kills,
-        reruns=len(begun) - len({attempt.split(".")[0] for attempt in begun}),
+        reruns=", ".join(f"{reason} {times}" for reason, times in again),
         ledger_off_by_most_seconds=max(off, default=0.0),
         seconds=seconds,
     )
