@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from gpusched.lib.sql import columns, execute
-from nodes.reports import parse_key, when
+from nodes.clocks import when
+from nodes.reports import parse_key
 
 # The latest of any rank, never earlier than was told before nor than the start: the time of a file can be anything.
 _KEEP = """

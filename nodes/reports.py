@@ -5,7 +5,7 @@ what an older attempt says changes nothing of the job."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from gpusched.lib import events, wake
@@ -16,6 +16,7 @@ from jobs import transitions
 from jobs.aftermath import Outcome
 from jobs.exits import exit_class
 from nodes import allocations
+from nodes.clocks import lasted, when
 
 Key = tuple[int, int, int]
 PEAKS = ("rank", "process")
@@ -38,6 +39,7 @@ class RankEnd:
     log_bytes: int | None = None
     seen: str | None = None
     peak_memory_of: str | None = None
+    lasted_seconds: float | None = None
 
 
 def parse_key(text: str) -> Key | None:
@@ -91,17 +93,8 @@ def _rank_end(key: Key, node_id: int, report: Ended) -> RankEnd:
         report.log_bytes,
         report.exit_class,
         report.peak_memory_of if report.peak_memory_of in PEAKS else None,
+        lasted(report),
     )
-
-
-def when(text: str) -> datetime:
-    """An agent's time; one that cannot be read, or lies in the future by its clock, becomes now."""
-    now = datetime.now(UTC)
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return now
-    return min(at if at.tzinfo else at.replace(tzinfo=UTC), now)
 
 
 def lock_jobs(ids: Sequence[int]) -> None:
@@ -110,9 +103,11 @@ def lock_jobs(ids: Sequence[int]) -> None:
 
 
 _START = """
-    UPDATE nodes_assignment s SET state = 'running', started_at = t.at, pid = t.pid, missing_since = NULL
+    UPDATE nodes_assignment s
+       SET state = 'running', started_at = greatest(t.at, a.scheduled_at), pid = t.pid, missing_since = NULL
       FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::timestamptz[], %s::int[])
            AS t (job_id, number, rank, node_id, at, pid)
+      JOIN jobs_attempt a ON a.job_id = t.job_id AND a.number = t.number
      WHERE s.job_id = t.job_id AND s.number = t.number AND s.rank = t.rank AND s.node_id = t.node_id
        AND s.state = 'assigned'
     RETURNING s.job_id, s.number, s.started_at
@@ -130,12 +125,20 @@ def _start(starts: Sequence[tuple[Key, int, datetime, int]]) -> list[int]:
 _END = """
     UPDATE nodes_assignment s
        SET state = 'ended', reason = t.reason, exit_code = t.exit_code, signal = t.signal, detail = t.detail,
-           peak_memory_mb = t.peak, log_bytes = t.log_bytes, started_at = coalesce(s.started_at, t.started_at),
-           ended_at = greatest(t.at, s.started_at, t.started_at), missing_since = NULL
+           peak_memory_mb = t.peak, log_bytes = t.log_bytes, missing_since = NULL,
+           started_at = CASE WHEN t.lasted IS NULL THEN b.began
+                             ELSE greatest(a.scheduled_at, least(b.began, e.ended - t.lasted * interval '1 s')) END,
+           ended_at = greatest(e.ended, b.began)
       FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::timestamptz[], %s::text[], %s::int[], %s::int[],
-                  %s::timestamptz[], %s::text[], %s::int[], %s::bigint[], %s::text[], %s::text[])
+                  %s::timestamptz[], %s::text[], %s::int[], %s::bigint[], %s::text[], %s::text[], %s::float8[])
            AS t (job_id, number, rank, node_id, at, reason, exit_code, signal, started_at, detail, peak, log_bytes,
-                 exit_class, peak_of)
+                 exit_class, peak_of, lasted)
+      JOIN jobs_attempt a ON a.job_id = t.job_id AND a.number = t.number
+      JOIN nodes_assignment o ON o.attempt_id = a.id AND o.rank = t.rank
+     CROSS JOIN LATERAL (SELECT coalesce(o.started_at, CASE WHEN t.started_at IS NOT NULL
+                                             THEN greatest(t.started_at, a.scheduled_at) END) AS began) b
+     CROSS JOIN LATERAL (SELECT CASE WHEN t.lasted IS NULL OR b.began IS NULL THEN t.at
+                                     ELSE least(b.began + t.lasted * interval '1 s', clock_timestamp()) END AS ended) e
      WHERE s.job_id = t.job_id AND s.number = t.number AND s.rank = t.rank AND s.node_id = t.node_id
        AND s.state <> 'ended'
     RETURNING s.id, s.job_id, s.number, s.rank, s.started_at, s.ended_at, s.reason, s.exit_code, s.signal, s.detail,
@@ -161,10 +164,11 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
             e.log_bytes,
             exit_class(e.reason, e.exit_code, e.seen),
             e.peak_memory_of,
+            e.lasted_seconds,
         )
         for e in {e.key: e for e in ends}.values()
     ]
-    ended = query(_END, columns(rows, 14))
+    ended = query(_END, columns(rows, 15))
     if not ended:
         return []
     allocations.give_back([row["id"] for row in ended])

@@ -8,7 +8,7 @@ from typing import Any
 from gpusched.lib.sql import atomically, execute, query
 from gpusched.protocol.messages import Desired, Ended, Started, Sync
 from gpusched.protocol.states import RankState
-from nodes import blame, checkpoints, reports, strikes, telemetry
+from nodes import blame, checkpoints, clocks, reports, strikes, telemetry
 from nodes.desired import desired, live
 
 logger = logging.getLogger(__name__)
@@ -37,14 +37,16 @@ def push(node_ids: Sequence[int], job_ids: Sequence[int], told: Told = NOTHING) 
 
 
 def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
-    heard = [(node_id, report) for node_id, sync in batch for report in sync.reports]
+    heard = [(node_id, clocks.as_here(report, sync.at)) for node_id, sync in batch for report in sync.reports]
     if not heard:
         # Readings and signs of life alone need not wait for the disk: a second later they are told again.
         execute("SET LOCAL synchronous_commit = off")
     readings = [(node_id, reading) for node_id, sync in batch for reading in sync.readings]
     heard = blame.judged(heard, readings)
     reports.apply(heard)
-    checkpoints.keep([(node_id, key, at) for node_id, sync in batch for key, at in sync.saved.items()])
+    checkpoints.keep(
+        [(node_id, key, clocks.at_here(at, sync.at)) for node_id, sync in batch for key, at in sync.saved.items()]
+    )
     for node_id, sync in batch:
         if sync.facts is not None:
             telemetry.learn(node_id, sync.facts)

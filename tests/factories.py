@@ -83,7 +83,7 @@ class FakeAgent:
     def sync(self, *reports: Started | Ended, **fields: Any) -> Desired:
         self.seq += 1
         message = Sync(
-            **{"seq": self.seq, "at": "2026-01-01T00:00:00Z", "boot_id": "boot-1", "held": list(self.held),
+            **{"seq": self.seq, "at": now(), "boot_id": "boot-1", "held": list(self.held),
                "running": list(self.held), "reports": list(reports), **fields}
         )  # fmt: skip
         [answer] = process([(self.id, message)])

@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,8 @@ class Journal:
                 is_alive = ended is None
         started = rankdir.read(directory, rankdir.STARTED)
         return (
-            None if started is None else Started(key=key, at=started["at"], pid=started["pid"]),
-            None if ended is None else _ended(key, ended),
+            None if started is None else self._started(key, started),
+            None if ended is None else self._ended(key, ended),
             is_alive,
         )
 
@@ -90,6 +90,18 @@ class Journal:
         self._forgotten[key] = time.time()
         secretfiles.remove(rankdir.read(self.ranks / key, rankdir.SPEC))  # of one that never started
         shutil.rmtree(self.ranks / key)
+
+    def _started(self, key: str, fact: dict[str, Any]) -> Started:
+        return Started(key=key, at=fact["at"], pid=fact["pid"], seconds_ago=self._seconds_ago(fact))
+
+    def _ended(self, key: str, fact: dict[str, Any]) -> Ended:
+        """The report of an end. The supervisor that wrote it may be newer than an agent that was put back a version."""
+        known = {name: value for name, value in fact.items() if name in Ended.__struct_fields__}
+        return Ended(key=key, **{**known, "seconds_ago": self._seconds_ago(fact)})
+
+    def _seconds_ago(self, fact: dict[str, Any]) -> float | None:
+        """How long ago a fact was written down, whatever was done to the wall clock since; None: in another boot."""
+        return time.monotonic() - fact["monotonic"] if fact.get("boot_id") == self.boot_id else None
 
     def _make(self, key: str) -> Path:
         directory = self.ranks / key
@@ -125,9 +137,13 @@ class Journal:
             "reason": str(EndReason.SUPERVISOR_LOST),
             "started_at": started["at"] if started else None,
             "log_bytes": log.stat().st_size if log.exists() else 0,
+            "monotonic": time.monotonic(),
+            "boot_id": self.boot_id,
         }
+        if started and (lasted := self._seconds_ago(started)) is not None:
+            fact["at"] = (datetime.fromisoformat(started["at"]) + timedelta(seconds=lasted)).isoformat()
         if boot_id != self.boot_id:
-            fact |= {"at": _booted_at(), "reason": str(EndReason.NODE_REBOOTED)}
+            fact |= {"at": _booted_at(), "reason": str(EndReason.NODE_REBOOTED), "boot_id": None}
         elif not _end_strays(directory, started["pid"] if started else None):
             return None
         rankdir.write(directory, rankdir.EXIT, fact)
@@ -163,11 +179,6 @@ def wake_supervisor(directory: Path) -> None:
         return
     finally:
         os.close(handle)
-
-
-def _ended(key: str, fact: dict[str, Any]) -> Ended:
-    """The report of an end. The supervisor that wrote it may be newer than an agent that was put back a version."""
-    return Ended(key=key, **{name: value for name, value in fact.items() if name in Ended.__struct_fields__})
 
 
 def _end_strays(directory: Path, session: int | None) -> bool:

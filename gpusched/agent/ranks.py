@@ -33,6 +33,7 @@ class Rank:
     start_known: bool = False
     end_known: bool = False
     launched_at: float | None = None
+    looked_at: float = 0.0  # by the monotonic clock
     log_sent: int | None = None  # None: the server's size is to be asked
     log_seen: int = 0  # all that there was to send when the file had this size has been sent
     log_given: int = 0  # up to here the file's room has been given back to the disk
@@ -107,6 +108,7 @@ class Ranks:
             return False
         before = rank.started, rank.ended
         try:
+            rank.looked_at = time.monotonic()
             rank.started, ended, rank.is_alive = self._journal.look(key)
             rank.ended = None if ended is None else self._as_sent(rank, ended)
         except OSError as error:
@@ -143,9 +145,9 @@ class Ranks:
         for rank in self.known.values():
             if rank.ended is not None:
                 if not rank.end_known:
-                    told.append(rank.ended)
+                    told.append(_aged(rank.ended, rank.looked_at))
             elif rank.started is not None and not rank.start_known:
-                told.append(rank.started)
+                told.append(_aged(rank.started, rank.looked_at))
         return told
 
     def held(self) -> list[str]:
@@ -228,3 +230,10 @@ class Ranks:
             directory = self._journal.ranks / rank.key
             if rank.is_alive and not (directory / rankdir.NOTICE).exists() and (directory / rankdir.STOP).exists():
                 wake_supervisor(directory)
+
+
+def _aged(report: Report, looked_at: float) -> Report:
+    """The report as it is said now; its files were read a while ago."""
+    if report.seconds_ago is None:
+        return report
+    return replace(report, seconds_ago=report.seconds_ago + time.monotonic() - looked_at)

@@ -76,7 +76,7 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
         _finish(rank, problem[0], detail=problem[1])
         return
     with contextlib.suppress(OSError):  # the end says when it started, too
-        rankdir.write(directory, rankdir.STARTED, {"at": _iso(rank.started_at), "pid": rank.pid})
+        rankdir.write(directory, rankdir.STARTED, {"at": _iso(rank.started_at), "pid": rank.pid, **_clock(rank)})
     _ring(rank)
     _watch(rank)
     containers.remove(rank.spec)
@@ -249,9 +249,15 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         **_peak(rank),
         "log_bytes": log.stat().st_size if log.exists() else 0,
         "exit_class": exit_class,
+        **_clock(rank),
     }
     _write_end(rank.directory, fact)
     _ring(rank)
+
+
+def _clock(rank: Rank) -> dict[str, Any]:
+    """When this is, by a clock that nobody sets but a boot."""
+    return {"monotonic": time.monotonic(), "boot_id": rank.spec.get("boot_id")}
 
 
 def _peak(rank: Rank) -> dict[str, Any]:

@@ -156,13 +156,18 @@ class Stop(msgspec.Struct, kw_only=True, frozen=True, tag="stop", tag_field="act
 
 
 class Started(msgspec.Struct, kw_only=True, frozen=True, tag="started", tag_field="kind"):
+    """`at`: by the node's wall clock, which may be wrong; `seconds_ago`: by one that nobody sets, when this is said.
+    None: not known, as after a boot."""
+
     key: str
     at: str
     pid: int
+    seconds_ago: float | None = None
 
 
 class Ended(msgspec.Struct, kw_only=True, frozen=True, tag="ended", tag_field="kind"):
-    """The rank is over and no process of it is alive. `exit_code` None when a signal ended it or it never started.
+    """The rank is over and no process of it is alive. `at`, `seconds_ago`: as of a start; from `started_at` to `at` is
+    as long as it ran, whatever was done to the wall clock. `exit_code` None when a signal ended it or it never started.
     `reason`: an EndReason. `peak_memory_of`: what the peak is the peak of: all processes of the `rank` together, or its
     largest `process`. `log_bytes`: the final size of its log. `exit_class`: one of exits.SEEN_BY_AGENT, if
     the agent can tell."""
@@ -178,6 +183,7 @@ class Ended(msgspec.Struct, kw_only=True, frozen=True, tag="ended", tag_field="k
     peak_memory_of: str | None = None
     log_bytes: int = 0
     exit_class: str | None = None
+    seconds_ago: float | None = None
 
 
 Report = Started | Ended

@@ -1,0 +1,71 @@
+"""Turns what an agent says of time by its own clock into the time of this server (A53).
+
+The wall clock of a node may be wrong and may be set at any moment. Agents say how long ago something was, by a clock
+that only a boot sets; of those that do not (older ones, and after a boot) the difference between the clocks at the time
+of the message is reckoned with. A clock that is right within seconds is believed, because messages take time."""
+
+from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
+
+from gpusched.protocol.messages import Ended, Report
+from gpusched.protocol.reasons import EndReason
+
+TOLERATED_SECONDS = 5.0
+_MOST_SECONDS = 10 * 365 * 86400.0
+
+
+def when(text: str) -> datetime:
+    """An agent's time; one that cannot be read, or lies in the future, becomes now."""
+    now = datetime.now(UTC)
+    at = _read(text)
+    return now if at is None else min(at, now)
+
+
+def as_here(report: Report, said_at: str) -> Report:
+    """The report, said when the agent's clock showed `said_at`, with its times by the clock of this server."""
+    at, said, now = _read(report.at), _read(said_at), datetime.now(UTC)
+    if at is None:
+        return report
+    if report.seconds_ago is not None:
+        off = (now - timedelta(seconds=min(max(report.seconds_ago, 0.0), _MOST_SECONDS)) - at).total_seconds()
+    else:
+        off = (now - said).total_seconds() if said is not None else 0.0
+    if abs(off) <= TOLERATED_SECONDS:
+        return report
+    told = replace(report, at=_moved(report.at, off))
+    return (
+        replace(told, started_at=_moved(told.started_at, off)) if isinstance(told, Ended) and told.started_at else told
+    )
+
+
+def at_here(text: str, said_at: str) -> str:
+    """The same for a time that is told alone."""
+    said = _read(said_at)
+    off = (datetime.now(UTC) - said).total_seconds() if said is not None else 0.0
+    return text if abs(off) <= TOLERATED_SECONDS else _moved(text, off)
+
+
+def lasted(report: Ended) -> float | None:
+    """How many seconds a rank ran, as its supervisor measured it; None if nobody did."""
+    began = _read(report.started_at or "")
+    ended = _read(report.at)
+    if began is None or ended is None or report.reason == EndReason.NODE_REBOOTED:
+        return None
+    return max(0.0, (ended - began).total_seconds())
+
+
+def _read(text: str) -> datetime | None:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _moved(text: str, seconds: float) -> str:
+    at = _read(text)
+    try:
+        return text if at is None else (at + timedelta(seconds=seconds)).isoformat()
+    except OverflowError:
+        return text

@@ -1,0 +1,48 @@
+"""Reports say how long ago something was, by a clock that nobody sets (A53)."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import rankdir
+from gpusched.agent.journal import Journal
+from gpusched.protocol.messages import Ended, Started
+from tests.agent.conftest import Agent
+from tests.agent.control import Control, eventually
+
+
+def since(text: str) -> float:
+    return (datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds()
+
+
+def test_what_happened_while_nobody_listened_is_told_with_how_long_ago_it_was(agent: Agent, control: Control) -> None:
+    """A53, A32: over a restart of the agent, and anew each time that it is said."""
+    key, lasts = control.run("sleep", "0.2"), control.run("sleep", "60", job=2)
+    control.is_acknowledging = False
+    agent.start()
+    control.start_of(lasts)
+    agent.kill()
+    eventually(lambda: (agent.ranks / key / rankdir.EXIT).exists(), 10, "the end without an agent")
+    time.sleep(1)
+    agent.start()
+    for report in (control.end_of(key), control.start_of(lasts)):
+        assert report.seconds_ago is not None and report.seconds_ago == pytest.approx(since(report.at), abs=0.8)
+    told = control.ended[key]
+    eventually(lambda: len(told) > 3, 10, "repetitions")
+    ages = [end.seconds_ago or 0.0 for end in told]
+    assert ages == sorted(ages) and ages[-1] > ages[0] >= 1
+
+
+@pytest.mark.parametrize("is_same_boot", [True, False])
+def test_the_clock_of_another_boot_says_nothing(tmp_path: Path, is_same_boot: bool) -> None:
+    journal = Journal(tmp_path, "this boot")
+    directory = tmp_path / "ranks" / "1.1.0"
+    directory.mkdir()
+    clock = {"monotonic": time.monotonic() - 100, "boot_id": "this boot" if is_same_boot else "the boot before"}
+    rankdir.write(directory, rankdir.STARTED, {"at": rankdir.now(), "pid": 1, **clock})
+    rankdir.write(directory, rankdir.EXIT, {"at": rankdir.now(), "reason": "exited", "exit_code": 0, **clock})
+    reports: list[Started | Ended | None] = [*journal.look("1.1.0")[:2]]
+    ages = [report.seconds_ago for report in reports if report]
+    assert ages == ([pytest.approx(100, abs=5)] * 2 if is_same_boot else [None, None])

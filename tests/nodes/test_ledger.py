@@ -1,0 +1,79 @@
+"""The ledger equals wall time x GPUs to the second (A53), through all that ends attempts, with clocks that are set."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from gpusched.protocol.messages import Ended, Started
+from nodes import clocks
+from tenants.models import UsageEntry
+from tests.nodes.world import STEPS, World, live
+
+pytestmark = pytest.mark.django_db(transaction=True)
+RUN = [("submit", "whole"), ("sync", 0), ("sync", 1), ("sync", 0), ("sync", 1), ("let_pass", 600)]
+STEPPED = [("set_clock", 0, -3600), ("set_clock", 1, 3600), ("let_pass", 500)]
+
+
+@pytest.mark.parametrize("old", [None, 3600.0, -3600.0, 4.0])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [*RUN, *STEPPED, ("act", "preempt"), ("sync", 0), ("sync", 1), ("let_pass", 900)],
+        [*RUN, *STEPPED, ("act", "requeue"), ("sync", 0), ("sync", 1), ("submit", "shared"), ("let_pass", 900)],
+        [*RUN, *STEPPED, ("lose", 0), ("let_pass", 900), ("lose", 1), ("let_pass", 50)],
+        [("submit", "gang"), *RUN[1:], *STEPPED, ("exit", 0, 3), ("sync", 0), ("let_pass", 30)],
+        [*RUN[:3], *STEPPED, ("exit", 0, 0), ("exit", 1, 0), ("let_pass", 7000)],
+    ],
+    ids=["preemption", "requeue", "loss", "gang", "outage"],
+)
+def test_the_ledger_equals_wall_time(steps, old):
+    """A53, A57: also with older agents, on nodes whose clock is wrong, that do not say how long ago something was."""
+    live(World(is_old=old is not None, off=old or 0.0), steps)
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_the_ledger_equals_wall_time_whatever_happens(steps):
+    """A53: in short; tests/e2e/test_ledger.py tries more."""
+    live(World(), [*RUN, *steps[:8]])
+
+
+@pytest.mark.parametrize("step", [3600, -3600])
+def test_a_clock_that_is_set_while_a_job_runs_changes_nothing(step):
+    """A53"""
+    world = World()
+    live(
+        world,
+        [("submit", "whole"), ("sync", 0), ("sync", 1), ("sync", 0), ("sync", 1), ("let_pass", 600), ("set_clock", 0, step),
+         ("set_clock", 1, step), ("let_pass", 1000), ("exit", 0, 0), ("exit", 1, 0)],
+    )  # fmt: skip
+    assert sum(e.gpus * (e.ended_at - e.started_at).total_seconds() for e in UsageEntry.objects.filter(tenant=world.tenant)) == (
+        pytest.approx(3200, abs=2)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ago", [-5.0, 1e300, float("inf"), 1e9])
+def test_what_an_agent_says_never_reaches_beyond_its_attempt_nor_into_the_future(ago):
+    """A53, A55: an agent is not trusted blindly."""
+    world = World()
+    world.submit("whole")
+    machine = next(one for one in world.machines if one.agent.sync().assignments)
+    [order] = machine.agent.sync().assignments
+    long_ago, far_ahead = "1950-01-01T00:00:00Z", "2100-01-01T00:00:00Z"
+    machine.agent.sync(
+        Started(key=order.key, at=long_ago, pid=1, seconds_ago=ago), held=[order.key], running=[order.key]
+    )
+    machine.agent.sync(
+        Ended(key=order.key, at=far_ahead, reason="exited", exit_code=0, started_at=long_ago, seconds_ago=ago),
+        at="soon",
+    )
+    for entry in UsageEntry.objects.filter(tenant=world.tenant):
+        assert 0 <= (entry.ended_at - entry.started_at).total_seconds() < 30
+
+
+def test_a_clock_that_is_right_within_seconds_is_believed():
+    """A message takes time; the times in it are then the better ones."""
+    at = (datetime.now(UTC) - timedelta(seconds=3)).isoformat()
+    started = Started(key="1.1.0", at=at, pid=1, seconds_ago=0.0)
+    assert clocks.as_here(started, at) is started
