@@ -11,7 +11,7 @@ from scheduling.engine.changes import Change, scaled
 from scheduling.engine.feasibility import fits, matching, survey
 from scheduling.engine.model import Job, Policy, Preemption, Reason, Request, Snapshot
 from scheduling.engine.placement import place
-from scheduling.engine.shapes import Shape, needs_of
+from scheduling.engine.shapes import Shape
 from scheduling.engine.split import BATCH_GPUS, ONLINE_GPUS
 
 # A smaller number of GPUs is looked for from above, in at most so many tries.
@@ -119,7 +119,7 @@ def _constraint(case: _Case) -> Iterator[Change]:
     request = case.request
     if request.apart:
         yield Change("apart", "")
-    if request.node_selector != needs_of(request):
+    if request.node_selector:
         yield Change("node_selector", "")
     if request.gpu_models:
         yield Change("gpu_model", "")

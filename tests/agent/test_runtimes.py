@@ -250,6 +250,7 @@ def test_a_container_whose_client_is_killed_does_not_outlive_its_rank(
     os.kill(pid, 9)
     assert control.end_of(key).signal == 9
     assert not is_alive(container)
+    assert ["rm", "--force", "gpusched-1-1-0"] in docker.calls, "nor is its name taken for ever"
 
 
 def test_the_refusal_of_a_mount_is_the_end_of_the_attempt(start: Callable[[], object], control: Control) -> None:
