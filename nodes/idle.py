@@ -35,13 +35,12 @@ _QUIET = """
 """
 
 
-def review(now: datetime | None = None) -> None:
-    """Warns, ends or forgets what is due at this moment."""
-    atomically(lambda: _review(now))
+def review(policy: str, now: datetime | None = None) -> None:
+    """Warns, ends or forgets what is due at this moment. `policy`: off, monitor or enforce."""
+    atomically(lambda: _review(policy, now))
 
 
-def _review(now: datetime | None) -> None:
-    policy = settings.ENV.held_idle_policy
+def _review(policy: str, now: datetime | None) -> None:
     if now is None:
         now = query("SELECT clock_timestamp() AS now")[0]["now"]
     known = {row["job_id"]: row for row in query("SELECT * FROM nodes_heldidle ORDER BY job_id FOR UPDATE")}

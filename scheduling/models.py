@@ -114,6 +114,13 @@ class SchedulingPolicy(models.Model):
     thermal_move_minutes = models.FloatField(
         default=10.0, db_default=10.0, validators=_between(1, 1440), help_text="A GPU that is hot for so long stays hot"
     )
+    held_idle_policy = models.CharField(
+        max_length=10,
+        choices=[(word, word) for word in ("off", "monitor", "enforce")],
+        default="monitor",
+        db_default="monitor",
+        help_text="What becomes of jobs that hold idle GPUs; monitor: events say who would be warned and ended",
+    )
     load_threshold = models.FloatField(
         default=1.0, validators=_between(0.05, 1), help_text="Part of a whole GPU's memory that a job may ask for"
     )

@@ -36,6 +36,7 @@ FIELDS = (
     "thermal_threshold_celsius",
     "thermal_moves",
     "thermal_move_minutes",
+    "held_idle_policy",
     "load_threshold",
     "load_threshold_shared",
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from django.conf import settings
 
 from nodes import idle, samples
+from scheduling import policy
 
 logger = logging.getLogger(__name__)
 ROLL_UP_SECONDS = REVIEW_SECONDS = 30.0
@@ -21,7 +22,7 @@ def do_what_is_due() -> None:
     env = settings.ENV
     _each(env.sample_seconds, "samples", lambda: samples.tick(NEARLY * env.sample_seconds))
     _each(ROLL_UP_SECONDS, "roll-ups", samples.roll_up)
-    _each(REVIEW_SECONDS, "idle jobs", idle.review)
+    _each(REVIEW_SECONDS, "idle jobs", lambda: idle.review(policy.values()["held_idle_policy"]))
     _each(
         ROLL_UP_SECONDS, "old samples", lambda: samples.drop_old(env.sample_retention_days, env.rollup_retention_days)
     )

@@ -1,12 +1,10 @@
 """Held but idle: a rolling window of known readings, two warnings, the end only under policy enforce."""
 
 import json
-from dataclasses import replace
 from datetime import timedelta
 
 import pgtrigger
 import pytest
-from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 
@@ -16,20 +14,26 @@ from jobs.models import Job, JobEvent
 from nodes import idle
 from nodes.models import HeldIdle
 from nodes.models import Reading as Kept
+from scheduling import policy
 from tests.factories import make_node, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def rule(monkeypatch):
-    """Sets the rule: an hour, warnings 10 minutes apart."""
+def rule():
+    """Sets the policy; the numbers are the defaults: an hour, warnings 10 minutes apart."""
 
-    def use(policy, **fields):
-        monkeypatch.setattr(settings, "ENV", replace(settings.ENV, held_idle_policy=policy, **fields))
+    def use(word):
+        if policy.values()["held_idle_policy"] != word:
+            policy.change({"held_idle_policy": word}, actor="root")
 
     use("enforce")
     return use
+
+
+def review():
+    idle.review(policy.values()["held_idle_policy"])
 
 
 class Clock:
@@ -59,7 +63,7 @@ class Clock:
     def review_after(self, minutes, *utilisations):
         self.wait(minutes)
         self.read(*(utilisations or (0,)))
-        idle.review()
+        review()
 
 
 def start(user, tenant, *, gpus=1, **fields):
@@ -146,7 +150,7 @@ class TestRule:
         clock.read(0)
         clock.wait(61)
         Kept.objects.update(read_at=timezone.now() - timedelta(seconds=70))
-        idle.review()
+        review()
         clock.review_after(2)
         assert told(job_id) == []
 
@@ -174,7 +178,7 @@ class TestPolicies:
         assert Job.objects.get(pk=job_id).state == "running"
 
     def test_monitor_is_the_default(self):
-        assert settings.ENV.held_idle_policy == "monitor"
+        assert policy.values()["held_idle_policy"] == "monitor"
 
     def test_who_was_only_monitored_is_warned_before_it_is_ended(self, user, tenant, rule):
         rule("monitor")

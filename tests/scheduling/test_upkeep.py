@@ -1,5 +1,7 @@
 """What the cycles' worker does beside the cycles: each at its pace, and nothing that fails stops the rest."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from nodes import idle, samples
@@ -11,6 +13,7 @@ def done(monkeypatch):
     """What was done, and a clock that the test moves."""
     found, clock = [], [1000.0]
     monkeypatch.setattr(upkeep, "_done_at", {})
+    monkeypatch.setattr(upkeep, "policy", SimpleNamespace(values=lambda: {"held_idle_policy": "monitor"}))
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     for module, name in ((samples, "tick"), (samples, "roll_up"), (samples, "drop_old"), (idle, "review")):
         monkeypatch.setattr(module, name, lambda *given, name=name: found.append(name))
