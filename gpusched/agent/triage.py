@@ -19,7 +19,8 @@ _DISK_FULL = re.compile(rb"No space left on device|Disk quota exceeded|\[Errno 2
 _IMAGE_MISSING = re.compile(
     rb"manifest unknown|pull access denied|unable to find image|no such image|image not known|repository does not exist"
     rb"|did not resolve to an alias|unable to copy from source|initializing source|requested access to the resource"
-    rb"|could not open image|failed to (?:get|pull|retrieve)|while (?:getting|pulling|loading) (?:image|registry)",
+    rb"|could not open image|failed to (?:get checksum|pull|retrieve)"
+    rb"|while (?:getting|pulling|loading) (?:image|registry)",
     re.IGNORECASE,
 )
 # Their own exit codes, where the job's would be: of podman and docker, of apptainer.
