@@ -46,3 +46,16 @@ def test_the_clock_of_another_boot_says_nothing(tmp_path: Path, is_same_boot: bo
     reports: list[Started | Ended | None] = [*journal.look("1.1.0")[:2]]
     ages = [report.seconds_ago for report in reports if report]
     assert ages == ([pytest.approx(100, abs=5)] * 2 if is_same_boot else [None, None])
+
+
+@pytest.mark.parametrize("more", [{}, {"a_later_word": 1}], ids=["older", "newer"])
+def test_ranks_whose_supervisor_is_of_another_version_are_understood(more: dict[str, int], tmp_path: Path) -> None:
+    """A57: supervisors outlive the upgrade of their agent."""
+    journal = Journal(tmp_path, rankdir.boot_id())
+    directory = tmp_path / "ranks" / "1.1.0"
+    directory.mkdir()
+    rankdir.write(directory, rankdir.STARTED, {"at": rankdir.now(), "pid": 1, **more})
+    rankdir.write(directory, rankdir.EXIT, {"at": rankdir.now(), "reason": "exited", "exit_code": 3, **more})
+    started, ended, is_alive = journal.look("1.1.0")
+    assert started is not None and ended is not None
+    assert (started.pid, ended.exit_code, ended.seconds_ago, is_alive) == (1, 3, None, False)
