@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ class Env:
         default="localhost,127.0.0.1,[::1]", metadata={"doc": "names under which this server is reached, by comma"}
     )
     trusted_origins: str = field(default="", metadata={"doc": "https://… origins behind a proxy, by comma"})
+    trusted_proxies: str = field(
+        default="", metadata={"doc": "addresses or networks of proxies, by comma, whose X-Forwarded-… are believed"}
+    )
+    behind_tls: bool = field(
+        default=False, metadata={"doc": "people come by https:// through such a proxy: secure cookies, HSTS"}
+    )
     http_host: str = field(default="127.0.0.1", metadata={"doc": "address that the web server listens on"})
     http_port: int = field(default=8000, metadata={"doc": "port that the web server listens on"})
     tick_seconds: float = field(default=1.0, metadata={"doc": "longest time between two scheduling cycles"})
@@ -120,6 +127,7 @@ class Env:
     log_storage: str = field(default="", metadata={"doc": "a Django storage class for logs; empty: files in DATA_DIR"})
     log_storage_options: str = field(default="", metadata={"doc": "what the class is made with, as a JSON object"})
     log_retention_days: float = field(default=0.0, metadata={"doc": "after this long, logs are deleted; 0: never"})
+    currency: str = field(default="credits", metadata={"doc": "what rates are told in: a word, nothing is converted"})
     log_level: str = field(default="INFO", metadata={"doc": "DEBUG, INFO, WARNING or ERROR"})
 
 
@@ -140,7 +148,18 @@ def read(environ: dict[str, str] | None = None) -> Env:
                 raise SettingError(f"{name}={text!r} is not from {least:g} to {most:g}")
     if "database_url" not in given and source.get("DATABASE_URL"):
         given["database_url"] = source["DATABASE_URL"]
-    return Env(**given)
+    return _consistent(Env(**given))
+
+
+def _consistent(env: Env) -> Env:
+    """Refuses what would do nothing, or not what it says."""
+    try:
+        found = [ip_network(part.strip()) for part in env.trusted_proxies.split(",") if part.strip()]
+    except ValueError as error:
+        raise SettingError(f"{PREFIX}TRUSTED_PROXIES: {error}") from error
+    if env.behind_tls and not found:
+        raise SettingError(f"{PREFIX}BEHIND_TLS needs {PREFIX}TRUSTED_PROXIES: who says that a request came by TLS?")
+    return env
 
 
 def _text(source: dict[str, str], name: str) -> str | None:

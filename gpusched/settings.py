@@ -71,6 +71,8 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "gpusched.lib.requests.request_id",
+    "gpusched.lib.addresses.behind_proxies",
+    "gpusched.lib.headers.security_headers",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -80,6 +82,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "frontend.errors.RefusalsAsPages",
 ]
 TEMPLATES = [
     {
@@ -126,7 +129,14 @@ MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"  # th
 SESSION_COOKIE_SAMESITE = "Lax"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
+CSRF_COOKIE_SAMESITE = "Lax"
+if ENV.behind_tls:
+    # Only a trusted proxy can say so: gpusched.lib.addresses drops the header of everybody else.
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+    SECURE_HSTS_SECONDS = 365 * 86400
 DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 1024 * 1024
+AUTHENTICATION_BACKENDS = ["gpusched.lib.logins.ThrottledLogin"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},

@@ -112,7 +112,7 @@ def _shown(tenant_id: int) -> dict[str, Any]:
     return tenants_shown([tenant_id])[0]
 
 
-def _find(name: str, who: Identity) -> Tenant:
+def find_tenant(name: str, who: Identity) -> Tenant:
     """404 for a tenant that does not exist and for one that the caller does not belong to alike."""
     tenant = Tenant.objects.filter(name=name).first() if "\x00" not in name else None
     if tenant is None or not who.sees(tenant.pk):
@@ -138,12 +138,12 @@ class Tenants(APIView):
 class OneTenant(APIView):
     @documented("Read a tenant", tag="tenants")
     def get(self, request: Request, name: str) -> Response:
-        return Response(_shown(_find(name, identity(request)).pk))
+        return Response(_shown(find_tenant(name, identity(request)).pk))
 
     @documented("Change a tenant (admin)", tag="tenants", body=TenantChanges)
     def patch(self, request: Request, name: str) -> Response:
         who = identity(request)
-        tenant = _find(name, who)
+        tenant = find_tenant(name, who)
         who.require_admin()
         if changes := _values(read_body(request, TenantChanges)):
             services.change_tenant(tenant, changes, actor=who.username)
@@ -153,7 +153,7 @@ class OneTenant(APIView):
 class TenantQuota(APIView):
     @documented("Read a quota", tag="tenants", answer=QuotaFields)
     def get(self, request: Request, name: str) -> Response:
-        return self._answer(_find(name, identity(request)).pk)
+        return self._answer(find_tenant(name, identity(request)).pk)
 
     write_parameters = ("dry_run",)
 
@@ -169,7 +169,7 @@ class TenantQuota(APIView):
 
         `If-Match` (or `version`) refuses to overwrite somebody else's edit."""
         who = identity(request)
-        tenant = _find(name, who)
+        tenant = find_tenant(name, who)
         who.require_admin()
         limits = _values(read_body(request, QuotaFields))
         version = if_match(request, "this quota", limits.pop("version"))
@@ -218,7 +218,7 @@ class Tokens(APIView):
         days = wanted.expires_in_days
         if days is not None and not 0 < days <= 3650:
             raise invalid([FieldError("expires_in_days", "out_of_range", "more than 0, at most 3650, or null")])
-        tenant = _find(wanted.tenant, who) if wanted.tenant else None
+        tenant = find_tenant(wanted.tenant, who) if wanted.tenant else None
         if tenant is None and not who.is_admin and len(who.roles) == 1 and isinstance(request.auth, Identity):
             # A token limited to one tenant must not make one that reaches further.
             tenant = Tenant.objects.get(pk=next(iter(who.roles)))
@@ -257,12 +257,14 @@ class LogIn(APIView):
     authentication_classes = []
     permission_classes = [AllowAny]
 
-    @documented("Exchange a name and password for a token", tag="tokens", body=Login, status=201, refusals=(400, 401))
+    @documented(
+        "Exchange a name and password for a token", tag="tokens", body=Login, status=201, refusals=(400, 401, 429)
+    )
     def post(self, request: Request) -> Response:
         wanted = read_body(request, Login)
         if "\x00" in wanted.username + wanted.password + wanted.token_name:
             raise invalid([FieldError("username", "invalid_character", "must not contain a NUL character")])
-        user = authenticate(username=wanted.username, password=wanted.password)
+        user = authenticate(request._request, username=wanted.username, password=wanted.password)
         if user is None:
             raise Problem(401, "not_authenticated", "wrong name or password", next_step="check both and try again")
         scopes = [Scope.READ, Scope.WRITE, *([Scope.ADMIN] if user.is_superuser else [])]

@@ -1,4 +1,4 @@
-"""Histogram: durations counted by any process, scraped from one."""
+"""Histogram: durations counted by any process, scraped from one. LoginAttempts: how many in a window."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -17,3 +17,14 @@ class Histogram(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} {self.label}"
+
+
+class LoginAttempts(models.Model):
+    """Attempts of a name, of an address, or of both, since `began_at` (gpusched/lib/logins.py)."""
+
+    key = models.CharField(max_length=60, primary_key=True)
+    count = models.PositiveIntegerField()
+    began_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.key

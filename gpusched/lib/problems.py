@@ -20,11 +20,19 @@ class Problem(Exception):
     """A refusal that the caller is to see. `next_step` says what they can do about it."""
 
     def __init__(
-        self, status: int, code: str, detail: str, *, next_step: str = "", errors: Sequence[FieldError] = ()
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        next_step: str = "",
+        errors: Sequence[FieldError] = (),
+        retry_after: int | None = None,
     ) -> None:
         super().__init__(detail)
         self.status, self.code, self.detail = status, code, detail
         self.next_step, self.errors = next_step, tuple(errors)
+        self.retry_after = retry_after  # seconds
 
 
 def not_found(what: str) -> Problem:
@@ -78,6 +86,8 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     if problem is None:
         return None
     response = Response(body(problem), status=problem.status, content_type="application/problem+json")
+    if problem.retry_after is not None:
+        response["Retry-After"] = str(problem.retry_after)
     if isinstance(error, exceptions.APIException):
         if header := getattr(error, "auth_header", None):
             response["WWW-Authenticate"] = header
@@ -113,9 +123,12 @@ def _flat(detail: Any) -> str:
 
 def response_for(problem: Problem) -> HttpResponse:
     """The same shape outside of DRF."""
-    return HttpResponse(
+    response = HttpResponse(
         msgspec.json.encode(body(problem)), status=problem.status, content_type="application/problem+json"
     )
+    if problem.retry_after is not None:
+        response["Retry-After"] = str(problem.retry_after)
+    return response
 
 
 def wants_problem(request: HttpRequest) -> bool:

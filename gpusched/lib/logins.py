@@ -1,0 +1,90 @@
+"""Counts attempts to log in, by name and by address, and refuses more of them than a person makes (429)."""
+
+import hashlib
+import hmac
+import math
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.backends import ModelBackend
+from django.contrib.auth.models import AbstractBaseUser
+from django.http import HttpRequest
+
+from gpusched.lib.problems import Problem
+from gpusched.lib.sql import execute, query
+
+WINDOW_SECONDS = 900
+# A name alone has the widest limit: otherwise anybody could lock anybody out from one address.
+MOST_PER_NAME_AND_ADDRESS, MOST_PER_ADDRESS, MOST_PER_NAME = 10, 50, 100
+
+
+class ThrottledLogin(ModelBackend):
+    """Names and passwords as Django keeps them. The login page, the admin and the API all come through here."""
+
+    def authenticate(
+        self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **given: Any
+    ) -> AbstractBaseUser | None:
+        """Counted before the password is looked at, so that attempts at the same time count too."""
+        if username is None or password is None:
+            return None
+        limits = _limits(username, request.META.get("REMOTE_ADDR", "") if request else "")
+        _count(limits)
+        user = super().authenticate(request, username, password, **given)
+        if user is not None:
+            _forgive(limits)
+        return user
+
+
+def _limits(name: str, address: str) -> dict[str, int]:
+    """The counters of an attempt with how many each may have in a window. Names are kept as a keyed hash: people type
+    passwords into that field."""
+    limits = {
+        _key("name", name): MOST_PER_NAME,
+        _key("both", f"{name}\n{address}"): MOST_PER_NAME_AND_ADDRESS,
+        _key("address", address): MOST_PER_ADDRESS,
+    }
+    return dict(sorted(limits.items()))  # one order of locking, so that two attempts cannot deadlock
+
+
+def _key(kind: str, text: str) -> str:
+    return f"{kind}:{hmac.new(settings.SECRET_KEY.encode(), text.encode(), hashlib.sha256).hexdigest()[:40]}"
+
+
+_COUNT = """
+    INSERT INTO lib_loginattempts AS a (key, count, began_at)
+    SELECT key, 1, now() FROM unnest(%(keys)s::text[]) AS k (key) ORDER BY key
+    ON CONFLICT (key) DO UPDATE SET
+        count = CASE WHEN a.began_at < now() - make_interval(secs => %(window)s) THEN 1 ELSE a.count + 1 END,
+        began_at = CASE WHEN a.began_at < now() - make_interval(secs => %(window)s) THEN now() ELSE a.began_at END
+    RETURNING key, count, %(window)s - extract(epoch FROM now() - began_at)::float8 AS seconds_left
+"""
+
+
+def _count(limits: dict[str, int]) -> None:
+    execute(
+        "DELETE FROM lib_loginattempts WHERE key IN (SELECT key FROM lib_loginattempts"
+        " WHERE began_at < now() - make_interval(secs => %s) LIMIT 100 FOR UPDATE SKIP LOCKED)",
+        [WINDOW_SECONDS],
+    )
+    found = query(_COUNT, {"keys": list(limits), "window": WINDOW_SECONDS})
+    wait = max((row["seconds_left"] for row in found if row["count"] > limits[row["key"]]), default=None)
+    if wait is not None:
+        seconds = max(1, math.ceil(wait))
+        minutes = math.ceil(seconds / 60)
+        raise Problem(
+            429,
+            "too_many_logins",
+            "too many attempts to log in with this name or from this address",
+            next_step=f"wait {minutes} minute{'s' * (minutes > 1)}, or ask an admin for a new password",
+            retry_after=seconds,
+        )
+
+
+def _forgive(limits: dict[str, int]) -> None:
+    """A right password: the attempts at this name from here are forgotten, and this one was none."""
+    execute("DELETE FROM lib_loginattempts WHERE key = ANY(%s) AND key LIKE 'both:%%'", [list(limits)])
+    execute(
+        "UPDATE lib_loginattempts SET count = count - 1 WHERE count > 0 AND key IN"
+        " (SELECT key FROM lib_loginattempts WHERE key = ANY(%s) ORDER BY key FOR UPDATE)",
+        [list(limits)],
+    )

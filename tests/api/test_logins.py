@@ -1,0 +1,164 @@
+"""Guessing passwords is slowed down; a proxy's headers count only where the proxy is trusted."""
+
+import pytest
+from django.conf import settings
+from django.test import Client
+
+from gpusched.env import SettingError, read
+from gpusched.lib import logins
+from gpusched.lib.addresses import client_of, networks
+from gpusched.lib.models import LoginAttempts
+from gpusched.lib.sql import execute
+from tests.api.test_access import call
+from tests.factories import make_user
+
+pytestmark = pytest.mark.django_db
+RIGHT, WRONG = "correct horse battery", "wrong"
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    """Small limits, so that a test needs few attempts."""
+    monkeypatch.setattr(logins, "MOST_PER_NAME_AND_ADDRESS", 3)
+    monkeypatch.setattr(logins, "MOST_PER_ADDRESS", 5)
+    monkeypatch.setattr(logins, "MOST_PER_NAME", 6)
+
+
+@pytest.fixture(autouse=True)
+def grace():
+    return make_user("grace", admin=True)
+
+
+def log_in(name="grace", password=WRONG, address="10.0.0.1"):
+    body = b'{"username": "%s", "password": "%s"}' % (name.encode(), password.encode())
+    return Client(REMOTE_ADDR=address).post("/api/v1/login", body, content_type="application/json")
+
+
+def test_the_fourth_guess_at_a_name_is_refused_even_if_it_is_right():
+    """A55: with when to try again, in the one error shape."""
+    assert [log_in().status_code for _ in range(3)] == [401] * 3
+    answer = log_in(password=RIGHT)
+    assert (answer.status_code, answer.json()["code"]) == (429, "too_many_logins")
+    assert 0 < int(answer["Retry-After"]) <= logins.WINDOW_SECONDS
+
+
+def test_somebody_elses_guesses_do_not_lock_a_person_out():
+    for _ in range(4):
+        log_in(address="10.0.0.66")
+    assert log_in(password=RIGHT).status_code == 201
+
+
+def test_guesses_from_many_addresses_at_one_name_are_refused():
+    answers = [log_in(address=f"10.0.1.{n}").status_code for n in range(7)]
+    assert answers == [401] * 6 + [429]
+
+
+def test_guesses_at_many_names_from_one_address_are_refused():
+    answers = [log_in(name=f"user{n}").status_code for n in range(6)]
+    assert answers == [401] * 5 + [429]
+
+
+def test_a_right_password_forgets_the_guesses_before_it():
+    for _ in range(2):
+        log_in()
+    assert log_in(password=RIGHT).status_code == 201
+    assert [log_in().status_code for _ in range(3)] == [401] * 3
+
+
+def test_after_the_window_attempts_count_from_none():
+    for _ in range(4):
+        log_in()
+    execute("UPDATE lib_loginattempts SET began_at = began_at - interval '1 hour'")
+    assert log_in(password=RIGHT).status_code == 201
+
+
+@pytest.mark.parametrize("path", ["/login/", "/admin/login/"])
+def test_the_pages_count_too(path):
+    """The login page and the admin share the counters with the API; the refusal is a page."""
+    browser = Client(REMOTE_ADDR="10.0.0.1")
+    for _ in range(3):
+        assert browser.post(path, {"username": "grace", "password": WRONG}).status_code == 200
+    refused = browser.post(path, {"username": "grace", "password": RIGHT})
+    assert (refused.status_code, "Retry-After" in refused) == (429, True)
+    assert "Too many attempts" in refused.content.decode()
+    assert log_in(password=RIGHT).status_code == 429
+
+
+def test_names_are_not_kept_as_they_were_typed():
+    """A56: a password typed into the wrong field is in no table."""
+    log_in(name="hunter2-secret")
+    assert "hunter2" not in " ".join(LoginAttempts.objects.values_list("key", flat=True))
+
+
+class TestProxies:
+    def test_nobody_is_believed_unless_named(self):
+        for n in range(3):
+            Client(REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": f"10.9.9.{n}"}).post(
+                "/api/v1/login", b'{"username": "grace", "password": "x"}', content_type="application/json"
+            )
+        assert log_in().status_code == 429
+
+    def test_a_trusted_proxy_tells_whose_request_it_is(self, monkeypatch):
+        monkeypatch.setattr(settings, "ENV", read({"GPUSCHED_TRUSTED_PROXIES": "10.0.0.0/24"}))
+        answers = [
+            Client(REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": f"6.6.6.6, 192.0.2.{n}, 10.0.0.7"})
+            .post("/api/v1/login", b'{"username": "grace", "password": "x"}', content_type="application/json")
+            .status_code
+            for n in range(6)
+        ]
+        assert answers == [401] * 6
+
+    @pytest.mark.parametrize(
+        ("claimed", "client"),
+        [
+            ("", "10.0.0.1"),
+            ("192.0.2.1", "192.0.2.1"),
+            ("6.6.6.6, 192.0.2.1", "192.0.2.1"),
+            ("192.0.2.1, 10.0.0.9", "192.0.2.1"),
+            ("192.0.2.1, x", "10.0.0.1"),
+            ("2001:db8::1", "2001:db8::1"),
+        ],
+    )
+    def test_the_client_is_the_nearest_that_is_no_proxy(self, claimed, client):
+        assert client_of("10.0.0.1", claimed, networks("10.0.0.0/24")) == client
+
+    def test_behind_tls_needs_a_proxy_to_say_so(self):
+        with pytest.raises(SettingError, match="TRUSTED_PROXIES"):
+            read({"GPUSCHED_BEHIND_TLS": "true"})
+        with pytest.raises(SettingError, match=r"GPUSCHED_TRUSTED_PROXIES.*nowhere"):
+            read({"GPUSCHED_TRUSTED_PROXIES": "nowhere"})
+
+    @pytest.mark.parametrize(("peer", "is_tls"), [("10.0.0.1", True), ("192.0.2.1", False)])
+    def test_only_a_trusted_proxy_says_that_a_request_came_by_tls(self, monkeypatch, peer, is_tls):
+        monkeypatch.setattr(settings, "ENV", read({"GPUSCHED_TRUSTED_PROXIES": "10.0.0.0/24"}))
+        monkeypatch.setattr(settings, "SECURE_PROXY_SSL_HEADER", ("HTTP_X_FORWARDED_PROTO", "https"))
+        monkeypatch.setattr(settings, "SECURE_HSTS_SECONDS", 3600)
+        answer = Client(REMOTE_ADDR=peer, headers={"X-Forwarded-Proto": "https"}).get("/login/")
+        assert ("Strict-Transport-Security" in answer) is is_tls
+
+
+class TestBrowsers:
+    @pytest.mark.parametrize("path", ["/login/", "/", "/nothing"])
+    def test_pages_run_no_script_that_is_not_a_file_of_ours(self, path, grace):
+        browser = Client()
+        browser.force_login(grace)
+        answer = browser.get(path)
+        scripts = answer["Content-Security-Policy"].split("script-src")[1].split(";")[0]
+        assert scripts.strip() == "'self'"
+        assert "<script>" not in answer.content.decode()
+
+    def test_answers_for_programs_are_no_pages(self):
+        answer = call("GET", "/api/v1/health", None)
+        assert answer["Content-Security-Policy"].startswith("default-src 'none'")
+        assert answer["X-Content-Type-Options"] == "nosniff"
+
+    def test_nobody_may_frame_the_admin(self):
+        answer = Client().get("/admin/login/")
+        assert "frame-ancestors 'none'" in answer["Content-Security-Policy"]
+        assert (answer["X-Frame-Options"], answer["Referrer-Policy"]) == ("DENY", "same-origin")
+
+    def test_cookies_are_for_this_site_alone(self, grace):
+        browser = Client()
+        browser.post("/login/", {"username": "grace", "password": RIGHT})
+        session = browser.cookies["sessionid"]
+        assert (session["httponly"], session["samesite"]) == (True, "Lax")
