@@ -154,7 +154,7 @@ def test_without_a_limit_only_its_own_end_ends_it(tmp_path: Path, monkeypatch: p
 def test_what_a_power_cut_emptied_ends_as_rebooted_and_never_runs_again(
     agent: Agent, control: Control, tmp_path: Path, emptied: str
 ) -> None:
-    key = control.run("sh", "-c", f"echo ran >> {tmp_path}/ran; sleep 600")
+    key = control.run("sh", "-c", f"echo ran >> {tmp_path}/ran; exec sleep 600")
     agent.start()
     pid = control.start_of(key).pid
     agent.kill()
