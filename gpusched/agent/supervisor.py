@@ -273,11 +273,13 @@ def _peak(rank: Rank) -> dict[str, Any]:
 
 def _write_end(directory: Path, fact: dict[str, Any]) -> None:
     """Until it is written, this process lives and holds the rank: on a full disk a job that ended well must not be
-    taken for one whose supervisor was lost, and run again."""
+    taken for one whose supervisor was lost, and run again. Without the directory there is nobody to tell."""
     while True:
         try:
             return rankdir.write(directory, rankdir.EXIT, fact)
         except OSError:
+            if not directory.exists():
+                return None
             time.sleep(1.0)
 
 

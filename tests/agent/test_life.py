@@ -150,6 +150,16 @@ def test_without_a_limit_only_its_own_end_ends_it(tmp_path: Path, monkeypatch: p
     assert (end["reason"], end["exit_code"]) == ("exited", 4)
 
 
+def test_a_supervisor_whose_directory_was_removed_ends_with_its_job(tmp_path: Path) -> None:
+    spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="test", argv=["sh", "-c", f"rm -rf {tmp_path}/ranks"])
+    directory = Journal(tmp_path, rankdir.boot_id()).prepare("1.1.0", spec, "node")
+    if (pid := os.fork()) == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
+        supervisor.run(directory, f"{tmp_path}/doorbell", None)
+        os._exit(0)
+    eventually(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, 10, "the supervisor to end")
+
+
 @pytest.mark.parametrize("emptied", [rankdir.STARTED, rankdir.LOCK])
 def test_what_a_power_cut_emptied_ends_as_rebooted_and_never_runs_again(
     agent: Agent, control: Control, tmp_path: Path, emptied: str
