@@ -2,7 +2,7 @@
 
 The wall clock of a node may be wrong and may be set at any moment. Agents say how long ago something was, by a clock
 that only a boot sets; of those that do not (older ones, and after a boot) the difference between the clocks at the time
-of the message is reckoned with. A clock that is right within seconds is believed, because messages take time."""
+of the message is reckoned with. What is nearly right is believed, because messages take time."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from gpusched.protocol.messages import Ended, Report
 from gpusched.protocol.reasons import EndReason
 
-TOLERATED_SECONDS = 5.0
+# How far off what is told may be and is still believed: of a message's way alone, and of a node's clock, too.
+WAY_SECONDS, TOLERATED_SECONDS = 1.0, 5.0
 _MOST_SECONDS = 10 * 365 * 86400.0
 
 
@@ -27,11 +28,12 @@ def as_here(report: Report, said_at: str) -> Report:
     at, said, now = _read(report.at), _read(said_at), datetime.now(UTC)
     if at is None:
         return report
+    tolerated = TOLERATED_SECONDS if report.seconds_ago is None else WAY_SECONDS
     if report.seconds_ago is not None:
         off = (now - timedelta(seconds=min(max(report.seconds_ago, 0.0), _MOST_SECONDS)) - at).total_seconds()
     else:
         off = (now - said).total_seconds() if said is not None else 0.0
-    if abs(off) <= TOLERATED_SECONDS:
+    if abs(off) <= tolerated:
         return report
     told = replace(report, at=_moved(report.at, off))
     return (

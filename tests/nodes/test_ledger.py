@@ -72,8 +72,9 @@ def test_what_an_agent_says_never_reaches_beyond_its_attempt_nor_into_the_future
         assert 0 <= (entry.ended_at - entry.started_at).total_seconds() < 30
 
 
-def test_a_clock_that_is_right_within_seconds_is_believed():
+@pytest.mark.parametrize(("seconds_ago", "off"), [(0.0, 0.8), (None, 4)])
+def test_a_clock_that_is_nearly_right_is_believed(seconds_ago, off):
     """A message takes time; the times in it are then the better ones."""
-    at = (datetime.now(UTC) - timedelta(seconds=3)).isoformat()
-    started = Started(key="1.1.0", at=at, pid=1, seconds_ago=0.0)
+    at = (datetime.now(UTC) - timedelta(seconds=off)).isoformat()
+    started = Started(key="1.1.0", at=at, pid=1, seconds_ago=seconds_ago)
     assert clocks.as_here(started, at) is started
