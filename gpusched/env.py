@@ -38,6 +38,10 @@ class Env:
     )
     http_host: str = field(default="127.0.0.1", metadata={"doc": "address that the web server listens on"})
     http_port: int = field(default=8000, metadata={"doc": "port that the web server listens on"})
+    rate_limit_per_minute: int = field(
+        default=60_000,
+        metadata={"doc": "requests of one token, or of one person on the pages; 0: any number", "between": (0, 10**9)},
+    )
     tick_seconds: float = field(default=1.0, metadata={"doc": "longest time between two scheduling cycles"})
     max_queue_size: int = field(default=100_000, metadata={"doc": "waiting jobs beyond which submits answer 429"})
     enable_gang_scheduling: bool = field(default=True, metadata={"doc": "let gangs span nodes"})

@@ -73,6 +73,7 @@ MIDDLEWARE = [
     "gpusched.lib.requests.request_id",
     "gpusched.lib.addresses.behind_proxies",
     "gpusched.lib.headers.security_headers",
+    "gpusched.lib.ratelimits.rate_headers",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

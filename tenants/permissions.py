@@ -10,7 +10,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
-from gpusched.lib import credentials
+from gpusched.lib import credentials, ratelimits
 from gpusched.lib.api import read_query
 from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import execute, prepared, query
@@ -30,6 +30,7 @@ class Identity:
     scopes: frozenset[str]
     roles: dict[int, Role] = field(default_factory=dict)
     tenant_names: dict[int, str] = field(default_factory=dict)
+    via: str = "page"  # or "token" and its prefix
 
     def sees(self, tenant_id: int) -> bool:
         return self.is_admin or tenant_id in self.roles
@@ -89,7 +90,8 @@ def identity_of_token(header: str) -> Identity | None:
         names = {
             r["id"]: r["name"] for r in query("SELECT id, name FROM tenants_tenant WHERE id = %s", [row["tenant_id"]])
         }
-    return Identity(row["user_id"], row["username"], is_admin, frozenset(row["scopes"]), roles, names)
+    scopes = frozenset(row["scopes"])
+    return Identity(row["user_id"], row["username"], is_admin, scopes, roles, names, f"token {prefix}")
 
 
 def identity_of_user(user: AbstractBaseUser) -> Identity:
@@ -117,7 +119,9 @@ class TokenAuthentication(BaseAuthentication):
             return None
         identity = identity_of_token(header)
         if identity is None:
+            ratelimits.count_bad_token(request._request)
             raise AuthenticationFailed("this token is unknown, expired or revoked")
+        ratelimits.count(request._request, identity.via)
         return User(id=identity.user_id, username=identity.username, is_superuser=identity.is_admin), identity
 
     def authenticate_header(self, request: Request) -> str:
@@ -129,7 +133,10 @@ class PageSession(SessionAuthentication):
 
     def authenticate(self, request: Request) -> tuple[Any, Identity] | None:
         found = super().authenticate(request)
-        return None if found is None else (found[0], identity_of_user(found[0]))
+        if found is None:
+            return None
+        ratelimits.count(request._request, f"person {found[0].pk}")
+        return found[0], identity_of_user(found[0])
 
 
 class ScopeForMethod(BasePermission):

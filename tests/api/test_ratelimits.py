@@ -1,0 +1,59 @@
+"""A caller that runs away is told to slow down; nobody else notices."""
+
+import pytest
+from django.conf import settings
+
+from gpusched.env import read
+from gpusched.lib import ratelimits
+from gpusched.lib.ratelimits import Bucket
+from tests.api.test_access import call
+from tests.factories import make_member, make_tenant, make_token
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def three_a_minute(monkeypatch):
+    monkeypatch.setattr(settings, "ENV", read({"GPUSCHED_RATE_LIMIT_PER_MINUTE": "3"}))
+    monkeypatch.setattr(ratelimits, "BAD_TOKENS_PER_MINUTE", 2)
+    monkeypatch.setattr(ratelimits, "_buckets", {})
+
+
+@pytest.fixture
+def user():
+    return make_member(make_tenant("nlp"))
+
+
+def test_each_answer_says_how_many_are_left_and_then_429(user):
+    token = make_token(user)
+    answers = [call("GET", "/api/v1/me", token) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert [answer["RateLimit-Remaining"] for answer in answers] == ["2", "1", "0", "0"]
+    assert {answer["RateLimit-Limit"] for answer in answers} == {"3"}
+    assert 0 < int(answers[3]["Retry-After"]) <= 20
+    assert (answers[3].json()["code"], int(answers[3]["RateLimit-Reset"]) > 20) == ("rate_limited", True)
+
+
+def test_refusals_count_and_other_tokens_do_not(user):
+    token, other = make_token(user), make_token(user)
+    answers = [call("POST", "/api/v1/tenants", token, {}).status_code for _ in range(4)]
+    assert answers == [403, 403, 403, 429]
+    assert call("GET", "/api/v1/me", other).status_code == 200
+
+
+def test_bad_tokens_are_refused_more_cheaply_and_good_ones_still_pass(user):
+    assert [call("GET", "/api/v1/me", "ux.y").status_code for _ in range(3)] == [401, 401, 429]
+    assert call("GET", "/api/v1/me", make_token(user)).status_code == 200
+
+
+def test_a_bucket_fills_evenly():
+    bucket = Bucket(left=0.0, at=100.0, most=60)
+    assert [bucket.take(100.5), bucket.take(101.0), bucket.take(101.5)] == [False, True, False]
+    assert (bucket.take(1000.0), bucket.left) == (True, 59.0)
+
+
+def test_callers_are_forgotten_before_they_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(ratelimits, "MOST_CALLERS", 5)
+    for n in range(50):
+        ratelimits._take(f"caller {n}", 3)
+    assert len(ratelimits._buckets) <= 5
