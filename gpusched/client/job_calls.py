@@ -26,6 +26,7 @@ class JobOptions(TypedDict, total=False):
     script: str | None
     workdir: str | None
     environment: dict[str, str]
+    secrets: dict[str, str]
     image: str | None
     runtime: str
     mounts: list[str]
