@@ -4,7 +4,7 @@ from django.conf import settings
 
 from gpusched.lib.sql import atomically, execute
 from jobs import logs
-from nodes import health, strikes
+from nodes import health, samples, strikes
 from scheduling import cycle as cycles
 from scheduling import moves, upkeep
 
@@ -16,6 +16,11 @@ def cycle(trigger: str) -> None:
 
 def mend() -> int:
     return health.give_up_on_dirty(settings.ENV.dirty_minutes) + atomically(strikes.release) + moves.move()
+
+
+def roll_up() -> int:
+    made = samples.roll_up()
+    return made + samples.drop_old(settings.ENV.sample_retention_days, settings.ENV.rollup_retention_days)
 
 
 def drop_old() -> int:

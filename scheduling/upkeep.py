@@ -1,4 +1,4 @@
-"""What the cycles' worker does beside the cycles, each at its own pace: samples, roll-ups, idle jobs."""
+"""What the cycles' worker does beside the cycles, each at its own pace: samples and idle jobs."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ from nodes import idle, samples
 from scheduling import policy
 
 logger = logging.getLogger(__name__)
-ROLL_UP_SECONDS = REVIEW_SECONDS = 30.0
+REVIEW_SECONDS = 30.0
 # Another worker may have been a little earlier.
 NEARLY = 0.8
 
@@ -21,11 +21,7 @@ def do_what_is_due() -> None:
     """To be called often, between cycles. What fails is told and tried again at its next turn; it stops no cycle."""
     env = settings.ENV
     _each(env.sample_seconds, "samples", lambda: samples.tick(NEARLY * env.sample_seconds))
-    _each(ROLL_UP_SECONDS, "roll-ups", samples.roll_up)
     _each(REVIEW_SECONDS, "idle jobs", lambda: idle.review(policy.values()["held_idle_policy"]))
-    _each(
-        ROLL_UP_SECONDS, "old samples", lambda: samples.drop_old(env.sample_retention_days, env.rollup_retention_days)
-    )
 
 
 def _each(seconds: float, name: str, work: Callable[[], object]) -> None:

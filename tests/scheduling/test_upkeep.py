@@ -15,7 +15,7 @@ def done(monkeypatch):
     monkeypatch.setattr(upkeep, "_done_at", {})
     monkeypatch.setattr(upkeep, "policy", SimpleNamespace(values=lambda: {"held_idle_policy": "monitor"}))
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    for module, name in ((samples, "tick"), (samples, "roll_up"), (samples, "drop_old"), (idle, "review")):
+    for module, name in ((samples, "tick"), (idle, "review")):
         monkeypatch.setattr(module, name, lambda *given, name=name: found.append(name))
 
     def after(seconds):
@@ -28,10 +28,10 @@ def done(monkeypatch):
 
 
 def test_each_is_done_at_its_own_pace(done):
-    assert done(0) == ["drop_old", "review", "roll_up", "tick"]
+    assert done(0) == ["review", "tick"]
     assert done(1) == []
     assert done(14) == ["tick"]
-    assert done(15) == ["drop_old", "review", "roll_up", "tick"]
+    assert done(15) == ["review", "tick"]
 
 
 def test_what_fails_stops_nothing_else_and_is_tried_again(done, monkeypatch):
@@ -39,8 +39,8 @@ def test_what_fails_stops_nothing_else_and_is_tried_again(done, monkeypatch):
         raise RuntimeError("the disk is full")
 
     monkeypatch.setattr(samples, "tick", fail)
-    assert done(0) == ["drop_old", "review", "roll_up"]
-    assert done(30) == ["drop_old", "review", "roll_up"]
+    assert done(0) == ["review"]
+    assert done(30) == ["review"]
 
 
 def test_the_worker_does_it_after_each_cycle(monkeypatch):
@@ -49,3 +49,9 @@ def test_the_worker_does_it_after_each_cycle(monkeypatch):
     monkeypatch.setattr(upkeep, "do_what_is_due", lambda: order.append("upkeep"))
     tasks.cycle("tick")
     assert order == ["tick", "upkeep"]
+
+
+def test_housekeeping_rolls_up_and_drops_what_is_old(monkeypatch):
+    monkeypatch.setattr(samples, "roll_up", lambda: 5)
+    monkeypatch.setattr(samples, "drop_old", lambda sample_days, rollup_days: 1000 * sample_days + rollup_days)
+    assert tasks.roll_up() == 5 + 1000 + 90

@@ -37,7 +37,7 @@ def _plan_housekeeping() -> None:
     from django_q.models import Schedule
 
     Schedule.objects.filter(name="keep_samples").delete()  # of older versions
-    for function, minutes in (("mend", 1), ("drop_old", 60)):
+    for function, minutes in (("mend", 1), ("roll_up", 1), ("drop_old", 60)):
         Schedule.objects.update_or_create(
             name=function,
             defaults={
