@@ -71,7 +71,10 @@ class Dockerd:
 
     def _serve(self, talk: socket.socket) -> None:
         with talk, talk.makefile() as said:
-            order = json.loads(said.readline())
+            first = said.readline()
+            if not first.endswith("\n"):
+                return  # its client was killed
+            order = json.loads(first)
             argv = order["argv"]
             self.calls.append(argv)
             if argv[0] == "run":
@@ -120,8 +123,9 @@ class Dockerd:
 
 
 def _proxy(said: Any, container: subprocess.Popen[str]) -> None:
-    for line in said:
-        container.send_signal(json.loads(line)["signal"])
+    with contextlib.suppress(OSError, ValueError):  # closed with the container's end, or cut short with its client
+        for line in said:
+            container.send_signal(json.loads(line)["signal"])
 
 
 def _number(name: str) -> int:
