@@ -1,0 +1,65 @@
+"""Devices that stay dirty (A34): quarantined in the end, with their cause and their way back."""
+
+from datetime import timedelta
+
+import pytest
+from django.db.models import F
+
+from gpusched import env
+from nodes import health, incidents
+from nodes.models import Device, Incident
+from scheduling import tasks
+from tests.factories import make_node, submit
+from tests.nodes.test_health import ALICE, found, look, state
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class TestDirtForLong:
+    """A34: what cannot be ended takes its device out of service, until an admin has seen to it."""
+
+    def pass_minutes(self, minutes):
+        Incident.objects.update(since=F("since") - timedelta(minutes=minutes))
+
+    def test_a_device_that_stays_dirty_is_quarantined_with_its_cause_and_cleared_by_an_admin(self, user, tenant):
+        node = make_node(gpus=2)
+        look(node, "dirty", ALICE)
+        self.pass_minutes(9)
+        assert tasks.mend() == 0
+        self.pass_minutes(2)
+        assert tasks.mend() == 2
+        assert found() == [("quarantined", f"dirty for 10 min: {ALICE}")] * 2
+        assert [one["kind"] for one in incidents.latest(10, is_open=True)] == ["quarantined"] * 2
+        look(node, "clear")
+        job = submit(user, tenant)
+        assert state(job) == "pending"
+        health.clear(Device.objects.order_by("id")[0].pk)
+        assert found()[0] == ("ok", "")
+        assert state(job) == "scheduled"
+
+    @pytest.mark.parametrize("occupancy", ["foreign", "clear"])
+    def test_others_are_not(self, occupancy):
+        """Who a foreign process belongs to is not ours to judge; and what went by itself is over."""
+        node = make_node(gpus=1)
+        look(node, "dirty", ALICE)
+        self.pass_minutes(60)
+        look(node, occupancy, ALICE)
+        assert tasks.mend() == 0
+        self.pass_minutes(60)
+        assert tasks.mend() == 0
+
+    def test_a_device_that_is_cleared_but_still_dirty_has_its_time_again(self):
+        node = make_node(gpus=1)
+        look(node, "dirty", ALICE)
+        self.pass_minutes(11)
+        tasks.mend()
+        look(node, "dirty", ALICE)
+        health.clear(Device.objects.get().pk)
+        assert found() == [("dirty", ALICE)]
+        assert tasks.mend() == 0
+
+    def test_it_can_be_switched_off(self, settings):
+        settings.ENV = env.Env(dirty_minutes=0)
+        look(make_node(gpus=1), "dirty", ALICE)
+        self.pass_minutes(1000)
+        assert tasks.mend() == 0
