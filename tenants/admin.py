@@ -19,6 +19,7 @@ from unfold.admin import ModelAdmin, StackedInline, TabularInline
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from tenants import effects, services
+from tenants import money_admin as money_admin
 from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
 
 admin.site.site_header = "gpusched"

@@ -1,4 +1,4 @@
-"""The ledger and the decayed balance: what a tenant has used, charged exactly once when a device is given back.
+"""Writes the ledger and the decayed balance: what a tenant has used, charged once when a device is given back.
 
 Balance B at time t with half-life h: B(t) = Σ over uses of ∫ 2^-((t-s)/h) ds (s: the moments of the use), so a use of g
 GPUs from a to b counts g · h/ln 2 · (2^-((t-b)/h) - 2^-((t-a)/h)). Balances decay by 2^-(Δt/h) and add up."""
@@ -10,6 +10,10 @@ from typing import NamedTuple
 from django.conf import settings
 
 from gpusched.lib.sql import columns, execute, query
+from gpusched.protocol.reasons import NODE_FAULTS, EndReason
+
+# Not of a supervisor that was killed: where jobs run as its user they can do that themselves.
+REFUNDED = NODE_FAULTS - {EndReason.SUPERVISOR_LOST}
 
 
 class Charge(NamedTuple):
@@ -70,6 +74,22 @@ def charge(charges: Sequence[Charge]) -> None:
             "ends": [c.ended_at for c in charges],
         },
     )
+
+
+_REFUND = """
+    INSERT INTO tenants_usagerefund (entry_id, reason)
+    SELECT e.id, t.reason FROM unnest(%s::bigint[], %s::int[], %s::text[]) AS t (job_id, attempt, reason)
+      JOIN tenants_usageentry e ON e.job_id = t.job_id AND e.attempt = t.attempt
+        ON CONFLICT (entry_id) DO NOTHING
+"""
+
+
+def refund(attempts: Sequence[tuple[int, int, str]]) -> None:
+    """(job, attempt, how it ended): what such attempts were charged costs nothing, if a fault of a node ended them. Of
+    the balance nothing is taken back: the GPUs were held."""
+    faults = [attempt for attempt in attempts if attempt[2] in REFUNDED]
+    if faults:
+        execute(_REFUND, columns(faults, 3))
 
 
 def half_life_seconds() -> float:

@@ -119,11 +119,15 @@ def decode_cursor(text: str, kind: type[T]) -> T:
     """The parts of a cursor that this server gave out, a tuple type; anything else is a 400."""
     try:
         parts = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=kind)
-        if all(abs(part) < 2**63 for part in parts):  # type: ignore[attr-defined]
+        if all(_is_bounded(part) for part in parts):  # type: ignore[attr-defined]
             return parts
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
         pass
     raise invalid([FieldError("cursor", "invalid", "is not a cursor that this server gave; start without one")])
+
+
+def _is_bounded(part: int | float | str) -> bool:
+    return "\x00" not in part if isinstance(part, str) else abs(part) < 2**63
 
 
 def is_dry_run(request: Request) -> bool:

@@ -43,6 +43,7 @@ def documented(
     parameters: Mapping[str, str] | None = None,
     refusals: tuple[int, ...] = (400, 401, 403, 404),
     operation_id: str | None = None,
+    media_types: tuple[str, ...] = ("application/json",),
 ) -> Callable[[Any], Any]:
     """Marks one method of a view. `answer` and `body` are msgspec types, or a JSON schema as a dictionary;
     `parameters` are query parameters with their meaning."""
@@ -55,9 +56,16 @@ def documented(
         tags=[tag],
         operation_id=operation_id,
         request={"application/json": _schema(body)} if body is not None else None,
-        responses={status: OpenApiResponse(_schema(answer), description="Done"), **problems},
+        responses={
+            **{(status, kind): OpenApiResponse(_answer(answer, kind), description="Done") for kind in media_types},
+            **problems,
+        },
         parameters=[OpenApiParameter(name, str, description=text) for name, text in (parameters or {}).items()],
     )
+
+
+def _answer(kind: Any, media_type: str) -> Any:
+    return _schema(kind) if media_type == "application/json" else {"type": "string"}
 
 
 def _schema(kind: Any) -> Any:

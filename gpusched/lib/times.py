@@ -1,8 +1,16 @@
-"""Moments as text."""
+"""Moments as text, and texts as moments."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 
 def rfc3339(moment: datetime | None) -> str | None:
     """RFC 3339 in UTC, like 2030-01-31T08:00:00.123456Z."""
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+
+
+def parsed(text: str) -> datetime:
+    """A moment or a day, in UTC unless it says otherwise. Raises ValueError, and OverflowError at the ends of time.
+
+    In an address a + that was not encoded arrives as a space."""
+    moment = datetime.fromisoformat(text.replace(" ", "+"))
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)

@@ -1,0 +1,57 @@
+"""What the server answers about use and money, as structs; fields that a newer server adds are ignored."""
+
+from datetime import datetime
+
+import msgspec
+
+
+class Used(msgspec.Struct, kw_only=True):
+    """What was used, and what it costs.
+
+    `gpu_seconds`: wall time x GPUs (a shared device counts by its part), to now for what runs, which is
+    `running_gpu_seconds` of them. `cost`: without `refunded_cost`, that of the `refunded_gpu_seconds` of attempts that
+    ended by faults of nodes. `unpriced_gpu_seconds`: no rate was in force."""
+
+    gpu_seconds: float
+    gpu_hours: float
+    running_gpu_seconds: float
+    refunded_gpu_seconds: float
+    unpriced_gpu_seconds: float
+    cost: float
+    refunded_cost: float
+    jobs: int
+
+
+class UsedPart(Used, kw_only=True):
+    """One row: `key` is the user, job number, GPU model or day (UTC) that it is of. Of a job also `name` and `user`."""
+
+    key: str
+    name: str = ""
+    user: str = ""
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """What a tenant used from `start_at` to `end_at`; `total` is that of all pages."""
+
+    tenant: str
+    start_at: datetime
+    end_at: datetime
+    by: str
+    currency: str
+    total: Used
+    items: list[UsedPart]
+    next_cursor: str | None = None
+
+
+class RateData(msgspec.Struct, kw_only=True):
+    """The price of a GPU-hour of a model from `starts_at` until before `ends_at` (null: for ever).
+
+    `gpu_model`: words of the driver's name for it, like A100; * is every model that has no rate of its own."""
+
+    id: int
+    gpu_model: str
+    price_per_gpu_hour: float
+    currency: str
+    starts_at: datetime
+    ends_at: datetime | None = None
+    created_by: str = ""

@@ -1,0 +1,129 @@
+"""Reads the ledger: what a tenant used in a time and what it costs, by user, job, model or day, running jobs to now."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpusched.lib.sql import columns, query
+from tenants import rates
+
+BY = ("user", "job", "model", "day")
+Key = int | str
+
+# What was held from a to b within the time asked for: what has been charged, and what is held now. One statement sees
+# both at one moment, so nothing is missed or counted twice while a job ends.
+_HELD = """
+    held AS (
+        SELECT e.user_id, e.job_id, e.gpu_model, e.gpus, greatest(e.started_at, %(start)s) AS a,
+               least(e.ended_at, %(end)s) AS b, r.id IS NOT NULL AS is_refunded, false AS is_running
+          FROM tenants_usageentry e LEFT JOIN tenants_usagerefund r ON r.entry_id = e.id
+         WHERE e.tenant_id = %(tenant)s AND e.ended_at > %(start)s AND e.started_at < %(end)s
+         UNION ALL
+        SELECT j.user_id, s.job_id, d.model,
+               CASE WHEN l.memory_mb IS NULL THEN 1.0 ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END,
+               greatest(s.started_at, %(start)s), least(statement_timestamp(), %(end)s), false, true
+          FROM nodes_allocation l JOIN nodes_assignment s ON s.id = l.assignment_id
+          JOIN nodes_device d ON d.id = l.device_id JOIN jobs_job j ON j.id = s.job_id
+         WHERE j.tenant_id = %(tenant)s AND s.started_at < least(statement_timestamp(), %(end)s)
+           AND statement_timestamp() > %(start)s)"""
+_BY_DAY = """
+    cut AS (
+        SELECT h.user_id, h.job_id, h.gpu_model, h.gpus, greatest(h.a, d.day) AS a,
+               least(h.b, d.day + interval '1 day') AS b, h.is_refunded, h.is_running
+          FROM held h CROSS JOIN LATERAL
+               generate_series(date_trunc('day', h.a, 'UTC'), h.b, interval '1 day') AS d (day)
+         WHERE d.day < h.b)"""
+_REPORT = """
+    WITH {held},
+    priced AS (
+        SELECT c.*, c.gpus * date_part('epoch', c.b - c.a) AS seconds, c.gpus * p.seconds AS priced_seconds,
+               c.gpus * p.price_seconds / 3600 AS price
+          FROM {cut} c CROSS JOIN LATERAL (
+               SELECT coalesce(sum(o.seconds), 0) AS seconds, coalesce(sum(o.seconds * o.price), 0) AS price_seconds
+                 FROM (SELECT date_part('epoch', least(c.b, t.ends_at) - greatest(c.a, t.starts_at)) AS seconds, t.price
+                         FROM unnest(%(models)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[],
+                                     %(prices)s::float8[]) AS t (gpu_model, starts_at, ends_at, price)
+                        WHERE t.gpu_model = c.gpu_model AND t.starts_at < c.b
+                          AND coalesce(t.ends_at > c.a, true)) o) p),
+    parts AS (
+        SELECT {key} AS key, {user} AS user_id, sum(seconds) AS gpu_seconds,
+               coalesce(sum(seconds) FILTER (WHERE is_running), 0) AS running_gpu_seconds,
+               coalesce(sum(seconds) FILTER (WHERE is_refunded), 0) AS refunded_gpu_seconds,
+               sum(seconds - priced_seconds) AS unpriced_gpu_seconds,
+               coalesce(sum(price) FILTER (WHERE NOT is_refunded), 0) AS cost,
+               coalesce(sum(price) FILTER (WHERE is_refunded), 0) AS refunded_cost, count(DISTINCT job_id) AS jobs
+          FROM priced x {join} GROUP BY 1)
+"""
+_SUMS = ("gpu_seconds", "running_gpu_seconds", "refunded_gpu_seconds", "unpriced_gpu_seconds", "cost", "refunded_cost")
+_PAGE = f"""
+    SELECT NULL AS key, NULL AS name, NULL AS "user",
+           {", ".join(f"coalesce(sum({name}), 0) AS {name}" for name in _SUMS)},
+           (SELECT count(DISTINCT job_id) FROM held) AS jobs, least(statement_timestamp(), %(end)s) AS end_at FROM parts
+     UNION ALL
+    (SELECT p.key, j.name, u.username, {", ".join(f"p.{name}" for name in _SUMS)}, p.jobs, NULL
+       FROM parts p LEFT JOIN jobs_job j ON {{is_job}} AND j.id::text = p.key::text
+       LEFT JOIN auth_user u ON {{is_job}} AND u.id = p.user_id
+      WHERE %(after)s::{{type}} IS NULL OR p.key > %(after)s::{{type}} ORDER BY p.key LIMIT %(limit)s)
+"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """`rows`: in the order of their keys; `end_at`: until when was counted; `total`: of all rows, also those of other
+    pages."""
+
+    end_at: datetime
+    total: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+
+def report(
+    tenant_id: int, start: datetime, end: datetime, by: str, *, after: Key | None = None, limit: int | None = None
+) -> Report:
+    """GPU-seconds are wall time x GPUs, from the start of a rank to its end. `after`: the last key of the page before;
+    `limit` None: all."""
+    parameters = {"tenant": tenant_id, "start": start, "end": end, "after": after, "limit": limit}
+    total, *found = query(_sql(by), {**parameters, **_prices(tenant_id, start, end)})
+    return Report(total["end_at"], _shown(total), [_shown(row) for row in found])
+
+
+def _sql(by: str) -> str:
+    key, kind, join = {
+        "user": ("coalesce(u.username, 'user ' || x.user_id)", "text", "LEFT JOIN auth_user u ON u.id = x.user_id"),
+        "job": ("x.job_id", "bigint", ""),
+        "model": ("x.gpu_model", "text", ""),
+        "day": ("to_char(x.a AT TIME ZONE 'UTC', 'YYYY-MM-DD')", "text", ""),
+    }[by]
+    is_job = "true" if by == "job" else "false"
+    held = f"{_HELD}, {_BY_DAY}" if by == "day" else _HELD
+    parts = _REPORT.format(
+        held=held,
+        cut="cut" if by == "day" else "held",
+        key=key,
+        join=join,
+        user="min(x.user_id)" if by == "job" else "NULL::bigint",
+    )
+    return parts + _PAGE.format(is_job=is_job, type=kind)
+
+
+def _prices(tenant_id: int, start: datetime, end: datetime) -> dict[str, Sequence[Any]]:
+    """The rates of all models that the tenant may have used, as columns."""
+    models = query(
+        "SELECT DISTINCT gpu_model AS model FROM tenants_usageentry"
+        " WHERE tenant_id = %s AND ended_at > %s AND started_at < %s UNION SELECT DISTINCT model FROM nodes_device",
+        [tenant_id, start, end],
+    )
+    known = [
+        (p.gpu_model, p.starts_at, p.ends_at, float(p.price)) for p in rates.pieces(row["model"] for row in models)
+    ]
+    return dict(zip(("models", "starts", "ends", "prices"), columns(known, 4), strict=True))
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    seconds = {name: round(row[name], 3) for name in _SUMS if name.endswith("seconds")}
+    money = {name: round(row[name], 4) for name in ("cost", "refunded_cost")}
+    shown = {**seconds, "gpu_hours": round(row["gpu_seconds"] / 3600, 4), **money, "jobs": row["jobs"]}
+    if row["key"] is None:
+        return shown
+    return {"key": row["key"], "name": row["name"] or "", "user": row["user"] or "", **shown}

@@ -1,0 +1,79 @@
+"""Django admin for money: rates are set by the rules of REST, and nothing that has been kept is edited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.http import HttpRequest
+from unfold.admin import ModelAdmin
+
+from gpusched.lib.problems import Problem
+from gpusched.lib.read_only import ReadOnly
+from tenants import rates
+from tenants.models import Rate, UsageRefund
+
+
+class RateForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A new rate; whether it may be is asked of the rules themselves, and taken back."""
+
+    class Meta:
+        model = Rate
+        fields = ("gpu_model", "price_per_gpu_hour", "starts_at", "ends_at")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "starts_at" in self.fields:
+            self.fields["starts_at"].required = False
+            self.fields["starts_at"].help_text = "Empty: now"
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if not self.errors:
+            try:
+                with transaction.atomic():
+                    self.set_rate("")
+                    transaction.set_rollback(True)
+            except Problem as problem:
+                raise ValidationError(problem.detail) from problem
+        return cleaned
+
+    def set_rate(self, actor: str) -> int:
+        given = self.cleaned_data
+        return rates.set_rate(
+            given["gpu_model"], given["price_per_gpu_hour"], given["starts_at"], given["ends_at"], actor
+        )
+
+    def _post_clean(self) -> None:
+        """The row is made by `set_rate`, which also ends the rate before it."""
+
+
+@admin.register(Rate)
+class RateAdmin(ReadOnly):
+    form = RateForm
+    list_display = ("gpu_model", "price_per_gpu_hour", "starts_at", "ends_at", "created_by")
+    list_filter = ("gpu_model",)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return ModelAdmin.has_add_permission(self, request)  # type: ignore[no-any-return]
+
+    def save_model(self, request: HttpRequest, obj: Rate, form: RateForm, change: bool) -> None:
+        obj.pk = form.set_rate(request.user.get_username())
+        obj.refresh_from_db()
+
+
+@admin.register(UsageRefund)
+class UsageRefundAdmin(ReadOnly):
+    list_display = ("at", "tenant", "job", "reason")
+    list_select_related = ("entry__tenant",)
+
+    @admin.display(description="tenant")
+    def tenant(self, refund: UsageRefund) -> str:
+        return refund.entry.tenant.name
+
+    @admin.display(description="job")
+    def job(self, refund: UsageRefund) -> int:
+        return refund.entry.job_id

@@ -1,0 +1,189 @@
+"""REST for use and money: what a tenant used and what it costs, as JSON and CSV, and the rates that it is priced by."""
+
+import csv
+import io
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.utils import timezone
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.client.usage import RateData, Usage
+from gpusched.lib.api import JsonRenderer, decode_cursor, encode_cursor, page_limit, read_body, read_query
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import invalid
+from gpusched.lib.times import parsed, rfc3339
+from gpusched.protocol.jobs import FieldError
+from tenants import accounting, rates
+from tenants.api import find_tenant
+from tenants.models import Rate
+from tenants.permissions import identity
+
+PARAMETERS = {
+    "from": "RFC 3339 or a day, UTC; default: the first of this month",
+    "to": "the same, not included; default: now",
+    "by": f"{', '.join(accounting.BY)}; default day",
+    "limit": "1 to 1000, default 100",
+    "cursor": "next_cursor of the page before",
+    "format": "json, or csv: all rows at once (also by Accept: text/csv)",
+}
+MOST_ROWS = 100_000
+
+
+class CsvRenderer(BaseRenderer):
+    """A header line and one line for each item. What a spreadsheet would take for a formula is text."""
+
+    media_type = "text/csv"
+    format = "csv"
+    charset = "utf-8"
+
+    def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
+        if not isinstance(data, dict) or "items" not in data:
+            return msgspec.json.encode(data)  # a refusal, which is problem+json whatever was asked for
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow([data["by"], *_COLUMNS])
+        for item in data["items"]:
+            writer.writerow([_cell(item[name]) for name in ("key", *_COLUMNS)])
+        return text.getvalue().encode()
+
+
+_COLUMNS = (
+    "name", "user", "gpu_seconds", "gpu_hours", "running_gpu_seconds", "refunded_gpu_seconds", "unpriced_gpu_seconds",
+    "cost", "refunded_cost", "jobs",
+)  # fmt: skip
+
+
+class TenantUsage(APIView):
+    renderer_classes = [JsonRenderer, CsvRenderer]
+
+    @documented(
+        "What a tenant used, and what it costs",
+        tag="tenants",
+        answer=Usage,
+        parameters=PARAMETERS,
+        media_types=("application/json", "text/csv"),
+        refusals=(400, 401, 403, 404, 406),
+    )
+    def get(self, request: Request, name: str) -> Response:
+        """Running jobs are counted to now. A day is one of UTC."""
+        given = read_query(request, PARAMETERS)
+        tenant = find_tenant(name, identity(request))
+        by = given.get("by", "day")
+        if by not in accounting.BY:
+            raise invalid([FieldError("by", "unknown_value", f"must be one of {', '.join(accounting.BY)}")])
+        start, end = _span(given)
+        after = _after(given, by)
+        is_csv = getattr(request, "accepted_renderer", None) is not None and request.accepted_renderer.format == "csv"
+        limit = MOST_ROWS + 1 if is_csv else page_limit(given)
+        found = accounting.report(tenant.pk, start, end, by, after=after, limit=limit)
+        if is_csv and len(found.rows) > MOST_ROWS:
+            raise invalid([FieldError("from", "out_of_range", f"gives more than {MOST_ROWS} rows: ask for less time")])
+        is_full = len(found.rows) == limit
+        items = [{**row, "key": str(row["key"])} for row in found.rows]
+        return Response(
+            {
+                "tenant": tenant.name,
+                "start_at": rfc3339(start),
+                "end_at": rfc3339(found.end_at),
+                "by": by,
+                "currency": settings.ENV.currency,
+                "total": found.total,
+                "items": items,
+                "next_cursor": encode_cursor(found.rows[-1]["key"]) if is_full else None,
+            }
+        )
+
+
+class NewRate(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`gpu_model`: words of the driver's name, like A100, or * for every other model; `starts_at` null: now."""
+
+    gpu_model: str
+    price_per_gpu_hour: float
+    starts_at: str | None = None
+    ends_at: str | None = None
+
+
+class Rates(APIView):
+    @documented("What GPU-hours cost, by model and time", tag="usage", refusals=(400, 401, 403))
+    def get(self, request: Request) -> Response:
+        read_query(request, ())
+        return Response({"items": [_rate(rate) for rate in Rate.objects.all()], "next_cursor": None})
+
+    @documented(
+        "Set a rate from now or a later time on (admin)",
+        tag="usage",
+        body=NewRate,
+        answer=RateData,
+        status=201,
+        refusals=(400, 401, 403, 409, 413, 415),
+    )
+    def post(self, request: Request) -> Response:
+        """A rate without an end ends where the next of its model begins."""
+        who = identity(request)
+        who.require_admin()
+        wanted = read_body(request, NewRate)
+        moments = {"starts_at": wanted.starts_at, "ends_at": wanted.ends_at}
+        times = {name: None if text is None else _moment(name, text) for name, text in moments.items()}
+        made = rates.set_rate(
+            wanted.gpu_model,
+            Decimal(str(wanted.price_per_gpu_hour)),
+            times["starts_at"],
+            times["ends_at"],
+            who.username,
+        )
+        return Response(_rate(Rate.objects.get(pk=made)), status=201)
+
+
+class OneRate(APIView):
+    @documented("End a rate now, or take a planned one back (admin)", tag="usage", status=204)
+    def delete(self, request: Request, rate_id: int) -> Response:
+        identity(request).require_admin()
+        rates.end_rate(rate_id)
+        return Response(status=204)
+
+
+def _span(given: dict[str, str]) -> tuple[datetime, datetime]:
+    end = _moment("to", given["to"]) if "to" in given else timezone.now()
+    month = end.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    start = _moment("from", given["from"]) if "from" in given else month
+    if start > end:
+        raise invalid([FieldError("from", "out_of_range", "must not be after to")])
+    return start, end
+
+
+def _moment(field: str, text: str) -> datetime:
+    try:
+        return parsed(text)
+    except (ValueError, OverflowError) as error:
+        raise invalid([FieldError(field, "invalid", "must be a time like 2030-01-31T08:00:00Z")]) from error
+
+
+def _after(given: dict[str, str], by: str) -> accounting.Key | None:
+    if "cursor" not in given:
+        return None
+    if by == "job":
+        return decode_cursor(given["cursor"], tuple[int])[0]
+    return decode_cursor(given["cursor"], tuple[str])[0]
+
+
+def _rate(rate: Rate) -> dict[str, Any]:
+    return {
+        "id": rate.pk,
+        "gpu_model": rate.gpu_model,
+        "price_per_gpu_hour": float(rate.price_per_gpu_hour),
+        "currency": settings.ENV.currency,
+        "starts_at": rfc3339(rate.starts_at),
+        "ends_at": rfc3339(rate.ends_at),
+        "created_by": rate.created_by,
+    }
+
+
+def _cell(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
