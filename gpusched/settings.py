@@ -84,6 +84,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "frontend.errors.RefusalsAsPages",
+    "tenants.idempotency.IdempotentPosts",
 ]
 TEMPLATES = [
     {

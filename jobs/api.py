@@ -41,6 +41,7 @@ _FILTERS = {
 
 class Jobs(APIView):
     write_parameters = ("dry_run",)
+    keeps_answers = True
 
     @documented(
         "Submit a job",

@@ -3,16 +3,14 @@
 A trigger on Job deletes them when the job is over (jobs/models.py). The seal is Fernet (AES-128-CBC with HMAC-SHA256)
 with a key that follows from SECRET_KEY, so that a dump of the database tells nothing without that."""
 
-import base64
 import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 
-from cryptography.fernet import Fernet, InvalidToken
-from django.conf import settings
+from cryptography.fernet import InvalidToken
 
+from gpusched.lib.sealing import key_for, seal_for
 from gpusched.lib.sql import execute
 
 _PURPOSE = b"gpusched: secrets of jobs, 1"
@@ -24,7 +22,7 @@ class Unreadable(Exception):
 
 def keep(job_id: int, secrets: Mapping[str, str]) -> None:
     """Keeps them for a job that is being made, in its transaction."""
-    text = _seal(settings.SECRET_KEY).encrypt(json.dumps(dict(secrets)).encode()).decode()
+    text = seal_for(_PURPOSE).encrypt(json.dumps(dict(secrets)).encode()).decode()
     execute("INSERT INTO jobs_jobsecrets (job_id, sealed) VALUES (%s, %s)", [job_id, text])
 
 
@@ -33,7 +31,7 @@ def opened(sealed: str | None) -> dict[str, str]:
     if sealed is None:
         return {}
     try:
-        found: dict[str, str] = json.loads(_seal(settings.SECRET_KEY).decrypt(sealed.encode()))
+        found: dict[str, str] = json.loads(seal_for(_PURPOSE).decrypt(sealed.encode()))
     except InvalidToken:
         raise Unreadable from None
     return found
@@ -41,13 +39,4 @@ def opened(sealed: str | None) -> dict[str, str]:
 
 def fingerprint(body: bytes) -> str:
     """Of a request with secrets, to know it again by: without the key nobody can try out what the secret may be."""
-    return hmac.new(_key(settings.SECRET_KEY), body, hashlib.sha256).hexdigest()
-
-
-@lru_cache(1)
-def _seal(secret_key: str) -> Fernet:
-    return Fernet(base64.urlsafe_b64encode(_key(secret_key)))
-
-
-def _key(secret_key: str) -> bytes:
-    return hmac.new(secret_key.encode(), _PURPOSE, hashlib.sha256).digest()
+    return hmac.new(key_for(_PURPOSE), body, hashlib.sha256).hexdigest()

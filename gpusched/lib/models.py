@@ -1,4 +1,5 @@
-"""Histogram: durations counted by any process, scraped from one. LoginAttempts: how many in a window."""
+"""What belongs to no app: Histogram (durations, counted by any process), LoginAttempts, and KeptAnswer (to repeated
+requests)."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -25,6 +26,24 @@ class LoginAttempts(models.Model):
     key = models.CharField(max_length=60, primary_key=True)
     count = models.PositiveIntegerField()
     began_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class KeptAnswer(models.Model):
+    """What a POST with an Idempotency-Key was answered, for a day (tenants/idempotency.py)."""
+
+    caller = models.CharField(max_length=60)
+    key = models.CharField(max_length=255)
+    request_hash = models.CharField(max_length=64)
+    status = models.PositiveSmallIntegerField()
+    content_type = models.CharField(max_length=100)
+    sealed = models.TextField()
+    created_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["caller", "key"], name="kept_answer_once")]
 
     def __str__(self) -> str:
         return self.key

@@ -1,0 +1,29 @@
+"""Seals what must be kept but not be read in the database: Fernet (AES-128-CBC with HMAC-SHA256), with a key for each
+purpose that follows from SECRET_KEY."""
+
+import base64
+import hashlib
+import hmac
+from functools import lru_cache
+
+from cryptography.fernet import Fernet
+from django.conf import settings
+
+
+def seal_for(purpose: bytes) -> Fernet:
+    """Its `decrypt` raises cryptography.fernet.InvalidToken for what was sealed with another key, or spoiled."""
+    return _seal(settings.SECRET_KEY, purpose)
+
+
+def key_for(purpose: bytes) -> bytes:
+    """32 bytes."""
+    return _key(settings.SECRET_KEY, purpose)
+
+
+@lru_cache(8)
+def _seal(secret_key: str, purpose: bytes) -> Fernet:
+    return Fernet(base64.urlsafe_b64encode(_key(secret_key, purpose)))
+
+
+def _key(secret_key: str, purpose: bytes) -> bytes:
+    return hmac.new(secret_key.encode(), purpose, hashlib.sha256).digest()

@@ -1,0 +1,123 @@
+"""Any POST of the API may carry an `Idempotency-Key`: repeated within a day, it is answered as the first time and does
+nothing again. The answer is kept in the transaction of what was done; submits keep theirs (jobs/services.py).
+
+Answers are kept sealed: that of a new token holds the token."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from cryptography.fernet import InvalidToken
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+
+from gpusched.lib.problems import Problem, invalid, response_for
+from gpusched.lib.sealing import seal_for
+from gpusched.lib.sql import execute, query
+from gpusched.protocol.jobs import FieldError
+from tenants.permissions import identity_of_token
+
+MOST_CHARACTERS = 255
+_PURPOSE = b"gpusched: answers of repeated requests, 1"
+
+
+class IdempotentPosts:
+    """Middleware. Views with `keeps_answers` do it themselves."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_view(
+        self, request: HttpRequest, view: Callable[..., HttpResponse], args: Any, kwargs: Any
+    ) -> HttpResponse | None:
+        key = request.headers.get("Idempotency-Key", "")
+        if request.method != "POST" or not key or not request.path.startswith("/api/"):
+            return None
+        if getattr(getattr(view, "cls", None), "keeps_answers", False):
+            return None
+        caller = _caller(request)
+        if caller is None:
+            return None  # the view will refuse it
+        try:
+            return _once(request, caller, checked(key), lambda: view(request, *args, **kwargs))
+        except Problem as problem:
+            return response_for(problem)
+
+
+def checked(key: str) -> str:
+    """The key, or a 400."""
+    if len(key) > MOST_CHARACTERS or "\x00" in key:
+        raise invalid([FieldError("Idempotency-Key", "too_long", f"at most {MOST_CHARACTERS} characters")])
+    return key
+
+
+def reused() -> Problem:
+    """For a key that was used with another body."""
+    return Problem(
+        409,
+        "idempotency_key_reused",
+        "this Idempotency-Key was used for another request",
+        next_step="use a new key for a new request",
+        errors=[FieldError("Idempotency-Key", "reused", "was used with another body")],
+    )
+
+
+def _caller(request: HttpRequest) -> str | None:
+    """Keys belong to a token, or to a person on the pages: another token may be allowed less."""
+    if header := request.headers.get("Authorization", ""):
+        who = identity_of_token(header)
+        return who.via if who else None
+    return f"person {request.user.pk}" if request.user.is_authenticated else None
+
+
+# An old key is as good as none. A request with the same key that is being answered is waited for.
+_CLAIM = """
+    INSERT INTO lib_keptanswer AS k (caller, key, request_hash, status, content_type, sealed, created_at)
+    VALUES (%s, %s, %s, 0, '', '', now())
+    ON CONFLICT (caller, key) DO UPDATE SET request_hash = excluded.request_hash, created_at = now()
+     WHERE k.created_at < now() - interval '24 hours'
+    RETURNING id
+"""
+
+
+def _once(request: HttpRequest, caller: str, key: str, answer: Callable[[], HttpResponse]) -> HttpResponse:
+    request_hash = hashlib.sha256(f"{request.get_full_path()}\n".encode() + request.body).hexdigest()
+    _forget_old()
+    with transaction.atomic():
+        claimed = query(_CLAIM, [caller, key, request_hash])
+        if not claimed:
+            return _replay(caller, key, request_hash)
+        response = answer()
+        if hasattr(response, "render"):
+            response.render()
+        if response.status_code >= 400:
+            transaction.set_rollback(True)
+            return response
+        sealed = seal_for(_PURPOSE).encrypt(response.content).decode()
+        execute(
+            "UPDATE lib_keptanswer SET status = %s, content_type = %s, sealed = %s WHERE id = %s",
+            [response.status_code, response.get("Content-Type", ""), sealed, claimed[0]["id"]],
+        )
+        return response
+
+
+def _replay(caller: str, key: str, request_hash: str) -> HttpResponse:
+    [kept] = query("SELECT * FROM lib_keptanswer WHERE caller = %s AND key = %s", [caller, key])
+    if kept["request_hash"] != request_hash:
+        raise reused()
+    try:
+        content = seal_for(_PURPOSE).decrypt(kept["sealed"].encode())
+    except InvalidToken:
+        raise reused() from None
+    headers = {"Idempotent-Replay": "true"}
+    return HttpResponse(content, status=kept["status"], content_type=kept["content_type"], headers=headers)
+
+
+def _forget_old() -> None:
+    execute(
+        "DELETE FROM lib_keptanswer WHERE id IN (SELECT id FROM lib_keptanswer"
+        " WHERE created_at < now() - interval '24 hours' ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)"
+    )

@@ -1,0 +1,114 @@
+"""A POST with an Idempotency-Key is done once, whoever repeats it and however often."""
+
+import threading
+
+import pytest
+from django.db import connections
+from django.test import Client
+
+from gpusched.lib.models import KeptAnswer
+from gpusched.lib.sql import execute, query
+from gpusched.protocol.states import Scope
+from tenants.models import ApiToken, Tenant
+from tests.api.test_access import call
+from tests.factories import make_member, make_node, make_tenant, make_token, make_user, submit
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def admin():
+    return make_user(admin=True)
+
+
+@pytest.fixture
+def token(admin):
+    return make_token(admin)
+
+
+def post(path, token, body=b"{}", key="k1"):
+    headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": key}
+    return Client().post(f"/api/v1/{path}", body, content_type="application/json", headers=headers)
+
+
+def test_a_repeated_request_is_answered_as_the_first_time_and_does_nothing(token):
+    """A03"""
+    first, second = (post("tenants", token, b'{"name": "nlp"}') for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert first.content == second.content
+    assert ("Idempotent-Replay" in first, second["Idempotent-Replay"]) == (False, "true")
+    assert Tenant.objects.count() == 1
+
+
+def test_actions_take_a_key_too(token, admin):
+    """Even when the thing has changed since: the answer is that of the first time."""
+    make_node(name="n1")
+    first = post("nodes/n1/cordon", token)
+    call("POST", "/api/v1/nodes/n1/uncordon", token)
+    assert post("nodes/n1/cordon", token).content == first.content
+    assert query("SELECT intent FROM nodes_node") == [{"intent": "open"}]
+    job = submit(admin, make_tenant())
+    assert post(f"jobs/{job}/hold", token, key="k2").content == post(f"jobs/{job}/hold", token, key="k2").content
+
+
+@pytest.mark.parametrize(("path", "body"), [("tenants", b'{"name": "b"}'), ("tokens", b'{"name": "a"}')])
+def test_the_same_key_for_something_else_is_a_conflict(token, path, body):
+    """A03: another body, or another address."""
+    assert post("tenants", token, b'{"name": "a"}').status_code == 201
+    answer = post(path, token, body)
+    assert (answer.status_code, answer.json()["code"]) == (409, "idempotency_key_reused")
+    assert not Tenant.objects.filter(name="b").exists()
+
+
+def test_a_refusal_frees_its_key_and_leaves_nothing(token):
+    assert post("tenants", token, b'{"name": "UPPER"}').status_code == 400
+    assert not KeptAnswer.objects.exists()
+    assert post("tenants", token, b'{"name": "lower"}').status_code == 201
+
+
+def test_the_key_of_one_token_is_nothing_to_another(token, admin):
+    """A replay gives away nothing: the other token may be allowed less."""
+    assert post("tokens", token, b'{"name": "x", "scopes": ["read"]}').status_code == 201
+    other = make_token(admin, Scope.READ)
+    assert post("tokens", other, b'{"name": "x", "scopes": ["read"]}').status_code == 403
+    assert post("tokens", "no.token", b'{"name": "x", "scopes": ["read"]}').status_code == 401
+
+
+def test_the_text_of_a_new_token_is_in_no_table(token):
+    """A56"""
+    made = post("tokens", token, b'{"name": "x"}').json()["token"]
+    assert made == post("tokens", token, b'{"name": "x"}').json()["token"]
+    rows = query("SELECT string_agg(k::text, ' ') AS text FROM lib_keptanswer k")
+    assert made.split(".")[1] not in rows[0]["text"]
+
+
+def test_after_a_day_a_key_is_new_again(token):
+    post("tokens", token, b'{"name": "x"}')
+    execute("UPDATE lib_keptanswer SET created_at = created_at - interval '25 hours'")
+    assert "Idempotent-Replay" not in post("tokens", token, b'{"name": "x"}')
+
+
+@pytest.mark.parametrize("key", ["x" * 256, "a\x00b"])
+def test_a_key_that_cannot_be_kept_is_refused(token, key):
+    """A55"""
+    answer = post("tenants", token, b'{"name": "nlp"}', key=key)
+    assert (answer.status_code, answer["Content-Type"]) == (400, "application/problem+json")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_requests_at_the_same_time_do_it_once():
+    """A03: real connections; all get the one answer."""
+    token = make_token(make_member(make_tenant("nlp")))
+    answers = []
+
+    def ask():
+        answers.append(post("tokens", token, b'{"name": "race"}').content)
+        connections.close_all()
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(answers), len(set(answers))) == (6, 1)
+    assert ApiToken.objects.filter(name="race").count() == 1
