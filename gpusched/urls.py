@@ -14,6 +14,7 @@ import nodes.samples_api
 import scheduling.api
 import scheduling.policy_api
 import tenants.api
+import tenants.budget_api
 import tenants.usage_api
 from frontend.errors import page_error
 from gpusched.lib.problems import Problem, not_found, response_for, wants_problem
@@ -56,6 +57,7 @@ api = [
         (_TENANT, tenants.api.OneTenant.as_view()),
         (f"{_TENANT}/quota", tenants.api.TenantQuota.as_view()),
         (f"{_TENANT}/usage", tenants.usage_api.TenantUsage.as_view()),
+        (f"{_TENANT}/budget", tenants.budget_api.TenantBudget.as_view()),
         ("rates", tenants.usage_api.Rates.as_view()),
         ("rates/<id:rate_id>", tenants.usage_api.OneRate.as_view()),
         ("tokens", tenants.api.Tokens.as_view()),

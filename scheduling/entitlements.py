@@ -3,12 +3,14 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from gpusched.lib.sql import query, rows
 from scheduling.engine.model import Policy, Tenant
 from scheduling.engine.shapes import is_model
+from tenants import budgets
 
 _TIERS = {"premium": 0, "standard": 1, "opportunistic": 2}
 # What a tenant's weight may follow (Policy.dynamic_share_bound) is its use of the last month, looked at once a minute.
@@ -77,6 +79,7 @@ def tenants(policy: Policy) -> tuple[Tenant, ...]:
     used_up = _preempted([row["id"] for row in found if row["budget"] is not None])
     history = _history() if policy.dynamic_share_bound else {}
     costs = _window_costs(policy) if policy.name == "cost_aware" else {}
+    bounded = budgets.hard()
     return tuple(
         Tenant(
             id=row["id"],
@@ -97,9 +100,20 @@ def tenants(policy: Policy) -> tuple[Tenant, ...]:
             allow_preemption=row["allow_preemption"],
             can_preempt_others=row["can_preempt_others"],
             preemptions_left=None if row["budget"] is None else max(row["budget"] - used_up.get(row["id"], 0), 0),
+            **_budget(bounded.get(row["id"])),
         )
         for row in found
     )
+
+
+def _budget(standing: budgets.Standing | None) -> dict[str, Any]:
+    if standing is None:
+        return {}
+    return {
+        "budget_gpu_hours": standing.hard_gpu_hours,
+        "budget_used_gpu_hours": standing.used_gpu_hours,
+        "budget_period": standing.period,
+    }
 
 
 def _preempted(tenant_ids: list[int]) -> dict[int, int]:

@@ -11,6 +11,7 @@ from gpusched.lib.sql import query
 from gpusched.protocol.states import JobState
 from nodes import samples
 from scheduling import services
+from tenants import budgets
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -81,6 +82,15 @@ def _tenants() -> Iterator[Metric]:
         if share["max_gpus"] is not None:
             gpus.add_metric([share["tenant"], "limit"], share["max_gpus"])
     yield gpus
+    budget = GaugeMetricFamily(
+        "gpu_scheduler_tenant_budget_gpu_hours", "GPU-hours of a tenant in its period", labels=["tenant", "kind"]
+    )
+    for one in budgets.standings():
+        kinds = {"used": one.used_gpu_hours, "soft": one.soft_gpu_hours, "hard": one.hard_gpu_hours}
+        for kind, hours in kinds.items():
+            if hours is not None:
+                budget.add_metric([one.tenant, kind], hours)
+    yield budget
     ended = CounterMetricFamily("gpu_scheduler_attempts_ended", "Attempts by how they ended", labels=["reason"])
     rows = query("SELECT reason, count(*) AS n FROM jobs_attempt WHERE ended_at IS NOT NULL GROUP BY reason")
     for row in rows:

@@ -12,6 +12,7 @@ from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest
 from jobs import representation
 from scheduling import snapshot, whatif
+from scheduling.engine.budgets import is_spent, spent
 from scheduling.engine.estimate import Estimate
 from scheduling.engine.fairshare import average_gpus, entitlements, why_entitled
 from scheduling.engine.feasibility import impossible
@@ -35,11 +36,14 @@ def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None
         nodes, tenants, rules = _cluster(fresh)
         if tenant_id not in tenants and not fresh:
             continue
-        found = impossible(wanted, tenants[tenant_id], nodes, rules, is_online=request.workload_class == "online")
+        tenant = tenants[tenant_id]
+        found = impossible(wanted, tenant, nodes, rules, is_online=request.workload_class == "online")
+        if found is None and wanted.gpu_count and is_spent(tenant):
+            found = spent(tenant)
         if found is None:
             return None
     assert found is not None
-    quota = found.code == reasons.Pending.TENANT_LIMIT
+    quota = found.code in (reasons.Pending.TENANT_LIMIT, reasons.Pending.BUDGET)
     return Problem(
         403 if quota else 422,
         "quota_exceeded" if quota else found.code,

@@ -1,4 +1,4 @@
-"""What the cycles' worker does beside the cycles, each at its own pace: samples and idle jobs."""
+"""What the cycles' worker does beside the cycles, each at its own pace: samples, idle jobs and budgets."""
 
 import logging
 import time
@@ -8,6 +8,7 @@ from django.conf import settings
 
 from nodes import idle, samples
 from scheduling import policy
+from tenants import budgets
 
 logger = logging.getLogger(__name__)
 REVIEW_SECONDS = 30.0
@@ -21,6 +22,7 @@ def do_what_is_due() -> None:
     """To be called often, between cycles. What fails is told and tried again at its next turn; it stops no cycle."""
     env = settings.ENV
     _each(env.sample_seconds, "samples", lambda: samples.tick(NEARLY * env.sample_seconds))
+    _each(REVIEW_SECONDS, "budgets", budgets.note_crossings)
     _each(REVIEW_SECONDS, "idle jobs", lambda: idle.review(policy.values()["held_idle_policy"]))
 
 

@@ -10,9 +10,12 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Now
 
 from gpusched.protocol.states import Role
+from tenants.money import Budget as Budget
+from tenants.money import BudgetCrossing as BudgetCrossing
+from tenants.money import Rate as Rate
+from tenants.money import UsageRefund as UsageRefund
 
 
 class Tier(models.TextChoices):
@@ -205,45 +208,6 @@ class UsageEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.gpus} GPUs for job {self.job_id}"
-
-
-class UsageRefund(models.Model):
-    """Says that an entry of the ledger costs nothing: its attempt ended by a fault of a node. The entry itself stays as
-    it was, so that the ledger is wall time x GPUs whatever is refunded."""
-
-    entry = models.OneToOneField(UsageEntry, on_delete=models.PROTECT, related_name="refund")
-    reason = models.CharField(max_length=30)
-    at = models.DateTimeField(db_default=Now())
-
-    class Meta:
-        triggers = [pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)]
-
-    def __str__(self) -> str:
-        return f"refund of {self.entry_id}: {self.reason}"
-
-
-class Rate(models.Model):
-    """What a GPU-hour of a model costs from `starts_at` until before `ends_at`. No two of a model overlap: PostgreSQL
-    refuses it (migration 0004). What has been in force is never changed, so no bill changes afterwards."""
-
-    gpu_model = models.CharField(
-        max_length=100, help_text="Words of the driver's name, like A100; * is every other model"
-    )
-    price_per_gpu_hour = models.DecimalField(max_digits=12, decimal_places=4, validators=[MinValueValidator(0)])
-    starts_at = models.DateTimeField()
-    ends_at = models.DateTimeField(null=True, blank=True)
-    created_by = models.CharField(max_length=150, blank=True, default="")
-    created_at = models.DateTimeField(db_default=Now())
-
-    class Meta:
-        ordering = ["gpu_model", "starts_at"]
-        constraints = [
-            models.CheckConstraint(condition=Q(price_per_gpu_hour__gte=0), name="rate_not_negative"),
-            models.CheckConstraint(condition=Q(ends_at=None) | Q(ends_at__gt=F("starts_at")), name="rate_has_time"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.gpu_model} from {self.starts_at:%Y-%m-%d}"
 
 
 class UsageBalance(models.Model):

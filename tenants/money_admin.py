@@ -13,8 +13,8 @@ from unfold.admin import ModelAdmin
 
 from gpusched.lib.problems import Problem
 from gpusched.lib.read_only import ReadOnly
-from tenants import rates
-from tenants.models import Rate, UsageRefund
+from tenants import budgets, rates
+from tenants.models import Budget, Rate, UsageRefund
 
 
 class RateForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -77,3 +77,23 @@ class UsageRefundAdmin(ReadOnly):
     @admin.display(description="job")
     def job(self, refund: UsageRefund) -> int:
         return refund.entry.job_id
+
+
+@admin.register(Budget)
+class BudgetAdmin(ModelAdmin):  # type: ignore[misc]
+    """Saved by the rules of REST; a budget ends when both its bounds are emptied."""
+
+    list_display = ("tenant", "soft_gpu_hours", "hard_gpu_hours", "days")
+    list_select_related = ("tenant",)
+    fields = ("tenant", *budgets.FIELDS)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Budget | None = None) -> tuple[str, ...]:
+        return ("tenant",) if obj else ()
+
+    def save_model(self, request: HttpRequest, obj: Budget, form: Any, change: bool) -> None:
+        values = {name: getattr(obj, name) for name in budgets.FIELDS}
+        budgets.change(obj.tenant_id, values, actor=request.user.get_username())
+        obj.pk = Budget.objects.get(tenant_id=obj.tenant_id).pk
+
+    def has_delete_permission(self, request: HttpRequest, obj: Budget | None = None) -> bool:
+        return False

@@ -21,7 +21,7 @@ export function badge(state: string, word: string = state.replaceAll("_", " ")):
 
 const WAITS_FOR: Record<string, string> = {
   starting: "next", scheduler_behind: "next",
-  quota_wait: "quota", tenant_limit: "quota",
+  quota_wait: "quota", tenant_limit: "quota", budget: "quota", user_cap: "quota",
   capacity: "capacity", reserved: "capacity", fragmented: "capacity", maintenance: "capacity", health: "capacity", cpu_memory: "capacity",
   never_fits: "you", constraint: "you", not_before: "you", retry_backoff: "you",
   held_by_user: "held", held_by_admin: "held",

@@ -55,3 +55,30 @@ class RateData(msgspec.Struct, kw_only=True):
     starts_at: datetime
     ends_at: datetime | None = None
     created_by: str = ""
+
+
+class Crossing(msgspec.Struct, kw_only=True):
+    """A budget was used up: `bound` is soft or hard."""
+
+    bound: str
+    gpu_hours: float
+    at: datetime
+
+
+class BudgetData(msgspec.Struct, kw_only=True):
+    """GPU-hours of a tenant in a calendar month (UTC), or in the last `days`; bounds are null where there is none.
+
+    `state`: within, soft_exceeded, or hard_exceeded: it starts nothing more on GPUs. `version` 0: never had one."""
+
+    tenant: str
+    soft_gpu_hours: float | None = None
+    hard_gpu_hours: float | None = None
+    days: int | None = None
+    version: int = 0
+    used_gpu_hours: float | None = None
+    since: datetime | None = None
+    renews_at: datetime | None = None
+    state: str = "within"
+    sentence: str = ""
+    status: str = ""
+    crossings: list[Crossing] = []

@@ -19,6 +19,7 @@ class Pending(StrEnum):
     NOT_BEFORE = "not_before"
     RETRY_BACKOFF = "retry_backoff"
     TENANT_LIMIT = "tenant_limit"
+    BUDGET = "budget"
     USER_CAP = "user_cap"
     QUOTA_WAIT = "quota_wait"
     RECLAIM_PENDING = "reclaim_pending"
@@ -90,6 +91,10 @@ _PENDING: dict[str, tuple[str, str]] = {
     Pending.TENANT_LIMIT: (
         "asks for {requested} {dimension}, more than the limit of {limit} that tenant {tenant} has",
         "ask for less, or ask an admin to raise the quota",
+    ),
+    Pending.BUDGET: (
+        "the budget of tenant {tenant} is used up: {used} of {limit} GPU-hours in {period}",
+        "wait until it is renewed, or ask an admin for a larger budget",
     ),
     Pending.USER_CAP: (
         "quota exceeded for its owner in tenant {tenant}: GPUs requested={requested}, limit per user={user_limit}, "
@@ -199,6 +204,7 @@ CHANGES: dict[str, str] = {
     "victims_ended": "once the {to} jobs that were told to stop have ended",
     "limit": "with a limit of {to} {dimension} for its tenant",
     "user_limit": "with a limit of {to} GPUs per user of its tenant",
+    "budget": "with a budget of {to} GPU-hours for its tenant",
     "nodes_opened": "with the {to} closed nodes back in service",
     "devices_well": "with the {to} sick devices back in service",
     "devices_cool": "once the {to} devices slowed down by heat have cooled",

@@ -96,6 +96,10 @@ def _user_limit(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     return _with_tenant(snapshot, job, lambda tenant: replace(tenant, max_gpus_per_user=_whole(change.to)))
 
 
+def _budget(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
+    return _with_tenant(snapshot, job, lambda tenant: replace(tenant, budget_gpu_hours=float(change.to or 0)))
+
+
 def _class(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     return _with_job(snapshot, replace(job, is_online=change.to == "online"))
 
@@ -156,6 +160,7 @@ CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
     "victims_ended": _victims_ended,
     "limit": _limit,
     "user_limit": _user_limit,
+    "budget": _budget,
     "nodes_opened": _nodes(lambda node: replace(node, is_open=True, is_online=True)),
     "devices_well": _nodes(
         lambda node: replace(node, devices=tuple(replace(device, is_healthy=True) for device in node.devices))

@@ -138,7 +138,7 @@ class Tenant:
     """Limits are None where there is none; `max_gpus_by_model`: (model, GPUs). `usage_gpu_seconds` is decayed to the
     snapshot's time; `history_gpu_seconds` is the plain sum over the policy's history; `window_cost` is the cost of
     what ran in the policy's sliding window. `preemptions_left`: how many more of its jobs may be preempted this hour,
-    None: any number."""
+    None: any number. `budget_gpu_hours`: what it may use in its `budget_period`, in words, where it is bounded."""
 
     id: int
     name: str
@@ -158,6 +158,9 @@ class Tenant:
     allow_preemption: bool = True
     can_preempt_others: bool = True
     preemptions_left: int | None = None
+    budget_gpu_hours: float | None = None
+    budget_used_gpu_hours: float = 0.0
+    budget_period: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from heapq import heapify, heappop, heapreplace
 
 from scheduling.engine.accounts import Block
 from scheduling.engine.backfill import ends_at
+from scheduling.engine.budgets import affordable
 from scheduling.engine.dealing import Dealing
 from scheduling.engine.explain import not_yet
 from scheduling.engine.model import Job, Key, Plan, Policy, Request, Snapshot
@@ -24,12 +25,13 @@ def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
     A waiting job starts unless it exceeds a limit of its tenant, has no room, or would delay the one job that holds
     the reservation: the first in order that has no room (see `backfill.reserve` for the bound that this gives).
     """
+    snapshot, unaffordable = affordable(snapshot, now)
     cycle = _Cycle(snapshot, policy, now)
     cycle.run()
     deal = cycle.deal
     outcome = Outcome(deal.scene, deal.groups.shapes, deal.accounts.tenants, deal.promised, deal.reservation)
     told = {job.id: not_yet(job) for job in cycle.queue.later} | deal.told
-    found = tuple(waits(outcome, cycle.refused, told))
+    found = (*waits(outcome, cycle.refused, told), *unaffordable)
     return Plan(tuple(deal.placements), found, deal.reservation, tuple(deal.victims.preemptions), tuple(deal.claims))
 
 

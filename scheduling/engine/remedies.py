@@ -149,6 +149,10 @@ def _user_limit(case: _Case) -> Iterator[Change]:
     yield Change("user_limit", ceil(in_use + requested))
 
 
+def _budget(case: _Case) -> Iterator[Change]:
+    yield Change("budget", int(case.number("used")) + 1)
+
+
 def _maintenance(case: _Case) -> Iterator[Change]:
     closed = sum(not (node.is_open and node.is_online) for node in case.snapshot.nodes)
     yield Change("nodes_opened", closed)
@@ -243,6 +247,7 @@ BY_CODE: dict[str, Callable[[_Case], Iterable[Change]]] = {
     "tenant_limit": _limit,
     "quota_wait": _limit,
     "user_cap": _user_limit,
+    "budget": _budget,
     "maintenance": _maintenance,
     "health": _health,
     "hot": _hot,

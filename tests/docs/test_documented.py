@@ -134,11 +134,13 @@ def test_every_metric_is_documented_with_its_type_and_labels(monkeypatch: pytest
     """A54."""
     from nodes import samples
     from scheduling import metrics, services
+    from tenants import budgets
 
     monkeypatch.setattr(metrics, "query", lambda *args: [])
     monkeypatch.setattr(samples, "query", lambda *args: [])
     monkeypatch.setattr(histograms, "query", lambda *args: [])
     monkeypatch.setattr(services, "shares", list)
+    monkeypatch.setattr(budgets, "standings", list)
     monkeypatch.setattr(services, "scheduler_lag", lambda: {"is_alive": False})
     real = {}
     for family in metrics._Database().collect():

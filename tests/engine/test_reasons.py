@@ -33,6 +33,11 @@ def alone(*nodes: Node, gpus: int = 1, **shape: object) -> Snapshot:
     return cluster(*nodes, jobs=[job(1, request=replace(ask(gpus), **shape))])  # type: ignore[arg-type]
 
 
+SPENT = Tenant(
+    1, "nlp", budget_gpu_hours=100.0, budget_used_gpu_hours=100.5, budget_period="the last 30 days", max_gpus=8
+)
+
+
 def later(code: str) -> Snapshot:
     return cluster(node(1), jobs=[replace(job(1), eligible_at=NOW + 60, eligible_reason=code)])
 
@@ -129,6 +134,11 @@ CASES = {
         limited(6),
         "tenant_limit",
         "asks for 8 GPUs, more than the limit of 6 that tenant nlp has",
+    ),
+    "a budget that is used up": (
+        cluster(node(1), jobs=[job(1)], tenants=[SPENT]),
+        "budget",
+        "the budget of tenant nlp is used up: 100 of 100 GPU-hours in the last 30 days",
     ),
     "more than is left of the limit": (
         limited(9),

@@ -1,0 +1,67 @@
+"""REST for budgets of GPU-hours: how one stands, and replacing it."""
+
+from typing import Any
+
+import msgspec
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.client.usage import BudgetData
+from gpusched.lib.api import if_match, is_dry_run, read_body
+from gpusched.lib.openapi import documented
+from gpusched.lib.times import rfc3339
+from tenants import budgets
+from tenants.api import find_tenant
+from tenants.models import Tenant
+from tenants.permissions import identity
+
+
+class BudgetFields(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Null: no bound. `days` null: of the calendar month (UTC). `version`, as read, protects others' edits."""
+
+    soft_gpu_hours: float | None = None
+    hard_gpu_hours: float | None = None
+    days: int | None = None
+    version: int | None = None
+
+
+class TenantBudget(APIView):
+    write_parameters = ("dry_run",)
+
+    @documented("How the budget of a tenant stands", tag="usage", answer=BudgetData)
+    def get(self, request: Request, name: str) -> Response:
+        tenant = find_tenant(name, identity(request))
+        return _answer(tenant, next(iter(budgets.standings([tenant.pk])), None))
+
+    @documented(
+        "Replace the budget of a tenant (admin)",
+        tag="usage",
+        body=BudgetFields,
+        answer=BudgetData,
+        parameters={"dry_run": "true: answer how it would stand, and change nothing"},
+        refusals=(400, 401, 403, 404, 412, 413, 415),
+    )
+    def put(self, request: Request, name: str) -> Response:
+        """What runs goes on. `If-Match` (or `version`) refuses to overwrite somebody else's edit."""
+        who = identity(request)
+        tenant = find_tenant(name, who)
+        who.require_admin()
+        values = msgspec.structs.asdict(read_body(request, BudgetFields))
+        version = if_match(request, "this budget", values.pop("version"))
+        is_dry = is_dry_run(request)
+        found = budgets.change(tenant.pk, values, actor=who.username, expected_version=version, dry_run=is_dry)
+        return _answer(tenant, found, status="would_be_changed" if is_dry else "changed")
+
+
+def _answer(tenant: Tenant, found: budgets.Standing | None, status: str = "") -> Response:
+    shown: dict[str, Any] = {"tenant": tenant.name, "version": 0, "state": "within", "sentence": "there is no budget"}
+    if found is not None:
+        names = ("soft_gpu_hours", "hard_gpu_hours", "days", "version", "state", "sentence")
+        shown |= {name: getattr(found, name) for name in names}
+        shown |= {"since": rfc3339(found.since), "renews_at": rfc3339(found.renews_at)}
+        shown["used_gpu_hours"] = round(found.used_gpu_hours, 4)
+    shown["crossings"] = budgets.crossings(tenant.pk)
+    if status:
+        shown["status"] = status
+    return Response(shown, headers={"ETag": f'"{shown["version"]}"'})

@@ -1,0 +1,184 @@
+"""Budgets of GPU-hours: what counts, who is told, what waits, and what goes on."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from jobs.models import Job
+from tenants import budgets
+from tenants.models import Budget, BudgetCrossing, UsageRefund
+from tests.api.test_access import call
+from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
+from tests.tenants.test_usage import entry
+
+pytestmark = pytest.mark.django_db
+PATH = "/api/v1/tenants/nlp/budget"
+
+
+@pytest.fixture(autouse=True)
+def _always_fresh(monkeypatch):
+    monkeypatch.setattr(budgets, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("scheduling.services._FRESH_SECONDS", 0.0)
+
+
+def put(admin, status=200, query="", **fields):
+    answer = call("PUT", PATH + query, admin, fields)
+    assert answer.status_code == status, answer.content
+    return answer.json()
+
+
+def recent(tenant, user, hours, **more):
+    return entry(tenant, user, hours=hours, at=timezone.now() - timedelta(hours=hours), **more)
+
+
+class TestWhatCounts:
+    def test_the_ledger_of_the_period_without_refunds_and_what_runs(self, tenant, user, admin):
+        node = make_node(gpus=2)
+        submit(user, tenant, gpu_count=2)
+        run_cycle()
+        node.start_all()
+        recent(tenant, user, 5)
+        UsageRefund.objects.create(entry=recent(tenant, user, 7, job=2), reason="node_lost")
+        entry(tenant, user, at=timezone.now() - timedelta(days=40), hours=50, job=3)
+        entry(tenant, user, at=timezone.now() - timedelta(days=2, hours=10), hours=13, job=4)
+        recent(make_tenant("other"), user, 100, job=5)
+        found = put(admin, soft_gpu_hours=1000, days=2)
+        assert found["used_gpu_hours"] == pytest.approx(5 + 3, abs=0.1)
+        [standing] = budgets.standings([tenant.pk])
+        from gpusched.lib.sql import execute
+
+        execute("UPDATE nodes_assignment SET started_at = now() - interval '3 days'")
+        assert budgets.standings([tenant.pk])[0].used_gpu_hours == pytest.approx(5 + 3 + 2 * 48, abs=0.1), standing
+
+    def test_a_month_begins_on_its_first_day_in_utc(self, tenant, user, admin):
+        month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        entry(tenant, user, at=month - timedelta(hours=3), hours=3 + 0.001)
+        found = put(admin, hard_gpu_hours=10)
+        assert datetime.fromisoformat(found["since"]) == month
+        assert datetime.fromisoformat(found["renews_at"]) == (month + timedelta(days=32)).replace(day=1)
+        assert found["used_gpu_hours"] == 0.001
+
+
+class TestHard:
+    def test_new_submits_are_refused_and_waiting_jobs_wait(self, tenant, user, admin):
+        node = make_node(gpus=4)
+        running = submit(user, tenant, gpu_count=2)
+        run_cycle()
+        node.start_all()
+        waiting = submit(user, tenant, gpu_count=2)
+        recent(tenant, user, 20)
+        put(admin, hard_gpu_hours=20, days=30)
+
+        run_cycle()
+
+        answer = call("GET", f"/api/v1/jobs/{waiting}/explain", admin).json()
+        assert answer["code"] == "budget"
+        assert answer["sentence"] == "the budget of tenant nlp is used up: 20 of 20 GPU-hours in the last 30 days"
+        assert answer["counterfactual"]["change"] == "budget"
+        refused = call("POST", "/api/v1/jobs", make_token(user), {"command": ["x"], "gpu_count": 1})
+        assert (refused.status_code, refused.json()["code"]) == (403, "quota_exceeded")
+        assert "budget of tenant nlp is used up" in refused.json()["detail"]
+        assert call("POST", "/api/v1/jobs", make_token(user), {"command": ["x"], "gpu_count": 0}).status_code == 201
+        assert Job.objects.get(pk=running).state == "running"
+
+    def test_a_larger_budget_counts_at_once(self, tenant, user, admin, monkeypatch):
+        monkeypatch.setattr(budgets, "FRESH_SECONDS", 3600.0)
+        make_node(gpus=4)
+        job = submit(user, tenant)
+        recent(tenant, user, 20)
+        put(admin, hard_gpu_hours=5, days=30)
+        run_cycle()
+        assert Job.objects.get(pk=job).state == "pending"
+        put(admin, hard_gpu_hours=50, days=30)
+        run_cycle()
+        assert Job.objects.get(pk=job).state == "scheduled"
+
+    def test_nobody_else_waits(self, tenant, admin):
+        make_node(gpus=1)
+        put(admin, hard_gpu_hours=0)
+        other = make_tenant("other")
+        job = submit(make_member(other), other)
+        run_cycle()
+        assert Job.objects.get(pk=job).state == "scheduled"
+
+
+class TestSoft:
+    def test_it_is_told_and_stops_nothing(self, tenant, user, admin):
+        make_node(gpus=1)
+        recent(tenant, user, 9)
+        found = put(admin, soft_gpu_hours=8, hard_gpu_hours=10, days=30)
+        assert (found["state"], found["version"]) == ("soft_exceeded", 1)
+        assert found["sentence"] == (
+            "tenant nlp has used 9.0 GPU-hours in the last 30 days, more than its soft budget of 8; "
+            "from 10 on it starts nothing more"
+        )
+        job = submit(user, tenant)
+        run_cycle()
+        assert Job.objects.get(pk=job).state == "scheduled"
+
+    def test_a_crossing_is_kept_once_in_a_period(self, tenant, user, admin):
+        recent(tenant, user, 9)
+        put(admin, soft_gpu_hours=8, hard_gpu_hours=10)
+        for _ in range(3):
+            budgets.note_crossings()
+        answer = call("GET", PATH, make_token(user)).json()
+        assert [(one["bound"], one["gpu_hours"]) for one in answer["crossings"]] == [("soft", 8.0)]
+        recent(tenant, user, 2, job=2)
+        budgets.note_crossings()
+        assert list(BudgetCrossing.objects.values_list("bound", flat=True)) == ["hard", "soft"]
+
+
+class TestEdits:
+    def test_a_dry_run_tells_how_it_would_stand_and_changes_nothing(self, tenant, user, admin):
+        recent(tenant, user, 9)
+        found = put(admin, query="?dry_run=true", hard_gpu_hours=1, days=30)
+        assert (found["state"], found["status"]) == ("hard_exceeded", "would_be_changed")
+        assert not Budget.objects.exists()
+
+    def test_somebody_elses_edit_is_not_overwritten(self, tenant, admin):
+        assert put(admin, hard_gpu_hours=5, version=0)["version"] == 1
+        assert put(admin, 412, hard_gpu_hours=6, version=0)["code"] == "version_conflict"
+        assert put(admin, hard_gpu_hours=5, version=1)["version"] == 1, "what changes nothing is no edit"
+        assert put(admin)["version"] == 2, "no bounds any more"
+        assert put(admin, 412, hard_gpu_hours=5, version=1)
+
+    @pytest.mark.parametrize(
+        ("fields", "field"),
+        [
+            ({"soft_gpu_hours": 5, "hard_gpu_hours": 5}, "soft_gpu_hours"),
+            ({"hard_gpu_hours": -1}, "hard_gpu_hours"),
+            ({"hard_gpu_hours": 1e300}, "hard_gpu_hours"),
+            ({"hard_gpu_hours": 5, "days": 0}, "days"),
+            ({"hard_gpu_hours": 5, "days": 2**40}, "days"),
+            ({"gpu_hours": 5}, "gpu_hours"),
+        ],
+    )
+    def test_what_is_wrong_or_would_do_nothing_is_refused(self, tenant, admin, fields, field):
+        """A07, A55"""
+        assert put(admin, 400, **fields)["errors"][0]["field"] == field
+
+    def test_edits_are_kept_with_who_made_them(self, tenant, admin):
+        put(admin, hard_gpu_hours=5)
+        put(admin, hard_gpu_hours=6)
+        from pghistory.models import Events
+
+        event = Events.objects.tracks(Budget.objects.get()).filter(pgh_label="update").get()
+        assert event.pgh_diff["hard_gpu_hours"] == [5.0, 6.0]
+        assert event.pgh_context["actor"] == "root"
+
+    def test_in_admin_it_is_saved_by_the_same_rules(self, tenant, admin):
+        browser = Client()
+        browser.force_login(User.objects.get(username="root"))
+        form = {"tenant": tenant.pk, "soft_gpu_hours": "9", "hard_gpu_hours": "5", "days": ""}
+        page = browser.post("/admin/tenants/budget/add/", form)
+        assert "would do nothing" in page.content.decode()
+        assert browser.post("/admin/tenants/budget/add/", {**form, "soft_gpu_hours": "2"}).status_code == 302
+        made = Budget.objects.get()
+        assert (
+            browser.post(f"/admin/tenants/budget/{made.pk}/change/", {**form, "soft_gpu_hours": ""}).status_code == 302
+        )
+        made.refresh_from_db()
+        assert (made.soft_gpu_hours, made.hard_gpu_hours, made.version) == (None, 5.0, 2)
