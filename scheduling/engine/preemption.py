@@ -49,15 +49,15 @@ class Victims:
         self.by_class = {is_online: 0 for is_online in (False, True)}
         self.preemptions: list[Preemption] = []
         self.releases = 0
+        open_tenants = {tenant.id for tenant in snapshot.tenants if tenant.allow_preemption and policy.preemption}
+        # In no order yet: most plans look for nobody.
+        self._unsorted: list[Running] = []
         for running in snapshot.running:
             if not running.is_stopping:
                 self.held[running.tenant_id] += running.request.gpu_count
                 self.by_class[running.is_online] += running.request.gpu_count
-        open_tenants = {tenant.id for tenant in snapshot.tenants if tenant.allow_preemption and policy.preemption}
-        # In no order yet: most plans look for nobody.
-        self._unsorted = [
-            one for one in snapshot.running if one.preemptible and one.tenant_id in open_tenants and not one.is_stopping
-        ]
+                if running.preemptible and running.tenant_id in open_tenants:
+                    self._unsorted.append(running)
         # The lowest band of all, so most jobs need not look any further; None: there is nobody.
         self.lowest = min([band(one.priority) for one in self._unsorted], default=None)
         self._shares = {id: standing.share for id, standing in standings.items()}
@@ -197,11 +197,8 @@ class Victims:
                 break
             chosen = self._on_node(board, shape, job, node_id, by_node[node_id])
             if chosen is not None:
-                cost = (
-                    max(one.priority for one in chosen),
-                    sum(self.losses[one.job_id] for one in chosen),
-                    len(chosen),
-                )
+                lost = sum(self.losses[one.job_id] for one in chosen)
+                cost = (max(one.priority for one in chosen), lost, len(chosen))
                 if best is None or (cost, node_id) < best[:2]:
                     best = cost, node_id, chosen
         return best[2] if best else None
