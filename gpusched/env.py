@@ -39,8 +39,7 @@ class Env:
     http_host: str = field(default="127.0.0.1", metadata={"doc": "address that the web server listens on"})
     http_port: int = field(default=8000, metadata={"doc": "port that the web server listens on"})
     rate_limit_per_minute: int = field(
-        default=60_000,
-        metadata={"doc": "requests of one token, or of one person on the pages; 0: any number", "between": (0, 10**9)},
+        default=60_000, metadata={"doc": "requests of one token, or of one person on the pages; 0: any number"}
     )
     tick_seconds: float = field(default=1.0, metadata={"doc": "longest time between two scheduling cycles"})
     max_queue_size: int = field(default=100_000, metadata={"doc": "waiting jobs beyond which submits answer 429"})
@@ -161,6 +160,8 @@ def _consistent(env: Env) -> Env:
         found = [ip_network(part.strip()) for part in env.trusted_proxies.split(",") if part.strip()]
     except ValueError as error:
         raise SettingError(f"{PREFIX}TRUSTED_PROXIES: {error}") from error
+    if env.rate_limit_per_minute < 0:
+        raise SettingError(f"{PREFIX}RATE_LIMIT_PER_MINUTE={env.rate_limit_per_minute} is negative; 0: any number")
     if env.behind_tls and not found:
         raise SettingError(f"{PREFIX}BEHIND_TLS needs {PREFIX}TRUSTED_PROXIES: who says that a request came by TLS?")
     return env

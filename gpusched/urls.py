@@ -14,6 +14,7 @@ import nodes.samples_api
 import scheduling.api
 import scheduling.policy_api
 import tenants.api
+import tenants.audit_api
 import tenants.budget_api
 import tenants.usage_api
 from frontend.errors import page_error
@@ -60,6 +61,7 @@ api = [
         (f"{_TENANT}/budget", tenants.budget_api.TenantBudget.as_view()),
         ("rates", tenants.usage_api.Rates.as_view()),
         ("rates/<id:rate_id>", tenants.usage_api.OneRate.as_view()),
+        ("audit", tenants.audit_api.Audit.as_view()),
         ("tokens", tenants.api.Tokens.as_view()),
         ("tokens/<id:token_id>", tenants.api.OneToken.as_view()),
         ("me", tenants.api.Me.as_view()),

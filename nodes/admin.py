@@ -11,8 +11,9 @@ from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
-from unfold.admin import ModelAdmin, TabularInline
+from unfold.admin import TabularInline
 
+from gpusched.lib.audited import Audited
 from gpusched.lib.problems import Problem
 from gpusched.lib.read_only import ReadOnly
 from gpusched.protocol.states import NodeIntent
@@ -31,7 +32,7 @@ class DeviceInline(TabularInline):  # type: ignore[misc]
 
 
 @admin.register(Node)
-class NodeAdmin(ModelAdmin):  # type: ignore[misc]
+class NodeAdmin(Audited):
     list_display = ("name", "state", "intent", "pretend", "cpu_cores", "memory_mb", "last_seen_at")
     list_filter = ("state", "intent", "pretend")
     search_fields = ("name",)

@@ -1,10 +1,12 @@
 """REST for admins: who may hold idle GPUs without being warned or ended."""
 
 import msgspec
+from django.db import transaction
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from gpusched.lib import audit
 from gpusched.lib.api import read_body, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid, not_found
@@ -56,9 +58,11 @@ class Exemptions(APIView):
         else:
             sql = _ADD.format(column="job_id", table="jobs_job", key="id::numeric")
             key, named = str(wanted.job_id), f"job {wanted.job_id}"
-        rows = query(sql, [wanted.note[:200], who.username, key])
-        if not rows:
-            raise not_found(named)
+        with transaction.atomic():
+            rows = query(sql, [wanted.note[:200], who.username, key])
+            if not rows:
+                raise not_found(named)
+            audit.record("idle_exemption.create", f"exemption {rows[0]['id']}", None, msgspec.structs.asdict(wanted))
         return Response(_told(rows[0]["id"])[0], status=201)
 
 
@@ -66,8 +70,10 @@ class OneExemption(APIView):
     @documented("End an exemption (admin)", tag="nodes", status=204)
     def delete(self, request: Request, exemption_id: int) -> Response:
         identity(request).require_admin()
-        if not execute("DELETE FROM nodes_idleexemption WHERE id = %s", [exemption_id]):
-            raise not_found(f"exemption {exemption_id}")
+        with transaction.atomic():
+            if not execute("DELETE FROM nodes_idleexemption WHERE id = %s", [exemption_id]):
+                raise not_found(f"exemption {exemption_id}")
+            audit.record("idle_exemption.end", f"exemption {exemption_id}", {}, None)
         return Response(status=204)
 
 

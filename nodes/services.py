@@ -5,7 +5,7 @@ from datetime import timedelta
 from django.db import transaction
 from django.utils import timezone
 
-from gpusched.lib import credentials, events, wake
+from gpusched.lib import audit, credentials, events, wake
 from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import query
 from gpusched.protocol.messages import Join, Joined
@@ -17,12 +17,14 @@ from nodes.models import JoinToken, Node
 def create_join_token(hours: float, actor: str) -> tuple[JoinToken, str]:
     """A token with which nodes may join for `hours`, and its text, shown this once."""
     made = credentials.generate("j")
-    token = JoinToken.objects.create(
-        prefix=made.prefix,
-        secret_hash=made.secret_hash,
-        created_by=actor,
-        expires_at=timezone.now() + timedelta(hours=hours),
-    )
+    with transaction.atomic():
+        token = JoinToken.objects.create(
+            prefix=made.prefix,
+            secret_hash=made.secret_hash,
+            created_by=actor,
+            expires_at=timezone.now() + timedelta(hours=hours),
+        )
+        audit.record("join_token.create", f"join token {made.prefix}", None, {"expires_in_hours": hours})
     return token, made.text
 
 
@@ -77,8 +79,10 @@ def set_intent(name: str, intent: NodeIntent, note: str = "") -> str:
         node = Node.objects.select_for_update().filter(name=name).first()
         if node is None:
             raise not_found(f"node '{name}'")
+        before = {"intent": str(node.intent), "note": node.intent_note}
         node.intent, node.intent_note = intent, "" if intent == NodeIntent.OPEN else note[:200]
         node.save(update_fields=["intent", "intent_note"])
+        audit.record("node.intent", f"node {name}", before, {"intent": str(intent), "note": node.intent_note})
         events.changed("nodes", [node.pk])
         wake.request_cycle()
     return {

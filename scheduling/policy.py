@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from gpusched.lib import events, wake
+from gpusched.lib import audit, events, wake
 from gpusched.lib.problems import Problem, invalid
 from gpusched.lib.sql import execute, query
 from gpusched.lib.times import rfc3339
@@ -139,8 +139,11 @@ def save(new: SchedulingPolicy) -> None:
              FROM scheduling_schedulingpolicy p WHERE p.usage_half_life_days <> %s""",
         [new.usage_half_life_days],
     )
+    before = values()
     new.version += 1
     new.save(force_update=True)
+    after = {name: getattr(new, name) for name in FIELDS}
+    audit.record("policy.change", "scheduling policy", {name: before[name] for name in FIELDS}, after)
     events.changed("tenants", [])
     wake.request_cycle()
 

@@ -15,9 +15,10 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
-from unfold.admin import ModelAdmin, StackedInline, TabularInline
+from unfold.admin import StackedInline, TabularInline
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
+from gpusched.lib.audited import Audited
 from tenants import effects, services
 from tenants import money_admin as money_admin
 from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
@@ -31,14 +32,14 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
-class UserAdmin(PlainUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
+class UserAdmin(PlainUserAdmin, Audited):  # type: ignore[misc,type-arg]
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
 
 
 @admin.register(Group)
-class GroupAdmin(PlainGroupAdmin, ModelAdmin):  # type: ignore[misc]
+class GroupAdmin(PlainGroupAdmin, Audited):  # type: ignore[misc]
     pass
 
 
@@ -99,7 +100,7 @@ class MembershipInline(TabularInline):  # type: ignore[misc]
 
 
 @admin.register(Tenant)
-class TenantAdmin(ModelAdmin):  # type: ignore[misc]
+class TenantAdmin(Audited):
     list_display = ("name", "display_name", "weight", "tier", "max_gpus", "guaranteed_gpus")
     search_fields = ("name", "display_name")
     inlines = (QuotaInline, MembershipInline)
@@ -165,7 +166,7 @@ def _quota_events(tenant_id: int) -> list[tuple[str, str, str]]:
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(ModelAdmin):  # type: ignore[misc]
+class ApiTokenAdmin(Audited):
     """Tokens are made by their users (page or API), where the text is shown once; here they are seen and revoked."""
 
     list_display = (

@@ -9,6 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from gpusched.lib import audit
 from gpusched.lib.api import if_match, is_dry_run, read_body, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import Problem, invalid, not_found
@@ -267,6 +268,7 @@ class LogIn(APIView):
         user = authenticate(request._request, username=wanted.username, password=wanted.password)
         if user is None:
             raise Problem(401, "not_authenticated", "wrong name or password", next_step="check both and try again")
+        audit.act_as(user.get_username(), "password")
         scopes = [Scope.READ, Scope.WRITE, *([Scope.ADMIN] if user.is_superuser else [])]
         name = wanted.token_name[:100] or "login"
         token, text = services.create_token(user.pk, name, list(scopes), expires_at=services.expiry(90))

@@ -10,7 +10,7 @@ import pghistory
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from gpusched.lib import events, wake
+from gpusched.lib import audit, events, wake
 from gpusched.lib.problems import Problem, invalid
 from gpusched.lib.sql import query, rows
 from gpusched.lib.times import rfc3339
@@ -142,6 +142,7 @@ def change(
 def _write(budget: Budget, values: Mapping[str, Any]) -> None:
     if budget.version and all(getattr(budget, name) == values[name] for name in FIELDS):
         return
+    before = {name: getattr(budget, name) for name in FIELDS} if budget.version else None
     for name in FIELDS:
         setattr(budget, name, values[name])
     try:
@@ -152,6 +153,7 @@ def _write(budget: Budget, values: Mapping[str, Any]) -> None:
     # A budget without bounds stays a row: who read it before must not overwrite what comes after.
     budget.version += 1
     budget.save()
+    audit.record("budget.change", f"budget {budget.tenant.name}", before, {name: values[name] for name in FIELDS})
 
 
 def note_crossings() -> None:

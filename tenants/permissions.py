@@ -10,7 +10,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
-from gpusched.lib import credentials, ratelimits
+from gpusched.lib import audit, credentials, ratelimits
 from gpusched.lib.api import read_query
 from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import execute, prepared, query
@@ -154,6 +154,7 @@ class ScopeForMethod(BasePermission):
                 403, "scope_missing", f"this token lacks the scope '{needed}'", next_step="create a token with it"
             )
         if request.method not in SAFE_METHODS:
+            audit.act_as(request.auth.username, request.auth.via)
             read_query(request, getattr(view, "write_parameters", ()))
         return True
 

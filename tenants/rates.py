@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 from django.db import IntegrityError, transaction
 
+from gpusched.lib import audit
 from gpusched.lib.problems import Problem, invalid, not_found
 from gpusched.lib.sql import execute, query, rows
+from gpusched.lib.times import rfc3339
 from gpusched.protocol.jobs import FieldError
 from tenants.models import Rate
 
@@ -49,6 +51,8 @@ def set_rate(gpu_model: str, price: Decimal, starts_at: datetime | None, ends_at
                 " VALUES (%s, %s, %s, %s, %s) RETURNING id",
                 [gpu_model, price, begins_at, ends_at, actor],
             )
+            facts = {"price_per_gpu_hour": str(price), "starts_at": rfc3339(begins_at), "ends_at": rfc3339(ends_at)}
+            audit.record("rate.set", f"rate {made['id']} of {gpu_model}", None, facts)
     except IntegrityError as error:
         raise Problem(
             409,
@@ -81,6 +85,7 @@ def end_rate(rate_id: int) -> None:
             " WHERE id = %s AND (ends_at IS NULL OR ends_at > clock_timestamp())",
             [rate_id],
         )
+        audit.record("rate.end", f"rate {rate_id}", {}, None)
 
 
 def pieces(gpu_models: Iterable[str]) -> list[Piece]:

@@ -10,8 +10,9 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from gpusched.lib import credentials, events, wake
+from gpusched.lib import audit, credentials, events, wake
 from gpusched.lib.problems import Problem, invalid
+from gpusched.lib.times import rfc3339
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.states import Scope
 from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
@@ -28,6 +29,7 @@ def create_tenant(fields: Mapping[str, Any], *, actor: str, quota: Mapping[str, 
             _check(limits)
             limits.save(force_insert=True)
             UsageBalance.objects.create(tenant=tenant, as_of=timezone.now())
+            audit.record("tenant.create", f"tenant {tenant.name}", None, {**fields, "quota": _limits(limits)})
             events.changed("tenants", [tenant.pk])
     except IntegrityError as error:
         raise Problem(
@@ -38,11 +40,13 @@ def create_tenant(fields: Mapping[str, Any], *, actor: str, quota: Mapping[str, 
 
 def change_tenant(tenant: Tenant, changes: Mapping[str, Any], *, actor: str) -> Tenant:
     """Changes fields of a tenant; its name stays."""
+    before = {name: getattr(tenant, name) for name in changes}
     for name, value in changes.items():
         setattr(tenant, name, value)
     _check(tenant)
     with transaction.atomic(), pghistory.context(actor=actor, via="change_tenant"):
         tenant.save(update_fields=list(changes))
+        audit.record("tenant.change", f"tenant {tenant.name}", before, changes)
         _announce(tenant)
     return tenant
 
@@ -57,8 +61,10 @@ def change_quota(
     with transaction.atomic(), pghistory.context(actor=actor, via="change_quota"):
         quota, differs = checked_quota(tenant_id, limits, expected_version=expected_version)
         if differs:
+            before = _limits(Quota.objects.get(pk=quota.pk))
             quota.version += 1
             quota.save()
+            audit.record("quota.change", f"quota {quota.tenant.name}", before, _limits(quota))
             _announce(quota.tenant)
     return quota
 
@@ -89,7 +95,12 @@ def announce_quota_edit(tenant: Tenant) -> None:
 
 
 def set_member(tenant: Tenant, user: User, role: str) -> Membership:
-    membership, _ = Membership.objects.update_or_create(tenant=tenant, user=user, defaults={"role": role})
+    """Gives somebody a role in a tenant, or another one."""
+    with transaction.atomic():
+        old = Membership.objects.select_for_update().filter(tenant=tenant, user=user).first()
+        membership, _ = Membership.objects.update_or_create(tenant=tenant, user=user, defaults={"role": role})
+        before = {"role": str(old.role)} if old else None
+        audit.record("member.set", f"{user.username} in {tenant.name}", before, {"role": str(role)})
     return membership
 
 
@@ -98,25 +109,37 @@ def create_token(
 ) -> tuple[ApiToken, str]:
     """A token and its text, which is shown this once."""
     made = credentials.generate("u")
-    token = ApiToken.objects.create(
-        user_id=user_id,
-        tenant_id=tenant_id,
-        name=name,
-        prefix=made.prefix,
-        secret_hash=made.secret_hash,
-        scopes=sorted(set(scopes), key=list(Scope).index),
-        expires_at=expires_at,
-    )
+    with transaction.atomic():
+        token = ApiToken.objects.create(
+            user_id=user_id,
+            tenant_id=tenant_id,
+            name=name,
+            prefix=made.prefix,
+            secret_hash=made.secret_hash,
+            scopes=sorted(set(scopes), key=list(Scope).index),
+            expires_at=expires_at,
+        )
+        facts = {"name": name, "user_id": user_id, "tenant_id": tenant_id, "scopes": token.scopes}
+        audit.record("token.create", f"token {made.prefix}", None, {**facts, "expires_at": rfc3339(expires_at)})
     return token, made.text
 
 
 def revoke_token(token: ApiToken) -> None:
     """Harmless when repeated; the first time counts."""
-    ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
+    now = timezone.now()
+    with transaction.atomic():
+        if ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=now):
+            audit.record("token.revoke", f"token {token.prefix}", {"revoked_at": None}, {"revoked_at": rfc3339(now)})
 
 
 def expiry(days: float | None) -> datetime | None:
     return None if days is None else timezone.now() + timedelta(days=days)
+
+
+def _limits(quota: Quota) -> dict[str, Any]:
+    """Its fields that people set."""
+    names = (field.name for field in Quota._meta.concrete_fields if field.name not in ("id", "tenant"))
+    return {name: getattr(quota, name) for name in names}
 
 
 def _announce(tenant: Tenant) -> None:

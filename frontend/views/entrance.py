@@ -12,6 +12,7 @@ from django.shortcuts import redirect, render
 from django.utils.cache import patch_cache_control
 
 from frontend.errors import page_error
+from gpusched.lib import audit
 from gpusched.lib.problems import Problem
 from tenants.permissions import Identity, identity
 
@@ -39,8 +40,10 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
     def shown(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         if not request.user.is_authenticated:
             return _to_login(request)
+        who = identity(request)
+        audit.act_as(who.username, "page")
         try:
-            response = view(request, identity(request), *args, **kwargs)
+            response = view(request, who, *args, **kwargs)
         except Problem as problem:
             response = page_error(request, problem.status if problem.status in (403, 404) else 400)
         if "Cache-Control" not in response:

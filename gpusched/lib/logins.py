@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.backends import ModelBackend
-from django.contrib.auth.models import AbstractBaseUser
+from django.contrib.auth.models import User
 from django.http import HttpRequest
 
 from gpusched.lib.problems import Problem
@@ -23,7 +23,7 @@ class ThrottledLogin(ModelBackend):
 
     def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **given: Any
-    ) -> AbstractBaseUser | None:
+    ) -> User | None:
         """Counted before the password is looked at, so that attempts at the same time count too."""
         if username is None or password is None:
             return None

@@ -1,6 +1,7 @@
-"""What belongs to no app: Histogram (durations, counted by any process), LoginAttempts, and KeptAnswer (to repeated
-requests)."""
+"""What belongs to no app: Histogram (durations, counted by any process), LoginAttempts, KeptAnswer (to repeated
+requests), and AuditEntry (what was changed by whom)."""
 
+import pgtrigger
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
@@ -47,3 +48,23 @@ class KeptAnswer(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+
+class AuditEntry(models.Model):
+    """One write (gpusched/lib/audit.py); never changed, never deleted."""
+
+    at = models.DateTimeField()
+    actor = models.CharField(max_length=150)
+    via = models.CharField(max_length=30)
+    agent = models.CharField(max_length=200, blank=True)
+    request_id = models.CharField(max_length=64, blank=True)
+    action = models.CharField(max_length=60)
+    subject = models.CharField(max_length=200)
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+
+    class Meta:
+        triggers = [pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.subject}"

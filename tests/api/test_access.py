@@ -59,6 +59,7 @@ MATRIX = {
     ("PATCH", "/api/v1/scheduling/policy"): (401, 403, 403, 403, 403, 200),
     ("GET", "/api/v1/scheduling/policy/history"): (401, 403, 403, 403, 403, 200),
     ("GET", "/api/v1/cluster/status"): (401, 200, 200, 200, 200, 200),
+    ("GET", "/api/v1/audit"): (401, 403, 403, 403, 403, 200),
     ("GET", "/api/v1/tokens"): (401, 200, 200, 200, 200, 200),
     ("POST", "/api/v1/tokens"): (401, 201, 201, 201, 201, 201),
     ("DELETE", "/api/v1/tokens/999999"): (401, 404, 404, 404, 404, 404),
