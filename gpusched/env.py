@@ -131,6 +131,10 @@ class Env:
     log_storage_options: str = field(default="", metadata={"doc": "what the class is made with, as a JSON object"})
     log_retention_days: float = field(default=0.0, metadata={"doc": "after this long, logs are deleted; 0: never"})
     currency: str = field(default="credits", metadata={"doc": "what rates are told in: a word, nothing is converted"})
+    log_format: str = field(
+        default="line",
+        metadata={"doc": "line (text), or json: an object per line, also one per request", "choices": ("line", "json")},
+    )
     log_level: str = field(default="INFO", metadata={"doc": "DEBUG, INFO, WARNING or ERROR"})
 
 

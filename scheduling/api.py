@@ -1,5 +1,6 @@
 """REST about scheduling: the queue and its reasons, shares, cycles, the cluster's state, health and readiness."""
 
+import msgspec
 from django.db import DatabaseError
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
@@ -10,7 +11,6 @@ from gpusched import __version__
 from gpusched.client.models import Explanation, Simulation
 from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_body, read_query, whole_number
 from gpusched.lib.openapi import documented
-from gpusched.lib.sql import query
 from gpusched.protocol.jobs import JobRequest
 from jobs import services as job_services
 from scheduling import services, why
@@ -84,18 +84,33 @@ class Health(APIView):
         return Response({"status": "ok", "version": __version__})
 
 
+class ReadyData(msgspec.Struct, kw_only=True):
+    """`cycle_age_seconds`: since the last cycle ended; null: there was none. `agents`: nodes by state, and `total`."""
+
+    status: str
+    database: bool
+    scheduler: bool
+    cycle_age_seconds: float | None
+    agents: dict[str, int]
+
+
 class Ready(APIView):
     authentication_classes = []
     permission_classes = [AllowAny]
 
-    @documented("Database and scheduler work (no authentication); 503 if not", tag="cluster", refusals=())
+    @documented(
+        "Database and scheduler work, and agents are heard (no authentication); 503 if the first two do not",
+        tag="cluster",
+        answer=ReadyData,
+        also=(503,),
+        refusals=(),
+    )
     def get(self, request: Request) -> Response:
+        """Lost agents are told, and do not make the server unready: it goes on without them."""
         try:
-            query("SELECT 1")
-            scheduler = services.scheduler_lag()["is_alive"]
-            database = True
+            lag, agents = services.scheduler_lag(), services.agents()
+            is_ready = bool(lag["is_alive"])
+            parts = {"database": True, "scheduler": is_ready, "cycle_age_seconds": lag["age_seconds"], "agents": agents}
         except DatabaseError:
-            database = scheduler = False
-        is_ready = database and scheduler
-        parts = {"database": database, "scheduler": scheduler}
+            is_ready, parts = False, {"database": False, "scheduler": False, "cycle_age_seconds": None, "agents": {}}
         return Response({"status": "ok" if is_ready else "not ready", **parts}, status=200 if is_ready else 503)

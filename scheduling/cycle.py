@@ -13,6 +13,7 @@ from django.utils import timezone
 from gpusched.lib import locks
 from gpusched.lib.histograms import observe
 from gpusched.lib.locks import Lock
+from gpusched.lib.sql import execute
 from scheduling.commit import Committed, commit
 from scheduling.engine.model import Plan, Snapshot
 from scheduling.engine.planner import plan
@@ -93,8 +94,15 @@ def _run(trigger: str) -> Committed:
         _memory.evidence_at = time.monotonic()
     phases = {phase.removesuffix("_ms"): [ms / 1000] for phase, ms in clock.ms.items()}
     observe("gpu_scheduler_scheduling_latency_seconds", phases)
+    execute(_BEAT, [sum(clock.ms.values()), WORKER])
     _record(trigger, started_at, clock, snapshot, decided, done)
     return done
+
+
+_BEAT = """
+    INSERT INTO scheduling_beat (id, at, ms, worker) VALUES (1, clock_timestamp(), %s, %s)
+        ON CONFLICT (id) DO UPDATE SET at = excluded.at, ms = excluded.ms, worker = excluded.worker
+"""
 
 
 class _Clock:

@@ -8,9 +8,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from gpusched.lib import histograms
 from gpusched.lib.sql import query
+from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState
 from nodes import samples
-from scheduling import services
+from scheduling import capacity, services, whatif
 from tenants import budgets
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -26,6 +27,7 @@ class _Database:
         )
         yield _histogram("gpu_scheduler_submit_to_start_seconds", "From submit to the first process", None)
         yield _preemptions()
+        yield _largest_gang()
 
 
 def _jobs() -> Iterator[Metric]:
@@ -46,6 +48,13 @@ def _preemptions() -> Metric:
     for rule in ("priority", "reclaim", "online", "heat"):
         stopped.add_metric([rule], counted[rule][1] if rule in counted else 0)
     return stopped
+
+
+def _largest_gang() -> Metric:
+    largest = GaugeMetricFamily("gpu_scheduler_largest_startable_gang", "GPUs of the largest gang that could start now")
+    here = whatif.cluster()
+    largest.add_metric([], capacity.largest_startable_gang(here.snapshot, here.policy))
+    return largest
 
 
 _READINGS = """
@@ -94,7 +103,8 @@ def _tenants() -> Iterator[Metric]:
     ended = CounterMetricFamily("gpu_scheduler_attempts_ended", "Attempts by how they ended", labels=["reason"])
     rows = query("SELECT reason, count(*) AS n FROM jobs_attempt WHERE ended_at IS NOT NULL GROUP BY reason")
     for row in rows:
-        ended.add_metric([row["reason"]], row["n"])
+        if row["reason"] in set(EndReason):  # the catalogue is closed, and so is the number of series
+            ended.add_metric([row["reason"]], row["n"])
     yield ended
     leader = GaugeMetricFamily("gpu_scheduler_cycle_leader", "1 while scheduling cycles run")
     leader.add_metric([], 1 if services.scheduler_lag()["is_alive"] else 0)

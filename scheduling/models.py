@@ -164,6 +164,21 @@ class SchedulingPolicy(models.Model):
             raise ValidationError(idle)
 
 
+class Beat(models.Model):
+    """One row: when the latest cycle ended, how long it took, and which worker ran it. Written in each cycle, also in
+    those that change nothing: by it others know that the scheduler lives."""
+
+    at = models.DateTimeField()
+    ms = models.FloatField()
+    worker = models.CharField(max_length=100)
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="beat_one_row")]
+
+    def __str__(self) -> str:
+        return f"{self.worker} at {self.at}"
+
+
 class Claim(models.Model):
     """A waiting job that others were stopped for, and the place that it was promised. Kept until it starts there."""
 

@@ -5,11 +5,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from django.conf import settings
+
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest
+from gpusched.protocol.states import NodeState
 from jobs import representation
 from scheduling import snapshot, whatif
 from scheduling.engine.budgets import is_spent, spent
@@ -119,6 +122,16 @@ def _queued(row: dict[str, Any], estimate: Estimate | None) -> dict[str, Any]:
 # --- the cluster ------------------------------------------------------------------------------------------------------
 
 
+# A worker that fell is replaced within two seconds, and no cycle takes so long.
+SILENT_SECONDS = 15.0
+
+
+def agents() -> dict[str, int]:
+    """Nodes by the state of their agent, and `total`."""
+    found = {r["state"]: r["n"] for r in query("SELECT state, count(*) AS n FROM nodes_node GROUP BY state")}
+    return {**{str(state): found.get(state, 0) for state in NodeState}, "total": sum(found.values())}
+
+
 def cluster_status() -> dict[str, Any]:
     """The numbers that a script or a status line asks for."""
     [row] = query(
@@ -145,20 +158,16 @@ def cluster_status() -> dict[str, Any]:
 
 
 def scheduler_lag() -> dict[str, Any]:
-    """When the last recorded cycle began; a scheduler that is alive records one each minute at least."""
-    rows = query(
-        """SELECT started_at, extract(epoch FROM clock_timestamp() - started_at)::float8 AS age,
-                  sweep_ms + snapshot_ms + plan_ms + commit_ms AS ms
-             FROM scheduling_cycle ORDER BY id DESC LIMIT 1"""
-    )
+    """When the last cycle ended: there is one each GPUSCHED_TICK_SECONDS at least."""
+    rows = query("SELECT at, extract(epoch FROM clock_timestamp() - at)::float8 AS age, ms FROM scheduling_beat")
     if not rows:
         return {"last_cycle_at": None, "age_seconds": None, "last_cycle_ms": None, "is_alive": False}
     [row] = rows
     return {
-        "last_cycle_at": rfc3339(row["started_at"]),
+        "last_cycle_at": rfc3339(row["at"]),
         "age_seconds": round(row["age"], 1),
         "last_cycle_ms": round(row["ms"], 1),
-        "is_alive": row["age"] < 75,
+        "is_alive": row["age"] < max(SILENT_SECONDS, 5 * settings.ENV.tick_seconds),
     }
 
 

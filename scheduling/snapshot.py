@@ -113,12 +113,12 @@ def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot,
         if not (_known or is_whole):
             # Nobody asks, so nothing more need be known; claims that are left over are dropped by the commit.
             return Snapshot((), (), (), (), claims=claims()), Seen(now, _known)
-        running = _running()
+        held_now = running()
         seen = [*_known.values(), *_these(held)]
         snapshot = Snapshot(
             jobs=tuple([one.job for one in seen]),
-            running=running,
-            nodes=nodes(running),
+            running=held_now,
+            nodes=nodes(held_now),
             tenants=tenants(policy()),
             reserved_job_id=_promised(),
             claims=claims(),
@@ -172,7 +172,7 @@ def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[Waiting]:
         yield Waiting(version, job, attempt, reason, evidence)
 
 
-def _running() -> tuple[Running, ...]:
+def running() -> tuple[Running, ...]:
     by_job: dict[int, list[dict[str, Any]]] = {}
     for row in query(_RUNNING):
         by_job.setdefault(row["id"], []).append(row)

@@ -50,6 +50,12 @@ def present(*, held: Sequence[int] = ()) -> Present:
     return Present(loaded, policy(), seen.now)
 
 
+def cluster() -> Present:
+    """Nodes and what runs, whoever waits."""
+    running = snapshot.running()
+    return Present(Snapshot((), running, snapshot.nodes(running), ()), policy(), time.time())
+
+
 def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:
     """Why a waiting job waits, what would cure that, and when it will probably start; None: it waits no more."""
     with turn:

@@ -44,9 +44,10 @@ def documented(
     refusals: tuple[int, ...] = (400, 401, 403, 404),
     operation_id: str | None = None,
     media_types: tuple[str, ...] = ("application/json",),
+    also: tuple[int, ...] = (),
 ) -> Callable[[Any], Any]:
     """Marks one method of a view. `answer` and `body` are msgspec types, or a JSON schema as a dictionary;
-    `parameters` are query parameters with their meaning."""
+    `parameters` are query parameters with their meaning; `also`: statuses besides with the same answer."""
     problems = {
         code: OpenApiResponse({"$ref": _REF.format(name="Problem")}, description="Refused, with the reason")
         for code in refusals
@@ -58,6 +59,7 @@ def documented(
         request={"application/json": _schema(body)} if body is not None else None,
         responses={
             **{(status, kind): OpenApiResponse(_answer(answer, kind), description="Done") for kind in media_types},
+            **{other: OpenApiResponse(_schema(answer), description="The same, otherwise") for other in also},
             **problems,
         },
         parameters=[OpenApiParameter(name, str, description=text) for name, text in (parameters or {}).items()],
@@ -86,6 +88,7 @@ def add_components(result: dict[str, Any], generator: Any, request: Any, public:
         for operation in operations.values():
             for code, response in operation.get("responses", {}).items():
                 content = response.get("content", {})
-                if code >= "400" and "application/json" in content:
+                is_problem = content.get("application/json", {}).get("schema", {}).get("$ref") == _REF.format(name="Problem")
+                if code >= "400" and is_problem:
                     content["application/problem+json"] = content.pop("application/json")
     return result

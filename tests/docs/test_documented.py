@@ -133,13 +133,15 @@ def test_every_file_of_a_rank_is_documented():
 def test_every_metric_is_documented_with_its_type_and_labels(monkeypatch: pytest.MonkeyPatch):
     """A54."""
     from nodes import samples
-    from scheduling import metrics, services
+    from scheduling import metrics, services, whatif
+    from scheduling.engine.model import Policy, Snapshot
     from tenants import budgets
 
     monkeypatch.setattr(metrics, "query", lambda *args: [])
     monkeypatch.setattr(samples, "query", lambda *args: [])
     monkeypatch.setattr(histograms, "query", lambda *args: [])
     monkeypatch.setattr(services, "shares", list)
+    monkeypatch.setattr(whatif, "cluster", lambda: whatif.Present(Snapshot((), (), (), ()), Policy(), 0.0))
     monkeypatch.setattr(budgets, "standings", list)
     monkeypatch.setattr(services, "scheduler_lag", lambda: {"is_alive": False})
     real = {}

@@ -1,0 +1,93 @@
+"""The dashboard and the alert rules name metrics, labels and label values that the server really gives (A54)."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from gpusched.protocol.reasons import EndReason, Pending
+from gpusched.protocol.states import JobState, NodeState
+from tests.docs.reading import ROOT, rows, text_of
+
+DASHBOARD = json.loads((ROOT / "deploy/grafana/gpusched.json").read_text())
+RULES = yaml.safe_load((ROOT / "deploy/alerts/gpusched.yml").read_text())["groups"]
+# What Prometheus adds itself.
+OTHERS = {"up": {"job", "instance"}}
+VALUES = {
+    ("gpu_scheduler_jobs_total", "state"): set(JobState),
+    ("gpu_scheduler_queue_size", "reason"): set(Pending),
+    ("gpu_scheduler_agents", "state"): set(NodeState),
+    ("gpu_scheduler_attempts_ended_total", "reason"): set(EndReason),
+}
+
+
+def metrics() -> dict[str, set[str]]:
+    """Series → labels, as documented; tests/docs/test_documented.py checks that against the code."""
+    found = dict(OTHERS)
+    for row in rows(text_of("docs/metrics.md")):
+        name, labels = row[0].strip("`"), set(re.findall(r"`(\w+)`", row[2]))
+        if row[1] == "histogram":
+            found |= {f"{name}_{part}": {*labels, "le"} for part in ("bucket", "sum", "count")}
+        else:
+            found[name] = labels
+    return found
+
+
+def expressions() -> Iterator[str]:
+    for panel in DASHBOARD["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+    yield from (rule["expr"] for group in RULES for rule in group["rules"])
+
+
+@pytest.mark.parametrize("expression", sorted(set(expressions())))
+def test_what_an_expression_names_exists(expression: str):
+    """A54"""
+    known = metrics()
+    named = re.findall(r"\b(gpu_scheduler_\w+|up)\b(?:\{([^}]*)\})?", expression)
+    assert named
+    for name, selectors in named:
+        assert name in known, f"there is no metric {name}"
+        for label, value in re.findall(r'(\w+)=~?"([^"]*)"', selectors):
+            assert label in known[name], f"{name} has no label {label}"
+            if (values := VALUES.get((name, label))) is not None:
+                assert set(value.split("|")) <= values
+    labels = set().union(*(known[name] for name, _ in named))
+    for grouped in re.findall(r"\b(?:by|on|without|ignoring) \(([^)]*)\)", expression):
+        assert {label.strip() for label in grouped.split(",")} <= labels
+
+
+def test_every_metric_of_ours_is_on_the_dashboard():
+    shown = " ".join(target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"])
+    missing = {re.sub(r"_(bucket|sum|count)$", "", name) for name in metrics() if name not in OTHERS}
+    assert {name for name in missing if name not in shown} == set()
+
+
+def test_variables_of_the_dashboard_ask_for_labels_that_exist():
+    asked = [v["definition"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
+    assert asked
+    for question in asked:
+        found = re.fullmatch(r"label_values\((\w+), (\w+)\)", question)
+        assert found and found[2] in metrics()[found[1]]
+
+
+def test_panels_do_not_overlap():
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken and max(x for x, _ in cells) < 24, panel["title"]
+        taken |= cells
+
+
+def test_each_rule_says_how_bad_it_is_and_what_happened():
+    names = [rule["alert"] for group in RULES for rule in group["rules"]]
+    assert len(names) == len(set(names)) >= 10
+    for group in RULES:
+        for rule in group["rules"]:
+            assert rule["labels"]["severity"] in ("info", "warning", "critical")
+            summary = rule["annotations"]["summary"]
+            labels = set().union(*(metrics()[name] for name in re.findall(r"gpu_scheduler_\w+|\bup\b", rule["expr"])))
+            assert set(re.findall(r"\$labels\.(\w+)", summary)) <= labels
+            assert summary.endswith(".")

@@ -1,0 +1,139 @@
+"""What monitoring is told: readiness, the largest gang, a bounded number of series, logs as JSON."""
+
+import json
+import logging
+
+import pytest
+from django.db import DatabaseError
+from django.test import Client, override_settings
+
+from gpusched.env import read
+from gpusched.lib import logs, requests
+from gpusched.lib.sql import execute
+from jobs.models import Attempt, Job
+from nodes.models import Node
+from scheduling import policy, services
+from scheduling.models import Beat
+from tests.factories import make_node, run_cycle, submit
+
+pytestmark = pytest.mark.django_db
+
+
+def ready():
+    answer = Client().get("/ready")
+    return answer.status_code, answer.json()
+
+
+class TestReady:
+    def test_not_before_the_first_cycle(self):
+        assert ready() == (
+            503,
+            {"status": "not ready", "database": True, "scheduler": False, "cycle_age_seconds": None,
+             "agents": {"joined": 0, "online": 0, "lost": 0, "total": 0}},
+        )  # fmt: skip
+
+    def test_a_cycle_that_changes_nothing_is_a_sign_of_life(self):
+        run_cycle()
+        run_cycle()
+        status, answer = ready()
+        assert (status, answer["status"], answer["scheduler"]) == (200, "ok", True)
+        assert 0 <= answer["cycle_age_seconds"] < 5
+        assert Beat.objects.count() == 1
+
+    @pytest.mark.parametrize(("age", "status"), [(10, 200), (20, 503)])
+    def test_a_scheduler_that_fell_silent_is_seen(self, age, status):
+        run_cycle()
+        execute("UPDATE scheduling_beat SET at = at - make_interval(secs => %s)", [age])
+        found, answer = ready()
+        assert (found, answer["scheduler"]) == (status, status == 200)
+        assert answer["cycle_age_seconds"] == pytest.approx(age, abs=3)
+        text = Client().get("/metrics").content.decode()
+        assert f"gpu_scheduler_cycle_leader {float(status == 200)}" in text
+
+    def test_lost_agents_are_told_and_do_not_make_it_unready(self):
+        make_node()
+        Node.objects.filter(pk=make_node().id).update(state="lost")
+        run_cycle()
+        status, answer = ready()
+        assert (status, answer["agents"]) == (200, {"joined": 0, "online": 1, "lost": 1, "total": 2})
+
+    def test_without_a_database_it_is_not_ready(self, monkeypatch):
+        def fails():
+            raise DatabaseError
+
+        monkeypatch.setattr(services, "scheduler_lag", fails)
+        assert ready()[1]["database"] is False and ready()[0] == 503
+
+
+class TestLargestGang:
+    def largest(self):
+        [line] = [
+            line for line in Client().get("/metrics").content.decode().splitlines()
+            if line.startswith("gpu_scheduler_largest_startable_gang ")
+        ]  # fmt: skip
+        return float(line.split()[1])
+
+    def test_it_spans_nodes_and_counts_what_is_free_in_service(self, user, tenant):
+        make_node(gpus=8)
+        Node.objects.filter(pk=make_node(gpus=4).id).update(intent="cordoned")
+        make_node(gpus=5)
+        assert self.largest() == 13
+        submit(user, tenant, gpu_count=3)
+        run_cycle()
+        assert self.largest() == 10
+
+    def test_without_gangs_it_stands_on_one_node(self):
+        make_node(gpus=8)
+        make_node(gpus=5)
+        policy.change({"enable_gang_scheduling": False}, actor="root")
+        assert self.largest() == 8
+
+    def test_nothing_is_none(self):
+        assert self.largest() == 0
+
+
+def test_an_unknown_end_makes_no_series(user, tenant):
+    make_node()
+    submit(user, tenant)
+    run_cycle()
+    Attempt.objects.update(reason="made up by a newer version", ended_at="2030-01-01T00:00:00Z", started_at=None)
+    assert "made up" not in Client().get("/metrics").content.decode()
+
+
+class TestLogs:
+    @pytest.fixture
+    def lines(self):
+        """What is logged, as JSON."""
+        kept: list[dict[str, object]] = []
+
+        class Keeper(logging.Handler):
+            def emit(self, record):
+                kept.append(json.loads(logs.JsonLines().format(record)))
+
+        keeper = Keeper()
+        logging.getLogger().addHandler(keeper)
+        yield kept
+        logging.getLogger().removeHandler(keeper)
+
+    def test_each_request_is_one_line_with_the_ids_of_request_and_job(self, lines, user, tenant):
+        job = submit(user, tenant)
+        asked = {"X-Request-Id": "from-a-proxy-1"}
+        with override_settings(ENV=read({"GPUSCHED_LOG_FORMAT": "json"})):
+            Client().get(f"/api/v1/jobs/{job}?token=secret", headers=asked)
+        [line] = [one for one in lines if one["logger"] == requests.__name__]
+        assert (line["method"], line["path"], line["status"]) == ("GET", f"/api/v1/jobs/{job}", 401)
+        assert (line["request_id"], line["job_id"]) == ("from-a-proxy-1", job)
+        assert "secret" not in json.dumps(line)
+
+    def test_a_record_keeps_its_extras_and_its_exception(self, lines):
+        try:
+            Job.objects.get(pk=7)
+        except Job.DoesNotExist:
+            logging.getLogger("x").exception("what %s", "happened\nthere", extra={"job_id": 7, "node": {1, 2}})
+        [line] = lines
+        assert (line["message"], line["job_id"], line["level"]) == ("what happened\nthere", 7, "ERROR")
+        assert "DoesNotExist" in str(line["exception"])
+
+    def test_a_format_that_does_not_exist_is_named(self):
+        with pytest.raises(ValueError, match=r"GPUSCHED_LOG_FORMAT='xml'.*line or json"):
+            read({"GPUSCHED_LOG_FORMAT": "xml"})
