@@ -116,7 +116,9 @@ def _move(row: dict[str, Any]) -> int:
         events.changed("jobs", stopped)
         events.changed("nodes", [row["node_id"]])
         wake.request_cycle()
-        logger.warning("job %d is moved off %s, which %s", row["job_id"], evidence["by"], why, extra={"job_id": row["job_id"]})
+        logger.warning(
+            "job %d is moved off %s, which %s", row["job_id"], evidence["by"], why, extra={"job_id": row["job_id"]}
+        )
     return len(stopped)
 
 

@@ -85,6 +85,12 @@ def _stop_on_lost_devices() -> list[int]:
     for row in found:
         evidence = {"node": row["node"], "detail": row["detail"]}
         stopped += transitions.stop([row["job_id"]], EndReason.NODE_FAULT, evidence, "scheduler")
-        logger.warning("job %d is stopped: %s of node %s", row["job_id"], row["detail"], row["node"], extra={"job_id": row["job_id"]})
+        logger.warning(
+            "job %d is stopped: %s of node %s",
+            row["job_id"],
+            row["detail"],
+            row["node"],
+            extra={"job_id": row["job_id"]},
+        )
     events.changed("jobs", stopped)
     return stopped

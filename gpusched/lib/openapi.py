@@ -88,7 +88,9 @@ def add_components(result: dict[str, Any], generator: Any, request: Any, public:
         for operation in operations.values():
             for code, response in operation.get("responses", {}).items():
                 content = response.get("content", {})
-                is_problem = content.get("application/json", {}).get("schema", {}).get("$ref") == _REF.format(name="Problem")
+                is_problem = content.get("application/json", {}).get("schema", {}).get("$ref") == _REF.format(
+                    name="Problem"
+                )
                 if code >= "400" and is_problem:
                     content["application/problem+json"] = content.pop("application/json")
     return result

@@ -15,7 +15,7 @@ DASHBOARD = json.loads((ROOT / "deploy/grafana/gpusched.json").read_text())
 RULES = yaml.safe_load((ROOT / "deploy/alerts/gpusched.yml").read_text())["groups"]
 # What Prometheus adds itself.
 OTHERS = {"up": {"job", "instance"}}
-VALUES = {
+VALUES: dict[tuple[str, str], set[str]] = {
     ("gpu_scheduler_jobs_total", "state"): set(JobState),
     ("gpu_scheduler_queue_size", "reason"): set(Pending),
     ("gpu_scheduler_agents", "state"): set(NodeState),
