@@ -179,6 +179,24 @@ class ApiToken(models.Model):
         return f"{self.name} ({self.prefix}…)"
 
 
+@pghistory.track(pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent(), exclude=["sealed"])
+class Secret(models.Model):
+    """A text that jobs of the tenant may name and that nobody reads but they, sealed (tenants/secrets.py). In no admin
+    and no answer; its history has no values, sealed or not."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+", db_index=False)
+    name = models.CharField(max_length=100)
+    sealed = models.TextField()
+    set_by = models.CharField(max_length=150)
+    set_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["tenant", "name"], name="secret_once")]
+
+    def __str__(self) -> str:
+        return f"secret {self.name} of {self.tenant}"
+
+
 class UsageEntry(models.Model):
     """One device (or part of its memory) used by one rank from start to end. Written once, when it is given back.
 

@@ -184,6 +184,14 @@ class NewToken(Token, kw_only=True):
     token: str
 
 
+class Secret(msgspec.Struct, kw_only=True):
+    """A secret of a tenant, which jobs name; its value never leaves the server but for their nodes."""
+
+    name: str
+    set_by: str = ""
+    set_at: datetime | None = None
+
+
 class Login(msgspec.Struct, kw_only=True):
     token: str
     expires_at: datetime | None = None

@@ -16,7 +16,9 @@ _LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?$")
 IMAGE = re.compile(r"^(?:(?:docker|oras|library|shub)://)?[A-Za-z0-9/][A-Za-z0-9._:/@+-]{0,499}\Z")
 _MOUNT = re.compile(r"^/[^:,\x00\n\"]*:/[^:,\x00\n\"]*(?::r[ow])?\Z")
 RUNTIMES = ("auto", "process", "podman", "docker", "apptainer")
-_SECRET = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")
+# They become names of files.
+SECRET_NAME = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")
+SECRET_NAME_RULE = "1 to 100 letters, digits, . _ -, and no dot first"
 _RESERVED = ("GPUSCHED_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
 
@@ -236,7 +238,7 @@ def _text_problems(request: JobRequest) -> list[FieldError]:
 def _secret_problems(secrets: dict[str, str]) -> list[FieldError]:
     """Names become names of files. No message tells a value."""
     found = []
-    if bad := [name for name in secrets if not _SECRET.match(name)]:
+    if bad := [name for name in secrets if not SECRET_NAME.match(name)]:
         message = f"names are up to 100 letters, digits, . _ -, and no dot first; not {bad[0][:100]!r}"
         found.append(FieldError("secrets", "invalid_name", message))
     if len(secrets) > 32 or sum(len(value.encode()) for value in secrets.values()) > 65_536:

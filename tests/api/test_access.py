@@ -35,6 +35,9 @@ MATRIX = {
     ("GET", "/api/v1/tenants/nlp/usage"): (401, 404, 200, 200, 200, 200),
     ("GET", "/api/v1/tenants/nlp/budget"): (401, 404, 200, 200, 200, 200),
     ("PUT", "/api/v1/tenants/nlp/budget"): (401, 404, 403, 403, 403, 200),
+    ("GET", "/api/v1/tenants/nlp/secrets"): (401, 404, 403, 200, 200, 200),
+    ("PUT", "/api/v1/tenants/nlp/secrets/wandb"): (401, 404, 403, 403, 201, 201),
+    ("DELETE", "/api/v1/tenants/nlp/secrets/wandb"): (401, 404, 403, 403, 404, 404),
     ("GET", "/api/v1/rates"): (401, 200, 200, 200, 200, 200),
     ("POST", "/api/v1/rates"): (401, 403, 403, 403, 403, 201),
     ("DELETE", "/api/v1/rates/999999"): (401, 403, 403, 403, 403, 404),
@@ -75,6 +78,7 @@ BODIES = {
     ("PUT", "/api/v1/tenants/nlp/quota"): {"max_gpus": 4},
     ("POST", "/api/v1/idle-exemptions"): {"tenant": "nlp"},
     ("PUT", "/api/v1/tenants/nlp/budget"): {"hard_gpu_hours": 100},
+    ("PUT", "/api/v1/tenants/nlp/secrets/wandb"): {"value": "x"},
     ("POST", "/api/v1/rates"): {"gpu_model": "A100", "price_per_gpu_hour": 2},
     ("POST", "/api/v1/tokens"): {"name": "t", "scopes": ["read"]},
 }

@@ -1,0 +1,53 @@
+"""REST for the secrets of a tenant: set, list and delete them; no answer ever has a value."""
+
+import msgspec
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.client.inventory import Secret
+from gpusched.client.models import Page
+from gpusched.lib.api import read_body, read_query
+from gpusched.lib.openapi import documented
+from gpusched.protocol.states import Role
+from tenants import secrets
+from tenants.api import find_tenant
+from tenants.permissions import identity
+
+
+class SecretValue(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Text of at most 64 KiB, without control characters but tabs and ends of lines."""
+
+    value: str
+
+
+class Secrets(APIView):
+    @documented("The secrets of a tenant by name, without their values", tag="tenants", answer=Page[Secret])
+    def get(self, request: Request, name: str) -> Response:
+        who = identity(request)
+        tenant = find_tenant(name, who)
+        who.require(Role.MEMBER, tenant.pk, f"tenant '{name}'")
+        read_query(request, ())
+        return Response({"items": secrets.listed(tenant), "next_cursor": None})
+
+
+class OneSecret(APIView):
+    @documented(
+        "Set a secret of a tenant (owner)", tag="tenants", body=SecretValue, answer=Secret, status=201, also=(200,)
+    )
+    def put(self, request: Request, name: str, secret: str) -> Response:
+        """201 for a new name, 200 for a new value: attempts that start from now on get it."""
+        who = identity(request)
+        tenant = find_tenant(name, who)
+        who.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
+        shown, is_new = secrets.keep(tenant, secret, read_body(request, SecretValue).value, actor=who.username)
+        return Response(shown, status=201 if is_new else 200)
+
+    @documented("Delete a secret of a tenant (owner)", tag="tenants", status=204)
+    def delete(self, request: Request, name: str, secret: str) -> Response:
+        """Jobs that name it and get their orders afterwards end as launch_failed."""
+        who = identity(request)
+        tenant = find_tenant(name, who)
+        who.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
+        secrets.delete(tenant, secret, actor=who.username)
+        return Response(status=204)

@@ -1,0 +1,148 @@
+"""Secrets of tenants: who may set, list and delete them, and what is kept of them (A56)."""
+
+import pytest
+from django.test import Client, override_settings
+
+from gpusched.lib.sql import query
+from gpusched.protocol.states import Role
+from tenants import secrets
+from tenants.models import Secret
+from tests.api.test_access import call
+from tests.factories import make_member, make_tenant, make_token
+
+pytestmark = pytest.mark.django_db
+PATH = "/api/v1/tenants/nlp/secrets"
+VALUE = "s3cr3t-ä-hunter2"
+
+
+@pytest.fixture
+def owner(tenant):
+    return make_token(make_member(tenant, Role.OWNER, "grace"))
+
+
+def put(token, name="wandb", value=VALUE, status=201):
+    answer = call("PUT", f"{PATH}/{name}", token, {"value": value})
+    assert answer.status_code == status, answer.content
+    assert "hunter2" not in answer.content.decode()
+    return answer.json()
+
+
+def names(token):
+    return [item["name"] for item in call("GET", PATH, token).json()["items"]]
+
+
+def sealed(tenant):
+    return {one.name: one.sealed for one in Secret.objects.filter(tenant=tenant)}
+
+
+def test_members_see_names_with_who_set_them_and_when_and_never_a_value(tenant, user, owner):
+    """A56."""
+    put(owner)
+    put(owner, "hf", "other")
+    answer = call("GET", PATH, make_token(user))
+    assert [(item["name"], item["set_by"]) for item in answer.json()["items"]] == [("hf", "grace"), ("wandb", "grace")]
+    assert set(answer.json()["items"][0]) == {"name", "set_by", "set_at"}
+    assert "hunter2" not in answer.content.decode()
+
+
+def test_a_new_value_takes_the_place_of_the_one_before(tenant, owner):
+    first = put(owner)
+    other = make_token(make_member(tenant, Role.OWNER, "ada"))
+    second = put(other, value="newer", status=200)
+    assert (second["set_by"], second["set_at"] > first["set_at"]) == ("ada", True)
+    assert secrets.opened(sealed(tenant), ["wandb"], "nlp") == ({"wandb": "newer"}, "")
+
+
+def test_a_deleted_one_is_gone_and_deleting_it_again_finds_nothing(tenant, owner):
+    put(owner)
+    assert call("DELETE", f"{PATH}/wandb", owner).status_code == 204
+    assert names(owner) == []
+    assert call("DELETE", f"{PATH}/wandb", owner).status_code == 404
+    assert call("DELETE", f"{PATH}/a%00b", owner).status_code == 404
+
+
+def test_tenants_have_their_own(tenant, owner):
+    put(owner)
+    other = make_tenant("other")
+    token = make_token(make_member(other, Role.OWNER))
+    assert call("GET", "/api/v1/tenants/other/secrets", token).json()["items"] == []
+    assert call("DELETE", "/api/v1/tenants/other/secrets/wandb", token).status_code == 404
+    assert names(owner) == ["wandb"]
+
+
+@pytest.mark.parametrize("name", [".hidden", "a b", "ä", "x" * 101, "a%00b", "a%0A", "%2E%2E"])
+def test_a_name_that_is_no_name_of_a_file_is_refused(owner, name):
+    assert put(owner, name, status=400)["errors"][0]["field"] == "name"
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [("", "required"), ("ä" * 32_769, "too_long"), ("a\x00b", "invalid_character"), ("\x1b[31m", "invalid_character")],
+)
+def test_a_value_that_no_job_could_have_is_refused(owner, value, code):
+    assert [(e["field"], e["code"]) for e in put(owner, value=value, status=400)["errors"]] == [("value", code)]
+
+
+def test_values_are_kept_to_the_byte(tenant, owner):
+    value = "-----BEGIN KEY-----\r\n\tä\n" + "x" * (65_536 - 25 - 1) + "\n"
+    assert len(value.encode()) == 65_536
+    put(owner, value=value)
+    assert secrets.opened(sealed(tenant), ["wandb"], "nlp") == ({"wandb": value}, "")
+
+
+def test_a_refusal_of_a_body_does_not_repeat_it(owner):
+    for body in (b'{"value": "hunter2', b'{"value": ["hunter2"]}', b'{"value": "hunter2\\ud800"}'):
+        headers = {"Authorization": f"Bearer {owner}"}
+        answer = Client().put(f"{PATH}/wandb", body, content_type="application/json", headers=headers)
+        assert answer.status_code == 400 and b"hunter2" not in answer.content, answer.content
+
+
+def test_a_tenant_has_at_most_64_and_may_set_those_again(owner, monkeypatch):
+    monkeypatch.setattr(secrets, "MOST_SECRETS", 2)
+    put(owner, "a")
+    put(owner, "b")
+    refused = put(owner, "c", status=400)
+    assert "delete one" in refused["detail"]
+    put(owner, "a", "newer", status=200)
+    call("DELETE", f"{PATH}/b", owner)
+    put(owner, "c")
+
+
+def test_its_history_says_who_did_what_and_has_no_values(tenant, owner, admin):
+    """A56."""
+    put(owner)
+    put(owner, value="hunter2 newer", status=200)
+    call("DELETE", f"{PATH}/wandb", owner)
+    audit = call("GET", "/api/v1/audit?action=secret", admin)
+    told = [(one["action"], one["actor"], one["subject"]) for one in audit.json()["items"]]
+    subject = ("grace", "secret wandb of nlp")
+    assert told == [("secret.delete", *subject), ("secret.set", *subject), ("secret.set", *subject)]
+    assert "hunter2" not in audit.content.decode() and not any(
+        text in audit.content.decode() for text in ("sealed", "gAAAA")
+    )
+    rows = query(
+        "SELECT e.pgh_label, e.name, c.metadata->>'actor' AS actor, c.metadata->>'via' AS via"
+        "  FROM tenants_secretevent e JOIN pghistory_context c ON c.id = e.pgh_context_id ORDER BY e.pgh_id"
+    )
+    assert [tuple(row.values()) for row in rows] == [
+        ("insert", "wandb", "grace", "set_secret"),
+        ("update", "wandb", "grace", "set_secret"),
+        ("delete", "wandb", "grace", "delete_secret"),
+    ]
+    columns = query("SELECT column_name FROM information_schema.columns WHERE table_name = 'tenants_secretevent'")
+    assert "sealed" not in {row["column_name"] for row in columns}
+
+
+def test_what_is_missing_is_named_with_what_to_do(tenant, owner):
+    put(owner)
+    values, why = secrets.opened(sealed(tenant), ["wandb", "hf"], "nlp")
+    assert values == {} and "no secret 'hf'" in why and "gpusched secret set hf --tenant nlp" in why
+
+
+def test_with_another_secret_key_or_a_spoiled_seal_nothing_is_opened(tenant, owner):
+    put(owner)
+    with override_settings(SECRET_KEY="another one, as long as the first, more or less, but not the same"):
+        values, why = secrets.opened(sealed(tenant), ["wandb"], "nlp")
+    assert values == {} and "SECRET_KEY" in why
+    assert secrets.opened({"wandb": "gAAAAABspoiled"}, ["wandb"], "nlp")[0] == {}
+    assert secrets.opened({"wandb": "ä"}, ["wandb"], "nlp")[0] == {}
