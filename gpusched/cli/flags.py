@@ -9,7 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from gpusched.cli import say
+from gpusched.cli.directives import OURS, SLURMS, Line, lines_of
+from gpusched.cli.sbatch import translated
 from gpusched.client.errors import Invalid
+
+# Typer exports only this one of what its parser raises.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def _flag(field: str, kind: Any, help_text: str, *names: str, metavar: str | None = None) -> inspect.Parameter:
@@ -79,13 +85,69 @@ def with_job_flags(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def job_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a JobRequest that a file and flags give; a flag wins over the file."""
+    """The fields of a JobRequest that a file, the lines of a script and flags give; each wins over those before."""
     # Of repeated flags that are absent, some versions of typer make empty lists.
     given = {name: value for name, value in flags.items() if value not in (None, [])}
     words = list(given.pop("command", []))
     fields = _read_job(given.pop("file")) if "file" in given else {}
-    if "script" in given:
-        given["script"] = _read(given["script"])
+    script: Path | None = given.pop("script", None)
+    if script is None and words and not fields and _speaks_for_itself(words[0]):
+        script = Path(words.pop(0))
+    if script is not None:
+        fields["script"] = _read(script)
+        _take_lines(fields, lines_of(fields["script"], script.name))
+    _lay_over(fields, given)
+    if words:
+        has_program = fields.get("command") or fields.get("script")
+        fields["args" if has_program else "command"] = words
+    return fields
+
+
+def _speaks_for_itself(word: str) -> bool:
+    """Whether this first word is a script of this machine that says what it needs: then its text is sent."""
+    try:
+        with open(word, "rb") as file:
+            if file.read(2) != b"#!":
+                return False
+        return bool(lines_of(Path(word).read_text("utf-8"), word))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _take_lines(fields: dict[str, Any], lines: list[Line]) -> None:
+    slurms, ignored = translated([line for line in lines if line.mark == SLURMS])
+    for sentence in ignored:
+        say.note(sentence)
+    fields.update(slurms)
+    for line in lines:
+        if line.mark == OURS:
+            _lay_over(fields, _flags_of(line))
+
+
+def _flags_of(line: Line) -> dict[str, Any]:
+    """What a line with flags sets, read as the command line is. Raises Invalid."""
+    from typer.main import get_command
+
+    command = typer.Typer(add_completion=False)
+
+    def take(**given: Any) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if value not in (None, [])}
+
+    take.__dict__["__signature__"] = inspect.Signature(list(FLAGS))
+    take.__annotations__ = {flag.name: flag.annotation for flag in FLAGS}
+    command.command(add_help_option=False)(take)
+    try:
+        given: dict[str, Any] = get_command(command).main(list(line.words), OURS, standalone_mode=False)
+    except _UsageError as error:
+        raise Invalid(f"{line.where}: {error.format_message()}") from error  # type: ignore[attr-defined]
+    if wrong := {"command", "file", "script"} & set(given):
+        raise Invalid(f"{line.where}: a line of a script cannot give the {wrong.pop()}")
+    return given
+
+
+def _lay_over(fields: dict[str, Any], flags: Mapping[str, Any]) -> None:
+    """Sets the fields that the flags give; variables, secrets and labels are added to those that are there."""
+    given = dict(flags)
     if "environment" in given:
         own = {name: os.environ.get(name) for name in given["environment"] if "=" not in name}
         given["environment"] = {**_mapping(fields, "environment"), **_pairs("--env", given["environment"], own)}
@@ -95,10 +157,6 @@ def job_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
         if field in given:
             given[field] = {**_mapping(fields, field), **_pairs(flag, given[field], {})}
     fields.update(given)
-    if words:
-        has_program = fields.get("command") or fields.get("script")
-        fields["args" if has_program else "command"] = words
-    return fields
 
 
 def _mapping(fields: Mapping[str, Any], field: str) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""`submit` of a script: its #GPUSCHED lines are flags, its #SBATCH lines are translated, what is ignored is said."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.commandline import Result, call
+from tests.client.fakeserver import FakeServer
+
+
+def submitted(server: FakeServer, tmp_path: Path, lines: str, *flags: str, code: int = 0) -> tuple[Any, Result]:
+    """What is sent for a script with these lines, but for the script itself."""
+    script = tmp_path / "train.sh"
+    script.write_text(f"#!/bin/bash\n{lines}\npython train.py\n")
+    result = call(server.url, "submit", *flags, str(script))
+    assert result.exit_code == code, result
+    if code:
+        assert server.asked == []
+        return None, result
+    sent = server.asked[0].json
+    assert sent.pop("script") == script.read_text()
+    return sent, result
+
+
+def test_gpusched_lines_are_flags_and_flags_win(full: FakeServer, tmp_path: Path) -> None:
+    lines = "\n# what it needs\n#GPUSCHED --gpus 4 --name 'big one'  # a comment\n#GPUSCHED -e A=1 -e B=2 --no-requeue"
+    sent, result = submitted(full, tmp_path, lines, "--gpus", "8", "-e", "B=3")
+    env = {"A": "1", "B": "3"}
+    assert sent == {"gpu_count": 8, "name": "big one", "environment": env, "requeue": False}
+    assert result.stderr == "job 42 submitted\n"
+
+
+def test_lines_after_the_first_line_of_code_are_no_lines(full: FakeServer, tmp_path: Path) -> None:
+    sent, _ = submitted(full, tmp_path, "#GPUSCHED -g 1\nset -e\n#GPUSCHED -g 2\n#SBATCH --nonsense")
+    assert sent == {"gpu_count": 1}
+
+
+def test_a_script_named_by_its_flag_is_read_alike(full: FakeServer, tmp_path: Path) -> None:
+    script = tmp_path / "x.sh"
+    script.write_text("#!/bin/sh\n#SBATCH -J x -t 90\n")
+    call(full.url, "submit", "--script", str(script), "--", "a")
+    assert full.asked[0].json == {
+        "script": script.read_text(), "name": "x", "max_runtime_minutes": 90.0, "args": ["a"]}  # fmt: skip
+
+
+def test_a_script_without_lines_is_a_command_as_it_stands(full: FakeServer, tmp_path: Path) -> None:
+    script = tmp_path / "plain.sh"
+    script.write_text("#!/bin/sh\ntrue\n")
+    call(full.url, "submit", str(script))
+    assert full.asked[0].json == {"command": [str(script)]}
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields"),
+    [
+        ("#SBATCH --job-name=train --chdir=/data", {"name": "train", "workdir": "/data"}),
+        ("#SBATCH -J train\n#SBATCH -D/data", {"name": "train", "workdir": "/data"}),
+        ("#SBATCH --gres=gpu:a100:4", {"gpu_count": 4, "gpu_model": "a100"}),
+        ("#SBATCH --gres gpu:2", {"gpu_count": 2}),
+        ("#SBATCH --gres=gpu", {"gpu_count": 1}),
+        ("#SBATCH -G h100:8", {"gpu_count": 8, "gpu_model": "h100"}),
+        ("#SBATCH --gpus=3", {"gpu_count": 3}),
+        ("#SBATCH -N 2 --gpus-per-node=8 --ntasks-per-node=1",
+         {"gpu_count": 16, "gang_scheduling": True, "ranks": 2, "cpu_cores": 2.0}),
+        ("#SBATCH --ntasks=4 --cpus-per-task=6 --gpus-per-task=1 --nodes=2 --mem=100G",
+         {"gpu_count": 4, "gang_scheduling": True, "ranks": 4, "cpu_cores": 24.0, "memory_mb": 204800}),
+        ("#SBATCH -c 8 --mem=2048", {"cpu_cores": 8.0, "memory_mb": 2048}),
+        ("#SBATCH -c 8 --mem-per-cpu=512M", {"cpu_cores": 8.0, "memory_mb": 4096}),
+        ("#SBATCH --gpus=4 --mem-per-gpu=0.5T", {"gpu_count": 4, "memory_mb": 2097152}),
+        ("#SBATCH -t 1-12", {"max_runtime_minutes": 2160.0}),
+        ("#SBATCH -t 1-12:30:30", {"max_runtime_minutes": 2190.5}),
+        ("#SBATCH --time=12:30:00", {"max_runtime_minutes": 750.0}),
+        ("#SBATCH --time=30:30", {"max_runtime_minutes": 30.5}),
+        ("#SBATCH --time=UNLIMITED", {}),
+        ("#SBATCH --no-requeue", {"requeue": False}),
+        ("#SBATCH -a 0-99%10", {"array": {"count": 100, "max_parallel": 10}}),
+        ("#SBATCH --array=0-3", {"array": {"count": 4}}),
+    ],
+)  # fmt: skip
+def test_sbatch_lines_become_totals(full: FakeServer, tmp_path: Path, lines: str, fields: dict[str, Any]) -> None:
+    sent, _ = submitted(full, tmp_path, lines)
+    assert sent == fields
+
+
+def test_our_lines_win_over_those_of_slurm(full: FakeServer, tmp_path: Path) -> None:
+    sent, _ = submitted(full, tmp_path, "#GPUSCHED --gpus 2\n#SBATCH --gpus=1 --time=5")
+    assert sent == {"gpu_count": 2, "max_runtime_minutes": 5.0}
+
+
+def test_what_is_ignored_is_said_with_its_line_and_why(full: FakeServer, tmp_path: Path) -> None:
+    """A58: on stderr alone."""
+    lines = "#SBATCH --output=%j.out --partition gpu\n#SBATCH --mail-type=END --frobnicate=1 --exclusive --mem=0 -n 2"
+    sent, result = submitted(full, tmp_path, lines)
+    assert sent == {"gang_scheduling": True, "ranks": 2, "cpu_cores": 2.0}
+    assert result.stdout == "42\n"
+    told = result.stderr.splitlines()
+    assert told[0] == "train.sh:2: --output=%j.out is ignored: the server keeps the output: gpusched logs"
+    assert told[1].startswith("train.sh:2: --partition=gpu is ignored: there are no partitions")
+    assert told[2].startswith("train.sh:3: --mail-type=END is ignored")
+    assert told[3] == "train.sh:3: --frobnicate=1 is ignored: it is not known here"
+    assert told[4].startswith("train.sh:3: --exclusive is ignored")
+    assert told[5].startswith("train.sh:3: --mem=0 is ignored")
+    assert "no srun" in told[6]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#SBATCH --time=soon",
+        "#SBATCH --gres=fpga:1",
+        "#SBATCH --gpus=many:few",
+        "#SBATCH --mem=much",
+        "#SBATCH --ntasks=0",
+        "#SBATCH --array=1-10",
+        "#SBATCH --array=0-10:2",
+        "#SBATCH --dependency=singleton",
+        "#SBATCH --job-name='half",
+        "#GPUSCHED --gpus many",
+        "#GPUSCHED --nonsense",
+        "#GPUSCHED --script x.sh",
+        "#GPUSCHED python train.py",
+        "#GPUSCHED --label x",
+    ],
+)
+def test_a_line_that_cannot_be_kept_submits_nothing(full: FakeServer, tmp_path: Path, line: str) -> None:
+    """A58: 2, and the line is named; a job that does less than its script says is worse than none."""
+    _, result = submitted(full, tmp_path, f"\n{line}", code=2)
+    assert result.stdout == ""
+    assert "train.sh:3" in result.stderr or "--label x" in result.stderr
