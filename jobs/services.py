@@ -1,13 +1,12 @@
 """What can be done to jobs: submit, cancel, hold, release, requeue; each one transaction, answered when durable."""
 
 import hashlib
-import math
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, WAITING, JobState, Role
 from jobs import admission, representation, sealed, transitions
+from jobs.rows import row_of, tenant_of
 from tenants.permissions import Identity
 
 
@@ -37,7 +37,7 @@ def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
     written."""
     row, tenant_id, tenant = _understood(request, identity)
     admission.require_possible(request, tenant_id)
-    _require_room()
+    require_room()
     return {"tenant": tenant, **admission.preview(request, row, identity.visible_tenants())}
 
 
@@ -49,7 +49,7 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     request_hash = digest(raw) if key else ""
     try:
         admission.require_possible(request, tenant_id)
-        _require_room()
+        require_room()
         with transaction.atomic() if request.secrets else nullcontext():  # one statement needs no transaction
             job_id, submitted_at = transitions.insert(row, identity.username, key, request_hash)
             if request.secrets:
@@ -70,8 +70,8 @@ def _understood(request: JobRequest, identity: Identity) -> tuple[dict[str, Any]
     """The row that the request would make, and its tenant's id and name; refuses what the request alone shows wrong."""
     if found := problems(request):
         raise invalid(found)
-    tenant_id, tenant = _tenant(request, identity)
-    return _row(request, tenant_id, identity), tenant_id, tenant
+    tenant_id, tenant = tenant_of(request, identity)
+    return row_of(request, tenant_id, identity), tenant_id, tenant
 
 
 def _answer(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str) -> bytes:
@@ -105,100 +105,22 @@ def _replay(identity: Identity, key: str, request_hash: str) -> Submitted:
     return Submitted(_answer(job, job["id"], job["submitted_at"], job["tenant"], job["user"]), True)
 
 
-def _tenant(request: JobRequest, identity: Identity) -> tuple[int, str]:
-    if request.tenant is None:
-        if len(identity.roles) == 1:
-            [tenant_id] = identity.roles
-            identity.require(Role.MEMBER, tenant_id, "tenant")
-            return tenant_id, identity.tenant_names[tenant_id]
-        mine = ", ".join(sorted(identity.tenant_names.values())) or "none"
-        raise invalid([FieldError("tenant", "required", f"say for which tenant; yours: {mine}")])
-    for tenant_id, name in identity.tenant_names.items():
-        if name == request.tenant:
-            identity.require(Role.MEMBER, tenant_id, f"tenant '{name}'")
-            return tenant_id, name
-    may_ask = identity.is_admin and "\x00" not in request.tenant
-    rows = query("SELECT id FROM tenants_tenant WHERE name = %s", [request.tenant]) if may_ask else []
-    if not rows:
-        raise not_found(f"tenant '{request.tenant}'")
-    return rows[0]["id"], request.tenant
-
-
-def _row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, Any]:
-    not_before = _time("not_before", request.not_before)
-    return {
-        "tenant_id": tenant_id,
-        "user_id": identity.user_id,
-        "name": request.name or _default_name(request),
-        "priority": request.priority,
-        "gpu_count": request.gpu_count,
-        "gpu_memory_mb": request.gpu_memory_mb,
-        "gpu_models": request.gpu_models,
-        "gpu_sharing": request.gpu_sharing,
-        "cpu_milli": math.ceil(request.cpu_cores * 1000),
-        "memory_mb": request.memory_mb,
-        "gang_scheduling": request.gang_scheduling,
-        "ranks": request.ranks,
-        "workload_class": request.workload_class,
-        "max_runtime_seconds": _seconds(request.max_runtime_minutes),
-        "predicted_seconds": _seconds(request.predicted_runtime_minutes),
-        "preemptible": request.preemptible,
-        "requeue": request.requeue,
-        "max_retries": request.max_retries,
-        "retry_on": sorted(set(request.retry_on)),
-        "grace_seconds": request.grace_seconds,
-        "not_before": not_before,
-        "eligible_at": not_before,
-        "labels": request.labels,
-        "node_selector": request.required_labels,
-        "topology": request.topology,
-        "anti_affinity": request.anti_affinity or "",
-        "payload": {
-            "command": request.command,
-            "args": request.args,
-            "script": request.script,
-            "workdir": request.workdir,
-            "environment": request.environment,
-            "secrets": sorted(request.secrets),
-            "image": request.image,
-            "runtime": request.runtime,
-            "mounts": request.mounts,
-        },
-    }
-
-
-def _seconds(minutes: float | None) -> int | None:
-    return None if minutes is None else max(1, round(minutes * 60))
-
-
-def _default_name(request: JobRequest) -> str:
-    return request.command[0].rsplit("/", 1)[-1][:200] if request.command else "script"
-
-
-def _time(field: str, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        message = "must be a time like 2030-01-31T08:00:00Z"
-        raise invalid([FieldError(field, "wrong_type", message)]) from error
-
-
-_room: dict[str, float] = {"looked_at": float("-inf"), "is_full": False}
+_room: dict[str, float] = {"looked_at": float("-inf"), "waiting": 0}
 _ROOM_SECONDS = 1.0
 
 
-def _require_room() -> None:
-    """429 when the queue is full. Counted once a second at most: the limit protects memory, it need not be exact."""
+def require_room(jobs: int = 1) -> None:
+    """429 when the queue has no room for so many jobs more. Counted once a second at most: the limit protects memory,
+    it need not be exact."""
     now = time.monotonic()
     most = settings.ENV.max_queue_size
-    if now - _room["looked_at"] > _ROOM_SECONDS or _room["is_full"]:
+    if now - _room["looked_at"] > _ROOM_SECONDS or _room["waiting"] + jobs > most:
         [row] = query("SELECT count(*) AS n FROM jobs_job WHERE state IN ('pending', 'held')")
-        _room.update(looked_at=now, is_full=row["n"] >= most)
-    if _room["is_full"]:
-        raise Problem(429, "queue_full", f"the queue holds {most} waiting jobs", next_step="try again later")
+        _room.update(looked_at=now, waiting=row["n"])
+    if _room["waiting"] + jobs > most:
+        holds = f"the queue holds {int(_room['waiting'])} waiting jobs, and at most {most}"
+        raise Problem(429, "queue_full", holds, next_step="try again later")
+    _room["waiting"] += jobs
 
 
 # --- actions on one job -----------------------------------------------------------------------------------------------

@@ -1,0 +1,94 @@
+"""Turns a request into the row of its job, and finds whose job it is to be."""
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from gpusched.lib.problems import invalid, not_found
+from gpusched.lib.sql import query
+from gpusched.protocol.jobs import FieldError, JobRequest
+from gpusched.protocol.states import Role
+from tenants.permissions import Identity
+
+
+def tenant_of(request: JobRequest, identity: Identity) -> tuple[int, str]:
+    """Id and name of the tenant that a request is for; refuses who may not submit for it."""
+    if request.tenant is None:
+        if len(identity.roles) == 1:
+            [tenant_id] = identity.roles
+            identity.require(Role.MEMBER, tenant_id, "tenant")
+            return tenant_id, identity.tenant_names[tenant_id]
+        mine = ", ".join(sorted(identity.tenant_names.values())) or "none"
+        raise invalid([FieldError("tenant", "required", f"say for which tenant; yours: {mine}")])
+    for tenant_id, name in identity.tenant_names.items():
+        if name == request.tenant:
+            identity.require(Role.MEMBER, tenant_id, f"tenant '{name}'")
+            return tenant_id, name
+    may_ask = identity.is_admin and "\x00" not in request.tenant
+    rows = query("SELECT id FROM tenants_tenant WHERE name = %s", [request.tenant]) if may_ask else []
+    if not rows:
+        raise not_found(f"tenant '{request.tenant}'")
+    return rows[0]["id"], request.tenant
+
+
+def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, Any]:
+    """The columns that `transitions.insert` takes, of a request without `problems`."""
+    not_before = _time("not_before", request.not_before)
+    return {
+        "tenant_id": tenant_id,
+        "user_id": identity.user_id,
+        "name": request.name or _default_name(request),
+        "priority": request.priority,
+        "gpu_count": request.gpu_count,
+        "gpu_memory_mb": request.gpu_memory_mb,
+        "gpu_models": request.gpu_models,
+        "gpu_sharing": request.gpu_sharing,
+        "cpu_milli": math.ceil(request.cpu_cores * 1000),
+        "memory_mb": request.memory_mb,
+        "gang_scheduling": request.gang_scheduling,
+        "ranks": request.ranks,
+        "workload_class": request.workload_class,
+        "max_runtime_seconds": _seconds(request.max_runtime_minutes),
+        "predicted_seconds": _seconds(request.predicted_runtime_minutes),
+        "preemptible": request.preemptible,
+        "requeue": request.requeue,
+        "max_retries": request.max_retries,
+        "retry_on": sorted(set(request.retry_on)),
+        "grace_seconds": request.grace_seconds,
+        "not_before": not_before,
+        "eligible_at": not_before,
+        "labels": request.labels,
+        "node_selector": request.required_labels,
+        "topology": request.topology,
+        "anti_affinity": request.anti_affinity or "",
+        "payload": {
+            "command": request.command,
+            "args": request.args,
+            "script": request.script,
+            "workdir": request.workdir,
+            "environment": request.environment,
+            "secrets": sorted(request.secrets),
+            "image": request.image,
+            "runtime": request.runtime,
+            "mounts": request.mounts,
+        },
+    }
+
+
+def _seconds(minutes: float | None) -> int | None:
+    return None if minutes is None else max(1, round(minutes * 60))
+
+
+def _default_name(request: JobRequest) -> str:
+    return request.command[0].rsplit("/", 1)[-1][:200] if request.command else "script"
+
+
+def _time(field: str, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        message = "must be a time like 2030-01-31T08:00:00Z"
+        raise invalid([FieldError(field, "wrong_type", message)]) from error
