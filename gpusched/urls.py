@@ -1,6 +1,8 @@
 """Every address of the server in one place."""
 
+from django.conf import settings
 from django.contrib import admin
+from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path, register_converter
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
@@ -123,6 +125,11 @@ def handler500(request: HttpRequest) -> HttpResponse:
 
 
 def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if wants_problem(request) and isinstance(exception, RequestDataTooBig):
+        most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
+        return response_for(
+            Problem(413, "too_large", f"the body has more than {most} MiB", next_step="send less at once")
+        )
     if wants_problem(request):
         return response_for(Problem(400, "bad_request", "the request is malformed", next_step="see /api/v1/docs"))
     return page_error(request, 400)

@@ -28,7 +28,9 @@ def _endpoint(view: Callable[[HttpRequest], msgspec.Struct]) -> Callable[[HttpRe
     def wrapped(request: HttpRequest) -> HttpResponse:
         try:
             if request.method != "POST":
-                raise Problem(405, "method_not_allowed", "use POST")
+                refused = response_for(Problem(405, "method_not_allowed", "use POST"))
+                refused["Allow"] = "POST"
+                return refused
             return HttpResponse(msgspec.json.encode(view(request)), content_type="application/json")
         except Problem as problem:
             return response_for(problem)
