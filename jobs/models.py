@@ -9,17 +9,14 @@ from django.db.models import Q
 from gpusched.protocol.states import FINAL, LIVE, JobState, Sharing, Topology, WorkloadClass
 from tenants.models import Tenant
 
-# Whoever changes a job's reason, the period of the old one is kept; whoever ends a job, its secrets are gone with that.
-# For a whole statement at once, as one commit may change thousands. That the scheduler looked within a second is
-# nothing that anybody waited for.
+# Whoever changes a job's reason, the period of the old one is kept: for a whole statement at once, as one commit may
+# change thousands. That the scheduler looked within a second is nothing that anybody waited for.
 _KEEP_REASONS = """
     INSERT INTO jobs_jobreason (job_id, code, since_at, until_at)
     SELECT o.id, o.reason, o.reason_since, now()
       FROM old_jobs o JOIN new_jobs n ON n.id = o.id
      WHERE o.reason <> n.reason AND o.reason <> '' AND o.reason_since < now()
        AND (o.reason <> 'scheduler_behind' OR o.reason_since < now() - interval '1 second');
-    DELETE FROM jobs_jobsecrets s USING new_jobs n
-     WHERE s.job_id = n.id AND n.state IN ('completed', 'failed', 'cancelled', 'preempted');
     RETURN NULL;
 """
 
@@ -112,16 +109,6 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"job {self.pk} {self.name}"
-
-
-class JobSecrets(models.Model):
-    """The secrets of a job that is not over, all together and sealed (jobs/sealed.py). In no admin and no answer."""
-
-    job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="+")
-    sealed = models.TextField()
-
-    def __str__(self) -> str:
-        return f"secrets of job {self.job_id}"
 
 
 class JobReason(models.Model):

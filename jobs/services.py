@@ -4,7 +4,6 @@ import hashlib
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,8 +18,9 @@ from gpusched.lib.sql import query
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, WAITING, JobState, Role
-from jobs import admission, representation, sealed, transitions
+from jobs import admission, representation, transitions
 from jobs.rows import row_of, tenant_of
+from tenants import secrets
 from tenants.permissions import Identity
 
 
@@ -36,7 +36,7 @@ def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
     """What would become of a request if it were submitted now (docs/rest.md), or the refusals of a submit. Nothing is
     written."""
     row, tenant_id, tenant = _understood(request, identity)
-    admission.require_possible(request, tenant_id)
+    _require_possible(request, tenant_id, tenant)
     require_room()
     return {"tenant": tenant, **admission.preview(request, row, identity.visible_tenants())}
 
@@ -45,15 +45,11 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     """Makes a pending job. With an idempotency key, N submits make one job and get one answer; the same key with
     another body is a 409. 400 for a bad request, 422 for one that can never run, 429 when the queue is full."""
     row, tenant_id, tenant = _understood(request, identity)
-    digest = sealed.fingerprint if request.secrets else lambda body: hashlib.sha256(body).hexdigest()
-    request_hash = digest(raw) if key else ""
+    request_hash = hashlib.sha256(raw).hexdigest() if key else ""
     try:
-        admission.require_possible(request, tenant_id)
+        _require_possible(request, tenant_id, tenant)
         require_room()
-        with transaction.atomic() if request.secrets else nullcontext():  # one statement needs no transaction
-            job_id, submitted_at = transitions.insert(row, identity.username, key, request_hash)
-            if request.secrets:
-                sealed.keep(job_id, request.secrets)
+        job_id, submitted_at = transitions.insert(row, identity.username, key, request_hash)
     except IntegrityError:
         if not key:
             raise
@@ -72,6 +68,11 @@ def _understood(request: JobRequest, identity: Identity) -> tuple[dict[str, Any]
         raise invalid(found)
     tenant_id, tenant = tenant_of(request, identity)
     return row_of(request, tenant_id, identity), tenant_id, tenant
+
+
+def _require_possible(request: JobRequest, tenant_id: int, tenant: str) -> None:
+    secrets.require_known(request.secrets, tenant_id, tenant)
+    admission.require_possible(request, tenant_id)
 
 
 def _answer(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str) -> bytes:

@@ -9,7 +9,7 @@ from gpusched.lib.sql import prepared
 from gpusched.protocol.messages import Desired, RankSpec, Run, Stop, key_of
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, RankState
-from jobs import sealed
+from tenants import secrets
 
 # Agents refuse messages of 16 MiB; a job's script alone may have six.
 MOST_RUN_BYTES = 4 << 20
@@ -80,13 +80,15 @@ def _is_to_run(row: dict[str, Any]) -> bool:
 _SPECS = """
     SELECT s.id, s.job_id, s.number, s.rank, a.ranks, j.name, j.payload, j.gpu_memory_mb, j.gpu_sharing, j.cpu_milli,
            j.memory_mb, j.max_runtime_seconds, j.grace_seconds, head.hostname AS head, own.hostname AS own,
-           t.unix_user, secrets.sealed,
+           t.unix_user, t.name AS tenant,
+           CASE WHEN j.payload->'secrets' <> '[]' THEN
+                (SELECT jsonb_object_agg(k.name, k.sealed) FROM tenants_secret k
+                  WHERE k.tenant_id = j.tenant_id AND j.payload->'secrets' ? k.name) END AS sealed,
            (SELECT coalesce(array_agg(d.uuid ORDER BY d.index), '{}') FROM nodes_device d
              WHERE d.node_id = s.node_id AND s.device_ids @> to_jsonb(d.id)) AS uuids
       FROM nodes_assignment s
       JOIN jobs_job j ON j.id = s.job_id
       JOIN tenants_tenant t ON t.id = j.tenant_id
-      LEFT JOIN jobs_jobsecrets secrets ON secrets.job_id = j.id
       JOIN jobs_attempt a ON a.id = s.attempt_id
       JOIN nodes_node own ON own.id = s.node_id
       JOIN nodes_assignment s0 ON s0.attempt_id = s.attempt_id AND s0.rank = 0
@@ -101,7 +103,9 @@ def _specs(assignment_ids: Sequence[int]) -> dict[int, RankSpec]:
 
 def _spec(row: dict[str, Any]) -> RankSpec:
     payload, ranks = row["payload"], row["ranks"]
-    secrets, unfit = _secrets(row["sealed"])
+    # Read now: a secret with a new value has it from the next attempt on. What is wrong with those of one job must not
+    # keep the node from hearing of the others.
+    values, unfit = secrets.opened(row["sealed"] or {}, payload.get("secrets", []), row["tenant"])
     return RankSpec(
         job_id=row["job_id"],
         attempt=row["number"],
@@ -113,7 +117,7 @@ def _spec(row: dict[str, Any]) -> RankSpec:
         workdir=payload["workdir"],
         environment=payload["environment"],
         user=row["unix_user"],
-        secrets=secrets,
+        secrets=values,
         unfit=unfit,
         image=payload.get("image"),
         runtime=payload.get("runtime", "auto"),
@@ -127,14 +131,6 @@ def _spec(row: dict[str, Any]) -> RankSpec:
         master_addr=_head_address(row) if ranks > 1 else None,
         master_port=_port(row["job_id"], row["number"]) if ranks > 1 else None,
     )
-
-
-def _secrets(text: str | None) -> tuple[dict[str, str], str]:
-    """The secrets of a job, or why it cannot have them: one job's must not keep a node from hearing of the others."""
-    try:
-        return sealed.opened(text), ""
-    except sealed.Unreadable:
-        return {}, "its secrets were sealed with another SECRET_KEY; submit it again"
 
 
 def _head_address(row: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ FLAGS: tuple[inspect.Parameter, ...] = (
     _flag("cpu_cores", float, "CPU cores in total.", "--cpu-cores", "-c"),
     _flag("memory_mb", int, "Memory in total, in MiB.", "--memory-mb", "-m"),
     _flag("environment", list[str], "A variable of the job; NAME takes yours.", "--env", "-e", metavar="NAME=VALUE"),
-    _flag("secrets", list[str], "A file for the job alone; NAME takes your variable.", "--secret", metavar="N=@FILE"),
+    _flag("secrets", list[str], "A secret of the tenant that the job gets as a file.", "--secret", metavar="NAME"),
     _flag("workdir", str, "Directory on the node to start in.", "--workdir", "-w"),
     _flag("image", str, "Run in a container of this image.", "--image", metavar="NAME"),
     _flag("runtime", str, "auto, process, podman, docker or apptainer.", "--runtime", metavar="RUNTIME"),
@@ -152,7 +152,7 @@ def _lay_over(fields: dict[str, Any], flags: Mapping[str, Any]) -> None:
         own = {name: os.environ.get(name) for name in given["environment"] if "=" not in name}
         given["environment"] = {**_mapping(fields, "environment"), **_pairs("--env", given["environment"], own)}
     if "secrets" in given:
-        given["secrets"] = {**_mapping(fields, "secrets"), **_secrets(given["secrets"])}
+        given["secrets"] = _secrets(fields.get("secrets", []), given["secrets"])
     for field, flag in (("labels", "--label"), ("node_selector", "--node-selector")):
         if field in given:
             given[field] = {**_mapping(fields, field), **_pairs(flag, given[field], {})}
@@ -175,21 +175,17 @@ def _pairs(flag: str, texts: list[str], known: Mapping[str, str | None]) -> dict
     return pairs
 
 
-def _secrets(texts: list[str]) -> dict[str, str]:
-    """By file or variable alone: what stands on a command line, everybody on this machine can read."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, separator, source = text.partition("=")
-        value = os.environ.get(name) if not separator else None
-        if name and separator and source.startswith("@") and len(source) > 1:
-            value = _read(Path(source[1:]))
-        if not name or value is None:
-            asked = f"{name}=…" if separator else name
-            raise Invalid(
-                f"--secret {asked}: write NAME=@FILE, or the NAME of a variable that is set; never the secret"
-            )
-        found[name] = value
-    return found
+def _secrets(known: Any, names: list[str]) -> Any:
+    """Those of a file and these; what is no list there is left for the server to refuse. Names alone: what stands on a
+    command line, everybody on this machine can read."""
+    from gpusched.protocol.jobs import SECRET_NAME
+
+    if not all(SECRET_NAME.match(name) for name in names):
+        raise Invalid(
+            "--secret takes the name of a secret of the tenant, never the secret",
+            next_step="set it first: gpusched secret set NAME --file FILE",
+        )
+    return list(dict.fromkeys([*known, *names])) if isinstance(known, list) else known
 
 
 def _read_job(file: Path) -> dict[str, Any]:

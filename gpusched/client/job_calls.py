@@ -26,7 +26,7 @@ class JobOptions(TypedDict, total=False):
     script: str | None
     workdir: str | None
     environment: dict[str, str]
-    secrets: dict[str, str]
+    secrets: list[str]
     image: str | None
     runtime: str
     mounts: list[str]
@@ -129,7 +129,7 @@ def why(job_id: int) -> Call[Explanation]:
     return get(f"/jobs/{job_id}/explain", Explanation)
 
 
-def events(job_id: int) -> Call[Page[Event]]:
+def history(job_id: int) -> Call[Page[Event]]:
     """All that happened to a job, oldest first."""
     return get(f"/jobs/{job_id}/events", Page[Event])
 

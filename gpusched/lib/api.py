@@ -77,6 +77,9 @@ def _field_error(text: str) -> FieldError:
         return FieldError(field, "required", "is required")
     if field in ("command", "args") and "got `str`" in message:
         return FieldError(field, "wrong_type", 'must be an array like ["python", "train.py"], not a string')
+    if field == "secrets":  # as it was once, or with the values themselves
+        message = 'must be an array of names like ["wandb"], of secrets that the tenant keeps'
+        return FieldError(field, "wrong_type", message)
     return FieldError(field, "wrong_type", message[0].lower() + message[1:])
 
 

@@ -2,7 +2,6 @@
 purpose that follows from SECRET_KEY."""
 
 import base64
-import hashlib
 import hmac
 from functools import lru_cache
 
@@ -15,15 +14,6 @@ def seal_for(purpose: bytes) -> Fernet:
     return _seal(settings.SECRET_KEY, purpose)
 
 
-def key_for(purpose: bytes) -> bytes:
-    """32 bytes."""
-    return _key(settings.SECRET_KEY, purpose)
-
-
 @lru_cache(8)
 def _seal(secret_key: str, purpose: bytes) -> Fernet:
-    return Fernet(base64.urlsafe_b64encode(_key(secret_key, purpose)))
-
-
-def _key(secret_key: str, purpose: bytes) -> bytes:
-    return hmac.new(secret_key.encode(), purpose, hashlib.sha256).digest()
+    return Fernet(base64.urlsafe_b64encode(hmac.digest(secret_key.encode(), purpose, "sha256")))

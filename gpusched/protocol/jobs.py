@@ -19,6 +19,7 @@ RUNTIMES = ("auto", "process", "podman", "docker", "apptainer")
 # They become names of files.
 SECRET_NAME = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")
 SECRET_NAME_RULE = "1 to 100 letters, digits, . _ -, and no dot first"
+MOST_SECRETS = 32  # of one job
 _RESERVED = ("GPUSCHED_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
 
@@ -57,7 +58,7 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     script: str | None = None
     workdir: str | None = None
     environment: dict[str, str] = {}
-    secrets: dict[str, str] = {}
+    secrets: list[str] = []
     gang_scheduling: bool = False
     ranks: int | None = None
     workload_class: WorkloadClass = WorkloadClass.BATCH
@@ -235,14 +236,16 @@ def _text_problems(request: JobRequest) -> list[FieldError]:
     return found
 
 
-def _secret_problems(secrets: dict[str, str]) -> list[FieldError]:
-    """Names become names of files. No message tells a value."""
+def _secret_problems(names: list[str]) -> list[FieldError]:
+    """No message tells what was given: it may be a secret where its name should be."""
     found = []
-    if bad := [name for name in secrets if not SECRET_NAME.match(name)]:
-        message = f"names are up to 100 letters, digits, . _ -, and no dot first; not {bad[0][:100]!r}"
+    if bad := [index for index, name in enumerate(names) if not SECRET_NAME.match(name)]:
+        message = f"must be names of secrets of the tenant, {SECRET_NAME_RULE}; number {bad[0] + 1} is none"
         found.append(FieldError("secrets", "invalid_name", message))
-    if len(secrets) > 32 or sum(len(value.encode()) for value in secrets.values()) > 65_536:
-        found.append(FieldError("secrets", "too_long", "at most 32, and 64 KiB together"))
+    if len(names) > MOST_SECRETS:
+        found.append(FieldError("secrets", "too_long", f"at most {MOST_SECRETS}"))
+    elif len(set(names)) < len(names):
+        found.append(FieldError("secrets", "repeated", "names a secret twice"))
     return found
 
 

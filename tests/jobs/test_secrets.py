@@ -1,4 +1,4 @@
-"""A secret reaches the node that runs the job and nobody and nothing else (A56)."""
+"""A secret that a job names reaches the node that runs it and nobody and nothing else (A56)."""
 
 import json
 from typing import Any
@@ -9,11 +9,11 @@ from django.db import connection
 from django.test import Client, override_settings
 
 from gpusched.protocol.messages import Run
-from jobs import sealed, services
-from jobs.models import JobSecrets
+from gpusched.protocol.states import Role
+from tenants import secrets
+from tenants.models import Tenant
 from tests.factories import (
     FakeAgent,
-    identity_for,
     make_member,
     make_node,
     make_tenant,
@@ -26,16 +26,20 @@ pytestmark = pytest.mark.django_db(transaction=True)
 VALUE = "s3cr3t-ä-hunter2"
 READ = (
     "jobs", "jobs?state=pending", "jobs/{id}", "jobs/{id}/events", "jobs/{id}/attempts", "jobs/{id}/explain",
-    "queue", "cluster/status",
+    "queue", "cluster/status", "tenants", "tenants/nlp", "tenants/nlp/secrets", "openapi.json",
 )  # fmt: skip
 
 
-def submit(token: str, key: str = "", **fields: Any) -> tuple[int, bytes]:
-    body = {"command": ["true"], "gpu_count": 1, "secrets": {"wandb": VALUE}, **fields}
+def keep(tenant: Tenant, value: str = VALUE, name: str = "wandb") -> None:
+    secrets.keep(tenant, name, value, actor="grace")
+
+
+def submit(token: str, key: str = "", status: int = 201, path: str = "jobs", **fields: Any) -> bytes:
+    body = {"command": ["true"], "gpu_count": 1, "secrets": ["wandb"], **fields}
     headers = {"Authorization": f"Bearer {token}", **({"Idempotency-Key": key} if key else {})}
-    answer = Client().post("/api/v1/jobs", json.dumps(body), content_type="application/json", headers=headers)
-    assert answer.status_code in (201, 409), answer.content
-    return answer.status_code, answer.content
+    answer = Client().post(f"/api/v1/{path}", json.dumps(body), content_type="application/json", headers=headers)
+    assert answer.status_code == status, answer.content
+    return answer.content
 
 
 def job_of(answer: bytes) -> int:
@@ -66,21 +70,30 @@ def run_of(node: FakeAgent) -> Run:
 
 def test_a_secret_is_in_no_answer_no_page_no_row_no_snapshot_and_no_export(tmp_path) -> None:
     """A56."""
-    tenant, node = make_tenant(), make_node()
+    tenant, node = make_tenant("nlp"), make_node()
     member, admin = make_member(tenant), make_user(admin=True)
-    answers = [submit(make_token(member), "a key")[1], submit(make_token(member), "a key")[1]]
-    job_id = job_of(answers[0])
-    assert json.loads(answers[0])["job"]["secrets"] == ["wandb"], "names are no secrets"
+    owner = make_token(make_member(tenant, Role.OWNER))
+    address = "/api/v1/tenants/nlp/secrets/wandb"
+    kept = Client().put(
+        address, {"value": VALUE}, content_type="application/json", headers={"Authorization": f"Bearer {owner}"}
+    )
+    assert kept.status_code == 201
+    answer = submit(make_token(member))
+    job_id = job_of(answer)
+    assert json.loads(answer)["job"]["secrets"] == ["wandb"], "names are no secrets"
     run_cycle()
-    texts: list[str | bytes] = [*answers, everything_in_the_database()]
+    texts: list[str | bytes] = [kept.content, answer, everything_in_the_database()]
     for token in (make_token(member), make_token(admin)):
         for path in READ:
-            answer = Client().get(f"/api/v1/{path.format(id=job_id)}", headers={"Authorization": f"Bearer {token}"})
-            assert answer.status_code == 200, path
-            texts.append(answer.content)
+            read = Client().get(f"/api/v1/{path.format(id=job_id)}", headers={"Authorization": f"Bearer {token}"})
+            assert read.status_code == 200, path
+            texts.append(read.content)
+    texts.append(Client().get("/api/v1/audit", headers={"Authorization": f"Bearer {make_token(admin)}"}).content)
+    assert "secret.set" in str(texts[-1])
     browser = Client()
     browser.force_login(admin)
-    for page in ("/", "/jobs/", f"/jobs/{job_id}/", f"/admin/jobs/job/{job_id}/change/", "/admin/"):
+    edited = f"/admin/tenants/tenant/{tenant.pk}/change/"
+    for page in ("/", "/jobs/", f"/jobs/{job_id}/", f"/admin/jobs/job/{job_id}/change/", "/admin/", edited):
         texts.append(browser.get(page, follow=True).content)
     for command in ("dump_snapshot", "export_history"):
         call_command(command, str(tmp_path / command))
@@ -89,59 +102,94 @@ def test_a_secret_is_in_no_answer_no_page_no_row_no_snapshot_and_no_export(tmp_p
     assert run_of(node).spec.secrets == {"wandb": VALUE}
 
 
-def test_only_the_node_that_runs_it_gets_it_and_it_is_deleted_with_the_end_of_the_job() -> None:
+def test_only_the_node_that_runs_a_job_gets_those_that_it_names() -> None:
     """A56."""
-    tenant, node = make_tenant(), make_node()
-    job_id = job_of(submit(make_token(make_member(tenant)))[1])
-    other = make_node()
+    tenant, node, other = make_tenant(), make_node(), make_node()
+    keep(tenant)
+    keep(tenant, "for others", "hf")
+    keep(make_tenant(), "of another tenant")
+    submit(make_token(make_member(tenant)))
     run_cycle()
     placed, idle = (node, other) if node.sync().assignments else (other, node)
-    assert not idle.sync().assignments and run_of(placed).spec.secrets
-    [key] = placed.start_all()
-    assert JobSecrets.objects.filter(job_id=job_id).exists(), "it may be started again"
-    placed.end(key)
-    assert not JobSecrets.objects.exists()
+    assert not idle.sync().assignments
+    assert run_of(placed).spec.secrets == {"wandb": VALUE}
 
 
-def test_a_job_that_goes_back_to_the_queue_has_them_again_and_a_cancelled_one_has_none() -> None:
+def test_a_job_that_names_none_gets_none() -> None:
     tenant, node = make_tenant(), make_node()
-    member = make_member(tenant)
-    job_id = job_of(submit(make_token(member))[1])
+    keep(tenant)
+    submit(make_token(make_member(tenant)), secrets=[])
     run_cycle()
-    node.end(*node.start_all(), exit_code=None, reason="node_rebooted")
+    assert (run_of(node).spec.secrets, run_of(node).spec.unfit) == ({}, "")
+
+
+def test_a_name_that_the_tenant_does_not_keep_is_refused_and_told_with_what_to_do() -> None:
+    tenant = make_tenant("nlp")
+    keep(tenant)
+    keep(make_tenant("other"), name="hf")
+    make_node()
+    token = make_token(make_member(tenant))
+    for path in ("jobs", "jobs/simulate"):
+        refused = json.loads(submit(token, status=400, path=path, secrets=["wandb", "s3", "hf"]))
+        [error] = refused["errors"]
+        assert (error["field"], error["code"]) == ("secrets", "unknown")
+        assert "'hf', 's3'" in error["message"] and "'wandb'" not in error["message"]
+        assert "gpusched secret set hf --tenant nlp" in error["message"]
+
+
+def test_a_new_value_reaches_the_next_attempt() -> None:
+    tenant, node = make_tenant(), make_node()
+    keep(tenant)
+    submit(make_token(make_member(tenant)))
     run_cycle()
     assert run_of(node).spec.secrets == {"wandb": VALUE}
-    waiting = job_of(submit(make_token(member), gpu_count=8)[1])
-    services.cancel(waiting, identity_for(member))
-    assert list(JobSecrets.objects.values_list("job_id", flat=True)) == [job_id]
+    started = node.start_all()
+    keep(tenant, "newer")
+    node.end(*started, exit_code=None, reason="node_rebooted")
+    run_cycle()
+    assert run_of(node).spec.secrets == {"wandb": "newer"}
 
 
-def test_the_same_key_with_another_secret_is_another_request() -> None:
-    """A03; what is kept to know a request again cannot be tried out without the key."""
-    token = make_token(make_member(make_tenant()))
+def test_one_that_was_deleted_meanwhile_ends_the_attempt_with_its_name_and_no_other_jobs() -> None:
+    tenant, node = make_tenant("nlp"), make_node()
+    keep(tenant)
+    token = make_token(make_member(tenant))
+    poor, other = job_of(submit(token)), job_of(submit(token, secrets=[]))
+    secrets.delete(tenant, "wandb", actor="grace")
+    run_cycle()
+    orders = {order.spec.job_id: order for order in node.sync().assignments if isinstance(order, Run)}
+    assert orders[other].spec.unfit == ""
+    why = orders[poor].spec.unfit
+    assert orders[poor].spec.secrets == {} and "tenant nlp has no secret 'wandb'" in why
+    # What an agent answers to that: tests/agent/test_secrets.py.
+    node.end(orders[poor].key, exit_code=None, reason="launch_failed", detail=why)
+    job = json.loads(Client().get(f"/api/v1/jobs/{poor}", headers={"Authorization": f"Bearer {token}"}).content)
+    assert (job["state"], job["reason"]["code"]) == ("failed", "launch_failed")
+    assert why in job["reason"]["sentence"]
+
+
+def test_a_repeated_submit_is_answered_as_it_was_though_the_secret_is_gone() -> None:
+    """A03."""
+    tenant = make_tenant()
+    keep(tenant)
+    token = make_token(make_member(tenant))
     make_node()
-    first, again, other = submit(token, "k"), submit(token, "k"), submit(token, "k", secrets={"wandb": "else"})
-    assert first[1] == again[1] and other[0] == 409
-    body = json.dumps({"command": ["true"], "gpu_count": 1, "secrets": {"wandb": VALUE}}).encode()
-    import hashlib
-
-    assert hashlib.sha256(body).hexdigest() not in everything_in_the_database()
+    first = submit(token, "k")
+    secrets.delete(tenant, "wandb", actor="grace")
+    assert submit(token, "k") == first
+    submit(token, "k", status=409, secrets=["hf"])
+    submit(token, "another", status=400)
 
 
 def test_with_another_secret_key_the_job_says_so_and_its_node_hears_of_the_others() -> None:
     tenant, node = make_tenant(), make_node()
+    keep(tenant)
     token = make_token(make_member(tenant))
     submit(token)
-    submit(token, secrets={})
+    submit(token, secrets=[])
     run_cycle()
     with override_settings(SECRET_KEY="another one, as long as the first, more or less, but not the same"):
         orders = node.sync().assignments
     told = sorted((order.spec.unfit, order.spec.secrets) for order in orders if isinstance(order, Run))
-    assert [secrets for _, secrets in told] == [{}, {}]
+    assert [values for _, values in told] == [{}, {}]
     assert [bool(unfit) for unfit, _ in told] == [False, True] and "SECRET_KEY" in told[1][0]
-
-
-def test_a_spoiled_seal_is_not_opened() -> None:
-    with pytest.raises(sealed.Unreadable):
-        sealed.opened("gAAAAABspoiled")
-    assert sealed.opened(None) == {}
