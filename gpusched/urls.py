@@ -8,6 +8,7 @@ from django.urls import include, path, register_converter
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 
 import jobs.api
+import jobs.bulk_api
 import nodes.agent_api
 import nodes.api
 import nodes.health_api
@@ -47,6 +48,7 @@ api = [
     path(pattern, view)
     for pattern, view in (
         ("jobs", jobs.api.Jobs.as_view()),
+        ("jobs/bulk", jobs.bulk_api.Bulk.as_view()),
         ("jobs/simulate", scheduling.api.Simulate.as_view()),
         (_JOB, jobs.api.Job.as_view()),
         (f"{_JOB}/cancel", jobs.api.Cancel.as_view()),

@@ -2,7 +2,7 @@
 
 Jobs may not import what stands above them, so the scheduler registers its answers at start (scheduling/apps.py)."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 from gpusched.lib.problems import Problem
@@ -35,3 +35,13 @@ def require_possible(request: JobRequest, tenant_id: int) -> None:
     for check in _checks:
         if problem := check(request, tenant_id):
             raise problem
+
+
+def asked(request: JobRequest) -> tuple[Hashable, ...]:
+    """All that the registered checks may look at: of requests that are equal in this one need be asked."""
+    return (
+        request.gpu_count, request.gpu_memory_mb, request.gpu_model, request.gpu_sharing, request.cpu_cores,
+        request.memory_mb, request.gang_scheduling, request.ranks, request.workload_class, request.topology,
+        request.anti_affinity, request.image, request.runtime, tuple(request.secrets),
+        tuple(sorted(request.node_selector.items())),
+    )  # fmt: skip

@@ -19,6 +19,7 @@ from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, WAITING, JobState, Role
 from jobs import admission, representation, transitions
+from jobs.insertion import insert
 from jobs.rows import row_of, tenant_of
 from tenants import secrets
 from tenants.permissions import Identity
@@ -49,7 +50,7 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     try:
         _require_possible(request, tenant_id, tenant)
         require_room()
-        job_id, submitted_at = transitions.insert(row, identity.username, key, request_hash)
+        job_id, submitted_at = insert(row, identity.username, key, request_hash)
     except IntegrityError:
         if not key:
             raise

@@ -7,9 +7,9 @@ from typing import Any
 
 from django.utils import timezone
 
-from gpusched.lib import events, wake
+from gpusched.lib import events
 from gpusched.lib.histograms import observe
-from gpusched.lib.sql import as_json, columns, execute, prepared, query
+from gpusched.lib.sql import as_json, columns, execute, query
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
 from jobs.aftermath import NO_STREAK, Next, Outcome, what_follows
@@ -24,52 +24,6 @@ class Placed:
     seen_attempt: int
     ranks: int
     placement: list[dict[str, Any]]
-
-
-# --- submit -----------------------------------------------------------------------------------------------------------
-
-_COLUMNS = {
-    "tenant_id": "bigint", "user_id": "bigint", "name": "text", "priority": "int", "gpu_count": "int",
-    "gpu_memory_mb": "int", "gpu_models": "text[]", "gpu_sharing": "text", "cpu_milli": "int", "memory_mb": "bigint",
-    "gang_scheduling": "bool", "ranks": "int", "workload_class": "text", "max_runtime_seconds": "int",
-    "preemptible": "bool", "requeue": "bool", "max_retries": "int", "retry_on": "text[]", "grace_seconds": "int",
-    "not_before": "timestamptz", "labels": "jsonb", "node_selector": "jsonb", "payload": "jsonb",
-    "eligible_at": "timestamptz", "predicted_seconds": "int", "topology": "text", "anti_affinity": "text",
-}  # fmt: skip
-_INSERT = """
-    WITH new AS (
-        INSERT INTO jobs_job ({names}, state, attempt, retries_used, reason, evidence, reason_since, submitted_at,
-                              stop_reason, stop_evidence)
-        SELECT {names}, 'pending', 0, 0, '{behind}', '{{}}', statement_timestamp(), statement_timestamp(), '', '{{}}'
-          FROM jsonb_to_recordset(%(rows)s::jsonb) AS row ({types})
-        RETURNING id, submitted_at),
-    event AS (
-        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-        SELECT id, submitted_at, 'submitted', 0, %(actor)s::text, '{{}}' FROM new),
-    claim AS (
-        INSERT INTO jobs_idempotencykey (user_id, key, request_hash, job_id, created_at)
-        SELECT %(user_id)s::int, %(key)s::text, %(request_hash)s::text, id, submitted_at FROM new
-         WHERE %(key)s::text <> '')
-    SELECT id, submitted_at, pg_notify('{wake}', ''),
-           pg_notify('{events}', json_build_object('jobs', json_build_array(id))::text)
-      FROM new ORDER BY id
-""".format(
-    names=", ".join(_COLUMNS),
-    types=", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items()),
-    behind=Pending.SCHEDULER_BEHIND,
-    wake=wake.CHANNEL,
-    events=events.CHANNEL,
-)
-
-
-def insert(row: dict[str, Any], actor: str, key: str = "", request_hash: str = "") -> tuple[int, datetime]:
-    """Writes a new pending job (a dictionary by the columns above), its first event, its idempotency key and both
-    notifications in one statement: one round trip, one commit. Gives its id and queue time.
-
-    IntegrityError when the key has been used; if by a submit that is under way, only after that one is durable."""
-    own = {"actor": actor, "user_id": row["user_id"], "key": key, "request_hash": request_hash}
-    [new] = prepared(_INSERT, {"rows": as_json([row]), **own})
-    return new["id"], new["submitted_at"]
 
 
 # --- place and start --------------------------------------------------------------------------------------------------

@@ -100,6 +100,14 @@ class Acted(msgspec.Struct, kw_only=True):
     message: str = ""
 
 
+class BulkActed(msgspec.Struct, kw_only=True):
+    """The answer to many jobs in one request: their ids in its order; none of a dry run."""
+
+    job_ids: list[int]
+    count: int = 0
+    message: str = ""
+
+
 class Position(msgspec.Struct, kw_only=True):
     """What is ahead in the queue."""
 

@@ -15,6 +15,7 @@ CALLERS = ("anonymous", "stranger", "viewer", "member", "owner", "admin")
 MATRIX = {
     ("GET", "/api/v1/jobs"): (401, 200, 200, 200, 200, 200),
     ("POST", "/api/v1/jobs"): (401, 404, 403, 201, 201, 201),
+    ("POST", "/api/v1/jobs/bulk"): (401, 404, 403, 201, 201, 201),
     ("POST", "/api/v1/jobs/simulate"): (401, 404, 403, 200, 200, 200),
     ("GET", "/api/v1/jobs/{own}"): (401, 404, 200, 200, 200, 200),
     ("GET", "/api/v1/jobs/{own}/explain"): (401, 404, 200, 200, 200, 200),
@@ -72,6 +73,7 @@ MATRIX = {
 }
 BODIES = {
     ("POST", "/api/v1/jobs"): {"tenant": "nlp", "command": ["x"]},
+    ("POST", "/api/v1/jobs/bulk"): {"jobs": [{"tenant": "nlp", "command": ["x"]}]},
     ("POST", "/api/v1/jobs/simulate"): {"tenant": "nlp", "command": ["x"]},
     ("POST", "/api/v1/tenants"): {"name": "new"},
     ("PATCH", "/api/v1/tenants/nlp"): {"weight": 2},

@@ -1,0 +1,36 @@
+"""Many job requests in one: how many at most, and what is wrong with which of them, by `jobs[3].gpu_count`."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from gpusched.protocol.jobs import FieldError, JobRequest, problems
+
+MOST_JOBS = 10_000
+# Of a wrong generator of jobs all jobs are wrong: the first so many say enough.
+MOST_ERRORS = 100
+
+
+class BulkRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """All of them or none; their ids are answered in this order."""
+
+    jobs: list[JobRequest]
+
+
+def field_of(number: int, field: str = "") -> str:
+    """The name of a field of the job at `number`, from 0; of the job as a whole without `field`."""
+    return f"jobs[{number}].{field}" if field else f"jobs[{number}]"
+
+
+def bulk_problems(requests: Sequence[JobRequest]) -> list[FieldError]:
+    """Everything wrong that needs no database, MOST_ERRORS at most; empty when they may be submitted."""
+    if not 1 <= len(requests) <= MOST_JOBS:
+        return [FieldError("jobs", "out_of_range", f"1 to {MOST_JOBS} jobs in one request, not {len(requests)}")]
+    found = _each(requests)
+    return [error for error, _ in zip(found, range(MOST_ERRORS), strict=False)]
+
+
+def _each(requests: Sequence[JobRequest]) -> Iterator[FieldError]:
+    for number, request in enumerate(requests):
+        for error in problems(request):
+            yield FieldError(field_of(number, error.field), error.code, error.message)

@@ -1,0 +1,66 @@
+"""Submits many jobs at once: each is checked as a single submit would be, then all are written, or none.
+
+One statement writes a thousand rows; what the single submits would ask the database for each job is asked once."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from django.db import transaction
+
+from gpusched.lib.problems import Problem, invalid
+from gpusched.protocol.bulk import bulk_problems, field_of
+from gpusched.protocol.jobs import FieldError, JobRequest
+from jobs import admission, services
+from jobs.insertion import insert_all, new_ids
+from jobs.rows import row_of, tenant_of
+from tenants import secrets
+from tenants.permissions import Identity
+
+
+def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run: bool = False) -> list[int]:
+    """Makes them pending, in one transaction, and gives their ids in order; a dry run makes nothing and gives none.
+
+    Refused as the single submits would be, by `jobs[n]`: if one is, none is submitted."""
+    if found := bulk_problems(requests):
+        raise invalid(found)
+    rows = _rows(requests, identity)
+    services.require_room(len(rows))
+    if is_dry_run:
+        return []
+    with transaction.atomic():
+        ids = new_ids(len(rows))
+        insert_all([{"id": job_id, **row} for job_id, row in zip(ids, rows, strict=True)], identity.username)
+    return ids
+
+
+def _rows(requests: Sequence[JobRequest], identity: Identity) -> list[dict[str, Any]]:
+    """The rows of those that could start one day. Tenants are looked up, and shapes judged, once for all alike."""
+    tenants: dict[str | None, tuple[int, str]] = {}
+    judged: set[Hashable] = set()
+    rows = []
+    for number, request in enumerate(requests):
+        try:
+            if request.tenant not in tenants:
+                tenants[request.tenant] = tenant_of(request, identity)
+            tenant_id, tenant = tenants[request.tenant]
+            asked = (tenant_id, *admission.asked(request))
+            if asked not in judged:
+                secrets.require_known(request.secrets, tenant_id, tenant)
+                admission.require_possible(request, tenant_id)
+                judged.add(asked)
+            rows.append(row_of(request, tenant_id, identity))
+        except Problem as problem:
+            raise _of_job(number, problem) from problem
+    return rows
+
+
+def _of_job(number: int, problem: Problem) -> Problem:
+    """The refusal of a single submit, said of this one among many."""
+    errors = [FieldError(field_of(number, one.field), one.code, one.message) for one in problem.errors]
+    return Problem(
+        problem.status,
+        problem.code,
+        f"{field_of(number)}: {problem.detail}",
+        next_step=problem.next_step,
+        errors=errors or [FieldError(field_of(number), problem.code, problem.detail)],
+    )

@@ -1,0 +1,157 @@
+"""Many jobs in one request: all or none, each checked as a single submit is, errors by number and field."""
+
+import msgspec
+import pytest
+from django.test import Client
+
+from jobs import services
+from jobs.models import Job, JobEvent
+from tests.factories import make_member, make_node, make_tenant, make_token
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def user():
+    return make_member(make_tenant("nlp"), name="ada")
+
+
+@pytest.fixture
+def post(user):
+    """Posts a bulk (a list of jobs, or raw bytes) and gives (status, answer)."""
+    token = make_token(user)
+
+    def post(jobs, query="", **headers):
+        raw = jobs if isinstance(jobs, bytes) else msgspec.json.encode({"jobs": jobs})
+        response = Client().post(
+            f"/api/v1/jobs/bulk{query}",
+            raw,
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {token}", **headers},
+        )
+        return response.status_code, response.json()
+
+    return post
+
+
+def fields_of(answer):
+    return [error["field"] for error in answer["errors"]]
+
+
+def test_all_are_pending_in_the_order_of_the_request(post):
+    status, answer = post([{"command": ["x", str(number)], "priority": 100 + number} for number in range(300)])
+
+    assert (status, answer["status"], answer["count"]) == (201, "submitted", 300)
+    assert answer["job_ids"] == sorted(set(answer["job_ids"]))
+    jobs = Job.objects.in_bulk(answer["job_ids"])
+    assert [jobs[job_id].payload["command"][1] for job_id in answer["job_ids"]] == [str(n) for n in range(300)]
+    assert {(job.state, job.reason, job.attempt) for job in jobs.values()} == {("pending", "scheduler_behind", 0)}
+    events = JobEvent.objects.filter(job_id__in=answer["job_ids"])
+    assert [(event.kind, event.actor) for event in events] == [("submitted", "ada")] * 300
+
+
+def test_a_job_of_a_bulk_is_the_one_that_a_single_submit_makes(post, user):
+    """A field that the bulk left out would show here."""
+    body = {
+        "name": "n", "priority": 700, "gpu_count": 4, "gpu_memory_mb": 1000, "gpu_model": "A100|H100", "cpu_cores": 2.5,
+        "memory_mb": 64, "command": ["x"], "args": ["é\t\\"], "environment": {"LR": '"'}, "gang_scheduling": True,
+        "ranks": 2, "max_runtime_minutes": 1.5, "predicted_runtime_minutes": 1, "preemptible": False, "requeue": False,
+        "max_retries": 3, "retry_on": ["signal"], "grace_seconds": 5, "not_before": "2030-01-01T00:00:00Z",
+        "labels": {"a": "b"}, "node_selector": {"c": "d"}, "anti_affinity": "e", "topology": "numa",
+    }  # fmt: skip
+    headers = {"Authorization": f"Bearer {make_token(user)}"}
+    one = Client().post("/api/v1/jobs", msgspec.json.encode(body), content_type="application/json", headers=headers)
+    _, many = post([body])
+
+    single = one.json()["job"]
+    [bulk] = [Client().get(f"/api/v1/jobs/{job_id}", headers=headers).json() for job_id in many["job_ids"]]
+    for own in ("id", "submitted_at", "reason"):
+        del single[own], bulk[own]
+    assert bulk == single
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"command": ["x"], "gpu_count": -1}, "jobs[3].gpu_count"),
+        ({"command": ["x"], "gpu_count": "two"}, "jobs[3].gpu_count"),
+        ({"command": "x"}, "jobs[3].command"),
+        ({"command": ["x"], "gpus": 1}, "jobs[3].gpus"),
+        ({"command": ["x"], "not_before": "soon"}, "jobs[3].not_before"),
+        ({"command": ["x"], "secrets": ["wandb"]}, "jobs[3].secrets"),
+        ("x", "jobs[3]"),
+        ({}, "jobs[3].command"),
+    ],
+)
+def test_one_bad_job_is_named_and_none_is_submitted(post, wrong, field):
+    status, answer = post([{"command": ["x"]}] * 3 + [wrong] + [{"command": ["x"]}])
+
+    assert (status, fields_of(answer)) == (400, [field])
+    assert not Job.objects.exists()
+
+
+def test_one_that_can_never_run_is_named_and_none_is_submitted(post):
+    """A04, for each of many."""
+    make_node(gpus=8)
+    status, answer = post([{"command": ["x"], "gpu_count": 8}, {"command": ["x"], "gpu_count": 9}])
+
+    assert (status, answer["code"], fields_of(answer)) == (422, "never_fits", ["jobs[1].gpu_count"])
+    assert not Job.objects.exists()
+
+
+def test_one_for_a_tenant_of_others_is_named_like_one_that_does_not_exist(post):
+    make_tenant("theirs")
+    answers = [post([{"command": ["x"]}, {"command": ["x"], "tenant": name}]) for name in ("theirs", "nobodys")]
+
+    assert [(status, fields_of(answer)) for status, answer in answers] == [(404, ["jobs[1]"])] * 2
+    assert not Job.objects.exists()
+
+
+def test_errors_are_at_most_a_hundred(post):
+    assert len(post([{}] * 500)[1]["errors"]) == 100
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b'{"jobs": []}', b'{"jobs": 1}', b'{"jobs": [', b'{"jobs": [nul]}'])
+def test_a_body_without_jobs_is_a_400(post, raw):
+    """A55"""
+    status, answer = post(raw)
+    assert (status, bool(answer["errors"] or answer["code"] == "malformed_json")) == (400, True)
+
+
+def test_ten_thousand_and_one_are_refused(post):
+    status, answer = post([{"command": ["x"]}] * 10_001)
+    assert (status, fields_of(answer)) == (400, ["jobs"])
+
+
+def test_a_bulk_that_the_queue_has_no_room_for_is_refused_as_a_whole(post, settings, monkeypatch):
+    from dataclasses import replace
+
+    settings.ENV = replace(settings.ENV, max_queue_size=5)
+    monkeypatch.setitem(services._room, "looked_at", float("-inf"))
+    assert post([{"command": ["x"]}] * 3)[0] == 201
+    status, answer = post([{"command": ["x"]}] * 3)
+
+    assert (status, answer["code"], Job.objects.count()) == (429, "queue_full", 3)
+    assert post([{"command": ["x"]}] * 2)[0] == 201
+
+
+def test_a_dry_run_checks_all_and_submits_nothing(post):
+    status, answer = post([{"command": ["x"]}] * 2, "?dry_run=true")
+    assert (status, answer["status"], answer["count"], answer["job_ids"]) == (200, "would_be_submitted", 2, [])
+    assert post([{"command": ["x"]}, {}], "?dry_run=true")[0] == 400
+    assert not Job.objects.exists()
+
+
+def test_repeated_with_its_key_a_bulk_is_submitted_once(post):
+    """A05, for many."""
+    jobs = [{"command": ["x"]}] * 3
+    first = post(jobs, **{"Idempotency-Key": "k"})
+    assert post(jobs, **{"Idempotency-Key": "k"}) == first
+    assert post([*jobs, {"command": ["y"]}], **{"Idempotency-Key": "k"})[0] == 409
+    assert Job.objects.count() == 3
+
+
+def test_the_number_of_queries_does_not_grow_with_the_jobs(post, django_assert_max_num_queries):
+    post([{"command": ["x"]}])
+    with django_assert_max_num_queries(20):
+        post([{"command": ["x"], "gpu_count": number % 3} for number in range(500)])
