@@ -25,6 +25,12 @@ def node():
     return hostile.node_at_work()
 
 
+@pytest.mark.parametrize("value", ["a\x00b"], ids=repr)
+def test_what_no_field_can_hold_is_refused_by_each(admin, value):
+    """A55"""
+    hostile.put_into_every_field(admin, value)
+
+
 @LIMITS
 @given(data=st.data())
 def test_no_body_of_any_write_breaks_the_server(admin, data):

@@ -46,3 +46,13 @@ def test_no_message_of_an_agent_breaks_the_server_by_the_hundred(node, data):
 async def test_no_message_over_a_websocket_breaks_its_consumer_by_the_hundred(message):
     """A55"""
     await hostile.say_over_websocket(message)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [2**70, -1, 1.5, "", "9" * 400, "x" * 70_000, [], ["a\x00b"], {"a\x00": "b"}, {"a": "b\x00"}, True],
+    ids=repr,
+)
+def test_what_no_field_can_hold_is_refused_by_each_by_the_dozen(admin, value):
+    """A55"""
+    hostile.put_into_every_field(admin, value)

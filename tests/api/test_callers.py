@@ -1,0 +1,177 @@
+"""What every route answers to credentials that are no person's, no more, or allow less (A08): the other columns of the
+matrix in test_access.py, each of which follows from it by a rule."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.test import Client
+from django.urls import URLResolver
+from django.utils import timezone
+
+from gpusched.protocol.states import Role, Scope
+from tenants import services
+from tenants.models import ApiToken
+from tests.api.test_access import BODIES, CALLERS, MATRIX, call
+from tests.factories import make_member, make_node, make_tenant, make_token, make_user, submit
+
+pytestmark = pytest.mark.django_db
+ALL = [Scope.READ, Scope.WRITE, Scope.ADMIN]
+
+
+def column(caller, row):
+    return MATRIX[row][CALLERS.index(caller)]
+
+
+def is_open(row):
+    return column("anonymous", row) == 200
+
+
+def as_anonymous(row):
+    """Who proves nothing is nobody, and is told so."""
+    return column("anonymous", row)
+
+
+def with_scope_read(row):
+    return column("member", row) if row[0] == "GET" or is_open(row) else 403
+
+
+def with_scope_write(row):
+    if row == ("POST", "/api/v1/tokens"):
+        return 400  # nobody gives a scope that they lack
+    return column("member", row) if row[0] != "GET" or is_open(row) else 403
+
+
+def without_scope_admin(row):
+    """What only admins may do is refused before anything else is looked at."""
+    is_for_admins = column("owner", row) == 403
+    return 403 if is_for_admins else column("admin", row)
+
+
+CREDENTIALS = {
+    "node": as_anonymous,
+    "join token": as_anonymous,
+    "expired": as_anonymous,
+    "revoked": as_anonymous,
+    "switched off": as_anonymous,
+    "wrong secret": as_anonymous,
+    "read": with_scope_read,
+    "write": with_scope_write,
+    "admin without scope": without_scope_admin,
+    "owner elsewhere": lambda row: column("stranger", row),
+    "admin in this tenant": lambda row: column("owner", row),
+    "admin in another tenant": lambda row: column("stranger", row),
+    "member in another tenant": lambda row: column("stranger", row),
+}
+
+
+def credential(kind, tenants, member, node):
+    """The text of such a credential."""
+    nlp, other = tenants
+    if kind == "node":
+        return str(node.credential)
+    if kind == "join token":
+        from nodes.services import create_join_token
+
+        return create_join_token(1, "test")[1]
+    if kind in ("read", "write"):
+        return make_token(member, Scope(kind))
+    if kind == "admin without scope":
+        return make_token(make_user(admin=True), Scope.READ, Scope.WRITE)
+    if kind == "owner elsewhere":
+        return make_token(make_member(other, Role.OWNER))
+    if kind.endswith(" tenant"):
+        user = make_user(admin=True) if kind.startswith("admin") else member
+        tenant = nlp if "this" in kind else other
+        return services.create_token(user.pk, "t", list(ALL), tenant_id=tenant.pk)[1]
+    return _spoilt(kind, member)
+
+
+def _spoilt(kind, member):
+    text = make_token(member)
+    token = ApiToken.objects.filter(prefix=text.split(".")[0])
+    if kind == "expired":
+        token.update(expires_at=timezone.now() - timedelta(seconds=1))
+    elif kind == "revoked":
+        services.revoke_token(token.get())
+    elif kind == "switched off":
+        User.objects.filter(pk=member.pk).update(is_active=False)
+    else:
+        text = text[:-1] + ("a" if text[-1] != "a" else "b")
+    return text
+
+
+# A walk takes seconds: those that are refused in the same lines as others are walked with the slow tests.
+SLOW = ("join token", "wrong secret", "owner elsewhere", "admin in another tenant", "member in another tenant")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.e2e] if kind in SLOW else []) for kind in CREDENTIALS]
+)
+def test_every_route_with_every_credential(kind):
+    """A08: one walk over the whole matrix for each credential."""
+    tenants = make_tenant("nlp"), make_tenant("other")
+    member = make_member(tenants[0])
+    node = make_node(name="n1")
+    own = submit(member, tenants[0])
+    token = credential(kind, tenants, member, node)
+    wrong = {}
+    for row in MATRIX:
+        method, path = row
+        with transaction.atomic():
+            status = call(method, path.format(own=own), token, BODIES.get(row)).status_code
+            transaction.set_rollback(True)
+        if status != CREDENTIALS[kind](row):
+            wrong[row] = f"{status}, not {CREDENTIALS[kind](row)}"
+    assert wrong == {}
+
+
+def test_a_page_session_without_the_proof_of_its_form_changes_nothing():
+    """The API takes the page's session only with the CSRF token."""
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(make_user(admin=True))
+    assert browser.get("/api/v1/me").status_code == 200
+    answer = browser.post("/api/v1/tenants", b'{"name": "x"}', content_type="application/json")
+    assert (answer.status_code, answer["Content-Type"]) == (403, "application/problem+json")
+
+
+# Addresses outside of the API: what somebody gets who is not logged in.
+OTHERS: dict[str, tuple[int, ...]] = {
+    "/api/v1/openapi.json": (200,),
+    "/api/v1/docs": (200,),
+    "/api/v1/metrics": (200,),
+    "/metrics": (200,),
+    "/health": (200,),
+    "/ready": (200, 503),
+    "/agent/join": (405,),
+    "/agent/sync": (405,),
+    "/agent/logs": (405,),
+    "/admin/": (302,),
+    "/login/": (200,),
+    "/logout/": (405,),
+}
+
+
+def test_every_other_address_is_public_on_purpose_or_asks_who_you_are():
+    """A08: pages send to the login; all else stands in the table above."""
+    from gpusched import urls
+
+    found = set(_addresses(urls.urlpatterns, "/"))
+    for path in found:
+        answer = Client().get(path)
+        if path in OTHERS:
+            assert answer.status_code in OTHERS[path], path
+        else:
+            assert answer.status_code == 405 or answer["Location"].startswith("/login/"), path
+    assert set(OTHERS) <= found
+
+
+def _addresses(patterns, prefix):
+    for one in patterns:
+        path = prefix + re.sub(r"<id:\w+>", "1", re.sub(r"<str:\w+>", "x", str(one.pattern)))
+        if not isinstance(one, URLResolver) or path == "/admin/":
+            yield path
+        elif path != "/api/v1/":  # in the matrix
+            yield from _addresses(one.url_patterns, path)
