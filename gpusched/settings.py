@@ -150,7 +150,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["tenants.permissions.ScopeForMethod"],
     "DEFAULT_RENDERER_CLASSES": ["gpusched.lib.api.JsonRenderer"],
     "DEFAULT_PARSER_CLASSES": ["gpusched.lib.api.JsonParser"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "gpusched.lib.openapi.PlainNames",
     "EXCEPTION_HANDLER": "gpusched.lib.problems.handle",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }

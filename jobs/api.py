@@ -211,7 +211,8 @@ class Log(APIView):
     @documented(
         "The output of one rank",
         tag="jobs",
-        answer={"type": "string"},
+        media_types=("text/plain",),
+        refusals=(400, 401, 403, 404, 410),
         parameters={
             "attempt": "default: the latest",
             "rank": "default 0",

@@ -30,7 +30,7 @@ class Quarantine(APIView):
 
 
 class Clear(APIView):
-    @documented("Put a device back to what its readings say (admin)", tag="nodes")
+    @documented("Put a device back to what its readings say (admin)", tag="nodes", refusals=(400, 401, 403, 404, 409))
     def post(self, request: Request, device_id: int) -> Response:
         identity(request).require_admin()
         return _answer(device_id, atomically(lambda: health.clear(int(device_id))))

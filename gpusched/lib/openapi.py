@@ -1,10 +1,39 @@
 """Documents endpoints with the same typed structs that they read and that the SDK gives to its users."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from django.conf import settings
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+
+class PlainNames(AutoSchema):
+    """Names an operation by its method and address, so that no two have one name: get_jobs, get_jobs_job_id."""
+
+    def get_operation_id(self) -> str:
+        path = self.path.removeprefix("/api/v1/") if self.path.startswith("/api/v1/") else f"root{self.path}"
+        words = re.findall(r"\w+", path)
+        return "_".join([self.method.lower(), *words])
+
+
+class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "tenants.permissions.TokenAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
+        return {"type": "http", "scheme": "bearer", "description": "A token: <prefix>.<secret>"}
+
+
+class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "tenants.permissions.PageSession"
+    name = "session"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
+        return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME, "description": "Of the page"}
+
 
 _REF = "#/components/schemas/{name}"
 _structs: set[Any] = set()
@@ -49,7 +78,7 @@ def documented(
     """Marks one method of a view. `answer` and `body` are msgspec types, or a JSON schema as a dictionary;
     `parameters` are query parameters with their meaning; `also`: statuses besides with the same answer."""
     problems = {
-        code: OpenApiResponse({"$ref": _REF.format(name="Problem")}, description="Refused, with the reason")
+        code: OpenApiResponse(_refusal(), description="Refused, with the reason")
         for code in refusals
     }
     return extend_schema(
@@ -78,6 +107,23 @@ def _schema(kind: Any) -> Any:
     return schema
 
 
+def _always(method: str, operation: Mapping[str, Any]) -> list[str]:
+    """What any such request may be answered, whatever its view does: other content than there is (406), a bad body
+    (413, 415), a used idempotency key or one that is being worked on (409), too many requests (429)."""
+    found = ["406"]
+    if any(scheme for scheme in operation.get("security", ())):
+        found += ["401", "403", "429"]
+        if method == "post":
+            found += ["400", "409"]
+    if "requestBody" in operation:
+        found += ["400", "413", "415"]
+    return found
+
+
+def _refusal() -> dict[str, str]:
+    return {"$ref": _REF.format(name="Problem")}
+
+
 def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
     """drf-spectacular's post-processing hook: the structs that the endpoints name, and problems as problem+json."""
     schemas = result.setdefault("components", {}).setdefault("schemas", {})
@@ -85,12 +131,12 @@ def add_components(result: dict[str, Any], generator: Any, request: Any, public:
     schemas.update(components)
     schemas["Problem"] = _PROBLEM
     for operations in result["paths"].values():
-        for operation in operations.values():
-            for code, response in operation.get("responses", {}).items():
+        for method, operation in operations.items():
+            for code in _always(method, operation):
+                refused = {"content": {"": {"schema": _refusal()}}, "description": "Refused, with the reason"}
+                operation["responses"].setdefault(code, refused)
+            for response in operation.get("responses", {}).values():
                 content = response.get("content", {})
-                is_problem = content.get("application/json", {}).get("schema", {}).get("$ref") == _REF.format(
-                    name="Problem"
-                )
-                if code >= "400" and is_problem:
-                    content["application/problem+json"] = content.pop("application/json")
+                if any(kind.get("schema") == _refusal() for kind in content.values()):
+                    response["content"] = {"application/problem+json": {"schema": _refusal()}}
     return result

@@ -1,0 +1,24 @@
+"""A server that runs, asked by each role for what its OpenAPI document allows and forbids (schemathesis).
+
+A few seconds of it; `benchmarks/schema_fuzz.py --requests 10000` is the long run."""
+
+import pytest
+
+from benchmarks.schema_fuzz import ROLES, Target, fuzz, prepare
+from benchmarks.stack import Stack
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def target():
+    with Stack(rate_limit_per_minute=0) as running:
+        yield prepare(running)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_server_error_no_undocumented_status_no_other_schema(target: Target, role: str):
+    """A54, A55"""
+    found = fuzz(target, each=2, roles=[role], seed=ROLES.index(role))
+    assert found.requests > 50
+    assert not found.failures, "\n\n".join(f"{where}: {what}\n{text}" for (where, what), text in found.failures.items())
