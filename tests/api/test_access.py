@@ -1,4 +1,5 @@
-"""Role × resource × verb as a matrix (other credentials: test_callers.py), and no way to learn that something of another tenant exists (A08)."""
+"""Role × resource × verb as a matrix, and no way to learn that something of another tenant exists (A08). For other
+credentials see test_callers.py."""
 
 import msgspec
 import pytest

@@ -65,3 +65,10 @@ def test_decisions_are_short_and_numbered():
         assert re.match(rf"# {path.name[:4]}\. ", text), path.name
         assert re.findall(r"^## (.*)$", text, re.M) == ["Context", "Decision", "Consequence"], path.name
         assert len(text.splitlines()) <= 50, path.name
+
+
+def test_every_threat_has_its_test():
+    """A row of the threat model names tests, and they exist (that: `test_named_tests_exist`)."""
+    rows = [line for line in text_of("docs/threat-model.md").splitlines() if re.match(r"\| (?!threat|-)", line)]
+    assert len(rows) > 40
+    assert [row for row in rows if not re.search(r"`test_\w+`[^|]*\|$", row)] == []
