@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ def main() -> None:
 def send(stack: Stack, jobs: int, connections: int, body: Mapping[str, object] = BODY) -> tuple[list[float], int]:
     """Submits over kept connections; gives the seconds of each and how many failed."""
     taken: list[float] = []
-    failed: list[int] = []
+    failed: list[str] = []
     token, address = stack.token(), urlsplit(stack.url).netloc
 
     def work(share: int) -> None:
@@ -47,12 +48,17 @@ def send(stack: Stack, jobs: int, connections: int, body: Mapping[str, object] =
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         for _ in range(share):
             began = time.perf_counter()
-            connection.request("POST", "/api/v1/jobs", json.dumps(body), headers)
-            answer = connection.getresponse()
-            answer.read()
+            try:
+                connection.request("POST", "/api/v1/jobs", json.dumps(body), headers)
+                answer = connection.getresponse()
+                said = answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                failed.append(repr(error))
+                connection.close()
+                continue
             taken.append(time.perf_counter() - began)
             if answer.status != 201:
-                failed.append(answer.status)
+                failed.append(f"{answer.status} {said[:200]!r}")
 
     shares = [jobs // connections + (number < jobs % connections) for number in range(connections)]
     threads = [threading.Thread(target=work, args=(share,)) for share in shares]
@@ -60,6 +66,8 @@ def send(stack: Stack, jobs: int, connections: int, body: Mapping[str, object] =
         thread.start()
     for thread in threads:
         thread.join()
+    for text in sorted(set(failed)):
+        print(f"  failed {failed.count(text)} times: {text}", file=sys.stderr)
     return taken, len(failed)
 
 
