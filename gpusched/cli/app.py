@@ -5,11 +5,12 @@ from typing import Annotated
 import typer
 
 from gpusched import __version__
-from gpusched.cli import gpus, jobs, nodes, policy, submit, tenants, tokens
+from gpusched.cli import gpus, history, jobs, nodes, policy, secrets, simulate, submit, tenants, tokens, top
 from gpusched.cli.commands import group
 from gpusched.cli.session import Globals, connect
 
-app = group("""Share a cluster of GPUs.
+app = group(
+    """Share a cluster of GPUs.
 
 \b
 gpusched login https://gpusched.example
@@ -17,7 +18,10 @@ gpusched submit --gpus 1 -- python train.py
 gpusched ps
 gpusched why 42
 gpusched logs -f 42
-""")
+gpusched --install-completion
+""",
+    has_completion=True,
+)
 
 # So that `gpusched submit python train.py --epochs 3` needs no `--`: what follows the program is the program's.
 _WORDS_FOLLOW = {"allow_interspersed_args": False}
@@ -53,6 +57,7 @@ def version(
 
 app.command(context_settings=_WORDS_FOLLOW)(submit.submit)
 app.command(context_settings=_WORDS_FOLLOW)(submit.run)
+app.command(context_settings={**_WORDS_FOLLOW, "ignore_unknown_options": True})(simulate.simulate)
 for _command in (
     jobs.ps,
     jobs.why,
@@ -62,7 +67,12 @@ for _command in (
     jobs.hold,
     jobs.release,
     jobs.requeue,
+    history.wait,
+    history.queue,
+    history.history,
+    history.share,
     nodes.nodes,
+    top.top,
 ):
     app.command()(_command)
 app.add_typer(nodes.app, name="node")
@@ -71,5 +81,6 @@ app.command()(tenants.quota)
 app.command()(policy.policy)
 app.add_typer(tenants.app, name="tenant")
 app.add_typer(tokens.app, name="token")
+app.add_typer(secrets.app, name="secret")
 app.command()(tokens.login)
 app.command()(version)

@@ -18,13 +18,13 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-def group(help_text: str) -> typer.Typer:
+def group(help_text: str, *, has_completion: bool = False) -> typer.Typer:
     """A Typer that prints plain help: quicker than rich's, the same on a terminal and in a pipe."""
     return typer.Typer(
         help=help_text,
         cls=Commands,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=has_completion,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpusched.cli import foreseen, output, say
+from gpusched.cli import foreseen, output, say, screen
 from gpusched.cli.commands import confirm, for_each
+from gpusched.cli.history import Watch
 from gpusched.cli.output import Column, Format, age
 from gpusched.cli.session import connect
 from gpusched.protocol.states import LIVE, WAITING
@@ -48,21 +49,27 @@ def ps(
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only of this user.")] = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Only of this name.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most this many, newest first.")] = 200,
+    watch: Watch = False,
 ) -> None:
     """List jobs that wait or run.
 
     \b
     gpusched ps
+    gpusched ps --watch
     gpusched ps -a --user ada -o wide
     gpusched ps --state pending -o name | xargs gpusched cancel --yes
     """
     states = state or (None if all_states else ",".join(sorted(WAITING | LIVE)))
-    with connect(ctx) as client:
+
+    def fetch() -> "list[Job]":
         # One more than is shown tells whether there are more.
         jobs = client.list(tenant=tenant, state=states, user=user, name=name, limit=limit + 1)
-    output.items(jobs[:limit], _COLUMNS, form, lambda job: job.id)
-    if len(jobs) > limit:
-        say.note(f"there are more than these {limit}; see --limit")
+        if len(jobs) > limit and not watch:
+            say.note(f"there are more than these {limit}; see --limit")
+        return jobs[:limit]
+
+    with connect(ctx) as client:
+        screen.items(fetch, _COLUMNS, form, lambda job: job.id, is_watching=watch)
 
 
 def why(ctx: typer.Context, job_id: JobId, form: output.OutputOption = Format.TABLE) -> None:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpusched.cli import output, say
+from gpusched.cli import output, say, screen
 from gpusched.cli.commands import for_each, group
+from gpusched.cli.history import Watch
 from gpusched.cli.output import Column, Format, age
 from gpusched.cli.session import connect
 
@@ -40,16 +41,16 @@ _COLUMNS: "tuple[Column[Node], ...]" = (
 )
 
 
-def nodes(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
+def nodes(ctx: typer.Context, form: output.OutputOption = Format.TABLE, watch: Watch = False) -> None:
     """List nodes, their GPUs and what is free.
 
     \b
     gpusched nodes
+    gpusched nodes --watch
     gpusched nodes -o json | jq '.[].devices[] | {uuid, health, held}'
     """
     with connect(ctx) as client:
-        found = client.nodes()
-    output.items(found, _COLUMNS, form, lambda node: node.name)
+        screen.items(client.nodes, _COLUMNS, form, lambda node: node.name, is_watching=watch)
 
 
 _DEVICE_COLUMNS: "tuple[Column[Device], ...]" = (

@@ -51,7 +51,34 @@ def items(rows: Sequence[T], columns: Sequence[Column[T]], form: Format, name: C
     elif form is Format.CSV:
         _csv(rows, columns)
     else:
-        _table(rows, [c for c in columns if form is Format.WIDE or not c.is_wide], is_cut=form is Format.TABLE)
+        # A pipe gets everything.
+        is_cut = form is Format.TABLE and sys.stdout.isatty()
+        _write("".join(f"{line}\n" for line in table(rows, columns, form, room=_room() if is_cut else None)))
+
+
+def table(
+    rows: Sequence[T], columns: Sequence[Column[T]], form: Format, *, room: int | None, is_clipped: bool = False
+) -> list[str]:
+    """The lines of a table, its titles first. With `room` (columns of the terminal) the last column, a sentence, gives
+    way; `is_clipped`: and no line is longer than that."""
+    from rich.cells import cell_len, set_cell_size
+
+    shown = [column for column in columns if form is Format.WIDE or not column.is_wide]
+    cells = [[printable(_text(c.value(row))).replace("\n", " ") for c in shown] for row in rows]
+    widths = [max(map(cell_len, [c.title, *(line[i] for line in cells)])) for i, c in enumerate(shown)]
+    if room is not None:
+        widths[-1] = min(widths[-1], max(room - sum(widths[:-1]) - 2 * len(widths[:-1]), 10))
+    if room is not None and is_clipped:
+        starts = [sum(widths[:i]) + 2 * i for i in range(len(widths))]
+        widths = [max(0, min(width, room - start)) for width, start in zip(widths, starts, strict=True)]
+    is_coloured = has_colour()
+    lines = []
+    for line in [[c.title for c in shown], *cells]:
+        sized = [set_cell_size(cell, width) for cell, width in zip(line, widths, strict=True)]
+        if is_coloured:
+            sized = [_coloured(cell) if c.is_state else cell for cell, c in zip(sized, shown, strict=True)]
+        lines.append("  ".join(cell for cell in sized if cell).rstrip())
+    return lines
 
 
 def one(item: object, form: Format, text: str, name: Cell) -> None:
@@ -68,15 +95,19 @@ def one(item: object, form: Format, text: str, name: Cell) -> None:
         _write(printable(text) + "\n")
 
 
-def age(moment: datetime | None) -> str:
-    """How long ago, in its largest unit: 40s, 12m, 5h, 3d."""
+def age(moment: datetime | None, until: datetime | None = None) -> str:
+    """How long ago (or before `until`), in its largest unit: 40s, 12m, 5h, 3d."""
     if moment is None:
         return ""
-    seconds = max(0, int((datetime.now(UTC) - moment).total_seconds()))
+    seconds = max(0, int(((until or datetime.now(UTC)) - moment).total_seconds()))
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
+
+
+def _room() -> int:
+    return shutil.get_terminal_size().columns
 
 
 def _write(text: str) -> None:
@@ -102,23 +133,6 @@ def _csv(rows: Sequence[T], columns: Sequence[Column[T]]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([column.title.lower() for column in columns])
     writer.writerows([_text(column.value(row)) for column in columns] for row in rows)
-
-
-def _table(rows: Sequence[T], columns: Sequence[Column[T]], *, is_cut: bool) -> None:
-    from rich.cells import cell_len, set_cell_size
-
-    cells = [[printable(_text(c.value(row))).replace("\n", " ") for c in columns] for row in rows]
-    widths = [max(map(cell_len, [c.title, *(line[i] for line in cells)])) for i, c in enumerate(columns)]
-    if is_cut and sys.stdout.isatty():
-        # Only the last column, a sentence, gives way; a pipe gets everything.
-        room = shutil.get_terminal_size().columns - sum(widths[:-1]) - 2 * len(widths[:-1])
-        widths[-1] = min(widths[-1], max(room, 10))
-    is_coloured = has_colour()
-    for line in [[c.title for c in columns], *cells]:
-        sized = [set_cell_size(cell, width) for cell, width in zip(line, widths, strict=True)]
-        if is_coloured:
-            sized = [_coloured(cell) if c.is_state else cell for cell, c in zip(sized, columns, strict=True)]
-        _write("  ".join(sized).rstrip() + "\n")
 
 
 def has_colour() -> bool:

@@ -7,9 +7,10 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
 import httpx
 
-from gpusched.client import cluster_calls, config, flows, job_calls, wire
+from gpusched.client import cluster_calls, config, flows, job_calls, secret_calls, wire
 from gpusched.client.calls import Call, Reply
 from gpusched.client.exchange import PATIENCE_SECONDS, Emit, Flow, Lost, Pause, exchange
+from gpusched.client.inventory import Secret
 from gpusched.client.models import Acted, Explanation, JobData, Log, Page, QueueItem, Simulation
 
 P = ParamSpec("P")
@@ -67,6 +68,7 @@ class AsyncJob(JobData, kw_only=True, dict=True):
 # The class below has a method named `list`, which hides the type of that name in its annotations.
 _Jobs = list[AsyncJob]
 _Queue = list[QueueItem]
+_Secrets = list[Secret]
 
 
 def _call(build: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]":
@@ -183,6 +185,20 @@ class AsyncClient:
         async for item in self._items(flows.follow(job_id, attempt, rank, offset)):
             yield self._own(item) if isinstance(item, JobData) else item
 
+    async def secrets(self, *, tenant: str | None = None) -> _Secrets:
+        """The secrets of a tenant by name, never their values. Without one named, of the configuration's, or your only
+        one."""
+        return await self._run(secret_calls.secrets(tenant or self.config.tenant, self.patience_seconds))
+
+    async def set_secret(self, name: str, value: str, *, tenant: str | None = None) -> Secret:
+        """Keeps a value under a name, in place of the one before; jobs name it in `secrets`."""
+        whose = tenant or self.config.tenant
+        return await self._run(secret_calls.set_secret(name, value, whose, self.patience_seconds))
+
+    async def delete_secret(self, name: str, *, tenant: str | None = None) -> None:
+        """Attempts that name it and start from now on fail."""
+        await self._run(secret_calls.delete_secret(name, tenant or self.config.tenant, self.patience_seconds))
+
     submit_request = _job_call(job_calls.submit)
     simulate_request = _call(job_calls.simulate)
     cancel = _job_call(job_calls.cancel)
@@ -190,7 +206,7 @@ class AsyncClient:
     release = _job_call(job_calls.release)
     requeue = _job_call(job_calls.requeue)
     why = _call(job_calls.why)
-    events = _list_call(job_calls.events)
+    history = _list_call(job_calls.history)
     attempts = _list_call(job_calls.attempts)
     logs = _call(job_calls.logs)
 
@@ -200,6 +216,7 @@ class AsyncClient:
     change_tenant = _call(cluster_calls.change_tenant)
     quota = _call(cluster_calls.quota)
     set_quota = _call(cluster_calls.set_quota)
+    shares = _list_call(cluster_calls.shares)
     policy = _call(cluster_calls.policy)
     set_policy = _call(cluster_calls.set_policy)
     nodes = _list_call(cluster_calls.nodes)

@@ -16,6 +16,7 @@ from gpusched.client.inventory import (
     Node,
     NodeAction,
     Quota,
+    Share,
     Tenant,
     Token,
 )
@@ -89,6 +90,11 @@ def set_quota(tenant: str, quota: Quota, *, dry_run: bool = False) -> Call[Edite
         headers={"If-Match": f'"{version}"'} if version else {},
         is_repeatable=dry_run or not version,
     )
+
+
+def shares() -> Call[Page[Share]]:
+    """What each of your tenants holds and has used, by its weight."""
+    return get("/scheduling/shares", Page[Share])
 
 
 def policy() -> Call[dict[str, Any]]:

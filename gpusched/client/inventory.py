@@ -71,6 +71,22 @@ class Tenant(msgspec.Struct, kw_only=True):
     share: float | None = None
 
 
+class Share(msgspec.Struct, kw_only=True):
+    """What a tenant holds and has used by its weight. `effective_weight`: as it is in force, `weight_reason` says why;
+    `usage_gpu_hours`: decayed."""
+
+    tenant: str
+    share: float = 0.0
+    weight: float = 1.0
+    effective_weight: float = 1.0
+    weight_reason: str = ""
+    gpus_held: float = 0.0
+    jobs_live: int = 0
+    guaranteed_gpus: int = 0
+    max_gpus: int | None = None
+    usage_gpu_hours: float = 0.0
+
+
 class Reading(msgspec.Struct, kw_only=True):
     """One look at a device; None is unknown, never zero. `throttled_by`: why it runs below its clocks, in words;
     `ecc_…`: errors of its memory since the driver was loaded."""

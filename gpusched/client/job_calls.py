@@ -129,7 +129,7 @@ def why(job_id: int) -> Call[Explanation]:
     return get(f"/jobs/{job_id}/explain", Explanation)
 
 
-def events(job_id: int) -> Call[Page[Event]]:
+def history(job_id: int) -> Call[Page[Event]]:
     """All that happened to a job, oldest first."""
     return get(f"/jobs/{job_id}/events", Page[Event])
 

@@ -6,8 +6,23 @@ from tests.client.test_sdk import WHY
 NODE = {"name": "n1", "state": "online", "intent": "open", "cpu_cores": 64, "memory_mb": 1000, "cpu_cores_free": 60,
         "memory_mb_free": 900, "devices": [{"id": 1, "index": 0, "model": "H100", "health": "ok", "held": "free"},
         {"id": 2, "index": 1, "model": "H100", "health": "hot", "held": "exclusive", "jobs": [42]}]}  # fmt: skip
+HAPPENED = {"at": "2030-01-01T10:00:00Z", "kind": "submitted", "attempt": 0, "actor": "ada", "data": {}}
+QUEUED = {
+    "job_id": 42,
+    "position": 1,
+    "gpus_ahead": 0,
+    "name": "train",
+    "tenant": "nlp",
+    "user": "ada",
+    "gpu_count": 4,
+    "priority": 500,
+    "submitted_at": "2030-01-01T10:00:00Z",
+    "reason": {"code": "capacity", "sentence": "full"},
+}
+SHARE = {"tenant": "nlp", "tenant_id": 1, "share": 0.5, "gpus_held": 2.0, "weight": 2.0, "usage_gpu_hours": 3.25}
 POLICY = {"policy": "fair", "online_percent": 0, "cost_by_model": {}, "version": 2}
 QUOTA = {"max_gpus": 8, "guaranteed_gpus": 4, "version": 3}
+SECRET = {"name": "wandb", "set_by": "grace", "set_at": "2030-01-01T10:00:00Z"}
 TENANT = {"name": "nlp", "weight": 2.0, "tier": "standard", "quota": QUOTA, "in_use": {"gpus": 2}, "share": 0.5}
 TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_at": "2030-04-01T00:00:00Z"}
 
@@ -18,6 +33,10 @@ def answer_all(server: FakeServer) -> None:
     server.on("GET", "/jobs", Answer(200, {"items": [job(), job(43, "running", name="b", nodes=["n1"])]}))
     server.on("GET", "/jobs/42", Answer(200, job(state="completed", exit_code=0)))
     server.on("GET", "/jobs/42/attempts", Answer(200, {"items": []}))
+    server.on("GET", "/jobs/42/events", Answer(200, {"items": [HAPPENED]}))
+    server.on("GET", "/queue", Answer(200, {"items": [QUEUED]}))
+    server.on("GET", "/scheduling/shares", Answer(200, {"items": [SHARE]}))
+    server.on("GET", "/cluster/status", Answer(200, {"total_nodes": 1, "online_nodes": 1, "total_gpus": 2}))
     server.on("GET", "/jobs/42/explain", Answer(200, WHY))
     server.on("GET", "/jobs/42/logs", log(b"epoch 1\nepoch 2\n", complete=True))
     for verb in ("cancel", "hold", "release", "requeue"):
@@ -39,6 +58,9 @@ def answer_all(server: FakeServer) -> None:
     server.on("GET", "/tokens", Answer(200, {"items": [TOKEN]}))
     server.on("POST", "/tokens", Answer(201, {**TOKEN, "token": "u12ab.secret"}))
     server.on("DELETE", "/tokens/7", Answer(204, b""))
+    server.on("GET", "/tenants/nlp/secrets", Answer(200, {"items": [SECRET]}))
+    server.on("PUT", "/tenants/nlp/secrets/wandb", Answer(201, SECRET))
+    server.on("DELETE", "/tenants/nlp/secrets/wandb", Answer(204, b""))
     server.on("POST", "/login", Answer(200, {"token": "u1.new"}))
     server.on("GET", "/me", Answer(200, {"user": "ada"}))
     server.routes["GET", "/health"] = Answer(200, {"status": "ok", "version": "0.1.0"})

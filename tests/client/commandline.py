@@ -30,6 +30,12 @@ COMMANDS: dict[str, list[str]] = {
     "hold": ["hold", "42"],
     "release": ["release", "42"],
     "requeue": ["requeue", "42"],
+    "wait": ["wait", "42"],
+    "queue": ["queue"],
+    "history": ["history"],
+    "history ID": ["history", "42"],
+    "share": ["share"],
+    "top": ["top"],
     "nodes": ["nodes"],
     "node show": ["node", "show", "n1"],
     "node cordon": ["node", "cordon", "n1"],
@@ -48,9 +54,15 @@ COMMANDS: dict[str, list[str]] = {
     "token list": ["token", "list"],
     "token create": ["token", "create", "ci"],
     "token revoke": ["token", "revoke", "7"],
+    "secret set": ["secret", "set", "wandb", "-t", "nlp"],
+    "secret list": ["secret", "list", "-t", "nlp"],
+    "secret delete": ["secret", "delete", "wandb", "-t", "nlp", "--yes"],
     "login": ["login", "-u", "ada", "--password-stdin"],
     "version": ["version", "--server"],
 }
+
+# These ask no server.
+OFFLINE = {"simulate"}
 
 # Built once: the runner's own `invoke` builds all commands anew each time, which takes longer than the tests.
 command = typer.main.get_command(app)

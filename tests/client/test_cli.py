@@ -17,6 +17,8 @@ from gpusched.client.config import read_file
 from tests.client.commandline import COMMANDS, ROOT, call, start
 from tests.client.fakeserver import Answer, Asked, FakeServer, job, log, problem, sequence
 
+LISTS = ["ps", "nodes", "queue", "history", "history ID", "share", "tenant list", "quota", "token list"]
+
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_succeeds(full: FakeServer, name: str) -> None:
@@ -24,12 +26,12 @@ def test_every_command_succeeds(full: FakeServer, name: str) -> None:
     assert result.exit_code == 0, result
 
 
-@pytest.mark.parametrize("name", ["ps", "nodes", "tenant list", "quota", "token list"])
+@pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize("form", ["table", "wide", "json", "jsonl", "csv", "name"])
 def test_lists_print_every_format(full: FakeServer, name: str, form: str) -> None:
     result = call(full.url, *COMMANDS[name], "-o", form)
     assert (result.exit_code, result.stderr) == (0, "")
-    count = 2 if name == "ps" else 1
+    count = 2 if name in ("ps", "history") else 1
     lines = result.stdout.splitlines()
     if form == "json":
         assert len(json.loads(result.stdout)) == count
@@ -206,7 +208,7 @@ def test_a_retry_is_told_once(full: FakeServer) -> None:
 
 def test_help_shows_examples_before_options(server: FakeServer) -> None:
     for args in COMMANDS.values():
-        words = args[:2] if args[0] in ("node", "gpu", "tenant", "token") else args[:1]
+        words = args[:2] if args[0] in ("node", "gpu", "tenant", "token", "secret") else args[:1]
         text = call(server.url, *words, "--help").stdout
         assert 0 < text.index(f"  gpusched {' '.join(words)}") < text.index("Options:"), words
 

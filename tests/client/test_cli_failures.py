@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gpusched.client import Client, exchange
-from tests.client.commandline import COMMANDS, call, command, start
+from gpusched.client import Client, exchange, flows
+from tests.client.commandline import COMMANDS, OFFLINE, call, command, start
 from tests.client.fakeserver import Answer, FakeServer, problem
 
 FAILURES: dict[str, tuple[Answer, int]] = {
@@ -29,6 +29,7 @@ FAILURES: dict[str, tuple[Answer, int]] = {
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = {**(Client.__init__.__kwdefaults__ or {}), "patience_seconds": 0.0}
     monkeypatch.setattr(Client.__init__, "__kwdefaults__", defaults)
+    monkeypatch.setattr(flows, "FOLLOW_PATIENCE_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -37,7 +38,14 @@ def test_every_command_tells_every_failure(server: FakeServer, failure: str, mon
     answer, code = FAILURES[failure]
     server.default = answer
     for name, args in COMMANDS.items():
-        if failure == "no server of ours" and name in ("token revoke", "logs", "logs -f", "logs --tail"):
+        if failure == "no server of ours" and name in (
+            "token revoke",
+            "secret set",
+            "secret delete",
+            "logs",
+            "logs -f",
+            "logs --tail",
+        ):
             continue  # they look at no JSON, or only after something else has failed
         result = call(server.url, *args, stdin="password\n")
         assert result.exit_code == code, (name, result.stderr)
@@ -58,8 +66,9 @@ def test_the_table_has_every_command() -> None:
             return [path]
         return [leaf for name, child in children.items() for leaf in leaves(child, f"{path} {name}".strip())]
 
-    known = {name.partition(" -")[0].removesuffix(" set") for name in COMMANDS}
-    assert set(leaves(command, "")) == known
+    also = {"quota set": "quota", "policy set": "policy", "history ID": "history"}
+    known = {also.get(name, name.partition(" -")[0]) for name in COMMANDS}
+    assert set(leaves(command, "")) == known | OFFLINE
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,146 @@
+"""Commands that look at what waits, what has been, and who is due: queue, history, share, wait."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpusched.cli import output, say, screen
+from gpusched.cli.commands import for_each
+from gpusched.cli.output import Column, Format, age
+from gpusched.cli.session import connect
+from gpusched.protocol.states import FINAL
+
+if TYPE_CHECKING:
+    from gpusched.client import Job
+    from gpusched.client.inventory import Share
+    from gpusched.client.models import Event, QueueItem
+
+Watch = Annotated[bool, typer.Option("--watch", help="Again every two seconds; q or Ctrl-C ends it.")]
+
+_QUEUE: "tuple[Column[QueueItem], ...]" = (
+    Column("POSITION", lambda item: item.position),
+    Column("ID", lambda item: item.job_id),
+    Column("NAME", lambda item: item.name),
+    Column("TENANT", lambda item: item.tenant),
+    Column("USER", lambda item: item.user),
+    Column("GPUS", lambda item: item.gpu_count),
+    Column("AHEAD", lambda item: item.gpus_ahead),
+    Column("PRIORITY", lambda item: item.priority),
+    Column("AGE", lambda item: age(item.submitted_at)),
+    Column("STARTS", lambda item: item.estimate.p50_at if item.estimate else None, is_wide=True),
+    Column("WHY", lambda item: item.reason.sentence if item.reason else None),
+)
+
+
+def queue(
+    ctx: typer.Context,
+    form: output.OutputOption = Format.TABLE,
+    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most this many, the first first.")] = 200,
+    watch: Watch = False,
+) -> None:
+    """List waiting jobs in the order in which they are looked at; AHEAD are the GPUs that those before ask for.
+
+    \b
+    gpusched queue
+    gpusched queue --watch
+    gpusched queue -o json | jq '.[].estimate'
+    """
+    with connect(ctx) as client:
+        screen.items(lambda: client.queue(limit=limit), _QUEUE, form, lambda item: item.job_id, is_watching=watch)
+
+
+_ENDED: "tuple[Column[Job], ...]" = (
+    Column("ID", lambda job: job.id),
+    Column("NAME", lambda job: job.name),
+    Column("TENANT", lambda job: job.tenant),
+    Column("USER", lambda job: job.user),
+    Column("STATE", lambda job: job.state, is_state=True),
+    Column("GPUS", lambda job: job.gpu_count),
+    Column("SUBMITTED", lambda job: job.submitted_at, is_wide=True),
+    Column("STARTED", lambda job: job.started_at, is_wide=True),
+    Column("ENDED", lambda job: job.ended_at),
+    Column("RAN", lambda job: age(job.started_at, job.ended_at)),
+    Column("ATTEMPTS", lambda job: job.attempt, is_wide=True),
+    Column("EXIT", lambda job: job.exit_code),
+    Column("WHY", lambda job: job.reason.sentence if job.reason else None),
+)
+_EVENTS: "tuple[Column[Event], ...]" = (
+    Column("AT", lambda event: event.at),
+    Column("WHAT", lambda event: event.kind),
+    Column("ATTEMPT", lambda event: event.attempt),
+    Column("BY", lambda event: event.actor),
+    Column("DETAILS", lambda event: json.dumps(event.data) if event.data else None),
+)
+
+
+def history(
+    ctx: typer.Context,
+    job_id: Annotated[int | None, typer.Argument(metavar="[ID]", min=1, show_default=False)] = None,
+    form: output.OutputOption = Format.TABLE,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Only of this tenant.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only of this user.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most this many, newest first.")] = 50,
+) -> None:
+    """List jobs that have ended; of one job, all that happened to it.
+
+    \b
+    gpusched history --user ada
+    gpusched history -o csv --limit 1000 > jobs.csv
+    gpusched history 42
+    """
+    with connect(ctx) as client:
+        if job_id is not None:
+            output.items(client.history(job_id), _EVENTS, form, lambda event: event.kind)
+            return
+        jobs = client.list(tenant=tenant, user=user, state=sorted(FINAL), limit=limit)
+    output.items(jobs, _ENDED, form, lambda job: job.id)
+
+
+_SHARES: "tuple[Column[Share], ...]" = (
+    Column("TENANT", lambda share: share.tenant),
+    Column("SHARE", lambda share: round(share.share, 2)),
+    Column("HELD", lambda share: share.gpus_held),
+    Column("JOBS", lambda share: share.jobs_live),
+    Column("GUARANTEED", lambda share: share.guaranteed_gpus),
+    Column("LIMIT", lambda share: share.max_gpus),
+    Column("USED GPU-HOURS", lambda share: round(share.usage_gpu_hours, 1)),
+    Column("WEIGHT", lambda share: share.weight),
+    Column("IN FORCE", lambda share: round(share.effective_weight, 3)),
+    Column("BECAUSE", lambda share: share.weight_reason),
+)
+
+
+def share(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
+    """Show what each of your tenants holds and has used by its weight: who has the least share is looked at first.
+
+    \b
+    gpusched share
+    gpusched share -o csv
+    """
+    with connect(ctx) as client:
+        output.items(client.shares(), _SHARES, form, lambda share: share.tenant)
+
+
+def wait(
+    ctx: typer.Context,
+    job_ids: Annotated[list[int], typer.Argument(metavar="ID...", min=1, show_default=False)],
+    timeout: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after this long.")] = None,
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """Wait until jobs have ended. Exits with 0 if all completed, 1 if not, 7 if the time ran out.
+
+    \b
+    gpusched wait 42
+    gpusched wait --timeout 3600 $(gpusched submit -- true)
+    """
+    ended: list[Job] = []
+    with connect(ctx) as client:
+        for_each(job_ids, lambda job_id: ended.append(client.wait(job_id, timeout)))
+    for job in ended:
+        why = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
+        say.note(f"job {job.id} {job.state}{why}")
+    if form is not Format.TABLE:
+        output.items(ended, _ENDED, form, lambda job: job.id)
+    if any(job.state != "completed" for job in ended):
+        raise typer.Exit(1)

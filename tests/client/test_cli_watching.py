@@ -1,0 +1,192 @@
+"""What is looked at over time: `top`, `--watch`, `wait`; and completion, which looks at the command line."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from gpusched.cli import top
+from gpusched.client import Client, flows
+from tests.client.commandline import ROOT, call, start
+from tests.client.fakeserver import Answer, FakeServer, job, sequence
+
+
+class Terminal:
+    """A command on a terminal of 80 x 24."""
+
+    def __init__(self, url: str, *args: str) -> None:
+        self.ours, theirs = pty.openpty()
+        environ = {**os.environ, "TERM": "xterm", "GPUSCHED_URL": url, "LINES": "24", "COLUMNS": "80", "NO_COLOR": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gpusched.cli.main", *args], cwd=ROOT, env=environ, stdin=theirs, stdout=theirs,
+            stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+        os.close(theirs)
+        self.seen = b""
+
+    def until(self, text: bytes) -> bytes:
+        deadline = time.monotonic() + 20
+        while text not in self.seen:
+            assert select.select([self.ours], [], [], deadline - time.monotonic())[0], self.seen
+            self.seen += os.read(self.ours, 65536)
+        return self.seen
+
+    def end(self) -> tuple[int, bytes]:
+        _, err = self.process.communicate(timeout=20)
+        os.close(self.ours)
+        return self.process.returncode, err
+
+
+def frames_of(seen: bytes) -> list[list[str]]:
+    """What was drawn, line by line, without what steers the terminal."""
+    return [
+        frame.replace("\x1b[K", "").replace("\x1b[J", "").split("\r\n") for frame in seen.decode().split("\x1b[H")[1:]
+    ]
+
+
+def crowd(server: FakeServer) -> None:
+    """More than fits on a screen."""
+    devices = [
+        {"id": n, "index": n, "model": "NVIDIA H100 80GB HBM3", "health": "ok", "held": "free"} for n in range(8)
+    ]
+    nodes = [{"name": f"node-with-a-long-name-{n}", "state": "online", "devices": devices} for n in range(40)]
+    jobs = [job(n, "running", nodes=[f"node-{m}" for m in range(20)], name="x" * 90) for n in range(1, 41)]
+    queue = [{"job_id": n, "name": "y" * 90, "reason": {"code": "c", "sentence": "z" * 90}} for n in range(50, 90)]
+    for path, items in (("/nodes", nodes), ("/jobs", jobs), ("/queue", queue)):
+        server.on("GET", path, Answer(200, {"items": items}))
+
+
+@pytest.mark.parametrize("how", ["q", "ctrl-c"])
+def test_top_fits_a_small_terminal_and_leaves_it_as_it_was(full: FakeServer, how: str) -> None:
+    crowd(full)
+    terminal = Terminal(full.url, "top")
+    terminal.until(b"\x1b[J")
+    if how == "q":
+        os.write(terminal.ours, b"q")
+    else:
+        terminal.process.send_signal(signal.SIGINT)
+    seen = terminal.until(b"\x1b[?1049l")
+    assert terminal.end() == (0, b"")
+    assert seen.index(b"\x1b[?1049h") < seen.index(b"node-with-a-long-nam")
+    lines = frames_of(seen.partition(b"\x1b[?25h")[0])[0]
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert text.count(" more") == 3
+    assert "RUNNING" in text and "WAITING" in text and "........" in text
+
+
+def test_a_list_gets_the_room_that_the_others_leave() -> None:
+    assert top._rooms(24, (2, 3, 4)) == [3, 4, 5]
+    assert top._rooms(24, (1, 100, 100)) == [2, 9, 9]
+    assert sum(top._rooms(24, (100, 100, 100))) == 20
+    assert top._rooms(None, (100, 2, 3)) == [101, 3, 4]
+
+
+def test_top_in_a_pipe_prints_everything_once(full: FakeServer) -> None:
+    crowd(full)
+    with Client(full.url) as client:
+        assert max(map(len, top.frame(client, 80, 24))) <= 80
+    result = call(full.url, "top")
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    assert "more" not in result.stdout
+    assert "x" * 20 in result.stdout and "z" * 90 in result.stdout
+
+
+def test_top_tells_idle_busy_free_and_unavailable_gpus_apart(full: FakeServer) -> None:
+    def device(held: str, health: str = "ok", percent: int | None = None) -> Mapping[str, object]:
+        return {"id": 1, "held": held, "health": health, "reading": {"utilisation_percent": percent}}
+
+    devices = [device("exclusive", percent=97), device("exclusive", percent=0), device("free"), device("free", "dirty")]
+    full.on("GET", "/nodes", Answer(200, {"items": [{"name": "n1", "state": "online", "devices": devices}]}))
+    assert "n1    online  #=.!  48 %" in call(full.url, "top").stdout
+
+
+@pytest.mark.parametrize("name", ["ps", "nodes", "queue"])
+def test_watching_is_drawn_again_on_a_terminal(full: FakeServer, name: str) -> None:
+    crowd(full)
+    terminal = Terminal(full.url, name, "--watch")
+    terminal.until(b"\x1b[J")
+    asked = len(full.asked)
+    os.write(terminal.ours, b" ")
+    deadline = time.monotonic() + 10
+    while len(full.asked) == asked:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.write(terminal.ours, b"q")
+    terminal.until(b"\x1b[?1049l")
+    assert terminal.end() == (0, b"")
+    assert all(len(line) <= 80 for line in frames_of(terminal.seen)[0])
+    assert len(frames_of(terminal.seen)[0]) == 24
+
+
+def test_watching_into_a_pipe_goes_on_until_ctrl_c(full: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", pause)
+    result = call(full.url, "ps", "--watch", "-o", "name")
+    assert (result.exit_code, result.stdout) == (0, "42\n43\n" * 3)
+
+
+def test_what_goes_wrong_while_watching_is_told_with_its_code(full: FakeServer) -> None:
+    """A58: and the terminal is as it was."""
+    full.on("GET", "/jobs", sequence(Answer(200, {"items": []}), Answer(403, {"detail": "the token has expired"})))
+    terminal = Terminal(full.url, "ps", "--watch")
+    terminal.until(b"\x1b[J")
+    os.write(terminal.ours, b" ")
+    terminal.until(b"\x1b[?1049l")
+    assert terminal.end() == (4, b"error: the token has expired\n")
+
+
+def test_wait_exits_with_0_or_1_and_with_7_when_the_time_runs_out(
+    full: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A58"""
+    monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
+    full.on("GET", "/jobs/42", sequence(Answer(200, job(state="running")), Answer(200, job(state="completed"))))
+    assert call(full.url, "wait", "42").exit_code == 0
+    full.on("GET", "/jobs/43", Answer(200, job(43, "failed", exit_code=7)))
+    both = call(full.url, "wait", "42", "43", "-o", "name")
+    assert (both.exit_code, both.stdout) == (1, "42\n43\n")
+    full.on("GET", "/jobs/42", Answer(200, job(state="running")))
+    late = call(full.url, "wait", "--timeout", "0.02", "42")
+    assert (late.exit_code, late.stdout) == (7, "")
+    assert "still running after 0.02 s" in late.stderr
+
+
+def test_history_of_a_job_says_what_happened(full: FakeServer) -> None:
+    assert call(full.url, "history", "42").stdout.splitlines()[1].split() == [
+        "2030-01-01T10:00:00Z", "submitted", "0", "ada"]  # fmt: skip
+
+
+def test_the_shell_completes_commands_and_flags() -> None:
+    def completed(words: str, position: int) -> list[str]:
+        env = {**os.environ, "_GPUSCHED_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+        code = "from gpusched.cli.main import main; main()"
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    assert {"ps", "policy"} <= set(completed("gpusched p", 1))
+    assert "--watch" in completed("gpusched ps --w", 2)
+
+
+def test_simulate_runs_the_simulator_with_its_exit_code(server: FakeServer, tmp_path: object) -> None:
+    trace = f"{tmp_path}/none.csv"
+    process = start(server.url, "simulate", trace, "--nodes", "2")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, b"")
+    assert b"none.csv" in err
+    assert server.asked == []
