@@ -62,16 +62,21 @@ def test_a_value_is_asked_for_without_echo(full: FakeServer) -> None:
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "gpusched.cli.main", *SET]
     environment = {**os.environ, "GPUSCHED_URL": full.url}
-    with subprocess.Popen(words, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as command:
-        os.close(theirs)
-        told = b""
-        while b"Value" not in told:
+    command = subprocess.Popen(words, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    told = b""
+    try:
+        # The space is written when the echo is off, and what was typed before that is thrown away.
+        while b"Value: " not in told:
             told += os.read(ours, 1000)
         os.write(ours, b"hunter2\n")
         while piece := _read(ours):
             told += piece
         assert command.wait() == 0
-    os.close(ours)
+    finally:
+        command.kill()
+        command.wait()
+        os.close(ours)
     assert b"hunter2" not in told and b"secret wandb is set" in told
     assert full.asked[-1].json == {"value": "hunter2"}
 
