@@ -40,6 +40,22 @@ def occupied(told: Sequence[Told]) -> None:
         wake.request_cycle()
 
 
+_LEFT = """
+    UPDATE nodes_device d SET health = 'dirty', health_note = t.note, cool_since = NULL
+      FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS t (id, uuid, note) JOIN nodes_assignment s ON s.id = t.id
+     WHERE d.node_id = s.node_id AND d.uuid = t.uuid AND s.device_ids @> to_jsonb(d.id) AND d.health IN ('ok', 'hot')
+    RETURNING d.node_id
+"""
+
+
+def left_behind(told: Sequence[tuple[int, str, str]]) -> None:
+    """Takes in (assignment, UUID, what) of devices that were not free when their rank had ended. The way back is the
+    next reading that says they are clear."""
+    rows = [(id, uuid, note.replace("\x00", "")[:200]) for id, uuid, note in told if "\x00" not in uuid]
+    if rows and (changed := prepared(_LEFT, columns(rows, 3))):
+        events.changed("nodes", {row["node_id"] for row in changed})
+
+
 # Told for a minute: what happened before an admin cleared the device does not count again.
 _DEGRADE = """
     WITH old AS (

@@ -3,8 +3,8 @@
 Reports come late, twice and out of order. Each update is conditional, so only the first telling of a fact counts, and
 what an older attempt says changes nothing of the job."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs import transitions
 from jobs.aftermath import Outcome
 from jobs.exits import exit_class
-from nodes import allocations
+from nodes import allocations, health
 from nodes.clocks import lasted, when
 from tenants import usage
 
@@ -26,7 +26,7 @@ PEAKS = ("rank", "process")
 @dataclass(frozen=True)
 class RankEnd:
     """The end of one rank. `node_id`: the node that it must be assigned to, else the report is not believed.
-    `seen`: the exit class that the agent told."""
+    `seen`: the exit class that the agent told. `left`: UUID → what is still on that device."""
 
     key: Key
     node_id: int
@@ -41,6 +41,7 @@ class RankEnd:
     seen: str | None = None
     peak_memory_of: str | None = None
     lasted_seconds: float | None = None
+    left: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_key(text: str) -> Key | None:
@@ -95,6 +96,7 @@ def _rank_end(key: Key, node_id: int, report: Ended) -> RankEnd:
         report.exit_class,
         report.peak_memory_of if report.peak_memory_of in PEAKS else None,
         lasted(report),
+        report.left,
     )
 
 
@@ -173,6 +175,11 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
     if not ended:
         return []
     allocations.give_back([row["id"] for row in ended])
+    # In the transaction that gives them back (A34): the next reading may be a second, and another job, too late.
+    left = {e.key: e.left for e in ends if e.left}
+    health.left_behind(
+        [(r["id"], *one) for r in ended for one in left.get((r["job_id"], r["number"], r["rank"]), {}).items()]
+    )
     # A rank that came and went between two messages was never reported as started.
     transitions.started([(r["job_id"], r["number"], r["started_at"]) for r in ended if r["started_at"]])
     _keep_outcomes([(r["job_id"], r["number"], r["rank"], _how(r)) for r in ended])

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+from msgspec.structs import replace
+
 from gpusched.lib.sql import atomically, execute, query
 from gpusched.protocol.messages import Desired, Ended, Started, Sync
 from gpusched.protocol.states import RankState
@@ -43,6 +45,9 @@ def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
         execute("SET LOCAL synchronous_commit = off")
     readings = [(node_id, reading) for node_id, sync in batch for reading in sync.readings]
     heard = blame.judged(heard, readings)
+    # What was read before an end says nothing against the look after it.
+    left = {(node_id, uuid) for node_id, report in heard if isinstance(report, Ended) for uuid in report.left}
+    readings = [(n, replace(r, occupancy=None) if (n, r.uuid) in left else r) for n, r in readings]
     reports.apply(heard)
     checkpoints.keep(
         [(node_id, key, clocks.at_here(at, sync.at)) for node_id, sync in batch for key, at in sync.saved.items()]

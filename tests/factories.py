@@ -7,7 +7,7 @@ import msgspec
 from django.contrib.auth.models import User
 
 from gpusched.protocol.jobs import JobRequest
-from gpusched.protocol.messages import Desired, DeviceFacts, Ended, Join, NodeFacts, Run, Started, Sync
+from gpusched.protocol.messages import Desired, DeviceFacts, Ended, Join, NodeFacts, Reading, Run, Started, Sync
 from gpusched.protocol.states import Role, Scope
 from jobs import services as job_services
 from nodes import services as node_services
@@ -96,10 +96,13 @@ class FakeAgent:
         self.sync(*(Started(key=key, at=now(), pid=4242) for key in runs))
         return runs
 
-    def end(self, *keys: str, exit_code: int | None = 0, reason: str = "exited", **fields: Any) -> Desired:
+    def end(
+        self, *keys: str, exit_code: int | None = 0, reason: str = "exited", readings: list[Reading] | None = None,
+        **fields: Any,
+    ) -> Desired:  # fmt: skip
         self.held = [held for held in self.held if held not in keys]
         how = {"at": now(), "reason": reason, "exit_code": exit_code, **fields}
-        return self.sync(*(Ended(**{"key": key, **how}) for key in keys))
+        return self.sync(*(Ended(**{"key": key, **how}) for key in keys), readings=readings or [])
 
 
 def now() -> str:

@@ -170,7 +170,8 @@ class Ended(msgspec.Struct, kw_only=True, frozen=True, tag="ended", tag_field="k
     as long as it ran, whatever was done to the wall clock. `exit_code` None when a signal ended it or it never started.
     `reason`: an EndReason. `peak_memory_of`: what the peak is the peak of: all processes of the `rank` together, or its
     largest `process`. `log_bytes`: the final size of its log. `exit_class`: one of exits.SEEN_BY_AGENT, if
-    the agent can tell."""
+    the agent can tell. `left`: those of its devices that were looked at after its end and were not free, by UUID, and
+    who or what is on them; older agents do not look."""
 
     key: str
     at: str
@@ -184,6 +185,7 @@ class Ended(msgspec.Struct, kw_only=True, frozen=True, tag="ended", tag_field="k
     log_bytes: int = 0
     exit_class: str | None = None
     seconds_ago: float | None = None
+    left: dict[str, str] = {}
 
 
 Report = Started | Ended

@@ -6,13 +6,43 @@ import pytest
 from django.db.models import F
 
 from gpusched import env
+from gpusched.protocol.messages import Reading
 from nodes import health, incidents
 from nodes.models import Device, Incident
 from scheduling import tasks
-from tests.factories import make_node, submit
+from tests.factories import make_node, run_cycle, submit
 from tests.nodes.test_health import ALICE, found, look, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class TestLeftAtTheEnd:
+    """A34: a device that its agent did not find free after the end is never offered in between."""
+
+    def test_it_is_dirty_from_the_moment_it_is_given_back_until_a_later_reading(self, user, tenant):
+        node = make_node(gpus=1)
+        submit(user, tenant)
+        run_cycle()
+        [key] = node.start_all()
+        waiting = submit(user, tenant)
+        before = [Reading(uuid=node.devices[0].uuid, occupancy="clear")]
+        node.end(key, left={node.devices[0].uuid: ALICE, "GPU-of-another": ALICE}, readings=before)
+        assert found() == [("dirty", ALICE)]
+        assert state(waiting) == "pending"
+        look(node, "clear")
+        assert state(waiting) == "scheduled"
+
+    def test_an_end_that_is_told_again_says_nothing_of_who_has_it_then(self, user, tenant):
+        node = make_node(gpus=1)
+        submit(user, tenant)
+        run_cycle()
+        [key] = node.start_all()
+        node.end(key)
+        submit(user, tenant)
+        run_cycle()
+        node.start_all()
+        node.end(key, left={node.devices[0].uuid: ALICE})
+        assert found() == [("ok", "")]
 
 
 class TestDirtForLong:
