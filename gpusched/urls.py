@@ -20,6 +20,7 @@ import tenants.api
 import tenants.audit_api
 import tenants.budget_api
 import tenants.secret_api
+import tenants.service_api
 import tenants.usage_api
 from frontend.errors import page_error
 from gpusched.lib.problems import Problem, not_found, response_for, wants_problem
@@ -66,6 +67,8 @@ api = [
         (f"{_TENANT}/budget", tenants.budget_api.TenantBudget.as_view()),
         (f"{_TENANT}/secrets", tenants.secret_api.Secrets.as_view()),
         (f"{_TENANT}/secrets/<str:secret>", tenants.secret_api.OneSecret.as_view()),
+        (f"{_TENANT}/service-tokens", tenants.service_api.ServiceTokens.as_view()),
+        (f"{_TENANT}/service-tokens/<id:token_id>", tenants.service_api.OneServiceToken.as_view()),
         ("rates", tenants.usage_api.Rates.as_view()),
         ("rates/<id:rate_id>", tenants.usage_api.OneRate.as_view()),
         ("audit", tenants.audit_api.Audit.as_view()),

@@ -187,7 +187,7 @@ class TenantQuota(APIView):
         return Response({**shown, **more}, headers={"ETag": f'"{shown["version"]}"'})
 
 
-def _token(token: ApiToken) -> dict[str, Any]:
+def token_shown(token: ApiToken) -> dict[str, Any]:
     return {
         "id": token.pk,
         "name": token.name,
@@ -201,11 +201,17 @@ def _token(token: ApiToken) -> dict[str, Any]:
     }
 
 
+def require_days(days: float | None) -> None:
+    """400 unless it is a life that a token may have."""
+    if days is not None and not 0 < days <= 3650:
+        raise invalid([FieldError("expires_in_days", "out_of_range", "more than 0, at most 3650, or null")])
+
+
 class Tokens(APIView):
     @documented("List your tokens", tag="tokens")
     def get(self, request: Request) -> Response:
         mine = ApiToken.objects.filter(user_id=identity(request).user_id).select_related("tenant")
-        return Response({"items": [_token(token) for token in mine], "next_cursor": None})
+        return Response({"items": [token_shown(token) for token in mine], "next_cursor": None})
 
     @documented("Create a token; its text is shown this once", tag="tokens", body=NewToken, status=201)
     def post(self, request: Request) -> Response:
@@ -216,21 +222,14 @@ class Tokens(APIView):
         if not wanted.scopes or not set(wanted.scopes) <= who.scopes:
             message = f"at least one, and none that you lack; yours: {', '.join(sorted(who.scopes))}"
             raise invalid([FieldError("scopes", "not_permitted", message)])
-        days = wanted.expires_in_days
-        if days is not None and not 0 < days <= 3650:
-            raise invalid([FieldError("expires_in_days", "out_of_range", "more than 0, at most 3650, or null")])
-        tenant = find_tenant(wanted.tenant, who) if wanted.tenant else None
-        if tenant is None and not who.is_admin and len(who.roles) == 1 and isinstance(request.auth, Identity):
-            # A token limited to one tenant must not make one that reaches further.
-            tenant = Tenant.objects.get(pk=next(iter(who.roles)))
+        require_days(wanted.expires_in_days)
+        # A token must not make one that reaches further, or lives longer.
+        tenant_id = find_tenant(wanted.tenant, who).pk if wanted.tenant else who.limited_to
+        ends = [end for end in (services.expiry(wanted.expires_in_days), who.expires_at) if end is not None]
         token, text = services.create_token(
-            who.user_id,
-            wanted.name,
-            list(wanted.scopes),
-            tenant_id=tenant.pk if tenant else None,
-            expires_at=services.expiry(days),
+            who.user_id, wanted.name, list(wanted.scopes), tenant_id=tenant_id, expires_at=min(ends, default=None)
         )
-        return Response({**_token(token), "token": text}, status=201)
+        return Response({**token_shown(token), "token": text}, status=201)
 
 
 class OneToken(APIView):
@@ -241,7 +240,7 @@ class OneToken(APIView):
             raise not_found(f"token {token_id}")
         services.revoke_token(token)
         token.refresh_from_db()
-        return Response(_token(token))
+        return Response(token_shown(token))
 
 
 class Me(APIView):
@@ -272,4 +271,4 @@ class LogIn(APIView):
         scopes = [Scope.READ, Scope.WRITE, *([Scope.ADMIN] if user.is_superuser else [])]
         name = wanted.token_name[:100] or "login"
         token, text = services.create_token(user.pk, name, list(scopes), expires_at=services.expiry(90))
-        return Response({**_token(token), "token": text}, status=201)
+        return Response({**token_shown(token), "token": text}, status=201)

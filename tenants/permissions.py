@@ -1,6 +1,7 @@
 """Who is asking, and what they may do: tokens, page sessions, scopes and roles."""
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser, User
@@ -31,6 +32,8 @@ class Identity:
     roles: dict[int, Role] = field(default_factory=dict)
     tenant_names: dict[int, str] = field(default_factory=dict)
     via: str = "page"  # or "token" and its prefix
+    limited_to: int | None = None  # a token's only tenant
+    expires_at: datetime | None = None  # of a token
 
     def sees(self, tenant_id: int) -> bool:
         return self.is_admin or tenant_id in self.roles
@@ -63,7 +66,7 @@ class Identity:
 
 
 _BY_TOKEN = """
-    SELECT t.id, t.secret_hash, t.scopes, t.tenant_id, t.user_id, u.username, u.is_superuser,
+    SELECT t.id, t.secret_hash, t.scopes, t.tenant_id, t.expires_at, t.user_id, u.username, u.is_superuser,
            t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute' AS is_stale,
            (SELECT coalesce(json_agg(json_build_array(m.tenant_id, m.role, n.name)), '[]')
               FROM tenants_membership m JOIN tenants_tenant n ON n.id = m.tenant_id
@@ -91,7 +94,8 @@ def identity_of_token(header: str) -> Identity | None:
             r["id"]: r["name"] for r in query("SELECT id, name FROM tenants_tenant WHERE id = %s", [row["tenant_id"]])
         }
     scopes = frozenset(row["scopes"])
-    return Identity(row["user_id"], row["username"], is_admin, scopes, roles, names, f"token {prefix}")
+    via, ends = f"token {prefix}", row["expires_at"]
+    return Identity(row["user_id"], row["username"], is_admin, scopes, roles, names, via, row["tenant_id"], ends)
 
 
 def identity_of_user(user: AbstractBaseUser) -> Identity:

@@ -65,6 +65,9 @@ MATRIX = {
     ("GET", "/api/v1/scheduling/policy/history"): (401, 403, 403, 403, 403, 200),
     ("GET", "/api/v1/cluster/status"): (401, 200, 200, 200, 200, 200),
     ("GET", "/api/v1/audit"): (401, 403, 403, 403, 403, 200),
+    ("GET", "/api/v1/tenants/nlp/service-tokens"): (401, 404, 403, 403, 200, 200),
+    ("POST", "/api/v1/tenants/nlp/service-tokens"): (401, 404, 403, 403, 201, 201),
+    ("DELETE", "/api/v1/tenants/nlp/service-tokens/999999"): (401, 404, 403, 403, 404, 404),
     ("GET", "/api/v1/tokens"): (401, 200, 200, 200, 200, 200),
     ("POST", "/api/v1/tokens"): (401, 201, 201, 201, 201, 201),
     ("DELETE", "/api/v1/tokens/999999"): (401, 404, 404, 404, 404, 404),
@@ -83,6 +86,7 @@ BODIES = {
     ("PUT", "/api/v1/tenants/nlp/budget"): {"hard_gpu_hours": 100},
     ("PUT", "/api/v1/tenants/nlp/secrets/wandb"): {"value": "x"},
     ("POST", "/api/v1/rates"): {"gpu_model": "A100", "price_per_gpu_hour": 2},
+    ("POST", "/api/v1/tenants/nlp/service-tokens"): {"name": "ci"},
     ("POST", "/api/v1/tokens"): {"name": "t", "scopes": ["read"]},
 }
 

@@ -1,0 +1,68 @@
+"""REST for the tokens of programs: a tenant's owners make, list and revoke them."""
+
+from typing import Literal
+
+import msgspec
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.lib.api import read_body, read_query
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import invalid
+from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.states import Role, Scope
+from tenants import service_tokens
+from tenants.api import find_tenant, require_days, token_shown
+from tenants.models import Tenant
+from tenants.permissions import identity
+
+
+class NewServiceToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`name`: of the program; its account is `name@tenant`. `expires_in_days` null: it does not expire."""
+
+    name: str
+    role: Literal["viewer", "member"] = "member"
+    scopes: tuple[Literal["read", "write"], ...] = ("read", "write")
+    expires_in_days: float | None = 365.0
+
+
+class ServiceTokens(APIView):
+    @documented("The tokens of a tenant's programs (owner)", tag="tokens")
+    def get(self, request: Request, name: str) -> Response:
+        tenant = _owned(request, name)
+        read_query(request, ())
+        items = [{**token_shown(token), "user": token.user.username} for token in service_tokens.listed(tenant)]
+        return Response({"items": items, "next_cursor": None})
+
+    @documented(
+        "Create a token for a program; its text is shown this once (owner)",
+        tag="tokens",
+        body=NewServiceToken,
+        status=201,
+        refusals=(400, 401, 403, 404, 409),
+    )
+    def post(self, request: Request, name: str) -> Response:
+        """It belongs to nobody's person, and works on when its maker has left."""
+        tenant = _owned(request, name)
+        wanted = read_body(request, NewServiceToken)
+        if not wanted.scopes:
+            raise invalid([FieldError("scopes", "required", "at least one")])
+        require_days(wanted.expires_in_days)
+        scopes = [Scope(scope) for scope in wanted.scopes]
+        token, text = service_tokens.create(tenant, wanted.name, Role(wanted.role), scopes, wanted.expires_in_days)
+        return Response({**token_shown(token), "user": token.user.username, "token": text}, status=201)
+
+
+class OneServiceToken(APIView):
+    @documented("Revoke a token of a program (owner)", tag="tokens")
+    def delete(self, request: Request, name: str, token_id: int) -> Response:
+        token = service_tokens.revoke(_owned(request, name), token_id)
+        return Response({**token_shown(token), "user": token.user.username})
+
+
+def _owned(request: Request, name: str) -> Tenant:
+    who = identity(request)
+    tenant = find_tenant(name, who)
+    who.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
+    return tenant

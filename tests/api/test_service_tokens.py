@@ -1,0 +1,127 @@
+"""Tokens of programs are nobody's; no token makes one that is stronger than itself (A08)."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from gpusched.protocol.states import Role, Scope
+from jobs.models import Job
+from tenants import services
+from tenants.models import ApiToken, Membership
+from tests.api.test_access import call
+from tests.factories import make_member, make_tenant, make_token, make_user
+
+pytestmark = pytest.mark.django_db
+PATH = "/api/v1/tenants/nlp/service-tokens"
+
+
+@pytest.fixture
+def nlp():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def owner(nlp):
+    return make_token(make_member(nlp, Role.OWNER))
+
+
+def make(owner, **fields):
+    answer = call("POST", PATH, owner, {"name": "ci", **fields})
+    assert answer.status_code == 201, answer.content
+    return answer.json()
+
+
+def test_a_program_submits_for_its_tenant_and_sees_no_other(nlp, owner):
+    make_tenant("other")
+    token = make(owner)["token"]
+    assert call("POST", "/api/v1/jobs", token, {"command": ["true"]}).status_code == 201
+    assert Job.objects.get().user.username == "ci@nlp"
+    assert [t["name"] for t in call("GET", "/api/v1/tenants", token).json()["items"]] == ["nlp"]
+    assert call("POST", "/api/v1/jobs", token, {"tenant": "other", "command": ["true"]}).status_code == 404
+
+
+def test_it_works_on_when_its_maker_has_left(nlp):
+    maker = make_member(nlp, Role.OWNER)
+    token = make(make_token(maker))["token"]
+    maker.delete()
+    assert call("GET", "/api/v1/me", token).json()["user"] == "ci@nlp"
+
+
+def test_nobody_logs_in_as_a_program(owner):
+    make(owner)
+    assert not User.objects.get(username="ci@nlp").has_usable_password()
+    for password in ("", "!", "None"):
+        body = {"username": "ci@nlp", "password": password}
+        assert call("POST", "/api/v1/login", None, body).status_code == 401
+
+
+def test_a_viewer_reads_alone(owner):
+    token = make(owner, role="viewer")["token"]
+    assert call("GET", "/api/v1/jobs", token).status_code == 200
+    assert call("POST", "/api/v1/jobs", token, {"command": ["true"]}).status_code == 403
+
+
+def test_a_second_one_is_there_to_change_over_and_either_is_revoked_alone(owner):
+    first, second = make(owner), make(owner)
+    listed = call("GET", PATH, owner).json()["items"]
+    assert [(one["id"], one["user"]) for one in listed] == [(second["id"], "ci@nlp"), (first["id"], "ci@nlp")]
+    assert "token" not in listed[0]
+    assert call("DELETE", f"{PATH}/{first['id']}", owner).json()["revoked_at"]
+    assert [call("GET", "/api/v1/me", one["token"]).status_code for one in (first, second)] == [401, 200]
+
+
+def test_a_person_is_not_taken_for_a_program(nlp, owner):
+    make_user("ci@nlp")
+    answer = call("POST", PATH, owner, {"name": "ci"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "name_taken")
+    assert Membership.objects.filter(user__username="ci@nlp").count() == 0
+
+
+def test_an_owner_revokes_no_token_of_a_person(nlp, owner):
+    services.create_token(make_member(nlp).pk, "own", [Scope.READ], tenant_id=nlp.pk)
+    token = ApiToken.objects.get(name="own")
+    assert call("DELETE", f"{PATH}/{token.pk}", owner).status_code == 404
+    assert call("GET", PATH, owner).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"name": "Ci"}, "name"),
+        ({"name": "a" * 41}, "name"),
+        ({"name": "ci", "scopes": ["admin"]}, "scopes"),
+        ({"name": "ci", "scopes": []}, "scopes"),
+        ({"name": "ci", "role": "owner"}, "role"),
+        ({"name": "ci", "expires_in_days": 0}, "expires_in_days"),
+    ],
+)
+def test_what_no_program_may_have_is_refused_by_name(owner, body, field):
+    answer = call("POST", PATH, owner, body)
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, field)
+    assert not User.objects.filter(username__endswith="@nlp").exists()
+
+
+class TestNoStrongerToken:
+    def test_none_that_lives_longer(self, nlp):
+        soon = timezone.now() + timedelta(hours=1)
+        _, text = services.create_token(make_member(nlp).pk, "short", [Scope.READ, Scope.WRITE], expires_at=soon)
+        for days in (90, None):
+            call("POST", "/api/v1/tokens", text, {"name": f"for {days}", "scopes": ["read"], "expires_in_days": days})
+            assert ApiToken.objects.get(name=f"for {days}").expires_at == soon
+
+    def test_none_that_reaches_further(self, nlp):
+        """Not even when its user has left the only tenant that it was for."""
+        user = make_member(other := make_tenant("other"))
+        _, text = services.create_token(user.pk, "limited", [Scope.READ, Scope.WRITE], tenant_id=nlp.pk)
+        call("POST", "/api/v1/tokens", text, {"name": "wide", "scopes": ["read"]})
+        assert ApiToken.objects.get(name="wide").tenant == nlp
+        assert call("POST", "/api/v1/tokens", text, {"name": "x", "tenant": other.name}).status_code == 404
+
+    def test_on_the_page_a_person_may_make_any(self, nlp):
+        browser = Client()
+        browser.force_login(make_member(nlp))
+        browser.post("/tokens/", {"name": "laptop", "scopes": ["read"], "expires_in_days": ""})
+        assert ApiToken.objects.get(name="laptop").expires_at is None
