@@ -107,6 +107,7 @@ async def _run(plan: Plan, joined: Sequence[Identity]) -> None:
             work += [
                 keep_talking(node, heartbeat, http),
                 node.keep_looking(),
+                node.keep_tidy(),
                 node.keep_reading(heartbeat),
                 keep_shipping(node, http),
             ]

@@ -4,7 +4,6 @@ of jobs is here; its memory is only a copy."""
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import cgroup, confinement, containers, processes, rankdir, secretfiles
+from gpusched.agent import cgroup, confinement, containers, processes, rankdir, removal, secretfiles
 from gpusched.agent.environment import job_fact
 from gpusched.protocol.messages import Ended, RankSpec, Started
 from gpusched.protocol.reasons import EndReason
@@ -35,9 +34,16 @@ class Journal:
         self.boot_id = boot_id
         self._graves = directory / "forgotten"
         self._forgotten = dict(self._read_graves())
+        self._trash = directory / "trash"
+        self._trash.mkdir(exist_ok=True, mode=0o700)
+        self._to_remove = {entry.name for entry in self._trash.iterdir()}
 
     def on_disk(self) -> list[str]:
-        return sorted(entry.name for entry in self.ranks.iterdir())
+        """The keys that are not over. What was forgotten and could not be moved away then is tried again."""
+        found = sorted(entry.name for entry in self.ranks.iterdir())
+        for key in filter(self.is_over, found):
+            self._discard(key)
+        return [key for key in found if not self.is_over(key)]
 
     def is_over(self, key: str) -> bool:
         """Whether a key was here and has been forgotten: it must never start again."""
@@ -84,12 +90,36 @@ class Journal:
         )
 
     def forget(self, key: str) -> None:
-        """Removes a rank whose end and log the server has. First the grave, then the body: never neither."""
-        with self._graves.open("a") as file:
-            file.write(f"{key} {time.time():.0f}\n")
-        self._forgotten[key] = time.time()
+        """Puts away a rank whose end and log the server has. First the grave, then the body: never neither."""
+        if not self.is_over(key):
+            with self._graves.open("a") as file:
+                file.write(f"{key} {time.time():.0f}\n")
+            self._forgotten[key] = time.time()
         secretfiles.remove(rankdir.read(self.ranks / key, rankdir.SPEC))  # of one that never started
-        shutil.rmtree(self.ranks / key)
+        self._discard(key)
+
+    def _discard(self, key: str) -> None:
+        """Moves a rank out of the way, whatever its job put into its directory; `empty_trash` removes it."""
+        name = f"{key}.{time.time_ns()}"
+        try:
+            os.rename(self.ranks / key, self._trash / name)
+            self._to_remove.add(name)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            logger.error("%s cannot be put away before the next start: %s", key, error)
+
+    @property
+    def has_trash(self) -> bool:
+        return bool(self._to_remove)
+
+    def empty_trash(self) -> None:
+        """Removes what was put away, as far as that can be done; the rest is tried again by the next agent. May take
+        long, and needs nothing of the rest of the journal."""
+        for name in list(self._to_remove):
+            self._to_remove.discard(name)
+            if not removal.remove(str(self._trash / name)):
+                logger.warning("%s cannot be removed whole: is something mounted in it?", self._trash / name)
 
     def _started(self, key: str, fact: dict[str, Any]) -> Started:
         return Started(key=key, at=fact["at"], pid=fact["pid"], seconds_ago=self._seconds_ago(fact))

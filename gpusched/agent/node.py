@@ -134,6 +134,13 @@ class Node:
                 await self.in_thread(self.ranks.remind)
                 await self.in_thread(self.ranks.forget_settled)
 
+    async def keep_tidy(self) -> None:
+        """Not in turn with the rest: a job may have left a million files."""
+        while True:
+            if self.ranks.has_trash:
+                await asyncio.to_thread(self.ranks.empty_trash)
+            await asyncio.sleep(LOOK_SECONDS)
+
     async def keep_reading(self, every_seconds: float) -> None:
         """A driver in trouble keeps its thread, not the heartbeat."""
         clock = asyncio.get_running_loop().time

@@ -109,18 +109,6 @@ def is_taken(handle: int) -> bool:
     return bool(os.pread(handle, 1, 0))
 
 
-def empty(directory: str) -> None:
-    """Removes a directory of the job's with all that is in it, as far as that can be done. Links are not followed."""
-    try:
-        os.rmdir(directory)  # most jobs leave nothing
-    except FileNotFoundError:
-        return
-    except OSError:
-        import shutil  # loads much that supervisors else do without
-
-        shutil.rmtree(directory, ignore_errors=True)
-
-
 def boot_id() -> str:
     """Changes with every boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -3,6 +3,7 @@
 Facts are monotone: a key starts at most once ever, a stop is for ever, and what is absent means nothing. So
 messages may come late, twice or in another order."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterable
@@ -82,9 +83,9 @@ class Ranks:
             return None
         try:
             directory = self._journal.prepare(order.key, order.spec, self._node)
-        except (OSError, UnicodeError) as error:
+        except Exception as error:  # noqa: BLE001
             # A full disk: nothing was started, and the server is told when the disk takes a word again.
-            logger.error("%s cannot be prepared, trying again: %s", order.key, error)
+            logger.error("%s cannot be prepared, trying again: %r", order.key, error)
             return None
         rank.launched_at = time.monotonic()
         return directory
@@ -97,8 +98,8 @@ class Ranks:
             return
         try:
             self._journal.stop(order.key, order.reason, order.grace_seconds)
-        except OSError as error:
-            logger.error("%s cannot be told to stop, trying again: %s", order.key, error)
+        except Exception as error:  # noqa: BLE001 - as in `look`
+            logger.error("%s cannot be told to stop, trying again: %r", order.key, error)
         self.look(order.key)
 
     def look(self, key: str) -> bool:
@@ -111,9 +112,9 @@ class Ranks:
             rank.looked_at = time.monotonic()
             rank.started, ended, rank.is_alive = self._journal.look(key)
             rank.ended = None if ended is None else self._as_sent(rank, ended)
-        except OSError as error:
-            # A full disk: what is not known of one rank must not end the agent of all.
-            logger.error("%s cannot be looked at, trying again: %s", key, error)
+        except Exception as error:  # noqa: BLE001
+            # A full disk, files that a job has written: what is not known of one rank must not end the agent of all.
+            logger.error("%s cannot be looked at, trying again: %r", key, error)
         return (rank.started, rank.ended) != before
 
     def look_at_all(self) -> bool:
@@ -123,7 +124,7 @@ class Ranks:
     def stop_all(self, reason: str, grace_seconds: int) -> None:
         for rank in self.known.values():
             if rank.ended is None:
-                self._journal.stop(rank.key, reason, grace_seconds)
+                self._stop(Stop(key=rank.key, reason=reason, grace_seconds=grace_seconds))
 
     def acknowledge(self, started: Iterable[str], ended: Iterable[str]) -> None:
         for key in started:
@@ -136,8 +137,20 @@ class Ranks:
     def forget_settled(self) -> None:
         """Forgets what the server knows to the last byte."""
         for rank in [r for r in self.known.values() if r.end_known and r.is_log_complete]:
-            self._journal.forget(rank.key)
-            del self.known[rank.key]
+            try:
+                self._journal.forget(rank.key)
+            except Exception as error:  # noqa: BLE001 - as in `look`
+                logger.error("%s cannot be forgotten, trying again: %r", rank.key, error)
+            else:
+                del self.known[rank.key]
+
+    @property
+    def has_trash(self) -> bool:
+        return self._journal.has_trash
+
+    def empty_trash(self) -> None:
+        """Removes the files of what was forgotten. Beside all else, for they may be many."""
+        self._journal.empty_trash()
 
     def reports(self) -> list[Report]:
         """What is not acknowledged yet. An end says when it started, so one report is enough."""
@@ -228,8 +241,9 @@ class Ranks:
         """Signals once more those that were asked to stop: the first signal may have been sent to nobody."""
         for rank in self.known.values():
             directory = self._journal.ranks / rank.key
-            if rank.is_alive and not (directory / rankdir.NOTICE).exists() and (directory / rankdir.STOP).exists():
-                wake_supervisor(directory)
+            with contextlib.suppress(OSError):  # files that a job has put there
+                if rank.is_alive and not (directory / rankdir.NOTICE).exists() and (directory / rankdir.STOP).exists():
+                    wake_supervisor(directory)
 
 
 def _aged(report: Report, looked_at: float) -> Report:

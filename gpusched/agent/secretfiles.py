@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import rankdir
+from gpusched.agent import removal
 
 # Of what Linux keeps in memory, the only place that is there for every user.
 MEMORY = "/dev/shm"  # noqa: S108 - a directory of one's own is made in it, and looked at
@@ -19,7 +19,7 @@ KEY = "secrets_dir"  # in spec.json
 def write(directory: Path, secrets: Mapping[str, str], account: Mapping[str, Any] | None) -> str:
     """Writes one file (0400) for each secret of the rank in a directory; gives where. OSError if that cannot be."""
     target = f"{_home(directory)}/{hashlib.sha256(bytes(directory)).hexdigest()[:32]}"
-    rankdir.empty(target)  # of a preparation that was cut short
+    removal.remove(target)  # of a preparation that was cut short
     os.mkdir(target, 0o700)
     for name, value in secrets.items():
         handle = os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
@@ -39,7 +39,7 @@ def write(directory: Path, secrets: Mapping[str, str], account: Mapping[str, Any
 def remove(spec: Mapping[str, Any] | None) -> None:
     """Removes those of a rank, if it has any."""
     if spec is not None and (target := spec.get(KEY)):
-        rankdir.empty(target)
+        removal.remove(target)
 
 
 def _home(directory: Path) -> str:

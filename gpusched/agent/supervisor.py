@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import cgroup, containers, processes, rankdir, secretfiles, triage
+from gpusched.agent import cgroup, containers, processes, rankdir, removal, secretfiles, triage
 from gpusched.agent.spawn import StartError, enclose, spawn
 from gpusched.protocol.reasons import EndReason
 
@@ -225,7 +225,7 @@ def _reap(rank: Rank) -> None:
 
 def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
     """Writes how it ended; by now no process of it lives, and what was temporary goes."""
-    rankdir.empty(f"{rank.directory}/{rankdir.TMP}")
+    removal.remove(f"{rank.directory}/{rankdir.TMP}")
     secretfiles.remove(rank.spec)
     code = None if rank.status is None else os.waitstatus_to_exitcode(rank.status)
     log, exit_class = rank.directory / rankdir.LOG, None

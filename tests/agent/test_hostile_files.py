@@ -1,0 +1,84 @@
+"""What a job may leave in the directories of its rank: it ends neither the agent nor the supervisor, and costs nobody else."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import removal
+from tests.agent.conftest import Agent
+from tests.agent.control import Control, eventually
+from tests.agent.test_isolation import needs_root
+
+DEEP = """
+import os
+os.chdir(os.environ["TMPDIR"])
+for _ in range(1500):
+    os.mkdir("d")
+    os.chdir("d")
+"""
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A directory with a file, of which another directory is a bind mount: same file system, same device."""
+    elsewhere, tree = tmp_path / "elsewhere", tmp_path / "tree"
+    (tree / "below" / "mount").mkdir(parents=True)
+    elsewhere.mkdir()
+    (elsewhere / "precious").write_text("kept")
+    done = subprocess.run(["mount", "--bind", elsewhere, tree / "below" / "mount"], capture_output=True)
+    if done.returncode:
+        pytest.skip("this user may not mount")
+    yield tree
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        if str(tmp_path) in line:
+            subprocess.run(["umount", "-l", line.split()[1]], check=True)
+
+
+def test_a_tree_of_any_depth_and_mode_is_removed(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    subprocess.run([sys.executable, "-c", DEEP], env={"TMPDIR": str(tmp_path)}, check=True)
+    (tmp_path / "d").rename(tree)
+    (tree / "closed" / "below").mkdir(parents=True)
+    (tree / "closed" / "below" / "file").touch()
+    (tree / "link").symlink_to(tmp_path)
+    (tree / "closed" / "below").chmod(0)
+    (tree / "closed").chmod(0o500)
+    code = "import sys; from gpusched.agent import removal; sys.exit(not removal.remove(sys.argv[1]))"
+    weak = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"] if os.geteuid() == 0 else []
+    subprocess.run([*weak, sys.executable, "-c", code, tree], check=True, cwd=Path(__file__).parents[2])
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_root
+def test_what_is_mounted_in_it_is_not_entered(mounted: Path) -> None:
+    (mounted / "file").touch()
+    assert not removal.remove(str(mounted))
+    assert not (mounted / "file").exists()
+    assert (mounted.parent / "elsewhere" / "precious").read_text() == "kept"
+    assert not removal.remove(str(next(mounted.rglob("precious")).parent)), "nor if it is the directory itself"
+    assert (mounted.parent / "elsewhere" / "precious").exists()
+
+
+@needs_root
+def test_neither_depth_nor_a_mount_in_tmpdir_ends_the_agent(agent: Agent, control: Control) -> None:
+    """Both jobs are told as they ended, both are forgotten, and the agent goes on."""
+    deep = control.run(sys.executable, "-c", DEEP, job=1)
+    mount = control.run("sh", "-c", "mkdir $TMPDIR/m; mount -t tmpfs none $TMPDIR/m; touch $TMPDIR/m/f", job=2)
+    process = agent.start()
+    try:
+        for key in (deep, mount):
+            assert (control.end_of(key).reason, control.end_of(key).exit_code) == ("exited", 0)
+        eventually(lambda: not list(agent.ranks.iterdir()), 10, "both ranks to be forgotten")
+        time.sleep(0.3)
+        assert process.poll() is None
+        after = control.run("true", job=3)
+        assert control.end_of(after).exit_code == 0
+    finally:
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            if str(agent.directory) in line:
+                subprocess.run(["umount", "-l", line.split()[1]], check=True)
