@@ -9,8 +9,10 @@ from django.db import transaction
 
 from gpusched.lib.problems import Problem, invalid
 from gpusched.protocol.bulk import bulk_problems, field_of
+from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import FieldError, JobRequest
-from jobs import admission, services
+from jobs import admission, dependencies, services
+from jobs.dependencies import Edge
 from jobs.insertion import insert_all, new_ids
 from jobs.rows import row_of, tenant_of
 from tenants import secrets
@@ -25,12 +27,43 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
         raise invalid(found)
     rows = _rows(requests, identity)
     services.require_room(len(rows))
-    if is_dry_run:
-        return []
     with transaction.atomic():
-        ids = new_ids(len(rows))
-        insert_all([{"id": job_id, **row} for job_id, row in zip(ids, rows, strict=True)], identity.username)
+        # Ids that nobody has tell the jobs of a dry run apart.
+        ids = list(range(-len(rows), 0)) if is_dry_run else new_ids(len(rows))
+        rows = [{"id": job_id, **row} for job_id, row in zip(ids, rows, strict=True)]
+        edges = _edges(requests, rows, is_locked=not is_dry_run)
+        if is_dry_run:
+            return []
+        insert_all(rows, identity.username)
+        if edges:
+            dependencies.write(edges)
     return ids
+
+
+def _edges(requests: Sequence[JobRequest], rows: Sequence[dict[str, Any]], *, is_locked: bool) -> list[Edge]:
+    """What the jobs wait for, among themselves by `ref` and of others by id; their rows say so from now on."""
+    depending = [number for number, request in enumerate(requests) if request.depends_on]
+    if not depending:
+        return []
+    refs = {request.ref: row for request, row in zip(requests, rows, strict=True) if request.ref}
+    own = {row["id"]: (row["tenant_id"], "pending") for row in refs.values()}
+    others = {one.job for number in depending for one in requests[number].dependencies}
+    states = {**dependencies.states_of(others, is_locked=is_locked), **own}
+    edges = []
+    for number in depending:
+        row, request = rows[number], requests[number]
+        wanted = [
+            Dependency(job=refs[one.job]["id"] if isinstance(one.job, str) else one.job, kind=one.kind)
+            for one in request.dependencies
+        ]
+        row["depends_on"] = [{"job": one.job, "kind": one.kind} for one in wanted]
+        try:
+            undecided = dependencies.undecided(wanted, row["tenant_id"], states)
+        except Problem as problem:
+            raise _of_job(number, problem) from problem
+        dependencies.wait_for(row, undecided)
+        edges += [Edge(row["id"], int(one.job), one.kind) for one in undecided]
+    return edges
 
 
 def _rows(requests: Sequence[JobRequest], identity: Identity) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, prepared, query
-from gpusched.protocol.reasons import Pending
 
 _COLUMNS = {
     "tenant_id": "bigint", "user_id": "bigint", "name": "text", "priority": "int", "gpu_count": "int",
@@ -15,6 +14,7 @@ _COLUMNS = {
     "preemptible": "bool", "requeue": "bool", "max_retries": "int", "retry_on": "text[]", "grace_seconds": "int",
     "not_before": "timestamptz", "labels": "jsonb", "node_selector": "jsonb", "payload": "jsonb",
     "eligible_at": "timestamptz", "predicted_seconds": "int", "topology": "text", "anti_affinity": "text",
+    "depends_on": "jsonb", "open_dependencies": "int", "reason": "text", "evidence": "jsonb",
 }  # fmt: skip
 
 
@@ -23,17 +23,16 @@ def _new(*more: str) -> str:
     names = ", ".join([*_COLUMNS, *more])
     types = ", ".join(f"{name} {kind}" for name, kind in {**_COLUMNS, **dict.fromkeys(more, "bigint")}.items())
     return f"""
-        INSERT INTO jobs_job ({names}, state, attempt, retries_used, reason, evidence, reason_since, submitted_at,
-                              stop_reason, stop_evidence)
-        SELECT {names}, 'pending', 0, 0, '{Pending.SCHEDULER_BEHIND}', '{{}}', statement_timestamp(),
-               statement_timestamp(), '', '{{}}'
+        INSERT INTO jobs_job ({names}, state, attempt, retries_used, reason_since, submitted_at, stop_reason,
+                              stop_evidence)
+        SELECT {names}, 'pending', 0, 0, statement_timestamp(), statement_timestamp(), '', '{{}}'
           FROM json_to_recordset(%(rows)s::json) AS row ({types})
-        RETURNING id, submitted_at"""
+        RETURNING id, submitted_at, evidence"""
 
 
 _EVENT = """
         INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-        SELECT id, submitted_at, 'submitted', 0, %(actor)s::text, '{}' FROM new"""
+        SELECT id, submitted_at, 'submitted', 0, %(actor)s::text, evidence FROM new"""
 _INSERT = f"""
     WITH new AS ({_new()}),
     event AS ({_EVENT}),

@@ -62,6 +62,7 @@ def represent(row: dict[str, Any]) -> dict[str, Any]:
         "retry_on": row["retry_on"],
         "grace_seconds": row["grace_seconds"],
         "not_before": rfc3339(row["not_before"]),
+        "depends_on": row["depends_on"],
         "labels": row["labels"],
         "node_selector": asked_labels(row["node_selector"]),
         "anti_affinity": row["anti_affinity"] or None,
@@ -80,8 +81,7 @@ def represent(row: dict[str, Any]) -> dict[str, Any]:
 
 _UNBORN = {
     "state": "pending", "attempt": 0, "retries_used": 0, "started_at": None, "ended_at": None, "exit_code": None,
-    "signal": None, "reason": reasons.Pending.SCHEDULER_BEHIND, "evidence": {}, "stop_reason": "",
-    "stop_evidence": {}, "placement": [],
+    "signal": None, "stop_reason": "", "stop_evidence": {}, "placement": [],
 }  # fmt: skip
 
 

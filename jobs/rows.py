@@ -7,6 +7,7 @@ from typing import Any
 from gpusched.lib.problems import invalid, not_found
 from gpusched.lib.sql import query
 from gpusched.protocol.jobs import FieldError, JobRequest
+from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import Role
 from tenants.permissions import Identity
 
@@ -57,6 +58,10 @@ def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str,
         "grace_seconds": request.grace_seconds,
         "not_before": not_before,
         "eligible_at": not_before,
+        "depends_on": [{"job": one.job, "kind": one.kind} for one in request.dependencies],
+        "open_dependencies": 0,
+        "reason": Pending.SCHEDULER_BEHIND,
+        "evidence": {},
         "labels": request.labels,
         "node_selector": request.required_labels,
         "topology": request.topology,

@@ -15,10 +15,11 @@ from django.db import IntegrityError, transaction
 from gpusched.lib import events, wake
 from gpusched.lib.problems import Problem, invalid, not_found
 from gpusched.lib.sql import query
+from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, WAITING, JobState, Role
-from jobs import admission, representation, transitions
+from jobs import admission, dependencies, representation, transitions
 from jobs.insertion import insert
 from jobs.rows import row_of, tenant_of
 from tenants import secrets
@@ -39,7 +40,11 @@ def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
     row, tenant_id, tenant = _understood(request, identity)
     _require_possible(request, tenant_id, tenant)
     require_room()
-    return {"tenant": tenant, **admission.preview(request, row, identity.visible_tenants())}
+    if request.depends_on:
+        states = dependencies.states_of([one.job for one in request.dependencies], is_locked=False)
+        dependencies.wait_for(row, dependencies.undecided(request.dependencies, tenant_id, states))
+    found = admission.preview(request, row, identity.visible_tenants())
+    return {"tenant": tenant, **(_simulated_wait(row) if row["open_dependencies"] else found)}
 
 
 def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"") -> Submitted:
@@ -50,7 +55,7 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     try:
         _require_possible(request, tenant_id, tenant)
         require_room()
-        job_id, submitted_at = insert(row, identity.username, key, request_hash)
+        job_id, submitted_at = _insert(request, row, identity, key, request_hash)
     except IntegrityError:
         if not key:
             raise
@@ -65,15 +70,46 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
 
 def _understood(request: JobRequest, identity: Identity) -> tuple[dict[str, Any], int, str]:
     """The row that the request would make, and its tenant's id and name; refuses what the request alone shows wrong."""
-    if found := problems(request):
+    if found := [*problems(request), *_bulk_only(request)]:
         raise invalid(found)
     tenant_id, tenant = tenant_of(request, identity)
     return row_of(request, tenant_id, identity), tenant_id, tenant
 
 
+def _insert(
+    request: JobRequest, row: dict[str, Any], identity: Identity, key: str, request_hash: str
+) -> tuple[int, datetime]:
+    """One statement, and needs no transaction, unless the job depends on others."""
+    if not request.depends_on:
+        return insert(row, identity.username, key, request_hash)
+    with transaction.atomic():
+        states = dependencies.states_of([one.job for one in request.dependencies])
+        undecided = dependencies.undecided(request.dependencies, row["tenant_id"], states)
+        dependencies.wait_for(row, undecided)
+        job_id, submitted_at = insert(row, identity.username, key, request_hash)
+        dependencies.write([dependencies.Edge(job_id, int(one.job), one.kind) for one in undecided])
+    return job_id, submitted_at
+
+
+def _simulated_wait(row: dict[str, Any]) -> dict[str, Any]:
+    """What is foreseen of a job that waits for others to end: no more than that."""
+    said = reasons.sentence(row["reason"], row["evidence"])
+    step = reasons.next_step(row["reason"])
+    reason = {"code": row["reason"], "sentence": said, "next_step": step, "evidence": row["evidence"]}
+    blank = {"starts_now": False, "placement": [], "estimate": None, "victims": None, "alternatives": []}
+    return {**blank, "sentence": f"it would wait: {said}", "reason": reason}
+
+
 def _require_possible(request: JobRequest, tenant_id: int, tenant: str) -> None:
     secrets.require_known(request.secrets, tenant_id, tenant)
     admission.require_possible(request, tenant_id)
+
+
+def _bulk_only(request: JobRequest) -> list[FieldError]:
+    """What has a meaning only among the jobs of one bulk."""
+    names = [one.job for one in request.dependencies if isinstance(one.job, str)]
+    found = [FieldError("depends_on", "unknown_ref", f"'{name[:64]}' is no id of a job") for name in names]
+    return found + ([FieldError("ref", "conflict", "has a meaning only in jobs/bulk")] if request.ref else [])
 
 
 def _answer(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str) -> bytes:
@@ -85,7 +121,8 @@ def _answer(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: st
 
 def _used(identity: Identity, key: str) -> list[dict[str, Any]]:
     return query(
-        """SELECT k.request_hash, j.*, t.name AS tenant, u.username AS "user"
+        """SELECT k.request_hash, j.*, t.name AS tenant, u.username AS "user",
+                  (SELECT e.data FROM jobs_jobevent e WHERE e.job_id = j.id AND e.kind = 'submitted') AS waited_for
              FROM jobs_idempotencykey k JOIN jobs_job j ON j.id = k.job_id
              JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
             WHERE k.user_id = %s AND k.key = %s""",
@@ -104,6 +141,8 @@ def _replay(identity: Identity, key: str, request_hash: str) -> Submitted:
             next_step="use a new key for a new request",
             errors=[FieldError("Idempotency-Key", "reused", "was used with another body")],
         )
+    job["evidence"] = job["waited_for"]
+    job["reason"] = Pending.DEPENDENCY if job["waited_for"] else Pending.SCHEDULER_BEHIND
     return Submitted(_answer(job, job["id"], job["submitted_at"], job["tenant"], job["user"]), True)
 
 

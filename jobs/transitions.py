@@ -1,6 +1,6 @@
 """The only writer of a job's state. Every write is conditional on the state and attempt that it was decided on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -12,6 +12,7 @@ from gpusched.lib.histograms import observe
 from gpusched.lib.sql import as_json, columns, execute, query
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
+from jobs import dependencies
 from jobs.aftermath import NO_STREAK, Next, Outcome, what_follows
 from jobs.streaks import streaks
 
@@ -129,8 +130,14 @@ def override_stop(job_id: int, reason: EndReason, evidence: dict[str, Any], acto
 
 
 def cancel_waiting(job_ids: Sequence[int], evidence: dict[str, Any], actor: str) -> list[int]:
-    """pending or held → cancelled."""
-    return _move_waiting(job_ids, ("pending", "held"), "cancelled", EndReason.CANCELLED, evidence, actor, "cancelled")
+    """pending or held → cancelled; and with them those that can never start now."""
+    cancelled = _cancel(job_ids, EndReason.CANCELLED, evidence, actor)
+    _settle(dict.fromkeys(cancelled, JobState.CANCELLED))
+    return cancelled
+
+
+def _cancel(job_ids: Sequence[int], reason: EndReason, evidence: dict[str, Any], actor: str) -> list[int]:
+    return _move_waiting(job_ids, ("pending", "held"), "cancelled", reason, evidence, actor, "cancelled")
 
 
 def hold(job_ids: Sequence[int], reason: Pending, actor: str) -> list[int]:
@@ -142,7 +149,9 @@ def release(job_ids: Sequence[int], reasons: Sequence[Pending], actor: str) -> l
     """held (for one of `reasons`) → pending; the queue time stays."""
     sql = "SELECT id FROM jobs_job WHERE id = ANY(%s) AND state = 'held' AND reason = ANY(%s) FOR UPDATE"
     found = [row["id"] for row in query(sql, [list(job_ids), list(reasons)])]
-    return _move_waiting(found, ("held",), "pending", Pending.SCHEDULER_BEHIND, {}, actor, "released")
+    released = _move_waiting(found, ("held",), "pending", Pending.SCHEDULER_BEHIND, {}, actor, "released")
+    dependencies.refresh(released)
+    return released
 
 
 def _move_waiting(
@@ -217,7 +226,22 @@ def finish(outcomes: Sequence[Outcome]) -> dict[int, str]:
     execute(_END_ATTEMPT, columns(attempts, 7))
     moved = {row["id"]: row["state"] for row in query(_FINISH, columns(ends, 10))}
     _end_events([(replace(o, evidence=_told(o, jobs[o.job_id])), n) for o, n in nexts if o.job_id in moved])
+    _settle({job_id: state for job_id, state in moved.items() if state in FINAL})
     return moved
+
+
+def _settle(ended: Mapping[int, str]) -> None:
+    """Lets go those that waited for these jobs, and ends those that can never start now, and so on down the line."""
+    while ended:
+        nearer, never = dependencies.decide(ended)
+        if nearer:
+            dependencies.refresh(nearer)
+        over: list[int] = []
+        for lost, job_ids in never.items():
+            over += _cancel(job_ids, EndReason.DEPENDENCY_FAILED, dependencies.lost_evidence(*lost), "")
+        if over:
+            events.changed("jobs", over)
+        ended = dict.fromkeys(over, JobState.CANCELLED)
 
 
 def _told(outcome: Outcome, job: dict[str, Any]) -> dict[str, Any]:

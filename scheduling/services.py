@@ -99,13 +99,17 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
         "SELECT count(*) AS jobs, coalesce(sum(gpu_count), 0) AS gpus FROM jobs_job WHERE state IN ('pending', 'held')"
     )
     last = rows[-1] if len(rows) == limit else None
-    foreseen = whatif.foresee([row["id"] for row in rows if row["state"] == "pending"][: whatif.MOST_FORESEEN])
+    foreseen = whatif.foresee([row["id"] for row in rows if _may_start(row)][: whatif.MOST_FORESEEN])
     return {
         "items": [_queued(row, foreseen.get(row["id"])) for row in rows],
         "total": total["jobs"],
         "total_gpus": total["gpus"],
         "next": None if last is None else (-last["priority"], last["at"], last["id"]),
     }
+
+
+def _may_start(row: dict[str, Any]) -> bool:
+    return row["state"] == "pending" and not row["open_dependencies"]
 
 
 def _queued(row: dict[str, Any], estimate: Estimate | None) -> dict[str, Any]:

@@ -23,14 +23,16 @@ from scheduling.requests import COLUMNS, recent_mix, request_of
 
 # Most waiting jobs are as they were in the last cycle: of those only the row's version is read (xmin, the transaction
 # that wrote it).
-_VERSIONS = "SELECT id, xmin::text::bigint FROM jobs_job WHERE state = 'pending'"
+# Who waits for other jobs to end is nothing that the engine need know of.
+_WAITS = "state = 'pending' AND open_dependencies = 0"
+_VERSIONS = f"SELECT id, xmin::text::bigint FROM jobs_job WHERE {_WAITS}"
 _JOBS = f"""
     SELECT j.xmin::text::bigint, j.attempt, j.reason, j.evidence::text,
            j.id, j.tenant_id, j.user_id, j.priority, {COLUMNS},
            extract(epoch FROM j.submitted_at)::float8, extract(epoch FROM j.eligible_at)::float8,
            j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online'
       FROM jobs_job j WHERE """
-_PENDING, _THESE = f"{_JOBS} j.state = 'pending'", f"{_JOBS} j.id = ANY(%s::bigint[])"
+_PENDING, _THESE = f"{_JOBS} {_WAITS}", f"{_JOBS} j.id = ANY(%s::bigint[])"
 _RUNNING = """
     SELECT j.id, j.tenant_id, j.priority, j.gpu_count, j.gpu_memory_mb, j.gpu_models,
            j.gpu_sharing = 'shared' AS shared, j.cpu_milli, j.memory_mb, j.gang_scheduling, j.ranks,
@@ -101,8 +103,8 @@ _known: dict[int, Waiting] = {}
 def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot, Seen]:
     """One consistent view: all queries see the same moment, which is also the plan's `now`.
 
-    `is_whole`: the cluster even if nobody waits. `held`: held jobs to be seen as if they were released. Not for two
-    threads at once."""
+    `is_whole`: the cluster even if nobody waits. `held`: jobs to be seen as if they were released and
+    depended on none. Not for two threads at once."""
     global _known
     is_own_transaction = not connection.in_atomic_block
     with transaction.atomic():

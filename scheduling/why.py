@@ -41,19 +41,21 @@ def brief(job_id: int, identity: Identity) -> dict[str, Any]:
 def explain(job_id: int, identity: Identity) -> dict[str, Any]:
     """The same, and for a job that waits what the engine says of it now: `also`, `counterfactual` and `estimate`."""
     told = brief(job_id, identity)
-    found = None
+    found, depends = None, False
     # One that nobody has looked at yet may start this moment: what would be is not asked before what is.
     if told["state"] in ("pending", "held") and told["code"] != Pending.SCHEDULER_BEHIND:
-        found = whatif.outlook(job_id, is_held=told["state"] == JobState.HELD)
+        depends = told["code"] == Pending.DEPENDENCY
+        found = whatif.outlook(job_id, is_held=told["state"] == JobState.HELD or depends)
     steps, estimate = (found.steps, found.estimate) if found else ([], None)
+    is_free = told["state"] == JobState.PENDING and not depends
     # The cycle may have found another reason than a plan of this moment does: the one that was written stands.
     others = [step for step in steps if step.reason.code != told["code"]]
     also = [reason_shape(step.reason) for step in others]
     return {
         **told,
         "also": [{name: one[name] for name in ("code", "sentence")} for one in also],
-        "counterfactual": _cure(told["code"], steps),
-        "estimate": estimate_shape(estimate) if estimate and told["state"] == JobState.PENDING else None,
+        "counterfactual": _cure(told, steps),
+        "estimate": estimate_shape(estimate) if estimate and is_free else None,
     }
 
 
@@ -98,10 +100,15 @@ def _history(job_id: int, code: str, since: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _cure(code: str, steps: Sequence[Step]) -> dict[str, Any] | None:
+def _cure(told: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any] | None:
     """What would cure the reason that is shown: the job starts then, or waits for the next one."""
-    if code in (Pending.HELD_BY_USER, Pending.HELD_BY_ADMIN):
-        return change_shape(Change("released"), starts=not steps, then=steps[0].reason if steps else None)
+    change = None
+    if told["code"] in (Pending.HELD_BY_USER, Pending.HELD_BY_ADMIN):
+        change = Change("released")
+    elif told["code"] == Pending.DEPENDENCY:
+        change = Change("dependencies_ended", told["evidence"].get("jobs"))
+    if change is not None:
+        return change_shape(change, starts=not steps, then=steps[0].reason if steps else None)
     if not steps or steps[0].change is None:
         return None
     then = steps[1].reason if len(steps) > 1 else None

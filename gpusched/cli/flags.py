@@ -62,6 +62,8 @@ FLAGS: tuple[inspect.Parameter, ...] = (
     _flag("retry_on", list[str], "Only when it ended like this, such as cuda_oom; repeatable.", metavar="CLASS"),
     _flag("grace_seconds", int, "Time between SIGTERM and SIGKILL."),
     _flag("not_before", str, "Do not start before this time, such as 2030-01-31T08:00:00Z.", metavar="TIME"),
+    _flag("depends_on", list[str], "Only after this job completed; after_any:ID: ended, after_fail:ID: failed.",
+          "--after", metavar="[KIND:]ID"),
     _flag("labels", list[str], "A label for your own use.", "--label", metavar="NAME=VALUE"),
     _flag("node_selector", list[str], "Only nodes with this label.", "--node-selector", metavar="NAME=VALUE"),
     _flag("anti_affinity", str, "Your tenant's jobs with the same word never share a node.", metavar="WORD"),

@@ -8,6 +8,7 @@ import msgspec
 from gpusched.client.calls import API, Call, Reply, fresh_key, get, given, json_as, write
 from gpusched.client.errors import Invalid
 from gpusched.client.models import Acted, Attempt, Event, Explanation, JobData, Log, Page, QueueItem, Simulation
+from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import JobRequest
 
 
@@ -41,6 +42,7 @@ class JobOptions(TypedDict, total=False):
     retry_on: list[str]
     grace_seconds: int
     not_before: str | None
+    depends_on: list[int | str | Dependency]
     labels: dict[str, str]
     node_selector: dict[str, str]
     anti_affinity: str | None

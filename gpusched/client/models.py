@@ -69,6 +69,7 @@ class JobData(msgspec.Struct, kw_only=True):
     retry_on: list[str] = []
     grace_seconds: float = 0
     not_before: datetime | None = None
+    depends_on: list["JobDependency"] = []
     labels: dict[str, str] = {}
     node_selector: dict[str, str] = {}
     anti_affinity: str | None = None
@@ -98,6 +99,13 @@ class Acted(msgspec.Struct, kw_only=True):
 
     job: JobData
     message: str = ""
+
+
+class JobDependency(msgspec.Struct, kw_only=True):
+    """A job that another one waits for: its id, and how it is to end (after_ok, after_any, after_fail)."""
+
+    job: int
+    kind: str = "after_ok"
 
 
 class BulkActed(msgspec.Struct, kw_only=True):

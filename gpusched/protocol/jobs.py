@@ -4,11 +4,12 @@ import re
 
 import msgspec
 
+from gpusched.protocol.dependencies import MOST_DEPENDENCIES, Dependency, dependency_of
 from gpusched.protocol.exits import RETRYABLE
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
 # Names that INTERFACES.md promises and that this version cannot honour: refused by name unless they ask for nothing.
-NOT_YET: dict[str, object] = {"array": None, "depends_on": []}
+NOT_YET: dict[str, object] = {"array": None}
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?$")
@@ -77,9 +78,16 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     image: str | None = None
     runtime: str = "auto"
     mounts: list[str] = []
-    # Refused by name (NOT_YET) unless they ask for nothing.
+    # Jobs of the tenant by id (after_ok), or with the kind; in a bulk also by the `ref` that one of its jobs has.
+    depends_on: list[int | str | Dependency] = []
+    ref: str = ""
+    # Refused by name (NOT_YET) unless it asks for nothing.
     array: dict[str, int] | None = None
-    depends_on: list[int | str] = []
+
+    @property
+    def dependencies(self) -> tuple[Dependency, ...]:
+        """`depends_on`, each with its kind."""
+        return tuple([dependency_of(one) for one in self.depends_on])
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
@@ -112,6 +120,7 @@ def problems(request: JobRequest) -> list[FieldError]:
     found += _shape_problems(request)
     found += _container_problems(request)
     found += _text_problems(request)
+    found += _dependency_problems(request)
     return found
 
 
@@ -234,6 +243,21 @@ def _text_problems(request: JobRequest) -> list[FieldError]:
     if request.workdir is not None and not request.workdir.startswith("/"):
         found.append(FieldError("workdir", "not_absolute", "must be an absolute path"))
     return found
+
+
+def _dependency_problems(request: JobRequest) -> list[FieldError]:
+    if request.ref and (request.ref.isdecimal() or not _LABEL.match(request.ref)):
+        return [FieldError("ref", "invalid_label", "one short word of letters, digits, . _ / -, not digits alone")]
+    if not request.depends_on:
+        return []
+    jobs = [one.job for one in request.dependencies]
+    if len(jobs) > MOST_DEPENDENCIES:
+        return [FieldError("depends_on", "too_long", f"at most {MOST_DEPENDENCIES} jobs")]
+    if len(set(jobs)) < len(jobs):
+        return [FieldError("depends_on", "duplicate", "names a job twice")]
+    if not all(0 < job < 2**63 for job in jobs if isinstance(job, int)):
+        return [FieldError("depends_on", "out_of_range", "ids of jobs are positive whole numbers")]
+    return []
 
 
 def _secret_problems(names: list[str]) -> list[FieldError]:

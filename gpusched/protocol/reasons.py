@@ -62,6 +62,7 @@ class EndReason(StrEnum):
     SUPERVISOR_LOST = "supervisor_lost"
     AGENT_STOPPED = "agent_stopped"
     HELD_IDLE = "held_idle"
+    DEPENDENCY_FAILED = "dependency_failed"
     SUPERSEDED = "superseded"
 
 
@@ -179,6 +180,7 @@ _ENDED: dict[str, str] = {
     EndReason.SUPERVISOR_LOST: "its supervisor process on {node} was killed",
     EndReason.AGENT_STOPPED: "the agent of {node} was stopped together with its jobs",
     EndReason.HELD_IDLE: "its {gpus} GPUs were under {percent} % since {since}, {warnings} warnings changed nothing",
+    EndReason.DEPENDENCY_FAILED: "can never start: job {on}, after which it was to start if that {wanted}, is {ended}",
     EndReason.SUPERSEDED: "a newer attempt exists",
 }
 
@@ -210,6 +212,7 @@ CHANGES: dict[str, str] = {
     "devices_cool": "once the {to} devices slowed down by heat have cooled",
     "node_added": "with one more node, empty and large enough",
     "released": "once it is released",
+    "dependencies_ended": "once the {to} jobs that it waits for have ended as it needs",
 }
 
 

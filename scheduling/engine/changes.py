@@ -170,6 +170,7 @@ CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
     ),
     "node_added": _node_added,
     "released": _as_it_is,
+    "dependencies_ended": _as_it_is,
 }
 
 
