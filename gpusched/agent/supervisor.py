@@ -187,18 +187,16 @@ def _terminate(rank: Rank, reason: str, grace_seconds: float) -> None:
         if box := rank.spec.get("box"):
             rankdir.write(box, rankdir.NOTICE, notice, mode=0o644)
     if not containers.send(rank.spec, signal.SIGTERM):
-        processes.signal_all(_all(rank), signal.SIGTERM)
-
-
-def _all(rank: Rank) -> list[int]:
-    return processes.descendants(os.getpid())
+        processes.signal_all(processes.descendants(os.getpid()), signal.SIGTERM)
 
 
 def _kill_all(rank: Rank) -> None:
     if containers.send(rank.spec, signal.SIGKILL):
         return  # its client ends by itself, or is killed the next time
-    if not (rank.group and cgroup.kill(rank.group)):
-        processes.signal_all(_all(rank), signal.SIGKILL)
+    if rank.group:
+        cgroup.kill(rank.group)
+    # Whether or not that could be: a process may have moved to another group.
+    processes.signal_all(processes.descendants(os.getpid()), signal.SIGKILL)
 
 
 def _leave(rank: Rank) -> None:

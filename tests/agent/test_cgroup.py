@@ -82,6 +82,17 @@ def test_what_hides_from_a_killed_supervisor_is_found_by_its_group(
 
 
 @needs_cgroups
+def test_what_has_left_its_group_is_killed_at_its_limit_all_the_same(agent: Agent, control: Control) -> None:
+    move = f'echo $$ > {cgroup.home_group()}/cgroup.procs && echo moved; trap "" TERM; while :; do sleep 0.1; done'
+    key = control.run("sh", "-c", move, max_runtime_seconds=1, grace_seconds=0)
+    agent.start()
+    pid = control.start_of(key).pid
+    end = control.end_of(key, 8)
+    assert (end.reason, end.signal, control.logs.get(key)) == ("time_limit", 9, b"moved\n")
+    assert not is_alive(pid)
+
+
+@needs_cgroups
 def test_a_group_is_killed_at_once_and_removed_with_those_below_it(tmp_path: Path) -> None:
     assert FOUND.base is not None
     group = f"{FOUND.base.path}/test-{os.getpid()}"
