@@ -174,7 +174,7 @@ class Journal:
             fact["at"] = (datetime.fromisoformat(started["at"]) + timedelta(seconds=lasted)).isoformat()
         if boot_id != self.boot_id:
             fact |= {"at": _booted_at(), "reason": str(EndReason.NODE_REBOOTED), "boot_id": None}
-        elif not _end_strays(directory, started["pid"] if started else None):
+        elif not _end_strays(directory, _leader(started)):
             return None
         rankdir.write(directory, rankdir.EXIT, fact)
         return fact
@@ -211,7 +211,13 @@ def wake_supervisor(directory: Path) -> None:
         os.close(handle)
 
 
-def _end_strays(directory: Path, session: int | None) -> bool:
+def _leader(started: dict[str, Any] | None) -> tuple[int, int] | None:
+    """(pid, start) of a rank's first process; None if it was not written down, as by the supervisors of before."""
+    told = (started or {}).get("pid"), (started or {}).get("start")
+    return (told[0], told[1]) if isinstance(told[0], int) and isinstance(told[1], int) else None
+
+
+def _end_strays(directory: Path, leader: tuple[int, int] | None) -> bool:
     """Kills what a killed supervisor left behind; True when nothing of it is left."""
     spec = rankdir.read(directory, rankdir.SPEC)
     assert spec is not None, f"{directory} has a supervisor but no spec"
@@ -222,10 +228,9 @@ def _end_strays(directory: Path, session: int | None) -> bool:
     for _ in range(100):
         if group:
             cgroup.kill(group)
-        pids = processes.strays(spec["environment"][rankdir.SCOPE_VARIABLE], session)
+        pids = processes.kill_strays(spec["environment"][rankdir.SCOPE_VARIABLE], leader)
         if not pids and not (group and cgroup.is_populated(group)):
             return not group or cgroup.remove(group)
-        processes.signal_all(pids, signal.SIGKILL)
         time.sleep(0.01)
     logger.error("processes %s ignore SIGKILL; their devices stay taken", pids or f"in {group}")
     return False

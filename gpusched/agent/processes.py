@@ -127,19 +127,58 @@ def end_all_children() -> None:
             return
 
 
-def strays(scope: str, session: int | None = None) -> list[int]:
-    """Processes that were started in a scope, wherever they are now, and those of a session, whoever runs them. Zombies
-    are none."""
-    mark = f"{SCOPE_VARIABLE}={scope}".encode()
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        with contextlib.suppress(OSError):  # gone meanwhile, or an environment that is not ours to read
-            status = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-            if status[0] == "Z":
-                continue
-            is_of_session = session is not None and int(status[3]) == session
-            if is_of_session or mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\x00"):
-                found.append(int(entry))
+def start_of(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if there is none."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; none if the process is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+    return [] if fields[0] == "Z" else fields
+
+
+def strays(scope: str, leader: tuple[int, int] | None = None) -> list[int]:
+    """Processes that were started in a scope, wherever they are now, and those of the session of `leader` (pid, start),
+    whoever runs them: as long as that very process leads it, for the number may be another's by now. Zombies are none,
+    and this process is none of them."""
+    mark = f"{SCOPE_VARIABLE}={scope}".encode() if scope else None
+    session = leader[0] if leader and start_of(leader[0]) == leader[1] else None
+    return [
+        int(entry)
+        for entry in os.listdir("/proc")
+        if entry.isdigit() and int(entry) != os.getpid() and _is_stray(int(entry), mark, session)
+    ]
+
+
+def kill_strays(scope: str, leader: tuple[int, int] | None = None) -> list[int]:
+    """The same, killed. Each is looked at once more by a handle, so that no other that got its number is."""
+    found = strays(scope, leader)
+    mark = f"{SCOPE_VARIABLE}={scope}".encode() if scope else None
+    for pid in sorted(found, key=lambda pid: leader is not None and pid == leader[0]):  # it vouches for the others
+        with contextlib.suppress(OSError):
+            handle = os.pidfd_open(pid)
+            try:
+                session = leader[0] if leader and start_of(leader[0]) == leader[1] else None
+                if _is_stray(pid, mark, session):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
     return found
+
+
+def _is_stray(pid: int, mark: bytes | None, session: int | None) -> bool:
+    fields = _stat(pid)
+    if not fields:
+        return False
+    if session is not None and int(fields[3]) == session:
+        return True
+    with contextlib.suppress(OSError):  # gone meanwhile, or an environment that is not ours to read
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return mark is not None and mark in file.read().split(b"\0")
+    return False

@@ -1,5 +1,5 @@
-"""Removes a directory that a job could fill as it liked: however deep, whatever its modes, nothing that is mounted in it.
-Standard library only, for supervisors use it, too."""
+"""Removes a directory that a job could fill as it liked: however deep, whatever its modes, nothing that is mounted in
+it. Standard library only, for supervisors use it, too."""
 
 import contextlib
 import os

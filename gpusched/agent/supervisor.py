@@ -76,7 +76,8 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
         _finish(rank, problem[0], detail=problem[1])
         return
     with contextlib.suppress(OSError):  # the end says when it started, too
-        rankdir.write(directory, rankdir.STARTED, {"at": _iso(rank.started_at), "pid": rank.pid, **_clock(rank)})
+        leader = {"pid": rank.pid, "start": processes.start_of(rank.pid)}
+        rankdir.write(directory, rankdir.STARTED, {"at": _iso(rank.started_at), **leader, **_clock(rank)})
     _ring(rank)
     _watch(rank)
     containers.remove(rank.spec)

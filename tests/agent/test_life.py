@@ -263,13 +263,37 @@ def test_many_nodes_share_one_launcher(tmp_path: Path) -> None:
         launcher.close()
 
 
-def test_strays_are_found_by_their_scope() -> None:
+def test_strays_are_found_by_their_scope_and_by_their_session_only_while_it_is_theirs() -> None:
+    """A pid, and so a session, may be another's after a while."""
     import subprocess
 
-    child = subprocess.Popen(["sleep", "60"], env={"GPUSCHED_SCOPE": "0123abcd"})
+    children = [
+        subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True)
+        for environment in ({"GPUSCHED_SCOPE": "0123abcd"}, {})
+    ]
+    marked, other = (child.pid for child in children)
     try:
-        eventually(lambda: processes.strays("0123abcd") == [child.pid], 5, "the stray")
+        eventually(lambda: processes.strays("0123abcd") == [marked], 5, "the stray")
+        start = processes.start_of(other)
+        assert start is not None
+        assert processes.kill_strays("0123abcd", (other, start - 1)) == [marked], "another process had that number"
+        assert children[0].wait(5) == -9
+        assert is_alive(other)
+        assert processes.kill_strays("0123abcd", (other, start)) == [other]
+        assert children[1].wait(5) == -9
     finally:
-        child.kill()
-        child.wait()
+        for child in children:
+            child.kill()
+            child.wait()
     assert processes.strays("0123abcd") == []
+
+
+def test_an_agent_that_itself_runs_in_a_job_does_not_kill_itself() -> None:
+    import subprocess
+    import sys
+
+    code = "from gpusched.agent import processes; print(processes.kill_strays('ab12'))"
+    told = subprocess.run(
+        [sys.executable, "-c", code], env={"GPUSCHED_SCOPE": "ab12"}, capture_output=True, text=True, check=True
+    )
+    assert told.stdout == "[]\n"
