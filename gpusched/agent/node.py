@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 from gpusched.agent import identity as identities
+from gpusched.agent.freed import Freed
 from gpusched.agent.identity import Identity
 from gpusched.agent.journal import Journal
 from gpusched.agent.launcher import Launcher
@@ -47,10 +48,12 @@ class Node:
         self.ranks = Ranks(Journal(directory, self._boot_id), launcher, identity.name, log_most_bytes)
         self._seq = 0
         self._readings: list[Reading] = []
-        self._occupants = Occupants()
+        self._occupants = Occupants(directory)
         self._leftovers = Leftovers()
         self._facts: NodeFacts | None = None
         self._facts_told: NodeFacts | None = None
+        self._looking = asyncio.Lock()
+        self._freed = Freed(self.ranks.devices_of, self._left_on, self._looking)
         self._one_at_a_time = asyncio.Lock()
 
     async def in_thread(self, work: Callable[[], T]) -> T:
@@ -68,6 +71,7 @@ class Node:
         """What to say now. Readings are told once; reports until they are acknowledged."""
         if self._facts is None:
             self._facts = await asyncio.to_thread(self._machine.facts)
+        await self._freed.look(self.ranks.reports())
         self._seq += 1
         readings, self._readings = self._readings, []
         facts = None if self._facts == self._facts_told else self._facts
@@ -79,7 +83,7 @@ class Node:
             held=self.ranks.held(),
             running=self.ranks.running(),
             saved=self.ranks.saved(),
-            reports=self.ranks.reports(),
+            reports=self._freed.told(self.ranks.reports()),
             readings=readings,
             facts=facts,
         )
@@ -146,7 +150,8 @@ class Node:
         clock = asyncio.get_running_loop().time
         looked_at = clock()
         while True:
-            self._readings = await asyncio.to_thread(self._read)
+            async with self._looking:  # no look that began before an end is told after the look at what it freed
+                self._readings = await asyncio.to_thread(self._read)
             if clock() - looked_at > FACTS_SECONDS or self._names_others(self._readings):
                 self._facts = await asyncio.to_thread(self._machine.facts)
                 looked_at = clock()
@@ -159,6 +164,10 @@ class Node:
         known = {device.uuid for device in self._facts.devices}
         there = {reading.uuid for reading in readings if not reading.lost}
         return bool(there - known or known - {reading.uuid for reading in readings})
+
+    def _left_on(self, devices: Collection[str]) -> dict[str, str]:
+        readings = self._machine.look(devices, self.ranks.busy_devices)
+        return self._occupants.left_on(readings, self.ranks.live())
 
     def _read(self) -> list[Reading]:
         readings = self._machine.readings(self.ranks.busy_devices)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -79,7 +79,7 @@ class Nvml:
         if not self.is_available():
             return []
         handles = self._handles()
-        found = [reading for index, handle in handles for reading in _readings(index, handle)]
+        found = [reading for index, handle in handles for reading in _readings(index, handle, _reading)]
         self._hear_xids(handles)
         now = time.monotonic()
         self._xids = [one for one in self._xids if now - one[0] < XID_SECONDS][-MOST_XIDS:]
@@ -87,6 +87,12 @@ class Nvml:
         for at, uuid, code in self._xids:
             told.setdefault(uuid, []).append(Xid(code=code, seconds_ago=int(now - at)))
         return [replace(reading, xids=told.get(reading.uuid, [])) for reading in found]
+
+    def look(self, devices: Collection[str]) -> list[Reading]:
+        """Memory and processes alone, of these devices."""
+        handles = self._handles() if self.is_available() else []
+        found = [reading for index, handle in handles for reading in _readings(index, handle, _use)]
+        return [reading for reading in found if reading.uuid in devices]
 
     def _hear_xids(self, handles: list[tuple[int, Any]]) -> None:
         """Takes in what happened since the last time. A driver or device that tells no Xids has none."""
@@ -216,9 +222,9 @@ def _is_linked(first: Any, second: Any) -> bool:
     return bool(status == pynvml.NVML_P2P_STATUS_OK)
 
 
-def _readings(index: int, gpu: Any) -> list[Reading]:
+def _readings(index: int, gpu: Any, ask: Callable[[_Offered], Reading]) -> list[Reading]:
     try:
-        return [_reading(one) for one in _offered(index, gpu)]
+        return [ask(one) for one in _offered(index, gpu)]
     except (DeviceLost, pynvml.NVMLError):
         return [Reading(uuid=uuid, lost=True) for uuid in _concerned(gpu)]
 
@@ -231,10 +237,9 @@ def _reading(one: _Offered) -> Reading:
     if own is gpu:
         power = _ask(lambda: float(pynvml.nvmlDeviceGetPowerUsage(gpu)) / 1000)
         power_limit = _ask(lambda: float(pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu)) / 1000)
-    return Reading(
-        uuid=one.uuid,
+    return replace(
+        _use(one),
         utilisation_percent=_ask(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(own).gpu)),
-        memory_used_mb=_ask(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(own).used) // MIB),
         temperature_celsius=_ask(lambda: int(pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU))),
         power_watts=power,
         power_limit_watts=power_limit,
@@ -243,7 +248,14 @@ def _reading(one: _Offered) -> Reading:
         throttle_reasons=_ask(lambda: int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))),
         ecc_corrected=_ecc(gpu, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
         ecc_uncorrected=_ecc(gpu, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-        process_ids=_ask(lambda: [int(p.pid) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(own)]),
+    )
+
+
+def _use(one: _Offered) -> Reading:
+    return Reading(
+        uuid=one.uuid,
+        memory_used_mb=_ask(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(one.handle).used) // MIB),
+        process_ids=_ask(lambda: [int(p.pid) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(one.handle)]),
     )
 
 

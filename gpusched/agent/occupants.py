@@ -4,12 +4,14 @@ an ended rank left behind.
 A process of a rank that has ended makes the device `dirty`, any other `foreign`. Only what two readings in a row say
 is told, because a process is listed for a moment after its end. What the driver does not say is unknown."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from msgspec.structs import replace
 
-from gpusched.agent import processes
+from gpusched.agent import processes, rankdir
 from gpusched.agent.rankdir import SCOPE_VARIABLE
 from gpusched.protocol.messages import Reading
 
@@ -22,6 +24,7 @@ MOST_NAMED = 3
 MOST_SCOPES = 10_000
 # The control daemon of CUDA MPS, run by root: it computes for the jobs (the kernel cuts names at 15 characters).
 MPS = "nvidia-cuda-mps"
+FILE = "devices.json"
 
 
 @dataclass(frozen=True)
@@ -38,27 +41,68 @@ class Live:
 
 
 class Occupants:
-    """Remembers what was seen on the devices of one node. To be asked once per reading."""
+    """Remembers what was seen on the devices of one node; what an agent that is started again could not see anew
+    also in a file of the `directory`. To be asked once per reading, by one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
         self._ours: set[tuple[int, int]] = set()  # (pid, start) of processes of live ranks that are on a device
         self._base_mb: dict[str, int] = {}
         self._was_held: set[str] = set()  # by a live rank since it was last seen free and clear
         self._bad_looks: dict[str, int] = {}
         self._scopes: dict[str, None] = {}  # of ranks that there were, the latest last
         self.left: set[tuple[int, int]] = set()  # (pid, start) on a device now, proved to be of ranks that have ended
+        self._kept = self._read()
+
+    def _read(self) -> dict[str, object]:
+        fact = rankdir.read(self._directory, FILE) if self._directory is not None else None
+        # A boot takes from a device all that was left on it, and may bring another driver.
+        if isinstance(fact, dict) and fact.get("boot_id") == rankdir.boot_id():
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                self._base_mb = {str(uuid): int(mb) for uuid, mb in dict(fact["base_mb"]).items()}
+                self._was_held = set(map(str, fact["was_held"]))
+        return self._fact()
+
+    def _fact(self) -> dict[str, object]:
+        return {"boot_id": rankdir.boot_id(), "base_mb": dict(self._base_mb), "was_held": sorted(self._was_held)}
+
+    def _keep(self) -> None:
+        if self._directory is not None and (fact := self._fact()) != self._kept:
+            with contextlib.suppress(OSError):  # a full disk; the next look tries again
+                rankdir.write(self._directory, FILE, fact)
+                self._kept = fact
 
     def judge(self, readings: Sequence[Reading], live: Live) -> list[Reading]:
         """The readings, each with `occupancy` and `occupant` as far as they can be told."""
-        for scope in live.scopes | live.ended_scopes:
-            self._scopes[scope] = self._scopes.pop(scope, None)
-        while len(self._scopes) > MOST_SCOPES:
-            del self._scopes[next(iter(self._scopes))]
+        self._remember(live)
         self.left = set()
         listed = {pid for reading in readings for pid in reading.process_ids or ()}
         kinds = {pid: self._kind(pid, live) for pid in sorted(listed)}
         self._ours = {(pid, start) for pid, start in self._ours if pid in listed}
-        return [self._told(reading, kinds, live) for reading in readings]
+        told = [self._told(reading, kinds, live) for reading in readings]
+        self._keep()
+        return told
+
+    def left_on(self, readings: Sequence[Reading], live: Live) -> dict[str, str]:
+        """Who or what is on devices of ranks that have just ended, by UUID, as this look alone says. `readings`: of
+        those devices."""
+        self._remember(live)
+        left = {}
+        for reading in readings:
+            self._was_held.add(reading.uuid)
+            pids = [pid for pid in reading.process_ids or () if self._kind(pid, live) != CLEAR]
+            memory_mb = self._left_mb(reading, live)
+            if not reading.lost and (pids or memory_mb):
+                left[reading.uuid] = _named(pids) or _memory(memory_mb)
+                self._bad_looks[reading.uuid] = READINGS  # the next reading that says the same is believed
+        self._keep()
+        return left
+
+    def _remember(self, live: Live) -> None:
+        for scope in live.scopes | live.ended_scopes:
+            self._scopes[scope] = self._scopes.pop(scope, None)
+        while len(self._scopes) > MOST_SCOPES:
+            del self._scopes[next(iter(self._scopes))]
 
     def _kind(self, pid: int, live: Live) -> str:
         """CLEAR for a process of a live rank, DIRTY for one of an ended rank, FOREIGN for all others."""
@@ -89,8 +133,7 @@ class Occupants:
         self._bad_looks[reading.uuid] = self._bad_looks.get(reading.uuid, 0) + 1
         if self._bad_looks[reading.uuid] < READINGS:
             return reading
-        text = _named(by_kind[kind]) or f"{left} MiB are still in use after a job ended"
-        return replace(reading, occupancy=kind, occupant=text)
+        return replace(reading, occupancy=kind, occupant=_named(by_kind[kind]) or _memory(left))
 
     def _left_mb(self, reading: Reading, live: Live) -> int | None:
         """The memory that ended ranks seem to have left behind; None if none, or if it cannot be told."""
@@ -112,6 +155,10 @@ def _is_of(seen: processes.Seen, live: Live) -> bool:
         return True
     # Whatever a rank starts stays below its supervisor, with another user's rights or an empty environment, too.
     return bool(live.scopes) and not live.supervisors().isdisjoint(processes.ancestors(seen.pid))
+
+
+def _memory(used_mb: int | None) -> str:
+    return f"{used_mb} MiB are still in use after a job ended"
 
 
 def _named(pids: Iterable[int]) -> str:

@@ -178,6 +178,11 @@ class Ranks:
         """UUIDs that live ranks were given (only the made-up readings of pretend nodes ask)."""
         return {uuid for key in self.running() for uuid in self._specified(self.known[key]).devices}
 
+    def devices_of(self, key: str) -> frozenset[str]:
+        """UUIDs that a rank was given."""
+        rank = self.known.get(key)
+        return self._specified(rank).devices if rank is not None else frozenset()
+
     def has_failed_with_devices(self, keys: Iterable[str]) -> bool:
         """Whether any of these had devices and failed by itself."""
         ended = [rank for key in keys if (rank := self.known.get(key)) is not None and rank.ended is not None]

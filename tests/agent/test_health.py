@@ -158,6 +158,29 @@ def test_memory_is_judged_by_nothing_but_what_was_seen_free() -> None:
     assert [judged(never_held, look(40_000)) for _ in range(3)] == [("clear", "")] * 3
 
 
+def test_an_agent_that_is_started_again_still_knows_what_was_free(tmp_path: Path) -> None:
+    """A34: memory that is left behind does not become the base."""
+    before = Occupants(tmp_path)
+    judged(before, look(4))
+    judged(before, look(40_000), HELD)
+    restarted = Occupants(tmp_path)
+    judged(restarted, look(40_000))
+    assert judged(restarted, look(40_000))[0] == "dirty"
+    (tmp_path / "devices.json").write_text("[]")
+    assert judged(Occupants(tmp_path), look(40_000)) == ("clear", "")
+
+
+def test_a_look_after_an_end_needs_no_second_and_spares_what_others_hold(start: Start) -> None:
+    """A34: also of a rank that was never seen on its device, and whose process hides."""
+    occupants, pid = Occupants(), start()
+    judged(occupants, look(4))
+    assert occupants.left_on([look(40_000)], NOBODY) == {"a": "40000 MiB are still in use after a job ended"}
+    assert occupants.left_on([look(4, pid)], NOBODY) == {"a": f"pid {pid} of {ME} (sleep)"}
+    assert judged(occupants, look(4, pid))[0] == "foreign", "at once"
+    assert occupants.left_on([look(40_000)], HELD) == {}, "a shared device"
+    assert occupants.left_on([look(60)], NOBODY) == {}
+
+
 def test_what_the_driver_does_not_say_is_unknown() -> None:
     """A19: a missing reading neither blocks nor frees."""
     occupants = Occupants()
@@ -247,6 +270,24 @@ def test_a_gpu_that_vanishes_under_a_job_is_told_before_or_with_its_failure(
     control.end_of(key)
     [first] = [n for n, sync in enumerate(control.syncs) if any(isinstance(one, Ended) for one in sync.reports)][:1]
     assert any(reading.lost for sync in control.syncs[: first + 1] for reading in sync.readings)
+
+
+def test_an_end_is_told_with_what_is_left_on_its_devices(
+    agent: Agent, control: Control, environment: dict[str, str]
+) -> None:
+    """A34: at once if nothing is, and if something is, the server knows it when it gives the device back."""
+    set_devices(environment, A100)
+    agent.start(environment=environment)
+    eventually(lambda: occupancy(control) == "clear", 20, "a look at the free device")
+    clean = control.run("true", device_uuids=["GPU-fake-0"])
+    assert control.end_of(clean).left == {}
+    devices = environment["FAKE_NVML"]
+    script = f"sed 's/|4|0|31|/|40000|0|31|/' {devices} > {devices}.2; mv {devices}.2 {devices}"
+    key = control.run("sh", "-c", script, job=2, device_uuids=["GPU-fake-0"])
+    assert control.end_of(key).left == {"GPU-fake-0": "40000 MiB are still in use after a job ended"}
+    told = next(n for n, sync in enumerate(control.syncs) if any(one.key == key for one in sync.reports))
+    after = control.syncs[told + 1 :]
+    assert {r.occupancy for sync in after for r in sync.readings} <= {"dirty"}
 
 
 def _looks(control: Control, celsius: int) -> int:
