@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import httpx
@@ -39,7 +39,8 @@ def load(directory: Path, name: str) -> Identity:
     """The identity on disk, or a new one that is written down at once, so that its key is never made twice."""
     known = rankdir.read(directory, FILE)
     if known is not None:
-        return Identity(**known)
+        # What a newer agent wrote down means nothing to one that was put back a version.
+        return Identity(**{field.name: known[field.name] for field in fields(Identity) if field.name in known})
     fresh = Identity(name=name, node_key=secrets.token_hex(16))
     _save(directory, fresh)
     return fresh

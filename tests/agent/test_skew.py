@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpusched.agent import identity, rankdir
 from gpusched.protocol.messages import Desired, Join, Joined, LogAnswer, Run, Sync
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
@@ -92,3 +93,11 @@ def test_an_order_of_the_version_before_says_all_that_is_needed() -> None:
     [order] = msgspec.convert(first["answer"], Desired).assignments
     assert isinstance(order, Run)
     assert (order.spec.image, order.spec.runtime, order.spec.mounts) == (None, "auto", [])
+
+
+def test_an_agent_that_was_put_back_a_version_reads_the_identity_of_the_newer_one(tmp_path: Path) -> None:
+    """A57."""
+    fresh = identity.load(tmp_path, "node-a")
+    known = rankdir.read(tmp_path, identity.FILE)
+    rankdir.write(tmp_path, identity.FILE, {**(known or {}), "invented_later": 1})
+    assert identity.load(tmp_path, "node-a") == fresh
