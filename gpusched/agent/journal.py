@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gpusched.agent import cgroup, confinement, containers, processes, rankdir, removal, secretfiles
 from gpusched.agent.environment import job_fact
 from gpusched.protocol.messages import Ended, RankSpec, Started
@@ -74,20 +76,16 @@ class Journal:
     def look(self, key: str) -> tuple[Started | None, Ended | None, bool]:
         """(started, ended, is alive) of a rank as its files say; ends it where its supervisor cannot any more."""
         directory = self.ranks / key
-        ended = rankdir.read(directory, rankdir.EXIT)
+        ended = self._end(key)
         is_alive = False
         if ended is None and (boot_id := self._taken_in(directory)) is not None:
             is_alive = rankdir.holder(directory) is not None
             if not is_alive:
                 # The exit may have been written just before the lock was let go.
-                ended = rankdir.read(directory, rankdir.EXIT) or self._bury(directory, boot_id)
+                ended = self._end(key) or (self._end(key) if self._bury(directory, boot_id) else None)
                 is_alive = ended is None
-        started = rankdir.read(directory, rankdir.STARTED)
-        return (
-            None if started is None else self._started(key, started),
-            None if ended is None else self._ended(key, ended),
-            is_alive,
-        )
+        started = _start_in(directory)
+        return None if started is None else self._started(key, started), ended, is_alive
 
     def forget(self, key: str) -> None:
         """Puts away a rank whose end and log the server has. First the grave, then the body: never neither."""
@@ -124,14 +122,28 @@ class Journal:
     def _started(self, key: str, fact: dict[str, Any]) -> Started:
         return Started(key=key, at=fact["at"], pid=fact["pid"], seconds_ago=self._seconds_ago(fact))
 
-    def _ended(self, key: str, fact: dict[str, Any]) -> Ended:
-        """The report of an end. The supervisor that wrote it may be newer than an agent that was put back a version."""
+    def _end(self, key: str) -> Ended | None:
+        """The end as its file says; None without one, or if what is there is none.
+
+        The supervisor that wrote it may be newer than an agent that was put back a version."""
+        if (fact := rankdir.read(self.ranks / key, rankdir.EXIT)) is None:
+            return None
         known = {name: value for name, value in fact.items() if name in Ended.__struct_fields__}
-        return Ended(key=key, **{**known, "seconds_ago": self._seconds_ago(fact)})
+        try:
+            ended = msgspec.convert({**known, "key": key, "seconds_ago": self._seconds_ago(fact)}, Ended)
+            datetime.fromisoformat(ended.at)
+            # What cannot be said, such as half a character, would keep all else of the node from being said.
+            msgspec.json.encode(ended)
+        except (ValueError, OverflowError) as problem:
+            logger.error("%s of %s is no end: %s", rankdir.EXIT, key, problem)
+            return None
+        return ended
 
     def _seconds_ago(self, fact: dict[str, Any]) -> float | None:
         """How long ago a fact was written down, whatever was done to the wall clock since; None: in another boot."""
-        return time.monotonic() - fact["monotonic"] if fact.get("boot_id") == self.boot_id else None
+        at = fact.get("monotonic")
+        is_told = fact.get("boot_id") == self.boot_id and isinstance(at, float)
+        return time.monotonic() - at if is_told and at is not None else None
 
     def _make(self, key: str) -> Path:
         directory = self.ranks / key
@@ -143,9 +155,11 @@ class Journal:
         """The boot in which a rank was taken. One that was prepared in another boot is over, taken or not: a power cut
         may have emptied the file that says so."""
         spec = rankdir.read(directory, rankdir.SPEC)
-        if spec is not None and spec["boot_id"] != self.boot_id:
+        if spec is not None and spec.get("boot_id", self.boot_id) != self.boot_id:
             return str(spec["boot_id"])
-        return rankdir.taken(directory)
+        if (boot_id := rankdir.taken(directory)) is None and os.path.lexists(directory / rankdir.EXIT):
+            return self.boot_id  # nobody of us wrote that, or it would have been read
+        return boot_id
 
     def _end_unstarted(self, directory: Path, reason: str) -> None:
         handle = rankdir.lock(directory)
@@ -157,10 +171,10 @@ class Journal:
         finally:
             os.close(handle)
 
-    def _bury(self, directory: Path, boot_id: str) -> dict[str, Any] | None:
-        """Writes the end of a rank whose supervisor is gone without having written one; None while a process of it
+    def _bury(self, directory: Path, boot_id: str) -> bool:
+        """Writes the end of a rank whose supervisor is gone without having written one; False while a process of it
         cannot be killed."""
-        started = rankdir.read(directory, rankdir.STARTED)
+        started = _start_in(directory)
         log = directory / rankdir.LOG
         fact: dict[str, Any] = {
             "at": rankdir.now(),
@@ -175,9 +189,9 @@ class Journal:
         if boot_id != self.boot_id:
             fact |= {"at": _booted_at(), "reason": str(EndReason.NODE_REBOOTED), "boot_id": None}
         elif not _end_strays(directory, _leader(started)):
-            return None
+            return False
         rankdir.write(directory, rankdir.EXIT, fact)
-        return fact
+        return True
 
     def _read_graves(self) -> Iterator[tuple[str, float]]:
         if not self._graves.exists():
@@ -211,6 +225,16 @@ def wake_supervisor(directory: Path) -> None:
         os.close(handle)
 
 
+def _start_in(directory: Path) -> dict[str, Any] | None:
+    """What started.json says; None without it, or if what is there is no start."""
+    started = rankdir.read(directory, rankdir.STARTED)
+    try:
+        datetime.fromisoformat((started or {})["at"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return started if started is not None and isinstance(started.get("pid"), int) else None
+
+
 def _leader(started: dict[str, Any] | None) -> tuple[int, int] | None:
     """(pid, start) of a rank's first process; None if it was not written down, as by the supervisors of before."""
     told = (started or {}).get("pid"), (started or {}).get("start")
@@ -219,8 +243,7 @@ def _leader(started: dict[str, Any] | None) -> tuple[int, int] | None:
 
 def _end_strays(directory: Path, leader: tuple[int, int] | None) -> bool:
     """Kills what a killed supervisor left behind; True when nothing of it is left."""
-    spec = rankdir.read(directory, rankdir.SPEC)
-    assert spec is not None, f"{directory} has a supervisor but no spec"
+    spec = rankdir.read(directory, rankdir.SPEC) or {}
     secretfiles.remove(spec)
     if not containers.remove(spec, 0):
         return False
@@ -228,7 +251,7 @@ def _end_strays(directory: Path, leader: tuple[int, int] | None) -> bool:
     for _ in range(100):
         if group:
             cgroup.kill(group)
-        pids = processes.kill_strays(spec["environment"][rankdir.SCOPE_VARIABLE], leader)
+        pids = processes.kill_strays((spec.get("environment") or {}).get(rankdir.SCOPE_VARIABLE, ""), leader)
         if not pids and not (group and cgroup.is_populated(group)):
             return not group or cgroup.remove(group)
         time.sleep(0.01)

@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import struct
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,17 +48,26 @@ def write(directory: Path, name: str, fact: dict[str, Any], *, durable: bool = F
             os.fsync(handle)
     finally:
         os.close(handle)
-    os.rename(temporary, f"{directory}/{name}")
+    try:
+        os.rename(temporary, f"{directory}/{name}")
+    except IsADirectoryError:  # which none of us has made
+        os.rename(f"{directory}/{name}", f"{temporary}.{time.monotonic_ns()}")
+        os.rename(temporary, f"{directory}/{name}")
 
 
 def read(directory: Path, name: str) -> dict[str, Any] | None:
-    """The fact, or None if it has not been written. A file that a power cut left empty has not been, either."""
+    """The fact, or None if it has not been written. A file that a power cut left empty has not been, either, nor one
+    that a job of the agent's own user has put there and that is none of these facts."""
     try:
-        with open(f"{directory}/{name}", "rb") as file:
-            fact: dict[str, Any] = json.loads(file.read())
-    except (FileNotFoundError, ValueError):
+        with open(f"{directory}/{name}", "rb", opener=_at_once) as file:
+            fact = json.loads(file.read())
+    except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError):
         return None
-    return fact
+    return fact if isinstance(fact, dict) else None
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # no waiting for who writes to a pipe
 
 
 def saved_at(directory: str) -> str | None:
@@ -87,9 +97,9 @@ def holder(directory: Path) -> int | None:
 def taken(directory: Path) -> str | None:
     """The boot in which a supervisor took the rank; None if none ever did."""
     try:
-        with open(f"{directory}/{LOCK}") as file:
+        with open(f"{directory}/{LOCK}", errors="replace", opener=_at_once) as file:
             return file.read() or None
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return None
 
 

@@ -210,9 +210,10 @@ class Ranks:
     def _specified(self, rank: Rank) -> Rank:
         """The same, with what its specification says; that never changes, so it is read once."""
         if not rank.scope and (spec := rankdir.read(self._journal.ranks / rank.key, rankdir.SPEC)) is not None:
-            given = spec["environment"]
-            rank.devices = frozenset(filter(None, given["CUDA_VISIBLE_DEVICES"].split(",")))
-            rank.scope = given[rankdir.SCOPE_VARIABLE]
+            with contextlib.suppress(KeyError, TypeError, AttributeError):  # a job has spoiled it
+                given = spec["environment"]
+                rank.devices = frozenset(filter(None, given["CUDA_VISIBLE_DEVICES"].split(",")))
+                rank.scope = given[rankdir.SCOPE_VARIABLE]
         return rank
 
     def _as_sent(self, rank: Rank, ended: Ended) -> Ended:
@@ -233,7 +234,7 @@ class Ranks:
         if rank.log_limit is None:
             directory = self._journal.ranks / rank.key
             fact = rankdir.read(directory, rankdir.LOG_LIMIT)
-            if fact is None:
+            if fact is None or not isinstance(fact.get("bytes"), int):
                 fact = {"bytes": max(self._log_most, logcut.LEAST_BYTES)}
                 rankdir.write(directory, rankdir.LOG_LIMIT, fact)
             rank.log_limit = int(fact["bytes"])

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import removal
+from gpusched.agent import rankdir, removal
+from gpusched.agent.journal import Journal
+from gpusched.agent.launcher import Launcher
+from gpusched.agent.ranks import Ranks
+from gpusched.protocol.messages import Ended, RankSpec
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 from tests.agent.test_isolation import needs_root
@@ -52,6 +56,31 @@ def test_a_tree_of_any_depth_and_mode_is_removed(tmp_path: Path) -> None:
     weak = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"] if os.geteuid() == 0 else []
     subprocess.run([*weak, sys.executable, "-c", code, tree], check=True, cwd=Path(__file__).parents[2])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("spoiled", [rankdir.EXIT, rankdir.STARTED, rankdir.SPEC, rankdir.LOG_LIMIT])
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"at": 7, "reason": []}', "[" * 100_000, '{"reason": "\\ud800"}', "fifo", "dir"]
+)
+def test_a_file_that_is_no_fact_ends_its_rank_alone(tmp_path: Path, spoiled: str, text: str) -> None:
+    """A job of the agent's own user can write there. It is told as one that lost its supervisor; the agent goes on."""
+    journal = Journal(tmp_path, rankdir.boot_id())
+    spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"])
+    directory = journal.prepare("1.1.0", spec, "node")
+    (directory / rankdir.LOCK).write_text(rankdir.boot_id())
+    rankdir.write(directory, rankdir.STARTED, {"at": rankdir.now(), "pid": 0, "start": 0})
+    (directory / spoiled).unlink(missing_ok=True)
+    if text == "fifo":
+        os.mkfifo(directory / spoiled)
+    elif text == "dir":
+        (directory / spoiled).mkdir()
+    else:
+        (directory / spoiled).write_text(text)
+    ranks = Ranks(journal, Launcher(tmp_path / "doorbell", False), "node", 1 << 20)
+    [report] = ranks.reports()
+    assert isinstance(report, Ended) and report.reason == "supervisor_lost"
+    ranks.live(), ranks.busy_devices(), ranks.saved(), ranks.log_limit(ranks.known["1.1.0"], 2 << 20)
+    ranks.remind()
 
 
 @needs_root
