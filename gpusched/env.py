@@ -92,6 +92,10 @@ class Env:
     )
     node_lost_seconds: float = field(default=15.0, metadata={"doc": "silence after which a node is lost"})
     lost_gpu_seconds: float = field(default=10.0, metadata={"doc": "a job whose GPU is lost for so long is stopped"})
+    start_seconds: float = field(
+        default=300.0,
+        metadata={"doc": "a job that its node has not started for so long is taken from it", "between": (10, 86_400)},
+    )
     heartbeat_seconds: float = field(default=2.0, metadata={"doc": "longest time between two messages of an agent"})
     dirty_minutes: float = field(
         default=10.0, metadata={"doc": "a device that is dirty for so long is quarantined; 0: never"}

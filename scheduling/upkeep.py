@@ -1,4 +1,4 @@
-"""What the cycles' worker does beside the cycles, each at its own pace: samples, idle jobs and budgets."""
+"""What the cycles' worker does beside the cycles, each at its own pace: samples, idle and unstarted jobs, budgets."""
 
 import logging
 import time
@@ -7,11 +7,12 @@ from collections.abc import Callable
 from django.conf import settings
 
 from nodes import idle, samples
-from scheduling import policy
+from scheduling import policy, unstarted
 from tenants import budgets
 
 logger = logging.getLogger(__name__)
 REVIEW_SECONDS = 30.0
+STARTS_SECONDS = 10.0
 # Another worker may have been a little earlier.
 NEARLY = 0.8
 
@@ -22,6 +23,7 @@ def do_what_is_due() -> None:
     """To be called often, between cycles. What fails is told and tried again at its next turn; it stops no cycle."""
     env = settings.ENV
     _each(env.sample_seconds, "samples", lambda: samples.tick(NEARLY * env.sample_seconds))
+    _each(STARTS_SECONDS, "unstarted jobs", unstarted.take_back)
     _each(REVIEW_SECONDS, "budgets", budgets.note_crossings)
     _each(REVIEW_SECONDS, "idle jobs", lambda: idle.review(policy.values()["held_idle_policy"]))
 
