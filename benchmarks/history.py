@@ -1,0 +1,119 @@
+"""Lists and reads of jobs over HTTP with a million of them in the history, one client at a time."""
+
+import base64
+import random
+import time
+from collections.abc import Callable
+
+import httpx
+import psycopg
+
+from benchmarks.report import arguments, percentile, publish
+from benchmarks.stack import Stack
+
+# Most belong to one tenant, and one in a thousand to another: filters must find many and few alike.
+_FILL = """
+    INSERT INTO tenants_tenant (name, display_name, weight, tier, allow_preemption, can_preempt_others, created_at)
+    VALUES ('small', '', 1, 'standard', true, true, now());
+    INSERT INTO jobs_job (tenant_id, user_id, name, priority, gpu_count, gpu_models, gpu_sharing, cpu_milli, memory_mb,
+                          gang_scheduling, workload_class, preemptible, requeue, max_retries, retries_used,
+                          grace_seconds, labels, node_selector, payload, state, attempt, reason, evidence, submitted_at,
+                          started_at, ended_at, exit_code, stop_reason, stop_evidence)
+    SELECT CASE WHEN n % 1000 = 0 THEN (SELECT id FROM tenants_tenant WHERE name = 'small')
+                ELSE (SELECT id FROM tenants_tenant WHERE name = 'default') END,
+           (SELECT id FROM auth_user WHERE username = 'admin'), 'train ' || n % 5000, 500, 1, '{{}}', 'exclusive', 1000,
+           0, false, 'batch', true, true, 0, 0, 30, '{{}}', '{{}}',
+           '{{"command": ["python", "train.py"], "args": [], "script": null, "workdir": null, "environment": {{}}}}',
+           CASE WHEN n % 50 = 0 THEN 'failed' ELSE 'completed' END, 1, 'exited', '{{}}', t, t, t + interval '1 minute',
+           (n % 50 = 0)::int, '', '{{}}'
+      FROM generate_series(1, {jobs}) n, LATERAL (SELECT now() - ({jobs} - n) * interval '1 second' AS t) AS t;
+    INSERT INTO jobs_attempt (job_id, number, ranks, scheduled_at, started_at, ended_at, reason, evidence, exit_code,
+                              placement, outcomes)
+    SELECT id, 1, 1, submitted_at, started_at, ended_at, 'exited', '{{}}', exit_code, '[]', '{{}}' FROM jobs_job;
+    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
+    SELECT id, submitted_at, kind, 1, 'admin', '{{}}'
+      FROM jobs_job, unnest('{{submitted,scheduled,started,ended}}'::text[]) AS kind;
+"""
+
+
+def main() -> None:
+    given = arguments(__doc__ or "", jobs=1_000_000, requests=300)
+    with Stack(rate_limit_per_minute=0) as stack:
+        first, last = _fill(stack, given.jobs)
+        with httpx.Client(base_url=f"{stack.url}/api/v1", timeout=60) as http:
+            http.headers["Authorization"] = f"Bearer {stack.token()}"
+            figures: dict[str, float | int | str] = {"jobs": given.jobs}
+            failures = 0
+            for name, path in _kinds(first, last).items():
+                times, failed = _measure(http, path, given.requests)
+                figures |= {f"{name} p50 ms": percentile(times, 50), f"{name} p99 ms": percentile(times, 99)}
+                failures += failed
+    publish(figures, given.json, failures)
+
+
+def _fill(stack: Stack, jobs: int) -> tuple[int, int]:
+    """The first and the last id."""
+    began = time.monotonic()
+    with psycopg.connect((stack.data_dir / "database_url").read_text().strip(), autocommit=True) as database:
+        for statement in _FILL.format(jobs=jobs).split(";\n"):
+            if statement.strip():
+                database.execute(statement.encode())
+        database.execute("VACUUM ANALYZE")
+        found = database.execute("SELECT min(id), max(id) FROM jobs_job").fetchone()
+    assert found is not None
+    print(f"  filled in {time.monotonic() - began:.0f} s")
+    return found[0], found[1]
+
+
+def _kinds(first: int, last: int) -> dict[str, Callable[[], str]]:
+    dice = random.Random(1)
+
+    def some() -> int:
+        return dice.randint(first, last)
+
+    page, deep = _cursor(last - 100), _cursor((first + last) // 2)
+    kinds: dict[str, Callable[[], str]] = {
+        "list": lambda: "/jobs",
+        "list, next page": lambda: f"/jobs?cursor={page}",
+        "list, half way back": lambda: f"/jobs?cursor={deep}",
+        "list of 1000": lambda: "/jobs?limit=1000",
+        "list of a small tenant": lambda: "/jobs?tenant=small",
+        "list of a user": lambda: "/jobs?user=admin",
+        "list of failed": lambda: "/jobs?state=failed",
+        "list of waiting": lambda: "/jobs?state=waiting",
+        "list by a common name": lambda: "/jobs?name=train",
+        "list by a rare name": lambda: "/jobs?name=train%204321",
+        "list by a name that is not": lambda: "/jobs?name=nothing",
+        "read": lambda: f"/jobs/{some()}",
+        "events": lambda: f"/jobs/{some()}/events",
+        "attempts": lambda: f"/jobs/{some()}/attempts",
+        "explain": lambda: f"/jobs/{some()}/explain",
+        "queue": lambda: "/queue",
+        "cluster status": lambda: "/cluster/status",
+        "metrics": lambda: "/metrics",
+    }
+    return kinds
+
+
+def _cursor(job_id: int) -> str:
+    """As the server makes it: the base64 of [id]."""
+    return base64.urlsafe_b64encode(f"[{job_id}]".encode()).decode().rstrip("=")
+
+
+def _measure(http: httpx.Client, path: Callable[[], str], requests: int) -> tuple[list[float], int]:
+    times, failed = [], 0
+    http.get(path())
+    until = time.monotonic() + 20.0
+    for _ in range(requests):
+        address = path()
+        began = time.perf_counter()
+        response = http.get(address)
+        times.append((time.perf_counter() - began) * 1000)
+        failed += response.status_code != 200
+        if time.monotonic() > until:  # what takes so long shows without all of them
+            break
+    return times, failed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Lists over a long history: no filter makes PostgreSQL look at all of it for one page."""
+
+import pytest
+
+import jobs.api
+from gpusched.lib.sql import execute, query
+from jobs import representation
+from tests.api.test_access import call
+from tests.factories import make_member, make_tenant, make_token, make_user, submit
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def nlp():
+    return make_tenant("nlp")
+
+
+@pytest.mark.parametrize("searched", [1, 3, 7, 20, 10_000])
+def test_a_search_by_name_has_no_gap_however_little_a_page_looks_at(nlp, monkeypatch, searched):
+    monkeypatch.setattr(jobs.api, "MOST_SEARCHED", searched)
+    user = make_member(nlp)
+    ids = [submit(user, nlp, name="rare" if n in (1, 2, 11) else "common") for n in range(20)]
+    token, found, cursor, pages = make_token(user), [], "", 0
+    while True:
+        page = call("GET", f"/api/v1/jobs?name=RARE&limit=2{cursor}", token).json()
+        found += [job["id"] for job in page["items"]]
+        pages += 1
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert found == [ids[11], ids[2], ids[1]]
+    assert pages <= 20 / searched + 3
+
+
+def grow(job: int, user: int, count: int) -> None:
+    """So many jobs like this one in the history."""
+    execute("UPDATE jobs_job SET state = 'completed', ended_at = now(), user_id = %s WHERE id = %s", [user, job])
+    found = query("SELECT attname FROM pg_attribute WHERE attrelid = 'jobs_job'::regclass AND attnum > 0")
+    names = ", ".join(row["attname"] for row in found if row["attname"] != "id")
+    execute(
+        f"INSERT INTO jobs_job ({names}) SELECT {names} FROM jobs_job, generate_series(1, %s) WHERE id = %s",
+        [count, job],
+    )
+
+
+def test_lists_walk_an_index(nlp):
+    """With many jobs of a large tenant, few of another, and the statistics of them."""
+    small, seldom = make_tenant("small"), make_user("seldom")
+    grow(submit(make_member(nlp), nlp), make_member(nlp).pk, 8_000)
+    grow(submit(make_member(small), small), seldom.pk, 20)
+    execute("ANALYZE jobs_job")
+    for given, visible, index in (
+        ({}, None, "jobs_job_pkey"),
+        ({"tenant": "small"}, None, "job_by_tenant"),
+        ({}, [small.pk], "job_by_tenant"),
+        ({"user": "seldom"}, None, "job_by_user"),
+        ({"state": "waiting"}, None, "job_unfinished"),
+        ({"cursor": "WzEwMDBd"}, None, "jobs_job_pkey"),
+    ):
+        where, params = jobs.api._condition(given, visible)
+        plan = query(f"EXPLAIN {representation._SELECT} WHERE {where} ORDER BY j.id DESC LIMIT 100", params)
+        text = "\n".join(row["QUERY PLAN"] for row in plan)
+        assert f"{index} on jobs_job" in text, (given, text)
+        assert "Seq Scan on jobs_job" not in text
