@@ -62,11 +62,31 @@ class OneHopHandler(ASGIHandler):
         except RequestAborted:
             return
         response = await asyncio.get_running_loop().run_in_executor(self._threads, self._respond, scope, body)
-        try:
+        if not response.streaming:
             await self.send_response(response, send)
+            return
+        try:
+            await self._stream(response, receive, send)
         finally:
-            if response.streaming:
-                await sync_to_async(response.close)()
+            await sync_to_async(response.close)()
+
+    async def _stream(
+        self,
+        response: HttpResponseBase,
+        receive: Callable[[], Awaitable[Mapping[str, Any]]],
+        send: Callable[[Mapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Sends until the end, or until nobody listens: after the body, that is all that can still be received."""
+        sending = asyncio.ensure_future(self.send_response(response, send))
+        leaving = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            sending.cancel()
+            leaving.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
 
     def _respond(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase:
         with body:

@@ -9,6 +9,7 @@ from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 
 import jobs.api
 import jobs.bulk_api
+import jobs.event_api
 import nodes.agent_api
 import nodes.api
 import nodes.health_api
@@ -50,6 +51,7 @@ api = [
     for pattern, view in (
         ("jobs", jobs.api.Jobs.as_view()),
         ("jobs/bulk", jobs.bulk_api.Bulk.as_view()),
+        ("events", jobs.event_api.Events.as_view()),
         ("jobs/simulate", scheduling.api.Simulate.as_view()),
         (_JOB, jobs.api.Job.as_view()),
         (f"{_JOB}/cancel", jobs.api.Cancel.as_view()),

@@ -70,6 +70,7 @@ for _command in (
     history.wait,
     history.queue,
     history.history,
+    history.events,
     history.share,
     nodes.nodes,
     top.top,

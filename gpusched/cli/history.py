@@ -1,4 +1,4 @@
-"""Commands that look at what waits, what has been, and who is due: queue, history, share, wait."""
+"""Commands that look at what waits, what happens, what has been, and who is due."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ from gpusched.protocol.states import FINAL
 if TYPE_CHECKING:
     from gpusched.client import Job
     from gpusched.client.inventory import Share
-    from gpusched.client.models import Event, QueueItem
+    from gpusched.client.models import Event, JobEvent, QueueItem
 
 Watch = Annotated[bool, typer.Option("--watch", help="Again every two seconds; q or Ctrl-C ends it.")]
 
@@ -95,6 +95,54 @@ def history(
             return
         jobs = client.list(tenant=tenant, user=user, state=sorted(FINAL), limit=limit)
     output.items(jobs, _ENDED, form, lambda job: job.id)
+
+
+def events(
+    ctx: typer.Context,
+    form: output.OutputOption = Format.TABLE,
+    since: Annotated[int | None, typer.Option(min=0, metavar="ID", help="After this event; 0: all. [now]")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Only of this tenant.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only these, such as started,ended.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="What there is since then, and no more.")] = False,
+) -> None:
+    """Print what happens to jobs, as it happens; each line begins with the id from which --since goes on.
+
+    \b
+    gpusched events
+    gpusched events --since 0 --once -o jsonl > events.jsonl
+    gpusched events --kind ended -o name | xargs -n 1 gpusched history
+    """
+    if form in (Format.JSON, Format.CSV) and not once:
+        raise typer.BadParameter(f"{form} has an end: use jsonl, or --once", param_hint="--output")
+    with connect(ctx) as client:
+        found = client.events(since, tenant=tenant, kind=kind, follow=not once)
+        if once:
+            output.items(list(found), _HAPPENING, form, lambda event: event.job_id)
+            return
+        for event in found:
+            if form in (Format.TABLE, Format.WIDE):
+                print(_line(event), flush=True)
+            else:
+                output.items([event], _HAPPENING, form, lambda event: event.job_id)
+
+
+_HAPPENING: "tuple[Column[JobEvent], ...]" = (
+    Column("ID", lambda event: event.id),
+    Column("AT", lambda event: event.at),
+    Column("JOB", lambda event: event.job_id),
+    Column("NAME", lambda event: event.name),
+    Column("TENANT", lambda event: event.tenant),
+    Column("WHAT", lambda event: event.kind),
+    Column("ATTEMPT", lambda event: event.attempt),
+    Column("BY", lambda event: event.actor),
+    Column("DETAILS", lambda event: json.dumps(event.data) if event.data else None, is_wide=True),
+)
+
+
+def _line(event: "JobEvent") -> str:
+    by = f" by {event.actor}" if event.actor else ""
+    text = f"{event.id}  {event.at:%H:%M:%S}  {event.tenant}  job {event.job_id} {event.name}: {event.kind}{by}"
+    return say.printable(text.replace("\n", " "))
 
 
 _SHARES: "tuple[Column[Share], ...]" = (

@@ -7,6 +7,7 @@ from typing import TypeVar
 from gpusched.client.calls import Call
 from gpusched.client.errors import Timeout
 from gpusched.client.exchange import Emit, Flow, Pause, exchange
+from gpusched.client.job_calls import events as read_events
 from gpusched.client.job_calls import job as read_job
 from gpusched.client.job_calls import logs as read_logs
 from gpusched.client.models import JobData, Log, Page
@@ -21,6 +22,8 @@ _QUICK_SECONDS, _SLOW_SECONDS = 0.1, 1.0
 _LOOK_AT_JOB_SECONDS = 2.0
 # The last bytes can reach the server after the end does; a lost node sends them never.
 _LATE_BYTES_SECONDS = 10.0
+# Below the time-out of a request.
+_POLL_SECONDS = 20
 
 
 def all_items(
@@ -72,6 +75,24 @@ def follow(job_id: int, attempt: int | None = None, rank: int = 0, offset: int =
         if attempt is not None or (job.is_final and job.attempt <= current):
             return
         current, offset = current + 1, 0
+
+
+def events(since: int | None, tenant: str | None, kind: str | None, *, is_following: bool) -> Flow[None]:
+    """Emits events of all jobs (JobEvent) in their order, after the id `since`; without `is_following` up to now. After
+    a break it goes on where it was."""
+    while True:
+        asked_at = time.monotonic()
+        wait_seconds = _POLL_SECONDS if is_following else 0
+        call = read_events(since, wait_seconds=wait_seconds, tenant=tenant, kind=kind)
+        page = yield from exchange(call, FOLLOW_PATIENCE_SECONDS)
+        for event in page.items:
+            yield Emit(event)
+        since = page.next_since
+        if not page.more and not is_following:
+            return
+        if not page.more and time.monotonic() - asked_at < _QUICK_SECONDS:
+            # What answers at once although there is nothing must not be asked in a loop.
+            yield Pause(_QUICK_SECONDS)
 
 
 def _await_attempt(job: JobData, number: int) -> Flow[JobData]:

@@ -7,7 +7,18 @@ import msgspec
 
 from gpusched.client.calls import API, Call, Reply, fresh_key, get, given, json_as, write
 from gpusched.client.errors import Invalid
-from gpusched.client.models import Acted, Attempt, Event, Explanation, JobData, Log, Page, QueueItem, Simulation
+from gpusched.client.models import (
+    Acted,
+    Attempt,
+    Event,
+    EventPage,
+    Explanation,
+    JobData,
+    Log,
+    Page,
+    QueueItem,
+    Simulation,
+)
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import JobRequest
 
@@ -134,6 +145,14 @@ def why(job_id: int) -> Call[Explanation]:
 def history(job_id: int) -> Call[Page[Event]]:
     """All that happened to a job, oldest first."""
     return get(f"/jobs/{job_id}/events", Page[Event])
+
+
+def events(
+    since: int | None = None, *, wait_seconds: int = 0, tenant: str | None = None, kind: str | None = None
+) -> Call[EventPage]:
+    """Events of all jobs that you may see, after the id `since` (None: from now on; 0: from the beginning)."""
+    query = given(since=since, wait=wait_seconds or None, tenant=tenant, kind=kind, limit=1000)
+    return Call("GET", f"{API}/events", json_as(EventPage), query=query)
 
 
 def attempts(job_id: int) -> Call[Page[Attempt]]:

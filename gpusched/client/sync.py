@@ -11,7 +11,7 @@ from gpusched.client import cluster_calls, config, flows, job_calls, secret_call
 from gpusched.client.calls import Call, Reply
 from gpusched.client.exchange import PATIENCE_SECONDS, Emit, Flow, Lost, Pause, exchange
 from gpusched.client.inventory import Secret
-from gpusched.client.models import Acted, Explanation, JobData, Log, Page, QueueItem, Simulation
+from gpusched.client.models import Acted, Explanation, JobData, JobEvent, Log, Page, QueueItem, Simulation
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -185,6 +185,14 @@ class Client:
     def delete_secret(self, name: str, *, tenant: str | None = None) -> None:
         """Attempts that name it and start from now on fail."""
         self._run(secret_calls.delete_secret(name, tenant or self.config.tenant, self.patience_seconds))
+
+    def events(
+        self, since: int | None = None, *, tenant: str | None = None, kind: str | None = None, follow: bool = True
+    ) -> Iterator[JobEvent]:
+        """What happens to jobs that you may see, in order, after the event `since` (None: from now on; 0: from the
+        beginning); for ever, or with `follow=False` up to now. Goes on after a break; to go on in another process, keep
+        the `id` of the last one. `kind` is one or several by commas."""
+        yield from self._items(flows.events(since, tenant, kind, is_following=follow))
 
     submit_request = _job_call(job_calls.submit)
     simulate_request = _call(job_calls.simulate)

@@ -28,6 +28,7 @@ MATRIX = {
     ("POST", "/api/v1/jobs/{own}/hold"): (401, 404, 403, 200, 200, 200),
     ("POST", "/api/v1/jobs/{own}/release"): (401, 404, 403, 200, 200, 200),
     ("POST", "/api/v1/jobs/{own}/requeue"): (401, 404, 403, 200, 200, 200),
+    ("GET", "/api/v1/events"): (401, 200, 200, 200, 200, 200),
     ("GET", "/api/v1/tenants"): (401, 200, 200, 200, 200, 200),
     ("POST", "/api/v1/tenants"): (401, 403, 403, 403, 403, 201),
     ("GET", "/api/v1/tenants/nlp"): (401, 404, 200, 200, 200, 200),

@@ -34,6 +34,8 @@ def answer_all(server: FakeServer) -> None:
     server.on("GET", "/jobs/42", Answer(200, job(state="completed", exit_code=0)))
     server.on("GET", "/jobs/42/attempts", Answer(200, {"items": []}))
     server.on("GET", "/jobs/42/events", Answer(200, {"items": [HAPPENED]}))
+    happening = {**HAPPENED, "id": 7, "job_id": 42, "tenant": "nlp", "name": "train"}
+    server.on("GET", "/events", Answer(200, {"items": [happening], "next_since": 7, "more": False}))
     server.on("GET", "/queue", Answer(200, {"items": [QUEUED]}))
     server.on("GET", "/scheduling/shares", Answer(200, {"items": [SHARE]}))
     server.on("GET", "/cluster/status", Answer(200, {"total_nodes": 1, "online_nodes": 1, "total_gpus": 2}))

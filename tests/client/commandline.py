@@ -34,6 +34,7 @@ COMMANDS: dict[str, list[str]] = {
     "queue": ["queue"],
     "history": ["history"],
     "history ID": ["history", "42"],
+    "events": ["events", "--once"],
     "share": ["share"],
     "top": ["top"],
     "nodes": ["nodes"],

@@ -17,7 +17,7 @@ from gpusched.client.config import read_file
 from tests.client.commandline import COMMANDS, ROOT, call, start
 from tests.client.fakeserver import Answer, Asked, FakeServer, job, log, problem, sequence
 
-LISTS = ["ps", "nodes", "queue", "history", "history ID", "share", "tenant list", "quota", "token list"]
+LISTS = ["ps", "nodes", "queue", "history", "history ID", "events", "share", "tenant list", "quota", "token list"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,0 +1,114 @@
+"""REST for the events of all jobs: as they come (server-sent events, long poll), or all that there are since an id."""
+
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.http import HttpRequest, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.client.models import EventPage
+from gpusched.lib.api import JsonRenderer, page_limit, read_query, whole_number
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import Problem, invalid
+from gpusched.protocol.jobs import FieldError
+from jobs.event_hub import MOST_STREAMS, hub
+from jobs.event_log import Reader, frontier, read
+from tenants.permissions import Identity, identity, identity_of_token, identity_of_user
+
+MOST_WAIT_SECONDS = 30
+PARAMETERS = {
+    "since": "id of an event: those after it; 0: from the beginning; without it: from now on",
+    "wait": "0 to 30 (0): so many seconds to wait until there is one",
+    "tenant": "name of a tenant",
+    "kind": "kinds separated by commas, such as started,ended",
+    "limit": "1 to 1000, default 100",
+}
+
+
+class EventStreamRenderer(JsonRenderer):
+    """Streams are no renderer's work; what is refused is told as JSON."""
+
+    media_type = "text/event-stream"
+    format = "sse"
+
+
+class Events(APIView):
+    renderer_classes: list[type[BaseRenderer]] = [JsonRenderer, EventStreamRenderer]
+
+    @documented(
+        "What happens to jobs that you may see, in order",
+        tag="jobs",
+        answer=EventPage,
+        parameters=PARAMETERS,
+        media_types=("application/json", "text/event-stream"),
+        refusals=(400, 401, 403, 406, 429),
+    )
+    def get(self, request: Request) -> HttpResponseBase:
+        """With `Accept: text/event-stream` a stream that goes on from `Last-Event-ID`. Else one answer; go on with
+        `since` set to its `next_since`."""
+        given = read_query(request, PARAMETERS)
+        wait = whole_number(given, "wait", 0, 0, MOST_WAIT_SECONDS)
+        is_stream = getattr(getattr(request, "accepted_renderer", None), "format", "") == "sse"
+        since = _since(request, given, is_stream=is_stream)
+        reader = _reader(identity(request), given)
+        if is_stream:
+            _require_room()
+            again = _again(request._request, request.META.get("HTTP_AUTHORIZATION", ""), given)
+            return _streamed(hub.stream(reader, since, again), "text/event-stream")
+        page = read(reader, since)
+        if page["items"] or page["more"] or not wait:
+            return Response(page)
+        _require_room()
+        return _streamed(hub.poll(reader, page["next_since"], wait), "application/json")
+
+
+def _since(request: Request, given: dict[str, str], *, is_stream: bool) -> int:
+    # A browser that connects again sends the address of the first time, and the id of the last event beside it.
+    if is_stream and (last := request.headers.get("Last-Event-ID")):
+        given = {**given, "since": last}
+    return whole_number(given, "since", 0, 0, 2**62) if "since" in given else frontier.advance()
+
+
+def _reader(who: Identity, given: dict[str, str]) -> Reader:
+    visible = who.visible_tenants()
+    kinds = tuple(given["kind"].split(",")) if "kind" in given else None
+    if kinds and (len(kinds) > 20 or max(map(len, kinds)) > 20):
+        raise invalid([FieldError("kind", "too_long", "at most 20 words of at most 20 characters")])
+    return Reader(None if visible is None else tuple(visible), given.get("tenant"), kinds, page_limit(given))
+
+
+def _again(request: HttpRequest, header: str, given: dict[str, str]) -> Any:
+    """Gives the reader as they are later: with other memberships, or None when logged out or revoked."""
+    key = None if header else request.session.session_key
+    user_id = request.user.pk or 0
+
+    def ask() -> Reader | None:
+        if header:
+            who = identity_of_token(header)
+            return None if who is None else _reader(who, given)
+        user = User.objects.filter(pk=user_id, is_active=True).first()
+        is_there = user is not None and key is not None and request.session.exists(key)
+        return _reader(identity_of_user(user), given) if user is not None and is_there else None
+
+    return ask
+
+
+def _require_room() -> None:
+    if hub.streams >= MOST_STREAMS:
+        raise Problem(
+            429,
+            "too_many_streams",
+            f"{MOST_STREAMS} readers wait for events already",
+            next_step="try again later, or ask without `wait`",
+            retry_after=5,
+        )
+
+
+def _streamed(content: Any, media_type: str) -> StreamingHttpResponse:
+    # Proxies such as nginx must pass each piece on at once.
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingHttpResponse(content, content_type=media_type, headers=headers)

@@ -1,0 +1,178 @@
+"""Those who wait for events in this web process: none holds a thread, each is woken by what they may see."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import msgspec
+from django.db import connections
+
+from gpusched.lib.listener import Listener, listener
+from gpusched.lib.threads import ask
+from jobs.event_log import MOST_LOOKED_AT, Reader, frontier, read, tenants_between
+
+MOST_STREAMS = 500
+GATHER_SECONDS = 0.05
+# Of the database's bell one may be lost; this much freshness that costs.
+LOOK_ANYWAY_SECONDS = 5.0
+ALIVE_SECONDS = 15.0
+# A stream is ended then, and its client goes on from where it was: so it is asked again who it is.
+LIFE_SECONDS = 300.0
+# Of a busy cluster a stream tells ten times a second, not with each event.
+PAUSE_SECONDS = 0.1
+
+# Who reads is asked again; None: nobody any more.
+Again = Callable[[], Reader | None]
+
+
+@dataclass(eq=False)
+class _Waiter:
+    visible: frozenset[int] | None
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class EventHub:
+    """All its state lives in the event loop. The database is looked at once for all who wait, and once for each who is
+    woken, from two threads."""
+
+    def __init__(self, doorbell: Listener = listener) -> None:
+        self._doorbell = doorbell
+        self._waiters: set[_Waiter] = set()
+        self._rung = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = 0
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="events")
+        self.streams = 0
+
+    async def poll(self, reader: Reader, since: int, seconds: float) -> AsyncIterator[bytes]:
+        """One answer, as JSON: as soon as there is something to say, or after so many seconds."""
+        with self._counted():
+            ends_at = monotonic() + seconds
+            page: dict[str, Any] = {"items": [], "next_since": since, "more": False}
+            while not page["items"] and (left := ends_at - monotonic()) > 0:
+                await self._news(page["next_since"], reader, left)
+                found = await self._read(reader, page["next_since"])
+                if found is None:
+                    break
+                page = found
+        yield msgspec.json.encode(page)
+
+    async def stream(self, reader: Reader, since: int, again: Again) -> AsyncIterator[bytes]:
+        """Server-sent events until the reader leaves, may no longer read, or a lifetime has passed. What the reader may
+        not see also moves its id on: after a break it need not be looked at again."""
+        with self._counted():
+            ends_at, asked_at = monotonic() + LIFE_SECONDS, monotonic()
+            yield b"retry: 1000\n" + _mark(since)
+            while monotonic() < ends_at:
+                page = await self._read(reader, since)
+                if page is None:
+                    return
+                yield b"".join(map(_sent, page["items"])) + _mark(page["next_since"])
+                since = page["next_since"]
+                if not page["more"]:
+                    await asyncio.sleep(PAUSE_SECONDS)
+                    await self._news(since, reader, ALIVE_SECONDS)
+                if monotonic() - asked_at >= ALIVE_SECONDS:
+                    found = await ask(self._threads, again)
+                    if found is None:
+                        return
+                    reader, asked_at = found, monotonic()
+
+    async def stop(self) -> None:
+        """For tests, each of which has an event loop of its own."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        for _ in range(2):
+            await ask(self._threads, connections.close_all)
+        self._threads.shutdown()
+
+    async def _read(self, reader: Reader, since: int) -> dict[str, Any] | None:
+        return await ask(self._threads, partial(read, reader, since))
+
+    async def _news(self, since: int, reader: Reader, seconds: float) -> None:
+        """Returns when there may be something after `since`, or after so many seconds."""
+        if frontier.settled > since:
+            return
+        waiter = _Waiter(None if reader.visible is None else frozenset(reader.visible))
+        self._waiters.add(waiter)
+        self._look(since)
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(waiter.woken.wait(), seconds)
+        finally:
+            self._waiters.discard(waiter)
+
+    def _look(self, since: int) -> None:
+        # What came between the reader's own look and now has rung already.
+        self._rung.set()
+        if self._looking is None or self._looking.done():
+            self._doorbell.subscribe(self._ring)
+            self._looked_at = since
+            self._looking = asyncio.get_running_loop().create_task(self._look_for_ever(), name="events")
+
+    def _ring(self, changed: dict[str, list[int]]) -> None:
+        if "jobs" in changed:
+            self._rung.set()
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._rung.wait(), LOOK_ANYWAY_SECONDS)
+            await asyncio.sleep(GATHER_SECONDS)
+            self._rung.clear()
+            if not self._waiters:
+                continue
+            told = await ask(self._threads, partial(_advance, self._looked_at))
+            if told is not None:
+                self._looked_at, tenants = told
+                self._wake(tenants)
+            if frontier.is_waiting:
+                self._rung.set()
+
+    def _wake(self, tenants: frozenset[int] | None) -> None:
+        for waiter in self._waiters:
+            if tenants is None or (tenants if waiter.visible is None else tenants & waiter.visible):
+                waiter.woken.set()
+
+    def _counted(self) -> "_Counted":
+        return _Counted(self)
+
+
+class _Counted:
+    """One more stream as long as it lasts."""
+
+    def __init__(self, hub: EventHub) -> None:
+        self.hub = hub
+
+    def __enter__(self) -> None:
+        self.hub.streams += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.hub.streams -= 1
+
+
+def _advance(since: int) -> tuple[int, frozenset[int] | None]:
+    """(the last id that counts, the tenants that have something new; None: too much is new to look whose)."""
+    settled = frontier.advance()
+    if settled - since > MOST_LOOKED_AT:
+        return settled, None
+    return settled, frozenset(tenants_between(since, settled) if settled > since else ())
+
+
+def _sent(event: dict[str, Any]) -> bytes:
+    head = f"id: {event['id']}\nevent: {event['kind']}\ndata: ".encode()
+    return head + msgspec.json.encode(event) + b"\n\n"
+
+
+def _mark(since: int) -> bytes:
+    """No event, only the id from which to go on; also keeps connections alive."""
+    return f": alive\nid: {since}\n\n".encode()
+
+
+hub = EventHub()

@@ -1,0 +1,97 @@
+"""The events of all jobs in one order, for who follows along: none is skipped, whichever transaction ends first."""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
+
+# So many are looked at for one answer, however few of them the reader may see.
+MOST_LOOKED_AT = 20_000
+_MOST_REMEMBERED = 64
+
+_NOW = """
+    SELECT coalesce((SELECT max(id) FROM jobs_jobevent), 0) AS newest,
+           ARRAY(SELECT pg_snapshot_xip(pg_current_snapshot())::text::bigint) AS running
+"""
+_AFTER = """
+    SELECT e.id, e.at, e.job_id, t.name AS tenant, j.name, e.kind, e.attempt, e.actor, e.data
+      FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN tenants_tenant t ON t.id = j.tenant_id
+     WHERE e.id > %(since)s AND e.id <= %(until)s AND (%(visible)s::int[] IS NULL OR j.tenant_id = ANY(%(visible)s))
+       AND (%(tenant)s::text IS NULL OR t.name = %(tenant)s) AND (%(kinds)s::text[] IS NULL OR e.kind = ANY(%(kinds)s))
+     ORDER BY e.id LIMIT %(limit)s
+"""
+
+
+class Frontier:
+    """Up to which id all events are known, committed or never to come.
+
+    Ids are given out before their transactions commit: 11 can be there while 10 is still to come, and who has read on
+    from 11 would never see 10. So an id counts once all transactions have ended that ran when it was first seen. (One
+    that is given ids later has later ones.) A long transaction delays events; it never loses one."""
+
+    def __init__(self) -> None:
+        self.settled = 0
+        self._lock = threading.Lock()
+        self._seen: deque[tuple[int, frozenset[int]]] = deque()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something has been seen that does not count yet."""
+        return bool(self._seen)
+
+    def advance(self) -> int:
+        """Looks, and gives the last id that counts."""
+        with self._lock:
+            [now] = query(_NOW)
+            running = frozenset(now["running"])
+            newest = self._seen[-1][0] if self._seen else self.settled
+            if now["newest"] > newest and len(self._seen) < _MOST_REMEMBERED:
+                self._seen.append((now["newest"], running))
+            while self._seen and not self._seen[0][1] & running:
+                self.settled = self._seen.popleft()[0]
+            return self.settled
+
+
+frontier = Frontier()
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who reads: `visible` are the tenants whose jobs they may see (None: all); the others are their wishes."""
+
+    visible: tuple[int, ...] | None
+    tenant: str | None = None
+    kinds: tuple[str, ...] | None = None
+    limit: int = 100
+
+
+def read(reader: Reader, since: int) -> dict[str, Any]:
+    """Up to `limit` events after the id `since`, oldest first; `next_since` goes on from there, and `more` says that
+    there is something to look at already, even if nothing was found this time."""
+    settled = frontier.advance()
+    until = min(settled, since + MOST_LOOKED_AT)
+    params = {
+        "since": since,
+        "until": until,
+        "visible": None if reader.visible is None else list(reader.visible),
+        "tenant": reader.tenant,
+        "kinds": None if reader.kinds is None else list(reader.kinds),
+        "limit": reader.limit,
+    }
+    items = [{**row, "at": rfc3339(row["at"])} for row in query(_AFTER, params)] if since < until else []
+    reached = items[-1]["id"] if len(items) == reader.limit else max(since, until)
+    return {"items": items, "next_since": reached, "more": reached < settled}
+
+
+def tenants_between(since: int, until: int) -> Sequence[int]:
+    """Ids of the tenants that have events after `since`, up to `until`."""
+    found = query(
+        """SELECT DISTINCT j.tenant_id FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id
+            WHERE e.id > %s AND e.id <= %s""",
+        [since, until],
+    )
+    return [row["tenant_id"] for row in found]

@@ -1,0 +1,100 @@
+"""Following the events of all jobs, by the SDK and the command: in order, over breaks, from where one was."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gpusched.client import AsyncClient, Client, flows
+from gpusched.client.models import JobEvent
+from tests.client.commandline import call
+from tests.client.fakeserver import Answer, Asked, FakeServer, problem
+
+
+def event(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "id": number,
+        "at": "2030-01-01T10:00:00Z",
+        "kind": "started",
+        "job_id": 40 + number,
+        "tenant": "nlp",
+        **more,
+    }
+
+
+class Feed:
+    """Answers as the server does: two events at a time, and at every third request a break."""
+
+    def __init__(self, server: FakeServer, *numbers: int) -> None:
+        self.numbers, self.asked = numbers, 0
+        server.on("GET", "/events", self)
+
+    def __call__(self, asked: Asked) -> Answer:
+        self.asked += 1
+        if self.asked % 3 == 0:
+            return Answer(0) if self.asked % 2 else problem(503, "starting", "starts")
+        since = int(asked.query["since"])
+        found = [number for number in self.numbers if number > since][:2]
+        last = found[-1] if found else since
+        more = any(number > last for number in self.numbers)
+        return Answer(200, {"items": [event(n) for n in found], "next_since": last, "more": more})
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
+    monkeypatch.setattr("gpusched.client.exchange._FIRST_PAUSE_SECONDS", 0.001)
+
+
+NUMBERS = (1, 2, 3, 5, 8, 13, 21)
+
+
+def test_following_misses_nothing_and_repeats_nothing_over_breaks(server: FakeServer) -> None:
+    Feed(server, *NUMBERS)
+    with Client(server.url) as client:
+        following = client.events(since=0)
+        assert [next(following).id for _ in NUMBERS] == list(NUMBERS)
+        assert [one.id for one in client.events(since=5, follow=False)] == [8, 13, 21]
+
+
+def test_the_async_client_follows_alike(server: FakeServer) -> None:
+    Feed(server, *NUMBERS)
+
+    async def follow() -> list[JobEvent]:
+        async with AsyncClient(server.url) as client:
+            return [one async for one in client.events(since=2, follow=False)]
+
+    assert [one.id for one in asyncio.run(follow())] == [3, 5, 8, 13, 21]
+
+
+def test_what_is_asked_is_a_long_poll_with_the_filters(server: FakeServer) -> None:
+    server.on("GET", "/events", Answer(200, {"items": [event(9)], "next_since": 9, "more": False}))
+    with Client(server.url) as client:
+        assert next(client.events(tenant="nlp", kind="ended")).job_id == 49
+        list(client.events(3, follow=False))
+    assert server.asked[0].query == {"wait": "20", "tenant": "nlp", "kind": "ended", "limit": "1000"}
+    assert server.asked[1].query == {"since": "3", "limit": "1000"}
+
+
+def test_the_command_prints_a_line_for_each(server: FakeServer) -> None:
+    server.on("GET", "/events", Answer(200, {"items": [event(9, name="a\x1bb", actor="ada")], "next_since": 9}))
+    server.routes["GET", "/api/v1/events"] = first_then_refused(server)
+    shown = call(server.url, "events")
+    assert shown.stdout == "9  10:00:00  nlp  job 49 a\\x1bb: started by ada\n"
+    assert shown.exit_code == 4
+    lines = call(server.url, "events", "-o", "jsonl").stdout
+    assert lines == ""
+    assert call(server.url, "events", "-o", "json").exit_code == 2
+
+
+def first_then_refused(server: FakeServer) -> Any:
+    """The token is revoked while it follows: the command ends with 4 (A58)."""
+    told = [server.routes["GET", "/api/v1/events"], problem(401, "not_authenticated", "the token has been revoked")]
+    return lambda asked: told.pop(0) if len(told) > 1 else told[0]
+
+
+def test_the_command_prints_what_there_is(server: FakeServer) -> None:
+    Feed(server, 1, 2)
+    result = call(server.url, "events", "--since", "0", "--once", "-o", "jsonl")
+    assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [1, 2]
