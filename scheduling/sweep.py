@@ -1,4 +1,4 @@
-"""Finds nodes that have gone silent, and GPUs that vanished, and ends what ran on them (A37, A38)."""
+"""Finds nodes that have gone silent, GPUs that vanished and orders that nobody carries out, and ends what was there."""
 
 import logging
 
@@ -94,3 +94,57 @@ def _stop_on_lost_devices() -> list[int]:
         )
     events.changed("jobs", stopped)
     return stopped
+
+
+# A node may be heard each second and still start nothing: its disk is full, its launcher hangs, or it takes the order for
+# one that it had before. Nobody else would ever end such a job.
+# To say that it never started something, a node needs a moment. One that says nothing is not waited for any longer.
+STOP_SECONDS = 60.0
+# Only while agents could be heard without a break too: they get their orders by the same way.
+_SINCE = "greatest({since}, (SELECT l.since FROM nodes_listenerlease l WHERE l.id = 1)) < clock_timestamp()"
+_UNSTARTED = f"""
+    SELECT DISTINCT ON (s.job_id) s.job_id, n.name AS node
+      FROM nodes_assignment s JOIN jobs_attempt a ON a.id = s.attempt_id
+      JOIN nodes_node n ON n.id = s.node_id AND n.state = 'online'
+      JOIN jobs_job j ON j.id = s.job_id AND j.attempt = s.number AND j.state IN ('scheduled', 'running')
+     WHERE s.state = 'assigned' AND {_SINCE.format(since="a.scheduled_at")} - make_interval(secs => %s)
+     ORDER BY s.job_id, s.rank
+"""
+_IGNORED = f"""
+    SELECT s.job_id, s.number, s.rank, s.node_id, clock_timestamp() AS now
+      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id AND n.state = 'online'
+      JOIN jobs_job j ON j.id = s.job_id
+     WHERE s.state = 'assigned' AND (j.state = 'stopping' OR j.attempt <> s.number)
+       AND {_SINCE.format(since="j.reason_since")} - make_interval(secs => %s)
+     ORDER BY s.job_id, s.rank
+"""
+
+
+def take_back_unstarted() -> list[int]:
+    """Has jobs stopped that were not started for GPUSCHED_START_SECONDS, as a fault of the node, and ends ranks that
+    were never started and whose stop their node ignores. Gives the ids of the jobs."""
+    seconds = settings.ENV.start_seconds
+    if not query(_UNSTARTED, [seconds]) and not query(_IGNORED, [STOP_SECONDS]):
+        return []
+    return atomically(lambda: _stop_unstarted(seconds) + _end_silent())
+
+
+def _stop_unstarted(seconds: float) -> list[int]:
+    reports.lock_jobs([row["job_id"] for row in query(_UNSTARTED, [seconds])])
+    stopped: list[int] = []
+    for row in query(_UNSTARTED, [seconds]):  # as it is now that they are locked
+        evidence = {"node": row["node"], "detail": f"it was not started there within {seconds:g} s"}
+        stopped += transitions.stop([row["job_id"]], EndReason.NODE_FAULT, evidence, "scheduler")
+        logger.warning("job %d was not started by node %s", row["job_id"], row["node"], extra={"job_id": row["job_id"]})
+    if stopped:
+        events.changed("jobs", stopped)
+    return stopped
+
+
+def _end_silent() -> list[int]:
+    reports.lock_jobs([row["job_id"] for row in query(_IGNORED, [STOP_SECONDS])])
+    gone = query(_IGNORED, [STOP_SECONDS])
+    if gone:
+        logger.warning("%d ranks that never started are given up: their nodes say nothing of them", len(gone))
+        reports.fault([((r["job_id"], r["number"], r["rank"]), r["node_id"], r["now"]) for r in gone])
+    return [row["job_id"] for row in gone]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from django.conf import settings
 
 from nodes import idle, samples
-from scheduling import policy, unstarted
+from scheduling import policy, sweep
 from tenants import budgets
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def do_what_is_due() -> None:
     """To be called often, between cycles. What fails is told and tried again at its next turn; it stops no cycle."""
     env = settings.ENV
     _each(env.sample_seconds, "samples", lambda: samples.tick(NEARLY * env.sample_seconds))
-    _each(STARTS_SECONDS, "unstarted jobs", unstarted.take_back)
+    _each(STARTS_SECONDS, "unstarted jobs", sweep.take_back_unstarted)
     _each(REVIEW_SECONDS, "budgets", budgets.note_crossings)
     _each(REVIEW_SECONDS, "idle jobs", lambda: idle.review(policy.values()["held_idle_policy"]))
 
