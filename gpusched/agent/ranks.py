@@ -40,6 +40,8 @@ class Rank:
     log_given: int = 0  # up to here the file's room has been given back to the disk
     log_limit: int | None = None  # bytes; None: not asked yet
     log_dropped: bool = False
+    log_waits_until: float = 0.0  # by the event loop's clock: it could not be sent
+    log_pause: float = 0.0
     scope: str = ""  # of its processes; empty until it is asked for
     devices: frozenset[str] = frozenset()
 

@@ -99,7 +99,7 @@ class Control:
     def _append(self, query: dict[str, list[str]], body: bytes) -> tuple[int, bytes]:
         key, offset = query["key"][0], int(query["offset"][0])
         if key in self.unknown:
-            return 404, b"{}"
+            return 404, b'{"status":404,"code":"not_found","detail":"that rank was never assigned to this node"}'
         have = self.logs.get(key, b"")
         if offset <= len(have) < offset + len(body):
             self.logs[key] = have + body[len(have) - offset :]

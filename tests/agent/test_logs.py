@@ -132,6 +132,30 @@ def test_of_a_log_beyond_its_limit_the_middle_is_cut_and_counted_through_kills(
     assert b"[gpusched: this log has passed 2 MiB; of what follows only the end is kept]\n" in found
 
 
+def test_a_log_that_is_refused_holds_up_no_other_and_a_proxys_404_drops_none(
+    agent: Agent, control: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, refused = control._append, {"status": 404}
+
+    def _append(query: dict[str, list[str]], body: bytes) -> tuple[int, bytes]:
+        if query["key"] == ["1.1.0"] and refused:
+            return refused["status"], b"<html>404 page not found</html>"
+        return append(query, body)
+
+    monkeypatch.setattr(control, "_append", _append)
+    first = control.run("sh", "-c", "echo first", job=1)
+    other = control.run("sh", "-c", "echo other; sleep 60", job=2)
+    large = control.run("sh", "-c", "head -c 3000000 /dev/zero; sleep 60", job=3)
+    agent.start()
+    control.end_of(first)
+    control.start_of(large)
+    eventually(lambda: kept(other) == b"other\n" and len(kept(large)) == 3_000_000, 1.9, "the logs of others")
+    refused["status"] = 500
+    time.sleep(0.5)
+    refused.clear()
+    eventually(lambda: kept(first) == b"first\n", 10, "the log that was refused")
+
+
 def test_the_server_says_how_much_it_keeps(agent: Agent, control: Keeping, settings: Any) -> None:
     settings.ENV = type(settings.ENV)(log_max_mb=1)
     key = control.run("sh", "-c", "sleep 0.8; head -c 3000000 /dev/zero", job=2)
