@@ -96,8 +96,8 @@ def _stop_on_lost_devices() -> list[int]:
     return stopped
 
 
-# A node may be heard each second and still start nothing: its disk is full, its launcher hangs, or it takes the order for
-# one that it had before. Nobody else would ever end such a job.
+# A node may be heard each second and still start nothing: its disk is full, its launcher hangs, or it takes the order
+# for one that it had before. Nobody else would ever end such a job.
 # To say that it never started something, a node needs a moment. One that says nothing is not waited for any longer.
 STOP_SECONDS = 60.0
 # Only while agents could be heard without a break too: they get their orders by the same way.

@@ -77,7 +77,10 @@ def contained(directory: Path, spec: RankSpec, fact: dict[str, Any], config: Con
     account = fact.get("account")
     owner = (account["uid"], account["gid"]) if account else (os.geteuid(), os.getegid())
     try:
-        binds = [*mounts.binds(spec.mounts, config.mounts), *_own_binds(directory, spec, fact["environment"], owner)]
+        binds = [
+            *mounts.binds(spec.mounts, config.mounts, account),
+            *_own_binds(directory, spec, fact["environment"], owner),
+        ]
         text = commandlines.environment_text(name, _inside(directory, spec, fact["environment"]))
     except (NotAllowed, ValueError) as problem:
         raise Refused(str(problem)) from problem

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -106,6 +107,33 @@ def test_mounts_are_those_of_the_allow_list_with_links_followed(tmp_path: Path) 
         mounts.binds(["/data:/data"], [])
     with pytest.raises(mounts.NotAllowed, match="is not there"):
         mounts.binds([f"{kept}/none:/x"], allowed)
+
+
+@pytest.mark.parametrize("name", ["a,", "a\n", "a:b"])
+def test_a_path_that_a_runtime_would_split_is_refused(tmp_path: Path, name: str) -> None:
+    """A link with a plain name may lead there."""
+    (tmp_path / name / "etc").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / name / "etc")
+    with pytest.raises(mounts.NotAllowed, match="a colon, comma or line break"):
+        mounts.binds([f"{tmp_path}/link:/x"], [str(tmp_path)])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_what_is_closed_to_the_user_outside_cannot_be_mounted() -> None:
+    """Docker follows the path as root, and nothing in the container would close it again."""
+    account = {"uid": 12345, "gid": 12345, "groups": [12345]}
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        top, code = Path(made), Path(made) / "alice" / "code"
+        code.mkdir(parents=True)
+        top.chmod(0o755)
+        assert mounts.binds([f"{code}:/x"], [made], account) == [f"{code}:/x"]
+        code.parent.chmod(0o700)
+        for source in (code, code / "none"):
+            with pytest.raises(mounts.NotAllowed, match="or closed to uid 12345"):
+                mounts.binds([f"{source}:/x"], [made], account)
+        os.chown(code.parent, 0, 12345)
+        code.parent.chmod(0o750)
+        assert mounts.binds([f"{code}:/x"], [made], account) == [f"{code}:/x"]
 
 
 def spec(**fields: Any) -> RankSpec:
