@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.models import EventPage
+from gpusched.client.events import EventPage
 from gpusched.lib.api import JsonRenderer, page_limit, read_query, whole_number
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import Problem, invalid

@@ -13,8 +13,9 @@ from gpusched.protocol.states import FINAL
 
 if TYPE_CHECKING:
     from gpusched.client import Job
+    from gpusched.client.events import Event, JobEvent
     from gpusched.client.inventory import Share
-    from gpusched.client.models import Event, JobEvent, QueueItem
+    from gpusched.client.models import QueueItem
 
 Watch = Annotated[bool, typer.Option("--watch", help="Again every two seconds; q or Ctrl-C ends it.")]
 

@@ -7,6 +7,7 @@ import typer
 from gpusched.cli import foreseen, output, say
 from gpusched.cli.flags import with_job_flags
 from gpusched.cli.session import connect
+from gpusched.cli.signals import Signalled, signals_raised
 
 if TYPE_CHECKING:
     from gpusched.client import Client, Job
@@ -47,7 +48,7 @@ def submit(
 
 @with_job_flags
 def run(ctx: typer.Context, fields: dict[str, Any]) -> None:
-    """Submit a job, show its output, and exit with its exit code. Ctrl-C cancels it.
+    """Submit a job, show its output, and exit with its exit code. Ctrl-C (SIGINT, SIGTERM, SIGHUP) cancels it.
 
     \b
     gpusched run --gpus 1 -- nvidia-smi
@@ -76,19 +77,21 @@ def _attend(client: "Client", job: "Job") -> int:
     from gpusched.client import Conflict
 
     reader = Reader(client, job)
-    try:
-        return exit_code(reader.read())
-    except KeyboardInterrupt:
-        say.note(f"\ncancelling job {job.id}; Ctrl-C again leaves at once")
-    try:
+    with signals_raised():
         try:
-            client.cancel(job.id)
-        except Conflict:
-            say.note(f"job {job.id} had ended already")
-        reader.read()
-    except KeyboardInterrupt:
-        say.note(f"\nleft job {job.id} before its end was seen; see: gpusched why {job.id}")
-    return 130
+            return exit_code(reader.read())
+        except Signalled as told:
+            code = 128 + told.number
+            say.note(f"\ncancelling job {job.id}; Ctrl-C again leaves at once")
+        try:
+            try:
+                client.cancel(job.id)
+            except Conflict:
+                say.note(f"job {job.id} had ended already")
+            reader.read()
+        except Signalled:
+            say.note(f"\nleft job {job.id} before its end was seen; see: gpusched why {job.id}")
+    return code
 
 
 def exit_code(job: "Job") -> int:

@@ -9,9 +9,10 @@ import httpx
 
 from gpusched.client import cluster_calls, config, flows, job_calls, secret_calls, wire
 from gpusched.client.calls import Call, Reply
+from gpusched.client.events import JobEvent
 from gpusched.client.exchange import PATIENCE_SECONDS, Emit, Flow, Lost, Pause, exchange
 from gpusched.client.inventory import Secret
-from gpusched.client.models import Acted, Explanation, JobData, JobEvent, Log, Page, QueueItem, Simulation
+from gpusched.client.models import Acted, Explanation, JobData, Log, Page, QueueItem, Simulation
 
 P = ParamSpec("P")
 T = TypeVar("T")

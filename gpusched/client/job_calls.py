@@ -7,18 +7,8 @@ import msgspec
 
 from gpusched.client.calls import API, Call, Reply, fresh_key, get, given, json_as, write
 from gpusched.client.errors import Invalid
-from gpusched.client.models import (
-    Acted,
-    Attempt,
-    Event,
-    EventPage,
-    Explanation,
-    JobData,
-    Log,
-    Page,
-    QueueItem,
-    Simulation,
-)
+from gpusched.client.events import Event, EventPage
+from gpusched.client.models import Acted, Attempt, Explanation, JobData, Log, Page, QueueItem, Simulation
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import JobRequest
 
@@ -54,6 +44,7 @@ class JobOptions(TypedDict, total=False):
     grace_seconds: int
     not_before: str | None
     depends_on: list[int | str | Dependency]
+    ref: str
     labels: dict[str, str]
     node_selector: dict[str, str]
     anti_affinity: str | None

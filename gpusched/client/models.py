@@ -215,31 +215,6 @@ class Simulation(msgspec.Struct, kw_only=True):
     alternatives: list[Counterfactual] = []
 
 
-class Event(msgspec.Struct, kw_only=True):
-    at: datetime
-    kind: str
-    attempt: int | None = None
-    actor: str | None = None
-    data: dict[str, Any] = {}
-
-
-class JobEvent(Event, kw_only=True):
-    """An event among those of all jobs: `id` is its place in their order, `name` that of the job."""
-
-    id: int
-    job_id: int
-    tenant: str = ""
-    name: str = ""
-
-
-class EventPage(msgspec.Struct, kw_only=True):
-    """Events in order. Go on with `next_since`; `more`: there is something to look at already."""
-
-    items: list[JobEvent]
-    next_since: int
-    more: bool = False
-
-
 class RankRun(msgspec.Struct, kw_only=True):
     """One rank of an attempt. `peak_memory_of`: whether the peak is that of the whole `rank` or of its largest
     `process`."""

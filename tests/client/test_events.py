@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpusched.client import AsyncClient, Client, flows
-from gpusched.client.models import JobEvent
+from gpusched.client.events import JobEvent
 from tests.client.commandline import call
 from tests.client.fakeserver import Answer, Asked, FakeServer, problem
 

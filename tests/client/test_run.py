@@ -55,14 +55,16 @@ class Interruptible:
         return acted("cancelled", state=self.state)
 
 
-def interrupt(process: subprocess.Popen[bytes], server: FakeServer, method: str, path: str) -> None:
-    """Ctrl-C, once the server has been asked for that."""
+def interrupt(
+    process: subprocess.Popen[bytes], server: FakeServer, method: str, path: str, number: int = signal.SIGINT
+) -> None:
+    """Ctrl-C, or another signal, once the server has been asked for that."""
     deadline = time.monotonic() + 10
     while not any((a.method, a.path) == (method, f"/api/v1{path}") for a in server.asked):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     time.sleep(0.15)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
 
 
 def test_ctrl_c_cancels_and_shows_what_the_job_still_says(server: FakeServer) -> None:
@@ -73,6 +75,16 @@ def test_ctrl_c_cancels_and_shows_what_the_job_still_says(server: FakeServer) ->
     assert (process.returncode, out) == (130, b"working\nsaved\n")
     assert "cancelling job 42" in err.decode()
     assert "Traceback" not in err.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_that_ask_it_to_end_cancel_the_job_too(server: FakeServer, number: int) -> None:
+    Interruptible(server, is_stubborn=False)
+    process = start(server.url, "run", "--", "true")
+    interrupt(process, server, "GET", "/jobs/42/logs", number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (128 + number, b"working\nsaved\n")
+    assert any(asked.path.endswith("/cancel") for asked in server.asked)
 
 
 def test_a_second_ctrl_c_leaves_at_once(server: FakeServer) -> None:
