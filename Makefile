@@ -28,6 +28,9 @@ check: setup-dev   ## style, types, import contracts, TypeScript
 bench: setup-dev   ## the figures of the README
 	@set -e; for name in latency submit start_1600 agents memory; do echo "== $$name"; $(PY) benchmarks/$$name.py; done
 
+openapi: setup-dev ## writes docs/openapi.json, against which breaking changes are found
+	$(PY) manage.py spectacular --format openapi-json --validate --fail-on-warn --file docs/openapi.json
+
 setup:             ## .venv with all that running needs, and the built page
 	@bash deploy/setup.sh
 
