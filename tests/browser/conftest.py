@@ -36,6 +36,7 @@ def page(chromium: Browser, stack: Stack) -> Iterator[Page]:
     page.set_default_timeout(15_000)
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if "Content Security Policy" in said.text else None)
     log_in(page, password(stack))
     yield page
     context.close()
