@@ -112,7 +112,7 @@ def _refuse(directory: Path, detail: str) -> None:
         return
     try:
         if not rankdir.is_taken(handle):
-            fact = {"at": rankdir.now(), "reason": str(EndReason.LAUNCH_FAILED), "detail": detail}
+            fact = {"at": rankdir.now(), "reason": str(EndReason.NODE_FAULT), "detail": detail}
             rankdir.write(directory, rankdir.EXIT, fact)
     finally:
         os.close(handle)

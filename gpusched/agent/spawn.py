@@ -1,6 +1,7 @@
 """Starts the process of one rank: in its cgroup, as its user, with nothing open and nothing inherited but what it was
 given. Standard library only, for it runs in supervisors."""
 
+import errno
 import os
 import signal
 from collections.abc import Callable
@@ -14,8 +15,18 @@ _OUTPUT = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 
 
+# What the node has run out of, or its disks: the same request starts elsewhere.
+_OF_NODE = frozenset(
+    {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE}
+)
+
+
 class StartError(Exception):
-    """What could not be started, and why, in few words."""
+    """What could not be started, and why, in few words. `is_of_node`: whoever had asked for it."""
+
+    def __init__(self, said: str, number: int | None = None) -> None:
+        super().__init__(said)
+        self.is_of_node = number in _OF_NODE
 
 
 def enclose(spec: dict[str, Any]) -> None:
@@ -32,16 +43,16 @@ def spawn(directory: Path, spec: dict[str, Any], environment: dict[str, str]) ->
     For the agent's own user without fork: a second copy of this process would cost more than all else that a supervisor
     does. There is no way to become another user but between fork and exec."""
     os.umask(spec.get("umask", 0o077))
-    if spec.get("account"):
-        return _as_another(directory, spec, environment)
     try:
+        if spec.get("account"):
+            return _as_another(directory, spec, environment)
         os.chdir(spec["workdir"])
         os.environ["PATH"] = environment.get("PATH", os.defpath)  # where it is looked for
         if group := spec.get("cgroup"):
             return _inside(group, lambda: _as_self(directory, spec, environment))
         return _as_self(directory, spec, environment)
     except (OSError, ValueError) as error:
-        raise StartError(_said(spec, error)) from error
+        raise StartError(_said(spec, error), getattr(error, "errno", None)) from error
 
 
 def _as_self(directory: Path, spec: dict[str, Any], environment: dict[str, str]) -> int:
@@ -81,18 +92,22 @@ def _inside(group: dict[str, Any], start: Callable[[], int]) -> int:
 def _as_another(directory: Path, spec: dict[str, Any], environment: dict[str, str]) -> int:
     """By fork. The child tells through a pipe what went wrong; the pipe closes by itself when the program starts."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    # Opened as root: the job writes to its log by the handle, and cannot open it.
-    log = os.open(f"{directory}/{rankdir.LOG}", _OUTPUT | os.O_CLOEXEC, 0o600)
-    pid = os.fork()
-    if pid == 0:
-        _become(log, spec, environment, writer)
-    os.close(writer)
-    os.close(log)
     with open(reader, "rb") as pipe:
-        problem = pipe.read()
-    if problem:
+        try:
+            # Opened as root: the job writes to its log by the handle, and cannot open it.
+            log = os.open(f"{directory}/{rankdir.LOG}", _OUTPUT | os.O_CLOEXEC, 0o600)
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    _become(log, spec, environment, writer)
+            finally:
+                os.close(log)
+        finally:
+            os.close(writer)
+        number, _, problem = pipe.read().partition(b" ")
+    if number:
         os.waitpid(pid, 0)
-        raise StartError(problem.decode(errors="replace"))
+        raise StartError(problem.decode(errors="replace"), int(number))
     return pid
 
 
@@ -115,7 +130,8 @@ def _become(log: int, spec: dict[str, Any], environment: dict[str, str], writer:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.execvpe(spec["argv"][0], spec["argv"], environment)  # noqa: S606 - a user's own command
     except (OSError, ValueError) as error:
-        os.write(writer, _said(spec, error).encode(errors="replace")[:4000])
+        said = f"{getattr(error, 'errno', None) or 0} {_said(spec, error)}"
+        os.write(writer, said.encode(errors="replace")[:4000])
     finally:
         os._exit(127)
 

@@ -128,7 +128,7 @@ def _start(rank: Rank) -> tuple[EndReason, str] | None:
     try:
         rank.pid = spawn(directory, spec, environment)
     except StartError as problem:
-        return EndReason.LAUNCH_FAILED, str(problem)
+        return EndReason.NODE_FAULT if problem.is_of_node else EndReason.LAUNCH_FAILED, str(problem)
     rank.started_at = started_at
     return None
 
@@ -202,12 +202,10 @@ def _kill_all(rank: Rank) -> None:
 
 def _leave(rank: Rank) -> None:
     """What the cgroup knew is kept, and the cgroup is removed."""
+    rank.oom_kills_after = _oom_kills(rank)
     if rank.group:
         rank.peak_memory_mb = cgroup.peak_memory_mb(rank.group)
-        rank.oom_kills_after = _oom_kills(rank)
         cgroup.remove(rank.group)
-    else:
-        rank.oom_kills_after = _oom_kills(rank)
 
 
 def _reap(rank: Rank) -> None:
@@ -233,7 +231,10 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         if code:
             exit_class = triage.failure_class(str(log), code, rank.oom_kills, rank.oom_kills_after)
             if "box" in rank.spec:
-                exit_class = triage.container_class(str(log), code) or exit_class
+                missing = triage.container_class(str(log), code)
+                exit_class = missing or exit_class
+                if not missing and (detail := triage.container_fault(str(log), code)):
+                    reason, exit_class = EndReason.NODE_FAULT, None
     # By the monotonic clock, so that a step of the wall clock neither adds nor hides time.
     ended_at = datetime.now(UTC)
     if rank.started_at is not None:

@@ -23,6 +23,15 @@ _IMAGE_MISSING = re.compile(
     rb"|while (?:getting|pulling|loading) (?:image|registry)",
     re.IGNORECASE,
 )
+# Words of docker for what is amiss with its daemon or the node. Few: most of what it refuses is the request's fault.
+_DAEMON_FAULT = re.compile(
+    rb"^docker: (?:(?:Error response from daemon: )?[^\n]*(?:could not select device driver|nvidia-container-cli"
+    rb"|input/output error|no space left on device|too many open files|resource temporarily unavailable"
+    rb"|cannot allocate memory|driver failed programming)"
+    rb"|Cannot connect to the Docker daemon|error during connect)[^\n]*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_DOCKER_FAILED = 125
 # Their own exit codes, where the job's would be: of podman and docker, of apptainer.
 _OF_RUNTIME = frozenset({125, 255})
 _KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})  # the latter as a shell tells it of its child
@@ -49,6 +58,12 @@ def container_class(log: str, code: int) -> ExitClass | None:
     if code not in _OF_RUNTIME or not _IMAGE_MISSING.search(_tail(log)[-4096:]):
         return None
     return ExitClass.IMAGE_MISSING
+
+
+def container_fault(log: str, code: int) -> str | None:
+    """What docker said if it could not start the container by no fault of the job; None if that cannot be told."""
+    found = _DAEMON_FAULT.search(_tail(log)[-4096:]) if code == _DOCKER_FAILED else None
+    return found[0].decode(errors="replace").strip() if found else None
 
 
 def oom_kills(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int | None:

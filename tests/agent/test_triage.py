@@ -1,7 +1,10 @@
 """Of what class a failure is, as only the node can tell."""
 
+import errno
 import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +12,9 @@ from gpusched.agent import rankdir, supervisor, triage
 from gpusched.agent.journal import Journal
 from tests.agent.conftest import Agent
 from tests.agent.control import Control
+from tests.agent.test_isolation import needs_root
 
+REAL_FORK = os.fork
 TORCH = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB"
 )
@@ -98,20 +103,69 @@ def test_a_kill_by_the_kernel_for_want_of_memory_is_seen_by_the_supervisor(
 ) -> None:
     counts = iter([7, 8])
     monkeypatch.setattr(triage, "oom_kills", lambda: next(counts))
-    rankdir.write(tmp_path, rankdir.SPEC, {
-        "argv": ["sh", "-c", "kill -9 $$"], "environment": {"PATH": os.environ["PATH"]}, "workdir": "/",
-        "max_runtime_seconds": None, "grace_seconds": 1,
-    })  # fmt: skip
-    if (pid := os.fork()) == 0:
-        os.setsid()
-        import signal
+    fact = supervised(tmp_path, argv=["sh", "-c", "kill -9 $$"])
+    assert (fact["signal"], fact["exit_class"]) == (9, "host_oom")
 
+
+def supervised(tmp_path: Path, **more: object) -> dict[str, Any]:
+    """The end as a supervisor writes it that was forked from this process as it is."""
+    rankdir.write(tmp_path, rankdir.SPEC, {
+        "argv": ["true"], "environment": {"PATH": os.environ["PATH"]}, "workdir": "/",
+        "max_runtime_seconds": None, "grace_seconds": 1, **more,
+    })  # fmt: skip
+    if (pid := REAL_FORK()) == 0:
+        os.setsid()
         signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
         supervisor.run(tmp_path, str(tmp_path / "bell"), None)
         os._exit(0)
     os.waitpid(pid, 0)
     fact = rankdir.read(tmp_path, rankdir.EXIT)
-    assert fact is not None and (fact["signal"], fact["exit_class"]) == (9, "host_oom")
+    assert fact is not None
+    return fact
+
+
+@pytest.mark.parametrize("is_another", [False, True])
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(errno.EAGAIN, "node_fault"), (errno.EMFILE, "node_fault"), (errno.ESTALE, "node_fault"),
+     (errno.ENOENT, "launch_failed"), (errno.E2BIG, "launch_failed")],
+)  # fmt: skip
+def test_what_the_node_has_run_out_of_is_no_fault_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_another: bool, number: int, reason: str
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_spawnp", refuse)
+    monkeypatch.setattr(os, "fork", refuse)
+    account = {"account": {"uid": os.geteuid(), "gid": os.getegid(), "groups": []}} if is_another else {}
+    fact = supervised(tmp_path, **account)
+    assert (fact["reason"], fact["detail"]) == (reason, f"true: {os.strerror(number)}")
+
+
+@needs_root
+def test_so_it_is_if_the_program_cannot_be_started_as_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "execvpe", refuse)
+    fact = supervised(tmp_path, account={"uid": 0, "gid": 0, "groups": []})
+    assert (fact["reason"], fact["detail"]) == ("node_fault", "true: Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "reason"),
+    [
+        ("docker: Error response from daemon: could not select device driver", 125, "node_fault"),
+        ("docker: Cannot connect to the Docker daemon at unix:///run/docker.sock.", 125, "node_fault"),
+        ("docker: Error response from daemon: invalid mount config for type", 125, "exited"),
+        ("docker: Error response from daemon: could not select device driver", 1, "exited"),
+    ],
+)
+def test_a_daemon_in_trouble_is_no_fault_of_the_job(tmp_path: Path, said: str, code: int, reason: str) -> None:
+    fact = supervised(tmp_path, argv=["sh", "-c", f"echo '{said}'; exit {code}"], box=str(tmp_path))
+    assert fact["reason"] == reason
+    assert fact["detail"] == (said if reason == "node_fault" else None)
 
 
 def test_an_end_written_by_a_newer_supervisor_is_understood(tmp_path: Path) -> None:
