@@ -1,6 +1,6 @@
 """Writes new jobs, one or thousands by one statement; from then on jobs/transitions.py alone writes their state."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,23 +18,29 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def _new(*more: str) -> str:
-    """The statement part that makes pending jobs of `rows`, a JSON array of objects by the columns above and `more`."""
-    names = ", ".join([*_COLUMNS, *more])
-    types = ", ".join(f"{name} {kind}" for name, kind in {**_COLUMNS, **dict.fromkeys(more, "bigint")}.items())
+def _new(rows: str, names: str) -> str:
+    """The statement part that makes pending jobs of `rows`, a FROM clause with the columns `names`."""
     return f"""
         INSERT INTO jobs_job ({names}, state, attempt, retries_used, reason_since, submitted_at, stop_reason,
                               stop_evidence)
         SELECT {names}, 'pending', 0, 0, statement_timestamp(), statement_timestamp(), '', '{{}}'
-          FROM json_to_recordset(%(rows)s::json) AS row ({types})
+          FROM {rows}
         RETURNING id, submitted_at, evidence"""
+
+
+def _recordset(names: Iterable[str]) -> str:
+    return f"json_to_recordset(%(rows)s::json) AS row ({_typed(names)})"
+
+
+def _typed(names: Iterable[str]) -> str:
+    return ", ".join(f"{name} {_COLUMNS.get(name, 'bigint')}" for name in names)
 
 
 _EVENT = """
         INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
         SELECT id, submitted_at, 'submitted', 0, %(actor)s::text, evidence FROM new"""
 _INSERT = f"""
-    WITH new AS ({_new()}),
+    WITH new AS ({_new(_recordset(_COLUMNS), ", ".join(_COLUMNS))}),
     event AS ({_EVENT}),
     claim AS (
         INSERT INTO jobs_idempotencykey (user_id, key, request_hash, job_id, created_at)
@@ -44,7 +50,6 @@ _INSERT = f"""
            pg_notify('{events.CHANNEL}', json_build_object('jobs', json_build_array(id))::text)
       FROM new
 """
-_INSERT_ALL = f"WITH new AS ({_new('id')}) {_EVENT}"
 
 
 def insert(row: dict[str, Any], actor: str, key: str = "", request_hash: str = "") -> tuple[int, datetime]:
@@ -64,7 +69,17 @@ def new_ids(number: int) -> list[int]:
 
 
 def insert_all(rows: Sequence[dict[str, Any]], actor: str) -> None:
-    """The same for rows that have an `id` (of `new_ids`), without keys. In a transaction."""
-    prepared(_INSERT_ALL, {"rows": as_json(rows), "actor": actor})
+    """The same for rows that have an `id` (of `new_ids`), without keys. In a transaction.
+
+    What all rows have in common is sent and read once: most jobs of a sweep differ in a few columns."""
+    first = rows[0]
+    own = [name for name in first if any(row[name] != first[name] for row in rows)] or ["id"]
+    common = [name for name in first if name not in own]
+    source = _recordset(own) + (f", json_to_record(%(common)s::json) AS common ({_typed(common)})" if common else "")
+    sent = {
+        "rows": as_json([{name: row[name] for name in own} for row in rows]),
+        "common": as_json({name: first[name] for name in common}),
+    }
+    prepared(f"WITH new AS ({_new(source, ', '.join([*own, *common]))}) {_EVENT}", {**sent, "actor": actor})
     events.changed("jobs", [row["id"] for row in rows])
     wake.request_cycle()

@@ -114,12 +114,13 @@ def problems(request: JobRequest) -> list[FieldError]:
     found += [
         FieldError(f, "out_of_range", f"must be between {lo} and {hi}")
         for f, lo, hi in _RANGES
-        if not _in(request, f, lo, hi)
+        if (value := getattr(request, f)) is not None and not lo <= value <= hi
     ]
     found += _command_problems(request)
     found += _shape_problems(request)
     found += _container_problems(request)
     found += _text_problems(request)
+    found += _label_problems(request)
     found += _dependency_problems(request)
     return found
 
@@ -136,11 +137,6 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_retries", 0, 100),
     ("grace_seconds", 0, 3600),
 )
-
-
-def _in(request: JobRequest, field: str, lo: float, hi: float) -> bool:
-    value = getattr(request, field)
-    return value is None or lo <= value <= hi
 
 
 def _command_problems(request: JobRequest) -> list[FieldError]:
@@ -223,16 +219,27 @@ def _text_problems(request: JobRequest) -> list[FieldError]:
         found.append(FieldError("command", "too_long", "command and args together: at most 4096 elements and 128 KiB"))
     if sum(len(k) + len(v) for k, v in request.environment.items()) > 131_072:
         found.append(FieldError("environment", "too_long", "at most 128 KiB"))
-    found += _secret_problems(request.secrets)
-    for field, value in _all_texts(request):
-        if "\x00" in value:
-            found.append(FieldError(field, "invalid_character", "must not contain a NUL character"))
+    if request.secrets:
+        found += _secret_problems(request.secrets)
+    texts = _all_texts(request)
+    if "\x00" in "".join([text for _, text in texts]):
+        named = [field for field, text in texts if "\x00" in text]
+        found += [FieldError(field, "invalid_character", "must not contain a NUL character") for field in named]
     for name in request.environment:
         if not _NAME.match(name):
             found.append(FieldError("environment", "invalid_name", f"{name!r} is no name of an environment variable"))
         elif name.startswith(_RESERVED):
             found.append(FieldError("environment", "reserved", f"{name} is set by gpusched and cannot be given"))
+    if request.workdir is not None and not request.workdir.startswith("/"):
+        found.append(FieldError("workdir", "not_absolute", "must be an absolute path"))
+    return found
+
+
+def _label_problems(request: JobRequest) -> list[FieldError]:
+    found = []
     for field, mapping in (("labels", request.labels), ("node_selector", request.node_selector)):
+        if not mapping:
+            continue
         bad = [k for k, v in mapping.items() if not _LABEL.match(k) or not (v == "" or _LABEL.match(v))]
         if bad or len(mapping) > 32:
             found.append(
@@ -240,8 +247,6 @@ def _text_problems(request: JobRequest) -> list[FieldError]:
             )
     if request.anti_affinity is not None and not _LABEL.match(request.anti_affinity):
         found.append(FieldError("anti_affinity", "invalid_label", "one short word of letters, digits, . _ / -"))
-    if request.workdir is not None and not request.workdir.startswith("/"):
-        found.append(FieldError("workdir", "not_absolute", "must be an absolute path"))
     return found
 
 
