@@ -17,7 +17,7 @@ from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.messages import Join, LogAnswer, Sync
 from jobs import logs
 from nodes import reports, services
-from nodes.sync import process
+from nodes.sync import process_apart
 
 MOST_LOG_BYTES = 1 << 20
 
@@ -63,8 +63,7 @@ def _node(request: HttpRequest) -> int:
 @_endpoint
 def sync(request: HttpRequest) -> msgspec.Struct:
     node_id = _node(request)
-    [answer] = process([(node_id, decode(request.body, Sync))])
-    return answer
+    return process_apart(node_id, decode(request.body, Sync))
 
 
 @_endpoint

@@ -17,10 +17,10 @@ _MOST_SECONDS = 10 * 365 * 86400.0
 
 
 def when(text: str) -> datetime:
-    """An agent's time; one that cannot be read, or lies in the future, becomes now."""
+    """An agent's time; one that cannot be read, lies in the future or many years ago, becomes now."""
     now = datetime.now(UTC)
     at = _read(text)
-    return now if at is None else min(at, now)
+    return now if at is None or (now - at).total_seconds() > _MOST_SECONDS else min(at, now)
 
 
 def as_here(report: Report, said_at: str) -> Report:

@@ -13,7 +13,7 @@ from gpusched.lib.listener import listener
 from gpusched.lib.sql import execute
 from gpusched.lib.threads import ask
 from gpusched.protocol.messages import Desired, Run, Sync
-from nodes.sync import process, push
+from nodes.sync import process, process_apart, push
 
 GATHER_SECONDS = 0.02
 # A push waits a moment for its neighbours: a cycle that places on 200 nodes is one question to the database.
@@ -95,8 +95,8 @@ class AgentHub:
     async def _alone(self, link: Link, message: Sync) -> Desired:
         """One message of a batch that failed: what is wrong with one must not silence the others. The agent repeats
         what was not acknowledged."""
-        answers = await ask(self._messages, partial(process, [(link.node_id, message)]))
-        return answers[0] if answers else Desired(seq=message.seq, error="not written, send again")
+        answer = await ask(self._messages, partial(process_apart, link.node_id, message))
+        return answer if answer else Desired(seq=message.seq, error="not written, send again")
 
     async def _push(self) -> None:
         while True:

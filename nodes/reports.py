@@ -21,6 +21,7 @@ from tenants import usage
 
 Key = tuple[int, int, int]
 PEAKS = ("rank", "process")
+MOST_INT, MOST_LOG_BYTES = (1 << 31) - 1, 1 << 60
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def apply(reports: Iterable[tuple[int, Report]]) -> None:
         if key is None:
             continue
         if isinstance(report, Started):
-            starts.append((key, node_id, when(report.at), report.pid))
+            starts.append((key, node_id, when(report.at), _fitting(report.pid) or 0))
         else:
             ends.append(_rank_end(key, node_id, report))
     lock_jobs([start[0][0] for start in starts] + [end.key[0] for end in ends])
@@ -87,17 +88,22 @@ def _rank_end(key: Key, node_id: int, report: Ended) -> RankEnd:
         node_id,
         when(report.at),
         reason,
-        report.exit_code,
-        report.signal,
+        _fitting(report.exit_code, -MOST_INT),
+        _fitting(report.signal),
         when(report.started_at) if report.started_at else None,
         (report.detail or "").replace("\x00", "")[:2000],
-        report.peak_memory_mb,
-        report.log_bytes,
+        _fitting(report.peak_memory_mb),
+        min(max(report.log_bytes, 0), MOST_LOG_BYTES),
         report.exit_class,
         report.peak_memory_of if report.peak_memory_of in PEAKS else None,
         lasted(report),
         report.left,
     )
+
+
+def _fitting(value: int | None, least: int = 0) -> int | None:
+    """What fits no column is not known: one number must not keep an end from being written."""
+    return value if value is not None and least <= value <= MOST_INT else None
 
 
 def lock_jobs(ids: Sequence[int]) -> None:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+from django.db import OperationalError
 from msgspec.structs import replace
 
 from gpusched.lib.sql import atomically, execute, query
@@ -24,6 +25,37 @@ def process(batch: Sequence[tuple[int, Sync]], told: Told = NOTHING) -> list[Des
     """Takes in (node id, message) pairs and gives the answer to each, in order, once all of it is durable. `told`: what
     nodes were told to run a moment ago, over the connection that they still have."""
     return atomically(lambda: _process(batch, told))
+
+
+def process_apart(node_id: int, sync: Sync, told: Told = NOTHING) -> Desired:
+    """One message, of which something may not be fit to be written: the rest of it is, above all that the node is
+    alive. What was not is said to the agent, which says it again; a rank whose end cannot be written ends by its
+    absence."""
+    try:
+        return process([(node_id, sync)], told)[0]
+    except OperationalError:
+        raise
+    except Exception:
+        logger.exception("a message of node %d cannot be written as a whole", node_id)
+    bare = replace(sync, reports=[], readings=[], saved={}, facts=None)
+    answer = process([(node_id, bare)], told)[0]
+    parts = [replace(bare, reports=[one]) for one in sync.reports]
+    parts += [replace(bare, readings=[one]) for one in sync.readings]
+    parts += [replace(bare, facts=sync.facts), replace(bare, saved=sync.saved)]
+    written: list[Desired] = []
+    for part in parts:
+        try:
+            written += process([(node_id, part)], told)
+        except OperationalError:
+            raise
+        except Exception:
+            logger.exception("not written of node %d: %.300r", node_id, part)
+    return replace(
+        answer,
+        acknowledged=[key for one in written for key in one.acknowledged],
+        started=[key for one in written for key in one.started],
+        error=None if len(written) == len(parts) else "not all of it could be written",
+    )
 
 
 def push(node_ids: Sequence[int], job_ids: Sequence[int], told: Told = NOTHING) -> dict[int, Desired]:

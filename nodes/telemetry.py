@@ -62,7 +62,7 @@ def learn(node_id: int, facts: NodeFacts) -> None:
     rows = [
         (node_id, d.uuid[:80], d.index, d.model[:200], d.memory_mb, (d.pci_bus_id or "")[:32], d.numa_node,
          d.nvlink_island, d.mig_parent[:80] if d.mig_parent else None, d.mig_slices)
-        for d in facts.devices
+        for d in {d.uuid[:80]: d for d in facts.devices}.values()  # two of one name would refuse all
     ]  # fmt: skip
     execute(
         """INSERT INTO nodes_device (node_id, uuid, index, model, memory_mb, pci_bus_id, numa_node, nvlink_island,
@@ -81,7 +81,7 @@ def learn(node_id: int, facts: NodeFacts) -> None:
     execute(
         "UPDATE nodes_device SET health = 'lost', health_note = '' WHERE node_id = %s AND uuid <> ALL(%s)"
         " AND health NOT IN ('lost', 'quarantined', 'degraded')",
-        [node_id, [device.uuid for device in facts.devices]],
+        [node_id, [device.uuid[:80] for device in facts.devices]],
     )
     events.changed("nodes", [node_id])
     wake.request_cycle()

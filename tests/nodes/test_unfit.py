@@ -1,0 +1,61 @@
+"""Messages with values that fit no column: what is fit of them is written, and their node is alive."""
+
+import pytest
+
+from gpusched.protocol.messages import Ended, Reading, Sync
+from jobs.models import Job
+from nodes.models import Assignment, Device, Node
+from nodes.sync import process_apart
+from tests.factories import make_node, now, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"exit_code": 1 << 40},
+        {"exit_code": -(1 << 31) - 1},
+        {"signal": 1 << 31},
+        {"peak_memory_mb": -1},
+        {"peak_memory_mb": 1 << 32},
+        {"log_bytes": -5},
+        {"log_bytes": (1 << 63) - 1},
+        {"at": "0001-01-01T00:00:00+23:00"},
+        {"started_at": "0001-01-01T00:00:00+23:00"},
+    ],
+)
+def test_an_end_is_written_whatever_its_numbers(user, tenant, fields):
+    node = make_node(gpus=1)
+    job_id = submit(user, tenant)
+    run_cycle()
+    [key] = node.start_all()
+    node.end(key, **fields)
+    assert Job.objects.get(pk=job_id).state in ("completed", "failed")
+    assert (Assignment.objects.get().log_bytes or 0) >= 0
+
+
+def test_two_devices_of_one_name_are_one(user, tenant):
+    node = make_node(gpus=1)
+    node.devices = [*node.devices, *node.devices]
+    node.sync(facts=node.facts())
+    assert Device.objects.count() == 1
+
+
+def test_what_cannot_be_written_silences_neither_its_node_nor_the_rest(user, tenant):
+    """The time is older than any that is kept, the name is one that PostgreSQL refuses."""
+    node = make_node(gpus=1)
+    Node.objects.update(last_seen_at=None)
+    job_id = submit(user, tenant)
+    run_cycle()
+    [key] = node.start_all()
+    sync = Sync(
+        seq=9, at=now(), boot_id="boot-1", held=[key], running=[],
+        reports=[Ended(key=key, at=now(), reason="exited", exit_code=0)],
+        readings=[Reading(uuid="\0"), Reading(uuid=node.devices[0].uuid, lost=True)],
+    )  # fmt: skip
+    answer = process_apart(node.id, sync)
+    assert (answer.acknowledged, answer.error) == ([key], "not all of it could be written")
+    assert Job.objects.get(pk=job_id).state == "completed"
+    assert Device.objects.get().health == "lost"
+    assert Node.objects.get().last_seen_at is not None
