@@ -8,6 +8,7 @@ from django.core.management import call_command
 from django.db import connection
 from django.test import Client, override_settings
 
+from gpusched.protocol.jobs import JobRequest, problems
 from gpusched.protocol.messages import Run
 from gpusched.protocol.states import Role
 from tenants import secrets
@@ -135,6 +136,21 @@ def test_a_name_that_the_tenant_does_not_keep_is_refused_and_told_with_what_to_d
         assert (error["field"], error["code"]) == ("secrets", "unknown")
         assert "'hf', 's3'" in error["message"] and "'wandb'" not in error["message"]
         assert "gpusched secret set hf --tenant nlp" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        (["a", "a"], "repeated"),
+        ([f"s{i}" for i in range(33)], "too_long"),
+        (["../hunter2"], "invalid_name"),
+        ([""], "invalid_name"),
+    ],
+)
+def test_doubles_too_many_and_what_is_no_name_are_refused_and_not_repeated(names: list[str], code: str) -> None:
+    [error] = problems(JobRequest(command=["true"], secrets=names))
+    assert (error.field, error.code) == ("secrets", code) and "hunter2" not in error.message
+    assert problems(JobRequest(command=["true"], secrets=[f"s{i}" for i in range(32)])) == []
 
 
 def test_a_new_value_reaches_the_next_attempt() -> None:
