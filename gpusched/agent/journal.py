@@ -39,6 +39,7 @@ class Journal:
         self._trash = directory / "trash"
         self._trash.mkdir(exist_ok=True, mode=0o700)
         self._to_remove = {entry.name for entry in self._trash.iterdir()}
+        secretfiles.sweep(self.ranks)
 
     def on_disk(self) -> list[str]:
         """The keys that are not over. What was forgotten and could not be moved away then is tried again."""
@@ -93,7 +94,7 @@ class Journal:
             with self._graves.open("a") as file:
                 file.write(f"{key} {time.time():.0f}\n")
             self._forgotten[key] = time.time()
-        secretfiles.remove(rankdir.read(self.ranks / key, rankdir.SPEC))  # of one that never started
+        secretfiles.remove(self.ranks / key, rankdir.read(self.ranks / key, rankdir.SPEC))  # of one that never started
         self._discard(key)
 
     def _discard(self, key: str) -> None:
@@ -244,7 +245,7 @@ def _leader(started: dict[str, Any] | None) -> tuple[int, int] | None:
 def _end_strays(directory: Path, leader: tuple[int, int] | None) -> bool:
     """Kills what a killed supervisor left behind; True when nothing of it is left."""
     spec = rankdir.read(directory, rankdir.SPEC) or {}
-    secretfiles.remove(spec)
+    secretfiles.remove(directory, spec)
     if not containers.remove(spec, 0):
         return False
     group, pids = (spec.get("cgroup") or {}).get("path", ""), []

@@ -127,7 +127,8 @@ def _choice(spec: RankSpec, config: Config) -> str:
 
 def _own_binds(directory: Path, spec: RankSpec, given: dict[str, str], owner: tuple[int, int]) -> list[str]:
     """What of the rank's files the job sees, under the same paths: the notice, the checkpoint, the script, secrets."""
-    os.mkdir(directory / BOX, 0o755)
+    with contextlib.suppress(FileExistsError):  # a preparation was cut short
+        os.mkdir(directory / BOX, 0o755)
     os.chmod(directory / BOX, 0o755)  # noqa: S103 - whatever the umask; nobody else comes into its directory
     checkpoint = directory / rankdir.CHECKPOINT
     if not checkpoint.exists():

@@ -18,7 +18,7 @@ KEY = "secrets_dir"  # in spec.json
 
 def write(directory: Path, secrets: Mapping[str, str], account: Mapping[str, Any] | None) -> str:
     """Writes one file (0400) for each secret of the rank in a directory; gives where. OSError if that cannot be."""
-    target = f"{_home(directory)}/{hashlib.sha256(bytes(directory)).hexdigest()[:32]}"
+    target = f"{_home(directory)}/{_name(directory)}"
     removal.remove(target)  # of a preparation that was cut short
     os.mkdir(target, 0o700)
     for name, value in secrets.items():
@@ -36,15 +36,39 @@ def write(directory: Path, secrets: Mapping[str, str], account: Mapping[str, Any
     return target
 
 
-def remove(spec: Mapping[str, Any] | None) -> None:
-    """Removes those of a rank, if it has any."""
-    if spec is not None and (target := spec.get(KEY)):
-        removal.remove(target)
+def remove(directory: Path, spec: Mapping[str, Any] | None = None) -> None:
+    """Removes those of a rank, if it has any, also where no spec.json came to say where they are."""
+    told = (spec or {}).get(KEY)
+    for target in (told, *(f"{home}/{_name(directory)}" for home in (_in_memory(), directory))):
+        if isinstance(target, str):
+            removal.remove(target)
+
+
+def sweep(ranks: Path) -> None:
+    """Removes those of ranks below this directory that are not there any more."""
+    there = {_name(rank) for rank in ranks.iterdir()}
+    with contextlib.suppress(OSError):
+        for name in os.listdir(_in_memory()):
+            if name.startswith(_family(ranks)) and name not in there:
+                removal.remove(f"{_in_memory()}/{name}")
+
+
+def _name(directory: Path) -> str:
+    """The same for the same rank, without naming it, and beginning alike for all ranks of one node."""
+    return _family(directory.parent) + hashlib.sha256(bytes(directory)).hexdigest()[:16]
+
+
+def _family(ranks: Path) -> str:
+    return hashlib.sha256(bytes(ranks)).hexdigest()[:16]
+
+
+def _in_memory() -> str:
+    return f"{MEMORY}/gpusched-{os.geteuid()}"
 
 
 def _home(directory: Path) -> str:
     """In memory in a directory that is this user's own, whoever made one of that name before; else in the rank's."""
-    home = f"{MEMORY}/gpusched-{os.geteuid()}"
+    home = _in_memory()
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileExistsError):
             os.mkdir(home, 0o700)

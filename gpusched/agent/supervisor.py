@@ -223,7 +223,7 @@ def _reap(rank: Rank) -> None:
 def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
     """Writes how it ended; by now no process of it lives, and what was temporary goes."""
     removal.remove(f"{rank.directory}/{rankdir.TMP}")
-    secretfiles.remove(rank.spec)
+    secretfiles.remove(rank.directory, rank.spec)
     code = None if rank.status is None else os.waitstatus_to_exitcode(rank.status)
     log, exit_class = rank.directory / rankdir.LOG, None
     if not reason:

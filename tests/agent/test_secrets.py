@@ -1,13 +1,19 @@
 """The secrets of a job on its node: files that only it can read, gone when it is (A56)."""
 
 import contextlib
+import errno
 import os
+import shutil
 import signal
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpusched.agent import processes, rankdir, secretfiles
+from gpusched.agent import processes, rankdir, runtimes, secretfiles
+from gpusched.agent.journal import Journal
+from gpusched.protocol.messages import RankSpec
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.agent.test_isolation import NOBODY, REFUSING, directory, log_of, needs_root
@@ -90,6 +96,46 @@ def test_a_directory_that_somebody_else_made_is_not_used(tmp_path: Path, monkeyp
     assert where.startswith(f"{rank}/")
     assert secretfiles.write(rank, {"token": "newer"}, None) == where, "a preparation that was cut short is done again"
     assert Path(where, "token").read_text() == "newer"
+
+
+def test_a_preparation_that_was_cut_short_leaves_no_secret_and_can_be_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when spec.json is to be written: nothing on it says where the secrets are, nor that there are any."""
+    monkeypatch.setattr(runtimes, "versions", lambda _: {"podman": "4.0"})
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setenv("GPUSCHED_AGENT_ALLOW_ROOT", "true")
+    made = RankSpec(
+        job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"], image="busybox", secrets={"t": VALUE}
+    )
+    journal = Journal(tmp_path / "node", rankdir.boot_id())
+    write = secretfiles.write
+    places: list[Path] = []
+
+    def noting(directory: Path, secrets: Mapping[str, str], account: Mapping[str, Any] | None) -> str:
+        places.append(Path(write(directory, secrets, account)))
+        return str(places[-1])
+
+    monkeypatch.setattr(secretfiles, "write", noting)
+    with monkeypatch.context() as full:
+        full.setattr(rankdir, "write", refuse)
+        for key in ("1.1.0", "2.1.0", "3.1.0"):
+            with pytest.raises(OSError, match="No space"):
+                journal.prepare(key, made, "node")
+    assert [(place / "t").read_text() for place in places] == [VALUE] * 3
+    journal.stop("1.1.0", "cancelled", 1)
+    journal.forget("1.1.0")
+    assert not places[0].exists()
+    shutil.rmtree(journal.ranks / "2.1.0")
+    Journal(tmp_path / "node", rankdir.boot_id())
+    assert [place.exists() for place in places] == [False, False, True], "swept at the start, but for what is there"
+    assert (journal.prepare("3.1.0", made, "node") / rankdir.SPEC).exists()
+    journal.forget("3.1.0")
+    assert not places[-1].exists()
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_what_cannot_be_started_says_so(agent: Agent, control: Control) -> None:
