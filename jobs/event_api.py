@@ -33,7 +33,6 @@ class EventStreamRenderer(JsonRenderer):
     """Streams are no renderer's work; what is refused is told as JSON."""
 
     media_type = "text/event-stream"
-    format = "sse"
 
 
 class Events(APIView):
@@ -52,7 +51,7 @@ class Events(APIView):
         `since` set to its `next_since`."""
         given = read_query(request, PARAMETERS)
         wait = whole_number(given, "wait", 0, 0, MOST_WAIT_SECONDS)
-        is_stream = getattr(getattr(request, "accepted_renderer", None), "format", "") == "sse"
+        is_stream = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)
         since = _since(request, given, is_stream=is_stream)
         reader = _reader(identity(request), given)
         if is_stream:

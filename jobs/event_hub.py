@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Barrier
 from time import monotonic
 from typing import Any
 
@@ -17,6 +18,7 @@ from gpusched.lib.threads import ask
 from jobs.event_log import MOST_LOOKED_AT, Reader, frontier, read, tenants_between
 
 MOST_STREAMS = 500
+THREADS = 2
 GATHER_SECONDS = 0.05
 # Of the database's bell one may be lost; this much freshness that costs.
 LOOK_ANYWAY_SECONDS = 5.0
@@ -46,7 +48,7 @@ class EventHub:
         self._rung = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = 0
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="events")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="events")
         self.streams = 0
 
     async def poll(self, reader: Reader, since: int, seconds: float) -> AsyncIterator[bytes]:
@@ -88,8 +90,9 @@ class EventHub:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
-        for _ in range(2):
-            await ask(self._threads, connections.close_all)
+        together = Barrier(THREADS)
+        for _ in range(THREADS):
+            self._threads.submit(_close, together)
         self._threads.shutdown()
 
     async def _read(self, reader: Reader, since: int) -> dict[str, Any] | None:
@@ -163,6 +166,12 @@ def _advance(since: int) -> tuple[int, frozenset[int] | None]:
     if settled - since > MOST_LOOKED_AT:
         return settled, None
     return settled, frozenset(tenants_between(since, settled) if settled > since else ())
+
+
+def _close(together: Barrier) -> None:
+    # Each thread has connections of its own, and none may do this twice.
+    together.wait(5)
+    connections.close_all()
 
 
 def _sent(event: dict[str, Any]) -> bytes:

@@ -34,7 +34,7 @@ _COMMAND = inspect.Parameter(
 
 FLAGS: tuple[inspect.Parameter, ...] = (
     _COMMAND,
-    _flag("file", Path, "The job as YAML or JSON (- for stdin); other flags override it.", "--file", "-f"),
+    _flag("file", Path, "A job or a list of jobs, YAML or JSON (- for stdin); other flags win.", "--file", "-f"),
     _flag("script", Path, "A script to run instead of a command; its first line names the interpreter.", "--script"),
     _flag("tenant", str, "Who it counts for; needed only if you belong to several.", "--tenant", "-t"),
     _flag("name", str, "A name to find it by.", "--name", "-n"),
@@ -72,12 +72,12 @@ FLAGS: tuple[inspect.Parameter, ...] = (
 
 
 def with_job_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """The command `function`, whose `fields` are filled from the flags above."""
-    own = [p for p in inspect.signature(function).parameters.values() if p.name != "fields"]
+    """The command `function`, whose `jobs` (the fields of each) are filled from the flags above."""
+    own = [p for p in inspect.signature(function).parameters.values() if p.name != "jobs"]
 
     def command(**given: Any) -> None:
         flags = {flag.name: given.pop(flag.name) for flag in FLAGS}
-        function(fields=job_fields(flags), **given)
+        function(jobs=requested(flags), **given)
 
     parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *FLAGS]
     command.__dict__["__signature__"] = inspect.Signature(parameters)
@@ -86,12 +86,17 @@ def with_job_flags(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def job_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a JobRequest that a file, the lines of a script and flags give; each wins over those before."""
+def requested(flags: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """For each job the fields of a JobRequest that a file, the lines of a script and flags give; each wins over those
+    before. Flags count for all jobs of a file."""
     # Of repeated flags that are absent, some versions of typer make empty lists.
     given = {name: value for name, value in flags.items() if value not in (None, [])}
+    file = given.pop("file", None)
+    return [_job_fields(fields, dict(given)) for fields in (_read_jobs(file) if file is not None else [{}])]
+
+
+def _job_fields(fields: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     words = list(given.pop("command", []))
-    fields = _read_job(given.pop("file")) if "file" in given else {}
     script: Path | None = given.pop("script", None)
     if script is None and words and not fields and _speaks_for_itself(words[0]):
         script = Path(words.pop(0))
@@ -148,13 +153,15 @@ def _flags_of(line: Line) -> dict[str, Any]:
 
 
 def _lay_over(fields: dict[str, Any], flags: Mapping[str, Any]) -> None:
-    """Sets the fields that the flags give; variables, secrets and labels are added to those that are there."""
+    """Sets the fields that the flags give; variables, secrets, dependencies and labels are added to those that are there."""
     given = dict(flags)
     if "environment" in given:
         own = {name: os.environ.get(name) for name in given["environment"] if "=" not in name}
         given["environment"] = {**_mapping(fields, "environment"), **_pairs("--env", given["environment"], own)}
     if "secrets" in given:
         given["secrets"] = _secrets(fields.get("secrets", []), given["secrets"])
+    if "depends_on" in given and isinstance(known := fields.get("depends_on"), list):
+        given["depends_on"] = [*known, *given["depends_on"]]
     for field, flag in (("labels", "--label"), ("node_selector", "--node-selector")):
         if field in given:
             given[field] = {**_mapping(fields, field), **_pairs(flag, given[field], {})}
@@ -190,7 +197,7 @@ def _secrets(known: Any, names: list[str]) -> Any:
     return list(dict.fromkeys([*known, *names])) if isinstance(known, list) else known
 
 
-def _read_job(file: Path) -> dict[str, Any]:
+def _read_jobs(file: Path) -> list[dict[str, Any]]:
     import yaml
 
     # JSON is YAML, so that one reader serves both.
@@ -198,9 +205,10 @@ def _read_job(file: Path) -> dict[str, Any]:
         content = yaml.safe_load(_read(file))
     except yaml.YAMLError as error:
         raise Invalid(f"{file} is neither YAML nor JSON: {error}") from error
-    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise Invalid(f"{file} must hold one job: fields and their values")
-    return content
+    jobs = content if isinstance(content, list) else [content]
+    if not jobs or not all(isinstance(job, dict) and all(isinstance(name, str) for name in job) for job in jobs):
+        raise Invalid(f"{file} must hold one job, fields and their values, or a list of jobs")
+    return jobs
 
 
 def _read(file: Path) -> str:

@@ -21,7 +21,7 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be
 @with_job_flags
 def submit(
     ctx: typer.Context,
-    fields: dict[str, Any],
+    jobs: list[dict[str, Any]],
     form: output.OutputOption = output.Format.TABLE,
     idempotency_key: KeyOption = None,
     dry_run: DryRunOption = False,
@@ -33,10 +33,15 @@ def submit(
     gpusched submit --gpus 8 --gang --ranks 2 --name big -- torchrun train.py
     gpusched submit train.sh --epochs 10   (a script with #GPUSCHED or #SBATCH lines)
     gpusched submit -f job.yaml --priority 1000
+    gpusched submit -f list-of-jobs.yaml   (all of them or none)
     gpusched submit --dry-run --gpus 8 -- python train.py
     gpusched why $(gpusched submit --gpus 1 -- python train.py)
     """
     with connect(ctx) as client:
+        if len(jobs) > 1:
+            _submit_all(client, jobs, form, idempotency_key, is_dry_run=dry_run)
+            return
+        [fields] = jobs
         if dry_run:
             found = client.simulate_request(_request(client, fields))
             output.one(found, form, text=foreseen.simulated(found), name="now" if found.starts_now else "later")
@@ -47,17 +52,29 @@ def submit(
 
 
 @with_job_flags
-def run(ctx: typer.Context, fields: dict[str, Any]) -> None:
+def run(ctx: typer.Context, jobs: list[dict[str, Any]]) -> None:
     """Submit a job, show its output, and exit with its exit code. Ctrl-C (SIGINT, SIGTERM, SIGHUP) cancels it.
 
     \b
     gpusched run --gpus 1 -- nvidia-smi
     gpusched run --gpus 4 --max-runtime-minutes 30 -- python train.py > train.log
     """
+    if len(jobs) > 1:
+        raise typer.BadParameter("run takes one job; see gpusched submit", param_hint="--file")
     with connect(ctx) as client:
-        job = _submitted(client, fields, None)
+        job = _submitted(client, jobs[0], None)
         say.note(f"job {job.id} submitted; Ctrl-C cancels it")
         raise typer.Exit(_attend(client, job))
+
+
+def _submit_all(
+    client: "Client", jobs: list[dict[str, Any]], form: output.Format, key: str | None, *, is_dry_run: bool
+) -> None:
+    """Many jobs in one request; their ids go to stdout, one a line."""
+    done = client.submit_many([_request(client, fields) for fields in jobs], key, dry_run=is_dry_run)
+    say.note(done.message)
+    ids = "\n".join(map(str, done.job_ids))
+    output.one(done, form, text=ids, name=ids)
 
 
 def _submitted(client: "Client", fields: dict[str, Any], key: str | None) -> "Job":

@@ -208,6 +208,7 @@ class AsyncClient:
             yield event
 
     submit_request = _job_call(job_calls.submit)
+    submit_many = _call(job_calls.submit_many)
     simulate_request = _call(job_calls.simulate)
     cancel = _job_call(job_calls.cancel)
     hold = _job_call(job_calls.hold)

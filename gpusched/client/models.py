@@ -5,6 +5,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from gpusched.client import notebook
 from gpusched.protocol.states import FINAL, WAITING
 
 T = TypeVar("T")
@@ -83,6 +84,12 @@ class JobData(msgspec.Struct, kw_only=True):
     signal: int | None = None
     nodes: list[str] = []
     devices: list[JobDevice] = []
+
+    def __repr__(self) -> str:
+        return notebook.as_line(self)
+
+    def _repr_html_(self) -> str:
+        return notebook.as_html(self)
 
     @property
     def is_final(self) -> bool:

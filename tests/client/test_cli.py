@@ -103,7 +103,7 @@ def test_submit_reads_a_file_and_flags_win(full: FakeServer, tmp_path: Path, tex
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("gpus: 2", "gpus"), ("command: python t.py", "command"), ("- 1", "one job"), ("{", "YAML")]
+    ("text", "told"), [("gpus: 2", "gpus"), ("command: python t.py", "command"), ("- 1", "list of jobs"), ("{", "YAML")]
 )
 def test_a_file_with_a_mistake_is_named(full: FakeServer, tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "job.yaml"

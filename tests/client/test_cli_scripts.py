@@ -1,4 +1,4 @@
-"""`submit` of a script: its #GPUSCHED lines are flags, its #SBATCH lines are translated, what is ignored is said."""
+"""`submit` of files. Of a script: its #GPUSCHED lines are flags, its #SBATCH lines are translated, what is ignored is said."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.client.commandline import Result, call
-from tests.client.fakeserver import FakeServer
+from tests.client.fakeserver import Answer, FakeServer, sequence
 
 
 def submitted(server: FakeServer, tmp_path: Path, lines: str, *flags: str, code: int = 0) -> tuple[Any, Result]:
@@ -75,6 +75,8 @@ def test_a_script_without_lines_is_a_command_as_it_stands(full: FakeServer, tmp_
         ("#SBATCH --time=UNLIMITED", {}),
         ("#SBATCH --no-requeue", {"requeue": False}),
         ("#SBATCH -a 0-99%10", {"array": {"count": 100, "max_parallel": 10}}),
+        ("#SBATCH -d afterok:41:42,afterany:43", {"depends_on": ["after_ok:41", "after_ok:42", "after_any:43"]}),
+        ("#SBATCH --dependency=afternotok:7\n#GPUSCHED --label a=b", {"depends_on": ["after_fail:7"], "labels": {"a": "b"}}),
         ("#SBATCH --array=0-3", {"array": {"count": 4}}),
     ],
 )  # fmt: skip
@@ -128,3 +130,38 @@ def test_a_line_that_cannot_be_kept_submits_nothing(full: FakeServer, tmp_path: 
     _, result = submitted(full, tmp_path, f"\n{line}", code=2)
     assert result.stdout == ""
     assert "train.sh:3" in result.stderr or "--label x" in result.stderr
+
+
+# --- a list of jobs ---------------------------------------------------------------------------------------------------
+
+LIST = "- {command: [prepare], ref: a}\n- {command: [train], gpu_count: 4, depends_on: [a]}\n"
+
+
+def test_a_list_is_submitted_in_one_request_and_flags_count_for_all(server: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "jobs.yaml").write_text(LIST)
+    done = {"message": "2 jobs are in the queue", "count": 2, "job_ids": [41, 42]}
+    server.on("POST", "/jobs/bulk", sequence(Answer(503), Answer(201, done)))
+    result = call(server.url, "submit", "-f", str(tmp_path / "jobs.yaml"), "-t", "nlp", "--after", "7")
+    assert (result.exit_code, result.stdout) == (0, "41\n42\n")
+    assert "2 jobs are in the queue" in result.stderr
+    assert server.asked[0].json == {"jobs": [
+        {"tenant": "nlp", "command": ["prepare"], "ref": "a", "depends_on": ["7"]},
+        {"tenant": "nlp", "command": ["train"], "gpu_count": 4, "depends_on": ["a", "7"]},
+    ]}  # fmt: skip
+    keys = {asked.headers["idempotency-key"] for asked in server.asked}
+    assert len(server.asked) == 2 and len(keys) == 1  # one logical call, one key
+
+
+def test_a_list_that_is_only_checked_submits_nothing(server: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "jobs.yaml").write_text(LIST)
+    server.on("POST", "/jobs/bulk", Answer(200, {"message": "2 jobs would be submitted; nothing was", "job_ids": []}))
+    result = call(server.url, "submit", "-f", str(tmp_path / "jobs.yaml"), "--dry-run")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert server.asked[0].query == {"dry_run": "true"}
+    assert server.asked[0].json["jobs"][1]["depends_on"] == ["a"]
+
+
+def test_run_takes_one_job(server: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "jobs.yaml").write_text(LIST)
+    assert call(server.url, "run", "-f", str(tmp_path / "jobs.yaml")).exit_code == 2
+    assert server.asked == []

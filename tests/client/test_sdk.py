@@ -133,6 +133,16 @@ def test_any_body_of_an_error_makes_a_sentence(body: bytes) -> None:
     assert "GET /x" in str(error)
 
 
+def test_a_job_shows_itself_in_a_line_and_in_a_notebook(server: FakeServer) -> None:
+    server.on("GET", "/jobs/42", Answer(200, job(name="<script>", state="running", nodes=["n1"])))
+    with Client(server.url) as c:
+        shown = c.get(42)
+    assert repr(shown) == "<job 42 <script> is running on n1>"
+    assert repr([shown]) == "[<job 42 <script> is running on n1>]"
+    assert "<td>42 &lt;script&gt;</td>" in shown._repr_html_()
+    assert "<script>" not in shown._repr_html_()
+
+
 # Following
 
 

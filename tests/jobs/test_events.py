@@ -162,6 +162,7 @@ async def _hub(monkeypatch):
         if doorbell._task is not None:
             doorbell._task.cancel()
             await asyncio.gather(doorbell._task, return_exceptions=True)
+        HANDLER._threads.submit(connections.close_all).result()
         await db(connections.close_all)()
 
 
