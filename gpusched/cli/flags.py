@@ -153,7 +153,7 @@ def _flags_of(line: Line) -> dict[str, Any]:
 
 
 def _lay_over(fields: dict[str, Any], flags: Mapping[str, Any]) -> None:
-    """Sets the fields that the flags give; variables, secrets, dependencies and labels are added to those that are there."""
+    """Sets what the flags give; variables, secrets, dependencies and labels are added to those that are there."""
     given = dict(flags)
     if "environment" in given:
         own = {name: os.environ.get(name) for name in given["environment"] if "=" not in name}
