@@ -2,6 +2,7 @@
 of jobs is here; its memory is only a copy."""
 
 import contextlib
+import hashlib
 import logging
 import os
 import signal
@@ -21,12 +22,13 @@ from gpusched.protocol.reasons import EndReason
 logger = logging.getLogger(__name__)
 # A message that was overtaken by the acknowledgement of its end is seconds late, not days.
 TOMBSTONE_SECONDS = 7 * 86400
+LATE_SECONDS = 60.0
 
 
 class Journal:
     """One node's `ranks/` directory and the list of keys that are over and forgotten."""
 
-    def __init__(self, directory: Path, boot_id: str) -> None:
+    def __init__(self, directory: Path, boot_id: str, credential: str = "") -> None:
         self.ranks = directory / "ranks"
         self.ranks.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._how = confinement.current()
@@ -35,6 +37,7 @@ class Journal:
             confinement.open_way(passed)
         self.boot_id = boot_id
         self._graves = directory / "forgotten"
+        self.joined(credential)
         self._forgotten = dict(self._read_graves())
         self._trash = directory / "trash"
         self._trash.mkdir(exist_ok=True, mode=0o700)
@@ -48,9 +51,25 @@ class Journal:
             self._discard(key)
         return [key for key in found if not self.is_over(key)]
 
+    def joined(self, credential: str) -> None:
+        """Who gives the orders: another control plane begins its job ids anew, so its keys are others."""
+        self._plane = f"@{hashlib.sha256(credential.encode()).hexdigest()[:12]}" if credential else ""
+
     def is_over(self, key: str) -> bool:
         """Whether a key was here and has been forgotten: it must never start again."""
-        return key in self._forgotten
+        return self._over_at(key) is not None
+
+    def is_long_over(self, key: str) -> bool:
+        """Also that no order can be on its way that was given before its end was known."""
+        return time.time() - (self._over_at(key) or time.time()) > LATE_SECONDS
+
+    def _over_at(self, key: str) -> float | None:
+        # Without a control plane: written down by an agent of before.
+        return self._forgotten.get(f"{key}{self._plane}", self._forgotten.get(key))
+
+    def prune(self) -> None:
+        """Forgets the oldest graves. Once a day will do."""
+        self._forgotten = dict(self._read_graves())
 
     def prepare(self, key: str, spec: RankSpec, node: str) -> Path:
         """Writes down what to run. Before it is launched, `settle` must make that last."""
@@ -92,8 +111,8 @@ class Journal:
         """Puts away a rank whose end and log the server has. First the grave, then the body: never neither."""
         if not self.is_over(key):
             with self._graves.open("a") as file:
-                file.write(f"{key} {time.time():.0f}\n")
-            self._forgotten[key] = time.time()
+                file.write(f"{key}{self._plane} {time.time():.0f}\n")
+            self._forgotten[f"{key}{self._plane}"] = time.time()
         secretfiles.remove(self.ranks / key, rankdir.read(self.ranks / key, rankdir.SPEC))  # of one that never started
         self._discard(key)
 

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 # The doorbell tells of starts and ends at once; this is for a lost one, and for a supervisor that was killed.
 LOOK_SECONDS = 3.0
+PRUNE_SECONDS = 86400.0
 # Hardware changes rarely, and is told by the readings before (a lost device).
 FACTS_SECONDS = 60.0
 # Between two looks at the devices, however seldom the agent speaks: who is on a device is judged by two in a row.
@@ -45,7 +46,9 @@ class Node:
         self._machine = machine
         self._token = token
         self._boot_id = boot_id()
-        self.ranks = Ranks(Journal(directory, self._boot_id), launcher, identity.name, log_most_bytes)
+        self.ranks = Ranks(
+            Journal(directory, self._boot_id, identity.credential), launcher, identity.name, log_most_bytes
+        )
         self._seq = 0
         self._readings: list[Reading] = []
         self._occupants = Occupants(directory)
@@ -110,6 +113,7 @@ class Node:
         self.identity = await asyncio.to_thread(
             lambda: join(self._directory, self.identity, self.identity.url, self._token, facts)
         )
+        self.ranks.joined(self.identity.credential)
         return True
 
     # --- what happens here ---
@@ -140,9 +144,14 @@ class Node:
 
     async def keep_tidy(self) -> None:
         """Not in turn with the rest: a job may have left a million files."""
+        clock = asyncio.get_running_loop().time
+        pruned_at = clock()
         while True:
             if self.ranks.has_trash:
                 await asyncio.to_thread(self.ranks.empty_trash)
+            if clock() - pruned_at > PRUNE_SECONDS:
+                await self.in_thread(self.ranks.prune)
+                pruned_at = clock()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def keep_reading(self, every_seconds: float) -> None:

@@ -17,10 +17,13 @@ from gpusched.agent.journal import Journal, wake_supervisor
 from gpusched.agent.launcher import Launcher
 from gpusched.agent.occupants import Live
 from gpusched.protocol.messages import Ended, Report, Run, Started, Stop
+from gpusched.protocol.reasons import EndReason
 
 logger = logging.getLogger(__name__)
 # A supervisor takes its rank within milliseconds; a launcher that was killed with the request unread never does.
 RELAUNCH_SECONDS = 10.0
+# A disk that has no room for so long will not have it soon; another node may.
+PREPARE_SECONDS = 10.0
 
 
 @dataclass
@@ -34,6 +37,7 @@ class Rank:
     start_known: bool = False
     end_known: bool = False
     launched_at: float | None = None
+    refused_at: float | None = None  # since when it cannot be prepared
     looked_at: float = 0.0  # by the monotonic clock
     log_sent: int | None = None  # None: the server's size is to be asked
     log_seen: int = 0  # all that there was to send when the file had this size has been sent
@@ -70,14 +74,18 @@ class Ranks:
                 self._stop(order)
             elif (directory := self._prepare(order)) is not None:
                 prepared.append(directory)
-        if prepared:
-            self._journal.settle()
-        for directory in prepared:
-            self._launcher.launch(directory)
+        try:
+            if prepared:
+                self._journal.settle()
+            for directory in prepared:
+                self._launcher.launch(directory)
+        except OSError as error:  # those that were not launched are ordered again
+            logger.error("%d ranks cannot be launched, trying again: %s", len(prepared), error)
 
     def _prepare(self, order: Run) -> Path | None:
         """The directory of a rank that is to be launched now; None if it has been, or cannot be."""
         if self._journal.is_over(order.key):
+            self._tell_over(order.key, EndReason.NODE_LOST)
             return None
         rank = self.known.setdefault(order.key, Rank(order.key))
         recently = rank.launched_at is not None and time.monotonic() - rank.launched_at < RELAUNCH_SECONDS
@@ -88,12 +96,18 @@ class Ranks:
         except Exception as error:  # noqa: BLE001
             # A full disk: nothing was started, and the server is told when the disk takes a word again.
             logger.error("%s cannot be prepared, trying again: %r", order.key, error)
+            rank.refused_at = rank.refused_at or time.monotonic()
+            if time.monotonic() - rank.refused_at > PREPARE_SECONDS:
+                detail = f"it cannot be prepared: {error}"[:500]
+                rank.ended = Ended(key=order.key, at=rankdir.now(), reason=EndReason.NODE_FAULT, detail=detail)
             return None
+        rank.refused_at = None
         rank.launched_at = time.monotonic()
         return directory
 
     def _stop(self, order: Stop) -> None:
         if self._journal.is_over(order.key):
+            self._tell_over(order.key, order.reason)
             return
         rank = self.known.setdefault(order.key, Rank(order.key))
         if rank.ended:
@@ -103,6 +117,20 @@ class Ranks:
         except Exception as error:  # noqa: BLE001 - as in `look`
             logger.error("%s cannot be told to stop, trying again: %r", order.key, error)
         self.look(order.key)
+
+    def _tell_over(self, key: str, reason: str) -> None:
+        """Answers an order for what is over and forgotten: a server whose database was restored would wait for ever."""
+        if key not in self.known and self._journal.is_long_over(key):
+            detail = "it ran here before, and its end was told"
+            self.known[key] = Rank(key, ended=Ended(key=key, at=rankdir.now(), reason=reason, detail=detail))
+
+    def joined(self, credential: str) -> None:
+        """The orders are another control plane's from now on."""
+        self._journal.joined(credential)
+
+    def prune(self) -> None:
+        """To be called once a day."""
+        self._journal.prune()
 
     def look(self, key: str) -> bool:
         """Reads the files of a rank again; True if the server has something new to hear."""

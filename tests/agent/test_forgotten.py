@@ -1,0 +1,109 @@
+"""Ranks that are over and forgotten: they never start again, and nobody waits for them for ever."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import journal as journals
+from gpusched.agent import rankdir
+from gpusched.agent import ranks as rules
+from gpusched.agent.journal import Journal
+from gpusched.agent.launcher import Launcher
+from gpusched.agent.ranks import Ranks
+from gpusched.protocol.messages import Ended, RankSpec, Run, Stop
+
+KEY = "1.1.0"
+RUN = Run(key=KEY, spec=RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"]))
+
+
+class Recording(Launcher):
+    """Starts nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / "doorbell", False)
+        self.launched: list[str] = []
+
+    def launch(self, directory: Path) -> None:
+        self.launched.append(directory.name)
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    monkeypatch.setenv("GPUSCHED_AGENT_ALLOW_ROOT", "true")
+    return Recording(tmp_path)
+
+
+def node(tmp_path: Path, launcher: Launcher, credential: str = "n1.secret") -> Ranks:
+    return Ranks(Journal(tmp_path, rankdir.boot_id(), credential), launcher, "node", None)
+
+
+def bury(tmp_path: Path, seconds_ago: float) -> None:
+    (tmp_path / "forgotten").unlink(missing_ok=True)
+    Journal(tmp_path, rankdir.boot_id(), "n1.secret").forget(KEY)
+    text = (tmp_path / "forgotten").read_text().split()[0]
+    (tmp_path / "forgotten").write_text(f"{text} {time.time() - seconds_ago:.0f}\n")
+
+
+def ends(ranks: Ranks) -> list[tuple[str, str]]:
+    return [(report.key, report.reason) for report in ranks.reports() if isinstance(report, Ended)]
+
+
+@pytest.mark.parametrize(("order", "reason"), [(RUN, "node_lost"), (Stop(key=KEY, reason="cancelled"), "cancelled")])
+def test_an_order_for_it_is_answered_unless_it_is_only_late(
+    tmp_path: Path, launcher: Recording, order: Run | Stop, reason: str
+) -> None:
+    """A database that was restored does not know of the end; before, it waited for ever."""
+    bury(tmp_path, 10)
+    ranks = node(tmp_path, launcher)
+    ranks.obey([order])
+    assert ends(ranks) == []
+    bury(tmp_path, journals.LATE_SECONDS + 10)
+    ranks = node(tmp_path, launcher)
+    ranks.obey([order, order])
+    assert ends(ranks) == [(KEY, reason)]
+    ranks.acknowledge([], [KEY])
+    ranks.forget_settled()
+    assert (ends(ranks), launcher.launched, ranks.held()) == ([], [], [])
+
+
+def test_another_control_plane_may_use_the_same_ids(tmp_path: Path, launcher: Recording) -> None:
+    bury(tmp_path, 10)
+    ranks = node(tmp_path, launcher)
+    ranks.obey([RUN])
+    assert launcher.launched == []
+    ranks.joined("n2.other")
+    ranks.obey([RUN])
+    assert launcher.launched == [KEY]
+
+
+def test_graves_are_pruned_while_the_agent_runs(
+    tmp_path: Path, launcher: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(tmp_path, 10)
+    ranks = node(tmp_path, launcher)
+    monkeypatch.setattr(journals, "TOMBSTONE_SECONDS", 5)
+    ranks.prune()
+    assert (tmp_path / "forgotten").read_text() == ""
+    ranks.obey([RUN])
+    assert launcher.launched == [KEY]
+
+
+def test_what_cannot_be_prepared_for_long_is_a_fault_of_the_node(
+    tmp_path: Path, launcher: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk: the server hears of it, and the job goes elsewhere."""
+    ranks = node(tmp_path, launcher)
+    with monkeypatch.context() as full:
+        full.setattr(rankdir, "write", no_space)
+        ranks.obey([RUN])
+        assert ends(ranks) == []
+        full.setattr(rules, "PREPARE_SECONDS", 0.0)
+        ranks.obey([RUN])
+        assert ends(ranks) == [(KEY, "node_fault")]
+    ranks.obey([RUN])
+    assert launcher.launched == [], "once it was told, it never starts"
+
+
+def no_space(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
