@@ -9,6 +9,13 @@ CELLS = ("busy", "held_idle", "free", "unavailable")
 HOLDERS = """LEFT JOIN (SELECT device_id, min(since) AS since FROM nodes_allocation GROUP BY device_id) h
               ON h.device_id = d.id"""
 IS_HELD = "(d.held_whole > 0 OR d.held_mb > 0)"
+# Of devices d and their nodes n: nothing has been read of it for a minute, while its node was heard, and another device
+# has its place: a GPU that was divided anew (MIG) or swapped. It is kept for its history alone.
+IS_REPLACED = f"""(d.health <> 'ok' AND NOT {IS_HELD} AND d.pci_bus_id <> '' AND NOT EXISTS (
+    SELECT 1 FROM nodes_reading e WHERE e.device_id = d.id AND e.read_at > n.last_seen_at - interval '1 minute')
+    AND EXISTS (SELECT 1 FROM nodes_device o JOIN nodes_reading e ON e.device_id = o.id
+                 WHERE o.node_id = d.node_id AND o.pci_bus_id = d.pci_bus_id AND o.id <> d.id
+                   AND e.read_at > n.last_seen_at - interval '1 minute'))"""
 CELL = f"""
     CASE WHEN {IS_HELD}
          THEN CASE WHEN n.last_seen_at - r.read_at < interval '30 seconds'

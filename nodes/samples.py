@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from gpusched.lib.sql import atomically, execute, query
-from nodes.cells import CELL, CELLS, HOLDERS, IS_HELD
+from nodes.cells import CELL, CELLS, HOLDERS, IS_HELD, IS_REPLACED
 
 ROLLUP_SECONDS = 300
 # After a long pause so many periods are made up for at once; the rest follows.
@@ -30,7 +30,7 @@ _TICK = """
                CASE WHEN r.read_at > c.now - interval '30 seconds' THEN r.device_id END AS read_id
           FROM clock c CROSS JOIN nodes_device d JOIN nodes_node n ON n.id = d.node_id
           LEFT JOIN nodes_reading r ON r.device_id = d.id {holders}
-         WHERE c.now >= c.counted_until + make_interval(secs => %(least)s)),
+         WHERE c.now >= c.counted_until + make_interval(secs => %(least)s) AND NOT {replaced}),
     kept AS (
         INSERT INTO nodes_sample (device_id, at, cell, seconds, utilisation_percent, memory_used_mb,
                                   temperature_celsius, power_watts)
@@ -44,6 +44,7 @@ _TICK = """
 """.format(
     cell=CELL,
     held=IS_HELD,
+    replaced=IS_REPLACED,
     holders=HOLDERS,
     sums=", ".join(f"coalesce(sum(seconds) FILTER (WHERE cell = '{cell}'), 0) AS {cell}" for cell in CELLS),
     added=", ".join(f"{cell} = g.{cell} + t.{cell}" for cell in CELLS),

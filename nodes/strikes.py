@@ -12,6 +12,7 @@ from gpusched.lib.sql import query
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
 from nodes import services
+from nodes.cells import IS_REPLACED
 
 logger = logging.getLogger(__name__)
 STRIKES = frozenset({EndReason.NODE_FAULT, EndReason.SUPERVISOR_LOST})
@@ -55,7 +56,7 @@ def hold(node_ids: Iterable[int]) -> None:
 
 
 # `held` is how often it was, with this time. What is out of service on it must be seen to first.
-_DUE = """
+_DUE = f"""
     SELECT n.name, h.held FROM nodes_node n
       JOIN nodes_incident i ON i.node_id = n.id AND i.device_id IS NULL AND i.kind = 'cordoned' AND i.until IS NULL
      CROSS JOIN LATERAL (SELECT count(*)::int AS held FROM nodes_incident b
@@ -65,7 +66,7 @@ _DUE = """
        AND i.since < clock_timestamp()
                      - make_interval(mins => least(%(longest)s, %(first)s * 2 ^ least(h.held - 1, 20))::int)
        AND NOT EXISTS (SELECT 1 FROM nodes_device d WHERE d.node_id = n.id
-                          AND d.health IN ('degraded', 'lost'))
+                          AND d.health IN ('degraded', 'lost') AND NOT {IS_REPLACED})
      ORDER BY n.id FOR NO KEY UPDATE OF n
 """
 

@@ -1,13 +1,18 @@
 """MIG instances as devices of a node, and readings as they are shown: what is not told is unknown."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models import F
 from django.test import Client
 
 from gpusched.protocol.messages import DeviceFacts, Reading, Run
+from gpusched.protocol.states import NodeIntent
 from jobs.models import Job
-from nodes.models import Device
+from nodes import samples, services, strikes
+from nodes.models import Device, GpuClock, Incident
+from nodes.models import Reading as NodeReading
 from tests.factories import make_node, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
@@ -16,7 +21,7 @@ pytestmark = pytest.mark.django_db
 def instance(slot, size, memory_mb):
     return DeviceFacts(
         uuid=f"MIG-{slot}-{size}", index=100 + slot, model=f"NVIDIA H100 MIG {size}", memory_mb=memory_mb,
-        mig_parent="GPU-0", mig_slices=int(size[0]),
+        mig_parent="GPU-0", mig_slices=int(size[0]), pci_bus_id="0000:01:00.0",
     )  # fmt: skip
 
 
@@ -92,3 +97,24 @@ def test_numbers_that_no_device_could_mean_are_unknown_and_spoil_nothing():
     told = shown(uuid)["reading"]
     assert told["temperature_celsius"] == 40
     assert [told[name] for name in wild] == [None] * 4
+
+
+def test_what_another_division_replaced_holds_no_node_and_counts_no_time():
+    """A39: the way back needs nobody, and the GPU-seconds are those of the devices that there are."""
+    node = divided(instance(0, "3g.40gb", 40448))
+    node.sync(readings=[Reading(uuid=one.uuid) for one in node.devices])
+    services.set_intent(node.name, NodeIntent.CORDONED, f"{strikes.NOTE}2 node faults")
+    Incident.objects.update(since=F("since") - timedelta(hours=1))
+    node.devices = [*node.devices[:1], instance(1, "1g.10gb", 9984)]
+    node.sync(facts=node.facts())
+    assert strikes.release() == 0, "it was read a moment ago"
+    samples.tick(0)
+    NodeReading.objects.update(read_at=F("read_at") - timedelta(minutes=2))
+    Device.objects.update(known_since=F("known_since") - timedelta(hours=2))
+    node.sync(readings=[Reading(uuid=node.devices[0].uuid, lost=True), Reading(uuid=node.devices[1].uuid)])
+    assert strikes.release() == 0, "a GPU that is lost is another matter"
+    node.sync(readings=[Reading(uuid=one.uuid) for one in node.devices])
+    GpuClock.objects.update(counted_until=F("counted_until") - timedelta(seconds=100))
+    samples.tick(0)
+    assert sum(samples.gpu_seconds().values()) == pytest.approx(200, abs=20)
+    assert strikes.release() == 1
