@@ -8,7 +8,7 @@ from gpusched.protocol.dependencies import cycle_in
 from gpusched.protocol.states import Role
 from jobs import services
 from jobs.models import Dependency, Job, JobEvent
-from scheduling import why
+from scheduling import snapshot, why
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
@@ -73,8 +73,10 @@ def test_it_waits_and_says_for_which_jobs(post, user, tenant, node):
     reason = answer["job"]["reason"]
     assert (reason["code"], reason["sentence"]) == ("dependency", f"waits for 2 jobs, job {first} first to end")
     assert reason["evidence"]["jobs"] == 2
+    assert {job.id for job in snapshot.load()[0].jobs} == {first, second}
     run_cycle()
     assert state_of(answer["job_id"]) == ("pending", "dependency")
+    assert [state_of(one)[0] for one in (first, second)] == ["scheduled"] * 2
     told = why.explain(answer["job_id"], identity_for(user))
     assert told["counterfactual"]["change"] == "dependencies_ended"
     assert (
