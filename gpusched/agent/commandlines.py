@@ -1,6 +1,7 @@
 """The command lines of podman, docker and apptainer that run one rank. Values of variables never stand in them."""
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ _INITS = ("/usr/libexec/podman/catatonit", "/usr/bin/catatonit")
 _LEAST_SHARED_MB = 1024
 
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 @dataclass(frozen=True)
 class Box:
     """One rank in a container. `binds`: SOURCE:TARGET[:ro]. `environment_file`: what the job gets, but for `late`:
@@ -60,7 +62,10 @@ def apptainer(command: Sequence[str], box: Box) -> list[str]:
 
 def environment_text(runtime: str, environment: Mapping[str, str]) -> str:
     """The file of variables: apptainer reads it as a shell does, the others as lines. Raises ValueError by name for a
-    value that cannot be told."""
+    value that cannot be told, and for what is no name: it would be a line of its own, or a command of that shell."""
+    for name in environment:
+        if not _VARIABLE.match(name):
+            raise ValueError(f"{name!r} is no name of a variable")
     if runtime == "apptainer":
         return "".join(f"{name}={shlex.quote(value)}\n" for name, value in environment.items())
     for name, value in environment.items():

@@ -11,8 +11,8 @@ from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 # Names that INTERFACES.md promises and that this version cannot honour: refused by name unless they ask for nothing.
 NOT_YET: dict[str, object] = {"array": None}
 
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-_LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?$")
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
+_LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?\Z")
 # Also read by the agent, which puts it into a command line.
 IMAGE = re.compile(r"^(?:(?:docker|oras|library|shub)://)?[A-Za-z0-9/][A-Za-z0-9._:/@+-]{0,499}\Z")
 _MOUNT = re.compile(r"^/[^:,\x00\n\"]*:/[^:,\x00\n\"]*(?::r[ow])?\Z")

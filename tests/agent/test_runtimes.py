@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -15,6 +16,7 @@ from gpusched.agent.commandlines import Box
 from gpusched.agent.config import Config, Runtime
 from gpusched.agent.confinement import Confinement
 from gpusched.agent.environment import job_fact
+from gpusched.protocol.jobs import JobRequest, problems
 from gpusched.protocol.messages import RankSpec
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
@@ -68,6 +70,10 @@ def test_apptainer_gets_the_driver_only_with_gpus_and_knows_images_of_registries
     assert "--nv" not in commandlines.apptainer(["apptainer"], replace(BOX, devices=[]))
 
 
+def test_a_fork_bomb_in_docker_ends_at_the_limit_of_every_rank() -> None:
+    assert ("--pids-limit", "16384") in pairs(commandlines.docker(["docker"], BOX))
+
+
 def test_ranks_of_a_gang_share_the_network_of_their_nodes() -> None:
     from dataclasses import replace
 
@@ -86,6 +92,16 @@ def test_a_value_with_a_line_break_is_refused_by_name_where_it_cannot_be_told() 
     with pytest.raises(ValueError, match="the value of KEY has a line break"):
         commandlines.environment_text("docker", {"KEY": "a\nb"})
     assert commandlines.environment_text("apptainer", {"KEY": "a\n'b"}) == "KEY='a\n'\"'\"'b'\n"
+
+
+@pytest.mark.parametrize("runtime", ["apptainer", "docker"])
+@pytest.mark.parametrize("name", ["KEY\n", "A=1\nB", "A;touch /tmp/x;B", "", "1A"])
+def test_what_is_no_name_of_a_variable_is_refused(runtime: str, name: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a variable"):
+        commandlines.environment_text(runtime, {name: "x"})
+    assert problems(JobRequest(command=["true"], environment={name: "x"}))
+    assert problems(JobRequest(command=["true"], node_selector={name: "x"})) or name == "1A"
+    assert problems(JobRequest(command=["true"], labels={"a": "b\n"}))
 
 
 # --- what a node refuses ---
@@ -258,13 +274,15 @@ def test_a_container_whose_client_and_supervisor_are_killed_is_removed(
     key = control.run("sleep", "60", image="ubuntu")
     start()
     pid = control.start_of(key).pid
-    eventually(lambda: "gpusched-1-1-0" in docker.containers, 10, "the container")
-    container = docker.containers["gpusched-1-1-0"].pid
+    eventually(lambda: docker.containers, 10, "the container")
+    [name] = docker.containers
+    assert re.fullmatch("gpusched-1-1-0-[0-9a-f]{12}", name), "another agent's job 1 has another"
+    container = docker.containers[name].pid
     for process in (*supervisors(agent.directory), pid):
         os.kill(process, 9)
     assert control.end_of(key).reason == "supervisor_lost"
     assert not is_alive(container)
-    assert ["rm", "--force", "gpusched-1-1-0"] in docker.calls
+    assert ["rm", "--force", name] in docker.calls
 
 
 def test_a_container_whose_client_is_killed_does_not_outlive_its_rank(
@@ -273,12 +291,14 @@ def test_a_container_whose_client_is_killed_does_not_outlive_its_rank(
     key = control.run("sleep", "60", image="ubuntu")
     start()
     pid = control.start_of(key).pid
-    eventually(lambda: "gpusched-1-1-0" in docker.containers, 10, "the container")
-    container = docker.containers["gpusched-1-1-0"].pid
+    eventually(lambda: docker.containers, 10, "the container")
+    [name] = docker.containers
+    assert re.fullmatch("gpusched-1-1-0-[0-9a-f]{12}", name), "another agent's job 1 has another"
+    container = docker.containers[name].pid
     os.kill(pid, 9)
     assert control.end_of(key).signal == 9
     assert not is_alive(container)
-    assert ["rm", "--force", "gpusched-1-1-0"] in docker.calls, "nor is its name taken for ever"
+    assert ["rm", "--force", name] in docker.calls, "nor is its name taken for ever"
 
 
 def test_the_refusal_of_a_mount_is_the_end_of_the_attempt(start: Callable[[], object], control: Control) -> None:
