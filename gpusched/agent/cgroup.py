@@ -16,6 +16,7 @@ _LEAF = "agent"
 _LEAST_WEIGHT, _MOST_WEIGHT = 1, 10_000
 # Of processes that were killed: the kernel takes milliseconds, unless a driver holds them.
 _GONE_SECONDS = 2.0
+_SCOPE_LENGTH = 32  # a rank's group is called as its scope
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,18 @@ def remove(path: str) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
+
+
+def sweep(base: str, seconds: float = 3600.0) -> None:
+    """Removes groups of ranks, empty and of long ago, whose supervisor was killed and whose directory is gone. What was
+    made a moment ago may be another agent's, about to be entered."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(base):
+            path = f"{base}/{name}"
+            with contextlib.suppress(OSError):
+                if len(name) == _SCOPE_LENGTH and os.stat(path).st_mtime < time.time() - seconds:
+                    for directory, _, _ in os.walk(path, topdown=False):
+                        os.rmdir(directory)  # which the kernel refuses where a process is
 
 
 def oom_kills(path: str) -> int | None:

@@ -43,6 +43,8 @@ class Journal:
         self._trash.mkdir(exist_ok=True, mode=0o700)
         self._to_remove = {entry.name for entry in self._trash.iterdir()}
         secretfiles.sweep(self.ranks)
+        if base := self._how.groups.base:
+            cgroup.sweep(base.path)
 
     def on_disk(self) -> list[str]:
         """The keys that are not over. What was forgotten and could not be moved away then is tried again."""

@@ -93,6 +93,26 @@ def test_what_has_left_its_group_is_killed_at_its_limit_all_the_same(agent: Agen
 
 
 @needs_cgroups
+def test_empty_groups_of_long_ago_are_swept(tmp_path: Path) -> None:
+    assert FOUND.base is not None
+    base = f"{FOUND.base.path}/test-sweep-{os.getpid()}"
+    stale, used, fresh, other = (f"{base}/{name}" for name in ("a" * 32, "b" * 32, "c" * 32, "other"))
+    child = subprocess.Popen(["sleep", "600"])
+    try:
+        for group in (base, stale, f"{stale}/below", used, fresh, other):
+            cgroup.make(group, {})
+        Path(f"{used}/cgroup.procs").write_text(str(child.pid))
+        for group in (stale, used, other):
+            os.utime(group, (0, 0))
+        cgroup.sweep(base)
+        assert [os.path.exists(group) for group in (stale, used, fresh, other)] == [False, True, True, True]
+    finally:
+        child.kill()
+        child.wait()
+        cgroup.remove(base)
+
+
+@needs_cgroups
 def test_a_group_is_killed_at_once_and_removed_with_those_below_it(tmp_path: Path) -> None:
     assert FOUND.base is not None
     group = f"{FOUND.base.path}/test-{os.getpid()}"
