@@ -125,11 +125,15 @@ class Env:
     sample_seconds: float = field(
         default=15.0, metadata={"doc": "one reading per device is kept in this time", "between": (1, 300)}
     )
-    sample_retention_days: float = field(default=1.0, metadata={"doc": "after this long, samples are deleted"})
-    rollup_retention_days: float = field(
-        default=90.0, metadata={"doc": "after this long, 5-minute roll-ups of samples are deleted"}
+    sample_retention_days: float = field(
+        default=1.0, metadata={"doc": "after this long, samples are deleted; 0: never"}
     )
-    cycle_retention_days: float = field(default=7.0, metadata={"doc": "after this long, rows of cycles are deleted"})
+    rollup_retention_days: float = field(
+        default=395.0, metadata={"doc": "after this long, 5-minute roll-ups and old incidents are deleted; 0: never"}
+    )
+    cycle_retention_days: float = field(
+        default=7.0, metadata={"doc": "after this long, rows of cycles are deleted; 0: never"}
+    )
     log_max_mb: int = field(default=1024, metadata={"doc": "of longer logs the middle is cut", "between": (1, 1 << 20)})
     log_storage: str = field(default="", metadata={"doc": "a Django storage class for logs; empty: files in DATA_DIR"})
     log_storage_options: str = field(default="", metadata={"doc": "what the class is made with, as a JSON object"})

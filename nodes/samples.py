@@ -111,15 +111,18 @@ def _roll_up(now: datetime | None) -> int:
 
 
 def drop_old(sample_days: float, rollup_days: float) -> int:
-    """Deletes some of the samples and roll-ups that are older; gives how many. Bounded, so that it never takes long:
-    what is left goes the next time."""
+    """Deletes some of the samples, roll-ups and incidents that are older; gives how many. Bounded, so that it never
+    takes long: what is left goes the next time. 0 days: none."""
+    old = (("nodes_sample", "at", sample_days), ("nodes_rollup", "at", rollup_days),
+           ("nodes_incident", "until", rollup_days))  # fmt: skip
     return sum(
         execute(
-            f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE at < now() - make_interval(secs => %s)"
-            " ORDER BY at LIMIT %s)",
+            f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {at} < now() - make_interval(secs => %s)"
+            f" ORDER BY {at} LIMIT %s)",
             [days * 86400, MOST_DROPPED],
         )
-        for table, days in (("nodes_sample", sample_days), ("nodes_rollup", rollup_days))
+        for table, at, days in old
+        if days
     )
 
 

@@ -28,7 +28,7 @@ def drop_old() -> int:
         logs.drop_old(settings.ENV.log_retention_days)
         + execute("DELETE FROM jobs_idempotencykey WHERE created_at < now() - interval '24 hours'")
         + execute(
-            "DELETE FROM scheduling_cycle WHERE started_at < now() - make_interval(secs => %s)",
-            [settings.ENV.cycle_retention_days * 86400],
+            "DELETE FROM scheduling_cycle WHERE %s > 0 AND started_at < now() - make_interval(secs => %s)",
+            [settings.ENV.cycle_retention_days, settings.ENV.cycle_retention_days * 86400],
         )
     )

@@ -11,7 +11,7 @@ from gpusched.lib.sql import execute, query
 from gpusched.protocol.messages import Reading
 from gpusched.protocol.states import NodeIntent
 from nodes import samples, services
-from nodes.models import Device, GpuClock, Rollup, Sample
+from nodes.models import Device, GpuClock, Incident, Rollup, Sample
 from nodes.models import Reading as Kept
 from tests.factories import make_node, make_token, make_user, run_cycle, submit
 
@@ -197,6 +197,18 @@ class TestRollups:
             )
         assert samples.drop_old(1, 3) == 3
         assert (Sample.objects.count(), Rollup.objects.count()) == (1, 2)
+
+    def test_incidents_that_are_over_go_like_roll_ups_and_0_days_mean_never(self, device):
+        now = timezone.now()
+        for days in (1, 5, None):
+            until = None if days is None else now - timedelta(days=days)
+            Incident.objects.create(
+                node=device.node, device=device, kind="hot", since=now - timedelta(days=9), until=until
+            )
+        Sample.objects.create(device=device, at=now - timedelta(days=9), cell="busy", seconds=15)
+        assert samples.drop_old(0, 0) == 0
+        assert samples.drop_old(0, 3) == 1
+        assert Incident.objects.filter(until=None).count() == 1
 
 
 class TestApi:

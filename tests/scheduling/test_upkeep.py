@@ -54,4 +54,4 @@ def test_the_worker_does_it_after_each_cycle(monkeypatch):
 def test_housekeeping_rolls_up_and_drops_what_is_old(monkeypatch):
     monkeypatch.setattr(samples, "roll_up", lambda: 5)
     monkeypatch.setattr(samples, "drop_old", lambda sample_days, rollup_days: 1000 * sample_days + rollup_days)
-    assert tasks.roll_up() == 5 + 1000 + 90
+    assert tasks.roll_up() == 5 + 1000 + 395
