@@ -6,12 +6,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpusched.agent.cgroup import MOST_PROCESSES
+
 # Where podman looks for a first process that passes signals on; without one, what ignores SIGTERM as process 1 does so.
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/bin/catatonit")
 _LEAST_SHARED_MB = 1024
-
-
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
 @dataclass(frozen=True)
 class Box:
     """One rank in a container. `binds`: SOURCE:TARGET[:ro]. `environment_file`: what the job gets, but for `late`:
@@ -38,7 +40,9 @@ def docker(command: Sequence[str], box: Box) -> list[str]:
     """GPUs by UUID through NVIDIA's container toolkit."""
     # The inner quotes are for docker, which reads the value as a line of CSV.
     gpus = ["--gpus", f'"device={",".join(box.devices)}"'] if box.devices else []
-    return [*command, "run", *_common(box), "--init", *_user(box), *gpus, *box.arguments, *_program(box)]
+    # Podman has such a limit by itself.
+    common = [*_common(box), "--pids-limit", str(MOST_PROCESSES)]
+    return [*command, "run", *common, "--init", *_user(box), *gpus, *box.arguments, *_program(box)]
 
 
 def podman(command: Sequence[str], box: Box) -> list[str]:

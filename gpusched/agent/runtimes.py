@@ -85,7 +85,8 @@ def contained(directory: Path, spec: RankSpec, fact: dict[str, Any], config: Con
     except (NotAllowed, ValueError) as problem:
         raise Refused(str(problem)) from problem
     box = Box(
-        name=f"gpusched-{spec.job_id}-{spec.attempt}-{spec.rank}",
+        # Other agents of this machine, and other control planes, have the same numbers.
+        name=f"gpusched-{spec.job_id}-{spec.attempt}-{spec.rank}-{fact['environment'][rankdir.SCOPE_VARIABLE][:12]}",
         image=spec.image,
         argv=fact["argv"],
         devices=spec.device_uuids,
