@@ -16,7 +16,6 @@ from gpusched.agent.commandlines import Box
 from gpusched.agent.config import Config, Runtime
 from gpusched.agent.confinement import Confinement
 from gpusched.agent.environment import job_fact
-from gpusched.protocol.jobs import JobRequest, problems
 from gpusched.protocol.messages import RankSpec
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
@@ -86,22 +85,6 @@ def test_the_owner_of_a_node_has_arguments_of_his_own_before_the_image() -> None
 
     argv = commandlines.docker(["docker"], replace(BOX, arguments=["--ulimit", "memlock=-1"]))
     assert argv.index("memlock=-1") < argv.index("--entrypoint")
-
-
-def test_a_value_with_a_line_break_is_refused_by_name_where_it_cannot_be_told() -> None:
-    with pytest.raises(ValueError, match="the value of KEY has a line break"):
-        commandlines.environment_text("docker", {"KEY": "a\nb"})
-    assert commandlines.environment_text("apptainer", {"KEY": "a\n'b"}) == "KEY='a\n'\"'\"'b'\n"
-
-
-@pytest.mark.parametrize("runtime", ["apptainer", "docker"])
-@pytest.mark.parametrize("name", ["KEY\n", "A=1\nB", "A;touch /tmp/x;B", "", "1A"])
-def test_what_is_no_name_of_a_variable_is_refused(runtime: str, name: str) -> None:
-    with pytest.raises(ValueError, match="is no name of a variable"):
-        commandlines.environment_text(runtime, {name: "x"})
-    assert problems(JobRequest(command=["true"], environment={name: "x"}))
-    assert problems(JobRequest(command=["true"], node_selector={name: "x"})) or name == "1A"
-    assert problems(JobRequest(command=["true"], labels={"a": "b\n"}))
 
 
 # --- what a node refuses ---
