@@ -151,12 +151,21 @@ async def _keep_hearing(bell: socket.socket, nodes: dict[str, Node]) -> None:
                 rung.append(bell.recv(4096))
         keys: dict[str, set[str]] = {}
         for text in rung:
-            ranks, _, key = json.loads(text).rpartition("/")
+            ranks, _, key = _rung(text).rpartition("/")
             keys.setdefault(ranks, set()).add(key)
         for node, rang in ((nodes[ranks], rang) for ranks, rang in keys.items() if ranks in nodes):
             task = loop.create_task(node.ring(rang))
             ringing.add(task)
             task.add_done_callback(ringing.discard)
+
+
+def _rung(text: bytes) -> str:
+    """The directory that somebody rang for; empty if it was no supervisor: a job of the agent's user can ring, too."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    return told if isinstance(told, str) else ""
 
 
 def say(sentence: str) -> None:

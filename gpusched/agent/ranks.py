@@ -232,10 +232,13 @@ class Ranks:
             sessions=frozenset(rank.started.pid for rank in lasting if rank.started),
             ended_sessions=frozenset(rank.started.pid for rank in ranks if rank.ended and rank.started),
             ended_scopes=frozenset(scope for rank in ranks if rank.ended and (scope := self._specified(rank).scope)),
-            supervisors=lambda: frozenset(
-                pid for rank in lasting if (pid := rankdir.holder(self._journal.ranks / rank.key)) is not None
-            ),
+            supervisors=lambda: frozenset(pid for rank in lasting if (pid := self._holder(rank.key)) is not None),
         )
+
+    def _holder(self, key: str) -> int | None:
+        with contextlib.suppress(OSError):  # a job has put something else there
+            return rankdir.holder(self._journal.ranks / key)
+        return None
 
     def _specified(self, rank: Rank) -> Rank:
         """The same, with what its specification says; that never changes, so it is read once."""

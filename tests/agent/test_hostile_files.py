@@ -1,6 +1,7 @@
 """What a job may leave in the directories of its rank: it ends neither the agent nor the supervisor, and costs nobody else."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -91,6 +92,16 @@ def test_what_is_mounted_in_it_is_not_entered(mounted: Path) -> None:
     assert (mounted.parent / "elsewhere" / "precious").read_text() == "kept"
     assert not removal.remove(str(next(mounted.rglob("precious")).parent)), "nor if it is the directory itself"
     assert (mounted.parent / "elsewhere" / "precious").exists()
+
+
+def test_what_is_no_ring_is_not_heard(agent: Agent, control: Control) -> None:
+    process = agent.start()
+    eventually(lambda: control.syncs, 20, "the first message")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
+        for text in (b"", b"[]", b"{", b"\xff", b"[" * 4000, b'"/nowhere/1.1.0"'):
+            bell.sendto(text, str(agent.directory / "doorbell"))
+    assert control.end_of(control.run("true")).exit_code == 0
+    assert process.poll() is None
 
 
 @needs_root
