@@ -6,7 +6,7 @@ import pytest
 from django.db import connections, transaction
 
 from gpusched.lib.sql import atomically, query
-from gpusched.protocol.dependencies import Dependency
+from gpusched.protocol.dependencies import After, Dependency
 from jobs import dependencies, services
 from jobs import transitions as writing
 from jobs.models import Job
@@ -61,7 +61,7 @@ def wait_until_blocked(other):
 def test_a_job_that_ends_while_one_after_it_is_submitted_lets_it_go(tenant, user):
     """The end waits for the submit, and then sees it."""
     first = submit(user, tenant)
-    submitting = Elsewhere(lambda: submit(user, tenant, depends_on=[Dependency(job=first, kind="after_any")]))
+    submitting = Elsewhere(lambda: submit(user, tenant, depends_on=[Dependency(job=first, kind=After.ANY)]))
     assert submitting.is_done.wait(20)
     ending = Elsewhere(lambda: services.cancel(first, identity_for(user)))
     wait_until_blocked(ending)
@@ -76,7 +76,7 @@ def test_a_job_submitted_after_one_that_is_ending_waits_for_the_verdict(tenant, 
     first = submit(user, tenant)
     ending = Elsewhere(lambda: services.cancel(first, identity_for(user)))
     assert ending.is_done.wait(20)
-    submitting = Elsewhere(lambda: submit(user, tenant, depends_on=[Dependency(job=first, kind="after_any")]))
+    submitting = Elsewhere(lambda: submit(user, tenant, depends_on=[Dependency(job=first, kind=After.ANY)]))
     wait_until_blocked(submitting)
     ending.commit()
     submitting.commit()
@@ -87,7 +87,7 @@ def test_a_job_submitted_after_one_that_is_ending_waits_for_the_verdict(tenant, 
 def test_two_that_end_at_once_let_go_the_job_that_waits_for_both(tenant, user):
     """Each sees its own end alone: whoever comes second counts again."""
     first, second = submit(user, tenant), submit(user, tenant)
-    third = submit(user, tenant, depends_on=[Dependency(job=one, kind="after_any") for one in (first, second)])
+    third = submit(user, tenant, depends_on=[Dependency(job=one, kind=After.ANY) for one in (first, second)])
     one = Elsewhere(lambda: services.cancel(first, identity_for(user)))
     assert one.is_done.wait(20)
     other = Elsewhere(lambda: services.cancel(second, identity_for(user)))
