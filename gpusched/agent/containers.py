@@ -9,6 +9,8 @@ from typing import Any
 # A runtime that does not answer must not keep a supervisor, or the agent, for ever.
 CALL_SECONDS = 20.0
 REMOVE_SECONDS = 60.0
+# For who asks again later, and has others to look at.
+SHORT_SECONDS = 3.0
 _POLL_SECONDS = 0.02
 
 
@@ -23,17 +25,19 @@ def remove(spec: dict[str, Any], seconds: float = REMOVE_SECONDS) -> bool:
     """Kills and removes the container, if there is one; False if the runtime does not say within `seconds` that none is
     left. What then still computes is seen on its GPU."""
     until = time.monotonic() + seconds
-    while "container" in spec and not _is_gone(spec):
-        send(spec, signal.SIGKILL)
-        if _call(spec, "rm", "--force", _name(spec))[0] != 0:
+    patience = CALL_SECONDS if seconds else SHORT_SECONDS
+    while "container" in spec and not _is_gone(spec, patience):
+        _call(spec, "kill", "--signal", "KILL", _name(spec), seconds=patience)
+        if _call(spec, "rm", "--force", _name(spec), seconds=patience)[0] != 0:
             if time.monotonic() > until:
                 return False
             time.sleep(1.0)
     return True
 
 
-def _is_gone(spec: dict[str, Any]) -> bool:
-    code, listed = _call(spec, "ps", "--all", "--format", "{{.Names}}", "--filter", f"name={_name(spec)}")
+def _is_gone(spec: dict[str, Any], seconds: float) -> bool:
+    words = ("ps", "--all", "--format", "{{.Names}}", "--filter", f"name={_name(spec)}")
+    code, listed = _call(spec, *words, seconds=seconds)
     return code == 0 and _name(spec) not in listed.split()
 
 
@@ -41,7 +45,7 @@ def _name(spec: dict[str, Any]) -> str:
     return str(spec["container"]["name"])
 
 
-def _call(spec: dict[str, Any], *arguments: str) -> tuple[int | None, str]:
+def _call(spec: dict[str, Any], *arguments: str, seconds: float = CALL_SECONDS) -> tuple[int | None, str]:
     """(exit code, output) of the runtime; no code if it cannot be started or takes too long."""
     argv = [*spec["container"]["command"], *arguments]
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -63,14 +67,14 @@ def _call(spec: dict[str, Any], *arguments: str) -> tuple[int | None, str]:
             return None, ""
         finally:
             os.close(writer)
-        code = _await(pid)
+        code = _await(pid, seconds)
         # What it left running may still hold the pipe.
         os.set_blocking(reader, False)
         return code, (output.read(65536) or b"").decode(errors="replace")
 
 
-def _await(pid: int) -> int | None:
-    until = time.monotonic() + CALL_SECONDS
+def _await(pid: int, seconds: float) -> int | None:
+    until = time.monotonic() + seconds
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:

@@ -1,0 +1,13 @@
+"""A runtime that does not answer keeps nobody waiting for long who has others to look at."""
+
+import time
+
+from gpusched.agent import containers
+
+
+def test_removal_that_is_tried_again_later_is_short(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(containers, "SHORT_SECONDS", 0.1)
+    spec = {"container": {"name": "x", "command": ["sh", "-c", "sleep 30"]}, "environment": {"PATH": "/usr/bin:/bin"}}
+    began = time.monotonic()
+    assert not containers.remove(spec, 0)
+    assert time.monotonic() - began < 2
