@@ -15,7 +15,11 @@ from tenants import secrets
 MOST_RUN_BYTES = 4 << 20
 _LIVE = """
     SELECT s.id, s.node_id, s.job_id, s.number, s.rank, s.state, j.state AS job_state, j.attempt, j.stop_reason,
-           j.grace_seconds, j.stop_reason = 'node_fault' AND j.stop_evidence->>'node' <> n.name AS is_bystander
+           j.grace_seconds, j.stop_reason = 'node_fault' AND j.stop_evidence->>'node' <> n.name AS is_bystander,
+           s.state = 'assigned' AND EXISTS (
+               SELECT 1 FROM nodes_assignment o JOIN nodes_node m ON m.id = o.node_id
+                WHERE o.attempt_id = s.attempt_id AND o.node_id <> s.node_id AND o.state = 'assigned'
+                  AND (m.state <> 'online' OR m.last_seen_at < clock_timestamp() - interval '8 seconds')) AS is_early
       FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id JOIN nodes_node n ON n.id = s.node_id
      WHERE s.node_id = ANY(%s) AND s.state <> 'ended'
      ORDER BY s.job_id, s.rank
@@ -74,7 +78,8 @@ def _is_to_stop(row: dict[str, Any]) -> bool:
 
 
 def _is_to_run(row: dict[str, Any]) -> bool:
-    return row["state"] == RankState.ASSIGNED and not _is_to_stop(row)
+    """Not `is_early`: a gang starts together, or not at all, so none starts while a node of another is silent."""
+    return row["state"] == RankState.ASSIGNED and not _is_to_stop(row) and not row["is_early"]
 
 
 _SPECS = """

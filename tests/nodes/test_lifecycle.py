@@ -8,7 +8,7 @@ from django.utils import timezone
 from gpusched.protocol.messages import Ended, Run, Started, Stop
 from jobs import services
 from jobs.models import Attempt, Job, JobEvent
-from nodes.models import Allocation, Assignment, Device
+from nodes.models import Allocation, Assignment, Device, Node
 from tenants.models import UsageEntry
 from tests.factories import identity_for, make_node, now, run_cycle, submit
 
@@ -274,3 +274,14 @@ def test_a_rank_that_its_agent_holds_but_that_does_not_run_is_over(user, tenant)
     Assignment.objects.update(missing_since=timezone.now() - timedelta(seconds=16))
     node.sync(running=[])
     assert state(job_id) == "pending"
+
+
+def test_no_rank_of_a_gang_starts_while_a_node_of_it_is_silent(user, tenant):
+    """A11: together, or not at all."""
+    nodes = [make_node(gpus=4), make_node(gpus=4)]
+    submit(user, tenant, gpu_count=8, gang_scheduling=True)
+    run_cycle()
+    Node.objects.filter(pk=nodes[1].id).update(last_seen_at=timezone.now() - timedelta(seconds=12))
+    assert nodes[0].sync().assignments == []
+    assert len(nodes[1].sync().assignments) == 1
+    assert len(nodes[0].sync().assignments) == 1
