@@ -10,6 +10,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
+
 class PlainNames(AutoSchema):
     """Names an operation by its method and address, so that no two have one name: get_jobs, get_jobs_job_id."""
 
@@ -77,10 +78,7 @@ def documented(
 ) -> Callable[[Any], Any]:
     """Marks one method of a view. `answer` and `body` are msgspec types, or a JSON schema as a dictionary;
     `parameters` are query parameters with their meaning; `also`: statuses besides with the same answer."""
-    problems = {
-        code: OpenApiResponse(_refusal(), description="Refused, with the reason")
-        for code in refusals
-    }
+    problems = {code: OpenApiResponse(_refusal(), description="Refused, with the reason") for code in refusals}
     return extend_schema(
         summary=summary,
         tags=[tag],
