@@ -153,7 +153,12 @@ def _disk(directory: Path) -> Finding:
 
 
 def _server(directory: Path) -> Iterator[Finding]:
-    known = rankdir.read(directory, FILE)
+    try:
+        known = rankdir.read(directory, FILE)
+    except OSError as error:
+        step = "run doctor as the user that the agent runs as"
+        yield Finding("joined", FAIL, f"{directory / FILE} cannot be read: {error.strerror}", step)
+        return
     if known is None or not known.get("credential"):
         yield Finding("joined", FAIL, f"there is no node in {directory}", "gpusched-agent join URL TOKEN")
         return

@@ -2,10 +2,12 @@
 
 import time
 
+import pytest
+
 from gpusched.agent import containers
 
 
-def test_removal_that_is_tried_again_later_is_short(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_removal_that_is_tried_again_later_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "SHORT_SECONDS", 0.1)
     spec = {"container": {"name": "x", "command": ["sh", "-c", "sleep 30"]}, "environment": {"PATH": "/usr/bin:/bin"}}
     began = time.monotonic()

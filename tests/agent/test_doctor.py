@@ -232,3 +232,10 @@ def test_a_config_that_is_wrong_is_all_that_is_told(
     monkeypatch.setenv("GPUSCHED_AGENT_CONFIG", written(tmp_path, "mount = []")["GPUSCHED_AGENT_CONFIG"])
     [only] = doctor.examine(node)
     assert (only.check, only.level) == ("config", "fail") and "'mount' is not known" in only.says
+
+
+def test_a_credential_that_it_may_not_read_is_a_finding_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "identity.json").symlink_to("identity.json")  # as unreadable for root as others' files are for others
+    [finding] = doctor._server(tmp_path)
+    assert (finding.check, finding.level) == ("joined", "fail")
+    assert "cannot be read" in finding.says
