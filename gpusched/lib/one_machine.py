@@ -183,7 +183,13 @@ class Machine:
         own = {k: v for k, v in os.environ.items() if k.startswith("GPUSCHED_AGENT_")}
         heartbeat = {"GPUSCHED_HEARTBEAT_SECONDS": str(self.env.heartbeat_seconds), "PYTHONUNBUFFERED": "1"}
         # Whoever starts all this as root has the machine for themselves, often a container without other users.
-        return {"GPUSCHED_AGENT_ALLOW_ROOT": "true", **kept, **own, **heartbeat, "GPUSCHED_JOIN_TOKEN": facts["join_token"] or ""}
+        return {
+            "GPUSCHED_AGENT_ALLOW_ROOT": "true",
+            **kept,
+            **own,
+            **heartbeat,
+            "GPUSCHED_JOIN_TOKEN": facts["join_token"] or "",
+        }
 
     def _output(self, part: Part) -> Path:
         return self.data_dir / "output" / f"{part.name}.log"
