@@ -75,7 +75,7 @@ def test_a_definite_answer_is_not_asked_for_again(server: FakeServer, status: in
 
 def test_patience_ends(server: FakeServer) -> None:
     server.default = BUSY
-    with Client(server.url, patience_seconds=0.02) as client, pytest.raises(Unreachable, match="the server starts"):
+    with Client(server.url, patience_seconds=0.4) as client, pytest.raises(Unreachable, match="the server starts"):
         client.get(42)
     assert len(server.asked) > 1
 
