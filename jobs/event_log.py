@@ -15,7 +15,10 @@ _MOST_REMEMBERED = 64
 
 _NOW = """
     SELECT coalesce((SELECT max(id) FROM jobs_jobevent), 0) AS newest,
-           ARRAY(SELECT pg_snapshot_xip(pg_current_snapshot())::text::bigint) AS running
+           ARRAY(SELECT id FROM (SELECT pg_snapshot_xip(pg_current_snapshot())::text::bigint) AS one (id)
+                  WHERE id & 4294967295 NOT IN (
+                        SELECT backend_xid::text::bigint FROM pg_stat_activity
+                         WHERE backend_xid IS NOT NULL AND datname <> current_database())) AS running
 """
 _AFTER = """
     SELECT e.id, e.at, e.job_id, t.name AS tenant, j.name, e.kind, e.attempt, e.actor, e.data
@@ -31,7 +34,8 @@ class Frontier:
 
     Ids are given out before their transactions commit: 11 can be there while 10 is still to come, and who has read on
     from 11 would never see 10. So an id counts once all transactions have ended that ran when it was first seen. (One
-    that is given ids later has later ones.) A long transaction delays events; it never loses one."""
+    that is given ids later has later ones.) A long transaction delays events; it never loses one. Those of other
+    databases of the same server do not matter."""
 
     def __init__(self) -> None:
         self.settled = 0

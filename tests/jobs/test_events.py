@@ -6,6 +6,7 @@ import threading
 from contextlib import asynccontextmanager
 from urllib.parse import urlencode
 
+import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
@@ -145,6 +146,15 @@ def test_a_transaction_that_began_later_holds_nothing_up(nlp, member):
     start = read(Reader(None), 0)["next_since"]
     first = submit(member, nlp)
     assert [e["job_id"] for e in read(Reader(None), start)["items"]] == [first]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_of_another_database_holds_nothing_up(nlp, member):
+    start = read(Reader(None), 0)["next_since"]
+    with psycopg.connect(**{**connection.get_connection_params(), "dbname": "postgres"}) as elsewhere:
+        elsewhere.execute("SELECT pg_current_xact_id()")
+        first = submit(member, nlp)
+        assert [e["job_id"] for e in read(Reader(None), start)["items"]] == [first]
 
 
 # --- as they come -----------------------------------------------------------------------------------------------------
