@@ -42,7 +42,8 @@ def grouped(jobs: Iterable[Job], now: float) -> Grouped:
     jobs = tuple(jobs)
     last = _last
     if last.now <= now and last.jobs == jobs and all(job.eligible_at > now for job in last.later):
-        return last
+        _last = last._replace(jobs=jobs)  # equal ones may be others: these are found by their identity next time
+        return _last
     _last = _grouped(jobs, now)
     return _last
 
