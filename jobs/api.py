@@ -26,6 +26,7 @@ from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs import logs, representation, services
+from tenants import idempotency
 from tenants.permissions import identity
 
 _STATE_WORDS = {"waiting": sorted(WAITING), "live": sorted(LIVE), "final": sorted(FINAL)}
@@ -59,9 +60,7 @@ class Jobs(APIView):
             message = f"nothing was submitted; in the queue of tenant {found['tenant']} {found['sentence']}"
             answer = {"job_id": None, "status": "would_be_submitted", "message": message, "job": None}
             return Response({**answer, "simulation": found})
-        key = request.headers.get("Idempotency-Key", "")
-        if len(key) > 255 or "\x00" in key:
-            raise invalid([FieldError("Idempotency-Key", "too_long", "at most 255 characters")])
+        key = idempotency.checked(request.headers.get("Idempotency-Key", ""))
         wanted = read_body(request, JobRequest)
         done = services.submit(wanted, identity(request), key, raw_body(request))
         response = HttpResponse(done.answer, status=201, content_type="application/json")

@@ -22,7 +22,7 @@ from gpusched.protocol.states import LIVE, WAITING, JobState, Role
 from jobs import admission, dependencies, representation, transitions
 from jobs.insertion import insert
 from jobs.rows import row_of, tenant_of
-from tenants import secrets
+from tenants import idempotency, secrets
 from tenants.permissions import Identity
 
 
@@ -134,13 +134,7 @@ def _replay(identity: Identity, key: str, request_hash: str) -> Submitted:
     """What the first submit with this key was answered; 409 if that was for another request."""
     [job] = _used(identity, key)
     if job["request_hash"] != request_hash:
-        raise Problem(
-            409,
-            "idempotency_key_reused",
-            "this Idempotency-Key was used for another request",
-            next_step="use a new key for a new request",
-            errors=[FieldError("Idempotency-Key", "reused", "was used with another body")],
-        )
+        raise idempotency.reused()
     job["evidence"] = job["waited_for"]
     job["reason"] = Pending.DEPENDENCY if job["waited_for"] else Pending.SCHEDULER_BEHIND
     return Submitted(_answer(job, job["id"], job["submitted_at"], job["tenant"], job["user"]), True)
