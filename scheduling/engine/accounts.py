@@ -53,14 +53,10 @@ class Account:
     def take(self, use: Use, ends_at: float, bound: float) -> None:
         """A job holds this now. `ends_at`: when it ends if nothing else ends it (inf without a time limit); `bound`:
         the upper bound that others may count on."""
-        if not self.dimensions:
-            return
-        wanted = self._counted(use)
-        self.running.append((bound, wanted))
-        _add(self.in_use, wanted, 1)
+        self.hold(use, (bound,))
         for promise in self.promises:
             if ends_at > promise.at:
-                _add(promise.spare, wanted, -1)
+                _add(promise.spare, self._counted(use), -1)
 
     def block(self, use: Use, ends_at: float) -> Block | None:
         """The first limit that the job would exceed, or that it would not give back in time; None: it may start. A
