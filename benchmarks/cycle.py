@@ -92,7 +92,6 @@ def _cycle() -> tuple[dict[str, float], int]:
     """Milliseconds of each phase, and how many were placed."""
     from scheduling.commit import commit
     from scheduling.engine.planner import plan
-    from scheduling.policy import policy
     from scheduling.snapshot import load
     from scheduling.sweep import lose_silent_nodes
 
@@ -102,7 +101,7 @@ def _cycle() -> tuple[dict[str, float], int]:
     times.append(time.perf_counter())
     snapshot, seen = load()
     times.append(time.perf_counter())
-    decided = plan(snapshot, policy(), seen.now)
+    decided = plan(snapshot, seen.policy, seen.now)
     times.append(time.perf_counter())
     done = commit(decided, snapshot, seen)
     times.append(time.perf_counter())

@@ -18,7 +18,6 @@ from scheduling.commit import Committed, commit
 from scheduling.engine.model import Plan, Snapshot
 from scheduling.engine.planner import plan
 from scheduling.models import Cycle
-from scheduling.policy import policy
 from scheduling.snapshot import load
 from scheduling.sweep import lose_silent_nodes, stop_on_lost_devices
 
@@ -86,7 +85,7 @@ def _run(trigger: str) -> Committed:
     snapshot, seen = load()
     seen.evidence_is_due = time.monotonic() - _memory.evidence_at > EVIDENCE_SECONDS
     clock.lap("snapshot")
-    decided = plan(snapshot, policy(), seen.now)
+    decided = plan(snapshot, seen.policy, seen.now)
     clock.lap("plan")
     done = commit(decided, snapshot, seen)
     clock.lap("commit")

@@ -12,6 +12,7 @@ from scheduling.engine.model import (
     DeviceHold,
     Job,
     Node,
+    Policy,
     RankPlacement,
     Running,
     Snapshot,
@@ -86,14 +87,15 @@ class Waiting(NamedTuple):
 
 
 class Seen:
-    """What the commit compares with. `evidence_is_due`: whether reasons of which only the evidence changed are to be
-    rewritten this time."""
+    """The policy of that moment, and what the commit compares with. `evidence_is_due`: whether reasons of which only
+    the evidence changed are to be rewritten this time."""
 
-    __slots__ = ("evidence_is_due", "now", "waiting")
+    __slots__ = ("evidence_is_due", "now", "policy", "waiting")
 
-    def __init__(self, now: float, waiting: dict[int, Waiting]) -> None:
+    def __init__(self, now: float, waiting: dict[int, Waiting], policy: Policy) -> None:
         self.now = now
         self.waiting = waiting
+        self.policy = policy
         self.evidence_is_due = True
 
 
@@ -112,21 +114,22 @@ def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot,
             execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         [(now,)] = rows("SELECT extract(epoch FROM now())::float8")
         _known = _waiting(_known)
+        seen = Seen(now, _known, policy())
         if not (_known or is_whole):
             # Nobody asks, so nothing more need be known; claims that are left over are dropped by the commit.
-            return Snapshot((), (), (), (), claims=claims()), Seen(now, _known)
+            return Snapshot((), (), (), (), claims=claims()), seen
         held_now = running()
-        seen = [*_known.values(), *_these(held)]
+        waiting = [*_known.values(), *_these(held)]
         snapshot = Snapshot(
-            jobs=tuple([one.job for one in seen]),
+            jobs=tuple([one.job for one in waiting]),
             running=held_now,
             nodes=nodes(held_now),
-            tenants=tenants(policy()),
+            tenants=tenants(seen.policy),
             reserved_job_id=_promised(),
             claims=claims(),
             mix=recent_mix(),
         )
-    return snapshot, Seen(now, _known)
+    return snapshot, seen
 
 
 def _promised() -> int | None:

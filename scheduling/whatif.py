@@ -47,7 +47,7 @@ class Outlook:
 def present(*, held: Sequence[int] = ()) -> Present:
     """Read now. `held`: held jobs, to be seen as if they were released."""
     loaded, seen = snapshot.load(is_whole=True, held=held)
-    return Present(loaded, policy(), seen.now)
+    return Present(loaded, seen.policy, seen.now)
 
 
 def cluster() -> Present:

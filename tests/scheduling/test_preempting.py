@@ -8,7 +8,7 @@ from gpusched.protocol.states import JobState
 from jobs import representation, services
 from jobs.models import Job, JobEvent
 from nodes.models import Allocation
-from scheduling import cycle, snapshot
+from scheduling import snapshot
 from scheduling.commit import commit
 from scheduling.engine.model import Policy
 from scheduling.engine.planner import plan
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(cycle, "policy", lambda: AT_ONCE)
+    monkeypatch.setattr(snapshot, "policy", lambda: AT_ONCE)
 
 
 def shown(job_id):

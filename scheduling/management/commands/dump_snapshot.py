@@ -9,7 +9,6 @@ from django.core.management.base import BaseCommand, CommandError
 
 from scheduling import recording, snapshot
 from scheduling.engine.replay import record
-from scheduling.policy import policy
 
 
 class Command(BaseCommand):
@@ -20,7 +19,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, file: str, **options: Any) -> None:
         loaded, seen = snapshot.load(is_whole=True)
-        content = recording.encode(record(loaded, policy(), seen.now))
+        content = recording.encode(record(loaded, seen.policy, seen.now))
         if file == "-":
             self.stdout.write(content.decode())
             return
