@@ -8,7 +8,7 @@ from django.utils import timezone
 from gpusched.lib.sql import query
 from jobs.api import attempt
 from jobs.models import Attempt, Job
-from scheduling import cycle, snapshot
+from scheduling import snapshot
 from scheduling.engine.model import Policy
 from tests.factories import make_node, run_cycle, submit
 
@@ -66,7 +66,7 @@ def test_an_attempt_that_has_ended_keeps_what_it_had(running):
 
 def test_the_job_that_has_just_saved_is_stopped_rather_than_the_younger_one(user, tenant, monkeypatch):
     """Without checkpoints the younger one loses less."""
-    monkeypatch.setattr(cycle, "policy", lambda: Policy(min_runtime_seconds=0, preemption_delay_seconds=0))
+    monkeypatch.setattr(snapshot, "policy", lambda: Policy(min_runtime_seconds=0, preemption_delay_seconds=0))
     node = make_node(gpus=2)
     old, young = submit(user, tenant, priority=100), submit(user, tenant, priority=100)
     run_cycle()
