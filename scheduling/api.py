@@ -8,7 +8,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched import __version__
-from gpusched.client.models import Explanation, Simulation
+from gpusched.client.foresight import Explanation, Simulation
 from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_body, read_query, whole_number
 from gpusched.lib.openapi import documented
 from gpusched.protocol.jobs import JobRequest

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from gpusched.cli.output import age
 
 if TYPE_CHECKING:
-    from gpusched.client.models import Explanation, Simulation
+    from gpusched.client.foresight import Explanation, Simulation
 
 # Of a long history the latest periods are shown; `-o json` has all.
 _MOST_PERIODS = 10

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpusched.client import Job
     from gpusched.client.events import Event, JobEvent
     from gpusched.client.inventory import Share
-    from gpusched.client.models import QueueItem
+    from gpusched.client.scheduling import QueueItem
 
 Watch = Annotated[bool, typer.Option("--watch", help="Again every two seconds; q or Ctrl-C ends it.")]
 

@@ -14,7 +14,7 @@ from gpusched.protocol.states import LIVE
 if TYPE_CHECKING:
     from gpusched.client import Client, Job
     from gpusched.client.inventory import Device, Node
-    from gpusched.client.models import QueueItem
+    from gpusched.client.scheduling import QueueItem
 
 # Of each list at most this many are asked for; a screen shows fewer.
 _MOST = 200

@@ -11,8 +11,10 @@ from gpusched.client import cluster_calls, config, flows, job_calls, secret_call
 from gpusched.client.calls import Call, Reply
 from gpusched.client.events import JobEvent
 from gpusched.client.exchange import PATIENCE_SECONDS, Emit, Flow, Lost, Pause, exchange
+from gpusched.client.foresight import Explanation, Simulation
 from gpusched.client.inventory import Secret
-from gpusched.client.models import Acted, Explanation, JobData, Log, Page, QueueItem, Simulation
+from gpusched.client.models import Acted, JobData, Log, Page
+from gpusched.client.scheduling import QueueItem
 
 P = ParamSpec("P")
 T = TypeVar("T")

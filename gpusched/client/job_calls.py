@@ -8,7 +8,9 @@ import msgspec
 from gpusched.client.calls import API, Call, Reply, fresh_key, get, given, json_as, write
 from gpusched.client.errors import Invalid
 from gpusched.client.events import Event, EventPage
-from gpusched.client.models import Acted, Attempt, BulkActed, Explanation, JobData, Log, Page, QueueItem, Simulation
+from gpusched.client.foresight import Explanation, Simulation
+from gpusched.client.models import Acted, Attempt, BulkActed, JobData, Log, Page
+from gpusched.client.scheduling import QueueItem
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import JobRequest
 

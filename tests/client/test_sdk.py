@@ -7,8 +7,9 @@ import pytest
 
 from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, flows
 from gpusched.client.errors import from_answer
+from gpusched.client.foresight import Simulation
 from gpusched.client.job_calls import JobOptions
-from gpusched.client.models import Log, Simulation
+from gpusched.client.models import Log
 from gpusched.protocol.jobs import NOT_YET, JobRequest
 from tests.client.fakeserver import Answer, FakeServer, GrowingLog, acted, job, log, problem, sequence
 

@@ -1,0 +1,105 @@
+"""What the server answers about scheduling, as structs: the queue, shares, cycles and the policy."""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from gpusched.client.foresight import Estimate
+from gpusched.client.inventory import Effect
+from gpusched.client.models import Page, Reason
+
+
+class QueueItem(msgspec.Struct, kw_only=True):
+    """A waiting job; `position` and `gpus_ahead` (whole GPUs of the jobs before it) are among everybody's."""
+
+    job_id: int
+    position: int | None = None
+    gpus_ahead: int | None = None
+    name: str = ""
+    tenant: str = ""
+    user: str = ""
+    state: str = ""
+    gpu_count: int = 0
+    priority: float = 0
+    submitted_at: datetime | None = None
+    reason: Reason | None = None
+    estimate: Estimate | None = None
+
+
+class QueuePage(Page[QueueItem], kw_only=True):
+    """Your waiting jobs; `total` and `total_gpus` are everybody's."""
+
+    total: int = 0
+    total_gpus: int = 0
+
+
+class Cycle(msgspec.Struct, kw_only=True):
+    """A scheduling cycle. `stale`: decided, but changed by somebody else before the commit, and skipped;
+    `reserved_job_id`: the one that is promised GPUs, at `reserved_at`."""
+
+    id: int
+    started_at: datetime
+    trigger: str = ""
+    worker: str = ""
+    pending: int = 0
+    placed: int = 0
+    preempted: int = 0
+    stale: int = 0
+    reasons_written: int = 0
+    reserved_job_id: int | None = None
+    reserved_at: datetime | None = None
+    sweep_ms: float = 0.0
+    snapshot_ms: float = 0.0
+    plan_ms: float = 0.0
+    commit_ms: float = 0.0
+
+
+class PolicyFields(msgspec.Struct, kw_only=True):
+    """What admins set, from the next cycle on (docs/settings.md says what each field does)."""
+
+    policy: str
+    aging_points_per_minute: float
+    usage_half_life_days: float
+    usage_window_minutes: float
+    dynamic_share_bound: float
+    cost_by_model: dict[str, float]
+    starving_after_days: float
+    starving_percent: float
+    online_percent: int
+    enable_gang_scheduling: bool
+    enable_preemption: bool
+    min_runtime_seconds: float
+    preemption_delay_seconds: float
+    enable_thermal_aware: bool
+    thermal_threshold_celsius: int
+    thermal_moves: str
+    thermal_move_minutes: float
+    held_idle_policy: str
+    load_threshold: float
+    load_threshold_shared: float
+
+
+class EditedPolicy(PolicyFields, kw_only=True):
+    """The policy, as it is, or as it would be after an edit (`status` would_be_changed, with the `effect`). `version`
+    0: nobody has edited it yet."""
+
+    version: int = 0
+    status: str = ""
+    effect: Effect | None = None
+
+
+class Changed(msgspec.Struct, kw_only=True):
+    """The values of a field before and after an edit."""
+
+    before: Any = msgspec.field(default=None, name="from")
+    after: Any = msgspec.field(default=None, name="to")
+
+
+class PolicyEdit(msgspec.Struct, kw_only=True):
+    """An edit of the policy: when, by whom, and what was set to what; `version` is the one that it made."""
+
+    at: datetime
+    by: str = ""
+    version: int = 0
+    changes: dict[str, Changed] = {}
