@@ -1,7 +1,10 @@
-// Builds the page's one script, live.js, into the folder that Django serves; the tests run in a small DOM.
+// Builds the page's script, live.js, and what it loads when it is needed, into the folder that Django serves; the tests
+// run in a small DOM.
 import { defineConfig } from "vitest/config";
 
 export default defineConfig({
+  // Relative to the script itself: the page's folder of static files may be served from anywhere.
+  base: "./",
   publicDir: false,
   build: {
     outDir: "static/live",
@@ -12,7 +15,7 @@ export default defineConfig({
       input: "src/main.ts",
       // HTMX has an eval behind a switch that the page turns off.
       onwarn: (warning, show) => warning.code === "EVAL" || show(warning),
-      output: { format: "es", entryFileNames: "live.js", inlineDynamicImports: true },
+      output: { format: "es", entryFileNames: "live.js", chunkFileNames: "[name].js", assetFileNames: "[name][extname]" },
     },
   },
   test: { environment: "happy-dom", include: ["tests/**/*.test.ts"] },

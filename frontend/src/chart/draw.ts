@@ -1,0 +1,112 @@
+// Draws charts with uPlot, in the colours of the style sheet; the only file that knows the library.
+/// <reference types="vite/client" />
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import type { Drawing } from "./chart";
+import { type ChartData, broken, ends, gaps, said, short, stacked, top } from "./model";
+
+const HEIGHT = 120;
+const COLOURS = ["cell-busy", "amber-mark", "green", "violet", "cyan", "red", "line-strong", "accent"];
+
+export function drawn(host: HTMLElement): Drawing {
+  let plot: uPlot | null = null;
+  let data: ChartData | null = null;
+  let look = "";
+
+  const begin = (): void => {
+    plot?.destroy();
+    if (data !== null) plot = new uPlot(options(host, () => data as ChartData), aligned(data), host);
+  };
+  const watch = new ResizeObserver(() => {
+    const width = host.clientWidth;
+    if (plot !== null && width > 0 && width !== plot.width) plot.setSize({ width, height: plot.height });
+  });
+  watch.observe(host);
+
+  return {
+    draw(next) {
+      data = next;
+      const kind = JSON.stringify([next.lines.map((line) => [line.label, line.colour]), next.kind, next.unit, next.height, next.group]);
+      if (plot === null || kind !== look) begin();
+      else plot.setData(aligned(next));
+      look = kind;
+    },
+    restyle: begin,
+    end() {
+      watch.disconnect();
+      plot?.destroy();
+      plot = null;
+    },
+  };
+}
+
+function aligned(data: ChartData): uPlot.AlignedData {
+  const { times, values } = broken(data);
+  // What stands on the others is drawn first, and the lower ones over it.
+  return [times, ...(data.kind === "bars" ? stacked(values).reverse() : values)] as uPlot.AlignedData;
+}
+
+const colour = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+function options(host: HTMLElement, data: () => ChartData): uPlot.Options {
+  const now = data();
+  const lines = now.lines.map((line, at) => ({ line, at }));
+  if (now.kind === "bars") lines.reverse();
+  const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+  return {
+    width: Math.max(host.clientWidth, 80),
+    height: now.height ?? HEIGHT,
+    padding: [8, 8, 0, 0],
+    scales: {
+      x: { range: () => [...ends(data())] },
+      y: { range: () => [0, top(data())] },
+    },
+    axes: [
+      { ...axis, size: 24, space: 72 },
+      { ...axis, size: 48, space: 28, values: (_, splits) => splits.map(short) },
+    ],
+    cursor: { y: false, drag: { x: false, y: false }, ...(now.group ? { sync: { key: now.group } } : {}) },
+    legend: { live: true, show: true },
+    series: [
+      { value: (_, at) => (at === null ? "" : new Date(at * 1000).toLocaleString()) },
+      ...lines.map(({ line, at }) => series(line.label, colour(line.colour ?? COLOURS[at % COLOURS.length] ?? ""), at, data)),
+    ],
+    hooks: { drawClear: [(plot: uPlot) => hatch(plot, data())] },
+  };
+}
+
+/** The legend tells the line's own value, also where it stands on others. */
+function series(label: string, stroke: string, at: number, data: () => ChartData): uPlot.Series {
+  const isBars = data().kind === "bars";
+  return {
+    label,
+    stroke,
+    width: isBars ? 0 : 1.5,
+    points: { show: false },
+    value: (_, value, __, index) => said(isBars && index !== null ? data().lines[at]?.values[index] : value, data().unit),
+    ...(isBars ? { fill: stroke, paths: uPlot.paths.bars?.({ size: [0.9, 64], align: 1 }) as uPlot.Series.PathBuilder } : {}),
+  };
+}
+
+/** What is not known is hatched, never zero. */
+function hatch(plot: uPlot, data: ChartData): void {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.strokeStyle = colour("hatch");
+  ctx.lineWidth = 2 * devicePixelRatio;
+  for (const [from, until] of gaps(data)) {
+    const [left, right] = [plot.valToPos(from, "x", true), plot.valToPos(until, "x", true)];
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, bbox.top, right - left, bbox.height);
+    ctx.clip();
+    ctx.beginPath();
+    for (let x = left - bbox.height; x < right; x += 6 * devicePixelRatio) {
+      ctx.moveTo(x, bbox.top + bbox.height);
+      ctx.lineTo(x + bbox.height, bbox.top);
+    }
+    ctx.stroke();
+    ctx.restore();
+  }
+  ctx.restore();
+}

@@ -1,0 +1,109 @@
+// What a chart shows, and the arithmetic behind it: gaps, stacks, ranges, words. No drawing.
+
+export interface Line {
+  label: string;
+  /** One for each of `times`; null: not known then. */
+  values: readonly (number | null)[];
+  /** A colour of the style sheet without its dashes, as "cell-busy"; else one by its place. */
+  colour?: string;
+}
+
+export interface ChartData {
+  /** What is shown, in words, for who cannot see it. */
+  label: string;
+  unit: string;
+  /** Seconds since the epoch, ascending. */
+  times: readonly number[];
+  lines: readonly Line[];
+  /** Bars stand on each other, each as wide as `step`; they begin at their times. */
+  kind?: "line" | "bars";
+  /** Seconds from one time to the next while nothing is missing; more than twice that is a gap. */
+  step: number;
+  /** The ends of the time axis; else those of `times`. */
+  from?: number;
+  until?: number;
+  /** The least that the top of the axis stands for, as 100 of percent. */
+  most?: number;
+  height?: number;
+  /** Charts of one group have one cursor. */
+  group?: string;
+}
+
+export type Interval = readonly [from: number, until: number];
+
+/** The ends of the time axis. */
+export function ends(data: ChartData): Interval {
+  const first = data.times[0] ?? 0;
+  const last = (data.times.at(-1) ?? 1) + (data.kind === "bars" ? data.step : 0);
+  const from = data.from ?? first;
+  return [from, Math.max(data.until ?? last, from + 1)];
+}
+
+/** The times of which nothing is known: before the first, after the last and between two known ones that are far apart. */
+export function gaps(data: ChartData): Interval[] {
+  const [from, until] = ends(data);
+  if (data.kind === "bars") return [];
+  const found: Interval[] = [];
+  let known = from;
+  data.times.forEach((at, index) => {
+    if (data.lines.every((line) => (line.values[index] ?? null) === null)) return;
+    if (at - known > 2.5 * data.step) found.push([known, at]);
+    known = at;
+  });
+  if (until - known > 2.5 * data.step) found.push([known, until]);
+  return found;
+}
+
+/** Times and values as they are drawn: a gap in time breaks each line. */
+export function broken(data: ChartData): { times: number[]; values: (number | null)[][] } {
+  const times: number[] = [];
+  const values: (number | null)[][] = data.lines.map(() => []);
+  data.times.forEach((at, index) => {
+    const before = data.times[index - 1];
+    if (data.kind !== "bars" && before !== undefined && at - before > 2.5 * data.step) {
+      times.push(before + data.step);
+      for (const list of values) list.push(null);
+    }
+    times.push(at);
+    data.lines.forEach((line, number) => values[number]?.push(line.values[index] ?? null));
+  });
+  return { times, values };
+}
+
+/** Each line on top of those before it; what is not known adds nothing. The last one's are the totals. */
+export function stacked(values: readonly (readonly (number | null)[])[]): (number | null)[][] {
+  const sums: number[] = [];
+  return values.map((list) =>
+    list.map((value, index) => {
+      sums[index] = (sums[index] ?? 0) + (value ?? 0);
+      return sums[index] ?? 0;
+    }),
+  );
+}
+
+/** The top of the axis: what is there, `most` and a little air; 1 where there is nothing. */
+export function top(data: ChartData): number {
+  const values = data.kind === "bars" ? (stacked(data.lines.map((line) => line.values)).at(-1) ?? []) : data.lines.flatMap((line) => [...line.values]);
+  const highest = values.reduce<number>((most, value) => Math.max(most, value ?? 0), 0);
+  return Math.max(data.most ?? 0, highest * (highest > (data.most ?? 0) ? 1.05 : 1)) || 1;
+}
+
+/** 0.25, 12.5, 1,250: three digits that count. */
+export function short(value: number): string {
+  return Number(value.toPrecision(3)).toLocaleString("en");
+}
+
+export function said(value: number | null | undefined, unit: string): string {
+  return value === null || value === undefined ? "n/a" : `${short(value)}${unit === "%" || unit === "" ? "" : " "}${unit}`;
+}
+
+/** What a chart says in one sentence. */
+export function sentence(data: ChartData): string {
+  const parts = data.lines.map((line) => {
+    const known = line.values.filter((value) => value !== null);
+    if (known.length === 0) return `${line.label} n/a`;
+    if (data.kind === "bars") return `${line.label} ${said(known.reduce((sum, value) => sum + value, 0), data.unit)} in all`;
+    return `${line.label} from ${said(Math.min(...known), data.unit)} to ${said(Math.max(...known), data.unit)}`;
+  });
+  return `${data.label}: ${parts.join("; ") || "nothing known"}`;
+}
