@@ -12,6 +12,7 @@ from gpusched.lib.sql import query
 
 # name of the address, label; the first four stand in the bar of a phone, the others behind "More".
 _PAGES = (
+    ("mine", "My work"),
     ("overview", "Overview"),
     ("fleet", "Fleet"),
     ("queue", "Queue"),
@@ -21,7 +22,7 @@ _PAGES = (
     ("submit", "Submit"),
     ("tokens", "Tokens"),
 )
-_PARENTS = {"job": "jobs", "join-token": "nodes"}
+_PARENTS = {"job": "jobs", "join-token": "nodes", "home": "overview"}
 _FRESH_SECONDS = 2.0
 _pretend: dict[str, Any] = {"looked_at": float("-inf"), "is": False}
 
@@ -31,6 +32,8 @@ def page(request: HttpRequest) -> dict[str, Any]:
     here = (match.url_name or "") if match else ""
     return {
         "is_pretend": is_pretend_fleet(),
+        # The script asks for the page again: what is told once is for who sees the next page.
+        "is_again": "X-Again" in request.headers,
         "cluster_name": _cluster_name(request),
         "version": __version__,
         "pages": _PAGES,

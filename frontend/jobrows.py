@@ -68,11 +68,11 @@ def _event(row: Row) -> Row:
         "kind": row["kind"],
         "attempt": row["attempt"],
         "actor": row["actor"],
-        "sentence": _sentence(row["kind"], row["actor"], row["data"]),
+        "sentence": said(row["kind"], row["actor"], row["data"]),
     }
 
 
-def _sentence(kind: str, actor: str, data: Row) -> str:
+def said(kind: str, actor: str, data: Row) -> str:
     """What happened, in words; of an unknown kind the kind itself."""
     by = f" by {actor}" if actor else ""
     if kind == "scheduled":

@@ -2,12 +2,14 @@
 
 from django.urls import URLPattern, path
 
-from frontend.views import cluster, entrance, job, overview, submit, tokens
+from frontend.views import cluster, entrance, job, mine, overview, submit, tokens
 
 urlpatterns: list[URLPattern] = [
     path("login/", entrance.login, name="login"),
     path("logout/", entrance.logout, name="logout"),
-    path("", overview.overview, name="overview"),
+    path("", mine.home, name="home"),
+    path("overview/", overview.overview, name="overview"),
+    path("mine/", mine.my_work, name="mine"),
     path("fleet/", cluster.fleet, name="fleet"),
     path("queue/", overview.queue, name="queue"),
     path("jobs/", overview.jobs, name="jobs"),

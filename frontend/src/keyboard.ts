@@ -2,7 +2,8 @@
 import { h, isTyping } from "./dom";
 
 const PAGES: Record<string, readonly [string, string]> = {
-  o: ["/", "Overview"],
+  m: ["/mine/", "My work"],
+  o: ["/overview/", "Overview"],
   f: ["/fleet/", "Fleet"],
   q: ["/queue/", "Queue"],
   j: ["/jobs/", "Jobs"],

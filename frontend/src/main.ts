@@ -11,6 +11,7 @@ import { Regions } from "./regions";
 import { liveSocket } from "./socket";
 import { startTheme } from "./theme";
 import { tick } from "./time";
+import { again } from "./views/again";
 import { jobHead, jobTimeline } from "./views/job";
 import { jobs, queue } from "./views/jobs";
 import { nodes } from "./views/nodes";
@@ -24,6 +25,7 @@ const hub = new Hub(liveSocket);
 const regions = new Regions(
   { hub },
   {
+    again,
     "overview-strip": overview.overviewStrip,
     "overview-counts": overview.overviewCounts,
     "overview-largest": overview.overviewLargest,

@@ -15,6 +15,10 @@ _CELLS = (("busy", "busy"), ("held_idle", "held but idle"), ("free", "free"), ("
 
 @page
 def overview(request: HttpRequest, who: Identity) -> HttpResponse:
+    return show_overview(request, who)
+
+
+def show_overview(request: HttpRequest, who: Identity) -> HttpResponse:
     visible = who.visible_tenants()
     loaded = feed.load(["overview", "nodes"], visible or ())
     rows = feed.restrict(loaded, "overview", visible) or {}

@@ -44,7 +44,7 @@ class TestWhoSeesPages:
         agent.start_all()
         for path in (*PAGES, *(f"/jobs/{job_id}/" for job_id in jobs)):
             assert browser(member).get(path).status_code == 200
-        assert "cell-busy" in text_of(browser(member).get("/"))
+        assert "cell-busy" in text_of(browser(member).get("/overview/"))
 
     @pytest.mark.django_db(transaction=True)
     def test_a_waiting_job_says_what_would_start_it_and_when(self, nlp, member):
@@ -119,7 +119,7 @@ class TestPretendFleet:
 
     def test_a_real_fleet_has_no_banner(self, member):
         make_node(name="n1")
-        assert BANNER not in text_of(browser(member).get("/"))
+        assert BANNER not in text_of(browser(member).get("/overview/"))
 
 
 def test_a_page_that_fails_says_so_even_without_a_database(member, monkeypatch):
@@ -129,7 +129,7 @@ def test_a_page_that_fails_says_so_even_without_a_database(member, monkeypatch):
     client = browser(member, raise_request_exception=False)
     monkeypatch.setattr("frontend.feed.load", fail)
     monkeypatch.setattr("frontend.context.query", fail)
-    response = client.get("/")
+    response = client.get("/overview/")
     assert response.status_code == 500
     assert "The server failed on this request" in text_of(response)
 

@@ -1,0 +1,59 @@
+// Makes one piece of the page like another and touches only what differs: focus, open details and the pointer stay.
+
+/** Attributes that the person or the script has set since: they are not taken back. */
+const KEPT = new Set(["open", "tabindex", "hidden"]);
+
+/** What names an element among its siblings; else its place does. */
+function keyOf(node: Node): string | null {
+  return node instanceof Element ? node.id || node.getAttribute("data-key") : null;
+}
+
+function isSame(old: Node, fresh: Node): boolean {
+  return old.nodeType === fresh.nodeType && old.nodeName === fresh.nodeName && keyOf(old) === keyOf(fresh);
+}
+
+/** The children of `old` become those of `fresh`; elements with an id or `data-key` are found again wherever they went. */
+export function morphChildren(old: Element, fresh: Element): void {
+  const keyed = new Map<string, ChildNode>();
+  for (const child of old.childNodes) {
+    const key = keyOf(child);
+    if (key) keyed.set(key, child);
+  }
+  let place: ChildNode | null = old.firstChild;
+  for (const wanted of [...fresh.childNodes]) {
+    const key = keyOf(wanted);
+    const known = key ? keyed.get(key) : place;
+    if (known && isSame(known, wanted)) {
+      if (known === place) place = place.nextSibling;
+      else old.insertBefore(known, place);
+      morph(known, wanted);
+    } else {
+      old.insertBefore(document.importNode(wanted, true), place);
+    }
+  }
+  while (place !== null) {
+    const next: ChildNode | null = place.nextSibling;
+    place.remove();
+    place = next;
+  }
+}
+
+function morph(old: Node, fresh: Node): void {
+  if (!(old instanceof Element) || !(fresh instanceof Element)) {
+    if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
+    return;
+  }
+  if (old.isEqualNode(fresh) || isInUse(old)) return;
+  for (const { name } of [...old.attributes]) {
+    if (!fresh.hasAttribute(name) && !KEPT.has(name)) old.removeAttribute(name);
+  }
+  for (const { name, value } of fresh.attributes) {
+    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  morphChildren(old, fresh);
+}
+
+/** A field that somebody types into, and what another part of the script draws. */
+function isInUse(element: Element): boolean {
+  return element.matches("input, textarea, select, [data-view]") || (element.matches("form") && element.contains(document.activeElement));
+}

@@ -1,0 +1,42 @@
+"""My work, where users land: their jobs, why those wait, how they ended, and what they may still use."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+
+from frontend import jobrows, mine
+from frontend.views.entrance import page, show
+from frontend.views.overview import bar_scale, show_overview
+from gpusched.protocol.states import Role
+from tenants.permissions import Identity
+
+
+@page
+def home(request: HttpRequest, who: Identity) -> HttpResponse:
+    """The bare address: admins want to see the cluster, everybody else their own work."""
+    return show_overview(request, who) if who.is_admin else redirect("mine")
+
+
+@page
+def my_work(request: HttpRequest, who: Identity) -> HttpResponse:
+    jobs = mine.jobs(who.user_id)
+    words: dict[str, Any] = {
+        **jobs,
+        "counts": mine.counts(who.user_id),
+        "quotas": [{**tenant, "live": (bar := _bar(tenant)), "scale": bar_scale([bar])} for tenant in mine.quotas(who)],
+        "notices": [
+            {**row, "sentence": jobrows.said(row["kind"], row["actor"], row["data"])} for row in mine.notices(who)
+        ],
+        "is_new": not any(jobs.values()) and (who.is_admin or any(who.has(Role.MEMBER, one) for one in who.roles)),
+        "tenant": next(iter(sorted(who.tenant_names.values())), ""),
+        "url": request.build_absolute_uri("/").rstrip("/"),
+    }
+    return show(request, who, "pages/mine.html", words)
+
+
+def _bar(tenant: dict[str, Any]) -> dict[str, Any]:
+    """The tenant's GPUs as the bar wants them."""
+    quota = tenant["quota"]
+    held = {"gpus_held": tenant["in_use"]["gpus"], "jobs_waiting": tenant["pending_jobs"]}
+    return {**held, "guaranteed_gpus": quota["guaranteed_gpus"], "max_gpus": quota["max_gpus"]}
