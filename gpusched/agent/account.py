@@ -44,12 +44,20 @@ def account_for(wanted: str, default_user: str, allow_root: bool) -> Account | N
     if found.uid == os.geteuid() and found.uid:
         return None
     if os.geteuid():
-        own = _name_of(os.geteuid())
+        own = name_of(os.geteuid())
         raise AccountError(f"the agent runs as {own} and cannot become {name}; run the agent as root, or jobs as {own}")
     if found.uid < FIRST_USER and not allow_root:
         who = "root" if found.uid == 0 else f"a system user (uid {found.uid})"
         raise AccountError(f"{name} is {who}; choose another unix_user for the tenant, or set allow_root on the node")
     return found if found.uid else None
+
+
+def name_of(uid: int) -> str:
+    """The name of a uid; the number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def _look_up(name: str) -> Account:
@@ -62,10 +70,3 @@ def _look_up(name: str) -> Account:
     groups = tuple(sorted(os.getgrouplist(name, entry.pw_gid)))
     home = entry.pw_dir if os.path.isdir(entry.pw_dir) else "/"
     return Account(name, entry.pw_uid, entry.pw_gid, groups, home, entry.pw_shell or "/bin/sh")
-
-
-def _name_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

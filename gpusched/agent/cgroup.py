@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 AUTO, OFF = "auto", "off"
+OFF_BY_CONFIG, NO_MOUNT = "switched off by the node's config", "no cgroup2 file system is mounted"
 CONTROLLERS = ("memory", "cpu", "pids")
 # Enough for any loader of data, few enough that a fork bomb leaves the node usable.
 MOST_PROCESSES = 16_384
@@ -39,9 +40,12 @@ def find(wanted: str = AUTO, *, proc: str = "/proc") -> Found:
     """`wanted`: `auto`, `off`, or the directory of a cgroup2 mount that was delegated to this user. Tries it for real:
     makes a group, moves this process in and out again. To be called once, before there are other processes."""
     if wanted == OFF:
-        return Found(None, "switched off by the node's config")
+        return Found(None, OFF_BY_CONFIG)
     try:
-        base = Path(wanted) if wanted != AUTO else _delegated(proc)
+        base, is_alone = _delegated(proc) if wanted == AUTO else (Path(wanted), False)
+        if is_alone:
+            (base / _LEAF).mkdir(exist_ok=True)
+            enter(f"{base}/{_LEAF}")
         base.mkdir(exist_ok=True)
         return (
             Found(Base(str(base), _enable(base))) if _can_move(base, proc) else Found(None, f"{base} keeps processes")
@@ -52,25 +56,48 @@ def find(wanted: str = AUTO, *, proc: str = "/proc") -> Found:
         return Found(None, f"{error.filename or wanted}: {error.strerror}")
 
 
+def look(wanted: str = AUTO, *, group: str = "", proc: str = "/proc") -> Found:
+    """What `find` would find, as far as reading tells: nothing is made, moved or switched on. `group`: that of the
+    agent's service below the mount, if systemd delegates one; else this process's own is judged."""
+    if wanted == OFF:
+        return Found(None, OFF_BY_CONFIG)
+    try:
+        base = Path(wanted) if wanted != AUTO else _place(group, proc)
+    except _NoGroup as refusal:
+        return Found(None, str(refusal))
+    there = base if base.exists() else base.parent
+    if not os.access(there, os.W_OK):
+        return Found(None, f"{there} {'may not be written' if there.exists() else 'is not there'}")
+    told = _text(f"{there}/cgroup.controllers").split()
+    return Found(Base(str(base), tuple(controller for controller in CONTROLLERS if controller in told)))
+
+
 class _NoGroup(Exception):
     pass
 
 
-def _delegated(proc: str) -> Path:
-    """Where groups may be made: of the whole machine for root, else in the group that systemd has delegated."""
+def _place(group: str, proc: str) -> Path:
+    if not group:
+        return _delegated(proc)[0]
+    if (mount := mount_point(proc)) is None:
+        raise _NoGroup(NO_MOUNT)
+    return Path(f"{mount}{group}")
+
+
+def _delegated(proc: str) -> tuple[Path, bool]:
+    """Where groups may be made: of the whole machine for root, else in the group that systemd has delegated; and
+    whether this process is alone in that, and must go into a leaf of it first."""
     mount, own = mount_point(proc), _own(proc)
     if mount is None or own is None:
-        raise _NoGroup("no cgroup2 file system is mounted")
+        raise _NoGroup(NO_MOUNT)
     here = Path(f"{mount}{own}")
     if here.name == _LEAF and os.access(here.parent, os.W_OK):  # as DelegateSubgroup=agent puts it
-        return here.parent
+        return here.parent, False
     if own.endswith(".scope") and os.geteuid() and _text(f"{here}/cgroup.procs").split() == [str(os.getpid())]:
         # Alone in it, so it was made for this agent; a terminal's scope is left as it is.
-        (here / _LEAF).mkdir(exist_ok=True)
-        enter(f"{here}/{_LEAF}")
-        return here
+        return here, True
     if os.geteuid() == 0 and os.access(mount, os.W_OK):
-        return Path(mount) / "gpusched"
+        return Path(mount) / "gpusched", False
     raise _NoGroup("no cgroup is delegated to this user")
 
 
@@ -115,7 +142,7 @@ def home_group(proc: str = "/proc") -> str:
     """The directory of the group that this process is in. OSError where there is no cgroup2."""
     mount, own = mount_point(proc), _own(proc)
     if mount is None or own is None:
-        raise FileNotFoundError(0, "no cgroup2 file system is mounted", "cgroup2")
+        raise FileNotFoundError(0, NO_MOUNT, "cgroup2")
     return mount + own
 
 

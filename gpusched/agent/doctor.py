@@ -2,7 +2,7 @@
 
 import json
 import os
-import shutil
+import pwd
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -11,11 +11,12 @@ from pathlib import Path
 
 import httpx
 
-from gpusched.agent import account, cgroup, config, rankdir, runtimes
+from gpusched.agent import account, cgroup, config, gpupaths, rankdir, runtimes, service
 from gpusched.agent.account import AccountError
 from gpusched.agent.config import Config, ConfigError
 from gpusched.agent.identity import FILE, Identity
 from gpusched.agent.nvml import Nvml
+from gpusched.agent.service import Service
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 # Below it the end of a job may be all that can still be written; ten times that is what logs and jobs soon take.
@@ -25,7 +26,6 @@ LEAST_FREE_FILES = 10_000
 SOME_SKEW_SECONDS, MOST_SKEW_SECONDS = 3.0, 60.0
 SERVER_SECONDS = 10.0
 DRIVER = Path("/proc/driver/nvidia/version")
-CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,27 @@ class Finding:
     next_step: str = ""
 
 
-def examine(directory: Path) -> list[Finding]:
-    """All findings about the node whose `directory` (DATA_DIR/nodes/NAME) this is. Blocks for seconds at worst."""
+def take_place(wanted: str, unit: Service | None) -> Finding:
+    """Makes this process one of the user that the agent runs as, for good: `wanted`, else that of its service `unit`.
+    Says whose eyes the rest is then seen with."""
+    own = account.name_of(os.geteuid())
+    if not (name := wanted or (unit.user or "root" if unit else "")):
+        return Finding("user", OK, f"looked as {own}; no service is installed")
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return Finding("user", FAIL, f"there is no Unix user {name}", f"sudo useradd --system --create-home {name}")
+    try:
+        service.become(name)
+    except AccountError as error:
+        step = "run doctor as root, or as that user"
+        return Finding("user", WARN, f"the agent is to run as {name}, but looked as {own}: {error}", step)
+    return Finding("user", OK, f"looked as {name}{'' if wanted else f', as whom {service.UNIT} runs'}")
+
+
+def examine(directory: Path, unit: Service | None = None) -> list[Finding]:
+    """All findings about the node whose `directory` (DATA_DIR/nodes/NAME) this is, as the user that this process is.
+    Blocks for seconds at worst."""
     try:
         told = config.load()
     except ConfigError as error:
@@ -51,7 +70,7 @@ def examine(directory: Path) -> list[Finding]:
         *_driver(nvml, devices),
         *_runtimes(told, devices),
         *_users(told),
-        _cgroup(told),
+        _cgroup(told, unit),
         _disk(directory),
         *_server(directory),
     ]
@@ -92,7 +111,7 @@ def _driver(nvml: Nvml, devices: int) -> Iterator[Finding]:
 def _runtimes(told: Config, devices: int) -> Iterator[Finding]:
     there = runtimes.versions(told)
     for name, version in there.items():
-        if devices and (step := _blind(name)):
+        if devices and (step := gpupaths.missing(name, told.runtimes[name].command)):
             yield Finding(name, WARN, f"{version}, but its containers get no GPUs", step)
         else:
             yield Finding(name, OK, version)
@@ -100,15 +119,6 @@ def _runtimes(told: Config, devices: int) -> Iterator[Finding]:
         names = ", ".join(told.runtimes) or "those of the config"
         step = "install podman, docker or apptainer, and see that it runs (docker: its daemon) for the agent's user"
         yield Finding("runtimes", WARN, f"none of {names} answers: jobs with an image go to other nodes", step)
-
-
-def _blind(name: str) -> str:
-    """What a runtime wants before its containers get GPUs; empty if it has it."""
-    if name == "podman" and not any(path.is_file() for place in CDI for path in place.glob("*")):
-        return "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
-    if name == "docker" and not shutil.which("nvidia-container-runtime") and not shutil.which("nvidia-ctk"):
-        return "install NVIDIA's container toolkit, then nvidia-ctk runtime configure --runtime=docker"
-    return ""
 
 
 def _users(told: Config) -> Iterator[Finding]:
@@ -124,16 +134,22 @@ def _users(told: Config) -> Iterator[Finding]:
     elif os.geteuid() == 0:
         yield Finding("users", WARN, "jobs run as root (allow_root)", "set default_user in the config of the node")
     else:
-        yield Finding("users", OK, "all jobs run as the agent's user")
+        own = account.name_of(os.geteuid())
+        says = f"all jobs run as {own}, as the agent does: they reach each other and its credential"
+        yield Finding("users", WARN, says, "run the agent as root, for a Unix user per tenant (docs/agent.md)")
 
 
-def _cgroup(told: Config) -> Finding:
-    found = cgroup.find(told.cgroup)
+def _cgroup(told: Config, unit: Service | None) -> Finding:
+    step = "docs/agent.md, Cgroups"
+    if unit and not unit.group and unit.is_delegated and told.cgroup == cgroup.AUTO:
+        says = f"{service.UNIT} does not run; systemd gives it a cgroup when it starts"
+        return Finding("cgroup", WARN, says, "start it, and look again")
+    found = cgroup.look(told.cgroup, group=unit.group if unit and unit.is_delegated else "")
     if found.base is None:
-        return Finding("cgroup", WARN, f"{found.why}: no limit of memory is enforced", "docs/agent.md, Cgroups")
+        return Finding("cgroup", WARN, f"{found.why}: no limit of memory is enforced", step)
     if "memory" not in found.base.controllers:
         says = f"{found.base.path} has no memory controller: no limit of memory is enforced"
-        return Finding("cgroup", WARN, says, "docs/agent.md, Cgroups")
+        return Finding("cgroup", WARN, says, step)
     return Finding("cgroup", OK, f"{found.base.path} with {', '.join(found.base.controllers)}")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpusched import __version__
-from gpusched.agent import config, daemon, identity
+from gpusched.agent import config, daemon, identity, service
 from gpusched.agent import doctor as doctors
 from gpusched.agent.config import ConfigError
 from gpusched.agent.identity import JoinError
@@ -21,7 +21,6 @@ app = typer.Typer(
 DataDir = Annotated[
     Path, typer.Option(envvar="GPUSCHED_AGENT_DIR", help="Where the node keeps its identity and its jobs' files.")
 ]
-UNIT = "gpusched-agent"
 DEFAULT_DIR = (
     Path("/var/lib/gpusched-agent") if os.geteuid() == 0 else Path("~/.local/share/gpusched-agent").expanduser()
 )
@@ -53,7 +52,7 @@ def join(
     typer.echo(f"joined {joined.url} as node {joined.name}")
     if joined.url.startswith("http:") and not identity.is_near(joined.url):
         typer.echo("note: http is not encrypted; put TLS in front of the server, and join by https", err=True)
-    start = f"systemctl enable --now {UNIT}" if _has_unit() else "gpusched-agent run"
+    start = f"systemctl enable --now {service.UNIT}" if _has_unit() else "gpusched-agent run"
     typer.echo(f"now check the node: gpusched-agent doctor\nthen start it: {start}", err=True)
 
 
@@ -108,13 +107,22 @@ def run(
 
 @app.command()
 def doctor(
+    context: typer.Context,
     data_dir: DataDir = DEFAULT_DIR,
     name: Annotated[str, typer.Option(help="Name of the node; the one that joined, or the host's.")] = "",
+    user: Annotated[str, typer.Option(help="Look as this user; by default as whom the service runs.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
 ) -> None:
     """Checks what the node needs: driver, containers, users, cgroups, disk, server, clock. Changes nothing."""
     logging.getLogger("gpusched").setLevel("ERROR")
-    findings = doctors.examine(daemon.directory_of(data_dir, name or _joined_name(data_dir)))
+    unit = service.installed()
+    given = unit.environment if unit else {}
+    source = context.get_parameter_source("data_dir")
+    if source is not None and source.name == "DEFAULT" and "GPUSCHED_AGENT_DIR" in given:
+        data_dir = Path(given["GPUSCHED_AGENT_DIR"])
+    os.environ.update({name: value for name, value in given.items() if name not in os.environ})
+    place = doctors.take_place(user, unit)
+    findings = [place, *doctors.examine(daemon.directory_of(data_dir, name or _joined_name(data_dir)), unit)]
     typer.echo(doctors.as_json(findings) if as_json else doctors.as_lines(findings))
     raise SystemExit(any(finding.level == "fail" for finding in findings))
 
@@ -136,7 +144,7 @@ def _configured() -> dict[str, dict[str, object]]:
 
 
 def _has_unit() -> bool:
-    return any(Path(where, f"{UNIT}.service").exists() for where in ("/etc/systemd/system", "/lib/systemd/system"))
+    return any(Path(where, service.UNIT).exists() for where in ("/etc/systemd/system", "/lib/systemd/system"))
 
 
 def _hostname() -> str:

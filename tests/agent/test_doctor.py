@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent import cgroup, doctor, identity
+from gpusched.agent import cgroup, doctor, gpupaths, identity
 from gpusched.agent.doctor import Finding
 from gpusched.agent.identity import Identity
 from tests.agent.conftest import A100, set_devices
@@ -133,12 +133,40 @@ def test_runtimes_are_told_with_their_versions_and_what_keeps_gpus_from_them(
     told = written(tmp_path, f"[runtimes.podman]\ncommand = ['{tmp_path}/podman']\n")
     monkeypatch.setenv("GPUSCHED_AGENT_CONFIG", told["GPUSCHED_AGENT_CONFIG"])
     assert found(node, "podman") == Finding("podman", "ok", "5.1.2")
-    monkeypatch.setattr(doctor, "CDI", (tmp_path / "cdi",))
+    monkeypatch.setattr(gpupaths, "CDI", (tmp_path / "cdi",))
     monkeypatch.setattr("gpusched.agent.nvml.Nvml.devices", lambda _: [None])
     assert (found(node, "podman").level, "nvidia-ctk cdi generate" in found(node, "podman").next_step) == ("warn", True)
     (tmp_path / "cdi").mkdir()
-    (tmp_path / "cdi" / "nvidia.yaml").touch()
+    (tmp_path / "cdi" / "other.yaml").write_text("kind: vendor.example/net\n")
+    assert found(node, "podman").level == "warn"
+    (tmp_path / "cdi" / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
     assert found(node, "podman").level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("told", "level"),
+    [
+        ('{"Runtimes": {"nvidia": {}, "runc": {}}}', "ok"),
+        ('{"Runtimes": {"runc": {}}, "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]}', "ok"),
+        ('{"Runtimes": {"runc": {}}, "DiscoveredDevices": null}', "warn"),
+        ("no JSON", "warn"),
+    ],
+)
+def test_dockers_daemon_is_asked_whether_it_can_give_gpus(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, level: str
+) -> None:
+    """A tool of NVIDIA's on PATH says nothing of what the daemon was told."""
+    client = tmp_path / "docker"
+    client.write_text(f"#!/bin/sh\n[ $1 = info ] && echo '{told}' || echo 27.1.2\n")
+    (tmp_path / "nvidia-ctk").write_text("#!/bin/sh\n")
+    for program in (client, tmp_path / "nvidia-ctk"):
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("GPUSCHED_AGENT_RUNTIMES")
+    config = written(tmp_path, f"[runtimes.docker]\ncommand = ['{client}']\n")
+    monkeypatch.setenv("GPUSCHED_AGENT_CONFIG", config["GPUSCHED_AGENT_CONFIG"])
+    monkeypatch.setattr("gpusched.agent.nvml.Nvml.devices", lambda _: [None])
+    assert found(node, "docker").level == level
 
 
 @pytest.mark.parametrize(
@@ -149,7 +177,7 @@ def test_runtimes_are_told_with_their_versions_and_what_keeps_gpus_from_them(
         (0, "nobody-of-here", "no", "fail", "there is no Unix user nobody-of-here"),
         (0, "daemon", "no", "fail", "daemon is a system user"),
         (0, "daemon", "yes", "ok", "jobs run as daemon"),
-        (4242, "", "no", "ok", "all jobs run as the agent's user"),
+        (4242, "", "no", "warn", "all jobs run as uid 4242, as the agent does"),
         (4242, "daemon", "no", "fail", "cannot become daemon"),
     ],
 )
@@ -165,7 +193,7 @@ def test_who_jobs_would_run_as_is_told(
 
 def test_cgroups_without_a_memory_controller_limit_nothing(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for base, level in ((None, "warn"), (cgroup.Base("/g", ("cpu",)), "warn"), (cgroup.Base("/g", ("memory",)), "ok")):
-        monkeypatch.setattr(cgroup, "find", lambda _, base=base: cgroup.Found(base, "none is mounted"))
+        monkeypatch.setattr(cgroup, "look", lambda *_, base=base, **__: cgroup.Found(base, "none is mounted"))
         assert found(node, "cgroup").level == level
 
 
