@@ -1,0 +1,163 @@
+"""Clusters to look at: empty, four nodes, two hundred with troubles, tenants, and jobs that wait for every reason."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from benchmarks.stack import ROOT, Stack, wait_for
+from benchmarks.troubled_fleet import A100, H100, L40S, machines
+from gpusched.client import Client
+from gpusched.protocol.jobs import JobRequest
+
+PASSWORD = "look at this page"
+# Tenant, guaranteed GPUs, limit, and who works in it.
+TENANTS: tuple[tuple[str, int, int | None, str], ...] = (
+    ("nlp", 320, None, "ada"),
+    ("vision", 240, 480, "grace"),
+    ("students", 0, 24, "linus"),
+    ("robotics", 96, 160, "noor"),
+    ("climate", 200, None, "kofi"),
+)
+_TENANT_OF = {who: tenant for tenant, _, _, who in TENANTS}
+_PEOPLE = """
+import json
+from django.contrib.auth.models import User
+from tenants import services
+tokens = {}
+for name, guaranteed, limit, who in json.loads(%r):
+    tier = "opportunistic" if not guaranteed else "standard"
+    tenant = services.create_tenant({"name": name, "display_name": name.title(), "tier": tier}, actor="admin",
+                                    quota={"guaranteed_gpus": guaranteed, "max_gpus": limit})
+    user = User.objects.create_user(who, password=%r)
+    services.set_member(tenant, user, "member")
+    tokens[who] = services.create_token(user.pk, "scene", ["read", "write"])[1]
+admin = User.objects.get(username="admin"); admin.set_password(%r); admin.save()
+print("TOKENS " + json.dumps(tokens))
+"""
+_TRAINING = r"""i=0; while [ $i -lt 4000 ]; do
+printf '\033[2m%s\033[0m step %5d  loss \033[32m0.%04d\033[0m  lr 3.0e-04  tokens/s \033[36m%d\033[0m\n' \
+  "$(date +%H:%M:%S)" $((i*50)) $((9000-i*13%6000)) $((151000+i*37%4000))
+i=$((i+1)); sleep 5; done"""
+_CRASH = r"""printf 'loading checkpoint /data/ckpt/step_18000.pt\nTraceback (most recent call last):\n'
+printf '  File "train.py", line 211, in <module>\n    main()\n'
+printf '\033[31mtorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.\033[0m\n'; exit 1"""
+
+
+def people(stack: Stack, scale: float = 1.0) -> dict[str, Client]:
+    """Makes the tenants, their quotas times `scale`, and a person of each; gives their clients by user name. Everybody,
+    the admin too, has PASSWORD."""
+    scaled = [(t, round(g * scale), limit and max(1, round(limit * scale)), who) for t, g, limit, who in TENANTS]
+    done = subprocess.run(
+        [sys.executable, "manage.py", "shell", "-v", "0", "-c", _PEOPLE % (json.dumps(scaled), PASSWORD, PASSWORD)],
+        cwd=ROOT, env=stack.environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    tokens: dict[str, str] = json.loads(done.stdout.split("TOKENS ", 1)[1])
+    return {who: Client(stack.url, token, tenant=_TENANT_OF[who]) for who, token in tokens.items()}
+
+
+def join(stack: Stack, first: int, last: int, nodes: int, name: str) -> subprocess.Popen[bytes]:
+    """Starts an agent of nodes `first` to `last` of the troubled fleet."""
+    environment = {
+        **stack.environment(), "GPUSCHED_JOIN_TOKEN": stack.client().join_token().token,
+        "GPUSCHED_AGENT_ALLOW_ROOT": "true",
+    }  # fmt: skip
+    with (stack.directory / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.troubled_fleet", "--url", stack.url, "--data-dir",
+             str(stack.directory / name), "--first", str(first), "--last", str(last), "--nodes", str(nodes)],
+            cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    stack.agents.append(process)
+    return process
+
+
+def empty(stack: Stack) -> None:
+    people(stack)
+
+
+def four(stack: Stack) -> None:
+    """Four nodes of eight GPUs, three kinds of GPU, half of them busy, a little trouble."""
+    who = people(stack, scale=0.02)
+    join(stack, 1, 4, 4, "fleet")
+    _wait_online(stack, 4)
+    _work(who, ["ada", "grace"], ["llama-sft", "segment-anything", "eval"], [4, 2, 1, 2], None)
+    _ended(who["grace"])
+    who["linus"].submit(["sleep", "7200"], gpus=8, name="homework-3")
+    _pause_for(lambda: stack.client().status().running_jobs >= 3)
+
+
+def many(stack: Stack, nodes: int = 200) -> None:
+    """Two hundred nodes in racks: most of them busy, some idle though held, some in trouble, and a queue."""
+    who = people(stack, scale=nodes / 200)
+    join(stack, 1, nodes - 1, nodes, "fleet")
+    lost = join(stack, nodes, nodes, nodes, "lost")
+    _wait_online(stack, nodes)
+    part = nodes / 200
+    eights = [8] * round(80 * part)
+    _work(who, ["ada", "ada", "grace", "noor"], ["llama-70b-sft", "diffusion-xl", "grasp-policy"], eights, H100)
+    _work(who, ["ada", "grace", "kofi"], ["moe-ablation", "vit-huge", "downscale-era5"], [8] * round(40 * part), A100)
+    _work(
+        who, ["grace", "linus", "noor", "ada"], ["eval-mmlu", "detr", "notebook"], [1, 2, 4, 1] * round(8 * part), A100
+    )
+    _work(who, ["linus", "grace"], ["homework", "inference-canary"], [1, 2] * round(6 * part), L40S)
+    _ended(who["grace"])
+    _waiting(who)
+    names = sorted(machines(1, nodes, nodes))
+    stack.client().drain(names[nodes // 2])
+    stack.client().cordon(names[nodes // 3])
+    lost.kill()
+    lost.wait()
+    _pause_for(lambda: stack.client().status().online_nodes < nodes)
+
+
+SCENES: dict[str, Callable[[Stack], None]] = {"empty": empty, "four": four, "many": many}
+
+
+def _wait_online(stack: Stack, nodes: int) -> None:
+    client = stack.client()
+    wait_for(lambda: client.status().online_nodes >= nodes, 240, f"{nodes} nodes online", pause=0.5)
+
+
+def _pause_for(is_so: Callable[[], object]) -> None:
+    wait_for(is_so, 120, "the scene to be as it should", pause=0.5)
+
+
+def _work(who: dict[str, Client], users: list[str], names: list[str], sizes: list[int], model: str | None) -> None:
+    """Jobs that run long, dealt out in turn; the first of each user has a log worth reading."""
+    jobs: dict[str, list[JobRequest]] = {}
+    for at, gpus in enumerate(sizes):
+        own = jobs.setdefault(users[at % len(users)], [])
+        command = ["sh", "-c", _TRAINING] if not own else ["sleep", "7200"]
+        own.append(JobRequest(
+            tenant=_TENANT_OF[users[at % len(users)]], name=f"{names[at % len(names)]}-{at}", command=command,
+            gpu_count=gpus, gpu_model=model, max_runtime_minutes=480 + 60 * (at % 9), preemptible=False, cpu_cores=4,
+        ))  # fmt: skip
+    for user, own in jobs.items():
+        who[user].submit_many(own)
+
+
+def _ended(client: Client) -> None:
+    done = client.submit(["sh", "-c", "seq 1 40 | sed 's/^/epoch /'; echo done"], gpus=1, name="resnet-baseline")
+    crashed = client.submit(["sh", "-c", _CRASH], gpus=1, name="resnet-batch-4096")
+    client.cancel(client.submit(["sleep", "600"], gpus=1, name="wrong-dataset").id)
+    _pause_for(lambda: client.get(done.id).is_final and client.get(crashed.id).is_final)
+
+
+def _waiting(who: dict[str, Client]) -> None:
+    """Jobs that wait, for as many reasons as there are."""
+    sleep = ["sleep", "7200"]
+    for at in range(6):
+        who["kofi"].submit(sleep, gpus=8, gpu_model=H100, name=f"cloud-resolving-{at}", priority=700)
+        who["ada"].submit(sleep, gpus=16, gpu_model=H100, name=f"llama-405b-{at}", ranks=2, gang_scheduling=True)
+    for at in range(9):
+        who["linus"].submit(sleep, gpus=4, name=f"homework-4-{at}", priority=100)
+    who["grace"].submit(
+        sleep, gpus=8, name="nightly-eval", not_before=(datetime.now(UTC) + timedelta(hours=9)).isoformat()
+    )
+    who["grace"].submit(sleep, gpus=2, name="only-there", node_selector={"rack": "r99"})
+    who["noor"].hold(who["noor"].submit(sleep, gpus=8, name="sim2real-sweep").id)
+    first = who["noor"].submit(sleep, gpus=8, name="collect")
+    who["noor"].submit(sleep, gpus=8, name="train-on-it", depends_on=[first.id])
+    who["kofi"].submit(sleep, gpus=1, gpu_model="B200", name="too-new", gpu_memory_mb=180000)

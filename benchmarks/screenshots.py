@@ -1,0 +1,144 @@
+"""Takes pictures of every page in Chromium: light and dark, wide and phone, of an empty, a small and a large cluster.
+
+.venv/bin/python benchmarks/screenshots.py --out /tmp/pictures                  all scenes
+.venv/bin/python benchmarks/screenshots.py --scene many --serve                 starts one and tells its address
+.venv/bin/python benchmarks/screenshots.py --at http://127.0.0.1:PORT --only fleet --wide --light
+"""
+
+import argparse
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
+
+from benchmarks.scenes import PASSWORD, SCENES
+from benchmarks.stack import Stack
+
+WIDE, PHONE = (1440, 900), (390, 844)
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
+
+def main() -> None:
+    asked = _arguments()
+    # As Ctrl-C: what was started ends, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if asked.at:
+        _photograph(asked.at, asked.out, asked)
+        return
+    for scene in [asked.scene] if asked.scene else SCENES:
+        with Stack(debug="true") as stack:
+            SCENES[scene](stack)
+            if asked.serve:
+                _serve(stack)
+                return
+            # Held but idle is said after a minute.
+            time.sleep(75 if scene == "many" else 5)
+            _photograph(stack.url, asked.out / scene, asked)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("/tmp/pictures"))  # noqa: S108 - for a person to look at
+    parser.add_argument("--scene", choices=list(SCENES), help="only this one")
+    parser.add_argument("--serve", action="store_true", help="start the scene and keep it until Ctrl-C")
+    parser.add_argument("--at", help="photograph what runs there already")
+    parser.add_argument("--only", default="", help="pages whose names match this expression")
+    parser.add_argument("--user", default="admin", help="who looks: admin, ada, grace, linus, noor, kofi")
+    parser.add_argument("--path", action="append", default=[], help="also this address, such as /fleet/?fill=power")
+    for flag in ("light", "dark", "wide", "phone"):
+        parser.add_argument(f"--{flag}", action="store_true", help=f"only {flag}")
+    return parser.parse_args()
+
+
+def _serve(stack: Stack) -> None:
+    print(f"{stack.url}  everybody's password: {PASSWORD}", flush=True)
+    with suppress(KeyboardInterrupt):
+        signal.pause()
+
+
+def _photograph(url: str, out: Path, asked: argparse.Namespace) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    themes = [theme for theme in THEMES if getattr(asked, theme)] or THEMES
+    sizes = [size for size, wanted in ((WIDE, asked.wide), (PHONE, asked.phone)) if wanted] or (WIDE, PHONE)
+    with chromium() as browser:
+        for theme in themes:
+            for size in sizes:
+                context = browser.new_context(
+                    base_url=url, viewport={"width": size[0], "height": size[1]}, color_scheme=theme
+                )
+                page = context.new_page()
+                page.on("console", _complain)
+                page.on("pageerror", _fail)
+                log_in(page, asked.user, PASSWORD)
+                for name, path in _pages(page, asked):
+                    _shoot(page, path, out / f"{name}-{theme}-{size[0]}.png", is_phone=size == PHONE)
+                context.close()
+
+
+def _complain(said: ConsoleMessage) -> None:
+    if said.type == "error":
+        print(f"  {said.text}", file=sys.stderr)
+
+
+def _fail(error: Error) -> None:
+    print(f"  {error}", file=sys.stderr)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def log_in(page: Page, user: str, password: str) -> None:
+    page.goto("/login/")
+    page.locator("#id_username").fill(user)
+    page.locator("#id_password").fill(password)
+    page.locator("main button[type=submit]").click()
+    page.wait_for_selector("nav.rail")
+
+
+def _pages(page: Page, asked: argparse.Namespace) -> list[tuple[str, str]]:
+    """Names and addresses: all of the rail, the overview on a wall, a job of each state, and a node."""
+    hrefs = page.locator("nav.rail a").evaluate_all("all => all.map(a => a.getAttribute('href'))")
+    found = {_name(href): href for href in hrefs}
+    found["wall"] = "/?wall=1"
+    page.goto("/jobs/")
+    page.wait_for_timeout(800)
+    for state in ("running", "pending", "failed"):
+        page.goto(f"/jobs/?state={state}")
+        page.wait_for_timeout(500)
+        link = page.locator("main tr[data-key] a[href^='/jobs/']").first
+        if link.count():
+            found[f"job-{state}"] = link.get_attribute("href") or "/"
+    page.goto("/nodes/")
+    link = page.locator("main a[href^='/nodes/']:not([href*='#'])").first
+    if link.count():
+        found["node"] = link.get_attribute("href") or "/"
+    found |= {_name(path): path for path in asked.path}
+    return [(name, path) for name, path in found.items() if re.search(asked.only, name)]
+
+
+def _name(path: str) -> str:
+    return re.sub(r"\W+", "-", path).strip("-") or "overview"
+
+
+def _shoot(page: Page, path: str, file: Path, is_phone: bool) -> None:
+    page.goto(path)
+    page.wait_for_timeout(1500)
+    page.screenshot(path=file, full_page=is_phone, animations="disabled")
+    too_wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    print(f"{file}" + (f"  {too_wide} px too wide" if too_wide > 0 else ""))
+
+
+if __name__ == "__main__":
+    main()
