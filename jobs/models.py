@@ -40,6 +40,7 @@ class Job(models.Model):
     ranks = models.PositiveIntegerField(null=True)
     workload_class = models.CharField(max_length=10, default=WorkloadClass.BATCH)
     max_runtime_seconds = models.PositiveIntegerField(null=True)
+    limit_version = models.PositiveIntegerField(default=0, db_default=0)  # how often the limit was changed
     predicted_seconds = models.PositiveIntegerField(null=True)
     preemptible = models.BooleanField(default=True)
     requeue = models.BooleanField(default=True)

@@ -6,16 +6,18 @@ from typing import Any
 import msgspec
 
 from gpusched.lib.sql import prepared
-from gpusched.protocol.messages import Desired, RankSpec, Run, Stop, key_of
+from gpusched.protocol.messages import Desired, Limit, RankSpec, Run, Stop, key_of
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, RankState
 from tenants import secrets
 
 # Agents refuse messages of 16 MiB; a job's script alone may have six.
 MOST_RUN_BYTES = 4 << 20
+NO_LIMITS: Mapping[int, Mapping[str, int]] = {}
 _LIVE = """
     SELECT s.id, s.node_id, s.job_id, s.number, s.rank, s.state, j.state AS job_state, j.attempt, j.stop_reason,
-           j.grace_seconds, j.stop_reason = 'node_fault' AND j.stop_evidence->>'node' <> n.name AS is_bystander,
+           j.grace_seconds, j.max_runtime_seconds, j.limit_version,
+           j.stop_reason = 'node_fault' AND j.stop_evidence->>'node' <> n.name AS is_bystander,
            s.state = 'assigned' AND EXISTS (
                SELECT 1 FROM nodes_assignment o JOIN nodes_node m ON m.id = o.node_id
                 WHERE o.attempt_id = s.attempt_id AND o.node_id <> s.node_id AND o.state = 'assigned'
@@ -35,11 +37,14 @@ def live(node_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
 
 
 def desired(
-    rows_of: Mapping[int, list[dict[str, Any]]], held: Mapping[int, Sequence[str]], told: Mapping[int, Set[str]]
+    rows_of: Mapping[int, list[dict[str, Any]]],
+    held: Mapping[int, Sequence[str]],
+    told: Mapping[int, Set[str]],
+    limits: Mapping[int, Mapping[str, int]] = NO_LIMITS,
 ) -> dict[int, Desired]:
     """For each node: run what is assigned and not started, stop what is to stop, and stop what the agent holds
     (`held`, keys by node) although nobody wants it (any more). `told`: keys that the node was told a moment ago to
-    run; they need not be spelled out again."""
+    run; they need not be spelled out again. `limits`: the versions of changed time limits that are in force there."""
     to_run = [
         row["id"]
         for node_id, rows in rows_of.items()
@@ -65,7 +70,8 @@ def desired(
                 orders.append(Stop(key=key, reason=reason, grace_seconds=row["grace_seconds"]))
         unwanted = [key for key in held.get(node_id, ()) if key not in wanted]
         orders += [Stop(key=key, reason=EndReason.SUPERSEDED) for key in unwanted]
-        answers[node_id] = Desired(assignments=orders)
+        changed = [limit for row in rows if (limit := _limit(row, limits.get(node_id, {})))]
+        answers[node_id] = Desired(assignments=orders, limits=changed)
     return answers
 
 
@@ -82,10 +88,18 @@ def _is_to_run(row: dict[str, Any]) -> bool:
     return row["state"] == RankState.ASSIGNED and not _is_to_stop(row) and not row["is_early"]
 
 
+def _limit(row: dict[str, Any], known: Mapping[str, int]) -> Limit | None:
+    """The time limit that was changed since the rank was told to run, unless its agent has it."""
+    key, version = _key(row), row["limit_version"]
+    if version <= known.get(key, 0) or row["max_runtime_seconds"] is None or row["attempt"] != row["number"]:
+        return None
+    return Limit(key=key, version=version, max_runtime_seconds=row["max_runtime_seconds"])
+
+
 _SPECS = """
     SELECT s.id, s.job_id, s.number, s.rank, a.ranks, j.name, j.payload, j.gpu_memory_mb, j.gpu_sharing, j.cpu_milli,
-           j.memory_mb, j.max_runtime_seconds, j.grace_seconds, head.hostname AS head, own.hostname AS own,
-           t.unix_user, t.name AS tenant,
+           j.memory_mb, j.max_runtime_seconds, j.limit_version, j.grace_seconds,
+           head.hostname AS head, own.hostname AS own, t.unix_user, t.name AS tenant,
            CASE WHEN j.payload->'secrets' <> '[]' THEN
                 (SELECT jsonb_object_agg(k.name, k.sealed) FROM tenants_secret k
                   WHERE k.tenant_id = j.tenant_id AND j.payload->'secrets' ? k.name) END AS sealed,
@@ -132,6 +146,7 @@ def _spec(row: dict[str, Any]) -> RankSpec:
         cpu_cores=row["cpu_milli"] / 1000 / ranks,
         memory_mb=row["memory_mb"] // ranks,
         max_runtime_seconds=row["max_runtime_seconds"],
+        limit_version=row["limit_version"],
         grace_seconds=row["grace_seconds"],
         master_addr=_head_address(row) if ranks > 1 else None,
         master_port=_port(row["job_id"], row["number"]) if ranks > 1 else None,

@@ -67,7 +67,7 @@ def push(node_ids: Sequence[int], job_ids: Sequence[int], told: Told = NOTHING) 
         )
         nodes |= {row["node_id"] for row in rows}
     answers = desired(live(sorted(nodes)), {}, told)
-    return {node_id: answer for node_id, answer in answers.items() if answer.assignments}
+    return {node_id: answer for node_id, answer in answers.items() if answer.assignments or answer.limits}
 
 
 def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
@@ -98,7 +98,8 @@ def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
     faulted |= {node_id for node_id, report in heard if isinstance(report, Ended) and report.reason in strikes.STRIKES}
     if faulted:
         strikes.hold(faulted)
-    answers = desired(rows_of, {node_id: _unsettled(sync) for node_id, sync in latest.items()}, told)
+    held = {node_id: _unsettled(sync) for node_id, sync in latest.items()}
+    answers = desired(rows_of, held, told, {node_id: sync.limits for node_id, sync in latest.items()})
     return [_answer(answers[node_id], sync) for node_id, sync in batch]
 
 
@@ -111,6 +112,7 @@ def _answer(orders: Desired, sync: Sync) -> Desired:
     return Desired(
         seq=sync.seq,
         assignments=orders.assignments,
+        limits=orders.limits,
         acknowledged=[r.key for r in sync.reports if isinstance(r, Ended)],
         started=[r.key for r in sync.reports if isinstance(r, Started)],
     )

@@ -36,6 +36,7 @@ def job_fact(directory: Path, spec: RankSpec, node: str, how: Confinement) -> di
         "environment": _environment(directory, spec, node, scope, account),
         "workdir": spec.workdir or (account["home"] if account else os.path.expanduser("~")),
         "max_runtime_seconds": spec.max_runtime_seconds,
+        "limit_version": spec.limit_version,
         "grace_seconds": spec.grace_seconds,
         **fact,
     }

@@ -11,8 +11,8 @@ import httpx
 import msgspec
 
 from gpusched.agent import logcut
+from gpusched.agent.known import Rank
 from gpusched.agent.node import Node
-from gpusched.agent.ranks import Rank
 from gpusched.protocol.messages import LogAnswer
 
 logger = logging.getLogger(__name__)

@@ -86,6 +86,7 @@ class Node:
             held=self.ranks.held(),
             running=self.ranks.running(),
             saved=self.ranks.saved(),
+            limits=self.ranks.limits(),
             reports=self._freed.told(self.ranks.reports()),
             readings=readings,
             facts=facts,
@@ -101,6 +102,9 @@ class Node:
             # A stop of what never started has its end at once.
             if any(rank.ended and not rank.end_known for rank in self.ranks.known.values()):
                 self.dirty.set()
+        if answer.limits:
+            await self.in_thread(lambda: self.ranks.limit(answer.limits))
+            self.dirty.set()
         if answer.acknowledged:
             await self.in_thread(self.ranks.forget_settled)
 

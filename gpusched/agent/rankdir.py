@@ -1,6 +1,6 @@
 """The directory of one rank: what its files are called, how they are written, and who holds it. Standard library only.
 
-Each fact is one file that appears once, whole, and never changes:
+Each fact is one file that appears whole, and, but for the three that say so, once:
 
     spec.json     what to run (agent)
     lock          a supervisor took it, in the boot that it names (supervisor)
@@ -9,7 +9,9 @@ Each fact is one file that appears once, whole, and never changes:
     exit.json     it is over and no process of it lives (supervisor; agent, if no supervisor can)
     output.log    what it printed
     log_limit.json  how much of that is sent (agent)
-    checkpoint    when it last saved its work, by the time of its last change (the job; the only file that may change)
+    checkpoint    when it last saved its work, by the time of its last change (the job; changes)
+    limit.json    its time limit, if it was changed since (agent; changes)
+    deadline.json when its time limit is, for the job to read (supervisor; changes)
     tmp           for what is temporary (the job)
 
 A supervisor holds a POSIX record lock on `lock` for as long as it lives. Such a lock is not inherited by the job and
@@ -53,6 +55,19 @@ def write(directory: Path, name: str, fact: dict[str, Any], *, durable: bool = F
     except IsADirectoryError:  # which none of us has made
         os.rename(f"{directory}/{name}", f"{temporary}.{time.monotonic_ns()}")
         os.rename(temporary, f"{directory}/{name}")
+
+
+def write_in_the_end(directory: Path, name: str, fact: dict[str, Any]) -> None:
+    """The same, tried until it is written, for the process lives and holds the rank as long: on a full disk a job that
+    ended well must not be taken for one whose supervisor was lost, and run again. Without the directory there is nobody
+    to tell."""
+    while True:
+        try:
+            return write(directory, name, fact)
+        except OSError:
+            if not directory.exists():
+                return None
+            time.sleep(1.0)
 
 
 def read(directory: Path, name: str) -> dict[str, Any] | None:

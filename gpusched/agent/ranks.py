@@ -7,16 +7,16 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from gpusched.agent import logcut, rankdir
+from gpusched.agent import limits, logcut, rankdir
 from gpusched.agent.journal import Journal, wake_supervisor
+from gpusched.agent.known import Rank, aged
 from gpusched.agent.launcher import Launcher
 from gpusched.agent.occupants import Live
-from gpusched.protocol.messages import Ended, Report, Run, Started, Stop
+from gpusched.protocol.messages import Ended, Limit, Report, Run, Stop
 from gpusched.protocol.reasons import EndReason
 
 logger = logging.getLogger(__name__)
@@ -24,34 +24,6 @@ logger = logging.getLogger(__name__)
 RELAUNCH_SECONDS = 10.0
 # A disk that has no room for so long will not have it soon; another node may.
 PREPARE_SECONDS = 10.0
-
-
-@dataclass
-class Rank:
-    """The agent's copy of what the files say, and what the server has acknowledged."""
-
-    key: str
-    started: Started | None = None
-    ended: Ended | None = None
-    is_alive: bool = False
-    start_known: bool = False
-    end_known: bool = False
-    launched_at: float | None = None
-    refused_at: float | None = None  # since when it cannot be prepared
-    looked_at: float = 0.0  # by the monotonic clock
-    log_sent: int | None = None  # None: the server's size is to be asked
-    log_seen: int = 0  # all that there was to send when the file had this size has been sent
-    log_given: int = 0  # up to here the file's room has been given back to the disk
-    log_limit: int | None = None  # bytes; None: not asked yet
-    log_dropped: bool = False
-    log_waits_until: float = 0.0  # by the event loop's clock: it could not be sent
-    log_pause: float = 0.0
-    scope: str = ""  # of its processes; empty until it is asked for
-    devices: frozenset[str] = frozenset()
-
-    @property
-    def is_log_complete(self) -> bool:
-        return self.ended is not None and (self.log_dropped or (self.log_sent or 0) >= self.ended.log_bytes)
 
 
 class Ranks:
@@ -64,7 +36,7 @@ class Ranks:
         self._log_most = log_most_bytes
         self.known: dict[str, Rank] = {}
         for key in journal.on_disk():
-            self.known[key] = Rank(key)
+            self.known[key] = Rank(key, limit_version=limits.known(journal.ranks / key))
             self.look(key)
 
     def obey(self, assignments: Iterable[Run | Stop]) -> None:
@@ -101,7 +73,7 @@ class Ranks:
                 detail = f"it cannot be prepared: {error}"[:500]
                 rank.ended = Ended(key=order.key, at=rankdir.now(), reason=EndReason.NODE_FAULT, detail=detail)
             return None
-        rank.refused_at = None
+        rank.refused_at, rank.limit_version = None, order.spec.limit_version
         rank.launched_at = time.monotonic()
         return directory
 
@@ -117,6 +89,20 @@ class Ranks:
         except Exception as error:  # noqa: BLE001 - as in `look`
             logger.error("%s cannot be told to stop, trying again: %r", order.key, error)
         self.look(order.key)
+
+    def limit(self, changed: Iterable[Limit]) -> None:
+        """Time limits that were changed since their ranks were ordered; of others nothing is known here."""
+        for new in changed:
+            rank = self.known.get(new.key)
+            if rank is not None and rank.ended is None and new.version > rank.limit_version:
+                with contextlib.suppress(OSError):  # a full disk: it is told again
+                    limits.change(self._journal.ranks / new.key, new.version, new.max_runtime_seconds)
+                    wake_supervisor(self._journal.ranks / new.key)
+                    rank.limit_version = new.version
+
+    def limits(self) -> dict[str, int]:
+        """The versions of time limits that were changed since they were submitted."""
+        return {rank.key: rank.limit_version for rank in self.known.values() if rank.limit_version and not rank.ended}
 
     def _tell_over(self, key: str, reason: str) -> None:
         """Answers an order for what is over and forgotten: a server whose database was restored would wait for ever."""
@@ -188,9 +174,9 @@ class Ranks:
         for rank in self.known.values():
             if rank.ended is not None:
                 if not rank.end_known:
-                    told.append(_aged(rank.ended, rank.looked_at))
+                    told.append(aged(rank.ended, rank.looked_at))
             elif rank.started is not None and not rank.start_known:
-                told.append(_aged(rank.started, rank.looked_at))
+                told.append(aged(rank.started, rank.looked_at))
         return told
 
     def held(self) -> list[str]:
@@ -283,10 +269,3 @@ class Ranks:
             with contextlib.suppress(OSError):  # files that a job has put there
                 if rank.is_alive and not (directory / rankdir.NOTICE).exists() and (directory / rankdir.STOP).exists():
                     wake_supervisor(directory)
-
-
-def _aged(report: Report, looked_at: float) -> Report:
-    """The report as it is said now; its files were read a while ago."""
-    if report.seconds_ago is None:
-        return report
-    return replace(report, seconds_ago=report.seconds_ago + time.monotonic() - looked_at)

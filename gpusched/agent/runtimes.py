@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import commandlines, mounts, rankdir
+from gpusched.agent import commandlines, limits, mounts, rankdir
 from gpusched.agent.commandlines import Box
 from gpusched.agent.config import Config, Runtime
 from gpusched.agent.mounts import NotAllowed
@@ -150,6 +150,7 @@ def _inside(directory: Path, spec: RankSpec, given: dict[str, str]) -> dict[str,
         **job,
         "GPUSCHED_PREEMPT_FILE": f"{directory}/{BOX}/{rankdir.NOTICE}",
         "GPUSCHED_CHECKPOINT_FILE": f"{directory}/{rankdir.CHECKPOINT}",
+        "GPUSCHED_DEADLINE_FILE": f"{directory}/{BOX}/{limits.DEADLINE}",
         # Where NVIDIA's hook is in every container, an image may ask for all GPUs by this.
         "NVIDIA_VISIBLE_DEVICES": ",".join(spec.device_uuids) or "void",
     }

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import cgroup, containers, processes, rankdir, removal, secretfiles, triage
+from gpusched.agent import cgroup, containers, limits, processes, rankdir, removal, secretfiles, triage
 from gpusched.agent.spawn import StartError, enclose, spawn
 from gpusched.protocol.reasons import EndReason
 
@@ -38,6 +38,7 @@ class Rank:
     pid: int = 0
     started_at: datetime | None = None
     started: float = 0.0
+    limit: float | None = None  # seconds from its start
     reason: str = ""
     kill_at: float | None = None
     status: int | None = None
@@ -122,9 +123,10 @@ def _start(rank: Rank) -> tuple[EndReason, str] | None:
         **spec["environment"],
         "GPUSCHED_PREEMPT_FILE": f"{directory}/{rankdir.NOTICE}",
         "GPUSCHED_CHECKPOINT_FILE": f"{directory}/{rankdir.CHECKPOINT}",
+        "GPUSCHED_DEADLINE_FILE": f"{directory}/{limits.DEADLINE}",
     }
-    if limit := spec["max_runtime_seconds"]:
-        environment["GPUSCHED_DEADLINE"] = _iso(started_at + timedelta(seconds=limit))
+    if ends_at := _limited(rank, started_at):
+        environment["GPUSCHED_DEADLINE"] = _iso(ends_at)
     try:
         rank.pid = spawn(directory, spec, environment)
     except StartError as problem:
@@ -141,8 +143,7 @@ def _oom_kills(rank: Rank) -> int | None:
 
 def _watch(rank: Rank) -> None:
     """Waits for the end of the process; TERM at the limit or when asked to stop, KILL of everything after the grace."""
-    if rankdir.read(rank.directory, rankdir.STOP):
-        _obey(rank)
+    _obey(rank)  # what came before it could be heard
     while rank.status is None:
         patience = min(LONGEST_WAIT_SECONDS, max(0.0, _deadline(rank) - time.monotonic()))
         happened = signal.sigtimedwait(SIGNALS, patience)
@@ -165,11 +166,21 @@ def _deadline(rank: Rank) -> float:
     """When something is to be done next, by the monotonic clock: the limit, or the end of the grace."""
     if rank.kill_at is not None:
         return rank.kill_at
-    limit = rank.spec["max_runtime_seconds"]
-    return rank.started + limit if limit else math.inf
+    return rank.started + rank.limit if rank.limit else math.inf
+
+
+def _limited(rank: Rank, started_at: datetime) -> datetime | None:
+    """Reads its time limit, and tells the job when that is."""
+    rank.limit = limits.seconds(rank.directory, rank.spec)
+    ends_at = started_at + timedelta(seconds=rank.limit) if rank.limit else None
+    if ends_at:
+        limits.tell(rank.directory, rank.spec, ends_at)
+    return ends_at
 
 
 def _obey(rank: Rank) -> None:
+    if rank.started_at is not None:
+        _limited(rank, rank.started_at)
     if stop := rankdir.read(rank.directory, rankdir.STOP):
         _terminate(rank, stop["reason"], stop["grace_seconds"])
 
@@ -251,7 +262,7 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         "exit_class": exit_class,
         **_clock(rank),
     }
-    _write_end(rank.directory, fact)
+    rankdir.write_in_the_end(rank.directory, rankdir.EXIT, fact)
     _ring(rank)
 
 
@@ -269,18 +280,6 @@ def _peak(rank: Rank) -> dict[str, Any]:
         return {"peak_memory_mb": rank.peak_memory_mb, "peak_memory_of": "rank"}
     largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
     return {"peak_memory_mb": largest, "peak_memory_of": "process"}
-
-
-def _write_end(directory: Path, fact: dict[str, Any]) -> None:
-    """Until it is written, this process lives and holds the rank: on a full disk a job that ended well must not be
-    taken for one whose supervisor was lost, and run again. Without the directory there is nobody to tell."""
-    while True:
-        try:
-            return rankdir.write(directory, rankdir.EXIT, fact)
-        except OSError:
-            if not directory.exists():
-                return None
-            time.sleep(1.0)
 
 
 def _ring(rank: Rank) -> None:

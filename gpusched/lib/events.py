@@ -10,7 +10,8 @@ from typing import Literal
 from django.db import connection
 
 CHANNEL = "gpusched_events"
-# "assignments": nodes that have something new to run; "stops": jobs whose ranks are to be stopped.
+# "assignments": nodes that have something new to run; "stops": jobs whose ranks are to be
+# stopped, or have another time limit now.
 Topic = Literal["jobs", "nodes", "tenants", "readings", "logs", "assignments", "stops"]
 # PostgreSQL refuses payloads of 8000 bytes; beyond this many ids the message just says "many".
 _MOST_IDS = 500

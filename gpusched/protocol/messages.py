@@ -112,7 +112,7 @@ class RankSpec(msgspec.Struct, kw_only=True, frozen=True):
     written to a file and run by its `#!` line with `argv` as its arguments. With an `image` it runs in a container, of
     `runtime` (`auto`: any), with `mounts` (`/data:/data:ro`). `user`: the Unix user, empty for the node's choice.
     `secrets`: name → text, for files that only the job reads; never written to a disk. `unfit`: why
-    it cannot be started at all. Times are RFC 3339 UTC."""
+    it cannot be started at all. `limit_version`: which of the job's time limits this one is; see Limit."""
 
     job_id: int
     attempt: int
@@ -134,6 +134,7 @@ class RankSpec(msgspec.Struct, kw_only=True, frozen=True):
     cpu_cores: float = 0.0
     memory_mb: int = 0
     max_runtime_seconds: int | None = None
+    limit_version: int = 0
     grace_seconds: int = 30
     master_addr: str | None = None
     master_port: int | None = None
@@ -153,6 +154,15 @@ class Stop(msgspec.Struct, kw_only=True, frozen=True, tag="stop", tag_field="act
     key: str
     reason: str
     grace_seconds: int = 30
+
+
+class Limit(msgspec.Struct, kw_only=True, frozen=True):
+    """The time limit of a rank, counted from its start, is this from `version` on; a lower version than one that is
+    known says nothing. Agents of before do not know it, and keep the limit of the start."""
+
+    key: str
+    version: int
+    max_runtime_seconds: int
 
 
 class Started(msgspec.Struct, kw_only=True, frozen=True, tag="started", tag_field="kind"):
@@ -195,7 +205,8 @@ class Sync(msgspec.Struct, kw_only=True, frozen=True):
     """Agent to server, each heartbeat and at once when something happened. `held` names the keys in the journal that
     have not been forgotten, `running` those of them that may still have a live process; `reports` repeats each report
     until its key stands in `acknowledged`. `facts` is sent with the first sync of a connection and when the hardware
-    changed. `saved`: when running ranks last saved their work, by key."""
+    changed. `saved`: when running ranks last saved their work, by key. `limits`: the versions of changed time limits that
+    are in force, by key."""
 
     seq: int
     at: str
@@ -203,6 +214,7 @@ class Sync(msgspec.Struct, kw_only=True, frozen=True):
     held: list[str] = []
     running: list[str] = []
     saved: dict[str, str] = {}
+    limits: dict[str, int] = {}
     reports: list[Report] = []
     readings: list[Reading] = []
     facts: NodeFacts | None = None
@@ -211,10 +223,12 @@ class Sync(msgspec.Struct, kw_only=True, frozen=True):
 class Desired(msgspec.Struct, kw_only=True, frozen=True):
     """Server to agent, as the answer to a sync (`seq` then repeats the sync's) or by itself (`seq` 0) when something
     changed. `acknowledged`: keys whose `ended` report is durable here (the agent forgets them once their log is
-    shipped); `started`: keys whose `started` report is durable here. An absent key means nothing."""
+    shipped); `started`: keys whose `started` report is durable here; `limits`: time limits that were changed after the
+    start. An absent key means nothing."""
 
     seq: int = 0
     assignments: list[Run | Stop] = []
+    limits: list[Limit] = []
     acknowledged: list[str] = []
     started: list[str] = []
     error: str | None = None

@@ -14,6 +14,7 @@ from gpusched.protocol.messages import (
     Ended,
     Join,
     Joined,
+    Limit,
     LogAnswer,
     RankSpec,
     Run,
@@ -29,6 +30,7 @@ class Control:
 
     def __init__(self) -> None:
         self.orders: dict[str, Run | Stop] = {}
+        self.limits: list[Limit] = []  # told in this order, with each answer
         self.started: dict[str, Started] = {}
         self.ended: dict[str, list[Ended]] = {}
         self.syncs: list[Sync] = []
@@ -92,6 +94,7 @@ class Control:
         return Desired(
             seq=sync.seq,
             assignments=[order for order in self.orders.values() for _ in range(2)],  # each one doubled, always
+            limits=self.limits,
             acknowledged=[r.key for r in sync.reports if isinstance(r, Ended) and r.key in told],
             started=[r.key for r in sync.reports if isinstance(r, Started) and r.key in told],
         )
@@ -115,6 +118,9 @@ class Control:
 
     def stop(self, key: str, reason: str = "cancelled", grace_seconds: int = 5) -> None:
         self.orders[key] = Stop(key=key, reason=reason, grace_seconds=grace_seconds)
+
+    def limit(self, key: str, version: int, seconds: int) -> None:
+        self.limits.append(Limit(key=key, version=version, max_runtime_seconds=seconds))
 
     def end_of(self, key: str, seconds: float = 20) -> Ended:
         eventually(lambda: key in self.ended, seconds, f"the end of {key}")

@@ -205,8 +205,9 @@ def test_what_is_cut_is_given_back_to_the_disk(tmp_path: Path) -> None:
 
 def test_the_limit_is_asked_for_once_per_rank_and_not_for_short_logs(tmp_path: Path) -> None:
     from gpusched.agent.journal import Journal
+    from gpusched.agent.known import Rank
     from gpusched.agent.launcher import Launcher
-    from gpusched.agent.ranks import Rank, Ranks
+    from gpusched.agent.ranks import Ranks
 
     ranks = Ranks(Journal(tmp_path, "boot"), Launcher(tmp_path / "doorbell", False), "node", 8 * MIB)
     (tmp_path / "ranks" / "1.1.0").mkdir()

@@ -1,0 +1,44 @@
+"""What the agent knows of one rank: its copy of what the files say, and what the server has acknowledged."""
+
+import time
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from gpusched.protocol.messages import Ended, Report, Started
+
+
+@dataclass
+class Rank:
+    """The agent's copy of what the files say, and what the server has acknowledged."""
+
+    key: str
+    started: Started | None = None
+    ended: Ended | None = None
+    is_alive: bool = False
+    limit_version: int = 0  # of its time limit
+    start_known: bool = False
+    end_known: bool = False
+    launched_at: float | None = None
+    refused_at: float | None = None  # since when it cannot be prepared
+    looked_at: float = 0.0  # by the monotonic clock
+    log_sent: int | None = None  # None: the server's size is to be asked
+    log_seen: int = 0  # all that there was to send when the file had this size has been sent
+    log_given: int = 0  # up to here the file's room has been given back to the disk
+    log_limit: int | None = None  # bytes; None: not asked yet
+    log_dropped: bool = False
+    log_waits_until: float = 0.0  # by the event loop's clock: it could not be sent
+    log_pause: float = 0.0
+    scope: str = ""  # of its processes; empty until it is asked for
+    devices: frozenset[str] = frozenset()
+
+    @property
+    def is_log_complete(self) -> bool:
+        return self.ended is not None and (self.log_dropped or (self.log_sent or 0) >= self.ended.log_bytes)
+
+
+def aged(report: Report, looked_at: float) -> Report:
+    """The report as it is said now; its files were read a while ago."""
+    if report.seconds_ago is None:
+        return report
+    return replace(report, seconds_ago=report.seconds_ago + time.monotonic() - looked_at)
