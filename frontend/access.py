@@ -2,11 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpusched.lib.sql import columns, query
 
 # Ids of the tenants whose jobs may be seen, in order; None: all.
 Visible = tuple[int, ...] | None
+
+
+class Viewer(NamedTuple):
+    """Who sees a topic. `user_id` is None where those who see the same tenants see the same."""
+
+    visible: Visible = ()
+    user_id: int | None = None
 
 
 @dataclass(frozen=True)

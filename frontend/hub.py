@@ -15,9 +15,10 @@ import msgspec
 from django.db import connections
 
 from frontend import feed
-from frontend.access import Access, Session, Visible, access_of
-from frontend.looking import News, View, look
+from frontend.access import Access, Session, Viewer, access_of
+from frontend.looking import News, look
 from frontend.outbox import Outbox
+from frontend.topics import KINDS, View, job_of, kind_of, view
 from gpusched.lib.listener import Listener, listener
 from gpusched.lib.threads import ask
 from gpusched.lib.times import rfc3339
@@ -37,12 +38,13 @@ RECHECK_SECONDS = 15.0
 # Readings and waits change without a bell; of the rest a lost bell costs this much freshness.
 LOOK_AGAIN_SECONDS = {"nodes": 1.0, "overview": 1.0}
 LOOK_AGAIN_ANYWAY_SECONDS = 5.0
-# Which lists may look different after which bell; "jobs" and "logs" also concern the topics of these jobs.
+# Which kinds of topics may look different after which bell; of the topics of single jobs only those that it names.
 _RUNG = {
-    "jobs": feed.LISTS,
+    "jobs": KINDS,
     "nodes": {"nodes", "overview"},
-    "tenants": feed.LISTS,
+    "tenants": KINDS - {"job"},
     "assignments": {"nodes", "overview"},
+    "logs": {"job"},
 }
 
 
@@ -53,7 +55,7 @@ class Client:
     session: Session
     outbox: Outbox
     close: Callable[[int], Awaitable[None]]
-    visible: Visible = ()
+    viewer: Viewer = field(default_factory=Viewer)
     topics: set[str] = field(default_factory=set)
     wants: set[str] = field(default_factory=set)
 
@@ -101,7 +103,7 @@ class LiveHub:
             return TRY_AGAIN_LATER
         if not answer[0].is_allowed:
             return NOT_AUTHENTICATED
-        client.visible = answer[0].visible
+        client.viewer = Viewer(answer[0].visible, client.session.user_id)
         self._clients.add(client)
         client.outbox.alive(self._alive())
         return None
@@ -112,7 +114,7 @@ class LiveHub:
     def subscribe(self, client: Client, topics: Iterable[str], fresh: Iterable[str] = ()) -> None:
         """Replaces the set of topics; new ones and those in `fresh` get a snapshot."""
         asked = list(dict.fromkeys(topics))[: 2 * MOST_TOPICS]
-        known = [topic for topic in asked if feed.is_topic(topic)]
+        known = [topic for topic in asked if kind_of(topic)]
         wanted = set(known[:MOST_TOPICS])
         for topic in asked:
             if topic not in wanted:
@@ -137,9 +139,8 @@ class LiveHub:
     def _ring(self, changed: dict[str, list[int]]) -> None:
         watched = self._watched()
         for bell, ids in changed.items():
-            self._mark(_RUNG.get(bell, set()) & watched)
-            if bell in ("jobs", "logs"):
-                self._mark({t for t in watched - feed.LISTS if not ids or feed.job_of(t) in ids})
+            kinds = _RUNG.get(bell, set())
+            self._mark({topic for topic in watched if kind_of(topic) in kinds and _concerns(ids, topic)})
 
     def _mark(self, topics: AbstractSet[str]) -> None:
         if topics:
@@ -189,9 +190,9 @@ class LiveHub:
 
     async def _look(self, topics: set[str]) -> bool:
         watching = [(client, topic) for client in self._clients for topic in client.topics & topics]
-        views = {(topic, client.visible) for client, topic in watching}
-        wanted = {(topic, client.visible) for client, topic in watching if topic in client.wants}
-        before = {view: self._known[view] for view in views if view in self._known}
+        views = {view(topic, client.viewer) for client, topic in watching}
+        wanted = {view(topic, client.viewer) for client, topic in watching if topic in client.wants}
+        before = {seen: self._known[seen] for seen in views if seen in self._known}
         now = monotonic()
         news = await ask(self._looks, lambda: look(views, before, wanted))
         if news is None:
@@ -202,14 +203,14 @@ class LiveHub:
         return True
 
     def _tell(self, news: dict[View, News]) -> None:
-        self._known.update({view: told.rows for view, told in news.items() if told.rows is not None})
+        self._known.update({seen: told.rows for seen, told in news.items() if told.rows is not None})
         for client in self._clients:
             for topic in list(client.topics):
-                told = news.get((topic, client.visible))
+                told = news.get(view(topic, client.viewer))
                 if told is not None:
                     _tell_one(client, topic, told)
-        watched = {(topic, client.visible) for client in self._clients for topic in client.topics}
-        self._known = {view: rows for view, rows in self._known.items() if view in watched}
+        watched = {view(topic, client.viewer) for client in self._clients for topic in client.topics}
+        self._known = {seen: rows for seen, rows in self._known.items() if seen in watched}
         self._looked_at = {topic: at for topic, at in self._looked_at.items() if topic in self._watched()}
 
     # --- once in a while -------------------------------------------------------------------------------------------
@@ -246,14 +247,20 @@ class LiveHub:
         if not answer.is_allowed:
             self.leave(client)
             await client.close(NOT_AUTHENTICATED)
-        elif answer.visible != client.visible:
-            client.visible = answer.visible
+        elif answer.visible != client.viewer.visible:
+            client.viewer = Viewer(answer.visible, client.session.user_id)
             client.outbox.forget_all()
             self.refresh(client, client.topics)
 
 
+def _concerns(ids: list[int], topic: str) -> bool:
+    return not ids or job_of(topic) is None or job_of(topic) in ids
+
+
 def _group(topic: str) -> str:
-    return "job" if topic not in feed.LISTS else "nodes" if topic == "overview" else topic
+    """What is loaded together."""
+    kind = kind_of(topic) or ""
+    return "nodes" if kind == "overview" else kind
 
 
 def _tell_one(client: Client, topic: str, told: News) -> None:

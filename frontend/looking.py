@@ -6,10 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from frontend import feed
-from frontend.access import Visible
-
-# What is watched: a topic as those see it who see the jobs of the same tenants.
-View = tuple[str, Visible]
+from frontend.topics import View
 
 
 @dataclass(frozen=True)
@@ -23,8 +20,7 @@ class News:
 
 def look(views: Collection[View], before: Mapping[View, feed.Rows], wanted: Collection[View]) -> dict[View, News]:
     """`before`: the rows of the last look; `wanted`: views of which somebody waits for a snapshot."""
-    tenants = {tenant_id for _, visible in views for tenant_id in visible or ()}
-    loaded = feed.load({topic for topic, _ in views}, tenants)
+    loaded = feed.load(views)
     news = {}
     for view in views:
         rows = feed.restrict(loaded, *view)

@@ -1,7 +1,6 @@
-"""The rows of topics `queue` and `jobs`: the first jobs that wait, and the latest jobs of all states."""
+"""The rows of topic `jobs`: the latest jobs of all states."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -10,7 +9,6 @@ from gpusched.lib.times import rfc3339
 from jobs import representation
 
 Row = dict[str, Any]
-QUEUE_ROWS = 500
 JOBS_ROWS = 200
 
 _COLUMNS = """
@@ -19,22 +17,6 @@ _COLUMNS = """
     j.evidence, j.reason_since, j.stop_reason, j.stop_evidence, j.max_runtime_seconds
 """
 _JOINS = "JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id"
-# The same order as GET /api/v1/queue.
-_QUEUE = f"""
-    WITH waiting AS (
-        SELECT id, row_number() OVER everybody AS position, row_number() OVER own AS among_own
-          FROM jobs_job WHERE state IN ('pending', 'held')
-        WINDOW everybody AS (ORDER BY priority DESC, submitted_at, id),
-               own AS (PARTITION BY tenant_id ORDER BY priority DESC, submitted_at, id))
-    SELECT {_COLUMNS}, NULL AS placement, w.position
-      FROM waiting w JOIN jobs_job j ON j.id = w.id {_JOINS}
-     WHERE w.position <= %(most)s OR (j.tenant_id = ANY(%(tenants)s) AND w.among_own <= %(most)s)
-     ORDER BY w.position
-"""
-_TOTAL = """
-    SELECT count(*) AS jobs, coalesce(sum(gpu_count), 0)::bigint AS gpus
-      FROM jobs_job WHERE state IN ('pending', 'held')
-"""
 _JOBS = f"""
     SELECT {_COLUMNS}, a.placement
       FROM (SELECT id FROM (SELECT id FROM jobs_job ORDER BY id DESC LIMIT %(most)s) latest
@@ -48,31 +30,11 @@ _JOBS = f"""
 """
 
 
-@dataclass(frozen=True)
-class Worklist:
-    """Jobs in order as (tenant, row), enough for each viewer's first ones."""
-
-    jobs: list[tuple[int, Row]]
-    total: Row | None = None
+# Jobs in order as (tenant, row), enough for each viewer's latest ones.
+Worklist = list[tuple[int, Row]]
 
 
-def load_queue(tenants: Iterable[int]) -> Worklist:
-    """Waiting jobs: the first of all, and the first of each of `tenants`."""
-    rows = query(_QUEUE, {"most": QUEUE_ROWS, "tenants": sorted(tenants)})
-    [total] = query(_TOTAL)
-    names = ("id", "name", "tenant", "user", "state", "gpu_count", "gpu_memory_mb", "priority", "position")
-    shown = [
-        {
-            **{name: row[name] for name in names},
-            "gpu_model": "|".join(row["gpu_models"]) or None,
-            "submitted_at": rfc3339(row["submitted_at"]),
-        }
-        for row in rows
-    ]
-    return _worklist(rows, shown, total)
-
-
-def load_jobs(tenants: Iterable[int]) -> Worklist:
+def load(tenants: Iterable[int]) -> Worklist:
     """The latest jobs of all, and the latest of each of `tenants`."""
     rows = query(_JOBS, {"most": JOBS_ROWS, "tenants": sorted(tenants)})
     names = ("id", "name", "tenant", "user", "state", "gpu_count", "exit_code", "attempt")
@@ -86,30 +48,16 @@ def load_jobs(tenants: Iterable[int]) -> Worklist:
         }
         for row in rows
     ]
-    return _worklist(rows, shown)
-
-
-def _worklist(rows: list[Row], shown: list[Row], total: Row | None = None) -> Worklist:
-    jobs = [
+    return [
         (row["tenant_id"], {**seen, "reason": _short(representation.reason(row))})
         for row, seen in zip(rows, shown, strict=True)
     ]
-    return Worklist(jobs, total)
 
 
-def restrict_queue(listed: Worklist, visible: Sequence[int] | None) -> dict[str, Row]:
-    """The viewer's first jobs by id; the total counts everybody's, as GET /api/v1/queue does."""
-    rows = _restricted(listed, visible, QUEUE_ROWS)
-    return {**rows, "total": {**(listed.total or {}), "shown": len(rows)}}
-
-
-def restrict_jobs(listed: Worklist, visible: Sequence[int] | None) -> dict[str, Row]:
-    return _restricted(listed, visible, JOBS_ROWS)
-
-
-def _restricted(listed: Worklist, visible: Sequence[int] | None, most: int) -> dict[str, Row]:
-    seen = (row for tenant_id, row in listed.jobs if visible is None or tenant_id in visible)
-    return {str(row["id"]): row for row in islice(seen, most)}
+def restrict(listed: Worklist, visible: Sequence[int] | None) -> dict[str, Row]:
+    """The viewer's latest jobs by id."""
+    seen = (row for tenant_id, row in listed if visible is None or tenant_id in visible)
+    return {str(row["id"]): row for row in islice(seen, JOBS_ROWS)}
 
 
 def _short(reason: Row | None) -> Row | None:

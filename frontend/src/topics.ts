@@ -112,15 +112,27 @@ export interface QueueRow {
   gpu_model: string | null;
   gpu_memory_mb: number | null;
   priority: number | null;
+  /** Among everybody's waiting jobs, from 1. */
   position: number | null;
+  gpus_ahead: number;
+  group: WaitGroup;
   submitted_at: string;
   reason: Reason | null;
 }
 
+export type WaitGroup = "next" | "quota" | "capacity" | "you" | "held";
+
 export interface QueueTotal {
+  /** Of everybody. */
   jobs: number;
   gpus: number;
+  /** In this window. */
   shown: number;
+  /** Of those that the person sees and that fit the filter, in all windows. */
+  matching: number;
+  groups: { group: WaitGroup; jobs: number; gpus: number }[];
+  /** The window's ids in order. */
+  order: number[];
 }
 
 export interface JobRow {

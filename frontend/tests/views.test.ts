@@ -15,7 +15,7 @@ import type { AttemptRow, QueueRow, TenantRow } from "../src/topics";
 const state = (rows: Record<string, object>): TopicState => ({ status: "ready", seq: 1, rows: new Map(Object.entries(rows)), error: null, known: true });
 const waiting = (id: number, code: string, position: number | null, name = "train"): QueueRow => ({
   id, name, tenant: "red", user: "ann", state: code.startsWith("held") ? "held" : "pending", gpu_count: 2, gpu_model: "NVIDIA H100", gpu_memory_mb: null,
-  priority: 500, position, submitted_at: "2026-01-31T08:00:00Z", reason: { code, sentence: `because ${code}`, next_step: "" },
+  priority: 500, position, gpus_ahead: 0, group: "next", submitted_at: "2026-01-31T08:00:00Z", reason: { code, sentence: `because ${code}`, next_step: "" },
 });
 let region: HTMLElement;
 

@@ -20,14 +20,14 @@ def overview(request: HttpRequest, who: Identity) -> HttpResponse:
 
 def show_overview(request: HttpRequest, who: Identity) -> HttpResponse:
     visible = who.visible_tenants()
-    loaded = feed.load(["overview", "nodes"], visible or ())
-    rows = feed.restrict(loaded, "overview", visible) or {}
+    loaded = feed.load_for(["overview", "nodes"], visible)
+    rows = loaded["overview"] or {}
     status = rows["status"]
     tenants = _of(rows, "tenant")
     words = {
         "status": status,
         "cells": [(cell, said, status[f"{cell}_gpus"]) for cell, said in _CELLS],
-        "nodes": (feed.restrict(loaded, "nodes", visible) or {}).values(),
+        "nodes": (loaded["nodes"] or {}).values(),
         "is_long": status["total_gpus"] > _MOST_CELLS,
         "largest": sorted(_of(rows, "largest"), key=lambda r: (-r["gpus"], r["model"])),
         "attention": sorted(_of(rows, "attention"), key=lambda r: r["severity"] != "red"),

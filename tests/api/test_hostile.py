@@ -6,7 +6,7 @@ from django.test import Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from frontend.feed import is_topic
+from frontend.topics import KINDS, kind_of
 from tests.api import hostile
 from tests.api.hostile import SHAPE, check
 from tests.factories import make_token, make_user
@@ -60,9 +60,16 @@ async def test_no_message_over_a_websocket_breaks_its_consumer(message):
 
 
 @LIMITS
-@given(topic=st.one_of(st.text(max_size=30), st.integers().map(lambda n: f"job:{n}"), st.just("jobs:\x00")))
+@given(
+    topic=st.one_of(
+        st.text(max_size=30),
+        st.integers().map(lambda n: f"job:{n}"),
+        st.text(max_size=30).map(lambda t: f"queue:0-5?{t}"),
+        st.just("jobs:\x00"),
+    )
+)
 def test_no_topic_breaks_the_feed(topic):
-    assert is_topic(topic) in (True, False)
+    assert kind_of(topic) in (None, *KINDS)
 
 
 class TestOneShape:

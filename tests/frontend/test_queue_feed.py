@@ -1,0 +1,125 @@
+"""Windows of the queue: whose jobs, in which order, how many, and that the windows together are the whole."""
+
+import pytest
+
+from frontend import feed, queuerows
+from frontend.queuerows import GROUPS, group_of
+from gpusched.protocol.reasons import Pending
+from jobs import services
+from jobs.models import Job
+from tests.factories import identity_for, make_member, make_tenant, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ours():
+    return make_tenant("ours")
+
+
+@pytest.fixture
+def theirs():
+    return make_tenant("theirs")
+
+
+@pytest.fixture
+def anna(ours):
+    return make_member(ours, name="anna")
+
+
+@pytest.fixture
+def zoe(theirs):
+    return make_member(theirs, name="zoe")
+
+
+def waits_for(job_id, code):
+    Job.objects.filter(pk=job_id).update(reason=code)
+
+
+def shown(topic, visible=None):
+    """Ids in order."""
+    rows = feed.rows(topic, visible)
+    assert set(rows) == {*map(str, rows["total"]["order"]), "total"}
+    return rows["total"]["order"]
+
+
+@pytest.mark.django_db(transaction=False)
+def test_every_reason_has_a_group():
+    assert {group_of("pending", code) for code in Pending} | {group_of("held", "held_by_user")} == set(GROUPS)
+    assert group_of("pending", Pending.QUOTA_WAIT) == "quota"
+    assert group_of("pending", Pending.CAPACITY) == group_of("pending", "") == "capacity"
+    assert group_of("pending", Pending.DEPENDENCY) == "you"
+
+
+class TestOrder:
+    def test_by_group_then_by_place(self, anna, ours):
+        held, quota, low, high, starting = (submit(anna, ours, priority=p) for p in (900, 800, 500, 600, 400))
+        services.hold(held, identity_for(anna))
+        for job_id, code in ((quota, "quota_wait"), (low, "capacity"), (high, "capacity"), (starting, "starting")):
+            waits_for(job_id, code)
+        assert shown("queue") == [starting, quota, high, low, held]
+        rows = feed.rows("queue", None)
+        assert [(g["group"], g["jobs"]) for g in rows["total"]["groups"]] == [
+            ("next", 1), ("quota", 1), ("capacity", 2), ("held", 1),
+        ]  # fmt: skip
+        assert rows[str(held)]["position"] == 1
+
+    def test_windows_together_are_the_whole(self, anna, ours):
+        for _ in range(7):
+            submit(anna, ours)
+        whole = shown("queue")
+        assert shown("queue:0-3") + shown("queue:3-6") + shown("queue:6-9") == whole
+        assert shown("queue:50-60") == []
+
+    def test_sorted_by_a_column_without_groups(self, anna, ours):
+        small, large, middle = (submit(anna, ours, gpu_count=0, cpu_cores=1, name=n) for n in ("a", "c", "b"))
+        waits_for(small, "quota_wait")
+        assert shown("queue?sort=-name") == [large, middle, small]
+        assert shown("queue:1-2?sort=name") == [middle]
+        assert shown("queue?sort=id") == [small, large, middle]
+
+    def test_gpus_ahead_count_everybody(self, anna, ours, zoe, theirs):
+        submit(zoe, theirs, gpu_count=4, priority=900)
+        mine = submit(anna, ours, gpu_count=2)
+        row = feed.rows("queue", [ours.pk])[str(mine)]
+        assert (row["position"], row["gpus_ahead"]) == (2, 4)
+
+
+class TestVisibility:
+    """A08"""
+
+    def test_the_window_is_over_what_the_viewer_sees_and_the_total_counts_all(self, anna, ours, zoe, theirs):
+        others = [submit(zoe, theirs, priority=900) for _ in range(3)]
+        own = [submit(anna, ours) for _ in range(3)]
+        assert shown("queue:0-2") == others[:2]
+        assert shown("queue:0-2", [ours.pk]) == own[:2]
+        total = feed.rows("queue:0-2", [ours.pk])["total"]
+        assert (total["jobs"], total["gpus"], total["shown"], total["matching"]) == (6, 6, 2, 3)
+        assert [row["position"] for key, row in feed.rows("queue", [ours.pk]).items() if key != "total"] == [4, 5, 6]
+
+    def test_a_filter_does_not_reach_beyond_it(self, anna, ours, zoe, theirs):
+        submit(zoe, theirs, name="secret")
+        for topic in ("queue?tenant=theirs", "queue?user=zoe", "queue?q=secret"):
+            assert shown(topic, [ours.pk]) == []
+            assert feed.rows(topic, [ours.pk])["total"]["groups"] == []
+
+
+class TestFilters:
+    def test_each(self, anna, ours, zoe, theirs):
+        one = submit(anna, ours, name="Train ÄÖ")
+        two = submit(zoe, theirs, name="other")
+        waits_for(two, "quota_wait")
+        for topic in (
+            "queue?tenant=ours", "queue?user=anna,nobody", "queue?q=train%20%C3%A4", f"queue?q={one}",
+            "queue?group=next&state=pending", "queue?tenant=ours&q=", "queue?tenant=ours&reason=",
+        ):  # fmt: skip
+            assert shown(topic) == [one], topic
+        assert shown("queue?reason=quota_wait") == [two]
+        assert shown("queue?tenant=ours&user=zoe") == []
+        assert feed.rows("queue?tenant=ours", None)["total"]["matching"] == 1
+
+    def test_only_what_somebody_sees_is_loaded_in_full(self, anna, ours):
+        for _ in range(5):
+            submit(anna, ours)
+        window = queuerows.window_of("queue:0-2")
+        assert len(queuerows.load([(window, None)]).full) == 2
