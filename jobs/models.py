@@ -1,5 +1,7 @@
 """Jobs, their attempts, events, reasons and keys. PostgreSQL's constraints say which combinations can exist at all."""
 
+from typing import Any
+
 import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -9,6 +11,8 @@ from django.db.models import Q
 from gpusched.protocol.dependencies import After
 from gpusched.protocol.states import FINAL, LIVE, JobState, Sharing, Topology, WorkloadClass
 from tenants.models import Tenant
+
+_IS_ELEMENT = Q(array__isnull=False)
 
 # Whoever changes a job's reason, the period of the old one is kept: for a whole statement at once, as one commit may
 # change thousands. That the scheduler looked within a second is nothing that anybody waited for.
@@ -20,6 +24,13 @@ _KEEP_REASONS = """
        AND (o.reason <> 'scheduler_behind' OR o.reason_since < now() - interval '1 second');
     RETURN NULL;
 """
+
+
+class Numbers(models.Field):  # type: ignore[type-arg]
+    """A set of numbers of elements, as text like {[0,100)}."""
+
+    def db_type(self, connection: Any) -> str:
+        return "int4multirange"
 
 
 class Job(models.Model):
@@ -56,6 +67,14 @@ class Job(models.Model):
     node_selector = models.JSONField(default=dict)
     topology = models.CharField(max_length=20, default=Topology.ANY, db_default=Topology.ANY)
     anti_affinity = models.CharField(max_length=64, blank=True, default="", db_default="")
+    # Of an array: it never has an attempt itself. `array_waiting` are those of its elements that are no jobs yet, and
+    # `array_cancelled` those that will never be; the others are jobs with its id as `array`, and without a payload.
+    array_count = models.PositiveIntegerField(null=True)
+    array_max_parallel = models.PositiveIntegerField(null=True)
+    array_waiting = Numbers(null=True)
+    array_cancelled = Numbers(null=True)
+    array = models.ForeignKey("self", on_delete=models.CASCADE, related_name="elements", null=True, db_index=False)
+    array_index = models.PositiveIntegerField(null=True)
     # What only the agent needs: command, args, script, workdir, environment.
     payload = models.JSONField(default=dict)
 
@@ -84,8 +103,21 @@ class Job(models.Model):
                 name="job_ended_if_final",
             ),
             models.CheckConstraint(
-                condition=~Q(state__in=sorted(LIVE)) | Q(attempt__gte=1), name="job_live_has_attempt"
+                condition=~Q(state__in=sorted(LIVE)) | Q(attempt__gte=1) | Q(array_count__isnull=False),
+                name="job_live_has_attempt",
             ),
+            models.CheckConstraint(
+                condition=Q(array_count=None, array_max_parallel=None, array_waiting=None, array_cancelled=None)
+                | Q(array_count__gte=1, array_waiting__isnull=False, array_cancelled__isnull=False, attempt=0),
+                name="job_array_whole",
+            ),
+            models.CheckConstraint(
+                condition=Q(array=None, array_index=None)
+                | Q(array__isnull=False, array_index__isnull=False, array_count=None),
+                name="job_element_of_an_array",
+            ),
+            # Whatever races: no element exists twice.
+            models.UniqueConstraint(fields=["array", "array_index"], name="job_element_once", condition=_IS_ELEMENT),
             models.CheckConstraint(
                 condition=(Q(state=JobState.STOPPING) & ~Q(stop_reason=""))
                 | (~Q(state=JobState.STOPPING) & Q(stop_reason="")),
@@ -100,9 +132,13 @@ class Job(models.Model):
         ]
         indexes = [
             models.Index(fields=["state", "id"], name="job_unfinished", condition=~Q(state__in=sorted(FINAL))),
-            models.Index(fields=["tenant", "-id"], name="job_by_tenant"),
-            models.Index(fields=["user", "-id"], name="job_by_user"),
-            models.Index(fields=["state", "-id"], name="job_by_state"),
+            # Lists show an array once, and would have to pass its elements by the hundred thousand.
+            models.Index(fields=["-id"], name="job_listed", condition=Q(array=None)),
+            models.Index(fields=["tenant", "-id"], name="job_listed_by_tenant", condition=Q(array=None)),
+            models.Index(fields=["user", "-id"], name="job_listed_by_user", condition=Q(array=None)),
+            models.Index(fields=["state", "-id"], name="job_listed_by_state", condition=Q(array=None)),
+            models.Index(fields=["array", "state"], name="job_element_by_state", condition=_IS_ELEMENT),
+            models.Index(fields=["state", "id"], name="job_array_by_state", condition=Q(array_count__isnull=False)),
         ]
         triggers = [
             pgtrigger.Trigger(
