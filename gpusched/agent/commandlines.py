@@ -17,7 +17,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 @dataclass(frozen=True)
 class Box:
     """One rank in a container. `binds`: SOURCE:TARGET[:ro]. `environment_file`: what the job gets, but for `late`:
-    variables that its supervisor sets, passed on by name. `arguments`: the node owner's own."""
+    variables that its supervisor sets, passed on by name. `id_file`: where the runtime writes that it has made the
+    container. `arguments`: the node owner's own."""
 
     name: str
     image: str
@@ -31,6 +32,7 @@ class Box:
     ranks: int
     uid: int
     gid: int
+    id_file: str = ""
     groups: Sequence[int] = ()
     workdir: str | None = None
     arguments: Sequence[str] = ()
@@ -89,7 +91,9 @@ def _common(box: Box) -> list[str]:
     if box.memory_mb:
         limits += ["--memory", f"{box.memory_mb}m"]
     return [
-        *("--rm", "--name", box.name, "--log-driver", "none"),
+        # Not --rm: how it ended is asked after its client, which may be killed; then the supervisor removes it.
+        *("--name", box.name, "--log-driver", "none"),
+        *(["--cidfile", box.id_file] if box.id_file else []),
         # An image brings its own programs, so what they may become is closed here.
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *("--shm-size", f"{max(box.memory_mb, _LEAST_SHARED_MB)}m"),

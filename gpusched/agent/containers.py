@@ -11,6 +11,7 @@ CALL_SECONDS = 20.0
 REMOVE_SECONDS = 60.0
 # For who asks again later, and has others to look at.
 SHORT_SECONDS = 3.0
+DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 _POLL_SECONDS = 0.02
 
 
@@ -18,34 +19,36 @@ def send(spec: dict[str, Any], number: int) -> bool:
     """Signals the first process of the container of this spec.json; False if there is none (yet or any more)."""
     if "container" not in spec:
         return False
-    return _call(spec, "kill", "--signal", signal.Signals(number).name.removeprefix("SIG"), _name(spec))[0] == 0
+    return call(spec, "kill", "--signal", signal.Signals(number).name.removeprefix("SIG"), name_of(spec))[0] == 0
 
 
 def remove(spec: dict[str, Any], seconds: float = REMOVE_SECONDS) -> bool:
     """Kills and removes the container, if there is one; False if the runtime does not say within `seconds` that none is
-    left. What then still computes is seen on its GPU."""
+    left: then it may still compute."""
     until = time.monotonic() + seconds
     patience = CALL_SECONDS if seconds else SHORT_SECONDS
-    while "container" in spec and not _is_gone(spec, patience):
-        _call(spec, "kill", "--signal", "KILL", _name(spec), seconds=patience)
-        if _call(spec, "rm", "--force", _name(spec), seconds=patience)[0] != 0:
+    while "container" in spec and not is_gone(spec, patience):
+        call(spec, "kill", "--signal", "KILL", name_of(spec), seconds=patience)
+        if call(spec, "rm", "--force", name_of(spec), seconds=patience)[0] != 0:
             if time.monotonic() > until:
                 return False
             time.sleep(1.0)
     return True
 
 
-def _is_gone(spec: dict[str, Any], seconds: float) -> bool:
-    words = ("ps", "--all", "--format", "{{.Names}}", "--filter", f"name={_name(spec)}")
-    code, listed = _call(spec, *words, seconds=seconds)
-    return code == 0 and _name(spec) not in listed.split()
+def is_gone(spec: dict[str, Any], seconds: float = CALL_SECONDS) -> bool:
+    """Whether the runtime says that there is no such container; False also if it says nothing."""
+    words = ("ps", "--all", "--format", "{{.Names}}", "--filter", f"name={name_of(spec)}")
+    code, listed = call(spec, *words, seconds=seconds)
+    return code == 0 and name_of(spec) not in listed.split()
 
 
-def _name(spec: dict[str, Any]) -> str:
+def name_of(spec: dict[str, Any]) -> str:
+    """How its container is called."""
     return str(spec["container"]["name"])
 
 
-def _call(spec: dict[str, Any], *arguments: str, seconds: float = CALL_SECONDS) -> tuple[int | None, str]:
+def call(spec: dict[str, Any], *arguments: str, seconds: float = CALL_SECONDS) -> tuple[int | None, str]:
     """(exit code, output) of the runtime; no code if it cannot be started or takes too long."""
     argv = [*spec["container"]["command"], *arguments]
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -61,7 +64,7 @@ def _call(spec: dict[str, Any], *arguments: str, seconds: float = CALL_SECONDS) 
                     (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
                 ],
                 setsigmask=[],
-                setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD],
+                setsigdef=DEFAULT_SIGNALS,
             )
         except (OSError, ValueError):
             return None, ""

@@ -210,6 +210,7 @@ class Journal:
             fact["at"] = (datetime.fromisoformat(started["at"]) + timedelta(seconds=lasted)).isoformat()
         if boot_id != self.boot_id:
             fact |= {"at": _booted_at(), "reason": str(EndReason.NODE_REBOOTED), "boot_id": None}
+            containers.remove(rankdir.read(directory, rankdir.SPEC) or {}, 0)  # what is left of it does not run
         elif not _end_strays(directory, _leader(started)):
             return False
         rankdir.write(directory, rankdir.EXIT, fact)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import commandlines, limits, mounts, rankdir
+from gpusched.agent import commandlines, mounts, rankdir
 from gpusched.agent.commandlines import Box
 from gpusched.agent.config import Config, Runtime
 from gpusched.agent.mounts import NotAllowed
@@ -26,6 +26,7 @@ ASK_SECONDS = 5.0
 FRESH_SECONDS = 50.0
 # The only directory of the rank that a container sees, and cannot write in: the notice appears there.
 BOX, ENVIRONMENT_FILE = "box", "container.env"
+ID_FILE = "container.id"  # written by the runtime when it has made the container
 SECRETS = "GPUSCHED_SECRETS_DIR"
 _BUILD = {"podman": commandlines.podman, "docker": commandlines.docker, "apptainer": commandlines.apptainer}
 # Of this machine: they mean nothing in an image, unless the request gives them.
@@ -102,12 +103,13 @@ def contained(directory: Path, spec: RankSpec, fact: dict[str, Any], config: Con
         groups=account["groups"] if account else (),
         workdir=spec.workdir,
         arguments=runtime.arguments,
+        id_file=f"{directory}/{ID_FILE}",
     )
     made = {**fact, "argv": _BUILD[name](command, box), "workdir": "/", "box": f"{directory}/{BOX}"}
     if name == "apptainer":  # whose containers are processes like others
         return {**made, "environment": {**_of_client(spec, fact["environment"]), **_machine(fact["environment"])}}
     made["environment"] = {**_of_client(spec, fact["environment"]), **_machine(dict(os.environ))}
-    made["container"] = {"name": box.name, "command": command}
+    made["container"] = {"name": box.name, "command": command, "id_file": box.id_file}
     # The runtime acts as the agent's user and makes the container's cgroup; who the job is, the command line says.
     for key in ("account", "cgroup"):
         made.pop(key, None)
@@ -150,7 +152,7 @@ def _inside(directory: Path, spec: RankSpec, given: dict[str, str]) -> dict[str,
         **job,
         "GPUSCHED_PREEMPT_FILE": f"{directory}/{BOX}/{rankdir.NOTICE}",
         "GPUSCHED_CHECKPOINT_FILE": f"{directory}/{rankdir.CHECKPOINT}",
-        "GPUSCHED_DEADLINE_FILE": f"{directory}/{BOX}/{limits.DEADLINE}",
+        "GPUSCHED_DEADLINE_FILE": f"{directory}/{BOX}/{rankdir.DEADLINE}",
         # Where NVIDIA's hook is in every container, an image may ask for all GPUs by this.
         "NVIDIA_VISIBLE_DEVICES": ",".join(spec.device_uuids) or "void",
     }

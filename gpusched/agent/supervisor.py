@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import cgroup, containers, limits, processes, rankdir, removal, secretfiles, triage
+from gpusched.agent import boxwatch, cgroup, containers, limits, processes, rankdir, removal, secretfiles, triage
 from gpusched.agent.spawn import StartError, enclose, spawn
 from gpusched.protocol.reasons import EndReason
 
@@ -46,6 +46,7 @@ class Rank:
     oom_kills_after: int | None = None  # and when it ended
     peak_memory_mb: int | None = None  # of all its processes together, where a cgroup knows
     doorbell: str = field(default="")
+    box: boxwatch.Watch = field(default_factory=boxwatch.Watch)
 
     @property
     def group(self) -> str:
@@ -81,7 +82,7 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
         rankdir.write(directory, rankdir.STARTED, {"at": _iso(rank.started_at), **leader, **_clock(rank)})
     _ring(rank)
     _watch(rank)
-    containers.remove(rank.spec)
+    boxwatch.clear(rank.spec, rank.box)
     _kill_all(rank)
     processes.end_all_children()
     _leave(rank)
@@ -123,7 +124,7 @@ def _start(rank: Rank) -> tuple[EndReason, str] | None:
         **spec["environment"],
         "GPUSCHED_PREEMPT_FILE": f"{directory}/{rankdir.NOTICE}",
         "GPUSCHED_CHECKPOINT_FILE": f"{directory}/{rankdir.CHECKPOINT}",
-        "GPUSCHED_DEADLINE_FILE": f"{directory}/{limits.DEADLINE}",
+        "GPUSCHED_DEADLINE_FILE": f"{directory}/{rankdir.DEADLINE}",
     }
     if ends_at := _limited(rank, started_at):
         environment["GPUSCHED_DEADLINE"] = _iso(ends_at)
@@ -145,7 +146,8 @@ def _watch(rank: Rank) -> None:
     """Waits for the end of the process; TERM at the limit or when asked to stop, KILL of everything after the grace."""
     _obey(rank)  # what came before it could be heard
     while rank.status is None:
-        patience = min(LONGEST_WAIT_SECONDS, max(0.0, _deadline(rank) - time.monotonic()))
+        due = min(_deadline(rank), rank.box.again_at)
+        patience = min(LONGEST_WAIT_SECONDS, max(0.0, due - time.monotonic()))
         happened = signal.sigtimedwait(SIGNALS, patience)
         number = happened.si_signo if happened else None
         if number == signal.SIGUSR1:
@@ -160,6 +162,9 @@ def _watch(rank: Rank) -> None:
             else:
                 _terminate(rank, EndReason.TIME_LIMIT, rank.spec["grace_seconds"])
         _reap(rank)
+        if "container" in rank.spec:
+            log = f"{rank.directory}/{rankdir.LOG}"
+            rank.pid, rank.status = boxwatch.look(rank.spec, rank.box, rank.pid, rank.status, log)
 
 
 def _deadline(rank: Rank) -> float:
@@ -238,14 +243,10 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
     code = None if rank.status is None else os.waitstatus_to_exitcode(rank.status)
     log, exit_class = rank.directory / rankdir.LOG, None
     if not reason:
-        reason = EndReason.SIGNALLED if code is not None and code < 0 else EndReason.EXITED
-        if code:
-            exit_class = triage.failure_class(str(log), code, rank.oom_kills, rank.oom_kills_after)
-            if "box" in rank.spec:
-                missing = triage.container_class(str(log), code)
-                exit_class = missing or exit_class
-                if not missing and (detail := triage.container_fault(str(log), code)):
-                    reason, exit_class = EndReason.NODE_FAULT, None
+        boxed = ("box" in rank.spec, bool(rank.box.end and rank.box.end.is_out_of_memory))
+        reason, exit_class, detail = triage.ending(str(log), code, (rank.oom_kills, rank.oom_kills_after), *boxed)
+        if rank.box.fault:
+            reason, exit_class, detail = EndReason.NODE_FAULT, None, rank.box.fault
     # By the monotonic clock, so that a step of the wall clock neither adds nor hides time.
     ended_at = datetime.now(UTC)
     if rank.started_at is not None:

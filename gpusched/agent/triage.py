@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from gpusched.protocol.exits import ExitClass
+from gpusched.protocol.reasons import EndReason
 
 TAIL_BYTES = 65536
 # Words of the CUDA runtime, its driver, PyTorch and XLA. Few, so that a log that merely speaks of memory says nothing.
@@ -36,6 +37,23 @@ _DOCKER_FAILED = 125
 _OF_RUNTIME = frozenset({125, 255})
 _KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})  # the latter as a shell tells it of its child
 _ABORTED = frozenset({-signal.SIGABRT})
+
+
+def ending(
+    log: str, code: int | None, oom_kills: tuple[int | None, int | None], is_boxed: bool, is_box_out_of_memory: bool
+) -> tuple[EndReason, ExitClass | None, str | None]:
+    """(reason, class, detail) of an end that nobody of gpusched caused. `oom_kills`: the counter before and after;
+    `is_boxed`: in a container, of which `is_box_out_of_memory` is what its runtime said."""
+    reason = EndReason.SIGNALLED if code is not None and code < 0 else EndReason.EXITED
+    if not code:
+        return reason, None, None
+    if is_box_out_of_memory:
+        return reason, ExitClass.HOST_OOM, None
+    if is_boxed and (missing := container_class(log, code)):
+        return reason, missing, None
+    if is_boxed and (fault := container_fault(log, code)):
+        return EndReason.NODE_FAULT, None, fault
+    return reason, failure_class(log, code, *oom_kills), None
 
 
 def failure_class(log: str, code: int, oom_kills_before: int | None, oom_kills_after: int | None) -> ExitClass | None:

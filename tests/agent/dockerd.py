@@ -1,5 +1,5 @@
 """The contract that the agent has with docker: a client that records its command lines, and a daemon whose containers
-are plain processes that are nobody's children of the agent's."""
+are plain processes that are nobody's children of the agent's. A container that has ended is there until it is removed."""
 
 import contextlib
 import json
@@ -36,8 +36,39 @@ sys.exit(125)
 """
 
 
+class Container:
+    """`process`, who is attached to its output (what is printed meanwhile to nobody is lost), and what inspect says."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process, self.is_out_of_memory = process, False
+        self.attached: list[socket.socket] = []
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def code(self) -> int | None:
+        code = self.process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def serve(self, talk: socket.socket) -> dict[str, Any]:
+        """Sends what it prints from now on; gives what its client ends with."""
+        self.attached.append(talk)
+        self.process.wait()
+        return {"code": self.code}
+
+    def pump(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            for talk in self.attached:
+                with contextlib.suppress(OSError):  # the client was killed; the container is not
+                    talk.sendall(json.dumps({"output": line}).encode() + b"\n")
+
+
 class Dockerd:
-    """`with Dockerd(home) as docker`: `docker.path` is the client; `docker.runs`: (argv, environment) of each run."""
+    """`with Dockerd(home) as docker`: `docker.path` is the client; `docker.runs`: (argv, environment) of each run;
+    `docker.is_away`: the daemon answers nobody, and what runs runs on."""
 
     def __init__(self, home: Path) -> None:
         home.mkdir()
@@ -46,7 +77,8 @@ class Dockerd:
         self.path.chmod(0o755)
         self.runs: list[tuple[list[str], dict[str, str]]] = []
         self.calls: list[list[str]] = []
-        self.containers: dict[str, subprocess.Popen[str]] = {}
+        self.containers: dict[str, Container] = {}
+        self.is_away = False
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(home / "socket"))
         self._listener.listen()
@@ -58,8 +90,8 @@ class Dockerd:
     def __exit__(self, *_: object) -> None:
         self._listener.close()
         for container in list(self.containers.values()):
-            container.kill()
-            container.wait()
+            container.process.kill()
+            container.process.wait()
 
     def _accept(self) -> None:
         while True:
@@ -77,9 +109,13 @@ class Dockerd:
             order = json.loads(first)
             argv = order["argv"]
             self.calls.append(argv)
-            if argv[0] == "run":
+            if self.is_away:
+                answer = {"output": "docker: Cannot connect to the Docker daemon at here.\n", "code": 125}
+            elif argv[0] == "run":
                 self.runs.append((argv, order["environment"]))
                 answer = self._run(argv, order["environment"], talk, said)
+            elif argv[0] == "attach":
+                answer = self.containers[argv[-1]].serve(talk) if argv[-1] in self.containers else {"code": 1}
             else:
                 answer = getattr(self, f"_{argv[0]}")(argv)
             with contextlib.suppress(OSError):  # the client was killed; the container is not
@@ -92,34 +128,46 @@ class Dockerd:
         inside = dict(line.split("=", 1) for line in lines)
         late = [argv[at + 1] for at, word in enumerate(argv) if word == "--env"]
         inside |= {variable: client[variable] for variable in late if variable in client}
-        self.containers[name] = container = subprocess.Popen(
+        process = subprocess.Popen(
             [program, *argv[image + 1 :]], env={"PATH": os.defpath, **inside}, stdout=subprocess.PIPE, text=True,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-        threading.Thread(target=_proxy, args=(said, container), daemon=True).start()
-        output, _ = container.communicate()
-        self.containers.pop(name, None)
-        return {
-            "output": output,
-            "code": container.returncode if container.returncode >= 0 else 128 - container.returncode,
-        }
+        self.containers[name] = container = Container(process)
+        Path(_value(argv, "--cidfile")).write_text("c0ffee")
+        threading.Thread(target=_proxy, args=(said, process), daemon=True).start()
+        pump = threading.Thread(target=container.pump, daemon=True)
+        container.attached.append(talk)
+        pump.start()
+        pump.join()
+        process.wait()
+        return {"code": container.code}
 
     def _kill(self, argv: list[str]) -> dict[str, Any]:
         container = self.containers.get(argv[-1])
-        if container is None:
+        if container is None or container.code is not None:
             return {"code": 1}
-        container.send_signal(_number(_value(argv, "--signal")))
+        container.process.send_signal(_number(_value(argv, "--signal")))
         return {"code": 0}
 
     def _rm(self, argv: list[str]) -> dict[str, Any]:
         container = self.containers.pop(argv[-1], None)
         if container is not None:
-            container.kill()
+            container.process.kill()
+            container.process.wait()
         return {"code": 0}
 
     def _ps(self, argv: list[str]) -> dict[str, Any]:
         wanted = _value(argv, "--filter").removeprefix("name=")
         return {"code": 0, "output": "".join(f"{name}\n" for name in list(self.containers) if wanted in name)}
+
+    def _container(self, argv: list[str]) -> dict[str, Any]:
+        """`container inspect --format …`, whose format is that of the contract: status, exit code, OOM, error."""
+        container = self.containers.get(argv[-1])
+        if container is None:
+            return {"code": 1}
+        code = container.code
+        status = "running 0" if code is None else f"exited {code}"
+        return {"code": 0, "output": f"{status} {str(container.is_out_of_memory).lower()} \n"}
 
 
 def _proxy(said: Any, container: subprocess.Popen[str]) -> None:

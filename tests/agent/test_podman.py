@@ -160,6 +160,22 @@ def test_a_container_outlives_its_agent_and_ends_with_its_supervisor(
     assert not is_alive(container) and names(working) == []
 
 
+def test_the_end_of_a_client_is_not_that_of_its_container(
+    start: Callable[[], object], control: Control, working: Podman, tmp_path: Path
+) -> None:
+    """A34: another client is attached, and the exit code and the rest of the output are the container's."""
+    script = "touch /data/ready; while [ ! -e /data/go ]; do echo tick; sleep 0.1; done; echo later; exit 5"
+    key = run(control, "sh", "-c", script, mounts=[f"{tmp_path}/data:/data"])
+    start()
+    eventually(lambda: (tmp_path / "data" / "ready").exists(), 20, "the job to be ready")
+    os.kill(control.start_of(key).pid, 9)
+    eventually(lambda: b"tick" in control.logs.get(key, b"").partition(b"was lost")[2], 30, "another client")
+    (tmp_path / "data" / "go").touch()
+    end = control.end_of(key)
+    assert (end.reason, end.exit_code, end.signal) == ("exited", 5, None)
+    assert "later" in log_of(control, key) and names(working) == []
+
+
 def test_a_job_has_no_rights_but_its_users(start: Callable[[], object], control: Control) -> None:
     script = "cat /proc/self/status; mount -t tmpfs none /tmp || echo refused"
     key = run(control, "sh", "-c", script)

@@ -1,0 +1,140 @@
+"""The end of a rank in a container is the container's own, whatever becomes of the client that was attached to it."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import boxstate
+from tests.agent.conftest import Agent, supervisors
+from tests.agent.control import Control, eventually
+from tests.agent.dockerd import Dockerd
+from tests.agent.test_life import is_alive
+
+# Says that it is ready, and ends when it may.
+WAIT = "touch {0}/ready; while [ ! -e {0}/go ]; do sleep 0.05; done; echo later; exit 5"
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> Iterator[Dockerd]:
+    with Dockerd(tmp_path / "docker") as running:
+        yield running
+
+
+@pytest.fixture
+def start(agent: Agent, docker: Dockerd, tmp_path: Path) -> Callable[[], object]:
+    told = f'allow_root = true\n[runtimes.docker]\ncommand = ["{docker.path}"]\n'
+    (tmp_path / "agent.toml").write_text(told)
+    return lambda: agent.start(environment={"GPUSCHED_AGENT_CONFIG": f"{tmp_path}/agent.toml"})
+
+
+def waiting(control: Control, home: Path) -> str:
+    """A job that is ready, in its container."""
+    key = control.run("sh", "-c", WAIT.format(home), image="ubuntu", max_runtime_seconds=600)
+    eventually(lambda: (home / "ready").exists(), 20, "the job to be ready")
+    return key
+
+
+def test_a_client_that_is_killed_is_replaced_and_the_end_is_the_containers(
+    start: Callable[[], object], control: Control, docker: Dockerd, tmp_path: Path
+) -> None:
+    start()
+    key = waiting(control, tmp_path)
+    os.kill(control.start_of(key).pid, 9)
+    [container] = docker.containers.values()
+    eventually(lambda: len(container.attached) == 2, 20, "another client")
+    assert not control.ended
+    (tmp_path / "go").touch()
+    end = control.end_of(key)
+    assert (end.reason, end.exit_code, end.signal) == ("exited", 5, None)
+    eventually(lambda: b"later" in control.logs.get(key, b""), 5, "what it printed since")
+    assert control.logs[key].startswith(b"[gpusched: the client of the container was lost")
+    assert docker.containers == {}, "nor is its name taken for ever"
+
+
+def test_a_job_whose_client_was_killed_is_stopped_all_the_same(
+    start: Callable[[], object], control: Control, docker: Dockerd, tmp_path: Path
+) -> None:
+    start()
+    key = waiting(control, tmp_path)
+    os.kill(control.start_of(key).pid, 9)
+    eventually(lambda: any(call[0] == "attach" for call in docker.calls), 20, "another client")
+    [container] = docker.containers.values()
+    control.stop(key, grace_seconds=1)
+    assert control.end_of(key).reason == "cancelled"
+    assert not is_alive(container.pid) and docker.containers == {}
+
+
+def test_a_rank_waits_for_a_daemon_that_is_away_and_is_not_over_before(
+    start: Callable[[], object], agent: Agent, control: Control, docker: Dockerd, tmp_path: Path
+) -> None:
+    """A34: its devices are offered only when the daemon says that the container is gone."""
+    start()
+    key = waiting(control, tmp_path)
+    docker.is_away = True
+    os.kill(control.start_of(key).pid, 9)
+    (tmp_path / "go").touch()
+    [container] = docker.containers.values()
+    eventually(lambda: not is_alive(container.pid) or container.code is not None, 10, "the container to end")
+    asked = len(docker.calls)
+    eventually(lambda: len(docker.calls) > asked + 2, 30, "the daemon to be asked again")
+    assert not control.ended and len(supervisors(agent.directory)) == 1
+    docker.is_away = False
+    end = control.end_of(key)
+    assert (end.reason, end.exit_code) == ("exited", 5), "and how it ended was not forgotten meanwhile"
+
+
+def test_a_container_that_somebody_removed_with_its_client_is_the_nodes_fault(
+    start: Callable[[], object], control: Control, docker: Dockerd, tmp_path: Path
+) -> None:
+    start()
+    key = waiting(control, tmp_path)
+    docker.is_away = True
+    os.kill(control.start_of(key).pid, 9)
+    docker._rm(["rm", *docker.containers])
+    docker.is_away = False
+    end = control.end_of(key)
+    assert (end.reason, end.detail) == (
+        "node_fault", "the container's client ended by signal 9, and no container is left to say how it ended"
+    )  # fmt: skip
+
+
+def test_a_container_that_ran_out_of_memory_is_told_as_that(
+    start: Callable[[], object], control: Control, docker: Dockerd, tmp_path: Path
+) -> None:
+    start()
+    key = waiting(control, tmp_path)
+    [container] = docker.containers.values()
+    container.is_out_of_memory = True
+    container.process.kill()
+    end = control.end_of(key)
+    assert (end.exit_code, end.exit_class) == (137, "host_oom")
+
+
+def test_a_daemon_that_never_made_the_container_holds_nothing_up(
+    start: Callable[[], object], control: Control, docker: Dockerd
+) -> None:
+    start()
+    eventually(lambda: control.joins, 20, "the node to join")
+    docker.is_away = True
+    key = control.run("true", image="ubuntu")
+    end = control.end_of(key)
+    assert end.reason == "node_fault" and "Cannot connect to the Docker daemon" in (end.detail or "")
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("running 0 false ", boxstate.State("running")),
+        ("paused 0 false ", boxstate.State("running")),
+        ("exited 137 true ", boxstate.State("ended", 137, True)),
+        ("created 128 false no such program", boxstate.State("gone", error="no such program")),
+        ("exited 127 false exec: x: not found", boxstate.State("ended", 127, False, "exec: x: not found")),
+    ],
+)
+def test_what_a_runtime_says_of_a_container_is_understood(tmp_path: Path, told: str, expected: boxstate.State) -> None:
+    (tmp_path / "docker").write_text(f"#!/bin/sh\necho '{told}'\n")
+    (tmp_path / "docker").chmod(0o755)
+    spec = {"container": {"name": "x", "command": [f"{tmp_path}/docker"]}, "environment": {"PATH": os.defpath}}
+    assert boxstate.state(spec) == expected
