@@ -1,0 +1,93 @@
+"""A launcher that the kernel gives no more processes says so: the attempt is over, and no fault of its job."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import rankdir
+from gpusched.agent.journal import Journal
+from tests.agent.control import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+# A user with no process of its own but this one, where root would be let beyond any limit.
+USER = 54321 if os.geteuid() == 0 else os.geteuid()
+# The launcher as it is, in a process that may have no child.
+LIMITED = f"""
+import os, resource, sys
+sys.path.insert(0, {str(ROOT)!r})
+from gpusched.agent import launcher, triage
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid({USER}, {USER}, {USER})
+    os.setresuid({USER}, {USER}, {USER})
+launcher.main()
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        os.chown(made, USER, -1)
+        yield Path(made)
+
+
+@pytest.fixture
+def ask(home: Path) -> Iterator[socket.socket]:
+    """The agent's end of a launcher that can fork nothing."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        arguments = [sys.executable, "-S", "-E", "-c", LIMITED, str(theirs.fileno()), str(home / "doorbell"), "free"]
+        process = subprocess.Popen(arguments, pass_fds=[theirs.fileno()])
+    with ours:
+        yield ours
+    process.wait(20)
+
+
+def prepared(journal: Journal, key: str) -> Path:
+    directory = journal.ranks / key
+    directory.mkdir()
+    rankdir.write(directory, rankdir.SPEC, {"boot_id": journal.boot_id, "argv": ["true"]})
+    for path in (journal.ranks.parent, journal.ranks, directory, directory / rankdir.SPEC):
+        os.chown(path, USER, -1)
+    return directory
+
+
+def test_a_rank_for_which_no_process_can_be_started_is_a_fault_of_the_node(home: Path, ask: socket.socket) -> None:
+    journal = Journal(home / "node", rankdir.boot_id())
+    first, second = prepared(journal, "1.1.0"), prepared(journal, "2.1.0")
+    for directory in (first, second):
+        ask.send(str(directory).encode())
+    eventually(lambda: (second / rankdir.EXIT).exists(), 20, "the launcher to refuse")
+    for key in ("1.1.0", "2.1.0"):
+        started, ended, is_alive = journal.look(key)
+        assert ended is not None and (started, is_alive) == (None, False)
+        assert (ended.reason, ended.detail) == (
+            "node_fault", "no process can be started: Resource temporarily unavailable"
+        )  # fmt: skip
+
+
+def test_a_rank_that_somebody_has_or_had_is_not_refused(home: Path, ask: socket.socket) -> None:
+    """The launcher may get a request twice; the rank of a supervisor that lives, or lived, is that one's alone."""
+    journal = Journal(home / "node", rankdir.boot_id())
+    taken, fresh = prepared(journal, "1.1.0"), prepared(journal, "2.1.0")
+    handle = rankdir.lock(taken)
+    assert handle is not None
+    os.write(handle, rankdir.boot_id().encode())
+    os.chown(taken / rankdir.LOCK, USER, -1)
+    for directory in (taken, fresh):
+        ask.send(str(directory).encode())
+    eventually(lambda: (fresh / rankdir.EXIT).exists(), 20, "the launcher to get so far")
+    assert not (taken / rankdir.EXIT).exists()
+    os.close(handle)
+    ask.send(str(taken).encode())
+    last = prepared(journal, "3.1.0")
+    ask.send(str(last).encode())
+    eventually(lambda: (last / rankdir.EXIT).exists(), 20, "the launcher to get so far")
+    assert not (taken / rankdir.EXIT).exists()
