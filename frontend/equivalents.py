@@ -1,4 +1,4 @@
-"""The command and the JSON that submit the same job as the form does."""
+"""The command and the JSON that submit the same job as the form does, or as one that exists was submitted."""
 
 import shlex
 from collections.abc import Mapping
@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+from gpusched.protocol.jobs import JobRequest
+
+# In the order in which somebody would type them.
 _FLAGS = {
     "tenant": "--tenant",
     "name": "--name",
@@ -13,14 +16,28 @@ _FLAGS = {
     "gpu_memory_mb": "--gpu-memory-mb",
     "gpu_model": "--gpu-model",
     "gpu_sharing": "--gpu-sharing",
+    "ranks": "--ranks",
+    "topology": "--topology",
+    "anti_affinity": "--anti-affinity",
     "cpu_cores": "--cpu-cores",
     "memory_mb": "--memory-mb",
     "priority": "--priority",
+    "workload_class": "--workload-class",
     "max_runtime_minutes": "--max-runtime-minutes",
+    "predicted_runtime_minutes": "--predicted-runtime-minutes",
+    "max_retries": "--max-retries",
+    "grace_seconds": "--grace-seconds",
+    "not_before": "--not-before",
+    "workdir": "--workdir",
+    "image": "--image",
+    "runtime": "--runtime",
 }
-
-
+# Said when they are not as they are by themselves.
+_SWITCHES = {"gang_scheduling": "--gang", "preemptible": "--not-preemptible", "requeue": "--no-requeue"}
+_LISTS = {"retry_on": "--retry-on", "secrets": "--secret", "mounts": "--mount"}
+_PAIRS = {"environment": "--env", "labels": "--label", "node_selector": "--node-selector"}
 _MOST_ON_ONE_LINE = 44
+_FIELDS = {field.name: field for field in msgspec.structs.fields(JobRequest)}
 
 
 def command_line(fields: Mapping[str, Any]) -> str:
@@ -28,19 +45,51 @@ def command_line(fields: Mapping[str, Any]) -> str:
     over several lines."""
     parts = [["gpusched", "submit"]]
     parts += [[flag, _plain(fields[field])] for field, flag in _FLAGS.items() if field in fields]
-    parts += [["--env", f"{name}={value}"] for name, value in fields.get("environment", {}).items()]
+    parts += [[flag] for field, flag in _SWITCHES.items() if field in fields]
+    parts += [[flag, value] for field, flag in _LISTS.items() for value in fields.get(field, [])]
+    parts += [["--after", _after(one)] for one in fields.get("depends_on", [])]
+    parts += [
+        [flag, f"{key}={value}"] for field, flag in _PAIRS.items() for key, value in fields.get(field, {}).items()
+    ]
     if "script" in fields:
         parts.append(["--script", "job.sh"])
-    if fields.get("command"):
-        parts.append(["--", *fields["command"]])
+    if words := [*fields.get("command", []), *fields.get("args", [])]:
+        parts.append(["--", *words])
     said = [shlex.join(part) for part in parts]
     one = " ".join(said)
     return one if len(one) <= _MOST_ON_ONE_LINE else " \\\n  ".join(said)
+
+
+def as_json(fields: Mapping[str, Any]) -> str:
+    return msgspec.json.format(msgspec.json.encode(dict(fields)), indent=2).decode()
+
+
+def request_of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The request that would make a job like this one, without what is so by itself. `job`: as REST gives it."""
+    return {name: _round(job[name]) for name in _FIELDS if name in job and not is_default(name, job[name])}
+
+
+def is_default(name: str, value: Any) -> bool:
+    """Whether a field says what the service takes when nothing is said."""
+    field = _FIELDS[name]
+    if field.default is not msgspec.NODEFAULT:
+        return bool(value == field.default)
+    if field.default_factory is not msgspec.NODEFAULT:
+        return bool(value == field.default_factory())
+    return False
+
+
+def _round(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def as_json(fields: Mapping[str, Any]) -> str:
-    return msgspec.json.format(msgspec.json.encode(dict(fields)), indent=2).decode()
+def _after(one: Any) -> str:
+    """`41` or `after_any:41`."""
+    if isinstance(one, Mapping):
+        kind = one.get("kind", "after_ok")
+        return str(one["job"]) if kind == "after_ok" else f"{kind}:{one['job']}"
+    return str(one)

@@ -1,20 +1,34 @@
 """The form that submits a job: what is typed, turned into the fields of a job request, and refusals put beside them."""
 
+import re
 import shlex
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from django import forms
 from django.core.exceptions import ValidationError
 
+from frontend.equivalents import is_default
 from gpusched.lib.api import decode
 from gpusched.lib.problems import Problem
-from gpusched.protocol.jobs import JobRequest, problems
-from gpusched.protocol.states import Sharing
+from gpusched.protocol.jobs import RUNTIMES, JobRequest, problems
+from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
 _SHARING = ((Sharing.EXCLUSIVE, "whole GPUs"), (Sharing.SHARED, "part of a GPU's memory"))
-# What the service takes when nothing is said: left out of the command and the JSON.
-_DEFAULTS = {"gpu_count": 0, "gpu_sharing": "exclusive", "cpu_cores": 1.0, "memory_mb": 0, "priority": 500}
+_CLASSES = ((WorkloadClass.BATCH, "batch"), (WorkloadClass.ONLINE, "online"))
+_TOPOLOGIES = (
+    (Topology.ANY, "anywhere"),
+    (Topology.PREFER_NVLINK, "NVLink if possible"),
+    (Topology.PREFER_NUMA, "one NUMA node if possible"),
+    (Topology.NVLINK, "NVLink or wait"),
+    (Topology.NUMA, "one NUMA node or wait"),
+)
+_YES_NO = (("yes", "yes"), ("no", "no"))
+# Fields of the request that are typed as lines of NAME=VALUE, as words, or chosen as yes or no.
+_PAIRS = ("environment", "labels", "node_selector")
+_WORDS = ("secrets", "depends_on", "mounts")
+_SWITCHES = ("gang_scheduling", "preemptible", "requeue")
 
 
 class SubmitForm(forms.Form):
@@ -33,6 +47,24 @@ class SubmitForm(forms.Form):
     priority = forms.IntegerField(required=False, initial=500)
     max_runtime_minutes = forms.FloatField(required=False)
     environment = forms.CharField(required=False)
+    secrets = forms.CharField(required=False)
+    labels = forms.CharField(required=False)
+    node_selector = forms.CharField(required=False)
+    depends_on = forms.CharField(required=False)
+    not_before = forms.CharField(required=False)
+    workdir = forms.CharField(required=False)
+    image = forms.CharField(required=False)
+    runtime = forms.ChoiceField(required=False, choices=[(name, name) for name in RUNTIMES], initial="auto")
+    mounts = forms.CharField(required=False)
+    gang_scheduling = forms.ChoiceField(required=False, choices=_YES_NO, initial="no")
+    ranks = forms.IntegerField(required=False)
+    topology = forms.ChoiceField(required=False, choices=_TOPOLOGIES, initial=Topology.ANY)
+    anti_affinity = forms.CharField(required=False)
+    workload_class = forms.ChoiceField(required=False, choices=_CLASSES, initial=WorkloadClass.BATCH)
+    preemptible = forms.ChoiceField(required=False, choices=_YES_NO, initial="yes")
+    requeue = forms.ChoiceField(required=False, choices=_YES_NO, initial="yes")
+    max_retries = forms.IntegerField(required=False, initial=0)
+    grace_seconds = forms.IntegerField(required=False, initial=30)
 
     def __init__(self, tenants: list[str], data: Any = None, initial: dict[str, Any] | None = None) -> None:
         super().__init__(data, initial=initial)
@@ -50,22 +82,27 @@ class SubmitForm(forms.Form):
         script: str = self.cleaned_data["script"].replace("\r\n", "\n")
         return script if script.strip() else ""
 
-    def clean_environment(self) -> dict[str, str]:
-        pairs = {}
-        for line in self.cleaned_data["environment"].splitlines():
-            name, separator, value = line.partition("=")
-            if line.strip() and not separator:
-                raise ValidationError(f"write NAME=VALUE, one a line; not {line.strip()[:60]!r}")
-            if line.strip():
-                pairs[name.strip()] = value
-        return pairs
+    def clean(self) -> None:
+        for name in _PAIRS:
+            self._understand(name, _pairs)
+        for name in _WORDS:
+            self._understand(name, _listed)
+        for name in _SWITCHES:
+            if value := self.cleaned_data.get(name):
+                self.cleaned_data[name] = value == "yes"
+
+    def _understand(self, name: str, read: Any) -> None:
+        try:
+            self.cleaned_data[name] = read(self.cleaned_data.get(name) or "")
+        except ValidationError as error:
+            self.add_error(name, error)
 
     def job_fields(self) -> dict[str, Any]:
         """What is understood so far, without what is empty or as the service would have it anyway."""
         return {
             name: int(value) if isinstance(value, float) and value.is_integer() else value
             for name, value in self.cleaned_data.items()
-            if value not in (None, "", [], {}) and _DEFAULTS.get(name) != value
+            if value not in (None, "", [], {}) and not is_default(name, value)
         }
 
     def check(self) -> None:
@@ -85,9 +122,43 @@ class SubmitForm(forms.Form):
         if problem.next_step and problem.status != 400:
             self.add_error(None, f"Next: {problem.next_step}")
 
+    @property
+    def has_more(self) -> bool:
+        """Whether something stands in the fields that are folded away: then they are shown."""
+        typed = {name: self[name].value() for name in MORE}
+        return any(self[name].errors or str(typed[name] or "") != str(self.fields[name].initial or "") for name in MORE)
+
+
+# Folded away until they are needed.
+MORE = ("secrets", "labels", "node_selector", "depends_on", "not_before", "workdir", "image", "runtime", "mounts",
+        "gang_scheduling", "ranks", "topology", "anti_affinity", "workload_class", "preemptible", "requeue",
+        "max_retries", "grace_seconds", "environment")  # fmt: skip
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = {}
+    for line in text.splitlines():
+        name, separator, value = line.partition("=")
+        if line.strip() and not separator:
+            raise ValidationError(f"write NAME=VALUE, one a line; not {line.strip()[:60]!r}")
+        if line.strip():
+            pairs[name.strip()] = value
+    return pairs
+
+
+def _listed(text: str) -> list[str]:
+    return [word for word in re.split(r"[\s,]+", text) if word]
+
 
 def typed(job: dict[str, Any]) -> dict[str, Any]:
     """A job as somebody would type it into the form, to submit it again."""
-    lines = "\n".join(f"{name}={value}" for name, value in job["environment"].items())
-    given = {name: job[name] for name in SubmitForm.base_fields if name not in ("command", "environment")}
-    return {**given, "command": shlex.join([*job["command"], *job["args"]]), "environment": lines}
+    given = {name: job[name] for name in SubmitForm.base_fields if name in job}
+    lines = {name: "\n".join(f"{key}={value}" for key, value in job[name].items()) for name in _PAIRS}
+    words = {name: " ".join(_said(job[name])) for name in _WORDS}
+    switches = {name: "yes" if job[name] else "no" for name in _SWITCHES}
+    return {**given, **lines, **words, **switches, "command": shlex.join([*job["command"], *job["args"]])}
+
+
+def _said(values: Iterable[Any]) -> Iterable[str]:
+    """Dependencies in full are said as `kind:id`."""
+    return (f"{one['kind']}:{one['job']}" if isinstance(one, dict) else str(one) for one in values)

@@ -2,6 +2,7 @@
 import htmx from "htmx.org";
 import { keepQuestionOpen, startConfirm, startJobChanges } from "./confirm";
 import { applyFilter, startFilter } from "./filter";
+import { startCopy } from "./copy";
 import { fleet } from "./fleet/view";
 import { freshness, showFreshness } from "./freshness";
 import { Hub } from "./hub";
@@ -55,6 +56,7 @@ function showHeard(): void {
 startTheme(() => regions.restyle());
 startKeyboard();
 startFilter();
+startCopy();
 regions.scan();
 // A page without anything live (login, tokens) holds no connection.
 if (chips.length > 0 || document.querySelector("[data-live]") !== null) {

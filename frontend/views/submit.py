@@ -9,15 +9,15 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from frontend import equivalents
+from frontend.foreseencost import foreseen_cost
 from frontend.forms import SubmitForm, typed
 from frontend.views.entrance import page, show
 from gpusched.lib.api import decode
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
-from gpusched.protocol.jobs import JobRequest, problems
+from gpusched.protocol.jobs import JobRequest
 from gpusched.protocol.states import Role
 from jobs import representation, services
-from scheduling.services import problem_if_impossible
 from tenants.permissions import Identity
 
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -60,18 +60,17 @@ def preview(request: HttpRequest, who: Identity) -> HttpResponse:
     """The panel beside the form, for what is typed so far."""
     tenants = _tenants(who)
     form = SubmitForm(sorted(tenants), request.POST)
-    return show(request, who, "pages/equivalent.html", _equivalent(form, tenants))
+    return show(request, who, "pages/equivalent.html", _equivalent(form, tenants, who))
 
 
 def _form_page(request: HttpRequest, who: Identity, form: SubmitForm, key: str, status: int = 200) -> HttpResponse:
     tenants = _tenants(who)
-    models = query("SELECT DISTINCT model FROM nodes_device ORDER BY model")
-    words = {"form": form, "key": key, "tenants": tenants, "models": [row["model"] for row in models]}
-    return show(request, who, "pages/submit.html", {**words, **_equivalent(form, tenants)}, status=status)
+    words = {"form": form, "key": key, "tenants": tenants, "models": _models(), "secrets": _secrets(tenants)}
+    return show(request, who, "pages/submit.html", {**words, **_equivalent(form, tenants, who)}, status=status)
 
 
-def _equivalent(form: SubmitForm, tenants: dict[str, int]) -> dict[str, Any]:
-    """Command, JSON and whether it can run, as far as what is typed is understood."""
+def _equivalent(form: SubmitForm, tenants: dict[str, int], who: Identity) -> dict[str, Any]:
+    """Command, JSON and what would become of it, as far as what is typed is understood."""
     if not form.is_bound:
         initial = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
         form = SubmitForm(sorted(tenants), {"tenant": next(iter(sorted(tenants)), ""), **_given(initial)})
@@ -82,7 +81,8 @@ def _equivalent(form: SubmitForm, tenants: dict[str, int]) -> dict[str, Any]:
         "command_line": equivalents.command_line(fields),
         "json": equivalents.as_json(fields),
         "argv": fields.get("command"),
-        "verdict": _verdict(form, fields, tenants),
+        "verdict": _verdict(form, fields, who),
+        "price": foreseen_cost(fields, tenants),
     }
 
 
@@ -90,19 +90,29 @@ def _given(initial: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in initial.items() if value is not None}
 
 
-def _verdict(form: SubmitForm, fields: dict[str, Any], tenants: dict[str, int]) -> dict[str, Any]:
-    """What would happen on submit: a refusal with its next step, or that it can run and how many wait."""
+def _verdict(form: SubmitForm, fields: dict[str, Any], who: Identity) -> dict[str, Any]:
+    """What would happen on submit: what the service that REST uses foresees, or its refusal."""
     if form.errors or "tenant" not in fields:
         return {"is_open": True}
-    wanted = decode(msgspec.json.encode(fields), JobRequest)
-    found = problems(wanted)
-    if found:
-        return {"is_open": True, "missing": found[0]}
-    problem = problem_if_impossible(wanted, tenants[fields["tenant"]])
-    if problem is not None:
+    # Room can be told before there is a command.
+    is_commanded = "command" in fields or "script" in fields
+    asked = fields if is_commanded else {**fields, "command": ["true"]}
+    try:
+        wanted = decode(msgspec.json.encode(asked), JobRequest)
+        return {"found": services.simulate(wanted, who), "is_commanded": is_commanded}
+    except Problem as problem:
         return {"problem": problem}
-    [row] = query("SELECT count(*) AS jobs FROM jobs_job WHERE state = 'pending' AND priority >= %s", [wanted.priority])
-    return {"ahead": row["jobs"]}
+
+
+def _models() -> list[str]:
+    return [row["model"] for row in query("SELECT DISTINCT model FROM nodes_device ORDER BY model")]
+
+
+def _secrets(tenants: dict[str, int]) -> list[str]:
+    """Names of the secrets that a job of one of the tenants may be given."""
+    found = query("SELECT DISTINCT name FROM tenants_secret WHERE tenant_id = ANY(%s) ORDER BY name LIMIT 200",
+                  [list(tenants.values())])  # fmt: skip
+    return [row["name"] for row in found]
 
 
 def _tenants(who: Identity) -> dict[str, int]:

@@ -9,7 +9,6 @@ from django.test import Client
 from gpusched.lib.sql import query
 from gpusched.protocol.states import Role
 from jobs import logs
-from nodes.models import Node
 from tenants.models import ApiToken
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, form, found, text_of
@@ -92,10 +91,10 @@ class TestSubmit:
         client = browser(member)
         page = text_of(client.post("/submit/preview/", form(gpu_count="2", command="echo 'a b'")))
         assert "<code>a b</code>" in page
-        assert "it can run on this cluster" in page
+        assert "It would start now on n1." in page
         assert "&quot;gpu_count&quot;: 2" in page
         refused = text_of(client.post("/submit/preview/", form(gpu_count="3")))
-        assert "it is refused" in refused
+        assert "It is refused" in refused
         assert "<html" not in refused
 
     def test_the_shown_json_is_what_the_api_takes(self, nlp, member):
@@ -189,52 +188,6 @@ class TestJobPage:
         job_id = submit(member, nlp)
         assert browser(member).post(f"/jobs/{job_id}/explode/").status_code == 404
         assert browser(member).get(f"/jobs/{job_id}/cancel/").status_code == 405
-
-
-class TestNodes:
-    @pytest.mark.parametrize(("verb", "intent"), [("cordon", "cordoned"), ("drain", "draining"), ("uncordon", "open")])
-    def test_an_admin_takes_a_node_out_of_service(self, verb, intent):
-        make_node(name="n1")
-        client = browser(make_user(admin=True))
-        page = text_of(client.post("/nodes/intent/", {"node": "n1", "verb": verb, "note": "fan"}, follow=True))
-        assert "Node n1 takes" in page
-        assert Node.objects.get().intent == intent
-
-    @pytest.mark.parametrize(
-        "fields",
-        [{"node": "n1"}, {"verb": "drain"}, {"node": "n1", "verb": "explode"}, {"node": "\x00", "verb": "drain"}],
-    )
-    def test_half_a_form_changes_nothing(self, fields):
-        make_node(name="n1")
-        response = browser(make_user(admin=True)).post("/nodes/intent/", fields, follow=True)
-        assert "Choose a node" in text_of(response)
-        assert Node.objects.get().intent == "open"
-
-    def test_others_cannot(self, member):
-        make_node(name="n1")
-        client = browser(member)
-        assert "/nodes/intent/" not in text_of(client.get("/nodes/"))
-        assert client.post("/nodes/intent/", {"node": "n1", "verb": "drain"}).status_code == 403
-        assert Node.objects.get().intent == "open"
-
-    def test_an_admin_gets_the_whole_command_to_join(self):
-        client = browser(make_user(admin=True))
-        assert "Create a join token" in text_of(client.get("/nodes/"))
-        response = client.post("/nodes/join-token/")
-        assert re.search(r"gpusched-agent join http://testserver j[\w-]+\.[\w-]+", text_of(response))
-        assert response["Cache-Control"] == "no-store"
-
-    def test_others_are_told_whom_to_ask(self, member):
-        client = browser(member)
-        page = text_of(client.get("/nodes/"))
-        assert "Only an admin can make the TOKEN" in page
-        assert "No node has joined yet" in page
-        client.post("/nodes/join-token/")
-        assert query("SELECT 1 FROM nodes_jointoken") == []
-
-    def test_a_single_machine_without_gpus_is_explained(self, member):
-        make_node(name="n1", gpus=0)
-        assert "This machine has no NVIDIA GPU: it runs CPU jobs." in text_of(browser(member).get("/nodes/"))
 
 
 class TestTokens:

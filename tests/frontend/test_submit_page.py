@@ -1,0 +1,141 @@
+"""The submit page: what it foresees, every field of a request, and the same job as command, as JSON and again."""
+
+import re
+import shlex
+from datetime import timedelta
+from decimal import Decimal
+from html import unescape
+
+import msgspec
+import pytest
+from django.utils import timezone
+
+from frontend import equivalents
+from gpusched.lib.sql import query
+from gpusched.protocol.jobs import JobRequest
+from jobs import representation
+from nodes.models import Node
+from tenants import rates, secrets
+from tenants.models import Budget
+from tests.factories import make_node, run_cycle, submit
+from tests.frontend.browsing import browser, form, text_of
+
+pytestmark = pytest.mark.django_db
+
+EVERYTHING = {
+    "name": "all of it",
+    "command": "python 'my file.py' --lr 0.1",
+    "gpu_count": "2",
+    "gpu_model": "A100|H100",
+    "cpu_cores": "4",
+    "memory_mb": "100",
+    "priority": "700",
+    "max_runtime_minutes": "30",
+    "environment": "A=1\r\nB=x y",
+    "secrets": "hf, wandb",
+    "labels": "team=a",
+    "node_selector": "zone=b",
+    "not_before": "2099-01-31T08:00:00Z",
+    "workdir": "/tmp",
+    "gang_scheduling": "yes",
+    "ranks": "2",
+    "topology": "prefer_nvlink",
+    "anti_affinity": "spread",
+    "preemptible": "no",
+    "requeue": "no",
+    "max_retries": "3",
+    "grace_seconds": "60",
+}
+
+
+@pytest.fixture
+def everything(nlp, member):
+    """All fields as typed, and the secrets, node label and job that they name."""
+    make_node(name="n1")
+    Node.objects.update(labels={"zone": "b"})
+    for name in ("wandb", "hf"):
+        secrets.keep(nlp, name, "value", actor="test")
+    return form(**EVERYTHING, depends_on=f"after_any:{submit(member, nlp)}")
+
+
+def shown_json(page):
+    return msgspec.json.decode(unescape(re.findall(r'id="as-json"[^>]*>(.*?)</pre>', page, re.S)[0]))
+
+
+def test_every_field_becomes_the_job_and_the_form_again(everything, member):
+    client = browser(member)
+    previewed = shown_json(text_of(client.post("/submit/preview/", everything)))
+    response = client.post("/submit/", everything)
+    assert response.status_code == 302, text_of(response)
+    job_id = int(response["Location"].split("/")[-2])
+    again = text_of(client.get(f"/submit/?again={job_id}"))
+    folded = r'<details class="group more-fields"( open)?>'
+    assert re.findall(folded, again) == [" open"]
+    assert re.findall(folded, text_of(client.get("/submit/"))) == [""]
+    assert shown_json(again) == previewed
+    made = equivalents.request_of(representation.select("j.id = %s", [job_id])[0])
+    assert {**made, "depends_on": previewed["depends_on"]} == previewed
+    assert equivalents.command_line(made) == equivalents.command_line(previewed)
+    assert msgspec.convert(made, JobRequest).dependencies == msgspec.convert(previewed, JobRequest).dependencies
+
+
+def test_the_command_says_the_same(everything, member):
+    """What is shown for the command line, read as the command line reads it, is the same request."""
+    import typer
+    from typer.testing import CliRunner
+
+    from gpusched.cli import flags
+
+    page = text_of(browser(member).post("/submit/preview/", everything))
+    line = unescape(re.findall(r'id="as-command"[^>]*>(.*?)</pre>', page, re.S)[0])
+    words = shlex.split(line.replace("\\\n", " "))
+    found = []
+    app = typer.Typer()
+
+    @app.command(context_settings={"allow_interspersed_args": False})
+    @flags.with_job_flags
+    def run(*, jobs):
+        found.extend(jobs)
+
+    result = CliRunner().invoke(app, words[2:])
+    assert result.exit_code == 0, result.output
+    [job] = found
+    assert msgspec.convert(job, JobRequest) == msgspec.convert(shown_json(page), JobRequest)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_box_says_why_it_would_wait_and_what_would_start_now(nlp, member):
+    agent = make_node(name="n1", gpus=4)
+    submit(member, nlp, gpu_count=3, max_runtime_minutes=60)
+    run_cycle()
+    agent.start_all()
+    before = query("SELECT count(*) AS n FROM jobs_job")
+    page = text_of(browser(member).post("/submit/preview/", form(gpu_count="2", max_runtime_minutes="10")))
+    assert "It would wait: waits for 2 GPUs" in page
+    assert "Starts between" in page or "Starts at about" in page
+    assert query("SELECT count(*) AS n FROM jobs_job") == before
+
+
+def test_room_is_told_before_there_is_a_command(nlp, member):
+    make_node(name="n1")
+    page = text_of(browser(member).post("/submit/preview/", form(command="", gpu_count="1")))
+    assert "A command or a script is missing yet. Then it would start now on n1." in page
+
+
+def test_a_refusal_names_its_field_in_the_box(nlp, member):
+    page = text_of(browser(member).post("/submit/preview/", form(secrets="unknown")))
+    assert "It is refused: secrets:" in page
+
+
+def test_what_it_costs_and_what_the_budget_has_left(nlp, member):
+    make_node(name="n1")
+    rates.set_rate("*", Decimal(2), timezone.now() - timedelta(days=1), None, "test")
+    asked = form(gpu_count="2", max_runtime_minutes="60")
+    page = text_of(browser(member).post("/submit/preview/", asked))
+    assert "At most 2 GPU-hours, 4 at the rates of now." in page
+    Budget.objects.create(tenant=nlp, hard_gpu_hours=1)
+    assert "More than the budget has left:</b> 1 GPU-hours in this month" in text_of(
+        browser(member).post("/submit/preview/", asked)
+    )
+    unlimited = text_of(browser(member).post("/submit/preview/", form(gpu_count="2")))
+    assert "No time limit, so no bound: each hour is 2 GPU-hours." in unlimited
