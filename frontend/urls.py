@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from frontend.views import cluster, entrance, job, mine, overview, submit, tokens
+from frontend.views import cluster, entrance, job, join, mine, node, overview, submit, tokens
 
 urlpatterns: list[URLPattern] = [
     path("login/", entrance.login, name="login"),
@@ -18,8 +18,12 @@ urlpatterns: list[URLPattern] = [
     path("jobs/<id:job_id>/foreseen/", job.foreseen, name="job-foreseen"),
     path("jobs/<id:job_id>/<str:verb>/", job.act_on, name="job-act"),
     path("nodes/", cluster.nodes, name="nodes"),
-    path("nodes/intent/", cluster.set_intent, name="node-intent"),
-    path("nodes/join-token/", cluster.join_token, name="join-token"),
+    path("nodes/<str:name>/", node.node, name="node"),
+    path("nodes/<str:name>/<str:verb>/", node.set_intent, name="node-act"),
+    path("nodes/<str:name>/gpus/<id:device_id>/<str:verb>/", node.act_on_gpu, name="gpu-act"),
+    path("join/", join.join, name="join"),
+    path("join/<id:token_id>/", join.arrivals, name="join-arrivals"),
+    path("join/<id:token_id>/revoke/", join.revoke, name="join-revoke"),
     path("tenants/", cluster.tenants, name="tenants"),
     path("submit/", submit.submit, name="submit"),
     path("submit/preview/", submit.preview, name="submit-preview"),

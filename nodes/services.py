@@ -28,6 +28,19 @@ def create_join_token(hours: float, actor: str) -> tuple[JoinToken, str]:
     return token, made.text
 
 
+def revoke_join_token(token_id: int) -> str:
+    """No more nodes join with it; those that have joined stay. Harmless when repeated. 404 for an unknown one."""
+    with transaction.atomic():
+        token = JoinToken.objects.select_for_update().filter(pk=token_id).first()
+        if token is None:
+            raise not_found(f"join token {token_id}")
+        if token.revoked_at is None:
+            token.revoked_at = timezone.now()
+            token.save(update_fields=["revoked_at"])
+            audit.record("join_token.revoke", f"join token {token.prefix}", {}, None)
+    return f"join token {token.prefix}… lets no more nodes join"
+
+
 def may_join(header: str) -> bool:
     """Whether an Authorization header carries a join token that is good."""
     prefix, secret = credentials.bearer(header)

@@ -15,6 +15,7 @@ import { tick } from "./time";
 import { again } from "./views/again";
 import { jobHead, jobTimeline } from "./views/job";
 import { jobs, queue } from "./views/jobs";
+import { nodeReadings } from "./views/node";
 import { nodes } from "./views/nodes";
 import * as overview from "./views/overview";
 import { overviewTenants, tenants } from "./views/tenants";
@@ -35,6 +36,7 @@ const regions = new Regions(
     "overview-tenants": overviewTenants,
     fleet,
     nodes,
+    "node-readings": nodeReadings,
     queue,
     jobs,
     tenants,

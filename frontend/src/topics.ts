@@ -66,6 +66,8 @@ export interface DeviceRow {
   health: string;
   /** What is wrong with it, in words; empty if it is well. */
   health_note?: string | null;
+  /** By its own hardware: it gets no new jobs. */
+  is_slowed?: boolean;
   cell: Cell;
   held: string | null;
   shared_mb: number | null;

@@ -56,7 +56,7 @@ test("a strip has a cell per GPU; a big one has exact shares", () => {
   expect([...big.children].map((part) => (part as HTMLElement).style.flexGrow)).toEqual(["250", "750"]);
   expect(big.getAttribute("aria-label")).toContain("250 busy, 0 held but idle, 750 free");
   overviewStrip(region, {} as Page).draw(state({}));
-  expect(region.querySelector("a")?.getAttribute("href")).toBe("/nodes/#join");
+  expect(region.querySelector("a")?.getAttribute("href")).toBe("/join/");
 });
 
 test("a bullet bar shows used, borrowed, guarantee and limit on one scale", () => {

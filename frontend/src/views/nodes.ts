@@ -1,12 +1,12 @@
-// The table of nodes: state, devices as a small strip, what is free, when last heard of.
+// The table of nodes, in groups by what is to be done about them: state, devices and what ails them, what is free.
 import { type Child, h, refill } from "../dom";
 import type { MakeView } from "../regions";
-import { LiveTable } from "../rows";
+import { type Line, LiveTable } from "../rows";
 import { badge, glyph } from "../states";
 import { ago } from "../time";
 import type { DeviceRow, NodeRow } from "../topics";
 import { look } from "../fleet/looks";
-import { CELL_CLASS, byName, jobLink, mib, nameRow, noNodes, nodeHref, orUnknown, shortModel, whenEmpty } from "./pieces";
+import { CELL_CLASS, byName, empty, jobLink, mib, nameRow, noNodes, nodeHref, orUnknown, shortModel, whenEmpty } from "./pieces";
 
 /** What is observed, and what an admin wants where that is more to say. */
 function stateCell(node: NodeRow): Child[] {
@@ -26,7 +26,37 @@ function devices(node: NodeRow): Child[] {
   const models = [...new Set(node.devices.map((device) => shortModel(device.model)))].join(", ");
   const label = node.devices.map((device) => `GPU ${device.index} ${look(device, node).words}`).join(", ");
   const strip = h("span", { class: "strip small-strip", role: "img", "aria-label": label }, ...node.devices.map((device) => cell(device, node)));
-  return [strip, h("span", { class: "muted small" }, models)];
+  return [strip, h("span", { class: "muted small" }, models), ...node.devices.filter(isUnwell).map(healthNote)];
+}
+
+const isUnwell = (device: DeviceRow): boolean => device.health !== "ok";
+
+function healthNote(device: DeviceRow): HTMLElement {
+  const note = device.health_note ? `: ${device.health_note}` : device.is_slowed ? ": slowed down by its hardware" : "";
+  return h("span", { class: "health-note" }, badge(device.health), ` GPU ${device.index}${note}`);
+}
+
+/** By what is to be done: the address names one of them (?group=attention). The server says the same (frontend/nodegroups.py). */
+export const NODE_GROUPS = [
+  ["attention", "Needs attention"],
+  ["closed", "Closed by an admin, or held for its faults"],
+  ["open", "Open"],
+] as const;
+
+type NodeGroup = (typeof NODE_GROUPS)[number][0];
+
+export function nodeGroup(node: NodeRow): NodeGroup {
+  if (node.state !== "online" || node.devices.some(isUnwell)) return "attention";
+  return node.intent === "open" ? "open" : "closed";
+}
+
+/** Each group's heading, unless there is only one, and its nodes by name. */
+export function groupedNodes(rows: readonly NodeRow[]): Line<NodeRow>[] {
+  const groups = NODE_GROUPS.map(([key, label]) => [key, label, rows.filter((row) => nodeGroup(row) === key)] as const).filter(([, , found]) => found.length > 0);
+  return groups.flatMap(([key, label, found]): Line<NodeRow>[] => {
+    const lines = [...found].sort((a, b) => byName(a.name, b.name)).map((row) => ({ key: row.name, row }));
+    return groups.length > 1 ? [{ key: `group:${key}`, heading: `${label} · ${found.length}` }, ...lines] : lines;
+  });
 }
 
 function jobsCell(node: NodeRow): Child[] {
@@ -44,14 +74,18 @@ function nameCell(node: NodeRow): Child[] {
   const driver = node.driver_version ? `, driver ${node.driver_version}` : "";
   const runtimes = Object.entries(node.runtimes ?? {}).map(([name, version]) => `, ${name} ${version}`).join("");
   const title = `${node.hostname ?? node.name}${driver}${runtimes}`;
-  return [h("b", { title }, node.name), node.pretend && " ", node.pretend && h("span", { class: "pill", title: "no real GPU is behind it" }, "pretend")];
+  return [
+    h("a", { href: nodeHref(node.name), class: "node", title }, h("b", {}, node.name)),
+    node.pretend && " ",
+    node.pretend && h("span", { class: "tag tag-pretend", title: "no real GPU is behind it" }, "pretend"),
+  ];
 }
 
 export const nodes: MakeView = (region) => {
   const none = whenEmpty(region, noNodes);
   const table = new LiveTable<NodeRow>(
     [
-      { label: "Node", cell: nameCell },
+      { label: "Node", cell: nameCell, className: "title" },
       { label: "State", cell: stateCell },
       { label: "GPUs", cell: devices },
       { label: "CPU cores free", cell: (node) => share(node.cpu_cores_free, node.cpu_cores, tidy), className: "num" },
@@ -66,13 +100,24 @@ export const nodes: MakeView = (region) => {
       tr.dataset.href = nodeHref(node.name);
     },
   );
+  const asked = new URLSearchParams(location.search).get("group");
   return {
     draw(state) {
-      const rows = [...state.rows.values()] as NodeRow[];
-      if (rows.length === 0) return refill(region, none());
-      rows.sort((a, b) => byName(a.name, b.name));
-      table.update(rows.map((row) => ({ key: row.name, row })));
+      const all = [...state.rows.values()] as NodeRow[];
+      if (all.length === 0) return refill(region, none());
+      showCounts(all);
+      const rows = all.filter((node) => asked === null || nodeGroup(node) === asked);
+      if (rows.length === 0) return refill(region, empty("No node is in this group now."));
+      table.update(groupedNodes(rows));
       if (table.element.parentElement !== region) region.replaceChildren(table.element);
     },
   };
 };
+
+/** The numbers beside the names of the groups above the table. */
+function showCounts(rows: readonly NodeRow[]): void {
+  for (const place of document.querySelectorAll<HTMLElement>("[data-node-count]")) {
+    const group = place.dataset.nodeCount;
+    place.textContent = String(group === "all" ? rows.length : rows.filter((node) => nodeGroup(node) === group).length);
+  }
+}

@@ -7,7 +7,7 @@ import type { Cell, JobRow, Reason, TenantRow } from "../topics";
 export const byName = new Intl.Collator(undefined, { numeric: true }).compare;
 
 export const jobHref = (id: number): string => `/jobs/${id}/`;
-export const nodeHref = (name: string): string => `/nodes/#${encodeURIComponent(name)}`;
+export const nodeHref = (name: string): string => `/nodes/${encodeURIComponent(name)}/`;
 export const tenantHref = (name: string): string => `/tenants/#${encodeURIComponent(name)}`;
 
 export function jobLink(id: number, name = ""): HTMLElement {
@@ -143,7 +143,7 @@ export function noJobs(): HTMLElement {
 }
 
 export function noNodes(): HTMLElement {
-  return empty(h("b", {}, "No node has joined yet."), " ", h("a", { href: "/nodes/#join" }, "Join a node"), ", and it appears here by itself.");
+  return empty(h("b", {}, "No node has joined yet."), " ", h("a", { href: "/join/" }, "Join a node"), ", and it appears here by itself.");
 }
 
 /** What a region shows when it has nothing to show: what the server said, if it had nothing either, else this. */

@@ -1,0 +1,127 @@
+"""One node over time: who held which GPU when, what was not well, and what runs there now."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpusched.lib.sql import query
+
+Row = dict[str, Any]
+MOST_INCIDENTS = 50
+# Ranks of the time shown; what is older than the newest of these is left out, and said to be.
+MOST_RANKS = 4000
+# Parts of the whole: bars narrower than this that touch are drawn as one.
+_NARROW, _NEAR = 0.002, 0.001
+
+_RANKS = """
+    SELECT s.job_id, s.number, s.rank, s.state, s.reason, s.device_ids, s.ended_at,
+           coalesce(s.started_at, a.scheduled_at) AS began_at, j.name, j.tenant_id, t.name AS tenant
+      FROM nodes_assignment s JOIN jobs_attempt a ON a.id = s.attempt_id JOIN jobs_job j ON j.id = s.job_id
+      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN nodes_node n ON n.id = s.node_id
+     WHERE n.name = %s AND (s.ended_at IS NULL OR s.ended_at > %s) ORDER BY s.id DESC LIMIT %s
+"""
+_INCIDENTS = """
+    SELECT i.id, i.device_id, d.index AS gpu, i.kind, i.cause, i.since, i.until
+      FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id LEFT JOIN nodes_device d ON d.id = i.device_id
+     WHERE n.name = %s ORDER BY i.until IS NOT NULL, i.since DESC, i.id DESC LIMIT %s
+"""
+_RUNNING = """
+    SELECT j.id, j.name, j.tenant_id, t.name AS tenant, u.username AS "user", j.state, s.started_at,
+           count(DISTINCT l.device_id) AS gpus, count(DISTINCT s.id) AS ranks, j.gpu_count,
+           array_agg(DISTINCT d.index) FILTER (WHERE d.index IS NOT NULL) AS indices
+      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_job j ON j.id = s.job_id
+      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
+      LEFT JOIN nodes_allocation l ON l.assignment_id = s.id LEFT JOIN nodes_device d ON d.id = l.device_id
+     WHERE n.name = %s AND s.state <> 'ended' GROUP BY j.id, t.name, u.username, s.started_at ORDER BY j.id
+"""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time that is shown."""
+
+    begin: datetime
+    end: datetime
+
+    def part(self, moment: datetime) -> float:
+        """Where a moment lies, 0 to 1."""
+        whole = (self.end - self.begin) / timedelta(seconds=1)
+        return min(1.0, max(0.0, (moment - self.begin) / timedelta(seconds=1) / whole))
+
+
+def running(name: str, visible: Sequence[int] | None) -> list[Row]:
+    """Jobs with a rank there now; of those that may not be seen only how many GPUs they hold."""
+    return [
+        row if visible is None or row["tenant_id"] in visible else {"gpus": row["gpus"], "indices": row["indices"]}
+        for row in query(_RUNNING, [name])
+    ]
+
+
+def incidents(name: str) -> list[Row]:
+    """What lasts, then the latest of what is over."""
+    return query(_INCIDENTS, [name, MOST_INCIDENTS])
+
+
+def lanes(name: str, devices: Iterable[Row], window: Window, visible: Sequence[int] | None) -> list[Row]:
+    """For each device its `spans`, who held it when, and its `gaps`, when it (or the node) was not well; each with
+    `left` and `width` in percent of the time shown."""
+    ranks = query(_RANKS, [name, window.begin, MOST_RANKS])
+    sick = [row for row in incidents(name) if row["until"] is None or row["until"] > window.begin]
+    return [
+        {
+            "device": device,
+            "spans": _merged([_span(row, window, visible) for row in ranks if device["id"] in _ids(row)]),
+            "gaps": [_gap(row, window, visible) for row in sick if row["device_id"] in (None, device["id"])],
+        }
+        for device in devices
+    ]
+
+
+def _ids(row: Row) -> Collection[int]:
+    ids: Collection[int] = row["device_ids"]
+    return ids
+
+
+def _span(row: Row, window: Window, visible: Sequence[int] | None) -> Row:
+    begin, end = window.part(row["began_at"]), window.part(row["ended_at"] or window.end)
+    is_seen = visible is None or row["tenant_id"] in visible
+    said = f"job {row['job_id']} {row['name']}, {row['tenant']}" if is_seen else "a job of another tenant"
+    how = "" if row["ended_at"] is None else f", ended: {row['reason'].replace('_', ' ')}"
+    return {
+        "begin": begin,
+        "end": max(end, begin),
+        "job_id": row["job_id"] if is_seen else None,
+        "said": said + (how if is_seen else ""),
+        "is_bad": is_seen and row["reason"] not in ("", "exited"),
+        "is_live": row["ended_at"] is None,
+        "jobs": 1,
+    }
+
+
+def _gap(row: Row, window: Window, visible: Sequence[int] | None) -> Row:
+    """Causes may name jobs: they are told to those who see all of them."""
+    begin, end = window.part(row["since"]), window.part(row["until"] or window.end)
+    kind = row["kind"].replace("_", " ")
+    said = f"{kind}: {row['cause']}" if row["cause"] and visible is None else kind
+    return _placed({"begin": begin, "end": end, "said": said, "kind": row["kind"]})
+
+
+def _merged(spans: list[Row]) -> list[Row]:
+    """In the order of time; short ones next to each other as one, so that thousands of short jobs can be drawn."""
+    found: list[Row] = []
+    for span in sorted(spans, key=lambda span: span["begin"]):
+        last = found[-1] if found else None
+        is_short = span["end"] - span["begin"] < _NARROW and not span["is_live"]
+        if last and is_short and last["is_short"] and span["begin"] - last["end"] < _NEAR:
+            last["end"] = max(last["end"], span["end"])
+            last["jobs"] += 1
+            last.update(job_id=None, said=f"{last['jobs']} short jobs", is_bad=last["is_bad"] or span["is_bad"])
+        else:
+            found.append({**span, "is_short": is_short})
+    return [_placed(span) for span in found]
+
+
+def _placed(row: Row) -> Row:
+    width = max(row["end"] - row["begin"], 0.0)
+    return {**row, "left": f"{100 * row['begin']:.3f}", "width": f"{100 * width:.3f}"}

@@ -1,0 +1,130 @@
+"""One node: its state and the way back, who held its GPUs, their readings, and what an admin may do to it."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.utils import timezone
+from django.views.decorators.http import require_POST
+
+from frontend import onenode, waysback
+from frontend.views.entrance import act, page, show
+from gpusched import __version__
+from gpusched.lib.problems import not_found
+from gpusched.lib.sql import atomically, query
+from gpusched.lib.times import parsed, rfc3339
+from gpusched.protocol.states import NodeIntent
+from nodes import health, representation, services
+from scheduling.services import scheduler_lag
+from tenants.permissions import Identity
+
+_INTENTS = {
+    "cordon": NodeIntent.CORDONED,
+    "drain": NodeIntent.DRAINING,
+    "uncordon": NodeIntent.OPEN,
+    "release": NodeIntent.OPEN,
+}
+# How much of the past may be shown, by its name in the address: hours, and the readings that are asked for.
+SPANS = {"1h": (1, "raw"), "24h": (24, "5m"), "7d": (168, "5m")}
+_TICKS = 6
+
+
+@page
+def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
+    shown = _found(name, who)
+    visible = who.visible_tenants()
+    asked = request.GET.get("span", "24h")
+    span = asked if asked in SPANS else "24h"
+    hours, resolution = SPANS[span]
+    now = timezone.now()
+    window = onenode.Window(now - timedelta(hours=hours), now)
+    incidents = onenode.incidents(name)
+    since = {(row["device_id"], row["kind"]): row["since"] for row in incidents if row["until"] is None}
+    words: dict[str, Any] = {
+        "node": shown,
+        "running": onenode.running(name, visible),
+        "troubles": waysback.troubles(shown, since),
+        "is_held": waysback.is_held(shown),
+        "confirmed": _confirmation(shown, since),
+        "incidents": incidents if who.is_admin else [],
+        "lanes": onenode.lanes(name, shown["devices"], window, visible),
+        "ticks": _ticks(window),
+        "span": span,
+        "spans": SPANS,
+        "readings": {
+            "gpus": msgspec.json.encode([{"id": d["id"], "index": d["index"]} for d in shown["devices"]]).decode(),
+            "since": rfc3339(window.begin),
+            "hours": hours,
+            "resolution": resolution,
+        },
+        "server_version": __version__,
+    }
+    return show(request, who, "pages/node.html", words)
+
+
+def _found(name: str, who: Identity) -> dict[str, Any]:
+    found = representation.nodes(who.visible_tenants(), name) if "\x00" not in name else []
+    if not found:
+        raise not_found(f"node '{name[:253]}'")
+    return found[0]
+
+
+def _confirmation(node: dict[str, Any], since: dict[tuple[int | None, str], datetime]) -> dict[str, Any]:
+    """Whether what an admin wants is so: the scheduler has looked since; of a drain, also how many jobs are left."""
+    wanted_at = since.get((None, node["intent"]))
+    if node["intent"] == NodeIntent.OPEN or wanted_at is None:
+        return {}
+    beat = scheduler_lag()["last_cycle_at"]
+    left = query(
+        "SELECT count(DISTINCT s.job_id) AS jobs FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id"
+        " WHERE n.name = %s AND s.state <> 'ended'",
+        [node["name"]],
+    )[0]["jobs"]
+    is_seen = beat is not None and parsed(beat) > wanted_at
+    return {"wanted_at": wanted_at, "is_seen": is_seen, "jobs_left": left}
+
+
+def _ticks(window: onenode.Window) -> list[dict[str, Any]]:
+    step = (window.end - window.begin) / _TICKS
+    moments = [window.begin + step * number for number in range(_TICKS)]
+    return [{"at": moment.astimezone(UTC), "left": f"{100 * window.part(moment):.2f}"} for moment in moments]
+
+
+@require_POST
+@page
+def set_intent(request: HttpRequest, who: Identity, name: str, verb: str) -> HttpResponse:
+    """Cordon, drain, uncordon, or release a node that the system holds."""
+    if verb not in _INTENTS:
+        raise not_found(f"action '{verb[:20]}'")
+    _found(name, who)
+    note = request.POST.get("note", "").strip()
+    if "\x00" in note:
+        messages.error(request, "The note must not contain a NUL character.")
+        return redirect("node", name)
+    return _act_as_admin(request, who, name, lambda: services.set_intent(name, _INTENTS[verb], note))
+
+
+@require_POST
+@page
+def act_on_gpu(request: HttpRequest, who: Identity, name: str, device_id: int, verb: str) -> HttpResponse:
+    """Quarantine or clear a GPU of the node."""
+    note = request.POST.get("note", "").strip().replace("\x00", "")
+    verbs: dict[str, Callable[[], str]] = {
+        "quarantine": lambda: health.quarantine(device_id, note, who.username),
+        "clear": lambda: health.clear(device_id),
+    }
+    if verb not in verbs or all(device["id"] != device_id for device in _found(name, who)["devices"]):
+        raise not_found(f"GPU {device_id} of node '{name[:253]}'")
+    return _act_as_admin(request, who, name, lambda: atomically(verbs[verb]))
+
+
+def _act_as_admin(request: HttpRequest, who: Identity, name: str, action: Callable[[], str]) -> HttpResponse:
+    def do() -> str:
+        who.require_admin()
+        return action()
+
+    return act(request, "node", do, name)

@@ -1,0 +1,110 @@
+"""What is wrong with a node and its GPUs, in words, and the way back from each bad state."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nodes.strikes import NOTE as HELD_NOTE
+
+Row = dict[str, Any]
+# (device id or None for the node, kind of incident) → since when, as text.
+Since = Mapping[tuple[int | None, str], str]
+
+_CLEAR = "When it has been seen to, clear it: it then is what its readings say."
+# health → what it means, the way back, the button that is offered.
+_DEVICE: Mapping[str, tuple[str, str, str]] = {
+    "foreign": (
+        "a process that gpusched did not start is on it",
+        "By itself, when that process is gone: end it, or ask the one who started it.",
+        "",
+    ),
+    "dirty": (
+        "something of a job that has ended is left on it",
+        "By itself, when the process is gone and the memory is given back; kill what it names. If it stays so, it is"
+        " quarantined.",
+        "",
+    ),
+    "quarantined": ("it is taken out of service", _CLEAR, "clear"),
+    "degraded": (
+        "its hardware failed",
+        "Look at it (nvidia-smi -q, the kernel's log); reset or replace it. " + _CLEAR,
+        "clear",
+    ),
+    "lost": (
+        "its driver or its node does not see it any more",
+        "By itself, when it is seen again. If it is gone for good, nothing is to do: it keeps its history.",
+        "",
+    ),
+    "hot": (
+        "it is hot, so it is the last choice for new jobs",
+        "By itself, when it has been 10 °C below the threshold for a minute.",
+        "",
+    ),
+}
+_SLOWED = (
+    "its hardware slows it down, so it gets no new jobs",
+    "By itself, when it has cooled. Look at its cooling.",
+    "",
+)
+_LOST = (
+    "its agent does not report any more; its jobs were given to others, if they may be",
+    "By itself, when the agent is heard again. On the node: systemctl status gpusched-agent, then"
+    " gpusched-agent doctor.",
+)
+_HELD = (
+    "jobs of different users were lost to faults of it, so it is held",
+    "By itself after a while, each time twice as long, if it is online and no GPU of it is degraded or lost; or release"
+    " it now.",
+    "release",
+)
+_CLOSED = {
+    "cordoned": ("it takes no new jobs; what runs goes on", "Uncordon it.", "uncordon"),
+    "draining": ("it takes no new jobs until what runs there has ended", "Uncordon it.", "uncordon"),
+}
+
+
+def troubles(node: Mapping[str, Any], since: Since) -> list[Row]:
+    """The worst first: `kind severity subject device_id sentence cause since way verb`; `verb` is empty where there is
+    nothing to press."""
+    found = [*_of_node(node, since), *(row for device in node["devices"] for row in _of_device(device, since))]
+    return sorted(found, key=lambda row: row["severity"] != "red")
+
+
+def is_held(node: Mapping[str, Any]) -> bool:
+    """Whether the system closed it for its faults."""
+    return bool(node["intent"] == "cordoned" and node["intent_note"].startswith(HELD_NOTE))
+
+
+def _of_node(node: Mapping[str, Any], since: Since) -> Iterator[Row]:
+    if node["state"] == "lost":
+        yield _row(None, "lost", "red", _LOST[0], "", since.get((None, "node_lost")), _LOST[1], "")
+    if node["intent"] != "open":
+        sentence, way, verb = _HELD if is_held(node) else _CLOSED[node["intent"]]
+        yield _row(
+            None, node["intent"], "amber", sentence, node["intent_note"], since.get((None, node["intent"])), way, verb
+        )
+
+
+def _of_device(device: Mapping[str, Any], since: Since) -> Iterator[Row]:
+    health = device["health"]
+    if health not in _DEVICE:
+        return
+    sentence, way, verb = _SLOWED if health == "hot" and device["is_slowed"] else _DEVICE[health]
+    severity = "amber" if health == "hot" else "red"
+    yield _row(device, health, severity, sentence, device["health_note"], since.get((device["id"], health)), way, verb)
+
+
+def _row(
+    device: Mapping[str, Any] | None, kind: str, severity: str, sentence: str, cause: str, since: str | None, way: str,
+    verb: str,
+) -> Row:  # fmt: skip
+    return {
+        "kind": kind,
+        "severity": severity,
+        "subject": "The node" if device is None else f"GPU {device['index']}",
+        "device_id": None if device is None else device["id"],
+        "sentence": sentence,
+        "cause": cause,
+        "since": since,
+        "way": way,
+        "verb": verb,
+    }

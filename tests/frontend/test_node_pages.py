@@ -1,0 +1,203 @@
+"""Nodes, one node and joining: what is wrong, the way back, who held what, and what an admin may do."""
+
+import re
+
+import pytest
+
+from gpusched.lib.sql import execute, query
+from gpusched.protocol.messages import Reading
+from nodes.models import Node
+from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
+from tests.frontend.browsing import HOSTILE, browser, found, text_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def admin():
+    return browser(make_user(admin=True))
+
+
+def set_health(health, note="", index=0):
+    execute("UPDATE nodes_device SET health = %s, health_note = %s WHERE index = %s", [health, note, index])
+    return query("SELECT id FROM nodes_device WHERE index = %s", [index])[0]["id"]
+
+
+class TestList:
+    def test_the_groups_say_where_something_is_to_be_done(self, admin):
+        for name in ("n1", "n2", "n3"):
+            make_node(name=name, gpus=1)
+        Node.objects.filter(name="n2").update(intent="cordoned", intent_note="new fan")
+        execute(
+            "UPDATE nodes_device SET health = 'degraded', health_note = 'Xid 48'"
+            " WHERE node_id = (SELECT id FROM nodes_node WHERE name = 'n3')"
+        )
+        page = text_of(admin.get("/nodes/"))
+        assert dict(re.findall(r'data-node-count="(\w+)">(\d+)<', page)) == {
+            "all": "3",
+            "attention": "1",
+            "closed": "1",
+            "open": "1",
+        }
+        assert "GPU 0: Xid 48" in page
+        attention = text_of(admin.get("/nodes/?group=attention"))
+        assert re.findall(r'<tr data-key="(\w+)"', attention) == ["n3"]
+        assert re.findall(r'<tr data-key="(\w+)"', text_of(admin.get("/nodes/?group=nonsense"))) == ["n1", "n2", "n3"]
+
+    def test_a_single_machine_without_gpus_is_explained(self, member):
+        make_node(name="n1", gpus=0)
+        assert "This machine has no NVIDIA GPU: it runs CPU jobs." in text_of(browser(member).get("/nodes/"))
+
+
+class TestOneNode:
+    @pytest.mark.parametrize(
+        ("health", "way", "button"),
+        [
+            ("foreign", "By itself, when that process is gone", False),
+            ("dirty", "kill what it names", False),
+            ("quarantined", "clear it", True),
+            ("degraded", "reset or replace it", True),
+            ("lost", "when it is seen again", False),
+            ("hot", "10 °C below", False),
+        ],
+    )
+    def test_each_bad_state_names_its_way_back(self, health, way, button, admin):
+        make_node(name="n1", gpus=1)
+        device = set_health(health, "pid 42 of bob")
+        page = text_of(admin.get("/nodes/n1/"))
+        trouble = found(rf'(?s)<li id="trouble-{device}-{health}">(.*?)</li>', page)
+        assert way in trouble and "pid 42 of bob" in trouble and "since" in trouble
+        assert ("Clear GPU" in trouble) == button
+
+    @pytest.mark.parametrize(("verb", "intent"), [("cordon", "cordoned"), ("drain", "draining"), ("uncordon", "open")])
+    def test_an_admin_takes_a_node_out_of_service(self, verb, intent, admin):
+        make_node(name="n1")
+        page = text_of(admin.post(f"/nodes/n1/{verb}/", {"note": "fan"}, follow=True))
+        assert "Node n1 takes" in page
+        assert Node.objects.get().intent == intent
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_drain_is_requested_then_confirmed_then_done(self, nlp, member, admin):
+        agent = make_node(name="n1")
+        submit(member, nlp, gpu_count=1)
+        run_cycle()
+        [key] = agent.start_all()
+        execute("UPDATE scheduling_beat SET at = now() - interval '1 hour'")
+        admin.post("/nodes/n1/drain/", {"note": "new fan"})
+        assert "requested</span>" in text_of(admin.get("/nodes/n1/"))
+        run_cycle()
+        page = text_of(admin.get("/nodes/n1/"))
+        assert "confirmed, draining" in page and "1 job still runs there" in page
+        agent.end(key)
+        assert "confirmed, drained" in text_of(admin.get("/nodes/n1/"))
+
+    def test_a_node_that_the_system_holds_is_released(self, admin):
+        make_node(name="n1")
+        Node.objects.update(intent="cordoned", intent_note="held after 2 node faults: jobs 4, 9")
+        page = text_of(admin.get("/nodes/n1/"))
+        assert "jobs of different users were lost to faults of it" in page
+        assert 'action="/nodes/n1/release/"' in page
+        admin.post("/nodes/n1/release/")
+        assert Node.objects.get().intent == "open"
+
+    def test_a_gpu_is_quarantined_and_cleared(self, admin):
+        agent = make_node(name="n1", gpus=1)
+        agent.sync(readings=[Reading(uuid="GPU-n1-0", utilisation_percent=0, occupancy="clear")])
+        [device] = query("SELECT id FROM nodes_device")
+        base = f"/nodes/n1/gpus/{device['id']}"
+        admin.post(f"{base}/quarantine/", {"note": "smells"})
+        assert query("SELECT health_note FROM nodes_device")[0]["health_note"].startswith("smells (by ")
+        page = text_of(admin.post(f"{base}/clear/", follow=True))
+        assert "GPU 0 of n1 takes jobs again" in page
+        assert "is in service" in text_of(admin.post(f"{base}/clear/", follow=True))
+        history = page[page.index('id="history"') :]
+        assert "quarantined" in history and "smells" in history
+
+    def test_a_gpu_of_another_node_is_none_of_this_one(self, admin):
+        make_node(name="n1", gpus=1)
+        make_node(name="n2", gpus=1)
+        [other] = query("SELECT d.id FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id WHERE n.name = 'n2'")
+        assert admin.post(f"/nodes/n1/gpus/{other['id']}/quarantine/").status_code == 404
+        assert admin.post("/nodes/n1/explode/").status_code == 404
+        assert admin.get("/nodes/nowhere/").status_code == 404
+
+    def test_members_look_and_do_not_touch(self, member):
+        make_node(name="n1", gpus=1)
+        device = set_health("quarantined", "dust (by root)")
+        client = browser(member)
+        page = text_of(client.get("/nodes/n1/"))
+        assert "The way back" in page
+        assert 'method="post" action="/nodes/' not in page and "Health history" not in page
+        for path in ("/nodes/n1/drain/", f"/nodes/n1/gpus/{device}/clear/"):
+            client.post(path)
+        assert (Node.objects.get().intent, query("SELECT health FROM nodes_device")[0]["health"]) == (
+            "open",
+            "quarantined",
+        )
+
+    @pytest.mark.django_db(transaction=True)
+    def test_who_held_what_is_shown_and_others_are_only_others(self, nlp, member, admin):
+        """A08."""
+        agent = make_node(name="n1", gpus=4)
+        other = make_tenant("other")
+        own = submit(member, nlp, gpu_count=1, name="mine")
+        foreign = submit(make_member(other), other, gpu_count=2, name="secret-plan")
+        run_cycle()
+        agent.start_all()
+        page = text_of(browser(member).get("/nodes/n1/"))
+        assert f'href="/jobs/{own}/"' in page
+        assert "secret-plan" not in page and f"/jobs/{foreign}/" not in page
+        assert "a job of another tenant" in page
+        agent.end(f"{foreign}.1.0", exit_code=None, reason="node_fault")
+        lanes = re.findall(r'(?s)<div class="lane" .*?</div></div>', text_of(admin.get("/nodes/n1/?span=1h")))
+        assert len(lanes) == 4
+        assert sum(f'href="/jobs/{foreign}/"' in lane and "is-bad" in lane for lane in lanes) == 2
+
+    def test_notes_never_become_markup(self, admin):
+        make_node(name="n1", gpus=1)
+        set_health("degraded", HOSTILE)
+        admin.post("/nodes/n1/cordon/", {"note": HOSTILE})
+        for path in ("/nodes/", "/nodes/n1/"):
+            assert "<script>alert" not in text_of(admin.get(path))
+
+
+class TestJoin:
+    def test_an_admin_gets_the_whole_command(self, admin):
+        response = admin.post("/join/", {"hours": "1"})
+        page = text_of(response)
+        assert re.search(r"gpusched-agent join http://testserver j[\w-]+\.[\w-]+", page)
+        assert response["Cache-Control"] == "no-store"
+        [token] = query("SELECT id, expires_at < now() + interval '61 minutes' AS is_short FROM nodes_jointoken")
+        assert token["is_short"]
+        assert "Waiting for a machine" in text_of(admin.get(f"/join/{token['id']}/"))
+        make_node(name="n1", gpus=2)
+        light = text_of(admin.get(f"/join/{token['id']}/"))
+        assert "light is-on" in light and "2 GPUs" in light
+
+    def test_a_machine_that_joined_and_does_not_run_is_told_apart(self, admin):
+        admin.post("/join/", {"hours": "24"})
+        [token] = query("SELECT id FROM nodes_jointoken")
+        make_node(name="n1", gpus=1)
+        Node.objects.update(state="joined")
+        light = text_of(admin.get(f"/join/{token['id']}/"))
+        assert "light is-half" in light and "gpusched-agent run" in light
+
+    def test_a_token_is_revoked(self, admin):
+        admin.post("/join/", {"hours": "24"})
+        [token] = query("SELECT id FROM nodes_jointoken")
+        assert "lets no more nodes join" in text_of(admin.post(f"/join/{token['id']}/revoke/", follow=True))
+        assert query("SELECT 1 FROM nodes_jointoken WHERE revoked_at IS NULL") == []
+        assert query("SELECT 1 FROM lib_auditentry WHERE action = 'join_token.revoke'")
+        assert admin.post("/join/999/revoke/").status_code == 404
+
+    @pytest.mark.parametrize("hours", ["", "0", "99999", "x"])
+    def test_only_offered_lives(self, hours, admin):
+        assert admin.post("/join/", {"hours": hours}).status_code == 400
+        assert query("SELECT 1 FROM nodes_jointoken") == []
+
+    def test_others_are_told_whom_to_ask(self, member):
+        client = browser(member)
+        assert "Only an admin can make the TOKEN" in text_of(client.get("/join/"))
+        assert client.post("/join/", {"hours": "1"}).status_code == 403
+        assert "No node has joined yet" in text_of(client.get("/nodes/"))
+        assert query("SELECT 1 FROM nodes_jointoken") == []
