@@ -110,6 +110,9 @@ class Env:
             "choices": ("off", "monitor", "enforce"),
         },
     )
+    member_extend_minutes: float = field(
+        default=60.0, metadata={"doc": "by how much members may extend their running jobs", "between": (0, 525_600)}
+    )
     held_idle_percent: int = field(
         default=5, metadata={"doc": "a GPU is idle while each reading is under this utilisation", "between": (1, 100)}
     )

@@ -16,6 +16,7 @@ import nodes.health_api
 import nodes.idle_api
 import nodes.samples_api
 import scheduling.api
+import scheduling.extend_api
 import scheduling.policy_api
 import tenants.api
 import tenants.audit_api
@@ -58,6 +59,7 @@ api = [
         (f"{_JOB}/hold", jobs.api.Hold.as_view()),
         (f"{_JOB}/release", jobs.api.Release.as_view()),
         (f"{_JOB}/requeue", jobs.api.Requeue.as_view()),
+        (f"{_JOB}/extend", scheduling.extend_api.Extend.as_view()),
         (f"{_JOB}/explain", scheduling.api.Explain.as_view()),
         (f"{_JOB}/events", jobs.api.Events.as_view()),
         (f"{_JOB}/attempts", jobs.api.Attempts.as_view()),

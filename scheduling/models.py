@@ -121,6 +121,12 @@ class SchedulingPolicy(models.Model):
         db_default="monitor",
         help_text="What becomes of jobs that hold idle GPUs; monitor: events say who would be warned and ended",
     )
+    member_extend_minutes = models.FloatField(
+        default=60.0,
+        db_default=60.0,
+        validators=_between(0, 525_600),
+        help_text="By how much in all a member may extend the time limit of a running job of theirs; 0: not at all",
+    )
     load_threshold = models.FloatField(
         default=1.0, validators=_between(0.05, 1), help_text="Part of a whole GPU's memory that a job may ask for"
     )

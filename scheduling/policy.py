@@ -37,6 +37,7 @@ FIELDS = (
     "thermal_moves",
     "thermal_move_minutes",
     "held_idle_policy",
+    "member_extend_minutes",
     "load_threshold",
     "load_threshold_shared",
 )

@@ -25,7 +25,7 @@ _LATEST, _ENOUGH, _UNKNOWN = 500, 10, 0.5
 # Estimates for the page of the queue are made for so many jobs, and again after a while.
 MOST_FORESEEN, _FRESH_SECONDS = 20, 5.0
 # … and only while no more than this wait: nobody asked for them.
-MOST_BEHIND, _QUEUE_WORK = 2_000, 10_000
+MOST_BEHIND, QUEUE_WORK = 2_000, 10_000
 
 
 class Present(NamedTuple):
@@ -87,7 +87,7 @@ def foresee(job_ids: Collection[int]) -> Mapping[int, Estimate]:
             here = present()
             is_small = len(here.snapshot.jobs) <= MOST_BEHIND
             cheap = wanted if is_small else ()
-            _foreseen.found = estimates(*here, cheap, typical=typical(), work=_QUEUE_WORK) if cheap else {}
+            _foreseen.found = estimates(*here, cheap, typical=typical(), work=QUEUE_WORK) if cheap else {}
             _foreseen.key, _foreseen.until = wanted, time.monotonic() + _FRESH_SECONDS
         return _foreseen.found
 

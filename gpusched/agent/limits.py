@@ -8,21 +8,19 @@ from typing import Any
 
 from gpusched.agent import rankdir
 
-LIMIT, DEADLINE = "limit.json", "deadline.json"
-
 
 def change(directory: Path, version: int, seconds: int) -> bool:
     """Writes down a limit in seconds from the start; False if as new a one is known. The supervisor is to be woken
     then. OSError of a full disk: it is told again."""
     if version <= known(directory):
         return False
-    rankdir.write(directory, LIMIT, {"version": version, "max_runtime_seconds": seconds}, durable=True)
+    rankdir.write(directory, rankdir.LIMIT, {"version": version, "max_runtime_seconds": seconds}, durable=True)
     return True
 
 
 def known(directory: Path) -> int:
     """The version of the limit that stands here: 0 for the one that the job was submitted with."""
-    for name, field in ((LIMIT, "version"), (rankdir.SPEC, "limit_version")):
+    for name, field in ((rankdir.LIMIT, "version"), (rankdir.SPEC, "limit_version")):
         version = (rankdir.read(directory, name) or {}).get(field, 0)
         if isinstance(version, int) and version > 0:
             return version
@@ -31,7 +29,7 @@ def known(directory: Path) -> int:
 
 def seconds(directory: Path, spec: dict[str, Any]) -> float | None:
     """How long the rank may run; None: without limit."""
-    for told in (rankdir.read(directory, LIMIT), spec):
+    for told in (rankdir.read(directory, rankdir.LIMIT), spec):
         limit = (told or {}).get("max_runtime_seconds")
         if isinstance(limit, int | float) and limit > 0:
             return float(limit)
@@ -42,6 +40,6 @@ def tell(directory: Path, spec: dict[str, Any], ends_at: datetime) -> None:
     """Writes when the limit is, for the job to read: `{"deadline_at": …}`."""
     with contextlib.suppress(OSError):  # a full disk must not keep a job from its limit
         fact = {"deadline_at": ends_at.isoformat()}
-        rankdir.write(directory, DEADLINE, fact, mode=0o644)  # the job may be another user's
+        rankdir.write(directory, rankdir.DEADLINE, fact, mode=0o644)  # the job may be another user's
         if box := spec.get("box"):
-            rankdir.write(box, DEADLINE, fact, mode=0o644)
+            rankdir.write(box, rankdir.DEADLINE, fact, mode=0o644)

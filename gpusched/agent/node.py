@@ -104,7 +104,6 @@ class Node:
                 self.dirty.set()
         if answer.limits:
             await self.in_thread(lambda: self.ranks.limit(answer.limits))
-            self.dirty.set()
         if answer.acknowledged:
             await self.in_thread(self.ranks.forget_settled)
 

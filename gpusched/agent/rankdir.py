@@ -29,7 +29,7 @@ from typing import Any
 SPEC, STARTED, STOP, EXIT = "spec.json", "started.json", "stop.json", "exit.json"
 LOCK, LOG, SCRIPT, NOTICE, CHECKPOINT = "lock", "output.log", "script", "preempt.json", "checkpoint"
 TMP = "tmp"
-LOG_LIMIT = "log_limit.json"
+LOG_LIMIT, LIMIT, DEADLINE = "log_limit.json", "limit.json", "deadline.json"
 # Stands in the environment of every process of a rank, so that strays of a killed supervisor can be found.
 SCOPE_VARIABLE = "GPUSCHED_SCOPE"
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, len, pid

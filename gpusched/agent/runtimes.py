@@ -104,6 +104,7 @@ def contained(directory: Path, spec: RankSpec, fact: dict[str, Any], config: Con
         workdir=spec.workdir,
         arguments=runtime.arguments,
         id_file=f"{directory}/{ID_FILE}",
+        has_ceiling=config.cpu_ceiling,
     )
     made = {**fact, "argv": _BUILD[name](command, box), "workdir": "/", "box": f"{directory}/{BOX}"}
     if name == "apptainer":  # whose containers are processes like others

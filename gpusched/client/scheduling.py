@@ -76,6 +76,7 @@ class PolicyFields(msgspec.Struct, kw_only=True):
     thermal_moves: str
     thermal_move_minutes: float
     held_idle_policy: str
+    member_extend_minutes: float
     load_threshold: float
     load_threshold_shared: float
 

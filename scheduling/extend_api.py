@@ -1,0 +1,31 @@
+"""REST of time limits: a job may run longer, or shorter, than it was submitted with."""
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.client.extension import Extended, Extension
+from gpusched.lib.api import is_dry_run, read_body
+from gpusched.lib.openapi import documented
+from jobs import representation
+from scheduling import extending
+from tenants.permissions import identity
+
+
+class Extend(APIView):
+    write_parameters = ("dry_run",)
+
+    @documented(
+        "Change the time limit of a job that waits or runs",
+        tag="jobs",
+        body=Extension,
+        answer=Extended,
+        operation_id="jobs_extend",
+        parameters={"dry_run": "true: answer 200 with what would follow, and change nothing"},
+        refusals=(400, 401, 403, 404, 409),
+    )
+    def post(self, request: Request, job_id: int) -> Response:
+        """Refused (409) where a waiting job is promised the place, unless an admin forces it."""
+        wanted = read_body(request, Extension)
+        told = extending.extend(job_id, wanted, identity(request), is_dry_run=is_dry_run(request))
+        return Response({"job_id": job_id, **told, "job": representation.select("j.id = %s", [job_id])[0]})

@@ -1,0 +1,203 @@
+"""Decides whether the time limit of a job may be changed: by whom, by how much, and whose start it would delay."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpusched.client.extension import Extension
+from gpusched.lib.problems import Problem, invalid
+from gpusched.lib.times import rfc3339
+from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.states import Role
+from jobs import timelimits
+from jobs.timelimits import Limited
+from scheduling import policy, whatif
+from scheduling.engine.estimate import forecast
+from scheduling.engine.explain import timestamp
+from scheduling.engine.model import Reservation, Snapshot
+from scheduling.engine.planner import plan
+from tenants.permissions import Identity
+
+LEAST_MINUTES, MOST_MINUTES = 0.01, 5_256_000.0
+# What moves by less is no delay to anybody.
+FELT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Delayed:
+    """Waiting jobs whose estimate a longer limit moves: id, before, and after (None: nobody can say)."""
+
+    job_id: int
+    tenant_id: int
+    before: float
+    after: float | None
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A promise that would be broken, and to when it would move (None: nobody can say)."""
+
+    job_id: int
+    tenant_id: int
+    at: float
+    then: float | None
+
+
+def extend(job_id: int, wanted: Extension, identity: Identity, *, is_dry_run: bool) -> dict[str, Any]:
+    """Changes the limit, and says what follows (docs/rest.md). 400, 403, 404; 409 when the job has ended, or when
+    another one that waits is promised the place and nobody forces it."""
+    if wanted.force:
+        identity.require_admin()
+    job = timelimits.limited(job_id, identity)
+    seconds = _wanted_seconds(job, wanted)
+    _require_allowed(job, seconds, identity)
+    broken, delayed = _consequences(job, seconds)
+    if broken and not wanted.force:
+        raise _promised(broken, job, identity)
+    if seconds != job.limit and not is_dry_run:
+        timelimits.change(job, seconds, identity.username, {"forced": True} if broken else {})
+    seen = [one for one in delayed if identity.sees(one.tenant_id)]
+    status = "unchanged" if seconds == job.limit else "would_be_changed" if is_dry_run else "changed"
+    return {
+        "status": status,
+        "message": _message(job, seconds, status, len(delayed)),
+        "ends_at": rfc3339(_ends_at(job, seconds)),
+        "delays": [{"job_id": one.job_id, "was_p90_at": _time(one.before), "p90_at": _time(one.after)} for one in seen],
+        "others_delayed": len(delayed) - len(seen),
+    }
+
+
+def _wanted_seconds(job: Limited, wanted: Extension) -> int:
+    limit, more = wanted.max_runtime_minutes, wanted.add_minutes
+    if (limit is None) == (more is None):
+        raise invalid([FieldError("max_runtime_minutes", "required", "give this or add_minutes, and not both")])
+    field = "max_runtime_minutes" if more is None else "add_minutes"
+    if more is not None:
+        if job.limit is None:
+            told = f"job {job.job_id} has no time limit to add to; give max_runtime_minutes"
+            raise invalid([FieldError(field, "no_limit", told)])
+        limit = job.limit / 60 + more
+    assert limit is not None
+    if not LEAST_MINUTES <= limit <= MOST_MINUTES:
+        told = f"the limit must be between {LEAST_MINUTES} and {MOST_MINUTES:.0f} minutes"
+        raise invalid([FieldError(field, "out_of_range", told)])
+    seconds = max(1, round(limit * 60))
+    if job.elapsed is not None and seconds <= job.elapsed and seconds != job.limit:
+        told = f"job {job.job_id} has run for {job.elapsed / 60:.1f} minutes already; give more, or cancel it"
+        raise invalid([FieldError(field, "out_of_range", told)])
+    return seconds
+
+
+def _is_longer(job: Limited, seconds: int) -> bool:
+    return job.limit is not None and seconds > job.limit
+
+
+def _require_allowed(job: Limited, seconds: int, identity: Identity) -> None:
+    """Members may extend what runs by so much in all. What waits could as well be submitted anew."""
+    if job.is_waiting or not _is_longer(job, seconds) or identity.has(Role.OWNER, job.tenant_id) or job.base is None:
+        return
+    most: float = policy.values()["member_extend_minutes"]
+    if seconds > job.base + most * 60:
+        said = (
+            f"members may extend a running job by {most:g} minutes in all, this one to {job.base / 60 + most:g} minutes"
+        )
+        raise Problem(
+            403,
+            "extension_too_long",
+            said if most else "members may not extend running jobs",
+            next_step="ask an owner of the tenant to extend it",
+            errors=[FieldError("max_runtime_minutes", "out_of_range", said)],
+        )
+
+
+def _ends_at(job: Limited, seconds: int) -> datetime | None:
+    return job.started_at + timedelta(seconds=seconds) if job.started_at else None
+
+
+def _message(job: Limited, seconds: int, status: str, delayed: int) -> str:
+    ends_at = _ends_at(job, seconds)
+    until = f"until {ends_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if ends_at else "once it has started"
+    verb = {"changed": "may now run", "unchanged": "may already run"}.get(status, "would be allowed to run")
+    jobs = "1 waiting job starts" if delayed == 1 else f"{delayed} waiting jobs start"
+    return f"job {job.job_id} {verb} for {seconds / 60:g} minutes, {until}" + (f"; {jobs} later" if delayed else "")
+
+
+# --- what follows for others ------------------------------------------------------------------------------------------
+
+
+def _consequences(job: Limited, seconds: int) -> tuple[Broken | None, list[Delayed]]:
+    """Nothing follows from a shorter limit, nor from that of a job that holds nothing yet."""
+    if job.is_waiting or not _is_longer(job, seconds):
+        return None, []
+    with whatif.turn:
+        here = whatif.present()
+        now = {one.job_id: one for one in here.snapshot.running}.get(job.job_id)
+        if now is None or now.ends_by is None or not here.snapshot.jobs:
+            return None, []
+        longer = replace(now, ends_by=now.started_at + seconds)
+        running = tuple(longer if one.job_id == job.job_id else one for one in here.snapshot.running)
+        then = here._replace(snapshot=replace(here.snapshot, running=running))
+        return _broken(here, then), _delayed(here, then)
+
+
+def _broken(here: whatif.Present, then: whatif.Present) -> Broken | None:
+    promise = _promise(here)
+    if promise is None:
+        return None
+    with_it = plan(_alone(then.snapshot, promise), then.policy, then.now)
+    if any(one.job_id == promise.job_id for one in with_it.placements):
+        return None
+    at = with_it.reservation.at if with_it.reservation else None
+    if at is not None and at <= promise.at + FELT_SECONDS:
+        return None
+    tenant_id = next(one.tenant_id for one in here.snapshot.jobs if one.id == promise.job_id)
+    return Broken(promise.job_id, tenant_id, promise.at, at)
+
+
+def _promise(here: whatif.Present) -> Reservation | None:
+    """What the job that holds the reservation is promised; with many waiting jobs, if the latest cycle told of it."""
+    if len(here.snapshot.jobs) <= whatif.MOST_JOBS:
+        found = plan(*here).reservation
+    else:
+        found = Reservation(here.snapshot.reserved_job_id, 0.0, ()) if here.snapshot.reserved_job_id else None
+    return plan(_alone(here.snapshot, found), here.policy, here.now).reservation if found else None
+
+
+def _alone(snapshot: Snapshot, promise: Reservation) -> Snapshot:
+    """With those alone that go before it: who passes the promised job does not delay it."""
+    wanted = {promise.job_id, *(claim.job_id for claim in snapshot.claims)}
+    return replace(
+        snapshot, jobs=tuple(one for one in snapshot.jobs if one.id in wanted), reserved_job_id=promise.job_id
+    )
+
+
+def _delayed(here: whatif.Present, then: whatif.Present) -> list[Delayed]:
+    """Of the first in the queue, as long as few enough wait for that to be quick."""
+    if len(here.snapshot.jobs) > whatif.MOST_BEHIND:
+        return []
+    first = sorted(here.snapshot.jobs, key=lambda one: (-one.priority, one.queued_at, one.id))[: whatif.MOST_FORESEEN]
+    ids = [one.id for one in first]
+    before, after = (_p90(one, ids) for one in (here, then))
+    found = [Delayed(one.id, one.tenant_id, before[one.id], after.get(one.id)) for one in first if one.id in before]
+    return [one for one in found if one.after is None or one.after > one.before + FELT_SECONDS]
+
+
+def _p90(of: whatif.Present, ids: Sequence[int]) -> dict[int, float]:
+    return dict(forecast(*of, ids, part=1.0, work=whatif.QUEUE_WORK).starts)
+
+
+def _promised(broken: Broken, job: Limited, identity: Identity) -> Problem:
+    who = f"job {broken.job_id}" if identity.sees(broken.tenant_id) else "a job of another tenant"
+    then = f"move that to {_time(broken.then)}" if broken.then else "leave it without one"
+    return Problem(
+        409,
+        "promised",
+        f"{who} is promised a start at {_time(broken.at)} at the latest, and this would {then}",
+        next_step=f"extend job {job.job_id} by less, or ask an admin to force it",
+        errors=[FieldError("max_runtime_minutes", "promised", "is more than a promise leaves")],
+    )
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else timestamp(at)
