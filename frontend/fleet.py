@@ -1,6 +1,6 @@
 """The rows of topic `nodes`: each node with its devices, who holds them, and whether they work."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,21 +20,22 @@ _NODES = """
       FROM nodes_node n
       LEFT JOIN (SELECT node_id, sum(cpu_milli) AS cpu, sum(memory_mb) AS memory
                    FROM nodes_assignment WHERE state <> 'ended' GROUP BY node_id) s ON s.node_id = n.id
-     ORDER BY n.name
+     WHERE %(names)s::text[] IS NULL OR n.name = ANY(%(names)s) ORDER BY n.name
 """
 _DEVICES = f"""
     SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.health_note, d.is_slowed,
-           d.held_whole, d.held_mb, r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius,
-           r.power_watts, {CELL} AS cell
+           d.held_whole, d.held_mb, greatest(r.idle_since, h.since) AS idle_since, r.read_at, r.utilisation_percent,
+           r.memory_used_mb, r.temperature_celsius, r.power_watts, {CELL} AS cell
       FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id LEFT JOIN nodes_reading r ON r.device_id = d.id
-      {HOLDERS} ORDER BY d.node_id, d.index, d.id
+      {HOLDERS} WHERE %(names)s::text[] IS NULL OR n.name = ANY(%(names)s) ORDER BY d.node_id, d.index, d.id
 """
 _LIVE = """
-    SELECT n.name AS node, s.job_id, j.tenant_id, t.name AS tenant, a.device_id, a.since
+    SELECT n.name AS node, s.job_id, j.tenant_id, t.name AS tenant, a.device_id, j.name, u.username AS "user",
+           j.gpu_count, s.started_at + j.max_runtime_seconds * interval '1 second' AS ends_at
       FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_job j ON j.id = s.job_id
-      JOIN tenants_tenant t ON t.id = j.tenant_id
+      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
       LEFT JOIN nodes_allocation a ON a.assignment_id = s.id
-     WHERE s.state <> 'ended' ORDER BY s.job_id, s.rank
+     WHERE s.state <> 'ended' AND (%(names)s::text[] IS NULL OR n.name = ANY(%(names)s)) ORDER BY s.job_id, s.rank
 """
 
 
@@ -48,17 +49,19 @@ class Fleet:
     on_device: dict[int, list[Row]]
 
 
-def load() -> Fleet:
+def load(names: Collection[str] | None = None) -> Fleet:
+    """All nodes, or those of these names."""
+    given = {"names": None if names is None else list(names)}
     on_node: dict[str, list[Row]] = {}
     on_device: dict[int, list[Row]] = {}
-    for live in query(_LIVE):
+    for live in query(_LIVE, given):
         on_node.setdefault(live["node"], []).append(live)
         if live["device_id"] is not None:
             on_device.setdefault(live["device_id"], []).append(live)
     devices: dict[int, list[Row]] = {}
-    for row in query(_DEVICES):
+    for row in query(_DEVICES, given):
         devices.setdefault(row["node_id"], []).append(row)
-    nodes = [_node(row, devices.get(row["id"], [])) for row in query(_NODES)]
+    nodes = [_node(row, devices.get(row["id"], [])) for row in query(_NODES, given)]
     return Fleet(nodes, on_node, on_device)
 
 
@@ -95,6 +98,7 @@ def _device(row: Row) -> Row:
         **{name: row[name] for name in names},
         "held": "exclusive" if row["held_whole"] else "shared" if row["held_mb"] else "free",
         "shared_mb": row["held_mb"],
+        "idle_since": _slot(row["idle_since"]) if row["cell"] == "held_idle" else None,
         "reading": reading,
     }
 
@@ -111,8 +115,14 @@ def _told_node(fleet: Fleet, node: Row, allowed: set[int] | None) -> Row:
         seen = _seen(fleet.on_device.get(device["id"]), allowed)
         jobs, tenants = sorted({live["job_id"] for live in seen}), sorted({live["tenant"] for live in seen})
         devices.append({**device, "jobs": jobs, "tenants": tenants})
-    jobs = sorted({live["job_id"] for live in _seen(fleet.on_node.get(node["name"]), allowed)})
-    return {**node, "jobs": jobs, "devices": devices}
+    holders = {live["job_id"]: _holder(live) for live in _seen(fleet.on_node.get(node["name"]), allowed)}
+    return {**node, "jobs": sorted(holders), "holders": {str(job): holders[job] for job in holders}, "devices": devices}
+
+
+def _holder(live: Row) -> Row:
+    """Whose job it is, and when it ends at the latest."""
+    names = ("name", "user", "tenant", "gpu_count")
+    return {**{name: live[name] for name in names}, "ends_at": rfc3339(live["ends_at"])}
 
 
 def _seen(live: list[Row] | None, allowed: set[int] | None) -> list[Row]:

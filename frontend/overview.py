@@ -4,14 +4,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from frontend import tenantrows
+from frontend import attention, tenantrows
 from gpusched.lib.sql import query
-from gpusched.protocol.states import DeviceHealth, NodeState
+from gpusched.protocol.reasons import Pending
+from gpusched.protocol.states import NodeState
 from jobs import representation
 from scheduling import services
 
 Row = dict[str, Any]
-_FLEET = "/fleet/"
+_MOST_NEXT = 3
 
 _JOBS = """
     SELECT count(*) FILTER (WHERE state = 'running') AS running_jobs,
@@ -31,9 +32,25 @@ _WAITING = """
      ORDER BY tenant_id, reason, priority DESC, submitted_at, id
 """
 
+# Those that only wait for room, each tenant's first: what starts next is said by the reason first, then by the queue.
+_NEXT = """
+    SELECT * FROM (
+        SELECT id, tenant_id, name, gpu_count, priority, submitted_at, reason, evidence, reason_since, stop_reason,
+               stop_evidence, exit_code, signal, max_runtime_seconds, NULL AS placement, soon,
+               row_number() OVER (PARTITION BY tenant_id ORDER BY soon, priority DESC, submitted_at, id) AS place
+          FROM jobs_job JOIN unnest(%s::text[]) WITH ORDINALITY AS w (code, soon) ON reason = code
+         WHERE state = 'pending') waiting
+     WHERE place <= %s ORDER BY soon, priority DESC, submitted_at, id
+"""
+_SOON = [
+    str(reason)
+    for reason in (Pending.STARTING, Pending.SCHEDULER_BEHIND, Pending.RECLAIM_PENDING, Pending.PREEMPT_DELAY,
+                   Pending.RESERVED, Pending.CAPACITY, Pending.FRAGMENTED, Pending.PRIORITY, Pending.HEALTH)
+]  # fmt: skip
+
 
 def load(nodes: list[Row], tenants: dict[int, Row]) -> Row:
-    """From what frontend.fleet and frontend.tenantrows have loaded, with three questions more."""
+    """From what frontend.fleet and frontend.tenantrows have loaded, with four questions more."""
     waiting = query(_WAITING)
     for row in waiting:
         row["told"] = representation.reason(row)
@@ -41,7 +58,8 @@ def load(nodes: list[Row], tenants: dict[int, Row]) -> Row:
     return {
         "status": _status(nodes, lag),
         "largest": _largest(nodes),
-        "attention": list(_attention(nodes, lag)),
+        "attention": attention.load(nodes, lag),
+        "next": [{**row, "told": representation.reason(row)} for row in query(_NEXT, [_SOON, _MOST_NEXT])],
         "waiting": sorted(waiting, key=lambda row: (-row["priority"], row["submitted_at"], row["id"])),
         "tenants": tenants,
     }
@@ -51,8 +69,9 @@ def restrict(loaded: Row, visible: Sequence[int] | None) -> dict[str, Row]:
     """Numbers are everybody's; examples and tenants are those that the viewer may see."""
     rows: dict[str, Row] = {"status": loaded["status"]}
     rows.update({f"largest:{row['model']}": row for row in loaded["largest"]})
-    rows.update({f"attention:{row['kind']}:{name}": row for name, row in loaded["attention"]})
+    rows.update(attention.restrict(loaded["attention"], visible))
     rows.update({f"waiting:{row['code']}": row for row in _waiting(loaded, visible)})
+    rows.update({f"next:{row['id']}": row for row in _next(loaded["next"], visible)})
     own = tenantrows.restrict(loaded["tenants"], visible)
     rows.update({f"tenant:{name}": row for name, row in own.items()})
     return rows
@@ -87,34 +106,16 @@ def _largest(nodes: list[Row]) -> list[Row]:
     ]
 
 
-def _attention(nodes: list[Row], lag: Row) -> Iterator[tuple[str, Row]]:
-    """(name, row) of each thing that somebody should look at. Job ids are not told: everybody reads these."""
-    if not lag["is_alive"]:
-        yield "cycle", _notice("scheduler", "red", "the scheduler has not recorded a cycle for a while", None)
-    for node in nodes:
-        name = node["name"]
-        if node["state"] == NodeState.LOST:
-            yield name, _notice("lost", "red", f"node {name} does not report any more", _FLEET)
-            continue
-        bad = Counter(d["health"] for d in node["devices"] if d["health"] != DeviceHealth.OK)
-        hot = bad.pop(DeviceHealth.HOT, 0)
-        if bad:
-            what = ", ".join(f"{count} {health}" for health, count in sorted(bad.items()))
-            yield name, _notice("health", "red", f"GPUs of {name} are out of service: {what}", _FLEET)
-        if hot:
-            slowed = sum(d["is_slowed"] for d in node["devices"])
-            what = f"{_gpus(slowed, name)} too hot to take new jobs" if slowed else f"{_gpus(hot, name)} hot"
-            yield name, _notice("hot", "amber", what, _FLEET)
-        if idle := sum(device["cell"] == "held_idle" for device in node["devices"]):
-            yield name, _notice("held_idle", "amber", f"{_gpus(idle, name)} held but idle", _FLEET)
-
-
-def _notice(kind: str, severity: str, sentence: str, href: str | None) -> Row:
-    return {"kind": kind, "severity": severity, "sentence": sentence, "href": href}
-
-
-def _gpus(count: int, node: str) -> str:
-    return f"1 GPU of {node} is" if count == 1 else f"{count} GPUs of {node} are"
+def _next(loaded: Sequence[Row], visible: Sequence[int] | None) -> Iterator[Row]:
+    """The first jobs of the viewer's tenants that wait for nothing but room, with their places among them."""
+    seen = [row for row in loaded if visible is None or row["tenant_id"] in visible]
+    for place, row in enumerate(seen[:_MOST_NEXT], 1):
+        names = ("id", "name", "gpu_count")
+        yield {
+            **{name: row[name] for name in names},
+            "place": place,
+            "sentence": row["told"] and row["told"]["sentence"],
+        }
 
 
 def _waiting(loaded: Row, visible: Sequence[int] | None) -> Iterator[Row]:

@@ -132,8 +132,8 @@ class TestCells:
         self.hold_since(61)
         read(agent, 0, ago=61)
         assert cells() == ["held_idle"]
-        attention = [row for key, row in feed.rows("overview", None).items() if key.startswith("attention:held_idle")]
-        assert [row["severity"] for row in attention] == ["amber"]
+        idle = feed.rows("overview", None)["attention:held_idle"]
+        assert (idle["severity"], idle["count"]) == ("amber", 1)
         read(agent, 3)
         assert cells() == ["busy"]
 
@@ -185,11 +185,11 @@ class TestRows:
         read(agent, 50)
         node = feed.rows("nodes", None)[agent.name]
         assert " ".join(sorted(node)) == (
-            "agent_version cpu_cores cpu_cores_free devices driver_version hostname intent intent_note jobs labels"
+            "agent_version cpu_cores cpu_cores_free devices driver_version holders hostname intent intent_note jobs labels"
             " last_seen_at memory_mb memory_mb_free name pretend runtimes state"
         )
         assert " ".join(sorted(node["devices"][0])) == (
-            "cell health health_note held id index is_slowed jobs memory_mb model reading shared_mb tenants uuid"
+            "cell health health_note held id idle_since index is_slowed jobs memory_mb model reading shared_mb tenants uuid"
         )
         assert set(feed.rows("overview", None)["status"]) == words(
             "total_nodes online_nodes total_gpus busy_gpus held_idle_gpus free_gpus unavailable_gpus running_jobs"
@@ -230,7 +230,8 @@ class TestRows:
         agent = make_node(gpus=1)
         Node.objects.update(state="lost")
         rows = feed.rows("overview", None)
-        assert rows[f"attention:lost:{agent.name}"]["severity"] == "red"
+        lost = rows["attention:lost"]
+        assert (lost["severity"], lost["count"], lost["parts"][0]["node"]) == ("red", 1, agent.name)
         assert rows["status"]["unavailable_gpus"] == 1
 
     def test_the_latest_jobs_of_those_who_look(self, monkeypatch, user, ours, stranger, theirs):

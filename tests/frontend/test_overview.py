@@ -1,0 +1,102 @@
+"""What the overview says of troubles and of what starts next, and to whom."""
+
+import json
+
+import pytest
+
+from frontend import feed
+from gpusched.protocol.states import NodeIntent
+from nodes import services as node_services
+from nodes.models import Device
+from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+
+pytestmark = pytest.mark.django_db
+
+
+def attention(visible=None):
+    rows = feed.rows("overview", visible)
+    found = {row["kind"]: row for key, row in rows.items() if key.startswith("attention:")}
+    found.pop("scheduler", None)  # none has run in most of these tests
+    return found
+
+
+def test_one_notice_for_each_kind_of_trouble_with_where_it_is():
+    first, second = make_node(gpus=4), make_node(gpus=4)
+    Device.objects.filter(index=1).update(health="foreign")
+    Device.objects.filter(index=3, node__name=second.name).update(health="hot", is_slowed=True)
+    found = attention()
+    assert (found["foreign"]["severity"], found["foreign"]["count"]) == ("red", 2)
+    assert found["foreign"]["sentence"] == "2 GPUs are used by processes of no job"
+    assert {part["node"]: part["words"] for part in found["foreign"]["parts"]} == {
+        first.name: "GPU 1",
+        second.name: "GPU 1",
+    }
+    assert found["hot"]["sentence"] == "1 GPU is hot, 1 of them too hot to take new jobs"
+
+
+def test_nodes_that_an_admin_closed_are_noted_and_last():
+    agent = make_node(gpus=1)
+    Device.objects.update(health="degraded")
+    node_services.set_intent(agent.name, NodeIntent.DRAINING)
+    assert [row["severity"] for row in attention().values()] == ["red", "note"]
+    assert attention()["closed"]["parts"][0]["words"] == "draining"
+
+
+def test_more_than_six_places_are_counted():
+    for _ in range(8):
+        make_node(gpus=1)
+    Device.objects.update(health="quarantined")
+    found = attention()["quarantined"]
+    assert (found["count"], len(found["parts"]), found["more"]) == (8, 6, 2)
+
+
+def test_idle_holders_are_named_to_those_who_may_know(monkeypatch):
+    """Others are told how many GPUs it is, and of whom not."""
+    ours, theirs = make_tenant("ours"), make_tenant("theirs")
+    agent = make_node(gpus=3)
+    own = submit(make_member(ours), ours, gpu_count=1)
+    submit(make_member(theirs, name="zoe"), theirs, gpu_count=2)
+    run_cycle()
+    agent.start_all()
+    monkeypatch.setattr("frontend.fleet._DEVICES", _all_idle())
+    [part, others] = attention([ours.pk])["held_idle"]["parts"]
+    assert (part["job"], part["words"].split(",")[0]) == (own, "1 GPU")
+    assert (others["job"], others["words"]) == (None, "2 GPUs of other tenants")
+    assert "zoe" not in json.dumps(attention([ours.pk]))
+    assert len(attention()["held_idle"]["parts"]) == 2
+
+
+def _all_idle():
+    from frontend.fleet import _DEVICES
+    from nodes.cells import CELL
+
+    return _DEVICES.replace(CELL, "'held_idle'").replace("greatest(r.idle_since, h.since)", "now()")
+
+
+def test_next_to_start_are_ones_own_jobs_that_wait_for_room_only():
+    tenant, other = make_tenant(), make_tenant()
+    user, stranger = make_member(tenant), make_member(other)
+    make_node(gpus=1)
+    submit(stranger, other, gpu_count=1)
+    run_cycle()
+    first, second = submit(user, tenant, gpu_count=1, priority=900), submit(user, tenant, gpu_count=1)
+    submit(stranger, other, gpu_count=1)
+    run_cycle()
+    rows = feed.rows("overview", [tenant.pk])
+    told = [(row["place"], row["id"]) for key, row in rows.items() if key.startswith("next:")]
+    assert told == [(1, first), (2, second)]
+    assert rows[f"next:{first}"]["sentence"]
+
+
+def test_who_holds_a_gpu_is_told_with_its_node():
+    tenant = make_tenant("ours")
+    agent = make_node(gpus=1)
+    job = submit(make_member(tenant, name="anna"), tenant, gpu_count=1, name="train", max_runtime_minutes=60)
+    run_cycle()
+    agent.start_all()
+    [node] = feed.rows("nodes", [tenant.pk]).values()
+    holder = node["holders"][str(job)]
+    assert (holder["name"], holder["user"], holder["tenant"]) == ("train", "anna", "ours")
+    assert holder["ends_at"]
+    [node] = feed.rows("nodes", [make_tenant().pk]).values()
+    assert (node["jobs"], node["holders"]) == ([], {})
