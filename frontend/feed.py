@@ -4,9 +4,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from frontend import fleet, jobrows, overview, queuerows, tenantrows, worklists
+from frontend import (
+    doings,
+    fleet,
+    healthrows,
+    jobrows,
+    minerows,
+    noderows,
+    noticerows,
+    overview,
+    queuerows,
+    tenantrows,
+    worklists,
+)  # fmt: skip
 from frontend.access import Viewer
-from frontend.topics import View, job_of, kind_of, view
+from frontend.topics import PERSONAL, View, job_of, kind_of, node_of, tenant_of, view
 
 Row = dict[str, Any]
 Rows = dict[str, Row]
@@ -23,22 +35,42 @@ class Loaded:
 def load(views: Collection[View]) -> Loaded:
     """What these views show at this moment."""
     loaded = Loaded()
-    lists = loaded.lists
     kinds = {kind_of(topic) for topic, _ in views}
-    tenants = {tenant_id for _, viewer in views for tenant_id in viewer.visible or ()}
-    if kinds & {"nodes", "overview"}:
-        lists["nodes"] = fleet.load()
-    if kinds & {"tenants", "overview"}:
-        lists["tenants"] = tenantrows.load()
-    if "overview" in kinds:
-        lists["overview"] = overview.load(lists["nodes"].nodes, lists["tenants"])
-    if "jobs" in kinds:
-        lists["jobs"] = worklists.load(tenants)
+    _load_cluster(loaded, kinds, views)
+    _load_people(loaded, kinds, views)
     if windows := [(found, viewer.visible) for topic, viewer in views if (found := queuerows.window_of(topic))]:
-        lists["queue"] = queuerows.load(windows)
+        loaded.lists["queue"] = queuerows.load(windows)
     if ids := {job_id for topic, _ in views if (job_id := job_of(topic)) is not None}:
         loaded.jobs = jobrows.load(ids)
     return loaded
+
+
+def _load_cluster(loaded: Loaded, kinds: Collection[str | None], views: Collection[View]) -> None:
+    lists = loaded.lists
+    if "nodes" in kinds or "overview" in kinds:
+        lists["nodes"] = fleet.load()
+    if "tenants" in kinds or "tenant" in kinds or "overview" in kinds:
+        lists["tenants"] = tenantrows.load()
+    if "overview" in kinds:
+        lists["overview"] = overview.load(lists["nodes"].nodes, lists["tenants"])
+    if names := {name for topic, _ in views if (name := node_of(topic)) is not None}:
+        lists["node"] = noderows.load(names)
+    if names := {name for topic, _ in views if (name := tenant_of(topic)) is not None}:
+        lists["tenant"] = tenantrows.load_whole(names, lists["tenants"])
+
+
+def _load_people(loaded: Loaded, kinds: Collection[str | None], views: Collection[View]) -> None:
+    lists = loaded.lists
+    people = {kind: {v.user_id for topic, v in views if topic == kind and v.user_id is not None} for kind in PERSONAL}
+    if "jobs" in kinds:
+        lists["jobs"] = worklists.load({tenant_id for _, viewer in views for tenant_id in viewer.visible or ()})
+    known = doings.load() if "health" in kinds or "notices" in kinds else []
+    if "health" in kinds:
+        lists["health"] = healthrows.load(known)
+    if "notices" in kinds:
+        lists["notices"] = noticerows.load(people["notices"], known)
+    if "mine" in kinds:
+        lists["mine"] = minerows.load(people["mine"])
 
 
 _RESTRICT: Mapping[str, Any] = {
@@ -46,17 +78,25 @@ _RESTRICT: Mapping[str, Any] = {
     "nodes": fleet.restrict,
     "jobs": worklists.restrict,
     "tenants": tenantrows.restrict,
+    "health": healthrows.restrict,
 }
+_RESTRICT_PERSONAL: Mapping[str, Any] = {"mine": minerows.restrict, "notices": noticerows.restrict}
 
 
 def restrict(loaded: Loaded, topic: str, viewer: Viewer) -> Rows | None:
     """A topic's rows for who sees it; None for what is not there for them."""
-    job_id = job_of(topic)
-    if job_id is not None:
+    if (job_id := job_of(topic)) is not None:
         return jobrows.restrict(loaded.jobs.get(job_id), viewer.visible)
+    if (name := node_of(topic)) is not None:
+        return noderows.restrict(loaded.lists["node"], name, viewer.visible)
+    if (name := tenant_of(topic)) is not None:
+        return tenantrows.restrict_whole(loaded.lists["tenant"], name, viewer.visible)
     if window := queuerows.window_of(topic):
         return queuerows.restrict(loaded.lists["queue"], window, viewer.visible)
-    rows: Rows = _RESTRICT[topic](loaded.lists[topic], viewer.visible)
+    personal = _RESTRICT_PERSONAL.get(topic)
+    rows: Rows = (
+        personal(loaded.lists[topic], viewer) if personal else _RESTRICT[topic](loaded.lists[topic], viewer.visible)
+    )
     return rows
 
 

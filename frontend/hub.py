@@ -30,6 +30,8 @@ NOT_AUTHENTICATED, TRY_AGAIN_LATER = 4401, 1013
 # A change is told at once, its followers together a moment later.
 GATHER_SECONDS = 0.02
 PAUSE_SECONDS = 0.1
+# What is read at leisure is told at leisure.
+PAUSES_SECONDS = {"people": 0.5}
 # Looking at one list costs at most a tenth of a core, however large the cluster is; the others need not wait for it.
 PAUSE_PER_LOOK = 9.0
 RETRY_SECONDS = 0.5
@@ -41,10 +43,11 @@ LOOK_AGAIN_ANYWAY_SECONDS = 5.0
 # Which kinds of topics may look different after which bell; of the topics of single jobs only those that it names.
 _RUNG = {
     "jobs": KINDS,
-    "nodes": {"nodes", "overview"},
+    "nodes": {"nodes", "overview", "node", "health", "notices"},
     "tenants": KINDS - {"job"},
-    "assignments": {"nodes", "overview"},
+    "assignments": {"nodes", "overview", "node"},
     "logs": {"job"},
+    "notices": {"notices"},
 }
 
 
@@ -158,7 +161,7 @@ class LiveHub:
             for group, topics in self._due():
                 began = monotonic()
                 self._dirty -= topics
-                pause = PAUSE_SECONDS if await self._look(topics) else RETRY_SECONDS
+                pause = PAUSES_SECONDS.get(group, PAUSE_SECONDS) if await self._look(topics) else RETRY_SECONDS
                 self._resumes_at[group] = monotonic() + max(pause, PAUSE_PER_LOOK * (monotonic() - began))
 
     def _due(self) -> list[tuple[str, set[str]]]:
@@ -253,6 +256,9 @@ class LiveHub:
             self.refresh(client, client.topics)
 
 
+_TOGETHER = {"overview": "nodes", "tenant": "tenants", "health": "people", "notices": "people"}
+
+
 def _concerns(ids: list[int], topic: str) -> bool:
     return not ids or job_of(topic) is None or job_of(topic) in ids
 
@@ -260,7 +266,7 @@ def _concerns(ids: list[int], topic: str) -> bool:
 def _group(topic: str) -> str:
     """What is loaded together."""
     kind = kind_of(topic) or ""
-    return "nodes" if kind == "overview" else kind
+    return _TOGETHER.get(kind, kind)
 
 
 def _tell_one(client: Client, topic: str, told: News) -> None:

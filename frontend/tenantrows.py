@@ -1,10 +1,13 @@
-"""The rows of topic `tenants`: what each tenant holds, waits for, may hold and has used."""
+"""The rows of topics `tenants` and `tenant:<name>`: what a tenant holds, waits for, may hold and has used."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
 from scheduling import services
+from tenants import budgets
+from tenants.api import tenants_shown
 
 Row = dict[str, Any]
 _NAMES = ("weight", "gpus_held", "jobs_live", "guaranteed_gpus", "max_gpus", "share", "usage_gpu_hours")
@@ -33,3 +36,48 @@ def load() -> dict[int, Row]:
 def restrict(tenants: dict[int, Row], visible: Sequence[int] | None) -> dict[str, Row]:
     """By name; as in the REST API, members see their own tenants only."""
     return {row["name"]: row for tenant_id, row in tenants.items() if visible is None or tenant_id in visible}
+
+
+_MEMBERS = """
+    SELECT m.tenant_id, u.username AS "user", m.role FROM tenants_membership m JOIN auth_user u ON u.id = m.user_id
+     WHERE m.tenant_id = ANY(%s) ORDER BY u.username
+"""
+_PREEMPTED = """
+    SELECT j.tenant_id, count(*) AS received FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
+     WHERE a.reason = 'preempted' AND a.ended_at > now() - interval '1 day' AND j.tenant_id = ANY(%s) GROUP BY 1
+"""
+
+
+def load_whole(names: Collection[str], known: Mapping[int, Row]) -> dict[str, Row]:
+    """{name: {"id", "rows"}} of those that exist; `known`: what load() gave."""
+    ids = sorted(tenant_id for tenant_id, row in known.items() if row["name"] in names)
+    found = {
+        row["name"]: {
+            "id": row["id"],
+            "rows": {"tenant": {**row, **known[row["id"]]}, "preempted": {"received_in_a_day": 0}},
+        }
+        for row in tenants_shown(ids)
+    }
+    rows_of = {one["id"]: one["rows"] for one in found.values()}
+    for row in query(_MEMBERS, [ids]):
+        rows_of[row.pop("tenant_id")][f"member:{row['user']}"] = row
+    for row in query(_PREEMPTED, [ids]):
+        rows_of[row["tenant_id"]]["preempted"] = {"received_in_a_day": row["received"]}
+    for one in budgets.standings(ids) if ids else ():
+        rows_of[one.tenant_id]["budget"] = {
+            "soft_gpu_hours": one.soft_gpu_hours,
+            "hard_gpu_hours": one.hard_gpu_hours,
+            "used_gpu_hours": round(one.used_gpu_hours, 1),
+            "state": one.state,
+            "renews_at": rfc3339(one.renews_at),
+        }
+    return found
+
+
+def restrict_whole(loaded: Mapping[str, Row], name: str, visible: Sequence[int] | None) -> dict[str, Row] | None:
+    """None for what does not exist and for what the viewer may not see alike."""
+    found = loaded.get(name)
+    if found is None or (visible is not None and found["id"] not in visible):
+        return None
+    rows: dict[str, Row] = found["rows"]
+    return rows

@@ -6,15 +6,17 @@ from functools import lru_cache
 from frontend import queuerows
 from frontend.access import Viewer
 
-LISTS = frozenset({"overview", "nodes", "jobs", "tenants"})
-KINDS = LISTS | {"queue", "job"}
+LISTS = frozenset({"overview", "nodes", "jobs", "tenants", "health", "mine", "notices"})
+KINDS = LISTS | {"queue", "job", "node", "tenant"}
 # What these say depends on the person, not only on the tenants whose jobs they see.
-PERSONAL: frozenset[str] = frozenset()
+PERSONAL = frozenset({"mine", "notices"})
 
 # A topic as somebody sees it; equal for all who see the same.
 View = tuple[str, Viewer]
 
 _JOB = re.compile(r"job:([1-9][0-9]{0,17})", re.ASCII)
+_NODE = re.compile(r"node:([^\x00]{1,253})")
+_TENANT = re.compile(r"tenant:([a-z0-9-]{1,63})", re.ASCII)
 
 
 @lru_cache(4096)
@@ -24,6 +26,10 @@ def kind_of(topic: str) -> str | None:
         return topic
     if job_of(topic) is not None:
         return "job"
+    if node_of(topic) is not None:
+        return "node"
+    if tenant_of(topic) is not None:
+        return "tenant"
     return "queue" if queuerows.window_of(topic) else None
 
 
@@ -31,6 +37,18 @@ def job_of(topic: str) -> int | None:
     """The job's id in `job:<id>`."""
     found = _JOB.fullmatch(topic)
     return int(found[1]) if found else None
+
+
+def node_of(topic: str) -> str | None:
+    """The name in `node:<name>`."""
+    found = _NODE.fullmatch(topic)
+    return found[1] if found else None
+
+
+def tenant_of(topic: str) -> str | None:
+    """The name in `tenant:<name>`."""
+    found = _TENANT.fullmatch(topic)
+    return found[1] if found else None
 
 
 def view(topic: str, viewer: Viewer) -> View:

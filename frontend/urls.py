@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from frontend.views import cluster, entrance, job, join, mine, node, overview, submit, tokens
+from frontend.views import cluster, entrance, job, join, mine, node, notices, overview, submit, tokens
 
 urlpatterns: list[URLPattern] = [
     path("login/", entrance.login, name="login"),
@@ -27,6 +27,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/", cluster.tenants, name="tenants"),
     path("submit/", submit.submit, name="submit"),
     path("submit/preview/", submit.preview, name="submit-preview"),
+    path("notices/seen/", notices.seen, name="notices-seen"),
     path("tokens/", tokens.tokens, name="tokens"),
     path("tokens/<id:token_id>/revoke/", tokens.revoke, name="token-revoke"),
 ]

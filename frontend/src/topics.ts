@@ -204,6 +204,78 @@ export interface LogRow {
   size: number;
 }
 
+/** `node:<name>`: one row more per device, apart from its readings. */
+export interface NodeDeviceRow extends Omit<DeviceRow, "reading"> {
+  mig_parent: string | null;
+  numa_node: number | null;
+  nvlink_island: number | null;
+  occupancy: string | null;
+  occupant: string | null;
+}
+
+export interface NodeJobRow {
+  id: number;
+  name: string;
+  tenant: string;
+  user: string;
+  state: string;
+  priority: number;
+  attempt: number;
+  started_at: string | null;
+  gpus: number;
+  ranks: number;
+}
+
+export interface IncidentRow {
+  id: number;
+  node?: string;
+  device_id: number | null;
+  gpu: number | null;
+  kind: string;
+  /** Null for who is no admin. */
+  cause: string | null;
+  since: string;
+  until: string | null;
+}
+
+/** What the system did by itself, or what became of a job. */
+export interface DoingRow {
+  key: string;
+  at: string;
+  kind: string;
+  severity: "red" | "amber" | "info";
+  sentence: string;
+  href: string | null;
+  tenant: string | null;
+}
+
+export interface NoticeRow extends DoingRow {
+  is_mine: boolean;
+}
+
+export interface NoticesState {
+  unread: number;
+  seen_until: string | null;
+}
+
+export interface MineJobRow {
+  id: number;
+  name: string;
+  tenant: string;
+  state: string;
+  part: "running" | "waiting" | "recent";
+  priority: number;
+  gpu_count: number;
+  attempt: number;
+  exit_code: number | null;
+  nodes: string[];
+  max_runtime_minutes: number | null;
+  reason: Reason | null;
+  submitted_at: string;
+  started_at: string | null;
+  ended_at: string | null;
+}
+
 export interface TenantRow {
   name: string;
   weight: number;

@@ -12,7 +12,8 @@ from django.db import connection
 CHANNEL = "gpusched_events"
 # "assignments": nodes that have something new to run; "stops": jobs whose ranks are to be
 # stopped, or have another time limit now.
-Topic = Literal["jobs", "nodes", "tenants", "readings", "logs", "assignments", "stops"]
+# "notices": people who have read them.
+Topic = Literal["jobs", "nodes", "tenants", "readings", "logs", "assignments", "stops", "notices"]
 # PostgreSQL refuses payloads of 8000 bytes; beyond this many ids the message just says "many".
 _MOST_IDS = 500
 

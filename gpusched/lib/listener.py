@@ -12,7 +12,9 @@ from gpusched.lib import events
 
 logger = logging.getLogger(__name__)
 Callback = Callable[[dict[str, list[int]]], None]
-EVERYTHING: dict[str, list[int]] = {topic: [] for topic in ("jobs", "nodes", "tenants", "assignments", "stops", "logs")}
+EVERYTHING: dict[str, list[int]] = {
+    topic: [] for topic in ("jobs", "nodes", "tenants", "assignments", "stops", "logs", "notices")
+}
 
 
 class Listener:

@@ -59,6 +59,7 @@ class Page:
         self.answers = True
         self.all_topics = topics
         self.visible: list[int] | None = None
+        self.user_id: int | None = None
         self._news = asyncio.Event()
 
     async def connect(self) -> "Page":
@@ -137,7 +138,7 @@ class Page:
         deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while True:
             self._news.clear()
-            fresh = compared(await sync_to_async(feed.rows)(topic, visible))
+            fresh = compared(await sync_to_async(feed.rows)(topic, visible, self.user_id))
             shown = compared(self.rows.get(topic, {}))
             if shown == fresh:
                 return

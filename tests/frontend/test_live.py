@@ -22,7 +22,7 @@ from tests.factories import identity_for, make_member, make_node, make_tenant, m
 from tests.frontend.page import Page, cookie_of, live_hub
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ALL = ["overview", "nodes", "queue", "jobs", "tenants"]
+ALL = ["overview", "nodes", "queue", "jobs", "tenants", "health"]
 db = sync_to_async
 
 

@@ -24,7 +24,7 @@ from tests.frontend.page import Page, cookie_of, live_hub
 from tests.frontend.test_live import fall_silent, write_log
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
-ALL = ["overview", "nodes", "queue", "jobs", "tenants"]
+ALL = ["overview", "nodes", "queue", "jobs", "tenants", "health", "mine", "notices"]
 SECRET = "unspeakable"
 
 
@@ -156,9 +156,9 @@ STEPS = st.lists(
 async def play(steps, world: World, viewers, monkeypatch) -> None:
     async with live_hub(monkeypatch):
         pages = []
-        for cookie, topics, visible in viewers:
-            page = Page(cookie, list(topics))
-            page.all_topics, page.visible = topics, visible
+        for user, topics, visible in viewers:
+            page = Page(await sync_to_async(cookie_of)(user), list(topics))
+            page.all_topics, page.visible, page.user_id = topics, visible, user.pk
             pages.append(await page.connect())
             await page.shows("queue", visible)
         for step, n, flag in steps:
@@ -192,7 +192,7 @@ def ids_in(value, name=""):
             yield from ids_in(inner, key)
     elif isinstance(value, list):
         for inner in value:
-            if name == "jobs":
+            if name in ("jobs", "order"):
                 yield inner
             yield from ids_in(inner)
 
@@ -217,11 +217,12 @@ def test_state_and_deltas_equal_a_fresh_load(monkeypatch):
     def holds(steps):
         Node.objects.update(intent="cordoned")
         world = World()
-        topics = [*ALL, *(f"job:{job_id}" for job_id, _ in world.jobs)]
+        jobs = [f"job:{job_id}" for job_id, _ in world.jobs]
+        topics = [*ALL, *jobs, "queue:1-3?sort=-gpus", f"node:{world.agents[0].name}"]
         admin = make_user(f"admin-of-{world.ours.pk}", admin=True)
         viewers = [
-            (cookie_of(world.members[0]), topics, [world.ours.pk]),
-            (cookie_of(admin), topics, None),
+            (world.members[0], topics, [world.ours.pk]),
+            (admin, topics, None),
         ]
         asyncio.run(play(steps, world, viewers, monkeypatch))
 

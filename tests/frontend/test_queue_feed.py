@@ -122,4 +122,5 @@ class TestFilters:
         for _ in range(5):
             submit(anna, ours)
         window = queuerows.window_of("queue:0-2")
+        assert window is not None
         assert len(queuerows.load([(window, None)]).full) == 2

@@ -1,0 +1,163 @@
+"""What the system did by itself and what became of jobs, from the events, incidents, budgets and refunds that exist."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from frontend.access import Visible
+from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol import reasons
+from gpusched.protocol.reasons import NODE_FAULTS, EndReason
+from nodes.strikes import NOTE as HELD_NOTE
+
+Row = dict[str, Any]
+MOST = 100
+# So many of the latest events of jobs are looked at, however few of them are of this kind.
+_MOST_LOOKED_AT = 20_000
+DAYS = 14
+
+
+class Doing(NamedTuple):
+    """`tenant_id`: whose members may read it; None: only admins. `other_tenant_id`: that of a job which the sentence
+    names; `unnamed`: the sentence without it."""
+
+    row: Row
+    at: datetime
+    tenant_id: int | None
+    user_id: int | None = None
+    other_tenant_id: int | None = None
+    unnamed: str = ""
+
+
+# What the system stopped, and what ended by a fault of a node; whether it went back to the queue.
+_EVENTS = """
+    SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.data, j.name, j.tenant_id, t.name AS tenant, j.user_id,
+           o.tenant_id AS other_tenant_id,
+           EXISTS (SELECT 1 FROM jobs_jobevent r WHERE r.job_id = e.job_id AND r.kind = 'requeued'
+                      AND r.attempt = e.attempt) AS is_requeued
+      FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN tenants_tenant t ON t.id = j.tenant_id
+      LEFT JOIN jobs_job o ON o.id = (e.data->>'by_job')::bigint
+     WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s AND e.at > now() - make_interval(days => %(days)s)
+       AND (e.kind = 'stopping' AND e.actor = 'scheduler'
+            OR e.kind = 'ended' AND e.data->>'reason' = ANY(%(faults)s)
+            OR e.kind = 'cancelled' AND e.data->>'reason' = 'dependency_failed')
+     ORDER BY e.id DESC LIMIT %(most)s
+"""
+_INCIDENTS = """
+    SELECT i.id, i.since AS at, i.kind, i.cause, n.name AS node, d.index AS gpu
+      FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id LEFT JOIN nodes_device d ON d.id = i.device_id
+     WHERE i.since > now() - make_interval(days => %(days)s)
+       AND (i.kind IN ('dirty', 'foreign', 'degraded', 'lost', 'node_lost')
+            OR i.kind = 'cordoned' AND starts_with(i.cause, %(held)s)
+            OR i.kind = 'quarantined' AND starts_with(i.cause, 'dirty for'))
+     ORDER BY i.since DESC, i.id DESC LIMIT %(most)s
+"""
+_CROSSINGS = """
+    SELECT c.id, c.at, c.bound, c.gpu_hours, c.tenant_id, t.name AS tenant
+      FROM tenants_budgetcrossing c JOIN tenants_tenant t ON t.id = c.tenant_id
+     WHERE c.at > now() - make_interval(days => %(days)s) ORDER BY c.id DESC LIMIT %(most)s
+"""
+_REFUNDS = """
+    SELECT max(r.id) AS id, max(r.at) AS at, e.job_id, j.tenant_id, t.name AS tenant, j.user_id,
+           sum(e.gpus * date_part('epoch', e.ended_at - e.started_at)) / 3600 AS gpu_hours
+      FROM tenants_usagerefund r JOIN tenants_usageentry e ON e.id = r.entry_id JOIN jobs_job j ON j.id = e.job_id
+      JOIN tenants_tenant t ON t.id = j.tenant_id
+     WHERE r.id > (SELECT max(id) FROM tenants_usagerefund) - %(looked_at)s
+       AND r.at > now() - make_interval(days => %(days)s)
+     GROUP BY e.job_id, j.tenant_id, t.name, j.user_id ORDER BY 1 DESC LIMIT %(most)s
+"""
+_KINDS = {
+    EndReason.PREEMPTED: ("preempted", "amber"),
+    EndReason.HELD_IDLE: ("ended_idle", "amber"),
+    EndReason.DEPENDENCY_FAILED: ("dependency_failed", "amber"),
+}
+_WENT = {
+    "dirty": "still has something of a job on it that has ended",
+    "foreign": "has a process that gpusched did not start",
+    "degraded": "failed",
+    "lost": "is not seen any more",
+    "quarantined": "was quarantined",
+}
+
+
+def load() -> list[Doing]:
+    """The latest, newest first."""
+    given = {
+        "looked_at": _MOST_LOOKED_AT, "days": DAYS, "most": MOST, "held": HELD_NOTE, "faults": sorted(NODE_FAULTS)
+    }  # fmt: skip
+    found = [
+        *(_of_event(row) for row in query(_EVENTS, given)),
+        *(_of_incident(row) for row in query(_INCIDENTS, given)),
+        *(_of_crossing(row) for row in query(_CROSSINGS, given)),
+        *(_of_refund(row) for row in query(_REFUNDS, given)),
+    ]
+    return sorted(found, key=lambda doing: doing.at, reverse=True)[:MOST]
+
+
+def restrict(doings: Iterable[Doing], visible: Visible) -> list[Doing]:
+    """Those that the viewer may read; a job of a tenant that they do not see is not named."""
+    return [
+        doing
+        if visible is None or doing.other_tenant_id in (None, *visible)
+        else doing._replace(row={**doing.row, "sentence": doing.unnamed})
+        for doing in doings
+        if visible is None or doing.tenant_id in visible
+    ]
+
+
+def doing(
+    key: str, at: datetime, kind: str, severity: str, sentence: str, href: str | None, tenant: str | None = None
+) -> Row:
+    """A row; `severity` is red, amber or info."""
+    return {
+        "key": key, "at": rfc3339(at), "kind": kind, "severity": severity, "sentence": sentence, "href": href,
+        "tenant": tenant,
+    }  # fmt: skip
+
+
+def _of_event(row: Row) -> Doing:
+    kind, severity = _KINDS.get(row["data"].get("reason", ""), ("node_fault", "red"))
+    href = f"/jobs/{row['job_id']}/"
+    told = doing(f"event:{row['id']}", row["at"], kind, severity, _sentence(row, row["data"]), href, row["tenant"])
+    unnamed = _sentence(row, {**row["data"], "by": "a job of another tenant"})
+    return Doing(told, row["at"], row["tenant_id"], row["user_id"], row["other_tenant_id"], unnamed)
+
+
+def _sentence(row: Row, data: Row) -> str:
+    reason = reasons.sentence(data.get("reason", ""), data)
+    after = "; it is back in the queue" if row["is_requeued"] else ""
+    return f"job {row['job_id']} {row['name']}: {reason}{after}"
+
+
+def _of_incident(row: Row) -> Doing:
+    cause = f": {row['cause']}" if row["cause"] else ""
+    if row["kind"] == "node_lost":
+        sentence, kind, severity = f"node {row['node']} stopped reporting", "node_lost", "red"
+    elif row["kind"] == "cordoned":
+        sentence, kind, severity = f"node {row['node']} is {row['cause']}", "node_held", "red"
+    else:
+        kind = row["kind"]
+        sentence = f"GPU {row['gpu']} of {row['node']} {_WENT[kind]}{cause}"
+        severity = "amber" if kind in ("dirty", "foreign") else "red"
+    return Doing(
+        doing(f"incident:{row['id']}", row["at"], kind, severity, sentence, f"/nodes/#{row['node']}"), row["at"], None
+    )
+
+
+def _of_crossing(row: Row) -> Doing:
+    then = "it starts nothing more on GPUs" if row["bound"] == "hard" else "it goes on"
+    sentence = f"tenant {row['tenant']} has used up its {row['bound']} budget of {row['gpu_hours']:g} GPU-hours; {then}"
+    kind, severity = f"budget_{row['bound']}", "red" if row["bound"] == "hard" else "amber"
+    told = doing(
+        f"budget:{row['id']}", row["at"], kind, severity, sentence, f"/tenants/#{row['tenant']}", row["tenant"]
+    )
+    return Doing(told, row["at"], row["tenant_id"])
+
+
+def _of_refund(row: Row) -> Doing:
+    sentence = f"{row['gpu_hours']:.1f} GPU-hours of job {row['job_id']} were refunded: a node failed under it"
+    told = doing(
+        f"refund:{row['id']}", row["at"], "refunded", "info", sentence, f"/jobs/{row['job_id']}/", row["tenant"]
+    )
+    return Doing(told, row["at"], row["tenant_id"], row["user_id"])

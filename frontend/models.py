@@ -1,0 +1,12 @@
+"""NoticesSeen: until when each person has read the notices, which themselves are what happened, kept elsewhere."""
+
+from django.conf import settings
+from django.db import models
+
+
+class NoticesSeen(models.Model):
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True, related_name="+")
+    until = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.user} has read until {self.until}"

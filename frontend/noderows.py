@@ -1,0 +1,102 @@
+"""The rows of topics `node:<name>`: a node, its devices in detail, what runs there, and what was not well."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from frontend import fleet
+from frontend.access import Visible
+from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol import throttling
+
+Row = dict[str, Any]
+MOST_INCIDENTS = 50
+
+_NODES = "SELECT name, joined_at, isolation FROM nodes_node WHERE name = ANY(%s)"
+_DEVICES = """
+    SELECT n.name AS node, d.id, d.mig_parent, d.numa_node, d.nvlink_island, r.read_at, r.process_count, r.occupancy,
+           r.occupant, r.throttle_reasons, r.power_limit_watts, r.ecc_corrected, r.ecc_uncorrected
+      FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id LEFT JOIN nodes_reading r ON r.device_id = d.id
+     WHERE n.name = ANY(%s)
+"""
+_RUNNING = """
+    SELECT n.name AS node, j.id, j.tenant_id, j.name, t.name AS tenant, u.username AS "user", j.state, j.priority,
+           j.attempt, j.started_at, count(DISTINCT l.device_id) AS gpus, count(DISTINCT s.id) AS ranks
+      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_job j ON j.id = s.job_id
+      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
+      LEFT JOIN nodes_allocation l ON l.assignment_id = s.id
+     WHERE n.name = ANY(%s) AND s.state <> 'ended' GROUP BY n.name, j.id, t.name, u.username
+"""
+_INCIDENTS = """
+    SELECT n.name AS node, i.id, i.device_id, d.index AS gpu, i.kind, i.cause, i.since, i.until
+      FROM nodes_node n CROSS JOIN LATERAL (SELECT * FROM nodes_incident WHERE node_id = n.id
+            ORDER BY until IS NOT NULL, since DESC, id DESC LIMIT %s) i
+      LEFT JOIN nodes_device d ON d.id = i.device_id WHERE n.name = ANY(%s)
+"""
+
+
+@dataclass
+class OneNode:
+    """What the list of nodes does not say; jobs with their tenants, and incidents with their causes."""
+
+    about: Row
+    devices: dict[int, Row] = field(default_factory=dict)
+    jobs: list[Row] = field(default_factory=list)
+    incidents: list[Row] = field(default_factory=list)
+
+
+@dataclass
+class Nodes:
+    listed: fleet.Fleet
+    details: dict[str, OneNode]
+
+
+def load(names: Collection[str]) -> Nodes:
+    """Of those that exist."""
+    wanted = sorted(names)
+    found = {
+        row["name"]: OneNode({"joined_at": rfc3339(row["joined_at"]), "isolation": row["isolation"]})
+        for row in query(_NODES, [wanted])
+    }
+    for row in query(_DEVICES, [wanted]):
+        found[row.pop("node")].devices[row["id"]] = row
+    for row in query(_RUNNING, [wanted]):
+        found[row.pop("node")].jobs.append({**row, "started_at": rfc3339(row["started_at"])})
+    for row in query(_INCIDENTS, [MOST_INCIDENTS, wanted]):
+        times = {name: rfc3339(row[name]) for name in ("since", "until")}
+        found[row.pop("node")].incidents.append({**row, **times})
+    return Nodes(fleet.load(wanted), found)
+
+
+def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | None:
+    """None for a node that is not there. Of jobs that the viewer may not see: how many, and their GPUs together."""
+    detail = loaded.details.get(name)
+    listed = fleet.restrict(loaded.listed, visible).get(name)
+    if detail is None or listed is None:
+        return None
+    devices = listed.pop("devices")
+    rows = {"node": {**listed, **detail.about}}
+    for device in devices:
+        rows |= _device(device, detail.devices.get(device["id"], {}))
+    others = [job for job in detail.jobs if visible is not None and job["tenant_id"] not in visible]
+    rows["others"] = {"jobs": len(others), "gpus": sum(job["gpus"] for job in others)}
+    for job in detail.jobs:
+        if job not in others:
+            rows[f"job:{job['id']}"] = {key: value for key, value in job.items() if key != "tenant_id"}
+    for incident in detail.incidents:
+        # Causes name jobs and people of whichever tenant.
+        rows[f"incident:{incident['id']}"] = incident if visible is None else {**incident, "cause": None}
+    return rows
+
+
+def _device(listed: Row, more: Row) -> dict[str, Row]:
+    """The device, and apart from it what is read of it each second."""
+    read = {**(listed["reading"] or {}), "throttled_by": throttling.words(more.get("throttle_reasons"))}
+    names = ("power_limit_watts", "process_count", "ecc_corrected", "ecc_uncorrected")
+    fixed = ("mig_parent", "numa_node", "nvlink_island", "occupancy", "occupant")
+    device = {name: value for name, value in listed.items() if name != "reading"}
+    return {
+        f"device:{device['id']}": {**device, **{name: more.get(name) for name in fixed}},
+        f"reading:{device['id']}": {"id": device["id"], **read, **{name: more.get(name) for name in names}},
+    }

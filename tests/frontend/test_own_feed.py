@@ -1,0 +1,244 @@
+"""The topics of one node, of one tenant, of health, and of one person; and what of them each may see."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from frontend import feed, noticerows
+from gpusched.protocol.messages import Reading
+from gpusched.protocol.reasons import EndReason
+from gpusched.protocol.states import NodeIntent
+from jobs import services, transitions
+from jobs.models import Job
+from nodes import health
+from nodes import services as node_services
+from nodes.models import Device, Node
+from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SECRETS = ("theirs", "zoe", "hidden")
+
+
+@pytest.fixture
+def ours():
+    return make_tenant("ours")
+
+
+@pytest.fixture
+def theirs():
+    return make_tenant("theirs")
+
+
+@pytest.fixture
+def anna(ours):
+    return make_member(ours, name="anna")
+
+
+@pytest.fixture
+def zoe(theirs):
+    return make_member(theirs, name="zoe")
+
+
+@pytest.fixture
+def admin():
+    return make_user("root", admin=True)
+
+
+def run(agent, user, tenant, **fields):
+    """A job that runs, and the key of its rank."""
+    job_id = submit(user, tenant, **{"gpu_count": 1, **fields})
+    run_cycle()
+    [key] = [key for key in agent.start_all() if key.startswith(f"{job_id}.")]
+    return job_id, key
+
+
+def notices(user, visible):
+    rows = feed.rows("notices", visible, user.pk)
+    return {key: row for key, row in rows.items() if key != "state"}, rows["state"]
+
+
+def said(told):
+    return [row["sentence"] for row in sorted(told.values(), key=lambda row: row["at"])]
+
+
+class TestNode:
+    def test_its_jobs_devices_and_readings(self, anna, ours):
+        agent = make_node(gpus=2)
+        job_id, _ = run(agent, anna, ours, name="train")
+        agent.sync(readings=[Reading(uuid=d.uuid, utilisation_percent=50) for d in agent.devices])
+        rows = feed.rows(f"node:{agent.name}", [ours.pk])
+        assert rows["node"]["name"] == agent.name
+        assert {"joined_at", "isolation", "driver_version"} <= set(rows["node"])
+        assert (rows[f"job:{job_id}"]["name"], rows[f"job:{job_id}"]["gpus"]) == ("train", 1)
+        assert rows["others"] == {"jobs": 0, "gpus": 0}
+        ids = [device.pk for device in Device.objects.all()]
+        assert [rows[f"reading:{i}"]["utilisation_percent"] for i in ids] == [50, 50]
+        assert sorted(rows[f"device:{i}"]["cell"] for i in ids) == ["busy", "free"]
+
+    def test_of_other_tenants_only_how_much(self, ours, zoe, theirs):
+        """A08"""
+        agent = make_node(gpus=4)
+        run(agent, zoe, theirs, gpu_count=3, name="hidden")
+        text = json.dumps(rows := feed.rows(f"node:{agent.name}", [ours.pk]))
+        assert rows["others"] == {"jobs": 1, "gpus": 3}
+        assert not [key for key in rows if key.startswith("job:")]
+        assert not [word for word in SECRETS if word in text]
+
+    def test_what_was_not_well_and_only_admins_read_why(self, ours):
+        agent = make_node(gpus=1)
+        health.quarantine(Device.objects.get().pk, "smoke", "root")
+        node_services.set_intent(agent.name, NodeIntent.CORDONED, "fans")
+        causes = [
+            {row["kind"]: row["cause"] for key, row in rows.items() if key.startswith("incident:")}
+            for rows in (feed.rows(f"node:{agent.name}", None), feed.rows(f"node:{agent.name}", [ours.pk]))
+        ]
+        assert causes == [
+            {"quarantined": "smoke (by root)", "cordoned": "fans"},
+            {"quarantined": None, "cordoned": None},
+        ]
+
+    def test_one_that_is_not_there(self):
+        assert feed.load_for(["node:nowhere"], None) == {"node:nowhere": None}
+
+
+class TestTenant:
+    def test_who_sees_it_sees_all_of_it(self, anna, ours):
+        rows = feed.rows("tenant:ours", [ours.pk])
+        assert rows["tenant"]["name"] == "ours"
+        assert rows["member:anna"]["role"] == "member"
+        assert rows["preempted"] == {"received_in_a_day": 0}
+
+    def test_others_see_nothing(self, ours, theirs):
+        """A08"""
+        assert feed.load_for(["tenant:theirs", "tenant:nobody"], [ours.pk]) == {
+            "tenant:theirs": None, "tenant:nobody": None
+        }  # fmt: skip
+
+
+class TestHealth:
+    def test_agents_incidents_and_what_the_system_did(self, anna, ours):
+        agent = make_node(gpus=1)
+        job_id, _ = run(agent, anna, ours)
+        transitions.stop(
+            [job_id], EndReason.PREEMPTED, {"by": "job 9", "why": "waits", "rule": "priority"}, "scheduler"
+        )
+        Node.objects.update(state="lost")
+        rows = feed.rows("health", None)
+        assert (rows["agents"]["lost"], rows["agents"]["total"]) == (1, 1)
+        assert [row["kind"] for key, row in rows.items() if key.startswith("incident:")] == ["node_lost"]
+        did = {row["kind"]: row["sentence"] for key, row in rows.items() if key.startswith("did:")}
+        assert did["node_lost"] == f"node {agent.name} stopped reporting"
+        assert f"job {job_id}" in did["preempted"]
+
+    def test_members_read_of_their_own_jobs_alone(self, ours, zoe, theirs):
+        """A08"""
+        agent = make_node(gpus=1)
+        job_id, _ = run(agent, zoe, theirs, name="hidden")
+        transitions.stop(
+            [job_id], EndReason.PREEMPTED, {"by": "job 9", "why": "waits", "rule": "priority"}, "scheduler"
+        )
+        health.quarantine(Device.objects.get().pk, "by zoe of theirs", "root")
+        text = json.dumps(feed.rows("health", [ours.pk]))
+        assert "quarantined" in text
+        assert not [word for word in SECRETS if word in text]
+
+
+class TestMine:
+    def test_what_runs_waits_and_has_ended(self, anna, ours):
+        agent = make_node(gpus=2)
+        ended, key = run(agent, anna, ours, name="first")
+        agent.end(key)
+        running, _ = run(agent, anna, ours, gpu_count=2)
+        waiting = submit(anna, ours, gpu_count=1)
+        rows = feed.rows("mine", [ours.pk], anna.pk)
+        parts = {row["id"]: row["part"] for key, row in rows.items() if key.startswith("job:")}
+        assert parts == {ended: "recent", running: "running", waiting: "waiting"}
+        assert rows["counts"] == {"running": 1, "waiting": 1}
+        assert (rows["tenant:ours"]["own_gpus"], rows["tenant:ours"]["gpus_held"]) == (2, 2)
+
+    def test_nothing_of_colleagues(self, anna, ours):
+        bert = make_member(ours, name="bert")
+        submit(bert, ours)
+        rows = feed.rows("mine", [ours.pk], anna.pk)
+        assert [key for key in rows if key.startswith("job:")] == []
+        assert feed.rows("mine", [ours.pk], None) == {}
+
+
+class TestNotices:
+    def test_how_ones_jobs_ended(self, anna, ours):
+        agent = make_node(gpus=1)
+        for exit_code in (0, 3):
+            _, key = run(agent, anna, ours, name="train")
+            agent.end(key, exit_code=exit_code)
+        told, state = notices(anna, [ours.pk])
+        assert [(row["kind"], row["severity"], row["is_mine"]) for row in told.values()] == [
+            ("ended", "red", True), ("completed", "info", True),
+        ]  # fmt: skip
+        assert [words.partition(": ")[2] for words in said(told)] == ["completed", "exited with code 3"]
+        assert state["unread"] == 2
+
+    def test_read_is_read_until_something_new_comes(self, anna, ours):
+        agent = make_node(gpus=1)
+        _, key = run(agent, anna, ours)
+        agent.end(key)
+        noticerows.mark_seen(anna.pk)
+        assert notices(anna, [ours.pk])[1]["unread"] == 0
+        _, key = run(agent, anna, ours)
+        agent.end(key)
+        assert notices(anna, [ours.pk])[1]["unread"] == 1
+        noticerows.mark_seen(anna.pk)
+        assert notices(anna, [ours.pk])[1]["unread"] == 0
+
+    def test_what_others_did_to_ones_jobs(self, anna, ours, admin):
+        job_id = submit(anna, ours, name="train")
+        services.hold(job_id, identity_for(admin))
+        assert said(notices(anna, [ours.pk])[0]) == [f"job {job_id} train: held by root"]
+
+    def test_what_one_did_oneself_is_no_news(self, anna, ours):
+        services.cancel(submit(anna, ours), identity_for(anna))
+        assert notices(anna, [ours.pk])[0] == {}
+
+    def test_a_long_wait(self, anna, ours):
+        job_id = submit(anna, ours, name="train")
+        Job.objects.update(submitted_at=timezone.now() - timedelta(hours=2))
+        told, _ = notices(anna, [ours.pk])
+        assert list(told) == [f"notice:wait:{job_id}"]
+        assert "has waited for more than an hour" in said(told)[0]
+
+    def test_only_who_waited_is_told_of_a_start(self, anna, ours):
+        agent = make_node(gpus=2)
+        run(agent, anna, ours)
+        late = submit(anna, ours, gpu_count=1)
+        Job.objects.filter(pk=late).update(submitted_at=timezone.now() - timedelta(minutes=5))
+        run_cycle()
+        agent.start_all()
+        assert [row["href"] for row in notices(anna, [ours.pk])[0].values()] == [f"/jobs/{late}/"]
+
+    def test_preempted_for_a_job_that_is_not_to_be_seen(self, anna, ours, zoe, theirs):
+        """A08: the owner reads that it was for another tenant's job; an admin reads for which."""
+        agent = make_node(gpus=1)
+        job_id, _ = run(agent, anna, ours, name="train")
+        other = submit(zoe, theirs, name="hidden")
+        evidence = {"by": f"job {other} of tenant theirs", "by_job": other, "why": "has a priority", "rule": "priority"}
+        transitions.stop([job_id], EndReason.PREEMPTED, evidence, "scheduler")
+        [sentence] = said(notices(anna, [ours.pk])[0])
+        assert sentence == f"job {job_id} train: preempted for a job of another tenant, which has a priority"
+        assert notices(zoe, [theirs.pk])[0] == {}
+
+    def test_admins_are_told_what_the_system_did(self, admin, ours):
+        make_node(gpus=1)
+        Device.objects.update(health="foreign", health_note="pid 17")
+        [row] = notices(admin, None)[0].values()
+        assert (row["kind"], row["is_mine"]) == ("foreign", False)
+        assert row["sentence"].endswith("has a process that gpusched did not start: pid 17")
+        assert notices(make_member(ours), [ours.pk])[0] == {}
+
+    def test_the_page_says_that_it_was_read(self, client, anna, ours):
+        submit(anna, ours)
+        Job.objects.update(submitted_at=timezone.now() - timedelta(hours=2))
+        client.force_login(anna)
+        assert client.get("/notices/seen/").status_code == 405
+        assert client.post("/notices/seen/").status_code == 204
+        assert notices(anna, [ours.pk])[1]["unread"] == 0
