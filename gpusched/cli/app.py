@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpusched import __version__
-from gpusched.cli import gpus, history, jobs, nodes, policy, secrets, simulate, submit, tenants, tokens, top
+from gpusched.cli import extend, gpus, history, jobs, nodes, policy, secrets, simulate, submit, tenants, tokens, top
 from gpusched.cli.commands import group
 from gpusched.cli.session import Globals, connect
 
@@ -67,6 +67,7 @@ for _command in (
     jobs.hold,
     jobs.release,
     jobs.requeue,
+    extend.extend,
     history.wait,
     history.queue,
     history.history,

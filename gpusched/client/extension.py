@@ -25,8 +25,8 @@ class Delay(msgspec.Struct, kw_only=True):
 
 
 class Extended(msgspec.Struct, kw_only=True):
-    """`status`: changed, unchanged, or would_be_changed of a dry run, whose `job` is as it is. `ends_at`: when the limit
-    of a job that runs is reached. `delays`: jobs that you may see; `others_delayed`: how many more."""
+    """`status`: changed, unchanged, or would_be_changed (`job` is then as it is). `ends_at`: when a running job reaches
+    the limit. `delays`: jobs that you may see; `others_delayed`: how many more."""
 
     job_id: int
     status: str

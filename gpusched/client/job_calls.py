@@ -8,6 +8,7 @@ import msgspec
 from gpusched.client.calls import API, Call, Reply, fresh_key, get, given, json_as, write
 from gpusched.client.errors import Invalid
 from gpusched.client.events import Event, EventPage
+from gpusched.client.extension import Extended
 from gpusched.client.foresight import Explanation, Simulation
 from gpusched.client.models import Acted, Attempt, BulkActed, JobData, Log, Page
 from gpusched.client.scheduling import QueueItem
@@ -141,6 +142,28 @@ def requeue(job_id: int) -> Call[Acted]:
     """Stops a live job and puts it back into the queue."""
     # Sent twice it would also stop the attempt that the first one led to.
     return write("POST", f"/jobs/{job_id}/requeue", Acted, is_repeatable=False)
+
+
+def extend(
+    job_id: int,
+    *,
+    add_minutes: float | None = None,
+    max_runtime_minutes: float | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    key: str | None = None,
+) -> Call[Extended]:
+    """Changes the time limit of a job that waits or runs, by `add_minutes` or to `max_runtime_minutes`. `dry_run`: says
+    what would follow, and changes nothing. Two with the same `key` are one."""
+    wanted = given(add_minutes=add_minutes, max_runtime_minutes=max_runtime_minutes, force=force or None)
+    return Call(
+        "POST",
+        f"{API}/jobs/{job_id}/extend",
+        json_as(Extended),
+        query={"dry_run": "true"} if dry_run else {},
+        body=wanted,
+        headers={"Idempotency-Key": key or fresh_key()},
+    )
 
 
 def why(job_id: int) -> Call[Explanation]:

@@ -204,6 +204,7 @@ class Client:
     hold = _job_call(job_calls.hold)
     release = _job_call(job_calls.release)
     requeue = _job_call(job_calls.requeue)
+    extend = _call(job_calls.extend)
     why = _call(job_calls.why)
     history = _list_call(job_calls.history)
     attempts = _list_call(job_calls.attempts)

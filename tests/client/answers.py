@@ -27,6 +27,9 @@ TENANT = {"name": "nlp", "weight": 2.0, "tier": "standard", "quota": QUOTA, "in_
 TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_at": "2030-04-01T00:00:00Z"}
 
 
+EXTENDED = {"job_id": 42, "status": "changed", "message": "job 42 may now run for 90 minutes", "job": job()}
+
+
 def answer_all(server: FakeServer) -> None:
     server.on("POST", "/jobs", acted())
     server.on("POST", "/jobs/simulate", Answer(200, {"starts_now": True, "sentence": "it would start now on n1"}))
@@ -43,6 +46,7 @@ def answer_all(server: FakeServer) -> None:
     server.on("GET", "/jobs/42/logs", log(b"epoch 1\nepoch 2\n", complete=True))
     for verb in ("cancel", "hold", "release", "requeue"):
         server.on("POST", f"/jobs/42/{verb}", acted(verb))
+    server.on("POST", "/jobs/42/extend", Answer(200, EXTENDED))
     for verb in ("cordon", "drain", "uncordon"):
         server.on("POST", f"/nodes/n1/{verb}", Answer(200, {"node": "n1", "status": verb, "message": f"n1: {verb}"}))
     for verb, health in (("quarantine", "quarantined"), ("clear", "ok")):

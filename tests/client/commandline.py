@@ -30,6 +30,7 @@ COMMANDS: dict[str, list[str]] = {
     "hold": ["hold", "42"],
     "release": ["release", "42"],
     "requeue": ["requeue", "42"],
+    "extend": ["extend", "42", "--by", "30"],
     "wait": ["wait", "42"],
     "queue": ["queue"],
     "history": ["history"],

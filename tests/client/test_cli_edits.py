@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.client.answers import POLICY, QUOTA
+from tests.client.answers import EXTENDED, POLICY, QUOTA
 from tests.client.commandline import call
 from tests.client.fakeserver import Answer, FakeServer
 
@@ -53,3 +53,25 @@ def test_a_quota_change_keeps_the_other_limits(full: FakeServer) -> None:
     assert (put.json["max_gpus"], put.json["guaranteed_gpus"]) == (None, 4)
     assert put.headers["if-match"] == '"3"'
     assert "version 4" in result.stderr
+
+
+def test_extend_sends_what_was_said_and_tells_who_starts_later(full: FakeServer) -> None:
+    delay = {"job_id": 43, "was_p90_at": "2030-01-01T10:00:00Z", "p90_at": "2030-01-01T11:00:00Z"}
+    full.on("POST", "/jobs/42/extend", Answer(200, {**EXTENDED, "delays": [delay], "others_delayed": 2}))
+    result = call(full.url, "extend", "42", "--by", "60", "--dry-run")
+    assert result.stderr.splitlines() == [EXTENDED["message"]]
+    assert result.stdout.splitlines() == [
+        "job 43 starts by 2030-01-01 11:00 UTC, not 2030-01-01 10:00",
+        "and 2 of other tenants",
+    ]
+    assert call(full.url, "extend", "42", "--to", "90", "--force").exit_code == 0
+    dry, wet = [asked for asked in full.asked if asked.path.endswith("/extend")]
+    assert (dry.query, dry.json) == ({"dry_run": "true"}, {"add_minutes": 60})
+    assert (wet.query, wet.json) == ({}, {"max_runtime_minutes": 90, "force": True})
+    assert dry.headers["idempotency-key"] != wet.headers["idempotency-key"]
+
+
+@pytest.mark.parametrize("words", [[], ["--by", "1", "--to", "2"], ["--by", "x"]])
+def test_extend_is_understood_or_refused(full: FakeServer, words: list[str]) -> None:
+    assert call(full.url, "extend", "42", *words).exit_code == 2
+    assert not [asked for asked in full.asked if asked.path.endswith("/extend")]
