@@ -15,6 +15,7 @@ MOST_PROCESSES = 16_384
 # The agent's own leaf in what was delegated to it: a group with controllers for its children may hold no process.
 _LEAF = "agent"
 _LEAST_WEIGHT, _MOST_WEIGHT = 1, 10_000
+_PERIOD, _LEAST_QUOTA = 100_000, 1000  # microseconds; the kernel takes no quota below
 # Of processes that were killed: the kernel takes milliseconds, unless a driver holds them.
 _GONE_SECONDS = 2.0
 _SCOPE_LENGTH = 32  # a rank's group is called as its scope
@@ -149,15 +150,19 @@ def home_group(proc: str = "/proc") -> str:
 # --- one group --------------------------------------------------------------------------------------------------------
 
 
-def limits(controllers: tuple[str, ...], cpu_cores: float, memory_mb: int) -> dict[str, str]:
+def limits(
+    controllers: tuple[str, ...], cpu_cores: float, memory_mb: int, *, has_ceiling: bool = False
+) -> dict[str, str]:
     """File → what to write there, as far as the kernel keeps it. `memory_mb` 0: none was asked for, so none is set.
 
-    CPU is a weight, not a ceiling: cores that nobody else wants would otherwise stand idle."""
+    CPU is a weight: cores that nobody else wants would otherwise stand idle. With `has_ceiling` they do."""
     found: dict[str, str] = {}
     if "memory" in controllers and memory_mb:
         found |= {"memory.max": str(memory_mb << 20), "memory.swap.max": "0", "memory.oom.group": "1"}
     if "cpu" in controllers:
         found["cpu.weight"] = str(max(_LEAST_WEIGHT, min(_MOST_WEIGHT, round(cpu_cores * 100))))
+        if has_ceiling and cpu_cores > 0:
+            found["cpu.max"] = f"{max(_LEAST_QUOTA, round(cpu_cores * _PERIOD))} {_PERIOD}"
     if "pids" in controllers:
         found["pids.max"] = str(MOST_PROCESSES)
     return found

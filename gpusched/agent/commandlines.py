@@ -33,6 +33,7 @@ class Box:
     uid: int
     gid: int
     id_file: str = ""
+    has_ceiling: bool = False
     groups: Sequence[int] = ()
     workdir: str | None = None
     arguments: Sequence[str] = ()
@@ -86,8 +87,10 @@ def _user(box: Box) -> list[str]:
 
 
 def _common(box: Box) -> list[str]:
-    # As in the cgroups of processes: who asked for more cores gets more when all want some; no ceiling.
+    # As in the cgroups of processes: who asked for more cores gets more when all want some.
     limits = ["--cpu-shares", str(max(2, round(box.cpu_cores * 1024)))]
+    if box.has_ceiling and box.cpu_cores > 0:
+        limits += ["--cpus", f"{max(box.cpu_cores, 0.01):g}"]
     if box.memory_mb:
         limits += ["--memory", f"{box.memory_mb}m"]
     return [

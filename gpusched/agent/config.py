@@ -35,7 +35,9 @@ def _every() -> Mapping[str, Runtime]:
 @dataclass(frozen=True)
 class Config:
     """`log_max_mb`: of longer logs the middle is cut. `default_user`: of jobs whose tenant names none. `umask`: of
-    jobs. `cgroup`: `auto`, `off`, or a delegated directory (cgroup.py). `mounts`: directories that jobs in containers
+    jobs. `cgroup`: `auto`, `off`, or a delegated directory (cgroup.py). `cpu_ceiling`: no job gets more CPU than it
+    asked for. `private_tmp`: each rank of another user has a /tmp of its own, where root may do that.
+    `mounts`: directories that jobs in containers
     may mount, `:ro` after those that they may only read. `runtimes`: those that may be used; the ones found on PATH
     unless the file has a table of them."""
 
@@ -45,6 +47,8 @@ class Config:
     allow_root: bool = False
     umask: int = 0o077
     cgroup: str = "auto"
+    cpu_ceiling: bool = False
+    private_tmp: bool = True
     mounts: tuple[str, ...] = ()
     runtimes: Mapping[str, Runtime] = field(default_factory=_every)
 
@@ -79,6 +83,8 @@ def _read(path: Path) -> Config:
     _only(told, known, str(path))
     readers: dict[str, Callable[[Any, str], Any]] = dict.fromkeys(known, _text) | {
         "allow_root": _boolean,
+        "cpu_ceiling": _boolean,
+        "private_tmp": _boolean,
         "umask": _octal,
         "log_max_mb": _number,
         "mounts": _words,
@@ -161,6 +167,8 @@ def _check_mounts(mounts: tuple[str, ...]) -> None:
 _VARIABLES: dict[str, Callable[[str, str, Config], Any]] = {
     "default_user": lambda text, *_: text,
     "allow_root": _truth,
+    "cpu_ceiling": _truth,
+    "private_tmp": _truth,
     "umask": lambda text, variable, _: _octal(text, variable),
     "cgroup": lambda text, *_: text,
     "mounts": lambda text, *_: tuple(shlex.split(text)),

@@ -8,14 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import account, cgroup, config, devicefilter
+from gpusched.agent import account, cgroup, config, devicefilter, privatetmp, rankdir
 from gpusched.agent.account import AccountError
 from gpusched.protocol.messages import Isolation, RankSpec
 
 
 @dataclass(frozen=True)
 class Confinement:
-    """`home`: the cgroup of the agent itself, empty without cgroups. `filters_devices`: the kernel lets it."""
+    """`home`: the cgroup of the agent itself, empty without cgroups. `filters_devices`: the kernel lets it.
+    `has_ceiling`: no more CPU than was asked for. `hides_tmp`: another user's rank has a /tmp of its own."""
 
     groups: cgroup.Found
     home: str
@@ -23,6 +24,8 @@ class Confinement:
     allow_root: bool
     umask: int
     filters_devices: bool = False
+    has_ceiling: bool = False
+    hides_tmp: bool = False
 
 
 @cache
@@ -31,7 +34,16 @@ def current() -> Confinement:
     told = config.current()
     groups = cgroup.find(told.cgroup)
     home = cgroup.home_group() if groups.base else ""
-    return Confinement(groups, home, told.default_user, told.allow_root, told.umask, _can_filter(groups.base))
+    return Confinement(
+        groups,
+        home,
+        told.default_user,
+        told.allow_root,
+        told.umask,
+        filters_devices=_can_filter(groups.base),
+        has_ceiling=told.cpu_ceiling,
+        hides_tmp=told.private_tmp and privatetmp.is_possible(),
+    )
 
 
 def _can_filter(base: cgroup.Base | None) -> bool:
@@ -49,7 +61,12 @@ def isolation(of: Confinement) -> Isolation:
     """What the server is told of this node."""
     base = of.groups.base
     users = "any" if os.geteuid() == 0 else "agent"
-    limits = [*(base.controllers if base else ()), *(["devices"] if of.filters_devices else [])]
+    limits = [
+        *(base.controllers if base else ()),
+        *(["devices"] if of.filters_devices else []),
+        *(["cpu ceiling"] if of.has_ceiling and base and "cpu" in base.controllers else []),
+        *(["tmp"] if of.hides_tmp else []),
+    ]
     return Isolation(cgroup=base is not None, limits=limits, users=users, why=of.groups.why)
 
 
@@ -58,7 +75,7 @@ def confined(of: Confinement, directory: Path, spec: RankSpec, scope: str) -> di
     the rank's directory for that user."""
     fact: dict[str, Any] = {"umask": of.umask}
     if base := of.groups.base:
-        limits = cgroup.limits(base.controllers, spec.cpu_cores, spec.memory_mb)
+        limits = cgroup.limits(base.controllers, spec.cpu_cores, spec.memory_mb, has_ceiling=of.has_ceiling)
         fact["cgroup"] = {"path": f"{base.path}/{scope}", "home": of.home, "limits": limits}
         if of.filters_devices and (allowed := devicefilter.minors(spec.device_uuids)) is not None:
             fact["cgroup"]["devices"] = allowed
@@ -68,6 +85,9 @@ def confined(of: Confinement, directory: Path, spec: RankSpec, scope: str) -> di
         return {**fact, "refusal": str(refusal)}
     if found is not None:
         fact["account"] = found.fact()
+        # The rank's own files are to stay in sight.
+        if of.hides_tmp and not privatetmp.hides(str(directory)):
+            fact["private_tmp"] = f"{directory}/{rankdir.TMP}"
     return fact
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import cgroup, devicefilter, rankdir
+from gpusched.agent import cgroup, devicefilter, privatetmp, rankdir
 
 _OUTPUT = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 # Of what Python and the supervisor ignore or block.
@@ -121,6 +121,8 @@ def _become(log: int, spec: dict[str, Any], environment: dict[str, str], writer:
         for handle, number in ((null, 0), (log, 1), (log, 2)):
             os.dup2(handle, number)
         account = spec["account"]
+        if own := spec.get("private_tmp"):
+            privatetmp.enter(own)
         os.setgroups(account["groups"])
         os.setresgid(account["gid"], account["gid"], account["gid"])
         os.setresuid(account["uid"], account["uid"], account["uid"])

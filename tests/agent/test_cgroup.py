@@ -168,6 +168,13 @@ def test_limits_are_those_that_the_kernel_keeps_and_the_job_asked_for() -> None:
     assert cgroup.limits(("cpu",), 5000, 0) == {"cpu.weight": "10000"}
 
 
+def test_the_owner_of_a_node_may_make_cpu_a_ceiling() -> None:
+    assert cgroup.limits(("cpu",), 2.5, 0, has_ceiling=True) == {"cpu.weight": "250", "cpu.max": "250000 100000"}
+    assert cgroup.limits(("cpu",), 0.001, 0, has_ceiling=True)["cpu.max"] == "1000 100000", "as little as there can be"
+    assert "cpu.max" not in cgroup.limits(("cpu",), 0, 0, has_ceiling=True), "who asked for none has no ceiling"
+    assert cgroup.limits(("memory",), 2.5, 0, has_ceiling=True) == {}
+
+
 def test_limits_are_written_before_anything_runs_in_the_group(tmp_path: Path) -> None:
     group = str(tmp_path / "rank")
     cgroup.make(group, {"memory.max": "1048576", "pids.max": "7"})

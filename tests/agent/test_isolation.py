@@ -163,7 +163,7 @@ def test_no_secret_of_the_agent_is_in_the_environment_of_what_it_starts(
         "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "TMPDIR", "LR",
         "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GPUSCHED_JOB_ID", "GPUSCHED_ATTEMPT",
         "GPUSCHED_RANK", "GPUSCHED_RANKS", "GPUSCHED_NODE", "GPUSCHED_SCOPE", "GPUSCHED_PREEMPT_FILE",
-        "GPUSCHED_CHECKPOINT_FILE", "",
+        "GPUSCHED_CHECKPOINT_FILE", "GPUSCHED_DEADLINE_FILE", "",
     }  # fmt: skip
     for pid in (*supervisors(agent.directory), *processes.descendants(process.pid)):
         told = " ".join(f"{name}={value}" for name, value in environ(pid).items())

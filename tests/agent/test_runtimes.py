@@ -69,6 +69,14 @@ def test_apptainer_gets_the_driver_only_with_gpus_and_knows_images_of_registries
     assert "--nv" not in commandlines.apptainer(["apptainer"], replace(BOX, devices=[]))
 
 
+def test_cpu_is_a_ceiling_where_the_nodes_owner_says_so() -> None:
+    from dataclasses import replace
+
+    for build in (commandlines.docker, commandlines.podman):
+        assert "--cpus" not in build(["x"], BOX)
+        assert ("--cpus", "8") in pairs(build(["x"], replace(BOX, has_ceiling=True)))
+
+
 def test_a_fork_bomb_in_docker_ends_at_the_limit_of_every_rank() -> None:
     assert ("--pids-limit", "16384") in pairs(commandlines.docker(["docker"], BOX))
 
