@@ -22,7 +22,7 @@ _PAGES = (
     ("submit", "Submit"),
     ("tokens", "Tokens"),
 )
-_PARENTS = {"job": "jobs", "node": "nodes", "join": "nodes", "home": "overview"}
+_PARENTS = {"job": "jobs", "node": "nodes", "join": "nodes", "tenant": "tenants", "tenant-quota": "tenants", "home": "overview"}
 _FRESH_SECONDS = 2.0
 _pretend: dict[str, Any] = {"looked_at": float("-inf"), "is": False}
 

@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from frontend.views import cluster, entrance, job, join, mine, node, notices, overview, submit, tokens
+from frontend.views import cluster, entrance, job, join, mine, node, notices, overview, quota, submit, tenants, tokens
 
 urlpatterns: list[URLPattern] = [
     path("login/", entrance.login, name="login"),
@@ -24,7 +24,9 @@ urlpatterns: list[URLPattern] = [
     path("join/", join.join, name="join"),
     path("join/<id:token_id>/", join.arrivals, name="join-arrivals"),
     path("join/<id:token_id>/revoke/", join.revoke, name="join-revoke"),
-    path("tenants/", cluster.tenants, name="tenants"),
+    path("tenants/", tenants.tenants, name="tenants"),
+    path("tenants/<str:name>/", tenants.tenant, name="tenant"),
+    path("tenants/<str:name>/quota/", quota.quota, name="tenant-quota"),
     path("submit/", submit.submit, name="submit"),
     path("submit/preview/", submit.preview, name="submit-preview"),
     path("notices/seen/", notices.seen, name="notices-seen"),

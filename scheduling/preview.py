@@ -19,12 +19,13 @@ def quota_effect(tenant_id: int, limits: Mapping[str, Any]) -> dict[str, Any]:
     """The effect of other limits of a tenant. Nothing that runs is stopped by lowering one."""
     with whatif.turn:
         here = whatif.present()
+        old = next(one for one in here.snapshot.tenants if one.id == tenant_id)
         new = tuple(_edited(one, limits) if one.id == tenant_id else one for one in here.snapshot.tenants)
         edited = replace(here.snapshot, tenants=new)
         found = _found(here, edited, here.policy)
     tenant = next(one for one in new if one.id == tenant_id)
     above = exceeded(edited, tenant)
-    said = [*_above(tenant, above), *_foreseen(found, edited), *_idle(tenant, edited)]
+    said = [*_above(tenant, above), *_borrowed(old, tenant, edited), *_foreseen(found, edited), *_idle(tenant, edited)]
     return _shown(found, edited, above, said)
 
 
@@ -106,6 +107,19 @@ def _above(tenant: Tenant, above: Sequence[Excess]) -> Iterator[str]:
                 f"tenant {tenant.name} uses {one.in_use} {name}, more than the limit of {one.limit}:"
                 f" its running jobs go on, and it starts nothing more that needs {name} until it uses less"
             )
+
+
+def _borrowed(old: Tenant, tenant: Tenant, snapshot: Snapshot) -> Iterator[str]:
+    """What it holds beyond its guarantee, if an edit of that changes how much it is."""
+    held = sum(job.request.gpu_count for job in snapshot.running if job.tenant_id == tenant.id)
+    was, now = (max(0, held - one.guaranteed_gpus) for one in (old, tenant))
+    if now == was:
+        return
+    told = f"{now} of the {_counted(held, 'GPU')} that it holds would be borrowed ({was} now)"
+    if now > was:
+        yield f"{told}: nothing is stopped by that, and others under their guarantee may take them back"
+    else:
+        yield f"{told}: fewer may be taken back"
 
 
 def _affected(found: Effect, snapshot: Snapshot) -> Iterator[str]:

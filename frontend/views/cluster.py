@@ -1,4 +1,4 @@
-"""Fleet, nodes and tenants: the lists of what there is."""
+"""The fleet and its nodes: the lists of what there is."""
 
 from typing import Any
 
@@ -6,8 +6,6 @@ from django.http import HttpRequest, HttpResponse
 
 from frontend import feed, nodegroups
 from frontend.views.entrance import page, show
-from frontend.views.overview import bar_scale
-from tenants.api import tenants_shown
 from tenants.permissions import Identity
 
 
@@ -34,11 +32,3 @@ def nodes(request: HttpRequest, who: Identity) -> HttpResponse:
 
 def _nodes(who: Identity) -> list[dict[str, Any]]:
     return list(feed.rows("nodes", who.visible_tenants()).values())
-
-
-@page
-def tenants(request: HttpRequest, who: Identity) -> HttpResponse:
-    visible = who.visible_tenants()
-    rows = feed.rows("tenants", visible)
-    found = [{**tenant, "live": rows.get(tenant["name"], {})} for tenant in tenants_shown(visible)]
-    return show(request, who, "pages/tenants.html", {"tenants": found, "scale": bar_scale(rows.values())})

@@ -8,7 +8,7 @@ export const byName = new Intl.Collator(undefined, { numeric: true }).compare;
 
 export const jobHref = (id: number): string => `/jobs/${id}/`;
 export const nodeHref = (name: string): string => `/nodes/${encodeURIComponent(name)}/`;
-export const tenantHref = (name: string): string => `/tenants/#${encodeURIComponent(name)}`;
+export const tenantHref = (name: string): string => `/tenants/${encodeURIComponent(name)}/`;
 
 export function jobLink(id: number, name = ""): HTMLElement {
   return h("a", { href: jobHref(id), class: name === "" ? "id" : null }, name === "" ? id : name);

@@ -1,0 +1,97 @@
+"""Tenants over models and time: GPUs of each model against limits, members, preemptions, and the history of edits."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from gpusched.lib.sql import query
+from tenants.rates import is_named
+
+Row = dict[str, Any]
+MOST_EDITS = 30
+PREEMPTION_DAYS = 30
+
+_HELD = """
+    SELECT j.tenant_id, d.model, sum(CASE WHEN l.memory_mb IS NULL THEN 1.0
+                                          ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END) AS gpus
+      FROM nodes_allocation l JOIN nodes_assignment s ON s.id = l.assignment_id JOIN jobs_job j ON j.id = s.job_id
+      JOIN nodes_device d ON d.id = l.device_id GROUP BY 1, 2
+"""
+_MODELS = "SELECT model, count(*) AS gpus FROM nodes_device GROUP BY model ORDER BY count(*) DESC, model"
+
+
+def by_model(tenants: Iterable[Row]) -> dict[str, list[Row]]:
+    """For each tenant its use of each model of the fleet: `model gpus_held limit in_fleet`, `limit` the nearest one (of
+    the model, or of all GPUs; null: none), `is_own_limit` if it is of the model, `scale` what a bar's full width is."""
+    there = query(_MODELS)
+    held = {(row["tenant_id"], row["model"]): round(row["gpus"], 2) for row in query(_HELD)}
+    return {tenant["name"]: [_of_model(tenant, row, held) for row in there] for tenant in tenants}
+
+
+def _of_model(tenant: Row, model: Row, held: Mapping[tuple[int, str], float]) -> Row:
+    quota = tenant["quota"]
+    own = [limit for word, limit in quota["max_gpus_by_model"].items() if is_named(word, model["model"])]
+    limits = [*own, *([] if quota["max_gpus"] is None else [quota["max_gpus"]])]
+    return {
+        "model": model["model"],
+        "gpus_held": held.get((tenant["id"], model["model"]), 0),
+        "limit": min(limits, default=None),
+        "is_own_limit": bool(own) and min(own) == min(limits),
+        "in_fleet": model["gpus"],
+    }
+
+
+_MEMBERS = """
+    SELECT m.tenant_id, u.username, m.role, u.is_active FROM tenants_membership m JOIN auth_user u ON u.id = m.user_id
+     WHERE m.tenant_id = ANY(%s) ORDER BY m.role = 'owner' DESC, m.role = 'member' DESC, u.username
+"""
+
+
+def members(tenant_ids: Collection[int]) -> dict[int, list[Row]]:
+    """By tenant: owners first."""
+    found: dict[int, list[Row]] = {}
+    for row in query(_MEMBERS, [list(tenant_ids)]):
+        found.setdefault(row["tenant_id"], []).append(row)
+    return found
+
+
+# Attempts that ended for a job of another tenant, or of the same; those that were moved off hot GPUs have no such job.
+_PREEMPTIONS = """
+    SELECT v.tenant_id AS from_id, vt.name AS from_tenant, o.tenant_id AS for_id, ot.name AS for_tenant,
+           a.evidence->>'rule' AS rule, count(*) AS attempts, max(a.ended_at) AS last_at
+      FROM jobs_attempt a JOIN jobs_job v ON v.id = a.job_id JOIN tenants_tenant vt ON vt.id = v.tenant_id
+      LEFT JOIN jobs_job o ON o.id = (a.evidence->>'by_job')::bigint LEFT JOIN tenants_tenant ot ON ot.id = o.tenant_id
+     WHERE a.reason = 'preempted' AND a.ended_at > now() - make_interval(days => %s)
+     GROUP BY 1, 2, 3, 4, 5 ORDER BY attempts DESC
+"""
+
+
+def preemptions() -> list[Row]:
+    """How many attempts were stopped for others in the last 30 days, by the tenants and the rule."""
+    return query(_PREEMPTIONS, [PREEMPTION_DAYS])
+
+
+def balance(all_of_them: Sequence[Row], tenant_id: int) -> dict[str, int]:
+    """How many attempts a tenant lost to other tenants, and how many others lost to it."""
+    across = [row for row in all_of_them if row["for_id"] != row["from_id"]]
+    return {
+        "received": sum(row["attempts"] for row in across if row["from_id"] == tenant_id),
+        "given": sum(row["attempts"] for row in across if row["for_id"] == tenant_id),
+    }
+
+
+_EDITS = """
+    SELECT id, at, actor, via, action, subject, before, after FROM lib_auditentry
+     WHERE subject = ANY(%s) ORDER BY id DESC LIMIT %s
+"""
+
+
+def edits(name: str) -> list[Row]:
+    """Who changed the tenant, its quota or its budget, newest first; `changes` is (field, before, after)."""
+    subjects = [f"{what} {name}" for what in ("tenant", "quota", "budget", "quota quota of", "budget budget of")]
+    return [{**row, "changes": _changes(row)} for row in query(_EDITS, [subjects, MOST_EDITS])]
+
+
+def _changes(row: Row) -> list[tuple[str, Any, Any]]:
+    before, after = row["before"] or {}, row["after"] or {}
+    names = [name for name in {**before, **after} if name not in ("version", "quota", "go_ahead")]
+    return [(name, before.get(name), after.get(name)) for name in names]

@@ -1,0 +1,72 @@
+"""Tenants: what each is guaranteed, uses and borrows per GPU model; one tenant; and the edit of its quota."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+
+from frontend import feed, onetenant
+from frontend.views.entrance import page, show
+from frontend.views.overview import bar_scale
+from tenants import accounting, budgets
+from tenants.api import find_tenant, tenants_shown
+from tenants.permissions import Identity
+
+_LATELY_DAYS = 30
+_MOST_USERS = 10
+
+
+@page
+def tenants(request: HttpRequest, who: Identity) -> HttpResponse:
+    return show(request, who, "pages/tenants.html", _shown(who))
+
+
+def _shown(who: Identity) -> dict[str, Any]:
+    visible = who.visible_tenants()
+    live = feed.rows("tenants", visible)
+    found = tenants_shown(visible)
+    models, preempted = onetenant.by_model(found), onetenant.preemptions()
+    standing = {one.tenant_id: one for one in budgets.standings(visible)}
+    rows = [
+        {
+            **tenant,
+            "live": live.get(tenant["name"], {}),
+            "models": models[tenant["name"]],
+            "preempted": onetenant.balance(preempted, tenant["id"]),
+            "budget": standing.get(tenant["id"]),
+        }
+        for tenant in found
+    ]
+    rows.sort(key=lambda row: (-row["live"].get("gpus_held", 0), row["name"]))
+    return {"tenants": rows, "scale": bar_scale(live.values())}
+
+
+@page
+def tenant(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
+    found = find_tenant(name, who)
+    [shown] = tenants_shown([found.pk])
+    live = feed.rows("tenants", who.visible_tenants())[name]
+    preempted = onetenant.preemptions()
+    now = timezone.now()
+    since = now - timedelta(days=_LATELY_DAYS)
+    used = accounting.report(found.pk, since, now, "user", limit=1000)
+    words: dict[str, Any] = {
+        "tenant": shown,
+        "live": live,
+        "scale": bar_scale([live]),
+        "models": onetenant.by_model([shown])[name],
+        "members": onetenant.members([found.pk]).get(found.pk, []),
+        "budget": next(iter(budgets.standings([found.pk])), None),
+        "crossings": budgets.crossings(found.pk),
+        "preempted": onetenant.balance(preempted, found.pk),
+        "taken": [row for row in preempted if row["from_id"] == found.pk and row["for_id"] != found.pk],
+        "gave": [row for row in preempted if row["for_id"] == found.pk and row["from_id"] != found.pk],
+        "users": sorted(used.rows, key=lambda row: -row["gpu_seconds"])[:_MOST_USERS],
+        "total": used.total,
+        "currency": settings.ENV.currency,
+        "days": _LATELY_DAYS,
+        "edits": onetenant.edits(name) if who.is_admin else [],
+    }
+    return show(request, who, "pages/tenant.html", words)

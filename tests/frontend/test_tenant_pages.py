@@ -1,0 +1,125 @@
+"""Tenants, one tenant, and the edit of its quota: bars per model, who sees what, the preview, and edits of others."""
+
+import re
+
+import pytest
+
+from gpusched.lib.sql import query
+from tenants.models import Quota
+from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
+from tests.frontend.browsing import browser, found, text_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def admin():
+    return browser(make_user("root", admin=True))
+
+
+def typed(client, **changes):
+    """The form as the page has it, with these changes."""
+    page = text_of(client.get("/tenants/nlp/quota/"))
+    fields = dict(re.findall(r'<input[^>]*name="(\w+)" value="([^"]*)"', page)) | {"max_gpus_by_model": ""}
+    fields.pop("csrfmiddlewaretoken", None)
+    return {**fields, **{name: str(value) for name, value in changes.items()}}
+
+
+class TestPages:
+    def test_bars_tell_what_is_held_of_each_model(self, nlp, member, admin):
+        make_node(name="n1", gpus=4)
+        make_node(name="n2", gpus=2, model="NVIDIA H100 80GB HBM3")
+        Quota.objects.filter(tenant=nlp).update(max_gpus_by_model={"H100": 1}, guaranteed_gpus=1)
+        submit(member, nlp, gpu_count=3)
+        run_cycle()
+        for path in ("/tenants/", "/tenants/nlp/"):
+            page = text_of(admin.get(path))
+            assert "3 used, 1 guaranteed, no limit" in page
+            assert "A100-SXM4-80GB: 3 used, no limit, 4 in the fleet" in page
+            assert "H100 80GB HBM3: 0 used, 1 at most, 2 in the fleet" in page
+            assert "2 borrowed" in page
+
+    def test_members_see_their_own_tenants_and_no_edit(self, nlp, member):
+        """A08."""
+        make_member(make_tenant("other"), name="stranger")
+        client = browser(member)
+        page = text_of(client.get("/tenants/nlp/"))
+        assert member.username in page and "History of edits" not in page and "Edit quota" not in page
+        assert "other" not in re.findall(r'href="/tenants/(\w+)/"', text_of(client.get("/tenants/")))
+        for path in ("/tenants/other/", "/tenants/nowhere/", "/tenants/other/quota/"):
+            assert client.get(path).status_code == 404
+        assert client.get("/tenants/nlp/quota/").status_code == 403
+        assert client.post("/tenants/nlp/quota/", {"max_gpus": "1"}).status_code == 403
+
+    def test_preemptions_are_told_from_both_sides(self, nlp, member, admin):
+        make_node(name="n1", gpus=1)
+        owner = make_member(vision := make_tenant("vision"))
+        victim, winner = submit(member, nlp, gpu_count=0), submit(owner, vision, gpu_count=0)
+        run_cycle()
+        query(
+            "UPDATE jobs_attempt SET ended_at = now(), reason = 'preempted',"
+            " evidence = jsonb_build_object('by_job', %s::bigint, 'rule', 'reclaim') WHERE job_id = %s RETURNING 1",
+            [winner, victim],
+        )
+        assert "1 received, 0 given" in text_of(admin.get("/tenants/nlp/"))
+        other = text_of(admin.get("/tenants/vision/"))
+        assert "0 received, 1 given" in other and "of tenant nlp stopped for its jobs" in other
+
+
+class TestQuota:
+    def test_the_effect_is_shown_before_anything_is_changed(self, nlp, member, admin):
+        """A07."""
+        make_node(name="n1", gpus=8)
+        Quota.objects.filter(tenant=nlp).update(guaranteed_gpus=4)
+        submit(member, nlp, gpu_count=4)
+        run_cycle()
+        fields = typed(admin, guaranteed_gpus=1, preview=1)
+        told = text_of(admin.post("/tenants/nlp/quota/", fields, headers={"HX-Request": "true"}))
+        assert "<html" not in told
+        assert "3 of the 4 GPUs that it holds would be borrowed (0 now)" in told
+        assert "Nothing that runs is stopped." in told
+        assert Quota.objects.get(tenant=nlp).guaranteed_gpus == 4
+
+    def test_what_contradicts_needs_a_second_yes(self, nlp, member, admin):
+        """A07."""
+        make_node(name="n1", gpus=8)
+        submit(member, nlp, gpu_count=4)
+        run_cycle()
+        fields = typed(admin, max_gpus=2)
+        refused = admin.post("/tenants/nlp/quota/", fields)
+        assert refused.status_code == 400
+        assert "Apply it nevertheless" in text_of(refused) and "more than the limit of 2" in text_of(refused)
+        assert Quota.objects.get(tenant=nlp).max_gpus is None
+        done = text_of(admin.post("/tenants/nlp/quota/", {**fields, "go_ahead": "1"}, follow=True))
+        assert "The quota is changed" in done
+        assert Quota.objects.get(tenant=nlp).max_gpus == 2
+        assert query("SELECT state FROM jobs_job")[0]["state"] == "scheduled"
+        edit = found(r'(?s)<tr data-key="edit-\d+">(.*?)</tr>', done)
+        assert "quota.change" in edit and "root" in edit and "max_gpus</code> none → <b>2</b>" in edit
+
+    def test_an_edit_of_somebody_else_meanwhile_is_not_overwritten(self, nlp, admin):
+        fields = typed(admin, max_gpus=8)
+        admin.post("/tenants/nlp/quota/", typed(admin, max_gpus=16))
+        late = admin.post("/tenants/nlp/quota/", fields)
+        assert late.status_code == 400
+        assert "was changed meanwhile" in text_of(late)
+        assert Quota.objects.get(tenant=nlp).max_gpus == 16
+
+    @pytest.mark.parametrize(
+        ("field", "value", "sentence"),
+        [
+            ("max_gpus", "-1", "greater than or equal to 0"),
+            ("max_gpus", "x", "Enter a whole number"),
+            ("guaranteed_gpus", "", "This field is required"),
+            ("max_gpus_by_model", "A100", "write MODEL=GPUS"),
+            ("max_gpus_by_model", "A100=1\na100=2", "names a model twice"),
+        ],
+    )
+    def test_a_refusal_stands_beside_its_field(self, field, value, sentence, nlp, admin):
+        page = text_of(admin.post("/tenants/nlp/quota/", typed(admin, **{field: value})))
+        assert sentence in found(rf'id="e_{field}">([^<]*)<', page)
+
+    def test_limits_per_model_are_lines(self, nlp, admin):
+        admin.post("/tenants/nlp/quota/", typed(admin, max_gpus_by_model="A100=16\r\nH100 = 4"))
+        assert Quota.objects.get(tenant=nlp).max_gpus_by_model == {"A100": 16, "H100": 4}
+        assert "A100=16\nH100=4" in text_of(admin.get("/tenants/nlp/quota/"))
