@@ -12,6 +12,8 @@ from gpusched.protocol.states import JobState
 
 # A supervisor that is killed in five attempts in a row is killed by what the job does.
 MOST_SUPERVISORS_LOST = 5
+# Each node that has no user for it is left alone for ten minutes (nodes/accounts.py), so that takes a while.
+MOST_WITHOUT_USER = 10
 LONGEST_RETRY_PAUSE_SECONDS = 3600.0
 LONGEST_FAULT_PAUSE_SECONDS = 600.0
 
@@ -31,11 +33,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Streak:
-    """The attempts just before one: how many in a row, back from it, ended by faults of nodes, and how many by the loss
-    of their supervisor."""
+    """The attempts just before one: how many in a row, back from it, ended by faults of nodes, how many by the loss of
+    their supervisor, and how many for want of a user to run as."""
 
     faults: int = 0
     supervisors_lost: int = 0
+    without_user: int = 0
 
 
 NO_STREAK = Streak()
@@ -90,10 +93,20 @@ def _after_fault(job: dict[str, Any], outcome: Outcome, before: Streak) -> Next:
         return Next(JobState.FAILED, outcome.reason, outcome.evidence, used)
     if lost >= MOST_SUPERVISORS_LOST:
         return Next(JobState.FAILED, outcome.reason, {**outcome.evidence, "in_a_row": lost}, used)
+    if outcome.reason == EndReason.NO_ACCOUNT:
+        return _without_user(outcome, before, used)
     if not before.faults:
         return Next(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
     evidence = {"fault": outcome.reason, "in_a_row": before.faults + 1}
     return _later(_pause(before.faults - 1, LONGEST_FAULT_PAUSE_SECONDS), evidence, used)
+
+
+def _without_user(outcome: Outcome, before: Streak, used: int) -> Next:
+    """At once, for the scheduler tries another node, or waits and says for whom; but not for ever."""
+    without = before.without_user + 1
+    if without >= MOST_WITHOUT_USER:
+        return Next(JobState.FAILED, outcome.reason, {**outcome.evidence, "in_a_row": without}, used)
+    return Next(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
 
 
 def _class(outcome: Outcome) -> dict[str, Any]:

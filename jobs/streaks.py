@@ -13,7 +13,9 @@ _STREAKS = """
            t.number - 1 - coalesce((SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
                                        AND a.number < t.number AND a.reason <> ALL(%(faults)s)), 0) AS faults,
            t.number - 1 - coalesce((SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
-                                       AND a.number < t.number AND a.reason <> %(lost)s), 0) AS supervisors_lost
+                                       AND a.number < t.number AND a.reason <> %(lost)s), 0) AS supervisors_lost,
+           t.number - 1 - coalesce((SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
+                                       AND a.number < t.number AND a.reason <> %(no_user)s), 0) AS without_user
       FROM unnest(%(jobs)s::bigint[], %(numbers)s::int[]) AS t (job_id, number)
 """
 
@@ -28,5 +30,6 @@ def streaks(outcomes: Sequence[Outcome]) -> dict[int, Streak]:
         "numbers": [o.attempt for o in faulty],
         "faults": sorted(NODE_FAULTS),
         "lost": EndReason.SUPERVISOR_LOST,
+        "no_user": EndReason.NO_ACCOUNT,
     }
-    return {row["job_id"]: Streak(row["faults"], row["supervisors_lost"]) for row in query(_STREAKS, asked)}
+    return {row.pop("job_id"): Streak(**row) for row in query(_STREAKS, asked)}

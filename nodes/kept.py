@@ -104,3 +104,37 @@ class IdleExemption(models.Model):
 
     def __str__(self) -> str:
         return f"exemption of {'tenant' if self.tenant_id else 'job'} {self.tenant_id or self.job_id}"
+
+
+class MissingUser(models.Model):
+    """A Unix user that a node did not have (or refused) when a job was to run as it; empty: of tenants that name
+    none."""
+
+    node = models.ForeignKey("nodes.Node", on_delete=models.CASCADE, related_name="missing_users")
+    unix_user = models.CharField(max_length=64, blank=True)
+    detail = models.CharField(max_length=300, help_text="What the agent said, with what to do")
+    since = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["node", "unix_user"], name="missing_user_once")]
+
+    def __str__(self) -> str:
+        return f"{self.node_id} has no user {self.unix_user or 'for tenants without one'}"
+
+
+class HeldDay(models.Model):
+    """GPU-seconds of one model that the jobs of one user in one tenant held on one day (UTC), and how many of them were
+    idle, counted by the ticks of nodes/samples.py. A shared device counts by its part, as in the ledger."""
+
+    day = models.DateField()
+    tenant = models.ForeignKey("tenants.Tenant", on_delete=models.CASCADE, related_name="+", db_index=False)
+    user_id = models.BigIntegerField()
+    gpu_model = models.CharField(max_length=200)
+    held_seconds = models.FloatField()
+    idle_seconds = models.FloatField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["day", "tenant", "user_id", "gpu_model"], name="held_day_once")]
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} held {self.gpu_model} on {self.day}"

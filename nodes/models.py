@@ -9,8 +9,10 @@ from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState, RankSt
 from jobs.models import Attempt, Job
 from nodes import incidents
 from nodes.kept import GpuClock as GpuClock
+from nodes.kept import HeldDay as HeldDay
 from nodes.kept import HeldIdle as HeldIdle
 from nodes.kept import IdleExemption as IdleExemption
+from nodes.kept import MissingUser as MissingUser
 from nodes.kept import Rollup as Rollup
 from nodes.kept import Sample as Sample
 

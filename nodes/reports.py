@@ -15,7 +15,7 @@ from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs import transitions
 from jobs.aftermath import Outcome
 from jobs.exits import exit_class
-from nodes import allocations, health
+from nodes import accounts, allocations, health
 from nodes.clocks import lasted, when
 from tenants import usage
 
@@ -181,6 +181,7 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
     if not ended:
         return []
     allocations.give_back([row["id"] for row in ended])
+    accounts.missing([row["id"] for row in ended if row["reason"] == EndReason.NO_ACCOUNT])
     # In the transaction that gives them back (A34): the next reading may be a second, and another job, too late.
     left = {e.key: e.left for e in ends if e.left}
     health.left_behind(

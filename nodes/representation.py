@@ -9,6 +9,8 @@ from gpusched.protocol import throttling
 _NODES = """
     SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb, n.labels,
            n.agent_version, n.driver_version, n.runtimes, n.isolation, n.hostname, n.last_seen_at, n.joined_at,
+           (SELECT jsonb_object_agg(m.unix_user, m.detail) FROM nodes_missinguser m
+             WHERE m.node_id = n.id) AS missing_users,
            coalesce(s.cpu, 0) AS cpu_held, coalesce(s.memory, 0) AS memory_held, coalesce(s.jobs, '[]') AS jobs
       FROM nodes_node n
       LEFT JOIN (SELECT s.node_id, sum(s.cpu_milli) AS cpu, sum(s.memory_mb) AS memory,
@@ -51,6 +53,7 @@ def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int]
              "driver_version", "runtimes", "isolation", "hostname")  # fmt: skip
     return {
         **{name: row[name] for name in names},
+        "missing_users": row["missing_users"] or {},
         "cpu_cores_free": row["cpu_cores"] - row["cpu_held"] / 1000,
         "memory_mb_free": row["memory_mb"] - int(row["memory_held"]),
         "last_seen_at": rfc3339(row["last_seen_at"]),

@@ -10,7 +10,7 @@ from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import query
 from gpusched.protocol.messages import Join, Joined
 from gpusched.protocol.states import NodeIntent, NodeState
-from nodes import telemetry
+from nodes import accounts, telemetry
 from nodes.models import JoinToken, Node
 
 
@@ -95,6 +95,8 @@ def set_intent(name: str, intent: NodeIntent, note: str = "") -> str:
         before = {"intent": str(node.intent), "note": node.intent_note}
         node.intent, node.intent_note = intent, "" if intent == NodeIntent.OPEN else note[:200]
         node.save(update_fields=["intent", "intent_note"])
+        if intent == NodeIntent.OPEN:
+            accounts.forget(node.pk)
         audit.record("node.intent", f"node {name}", before, {"intent": str(intent), "note": node.intent_note})
         events.changed("nodes", [node.pk])
         wake.request_cycle()

@@ -7,6 +7,7 @@ import msgspec
 from django.db import connection, transaction
 
 from gpusched.lib.sql import columns, execute, query, rows
+from scheduling import lacking
 from scheduling.engine.model import (
     Device,
     DeviceHold,
@@ -129,7 +130,7 @@ def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot,
             claims=claims(),
             mix=recent_mix(),
         )
-    return snapshot, seen
+    return lacking.told(snapshot), seen
 
 
 def _promised() -> int | None:

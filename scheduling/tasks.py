@@ -4,7 +4,7 @@ from django.conf import settings
 
 from gpusched.lib.sql import atomically, execute
 from jobs import logs
-from nodes import health, samples, strikes
+from nodes import accounts, health, samples, strikes
 from scheduling import cycle as cycles
 from scheduling import moves, upkeep
 
@@ -26,6 +26,7 @@ def roll_up() -> int:
 def drop_old() -> int:
     return (
         logs.drop_old(settings.ENV.log_retention_days)
+        + accounts.drop_old()
         + execute("DELETE FROM jobs_idempotencykey WHERE created_at < now() - interval '24 hours'")
         + execute(
             "DELETE FROM scheduling_cycle WHERE %s > 0 AND started_at < now() - make_interval(secs => %s)",

@@ -95,6 +95,8 @@ def show(
     if form in (Format.TABLE, Format.WIDE):
         say.note(f"runtimes: {_runtimes(found) or 'none for containers'}")
         say.note(f"isolation: {found.isolation}" + (f" ({found.isolation.why})" if found.isolation.why else ""))
+        for user, detail in found.missing_users.items():
+            say.note(f"no Unix user {user or 'for tenants without unix_user'}: {detail}")
     output.items(found.devices, _DEVICE_COLUMNS, form, lambda device: device.uuid)
 
 

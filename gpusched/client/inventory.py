@@ -156,6 +156,7 @@ class Node(msgspec.Struct, kw_only=True):
     driver_version: str | None = None
     runtimes: dict[str, str] = {}
     isolation: Isolation = msgspec.field(default_factory=Isolation)
+    missing_users: dict[str, str] = {}
     last_seen_at: datetime | None = None
     joined_at: datetime | None = None
     devices: list[Device] = []
