@@ -1,7 +1,7 @@
 // Buttons that ask for something say "requested…" until the job shows it; a question stays open until it is answered;
 // tells the page when a job's state changed.
 import type { Hub } from "./hub";
-import type { JobDetail, Row } from "./topics";
+import type { JobDetail } from "./topics";
 
 /** If nothing changed by then, the button may be pressed again. */
 const PATIENCE_MS = 30_000;
@@ -58,13 +58,12 @@ export function startJobChanges(hub: Hub): void {
   const region = document.querySelector<HTMLElement>('[data-live^="job:"]');
   const topic = region?.dataset.live;
   if (topic === undefined) return;
-  let known: Row | undefined;
+  // It may have changed between the server's look and the first message.
+  let known = region?.dataset.state;
   hub.listen(topic, (state) => {
     const job = state.rows.get("job") as JobDetail | undefined;
-    const before = known as JobDetail | undefined;
-    known = job;
-    if (before !== undefined && job !== undefined && before.state !== job.state) {
-      document.body.dispatchEvent(new CustomEvent("job-changed"));
-    }
+    const before = known;
+    known = job?.state ?? known;
+    if (before !== undefined && before !== known) document.body.dispatchEvent(new CustomEvent("job-changed"));
   });
 }

@@ -12,8 +12,11 @@ import { Regions } from "./regions";
 import { liveSocket } from "./socket";
 import { startTheme } from "./theme";
 import { tick } from "./time";
+import { startUndo } from "./undo";
 import { again } from "./views/again";
-import { jobHead, jobTimeline } from "./views/job";
+import { jobEvents, jobHead } from "./views/job";
+import { jobGpus } from "./views/jobgpus";
+import { jobTimeline } from "./views/jobtimeline";
 import { jobs, queue } from "./views/jobs";
 import { nodeReadings } from "./views/node";
 import { nodes } from "./views/nodes";
@@ -42,6 +45,8 @@ const regions = new Regions(
     tenants,
     "job-head": jobHead,
     "job-timeline": jobTimeline,
+    "job-events": jobEvents,
+    "job-gpus": jobGpus,
     "job-log": jobLog,
   },
   applyFilter,
@@ -59,6 +64,7 @@ startTheme(() => regions.restyle());
 startKeyboard();
 startFilter();
 startCopy();
+startUndo();
 regions.scan();
 // A page without anything live (login, tokens) holds no connection.
 if (chips.length > 0 || document.querySelector("[data-live]") !== null) {

@@ -4,10 +4,13 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from django import template
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
+
+from frontend.queuerows import group_of
 
 register = template.Library()
 
@@ -176,3 +179,33 @@ def cells_said(node: dict[str, Any]) -> str:
     """The same in one sentence, for who hears the page."""
     counts = Counter(device["cell"] for device in node["devices"])
     return ", ".join(f"{count} {cell_words(cell)}" for cell, count in counts.items())
+
+
+@register.filter
+def waits_on(code: str) -> str:
+    """On what of five a reason lets a job wait: next, quota, capacity, you or held."""
+    return "held" if code in ("held_by_user", "held_by_admin") else group_of("pending", code)
+
+
+@register.filter
+def weight(seconds: Any) -> str:
+    """The width of a part of a bar that grows with its time."""
+    return f"{max(float(seconds or 0), 0.1):.1f}"
+
+
+@register.filter
+def summed(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Periods of reasons together by reason, the longest first, with how often each was."""
+    by: dict[str, dict[str, Any]] = {}
+    for one in history:
+        total = by.setdefault(one["code"], {"code": one["code"], "seconds": 0.0, "times": 0, "is_now": False})
+        total["seconds"] += one["seconds"]
+        total["times"] += 1
+        total["is_now"] = total["is_now"] or not one["until_at"]
+    return sorted(by.values(), key=lambda total: -total["seconds"])
+
+
+@register.filter
+def as_json(value: Any) -> str:
+    """For an attribute that the page's script reads; the template escapes it."""
+    return msgspec.json.encode(value).decode()

@@ -110,7 +110,7 @@ describe("tail", () => {
     const content = { data: bytes("x".repeat(100_000)) };
     const { asked, get } = server(content, 1000);
     const got: LogPart[] = [];
-    const tail = new Tail({ job: 17, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => expect(words).toBe("") }, get);
+    const tail = new Tail({ job: 17, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => expect(words).toBe(""), gone: () => undefined }, get);
     await tail.grown(100_000);
     content.data = bytes("x".repeat(103_500));
     await Promise.all([tail.grown(103_000), tail.grown(103_500)]);
@@ -122,7 +122,7 @@ describe("tail", () => {
 
   test("a server that promises more than it has is not asked in a circle", async () => {
     const { asked, get } = server({ data: bytes("ab") });
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined }, get);
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, gone: () => undefined }, get);
     await tail.grown(50);
     expect(asked.length).toBeLessThan(4);
   });
@@ -133,7 +133,7 @@ describe("tail", () => {
     let isDown = true;
     const said: string[] = [];
     const got: LogPart[] = [];
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => said.push(words) }, (url) =>
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => said.push(words), gone: () => undefined }, (url) =>
       isDown ? Promise.resolve(new Response("", { status: 503 })) : get(url),
     );
     await tail.grown(2);
@@ -141,6 +141,18 @@ describe("tail", () => {
     await tail.grown(3);
     expect(said).toEqual(["the server answered 503"]);
     expect(got[0]?.next).toBe(2);
+  });
+
+  test("a log that was deleted is told in the server's words, and not asked for again", async () => {
+    const said: string[] = [];
+    let asked = 0;
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, gone: (words) => said.push(words) }, () => {
+      asked += 1;
+      return Promise.resolve(new Response(JSON.stringify({ detail: "this log was deleted at noon, by its age" }), { status: 410 }));
+    });
+    await tail.grown(2);
+    await tail.grown(3);
+    expect([said, asked]).toEqual([["this log was deleted at noon, by its age"], 1]);
   });
 });
 

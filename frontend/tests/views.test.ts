@@ -1,16 +1,15 @@
-// The views: the queue's groups, attempts on their axis, the filter, the keys, hostile names.
+// The views: the queue's groups, the filter, the keys, hostile names.
 import { beforeEach, expect, test, vi } from "vitest";
 import { link } from "../src/dom";
 import { matches } from "../src/filter";
 import { startKeyboard } from "../src/keyboard";
 import type { Page } from "../src/regions";
 import type { TopicState } from "../src/store";
-import { spans } from "../src/views/job";
 import { grouped, jobs, queue } from "../src/views/jobs";
 import { overviewStrip } from "../src/views/overview";
 import { bullet, request, strip } from "../src/views/pieces";
 import { tenants } from "../src/views/tenants";
-import type { AttemptRow, QueueRow, TenantRow } from "../src/topics";
+import type { QueueRow, TenantRow } from "../src/topics";
 
 const state = (rows: Record<string, object>): TopicState => ({ status: "ready", seq: 1, rows: new Map(Object.entries(rows)), error: null, known: true });
 const waiting = (id: number, code: string, position: number | null, name = "train"): QueueRow => ({
@@ -75,15 +74,6 @@ test("a bullet bar shows used, borrowed, guarantee and limit on one scale", () =
 test("what a job asks for, in words", () => {
   expect(request({ gpu_count: 0 })).toBe("CPU only");
   expect(request({ gpu_count: 1, gpu_model: "NVIDIA A100|NVIDIA H100", gpu_memory_mb: 81920 })).toBe("1 GPU A100 or H100 ≥ 80 GiB");
-});
-
-test("an attempt waits, then runs, then ends; what is open reaches to now", () => {
-  const attempt = { scheduled_at: "2026-01-31T08:00:00Z", started_at: "2026-01-31T08:00:10Z", ended_at: null } as AttemptRow;
-  const from = Date.parse("2026-01-31T08:00:00Z");
-  expect(spans(attempt, from + 60_000)).toEqual([
-    { kind: "waiting", from, to: from + 10_000 },
-    { kind: "running", from: from + 10_000, to: from + 60_000 },
-  ]);
 });
 
 test("the filter wants every word", () => {

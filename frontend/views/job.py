@@ -2,12 +2,19 @@
 
 import re
 import shlex
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
+import msgspec
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
-from frontend import feed
+from frontend import equivalents, feed
+from frontend.ahead import ahead_of
+from frontend.feed import Rows
+from frontend.jobcost import cost_of
+from frontend.jobreadings import readings
 from frontend.views.entrance import act, page, show
 from gpusched.lib.problems import not_found
 from gpusched.lib.sql import query
@@ -24,45 +31,114 @@ _VERBS = {
     "requeue": services.requeue,
 }
 _TAIL_BYTES = 64 << 10
+_MOST_DIGITS = 9
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _STREAM = re.compile(r"(\d{1,9})\.(\d{1,9})")
 
 
 @page
 def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """One tab of it: the one that `?tab=` names, else why it waits while it waits, and its log then."""
     row = _visible(job_id, who)
     rows = feed.rows(f"job:{job_id}", who.visible_tenants())
-    shown = rows["job"]
-    streams = sorted((r for k, r in rows.items() if k.startswith("log:")), key=lambda r: (-r["attempt"], r["rank"]))
-    stream = _stream(request.GET.get("log", ""), streams)
+    asked = request.GET.get("tab", "")
+    tab = asked if asked in TABS else "why" if row["state"] in WAITING else "log"
     words = {
-        "job": shown,
-        "why": brief(job_id, who),
-        "events": sorted((r for k, r in rows.items() if k.startswith("event:")), key=lambda r: r["id"]),
-        "attempts": sorted((r for k, r in rows.items() if k.startswith("attempt:")), key=lambda r: -r["number"]),
-        "streams": streams,
-        "stream": stream,
-        "log": _tail(job_id, *stream) if stream else "",
-        "command": shlex.join([*shown["command"], *shown["args"]]),
+        "job": rows["job"],
         "verbs": _verbs(row, who),
+        "tabs": [(name, _label(name, row["state"])) for name in TABS if name != "gpus" or rows["job"]["gpu_count"]],
+        "tab": tab,
+        "is_chosen": bool(asked),
+        **_TAB_WORDS[tab](request, who, rows),
     }
     return show(request, who, "pages/job.html", words)
 
 
+def _label(tab: str, state: str) -> str:
+    return ("Why it waits" if state in WAITING else "Why here") if tab == "why" else TABS[tab]
+
+
+def _log_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    streams = sorted((r for k, r in rows.items() if k.startswith("log:")), key=lambda r: (-r["attempt"], r["rank"]))
+    stream = _stream(request.GET.get("log", ""), streams)
+    job_id = rows["job"]["id"]
+    deleted_at = _log_deleted_at(job_id, stream[0]) if stream else None
+    tail = _tail(job_id, *stream) if stream and deleted_at is None else ""
+    return {"streams": streams, "stream": stream, "log": tail, "log_deleted_at": deleted_at}
+
+
+def _timeline_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    attempts = sorted((r for k, r in rows.items() if k.startswith("attempt:")), key=lambda r: r["number"])
+    return {"attempts": attempts, "waits": brief(rows["job"]["id"], who)["history"]}
+
+
+def _why_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    return {"why": brief(rows["job"]["id"], who)}
+
+
+def _spec_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    asked = equivalents.request_of(rows["job"])
+    command = shlex.join([*rows["job"]["command"], *rows["job"]["args"]])
+    return {"command": command, "command_line": equivalents.command_line(asked), "json": equivalents.as_json(asked)}
+
+
+def _events_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    return {"events": sorted((r for k, r in rows.items() if k.startswith("event:")), key=lambda r: -r["id"])}
+
+
+def _gpus_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    attempts = sorted((r["number"] for k, r in rows.items() if k.startswith("attempt:")), reverse=True)
+    asked = request.GET.get("attempt", "")
+    return {"attempts": attempts, "attempt": int(asked) if asked in map(str, attempts) else next(iter(attempts), None)}
+
+
+TABS = {"log": "Log", "timeline": "Timeline", "gpus": "GPUs", "why": "Why", "spec": "Spec", "events": "Events"}
+_TAB_WORDS: dict[str, Callable[[HttpRequest, Identity, Rows], dict[str, Any]]] = {
+    "log": _log_tab,
+    "timeline": _timeline_tab,
+    "gpus": _gpus_tab,
+    "why": _why_tab,
+    "spec": _spec_tab,
+    "events": _events_tab,
+}
+
+
+@page
+def gpu_readings(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """What the charts of the tab GPUs show, as JSON: the kept readings of an attempt's devices while it had them."""
+    _visible(job_id, who)
+    asked = request.GET.get("attempt", "")
+    number = int(asked) if asked.isascii() and asked.isdigit() and len(asked) <= _MOST_DIGITS else None
+    found = readings(job_id, number)
+    if found is None:
+        raise not_found(f"attempt of job {job_id}")
+    return HttpResponse(msgspec.json.encode(found), content_type="application/json")
+
+
+@page
+def cost(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """What it has used and costs so far: asked for again while it runs."""
+    _visible(job_id, who)
+    return show(request, who, "pages/job_cost.html", {"cost": cost_of(job_id)})
+
+
 @page
 def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """The buttons and why the job is where it is, for a page that shows it in state `seen`; 204 if it still is."""
+    """The buttons, for a page that shows the job in state `seen`; 204 if it still is."""
     row = _visible(job_id, who)
     if request.GET.get("seen") == row["state"]:
         return HttpResponse(status=204)
-    words = {"job": row, "verbs": _verbs(row, who), "why": brief(job_id, who), "is_part": True}
+    words = {"job": row, "verbs": _verbs(row, who)}
     return show(request, who, "pages/job_actions.html", words)
 
 
 @page
 def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     """What would start a waiting job, and when: asked of the scheduler, so it comes after the page."""
-    return show(request, who, "pages/job_foreseen.html", {"told": explain(job_id, who)})
+    told = explain(job_id, who)
+    return show(
+        request, who, "pages/job_foreseen.html", {"told": told, "ahead": ahead_of(job_id, who.visible_tenants())}
+    )
 
 
 @require_POST
@@ -101,6 +177,11 @@ def _stream(wanted: str, streams: list[dict[str, Any]]) -> tuple[int, int] | Non
     if (match := _STREAM.fullmatch(wanted)) and (asked := (int(match[1]), int(match[2]))) in known:
         return asked
     return known[0] if known else None
+
+
+def _log_deleted_at(job_id: int, attempt: int) -> datetime | None:
+    rows = query("SELECT log_dropped_at FROM jobs_attempt WHERE job_id = %s AND number = %s", [job_id, attempt])
+    return rows[0]["log_dropped_at"] if rows else None
 
 
 def _tail(job_id: int, attempt: int, rank: int) -> str:

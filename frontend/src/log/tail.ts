@@ -26,6 +26,7 @@ export function logUrl(stream: Stream, offset: number, limit: number): string {
 
 export async function readPart(get: Fetch, stream: Stream, offset: number, limit: number): Promise<LogPart> {
   const response = await get(logUrl(stream, offset, limit));
+  if (response.status === 410) throw new Gone(await detail(response));
   if (!response.ok) throw new Error(`the server answered ${response.status}`);
   const bytes = new Uint8Array(await response.arrayBuffer());
   const number = (name: string, otherwise: number): number => Number(response.headers.get(name) ?? otherwise);
@@ -39,10 +40,23 @@ export async function readPart(get: Fetch, stream: Stream, offset: number, limit
   };
 }
 
+/** The log was deleted: it does not come back. */
+export class Gone extends Error {}
+
+async function detail(response: Response): Promise<string> {
+  try {
+    return ((await response.json()) as { detail?: string }).detail ?? "it was deleted";
+  } catch {
+    return "it was deleted";
+  }
+}
+
 export interface TailEvents {
   /** The first part of the tail, or the next; `isFirst` begins anew. */
   more(part: LogPart, isFirst: boolean): void;
   failed(words: string): void;
+  /** There is no log any more, as the sentence says. */
+  gone(words: string): void;
 }
 
 export class Tail {
@@ -68,7 +82,11 @@ export class Tail {
       do await this.step();
       while (!this.isEnded && this.next < this.size);
     } catch (error) {
-      if (!this.isEnded) this.events.failed(error instanceof Error ? error.message : "the log could not be read");
+      if (this.isEnded) return;
+      if (error instanceof Gone) {
+        this.isEnded = true;
+        this.events.gone(error.message);
+      } else this.events.failed(error instanceof Error ? error.message : "the log could not be read");
     } finally {
       this.isReading = false;
     }

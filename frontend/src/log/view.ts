@@ -11,20 +11,24 @@ const EARLIER_BYTES = 4 * TAIL_BYTES;
 export const jobLog: MakeView = (region) => {
   const job = Number(region.dataset.job ?? region.dataset.live?.split(":")[1]);
   const { pre, stream, search, follow, earlier } = controls(region);
+  const wrap = region.querySelector<HTMLInputElement>("[data-log-wrap]");
+  wrap?.addEventListener("change", () => pre.classList.toggle("is-long", !wrap.checked));
   const note = h("p", { class: "log-note muted small", role: "status" });
   pre.after(note);
   const screen = new Screen(pre);
   let rows: LogRow[] = [];
   let tail: Tail | null = null;
+  // An address that names one has chosen it.
+  const asked = new URLSearchParams(location.search).get("log");
   let lines = new Lines();
-  let [start, chosen, hasChosen, problem] = [0, "", false, ""];
+  let [start, chosen, hasChosen, problem, isGone] = [0, "", asked !== null, "", false];
   pre.textContent = "";
   screen.clear();
 
   const say = (): void => {
     const words = [
       problem,
-      rows.length === 0 ? "No output yet." : tail?.isComplete ? (screen.isEmpty ? "It wrote nothing." : "The end.") : "",
+      isGone ? "" : rows.length === 0 ? "No output yet." : tail?.isComplete ? (screen.isEmpty ? "It wrote nothing." : "The end.") : "",
       search.value !== "" ? `${screen.hits} lines with “${search.value}”` : "",
     ];
     note.textContent = words.filter(Boolean).join(" ");
@@ -56,14 +60,21 @@ export const jobLog: MakeView = (region) => {
     say();
   };
 
+  const gone = (words: string): void => {
+    screen.clear();
+    problem = `${words.charAt(0).toUpperCase()}${words.slice(1)}.`;
+    isGone = true;
+    say();
+  };
+
   const choose = (key: string): void => {
     if (key === chosen) return;
     chosen = key;
     tail?.end();
     screen.clear();
-    [start, problem] = [0, ""];
+    [start, problem, isGone] = [0, "", false];
     const [attempt, rank] = key.split(".").map(Number);
-    tail = attempt === undefined || rank === undefined ? null : new Tail({ job, attempt, rank }, { more, failed });
+    tail = attempt === undefined || rank === undefined ? null : new Tail({ job, attempt, rank }, { more, failed, gone });
     grow();
   };
 
@@ -74,6 +85,7 @@ export const jobLog: MakeView = (region) => {
 
   stream.addEventListener("change", () => {
     hasChosen = true;
+    history.replaceState(null, "", `?tab=log&log=${stream.value}`);
     choose(stream.value);
   });
   follow.addEventListener("change", toEnd);
@@ -109,12 +121,12 @@ export const jobLog: MakeView = (region) => {
     draw(state) {
       rows = [...state.rows].filter(([key]) => key.startsWith("log:")).map(([, row]) => row as LogRow);
       rows.sort((a, b) => b.attempt - a.attempt || a.rank - b.rank);
-      const asked = stream.value;
+      const selected = stream.value;
       fill(stream, rows);
-      const isKnown = rows.some((row) => keyOf(row) === asked);
+      const isKnown = rows.some((row) => keyOf(row) === selected);
       const latest = rows[0] === undefined ? "" : keyOf(rows[0]);
       // Who chose a stream keeps it; else a new attempt is followed.
-      stream.value = hasChosen && isKnown ? asked : chosen === "" && isKnown ? asked : latest;
+      stream.value = isKnown && (hasChosen || chosen === "") ? selected : latest;
       if (stream.value !== chosen) choose(stream.value);
       else grow();
       say();

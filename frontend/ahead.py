@@ -1,0 +1,36 @@
+"""The jobs that stand before a waiting one: by size, and the nearest of them that may be named."""
+
+from collections.abc import Collection
+from typing import Any
+
+from gpusched.lib.sql import query
+
+MOST_NAMED = 5
+MOST_SIZES = 8
+
+_BEFORE = """
+    FROM jobs_job j, jobs_job me
+   WHERE me.id = %(job)s AND j.state = 'pending' AND j.id <> me.id
+     AND (-j.priority, j.submitted_at, j.id) < (-me.priority, me.submitted_at, me.id)
+"""
+_SIZES = f"SELECT j.gpu_count AS gpus, count(*) AS jobs {_BEFORE} GROUP BY 1 ORDER BY 1 DESC"
+_NEAREST = f"""
+    SELECT j.id, j.name, j.gpu_count, j.priority, j.tenant_id, j.submitted_at {_BEFORE}
+       AND (%(visible)s::bigint[] IS NULL OR j.tenant_id = ANY(%(visible)s))
+     ORDER BY j.priority, j.submitted_at DESC, j.id DESC LIMIT %(most)s
+"""
+
+
+def ahead_of(job_id: int, visible: Collection[int] | None) -> dict[str, Any]:
+    """`jobs` and `gpus` of any tenant that stand before it; `sizes`: how many jobs ask for so many GPUs, largest first,
+    the smallest together as `other`; `nearest`: the next before it of the tenants in `visible` (None: all)."""
+    sizes = query(_SIZES, {"job": job_id})
+    shown, other = sizes[:MOST_SIZES], sizes[MOST_SIZES:]
+    asked = {"job": job_id, "visible": None if visible is None else list(visible), "most": MOST_NAMED}
+    return {
+        "jobs": sum(row["jobs"] for row in sizes),
+        "gpus": sum(row["jobs"] * row["gpus"] for row in sizes),
+        "sizes": shown,
+        "other": sum(row["jobs"] for row in other),
+        "nearest": query(_NEAREST, asked),
+    }

@@ -1,0 +1,67 @@
+"""What a job has used and costs so far: its entries of the ledger and what it holds now, at the rates of then."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from gpusched.lib.sql import query
+from tenants import rates
+
+
+@dataclass(frozen=True)
+class Cost:
+    """`cost` None: no rate is set for any of it. `is_partial`: a part of the use has no rate."""
+
+    gpu_hours: float
+    cost: float | None
+    is_partial: bool = False
+    refunded_gpu_hours: float = 0.0
+
+
+# Together what was held alike at the same time: a gang of a thousand GPUs is one row.
+_USED = """
+    SELECT gpu_model, started_at, ended_at, sum(gpus) AS gpus, is_refunded FROM (
+        SELECT e.gpu_model, e.started_at, e.ended_at, e.gpus, r.id IS NOT NULL AS is_refunded
+          FROM tenants_usageentry e LEFT JOIN tenants_usagerefund r ON r.entry_id = e.id WHERE e.job_id = %(job)s
+         UNION ALL
+        SELECT d.model, s.started_at, statement_timestamp(),
+               CASE WHEN l.memory_mb IS NULL THEN 1.0 ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END, false
+          FROM nodes_assignment s JOIN nodes_allocation l ON l.assignment_id = s.id
+          JOIN nodes_device d ON d.id = l.device_id
+         WHERE s.job_id = %(job)s AND s.started_at IS NOT NULL) used
+     GROUP BY gpu_model, started_at, ended_at, is_refunded
+"""
+
+
+def cost_of(job_id: int) -> Cost:
+    """From the start of each rank until its GPUs were given back, or now; what was refunded costs nothing."""
+    used = query(_USED, {"job": job_id})
+    priced = rates.pieces(sorted({row["gpu_model"] for row in used}))
+    whole = sum(row["gpus"] * _seconds(row["started_at"], row["ended_at"]) for row in used)
+    refunded = sum(row["gpus"] * _seconds(row["started_at"], row["ended_at"]) for row in used if row["is_refunded"])
+    parts = [(row, piece, _overlap(row, piece)) for row in used if not row["is_refunded"] for piece in priced]
+    charged = [(row["gpus"] * seconds, piece.price) for row, piece, seconds in parts if seconds]
+    covered = sum(gpu_seconds for gpu_seconds, _ in charged)
+    return Cost(
+        gpu_hours=whole / 3600,
+        cost=_sum(charged) if priced else None,
+        is_partial=bool(priced) and covered < (whole - refunded) * 0.999,
+        refunded_gpu_hours=refunded / 3600,
+    )
+
+
+def _sum(charged: Iterable[tuple[float, Decimal]]) -> float:
+    return sum(gpu_seconds / 3600 * float(price) for gpu_seconds, price in charged)
+
+
+def _overlap(row: dict[str, Any], piece: rates.Piece) -> float:
+    if piece.gpu_model != row["gpu_model"]:
+        return 0.0
+    ended_at = row["ended_at"] if piece.ends_at is None else min(row["ended_at"], piece.ends_at)
+    return _seconds(max(row["started_at"], piece.starts_at), ended_at)
+
+
+def _seconds(begin: datetime, end: datetime) -> float:
+    return max((end - begin).total_seconds(), 0.0)

@@ -1,0 +1,79 @@
+// Forms that can be taken back: what is asked for is sent some seconds later, unless Undo is pressed; a page that is left
+// sends it at once. <form data-undo="Job 7 is cancelled">.
+import { h } from "./dom";
+
+export const UNDO_MS = 5000;
+
+interface Waiting {
+  send(isLeaving: boolean): void;
+}
+
+const waiting = new Set<Waiting>();
+
+export function startUndo(): void {
+  document.addEventListener(
+    "submit",
+    (event) => {
+      const form = event.target;
+      if (!(form instanceof HTMLFormElement) || form.dataset.undo === undefined || form.dataset.sent === "yes") return;
+      // Before anybody else acts on it: nothing is requested yet.
+      event.preventDefault();
+      event.stopImmediatePropagation();
+      later(form.dataset.undo, (isLeaving) => (isLeaving ? leave(form) : submit(form)));
+    },
+    { capture: true },
+  );
+  addEventListener("pagehide", () => waiting.forEach((each) => each.send(true)));
+}
+
+/** Shows that `words` is about to be, and calls `send` after some seconds unless it is undone. */
+export function later(words: string, send: (isLeaving: boolean) => void, ms = UNDO_MS): void {
+  const left = h("span", { class: "muted", "aria-hidden": "true" });
+  const undo = h("button", { type: "button", class: "small" }, "Undo");
+  const now = h("button", { type: "button", class: "small" }, "Now");
+  const toast = h("div", { class: "toast", role: "status" }, h("span", {}, `${words}.`), left, undo, now);
+  const until = performance.now() + ms;
+  const end = (): void => {
+    clearTimeout(timer);
+    clearInterval(ticking);
+    waiting.delete(one);
+    toast.remove();
+  };
+  const one: Waiting = {
+    send(isLeaving) {
+      end();
+      send(isLeaving);
+    },
+  };
+  const say = (): void => void (left.textContent = `${Math.max(1, Math.ceil((until - performance.now()) / 1000))} s`);
+  const ticking = setInterval(say, 250);
+  const timer = setTimeout(() => one.send(false), ms);
+  waiting.add(one);
+  undo.addEventListener("click", end);
+  now.addEventListener("click", () => one.send(false));
+  say();
+  place().append(toast);
+  undo.focus({ preventScroll: true });
+}
+
+function submit(form: HTMLFormElement): void {
+  form.dataset.sent = "yes";
+  // Drawn anew meanwhile, the form is not in the page any more; what it asks for is the same.
+  if (!form.isConnected) {
+    form.hidden = true;
+    document.body.append(form);
+  }
+  form.requestSubmit();
+}
+
+function leave(form: HTMLFormElement): void {
+  void fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form) as unknown as Record<string, string>), keepalive: true, credentials: "same-origin" });
+}
+
+function place(): HTMLElement {
+  const known = document.querySelector<HTMLElement>(".toasts");
+  if (known !== null) return known;
+  const made = h("div", { class: "toasts" });
+  document.body.append(made);
+  return made;
+}

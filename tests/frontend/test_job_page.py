@@ -1,0 +1,178 @@
+"""One job's page: its tabs by address, what its GPUs read, what it costs, who stands before it, a log that is no more."""
+
+import re
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from django.utils import timezone
+
+from frontend.jobcost import cost_of
+from frontend.jobreadings import readings
+from gpusched.lib.sql import execute, query
+from jobs import logs
+from nodes.models import Device
+from tenants import rates
+from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+from tests.frontend.browsing import HOSTILE, browser, text_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TABS = ("log", "timeline", "gpus", "why", "spec", "events")
+
+
+@pytest.fixture
+def running(nlp, member):
+    agent = make_node(name="n1", gpus=2)
+    job_id = submit(member, nlp, gpu_count=2, command=["python", "a b.py"], environment={"LR": "0.1"})
+    run_cycle()
+    agent.start_all()
+    return job_id
+
+
+def current(page):
+    return re.findall(r'id="tab-(\w+)" aria-current="page"', page)
+
+
+def test_each_tab_has_an_address(running, member):
+    client = browser(member)
+    for tab in TABS:
+        response = client.get(f"/jobs/{running}/?tab={tab}")
+        assert response.status_code == 200
+        assert current(text_of(response)) == [tab]
+    assert current(text_of(client.get(f"/jobs/{running}/?tab=nonsense"))) == ["log"]
+
+
+def test_without_a_tab_it_says_why_it_waits_then_shows_the_log(running, nlp, member):
+    client = browser(member)
+    waiting = submit(member, nlp, gpu_count=2)
+    page = text_of(client.get(f"/jobs/{waiting}/"))
+    assert current(page) == ["why"]
+    assert ">Why it waits</a>" in page
+    assert current(text_of(client.get(f"/jobs/{running}/"))) == ["log"]
+
+
+def test_the_request_stands_as_command_and_json(running, member):
+    page = text_of(browser(member).get(f"/jobs/{running}/?tab=spec"))
+    assert "python &#x27;a b.py&#x27;" in page
+    assert "LR=0.1" in page
+    assert "&quot;gpu_count&quot;: 2" in page
+    assert "--gpus 2" in page
+
+
+def test_a_job_without_gpus_has_no_tab_for_them(nlp, member):
+    page = text_of(browser(member).get(f"/jobs/{submit(member, nlp, gpu_count=0)}/"))
+    assert "tab=gpus" not in page
+
+
+def test_a_deleted_log_says_when_it_was(running, member):
+    logs.append(running, 1, 0, 0, b"once it said this\n")
+    execute("UPDATE jobs_attempt SET log_dropped_at = '2030-01-31T08:00:00Z' WHERE job_id = %s", [running])
+    page = text_of(browser(member).get(f"/jobs/{running}/?tab=log"))
+    assert "This log was deleted on 2030-01-31 08:00:00 UTC, by its age." in page
+    assert "once it said this" not in page
+
+
+def sample(device, at, utilisation):
+    execute(
+        "INSERT INTO nodes_sample (device_id, at, cell, seconds, utilisation_percent) VALUES (%s, %s, 'busy', 15, %s)",
+        [device.pk, at, utilisation],
+    )
+
+
+def test_readings_are_those_of_the_attempts_time_and_devices_only(running, member):
+    start = timezone.now() - timedelta(minutes=30)
+    execute("UPDATE jobs_attempt SET scheduled_at = %s, started_at = %s WHERE job_id = %s", [start, start, running])
+    first, second = Device.objects.order_by("index")
+    elsewhere = make_node(name="n2", gpus=1)
+    for minutes in range(20):
+        sample(first, start + timedelta(minutes=minutes, seconds=1), 50)
+    sample(first, start - timedelta(minutes=1), 99)
+    sample(Device.objects.get(node__name=elsewhere.name), start + timedelta(minutes=1), 99)
+    told = browser(member).get(f"/jobs/{running}/readings/").json()
+    assert [(d["node"], d["index"]) for d in told["devices"]] == [("n1", 0), ("n1", 1)]
+    assert set(told["devices"][0]["utilisation_percent"]) == {50.0}
+    assert len(told["devices"][0]["times"]) == 20
+    assert told["devices"][0]["power_watts"] == [None] * 20
+    assert told["devices"][1]["times"] == []
+    assert told["is_live"] and told["from"] == pytest.approx(start.timestamp())
+    assert second.pk != first.pk
+
+
+def test_old_readings_come_from_roll_ups(running):
+    start = timezone.now() - timedelta(days=3)
+    execute("UPDATE jobs_attempt SET scheduled_at = %s, started_at = %s WHERE job_id = %s", [start, start, running])
+    device = Device.objects.order_by("index")[0]
+    for hours in range(48):
+        execute(
+            "INSERT INTO nodes_rollup (device_id, at, samples, held_seconds, busy_seconds, utilisation_min,"
+            " utilisation_mean, utilisation_max) VALUES (%s, %s, 1, 1, 1, 0, 40, 100)",
+            [device.pk, start + timedelta(hours=hours)],
+        )
+    sample(device, timezone.now() - timedelta(hours=1), 80)
+    told = readings(running)
+    assert told is not None
+    assert set(told["devices"][0]["utilisation_percent"]) == {40.0, 80.0}
+    assert len(told["devices"][0]["times"]) <= 240
+
+
+@pytest.mark.parametrize("asked", ["?attempt=7", "?attempt=x", "?attempt=" + "9" * 40])
+def test_an_attempt_that_is_not_there(asked, running, member):
+    status = browser(member).get(f"/jobs/{running}/readings/{asked}").status_code
+    assert status == (404 if asked == "?attempt=7" else 200)
+
+
+def test_the_cost_is_of_the_time_that_has_a_rate(running, member):
+    start = timezone.now() - timedelta(hours=2)
+    execute("UPDATE nodes_assignment SET started_at = %s WHERE job_id = %s", [start, running])
+    assert cost_of(running).cost is None
+    rates.set_rate("*", Decimal(3), timezone.now() - timedelta(hours=1), None, "test")
+    found = cost_of(running)
+    assert found.gpu_hours == pytest.approx(4, abs=0.01)
+    assert found.cost == pytest.approx(6, abs=0.01)
+    assert found.is_partial
+    page = text_of(browser(member).get(f"/jobs/{running}/cost/"))
+    assert "4 GPU-hours, costs 6" in page
+    assert "a part has no rate" in page
+
+
+def test_who_stands_before_it_by_size_and_by_name_where_it_may_be_named(running, nlp, member):
+    other = make_tenant("other")
+    stranger = make_member(other)
+    submit(member, nlp, gpu_count=2, name="nearest-own")
+    for _ in range(3):
+        submit(stranger, other, gpu_count=1, name="secret-plan")
+    last = submit(member, nlp, gpu_count=2)
+    run_cycle()
+    page = text_of(browser(member).get(f"/jobs/{last}/foreseen/"))
+    assert "4 jobs with 5 GPUs: 1 \u00d7 2 GPUs, 3 \u00d7 1 GPU" in page
+    assert "nearest-own" in page
+    assert "secret-plan" not in page
+
+
+def test_the_history_of_reasons_is_a_bar(running, nlp, member):
+    waiting = submit(member, nlp, gpu_count=2)
+    run_cycle()
+    since = timezone.now() - timedelta(hours=1)
+    execute(
+        "INSERT INTO jobs_jobreason (job_id, code, since_at, until_at) VALUES (%s, 'quota_wait', %s, %s)",
+        [waiting, since, since + timedelta(minutes=30)],
+    )
+    page = text_of(browser(member).get(f"/jobs/{waiting}/"))
+    assert 'class="wait-on-quota" style="flex: 1800.0 1 0"' in page
+    assert "quota wait" in page
+    assert "so far" in page
+
+
+def test_another_tenants_job_shows_none_of_its_parts(running, member):
+    other = make_tenant("other")
+    stranger = browser(make_member(other))
+    for part in ("readings/", "cost/", "foreseen/", "?tab=gpus", "?tab=spec"):
+        assert stranger.get(f"/jobs/{running}/{part}").status_code == 404
+
+
+def test_names_stay_text_in_every_tab(nlp, member):
+    make_node(name="n1")
+    job_id = submit(member, nlp, name=HOSTILE, command=[HOSTILE], environment={"A": HOSTILE}, gpu_count=1)
+    for tab in TABS:
+        assert "<script>alert" not in text_of(browser(member).get(f"/jobs/{job_id}/?tab={tab}"))
+    assert query("SELECT 1 FROM jobs_job WHERE id = %s", [job_id])
