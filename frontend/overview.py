@@ -61,7 +61,7 @@ def load(nodes: list[Row], tenants: dict[int, Row]) -> Row:
         "attention": attention.load(nodes, lag),
         "next": [{**row, "told": representation.reason(row)} for row in query(_NEXT, [_SOON, _MOST_NEXT])],
         "waiting": sorted(waiting, key=lambda row: (-row["priority"], row["submitted_at"], row["id"])),
-        "tenants": tenants,
+        "tenants": _entitled(tenants, nodes),
     }
 
 
@@ -89,6 +89,18 @@ def _status(nodes: list[Row], lag: Row) -> Row:
         **jobs,
         "last_cycle_at": lag["last_cycle_at"],
         "cycle_is_alive": lag["is_alive"],
+    }
+
+
+def _entitled(tenants: dict[int, Row], nodes: list[Row]) -> dict[int, Row]:
+    """With the GPUs that each tenant's weight entitles it to of those that can be used, among the tenants that have
+    jobs now; None for one that has none."""
+    usable = sum(device["cell"] != "unavailable" for node in nodes for device in node["devices"])
+    asking = {id: row["weight"] for id, row in tenants.items() if row["jobs_live"] or row["jobs_waiting"]}
+    whole = sum(asking.values()) or 1
+    return {
+        id: {**row, "entitled_gpus": round(usable * asking[id] / whole, 1) if id in asking else None}
+        for id, row in tenants.items()
     }
 
 

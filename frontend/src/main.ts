@@ -3,6 +3,7 @@ import htmx from "htmx.org";
 import { keepQuestionOpen, startConfirm, startJobChanges } from "./confirm";
 import { applyFilter, startFilter } from "./filter";
 import { startCopy } from "./copy";
+import { overviewStrip } from "./fleet/strip";
 import { fleet } from "./fleet/view";
 import { freshness, showFreshness } from "./freshness";
 import { Hub } from "./hub";
@@ -21,7 +22,8 @@ import { jobs, queue } from "./views/jobs";
 import { nodeReadings } from "./views/node";
 import { nodes } from "./views/nodes";
 import * as overview from "./views/overview";
-import { overviewTenants, tenants } from "./views/tenants";
+import { overviewTenants } from "./views/standing";
+import { tenants } from "./views/tenants";
 
 htmx.config.allowEval = false;
 htmx.config.includeIndicatorStyles = false;
@@ -31,7 +33,7 @@ const regions = new Regions(
   { hub },
   {
     again,
-    "overview-strip": overview.overviewStrip,
+    "overview-strip": overviewStrip,
     "overview-counts": overview.overviewCounts,
     "overview-largest": overview.overviewLargest,
     "overview-attention": overview.overviewAttention,

@@ -34,11 +34,30 @@ export interface LargestRow {
   on_one_node: number;
 }
 
+export interface AttentionPart {
+  node: string | null;
+  job: number | null;
+  words: string;
+  since: string | null;
+}
+
 export interface AttentionRow {
   kind: string;
-  severity: "red" | "amber";
+  severity: "red" | "amber" | "note";
+  count: number;
   sentence: string;
   href: string | null;
+  parts: AttentionPart[];
+  /** Of so many more is not told where they are. */
+  more: number;
+}
+
+export interface NextRow {
+  id: number;
+  name: string;
+  gpu_count: number;
+  place: number;
+  sentence: string | null;
 }
 
 export interface WaitingRow {
@@ -71,9 +90,20 @@ export interface DeviceRow {
   cell: Cell;
   held: string | null;
   shared_mb: number | null;
+  /** Of one that is held but idle. */
+  idle_since?: string | null;
   jobs: number[] | null;
   tenants: string[] | null;
   reading: Reading | null;
+}
+
+export interface HolderRow {
+  name: string;
+  user: string;
+  tenant: string;
+  gpu_count: number;
+  /** At the latest; null without a time limit. */
+  ends_at: string | null;
 }
 
 export interface NodeRow {
@@ -94,6 +124,8 @@ export interface NodeRow {
   /** Container runtimes that answer there, and their versions. */
   runtimes?: Record<string, string> | null;
   jobs: number[] | null;
+  /** By the job's id: those of `jobs`. */
+  holders?: Record<string, HolderRow> | null;
   devices: DeviceRow[];
 }
 

@@ -6,7 +6,7 @@ import { startKeyboard } from "../src/keyboard";
 import type { Page } from "../src/regions";
 import type { TopicState } from "../src/store";
 import { grouped, jobs, queue } from "../src/views/jobs";
-import { overviewStrip } from "../src/views/overview";
+import { overviewStrip } from "../src/fleet/strip";
 import { bullet, request, strip } from "../src/views/pieces";
 import { tenants } from "../src/views/tenants";
 import type { QueueRow, TenantRow } from "../src/topics";

@@ -1,6 +1,8 @@
 // The fleet's colours, read from the page's style sheet: so the canvas follows the theme.
 import type { Palette } from "./paint";
 
+export type { Palette };
+
 const STEPS = 32;
 
 export function readPalette(element: Element): Palette {

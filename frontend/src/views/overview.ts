@@ -1,21 +1,10 @@
-// The parts of the Overview: strip, counts, largest, attention, waiting.
+// The parts of the Overview but the strip: counts, largest, attention, waiting.
 import { type Child, h, link, na, plural, refill } from "../dom";
 import type { MakeView } from "../regions";
 import { badge, waitGroup } from "../states";
-import { duration, roughly } from "../time";
-import type { AttentionRow, LargestRow, NodeRow, OverviewStatus, WaitingRow } from "../topics";
-import { CELL_WORDS, byName, count, empty, jobLink, noNodes, shortModel, strip, under } from "./pieces";
-
-/** Device by device, in the order of the nodes. */
-export const overviewStrip: MakeView = (region) => ({
-  draw(state) {
-    const nodes = ([...state.rows.values()] as NodeRow[]).sort((a, b) => byName(a.name, b.name));
-    const cells = nodes.flatMap((node) =>
-      node.devices.map(({ cell, index }) => ({ cell, title: `${node.name} GPU ${index}: ${CELL_WORDS[cell]}` })),
-    );
-    refill(region, nodes.length === 0 ? noNodes() : strip(cells));
-  },
-});
+import { duration, elapsed, roughly } from "../time";
+import type { AttentionPart, AttentionRow, Cell, LargestRow, NextRow, OverviewStatus, WaitingRow } from "../topics";
+import { CELLS, CELL_WORDS, count, empty, jobLink, nodeHref, shortModel, under } from "./pieces";
 
 /** A view of the row `status`, which makes new children each time. */
 function ofStatus(draw: (status: OverviewStatus) => Child[]): MakeView {
@@ -27,30 +16,33 @@ function ofStatus(draw: (status: OverviewStatus) => Child[]): MakeView {
   });
 }
 
-export const overviewCounts = ofStatus((status) => [
-  h(
-    "div",
-    { class: "counts" },
-    count("/fleet/?cell=busy", status.busy_gpus, "busy", "busy"),
-    count("/fleet/?cell=held_idle", status.held_idle_gpus, "held but idle", "held_idle"),
-    count("/fleet/?cell=free", status.free_gpus, "free", "free"),
-    count("/fleet/?cell=unavailable", status.unavailable_gpus, "unavailable", "unavailable"),
-    count("/nodes/", `${status.online_nodes} / ${status.total_nodes}`, "nodes online"),
-    count("/jobs/?state=running", status.running_jobs, "jobs running"),
-    count("/queue/", status.pending_jobs, "jobs waiting"),
-    count("/queue/", wait(status.oldest_wait_seconds, status), "oldest wait", "", exactly(status.oldest_wait_seconds)),
-    count("/queue/", wait(status.p90_wait_seconds, status), "90 % wait less", "", exactly(status.p90_wait_seconds)),
-  ),
-  !status.cycle_is_alive &&
-    h("p", { class: "note bad", role: "alert" }, "The scheduler does not run: nothing new starts until it does. See the log of the server."),
-]);
+export const overviewCounts = ofStatus((status) => {
+  const part = (cell: Cell): Child => count(`/fleet/?cell=${cell}`, gpus(status, cell), CELL_WORDS[cell], cell);
+  return [
+    h(
+      "div",
+      { class: "counts" },
+      ...CELLS.map(part),
+      count("/nodes/", `${status.online_nodes} / ${status.total_nodes}`, "nodes online"),
+      count("/jobs/?state=running", status.running_jobs, "jobs running"),
+      count("/queue/", status.pending_jobs, "jobs waiting"),
+    ),
+    !status.cycle_is_alive &&
+      h("p", { class: "note bad", role: "alert" }, "The scheduler does not run: nothing new starts until it does. See the log of the server."),
+  ];
+});
 
-function wait(seconds: number | null, status: OverviewStatus): Child {
-  if (status.pending_jobs === 0) return "–";
-  return seconds === null ? na("not known") : roughly(seconds);
+/** How many, and which part of all. */
+function gpus(status: OverviewStatus, cell: Cell): Child {
+  const number = status[`${cell}_gpus`];
+  const share = status.total_gpus === 0 || number === 0 ? "" : ` ${percent(number / status.total_gpus)}`;
+  return h("span", {}, number, share !== "" && h("small", {}, share));
 }
 
-const exactly = (seconds: number | null): string | null => (seconds === null ? null : duration(seconds));
+/** Nothing that is there reads as 0 %, and nothing less than all as 100 %. */
+function percent(part: number): string {
+  return part < 0.01 ? "< 1 %" : `${part > 0.99 && part < 1 ? 99 : Math.round(part * 100)} %`;
+}
 
 export const overviewLargest: MakeView = (region) => ({
   draw(state) {
@@ -61,44 +53,92 @@ export const overviewLargest: MakeView = (region) => ({
       h(
         "li",
         {},
-        h("span", { class: "grow" }, shortModel(row.model)),
+        h("a", { class: "grow", href: `/fleet/?cell=free&group=model` }, shortModel(row.model)),
         h("span", {}, h("b", {}, row.gpus), row.gpus === 1 ? " GPU" : " GPUs"),
-        h("span", { class: "muted" }, `${row.on_one_node} on one node`),
+        h("span", { class: "muted on-one" }, `${row.on_one_node} on one node`),
       ),
     );
     refill(region, h("ul", { class: "list" }, ...items));
   },
 });
+
+/** Of each kind the mark of what it is about. */
+const MARKS: Record<string, string> = { scheduler: "red", gpu_lost: "lost", closed: "cordoned" };
+const NAMES: Record<string, string> = { held_idle: "held idle", gpu_lost: "GPU lost", closed: "closed", degraded: "failed" };
 
 export const overviewAttention: MakeView = (region) => ({
   draw(state) {
-    const rows = under<AttentionRow>(state, "attention:");
-    const rank = (row: AttentionRow): number => (row.severity === "red" ? 0 : 1);
-    rows.sort(([a, x], [b, y]) => rank(x) - rank(y) || (a < b ? -1 : 1));
+    const rows = under<AttentionRow>(state, "attention:").map(([, row]) => row);
+    const rank = (row: AttentionRow): number => ["red", "amber", "note"].indexOf(row.severity);
+    rows.sort((a, b) => rank(a) - rank(b) || b.count - a.count || (a.kind < b.kind ? -1 : 1));
     if (rows.length === 0) return refill(region, empty("Nothing is broken, and nothing is held but idle."));
-    const items = rows.map(([, row]) =>
-      h("li", {}, badge(row.severity, row.kind.replaceAll("_", " ")), h("span", { class: "grow" }, link(row.href, row.sentence))),
-    );
-    refill(region, h("ul", { class: "list" }, ...items));
+    refill(region, h("ul", { class: "list" }, ...rows.map(notice)));
   },
 });
 
+function notice(row: AttentionRow): HTMLElement {
+  const where = row.parts.flatMap((part, at): Child[] => [at > 0 && ", ", place(part)]);
+  const more = row.more > 0 && h("span", { class: "muted" }, ` and ${row.more} more`);
+  return h(
+    "li",
+    { class: `is-${row.severity}` },
+    badge(MARKS[row.kind] ?? row.kind, NAMES[row.kind] ?? row.kind),
+    h("span", { class: "grow" }, link(row.href, row.sentence), where.length > 0 && h("span", { class: "places" }, ...where, more)),
+  );
+}
+
+function place(part: AttentionPart): Child {
+  const since = part.since !== null && h("span", { class: "muted" }, " for ", elapsed(part.since));
+  const words = part.words === "" ? "" : ` ${part.words}`;
+  if (part.job !== null) return h("span", {}, jobLink(part.job, `job ${part.job}`), h("span", { class: "muted" }, words), since);
+  if (part.node !== null) return h("span", {}, h("a", { href: nodeHref(part.node) }, part.node), h("span", { class: "muted" }, words), since);
+  return h("span", { class: "muted" }, part.words);
+}
+
 export const overviewWaiting: MakeView = (region) => ({
   draw(state) {
+    const status = state.rows.get("status") as OverviewStatus | undefined;
     const rows = under<WaitingRow>(state, "waiting:").map(([, row]) => row);
-    if (rows.length === 0) return refill(region, empty("Nobody waits."));
+    if (rows.length === 0) return refill(region, noneWaits());
     rows.sort((a, b) => b.jobs - a.jobs || (a.code < b.code ? -1 : 1));
-    const items = rows.map((row) =>
-      h(
-        "li",
-        { class: `waits-on-${waitGroup("pending", row.code)}` },
-        h("b", {}, row.jobs),
-        h("a", { class: "nowrap", href: `/queue/?reason=${encodeURIComponent(row.code)}` }, row.code.replaceAll("_", " ") || "waiting"),
-        h("span", { class: "muted nowrap" }, plural(row.gpus, "GPU")),
-        row.example_id !== null &&
-          h("span", { class: "grow reason" }, row.example_sentence, " ", jobLink(row.example_id, `job ${row.example_id}`)),
-      ),
+    const next = under<NextRow>(state, "next:").map(([, row]) => row).sort((a, b) => a.place - b.place);
+    refill(
+      region,
+      status && h("p", { class: "waits" }, ...waits(status)),
+      h("ul", { class: "list" }, ...rows.map(reason)),
+      next.length > 0 && h("h3", { class: "list-head" }, "Next to start"),
+      next.length > 0 && h("ol", { class: "list" }, ...next.map(candidate)),
     );
-    refill(region, h("ul", { class: "list" }, ...items));
   },
 });
+
+function waits(status: OverviewStatus): Child[] {
+  const said = (seconds: number | null): Child => (seconds === null ? na("not known") : h("b", { title: duration(seconds) }, roughly(seconds)));
+  return ["oldest ", said(status.oldest_wait_seconds), " · 90 % wait less than ", said(status.p90_wait_seconds)];
+}
+
+function reason(row: WaitingRow): HTMLElement {
+  return h(
+    "li",
+    { class: `waits-on-${waitGroup("pending", row.code)}` },
+    h("b", { class: "how-many" }, row.jobs),
+    h("a", { class: "nowrap code", href: `/queue/?reason=${encodeURIComponent(row.code)}` }, row.code.replaceAll("_", " ") || "waiting"),
+    h("span", { class: "muted nowrap" }, plural(row.gpus, "GPU")),
+    row.example_id !== null && h("span", { class: "grow reason" }, row.example_sentence, " ", jobLink(row.example_id, `job ${row.example_id}`)),
+  );
+}
+
+function candidate(row: NextRow): HTMLElement {
+  return h(
+    "li",
+    {},
+    h("b", { class: "how-many" }, row.place),
+    jobLink(row.id, row.name || `job ${row.id}`),
+    h("span", { class: "muted nowrap" }, row.gpu_count === 0 ? "CPU only" : plural(row.gpu_count, "GPU")),
+    h("span", { class: "grow reason muted" }, row.sentence),
+  );
+}
+
+function noneWaits(): HTMLElement {
+  return empty("Nobody waits. To run something: ", h("code", { class: "copy" }, "gpusched submit --gpus 1 -- nvidia-smi"));
+}

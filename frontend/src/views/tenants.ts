@@ -3,7 +3,7 @@ import { type Child, h, na, refill } from "../dom";
 import type { MakeView } from "../regions";
 import { type Column, type Line, LiveTable } from "../rows";
 import type { TenantRow } from "../topics";
-import { barScale, bullet, empty, nameRow, orNone, tenantHref, tenantLink, under, whenEmpty } from "./pieces";
+import { barScale, bullet, empty, nameRow, orNone, tenantHref, under, whenEmpty } from "./pieces";
 
 /** A tenant and the length of the longest bar, on which its own depends. */
 interface Shown {
@@ -36,13 +36,6 @@ const promised = [
   number("Limit", (tenant) => orNone(tenant.max_gpus, "limit")),
 ];
 const waiting = number("Waiting", (tenant) => tenant.jobs_waiting);
-
-const SHORT: Column<Shown>[] = [
-  { label: "Tenant", cell: (row) => [tenantLink(row.tenant.name), " ", standing(row.tenant), bar(row)] },
-  held("GPUs held"),
-  ...promised,
-  waiting,
-];
 
 const LONG: Column<Shown>[] = [
   { label: "Tenant", cell: ({ tenant }) => [h("b", {}, tenant.name), " ", standing(tenant)] },
@@ -83,5 +76,4 @@ function tenantView(prefix: string, columns: readonly Column<Shown>[], classes: 
   };
 }
 
-export const overviewTenants = tenantView("tenant:", SHORT, "rows compact");
 export const tenants = tenantView("", LONG, "rows");

@@ -1,0 +1,63 @@
+// The Overview's tenants: what each holds of what it is entitled to, what it has borrowed, who starves.
+import { type Child, h, refill } from "../dom";
+import type { MakeView } from "../regions";
+import { type Column, type Line, LiveTable } from "../rows";
+import type { TenantRow } from "../topics";
+import { barScale, bullet, empty, tenantHref, tenantLink, under, whenEmpty } from "./pieces";
+import { standing } from "./tenants";
+
+type Entitled = TenantRow & { entitled_gpus?: number | null };
+
+interface Shown {
+  tenant: Entitled;
+  scale: number;
+}
+
+const shorten = (value: number): number => Math.round(value * 10) / 10;
+
+function part({ tenant }: Shown): Child[] {
+  const entitled = tenant.entitled_gpus ?? null;
+  if (entitled === null) return [h("span", { class: "muted", title: "it asks for nothing now" }, "–")];
+  const ratio = entitled > 0 ? tenant.gpus_held / entitled : 0;
+  const title = `holds ${shorten(tenant.gpus_held)} GPUs of the ${shorten(entitled)} that its weight entitles it to among those who ask now`;
+  return [h("span", { title }, h("b", {}, `${Math.round(ratio * 100)} %`), h("span", { class: "muted" }, ` of ${shorten(entitled)}`))];
+}
+
+const COLUMNS: Column<Shown>[] = [
+  { label: "Tenant", cell: ({ tenant, scale }) => [tenantLink(tenant.name), " ", standing(tenant), bullet(tenant, scale)] },
+  { label: "Held", cell: ({ tenant }) => shorten(tenant.gpus_held), className: "num" },
+  { label: "Of its share", cell: part, className: "num nums" },
+  { label: "Guaranteed", cell: ({ tenant }) => tenant.guaranteed_gpus ?? 0, className: "num" },
+  {
+    label: "Waiting",
+    cell: ({ tenant }) => (tenant.jobs_waiting === 0 ? 0 : h("a", { href: `/queue/?tenant=${encodeURIComponent(tenant.name)}` }, tenant.jobs_waiting)),
+    className: "num",
+  },
+];
+
+export const overviewTenants: MakeView = (region) => {
+  const none = whenEmpty(region, () => empty("No tenant to show. An admin makes one, and adds you to it."));
+  const table = new LiveTable<Shown>(COLUMNS, (tr, { tenant }) => (tr.dataset.href = tenantHref(tenant.name)), "rows compact");
+  const made = new WeakMap<Entitled, Shown>();
+  const shown = (tenant: Entitled, scale: number): Shown => {
+    const known = made.get(tenant);
+    if (known?.scale === scale) return known;
+    const fresh = { tenant, scale };
+    made.set(tenant, fresh);
+    return fresh;
+  };
+  return {
+    draw(state) {
+      const rows = under<Entitled>(state, "tenant:").sort(([, a], [, b]) => urgency(b) - urgency(a) || b.gpus_held - a.gpus_held || (a.name < b.name ? -1 : 1));
+      if (rows.length === 0) return refill(region, none());
+      const scale = barScale(rows.map(([, row]) => row));
+      table.update(rows.map(([key, row]): Line<Shown> => ({ key, row: shown(row, scale) })));
+      if (table.element.parentElement !== region) region.replaceChildren(table.element);
+    },
+  };
+};
+
+/** Who is denied what it was promised comes first. */
+function urgency(tenant: Entitled): number {
+  return tenant.jobs_waiting > 0 && tenant.gpus_held < (tenant.guaranteed_gpus ?? 0) ? 1 : 0;
+}
