@@ -6,10 +6,9 @@ first warning, half the grace later a second one, and after the other half the e
 of the scheduler skips no warning; any use of any of its GPUs, and it begins anew."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-
-from django.conf import settings
 
 from gpusched.lib import wake
 from gpusched.lib.sql import atomically, columns, execute, query
@@ -35,28 +34,46 @@ _QUIET = """
 """
 
 
-def review(policy: str, now: datetime | None = None) -> None:
-    """Warns, ends or forgets what is due at this moment. `policy`: off, monitor or enforce."""
-    atomically(lambda: _review(policy, now))
+@dataclass(frozen=True)
+class Rule:
+    """`policy`: off, monitor or enforce. `percent`: a GPU is idle below it. `minutes`: until the first warning, of
+    interactive jobs `interactive_minutes` if that is longer; `grace_minutes`: from there to the end."""
+
+    policy: str
+    percent: int = 5
+    minutes: float = 60.0
+    interactive_minutes: float = 240.0
+    grace_minutes: float = 20.0
 
 
-def _review(policy: str, now: datetime | None) -> None:
+def rule_of(values: Mapping[str, Any]) -> Rule:
+    """From the fields of the scheduling policy."""
+    names = ("policy", "percent", "minutes", "interactive_minutes", "grace_minutes")
+    return Rule(**{name: values[f"held_idle_{name}"] for name in names})
+
+
+def review(rule: Rule, now: datetime | None = None) -> None:
+    """Warns, ends or forgets what is due at this moment."""
+    atomically(lambda: _review(rule, now))
+
+
+def _review(rule: Rule, now: datetime | None) -> None:
     if now is None:
         now = query("SELECT clock_timestamp() AS now")[0]["now"]
     known = {row["job_id"]: row for row in query("SELECT * FROM nodes_heldidle ORDER BY job_id FOR UPDATE")}
-    quiet = {} if policy == "off" else {row["job_id"]: row for row in query(_QUIET, [now])}
-    over = [job_id for job_id, row in known.items() if not _goes_on(row, quiet.get(job_id), policy)]
+    quiet = {} if rule.policy == "off" else {row["job_id"]: row for row in query(_QUIET, [now])}
+    over = [job_id for job_id, row in known.items() if not _goes_on(row, quiet.get(job_id), rule.policy)]
     if over:
         execute("DELETE FROM nodes_heldidle WHERE job_id = ANY(%s)", [over])
         notices.take_back(over, Notice.IDLE_GPUS, "idle_over", now)
     due: dict[int, list[Row]] = {1: [], WARNINGS: [], OVER: []}
     for job_id, row in quiet.items():
-        stage = None if job_id in over else _next_stage(known.get(job_id), row, now)
+        stage = None if job_id in over else _next_stage(known.get(job_id), row, rule, now)
         if stage is not None:
             due[stage].append(row)
     for stage, rows in due.items():
         if rows:
-            _reach(stage, rows, policy, now)
+            _reach(stage, rows, rule, now)
 
 
 def _goes_on(row: Row, quiet: Row | None, policy: str) -> bool:
@@ -64,43 +81,42 @@ def _goes_on(row: Row, quiet: Row | None, policy: str) -> bool:
     return quiet is not None and row["policy"] == policy and all(row[name] == quiet[name] for name in names)
 
 
-def _next_stage(row: Row | None, quiet: Row, now: datetime) -> int | None:
-    env = settings.ENV
+def _next_stage(row: Row | None, quiet: Row, rule: Rule, now: datetime) -> int | None:
     if row is None:
-        minutes = env.held_idle_minutes
+        minutes = rule.minutes
         if quiet["is_interactive"]:
-            minutes = max(minutes, env.held_idle_interactive_minutes)
+            minutes = max(minutes, rule.interactive_minutes)
         return 1 if now - quiet["since"] >= timedelta(minutes=minutes) else None
-    is_due = now - row["told_at"] >= timedelta(minutes=env.held_idle_grace_minutes / WARNINGS)
+    is_due = now - row["told_at"] >= timedelta(minutes=rule.grace_minutes / WARNINGS)
     return int(row["stage"]) + 1 if is_due and row["stage"] < OVER else None
 
 
-def _reach(stage: int, rows: Sequence[Row], policy: str, now: datetime) -> None:
+def _reach(stage: int, rows: Sequence[Row], rule: Rule, now: datetime) -> None:
     execute(
         "INSERT INTO nodes_heldidle (job_id, attempt, since, policy, stage, told_at)"
         " SELECT t.*, %s, %s, %s FROM unnest(%s::bigint[], %s::int[], %s::timestamptz[]) AS t"
         " ON CONFLICT (job_id) DO UPDATE SET stage = excluded.stage, told_at = excluded.told_at",
-        [policy, stage, now, *columns([(row["job_id"], row["attempt"], row["since"]) for row in rows], 3)],
+        [rule.policy, stage, now, *columns([(row["job_id"], row["attempt"], row["since"]) for row in rows], 3)],
     )
-    if stage == OVER and policy == "enforce":
+    if stage == OVER and rule.policy == "enforce":
         for row in rows:
-            transitions.stop([row["job_id"]], EndReason.HELD_IDLE, _evidence(row, stage, policy, now), "scheduler")
+            transitions.stop([row["job_id"]], EndReason.HELD_IDLE, _evidence(row, stage, rule, now), "scheduler")
         wake.request_cycle()
         return
     kind = "idle_would_end" if stage == OVER else "idle_warning"
-    told = [(row["job_id"], row["attempt"], kind, _evidence(row, stage, policy, now)) for row in rows]
+    told = [(row["job_id"], row["attempt"], kind, _evidence(row, stage, rule, now)) for row in rows]
     notices.tell(told, Notice.IDLE_GPUS, now)
 
 
-def _evidence(row: Mapping[str, Any], stage: int, policy: str, now: datetime) -> dict[str, Any]:
-    left = timedelta(minutes=settings.ENV.held_idle_grace_minutes * (OVER - stage) / WARNINGS)
+def _evidence(row: Mapping[str, Any], stage: int, rule: Rule, now: datetime) -> dict[str, Any]:
+    left = timedelta(minutes=rule.grace_minutes * (OVER - stage) / WARNINGS)
     at = (now + left).isoformat(timespec="seconds")
     return {
         "gpus": row["gpus"],
-        "percent": settings.ENV.held_idle_percent,
+        "percent": rule.percent,
         "since": row["since"].isoformat(timespec="seconds"),
         "warnings": min(stage, WARNINGS),
-        "policy": policy,
-        "then": f"it is ended at {at} unless it uses them" if policy == "enforce"
+        "policy": rule.policy,
+        "then": f"it is ended at {at} unless it uses them" if rule.policy == "enforce"
         else f"under policy enforce it would be ended at {at}",
     }  # fmt: skip

@@ -105,7 +105,8 @@ _READ_COLUMNS = {
 _READ = """
     INSERT INTO nodes_reading (device_id, read_at, idle_since, quiet_since, {names})
     SELECT d.id, clock_timestamp(), CASE WHEN t.utilisation_percent = 0 THEN clock_timestamp() END,
-           CASE WHEN t.utilisation_percent < %s THEN clock_timestamp() END, {taken}
+           CASE WHEN t.utilisation_percent < coalesce((SELECT held_idle_percent FROM scheduling_schedulingpolicy
+                                                        WHERE version > 0), %s) THEN clock_timestamp() END, {taken}
       FROM unnest(%s::bigint[], %s::text[], {arrays}) AS t (node_id, uuid, {names})
       JOIN nodes_device d ON d.node_id = t.node_id AND d.uuid = t.uuid
      ORDER BY d.id

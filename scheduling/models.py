@@ -49,6 +49,15 @@ def check_costs(costs: object) -> None:
             raise ValidationError(f"the cost of {model} must be a number above 0")
 
 
+# The numbers of the rule of held but idle GPUs.
+IDLE_NUMBERS = (
+    "held_idle_percent",
+    "held_idle_minutes",
+    "held_idle_interactive_minutes",
+    "held_idle_grace_minutes",
+)
+
+
 def _between(least: float, most: float) -> list[BaseValidator]:
     return [MinValueValidator(least), MaxValueValidator(most)]
 
@@ -121,6 +130,27 @@ class SchedulingPolicy(models.Model):
         db_default="monitor",
         help_text="What becomes of jobs that hold idle GPUs; monitor: events say who would be warned and ended",
     )
+    held_idle_percent = models.PositiveSmallIntegerField(
+        default=5,
+        db_default=5,
+        validators=_between(1, 100),
+        help_text="A GPU is idle while each reading is under this utilisation",
+    )
+    held_idle_minutes = models.FloatField(
+        default=60.0, db_default=60.0, validators=_between(1, 43_200), help_text="A job idle for so long is warned"
+    )
+    held_idle_interactive_minutes = models.FloatField(
+        default=240.0,
+        db_default=240.0,
+        validators=_between(1, 43_200),
+        help_text="The same for jobs with the label interactive=true, if that is longer",
+    )
+    held_idle_grace_minutes = models.FloatField(
+        default=20.0,
+        db_default=20.0,
+        validators=_between(1, 43_200),
+        help_text="From the first warning to the end, if it stays idle",
+    )
     member_extend_minutes = models.FloatField(
         default=60.0,
         db_default=60.0,
@@ -156,6 +186,7 @@ class SchedulingPolicy(models.Model):
                 (("thermal_moves", "thermal_move_minutes"), "enable_preemption or enable_thermal_aware is false",
                  not (self.enable_preemption and self.enable_thermal_aware)),
                 (("thermal_move_minutes",), "thermal_moves is off", self.thermal_moves == "off"),
+                (IDLE_NUMBERS, "held_idle_policy is off", self.held_idle_policy == "off"),
                 (("cost_by_model", "usage_window_minutes"), f"the policy is {self.policy}, not cost_aware",
                  self.policy != "cost_aware"),
                 (("starving_after_days", "starving_percent"), f"the policy is {self.policy}, not shortest",

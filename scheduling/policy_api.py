@@ -39,6 +39,10 @@ class PolicyChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     thermal_moves: Literal["off", "monitor", "move"] | msgspec.UnsetType = msgspec.UNSET
     thermal_move_minutes: Number = msgspec.UNSET
     held_idle_policy: Literal["off", "monitor", "enforce"] | msgspec.UnsetType = msgspec.UNSET
+    held_idle_percent: Whole = msgspec.UNSET
+    held_idle_minutes: Number = msgspec.UNSET
+    held_idle_interactive_minutes: Number = msgspec.UNSET
+    held_idle_grace_minutes: Number = msgspec.UNSET
     member_extend_minutes: Number = msgspec.UNSET
     load_threshold: Number = msgspec.UNSET
     load_threshold_shared: Number = msgspec.UNSET

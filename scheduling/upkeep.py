@@ -25,7 +25,7 @@ def do_what_is_due() -> None:
     _each(env.sample_seconds, "samples", lambda: samples.tick(NEARLY * env.sample_seconds))
     _each(STARTS_SECONDS, "unstarted jobs", sweep.take_back_unstarted)
     _each(REVIEW_SECONDS, "budgets", budgets.note_crossings)
-    _each(REVIEW_SECONDS, "idle jobs", lambda: idle.review(policy.values()["held_idle_policy"]))
+    _each(REVIEW_SECONDS, "idle jobs", lambda: idle.review(idle.rule_of(policy.values())))
 
 
 def _each(seconds: float, name: str, work: Callable[[], object]) -> None:

@@ -76,6 +76,10 @@ class PolicyFields(msgspec.Struct, kw_only=True):
     thermal_moves: str
     thermal_move_minutes: float
     held_idle_policy: str
+    held_idle_percent: int
+    held_idle_minutes: float
+    held_idle_interactive_minutes: float
+    held_idle_grace_minutes: float
     member_extend_minutes: float
     load_threshold: float
     load_threshold_shared: float

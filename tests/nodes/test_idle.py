@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from gpusched.lib.problems import Problem
 from gpusched.lib.sql import execute
 from gpusched.protocol.messages import Reading, Stop
 from jobs.models import Job, JobEvent
@@ -33,7 +34,7 @@ def rule():
 
 
 def review():
-    idle.review(policy.values()["held_idle_policy"])
+    idle.review(idle.rule_of(policy.values()))
 
 
 class Clock:
@@ -224,6 +225,33 @@ class TestTold:
         for minutes in (61, 11, 11):
             clock.review_after(minutes)
         assert "2 warnings changed nothing" in ask(f"jobs/{job_id}")["reason"]["sentence"]
+
+
+class TestNumbers:
+    def test_admins_set_them_while_all_runs(self, user, tenant, rule):
+        changes = {"held_idle_minutes": 10, "held_idle_grace_minutes": 4, "held_idle_percent": 50}
+        policy.change(changes, actor="root")
+        job_id, clock = start(user, tenant)
+        clock.read(49)
+        clock.review_after(9.9, 49)
+        assert told(job_id) == []
+        clock.review_after(0.2, 49)
+        clock.review_after(2.1, 49)
+        assert told(job_id) == [("warning", 1), ("warning", 2)]
+        evidence = JobEvent.objects.filter(job_id=job_id, kind="idle_warning").latest("id").data
+        assert evidence["percent"] == 50
+        clock.read(50)
+        review()
+        assert told(job_id)[2:] == [("over", None)], "the threshold is that of the policy, too"
+
+    def test_their_edits_are_kept_and_those_that_do_nothing_are_refused(self, user, rule):
+        policy.change({"held_idle_minutes": 10}, actor="root")
+        [latest, *_] = policy.history(5)
+        assert (latest["by"], latest["changes"]) == ("root", {"held_idle_minutes": {"from": 60.0, "to": 10.0}})
+        rule("off")
+        with pytest.raises(Problem) as refused:
+            policy.change({"held_idle_minutes": 20}, actor="root")
+        assert refused.value.errors[0].message == "would do nothing while held_idle_policy is off"
 
 
 class TestExemptions:

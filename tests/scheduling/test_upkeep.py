@@ -6,6 +6,7 @@ import pytest
 
 from nodes import idle, samples
 from scheduling import cycle, tasks, upkeep
+from scheduling.policy import first_values
 
 
 @pytest.fixture
@@ -13,7 +14,7 @@ def done(monkeypatch):
     """What was done, and a clock that the test moves."""
     found, clock = [], [1000.0]
     monkeypatch.setattr(upkeep, "_done_at", {})
-    monkeypatch.setattr(upkeep, "policy", SimpleNamespace(values=lambda: {"held_idle_policy": "monitor"}))
+    monkeypatch.setattr(upkeep, "policy", SimpleNamespace(values=first_values))
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     for module, name in ((samples, "tick"), (idle, "review")):
         monkeypatch.setattr(module, name, lambda *given, name=name: found.append(name))

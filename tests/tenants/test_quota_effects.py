@@ -193,7 +193,8 @@ POLICY = {
     "dynamic_share_bound": 0, "cost_by_model": "{}", "starving_after_days": 12, "starving_percent": 35, "online_percent": 0, "enable_gang_scheduling": "on",
     "enable_preemption": "on", "min_runtime_seconds": 600, "preemption_delay_seconds": 60, "enable_thermal_aware": "on",
     "thermal_threshold_celsius": 85, "thermal_moves": "monitor", "thermal_move_minutes": 10,
-    "held_idle_policy": "monitor", "member_extend_minutes": 60, "load_threshold": 1, "load_threshold_shared": 0.85,
+    "held_idle_policy": "monitor", "held_idle_percent": 5, "held_idle_minutes": 60,
+    "held_idle_interactive_minutes": 240, "held_idle_grace_minutes": 20, "member_extend_minutes": 60, "load_threshold": 1, "load_threshold_shared": 0.85,
 }  # fmt: skip
 ADDRESS = "/admin/scheduling/schedulingpolicy/"
 
