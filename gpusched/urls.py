@@ -8,6 +8,7 @@ from django.urls import include, path, register_converter
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 
 import jobs.api
+import jobs.array_api
 import jobs.bulk_api
 import jobs.event_api
 import nodes.agent_api
@@ -55,7 +56,9 @@ api = [
         ("events", jobs.event_api.Events.as_view()),
         ("jobs/simulate", scheduling.api.Simulate.as_view()),
         (_JOB, jobs.api.Job.as_view()),
-        (f"{_JOB}/cancel", jobs.api.Cancel.as_view()),
+        (f"{_JOB}/cancel", jobs.array_api.Cancel.as_view()),
+        (f"{_JOB}/retry", jobs.array_api.Retry.as_view()),
+        (f"{_JOB}/elements", jobs.array_api.Elements.as_view()),
         (f"{_JOB}/hold", jobs.api.Hold.as_view()),
         (f"{_JOB}/release", jobs.api.Release.as_view()),
         (f"{_JOB}/requeue", jobs.api.Requeue.as_view()),
@@ -89,6 +92,7 @@ api = [
         ("gpus", nodes.api.Gpus.as_view()),
         ("gpus/<id:device_id>/quarantine", nodes.health_api.Quarantine.as_view()),
         ("gpus/<id:device_id>/clear", nodes.health_api.Clear.as_view()),
+        ("gpus/<id:device_id>/retire", nodes.health_api.Retire.as_view()),
         ("gpus/<id:device_id>/samples", nodes.samples_api.Samples.as_view()),
         ("idle-exemptions", nodes.idle_api.Exemptions.as_view()),
         ("idle-exemptions/<id:exemption_id>", nodes.idle_api.OneExemption.as_view()),

@@ -34,6 +34,7 @@ _FILTERS = {
     "tenant": "name of a tenant",
     "state": "states separated by commas; also waiting, live, final",
     "user": "name of the submitter",
+    "array": "id of an array: its elements that are jobs, instead of jobs and arrays",
     "name": "part of the job's name; a page may then have fewer items, or none, and a next_cursor",
     "limit": "1 to 1000, default 100",
     "cursor": "next_cursor of the page before",
@@ -89,7 +90,9 @@ _NAMED = {
 
 
 def _condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, list[Any]]:
-    parts, params = ["true"], list[Any]()
+    parts, params = ["j.array_id IS NULL"], list[Any]()
+    if "array" in given:
+        parts, params = ["j.array_id = %s"], [whole_number(given, "array", 0, 1, 2**62)]
     if visible is not None:
         # An index gives the newest of one tenant, of several only one after the other.
         parts.append("j.tenant_id = %s" if len(visible) == 1 else "j.tenant_id = ANY(%s)")
@@ -100,7 +103,7 @@ def _condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, l
             params.append(given[name])
     if "state" in given:
         parts.append("j.state = ANY(%s)")
-        params.append(_states(given["state"]))
+        params.append(states_of(given["state"]))
     if "cursor" in given:
         (last,) = decode_cursor(given["cursor"], tuple[int])
         parts.append("j.id < %s")
@@ -121,7 +124,7 @@ def _searched(where: str, params: list[Any], name: str) -> tuple[str, list[Any],
     return named, [*params, name, last or 0], last
 
 
-def _states(text: str) -> list[str]:
+def states_of(text: str) -> list[str]:
     wanted: list[str] = []
     for word in text.split(","):
         if word not in list(JobState) and word not in _STATE_WORDS:
@@ -131,9 +134,9 @@ def _states(text: str) -> list[str]:
     return wanted
 
 
-def _visible(request: Request, job_id: int) -> dict[str, Any]:
+def seen_job(request: Request, job_id: int) -> dict[str, Any]:
     """The job's key columns; 404 for what does not exist and for what the caller may not see alike."""
-    rows = query("SELECT id, tenant_id, state, attempt FROM jobs_job WHERE id = %s", [job_id])
+    rows = query("SELECT id, tenant_id, state, attempt, array_id, array_count FROM jobs_job WHERE id = %s", [job_id])
     if not rows or not identity(request).sees(rows[0]["tenant_id"]):
         raise not_found(f"job {job_id}")
     return rows[0]
@@ -142,16 +145,16 @@ def _visible(request: Request, job_id: int) -> dict[str, Any]:
 class Job(APIView):
     @documented("Read a job", tag="jobs", answer=JobData)
     def get(self, request: Request, job_id: int) -> Response:
-        _visible(request, job_id)
+        seen_job(request, job_id)
         return Response(representation.select("j.id = %s", [job_id])[0])
 
     @documented("Cancel a job", tag="jobs", answer=Acted)
     def delete(self, request: Request, job_id: int) -> Response:
         """The same as POST …/cancel."""
-        return _acted(job_id, services.cancel(job_id, identity(request)))
+        return acted(job_id, services.cancel(job_id, identity(request)))
 
 
-def _acted(job_id: int, message: str) -> Response:
+def acted(job_id: int, message: str) -> Response:
     job = representation.select("j.id = %s", [job_id])[0]
     return Response({"job_id": job_id, "status": job["state"], "message": message, "job": job})
 
@@ -160,13 +163,12 @@ def _action(verb: str, summary: str, act: Any) -> type[APIView]:
     class Action(APIView):
         @documented(summary, tag="jobs", answer=Acted, operation_id=f"jobs_{verb}", refusals=(401, 403, 404, 409))
         def post(self, request: Request, job_id: int) -> Response:
-            return _acted(job_id, act(job_id, identity(request)))
+            return acted(job_id, act(job_id, identity(request)))
 
     Action.__name__ = verb.capitalize()
     return Action
 
 
-Cancel = _action("cancel", "Cancel a job; its processes are stopped first", services.cancel)
 Hold = _action("hold", "Keep a waiting job from starting", services.hold)
 Release = _action("release", "Let a held job wait for its turn again", services.release)
 Requeue = _action("requeue", "Stop a live job and put it back into the queue", services.requeue)
@@ -175,7 +177,7 @@ Requeue = _action("requeue", "Stop a live job and put it back into the queue", s
 class Events(APIView):
     @documented("What happened to a job, in order", tag="jobs")
     def get(self, request: Request, job_id: int) -> Response:
-        _visible(request, job_id)
+        seen_job(request, job_id)
         rows = query(
             "SELECT at, kind, attempt, actor, data FROM jobs_jobevent WHERE job_id = %s ORDER BY id LIMIT 10000",
             [job_id],
@@ -186,7 +188,7 @@ class Events(APIView):
 class Attempts(APIView):
     @documented("The executions of a job, with how each rank ended", tag="jobs")
     def get(self, request: Request, job_id: int) -> Response:
-        _visible(request, job_id)
+        seen_job(request, job_id)
         rows = query("SELECT * FROM jobs_attempt WHERE job_id = %s ORDER BY number", [job_id])
         return Response({"items": [attempt(row) for row in rows]})
 
@@ -243,7 +245,7 @@ class Log(APIView):
     )
     def get(self, request: Request, job_id: int) -> HttpResponse:
         """Raw bytes. `X-Log-Next-Offset` is where to go on, `X-Log-Complete` says that nothing more will come."""
-        job = _visible(request, job_id)
+        job = seen_job(request, job_id)
         given = read_query(request, ("attempt", "rank", "offset", "tail", "limit"))
         number = whole_number(given, "attempt", job["attempt"], 0, 2**31 - 1)
         rank = whole_number(given, "rank", 0, 0, 2**31 - 1)

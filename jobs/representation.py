@@ -1,6 +1,6 @@
 """A job as the API, the page and the events show it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -8,24 +8,54 @@ from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import asked_labels
+from gpusched.protocol.states import WAITING, JobState
 
 _SELECT = """
-    SELECT j.*, t.name AS tenant, u.username AS "user", a.placement, a.ranks AS attempt_ranks
+    SELECT j.*, t.name AS tenant, u.username AS "user", a.placement, a.ranks AS attempt_ranks,
+           whole.payload AS whole_payload, jobs_numbers(j.array_waiting) AS elements_waiting,
+           jobs_numbers(j.array_cancelled) AS elements_cancelled
       FROM jobs_job j
       JOIN tenants_tenant t ON t.id = j.tenant_id
       JOIN auth_user u ON u.id = j.user_id
       LEFT JOIN jobs_attempt a ON a.job_id = j.id AND a.number = j.attempt
+      LEFT JOIN jobs_job whole ON whole.id = j.array_id
 """
 
 
 def select(where: str, params: Sequence[Any], tail: str = "") -> list[dict[str, Any]]:
     """Jobs (aliased j, with t and u) that meet a condition, represented."""
-    return [represent(row) for row in query(f"{_SELECT} WHERE {where} {tail}", params)]
+    rows = query(f"{_SELECT} WHERE {where} {tail}", params)
+    elements = elements_by_state([row["id"] for row in rows if row["array_count"] is not None])
+    return [represent(row, elements.get(row["id"], {})) for row in rows]
 
 
-def represent(row: dict[str, Any]) -> dict[str, Any]:
-    """One row of `_SELECT` as the job's public shape (docs/rest.md)."""
-    payload = row["payload"]
+def elements_by_state(array_ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    """{array: {state: how many of its elements that are jobs}}."""
+    found: dict[int, dict[str, int]] = {}
+    sql = "SELECT array_id, state, count(*) AS n FROM jobs_job WHERE array_id = ANY(%s) GROUP BY array_id, state"
+    for row in query(sql, [list(array_ids)]) if array_ids else []:
+        found.setdefault(row["array_id"], {})[row["state"]] = row["n"]
+    return found
+
+
+def array(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any] | None:
+    """How far an array has come: `by_state` counts each element once. `elements`: those that are jobs."""
+    if row["array_count"] is None:
+        return None
+    waits_as = JobState.HELD if row["state"] == JobState.HELD else JobState.PENDING
+    others = {waits_as: row["elements_waiting"], JobState.CANCELLED: row["elements_cancelled"]}
+    counts = {state: elements.get(state, 0) + others.get(state, 0) for state in JobState}
+    return {
+        "count": row["array_count"],
+        "max_parallel": row["array_max_parallel"],
+        "remaining": sum(counts[state] for state in WAITING),
+        "by_state": {str(state): number for state, number in counts.items() if number},
+    }
+
+
+def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any]:
+    """One row of `_SELECT` as the job's public shape (docs/rest.md). `elements`: of an array, as in `array`."""
+    payload = row["whole_payload"] or row["payload"]
     placement = row["placement"] or []
     return {
         "id": row["id"],
@@ -63,6 +93,9 @@ def represent(row: dict[str, Any]) -> dict[str, Any]:
         "grace_seconds": row["grace_seconds"],
         "not_before": rfc3339(row["not_before"]),
         "depends_on": row["depends_on"],
+        "array": array(row, elements),
+        "array_id": row["array_id"],
+        "array_index": row["array_index"],
         "labels": row["labels"],
         "node_selector": asked_labels(row["node_selector"]),
         "anti_affinity": row["anti_affinity"] or None,
@@ -82,13 +115,14 @@ def represent(row: dict[str, Any]) -> dict[str, Any]:
 _UNBORN = {
     "state": "pending", "attempt": 0, "retries_used": 0, "started_at": None, "ended_at": None, "exit_code": None,
     "signal": None, "stop_reason": "", "stop_evidence": {}, "placement": [],
+    "array_id": None, "array_index": None, "elements_cancelled": 0, "whole_payload": None,
 }  # fmt: skip
 
 
 def fresh(inserted: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str) -> dict[str, Any]:
     """A job that was inserted this moment, without asking the database again."""
     names = {"id": job_id, "submitted_at": submitted_at, "reason_since": submitted_at, "tenant": tenant, "user": user}
-    return represent({**inserted, **_UNBORN, **names})
+    return represent({**inserted, **_UNBORN, "elements_waiting": inserted["array_count"], **names}, {})
 
 
 def reason(row: dict[str, Any]) -> dict[str, Any] | None:

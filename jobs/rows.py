@@ -6,6 +6,7 @@ from typing import Any
 
 from gpusched.lib.problems import invalid, not_found
 from gpusched.lib.sql import query
+from gpusched.protocol.arrays import ArrayRequest, multirange
 from gpusched.protocol.jobs import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import Role
@@ -62,6 +63,7 @@ def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str,
         "open_dependencies": 0,
         "reason": Pending.SCHEDULER_BEHIND,
         "evidence": {},
+        **_array(request.array),
         "labels": request.labels,
         "node_selector": request.required_labels,
         "topology": request.topology,
@@ -77,6 +79,17 @@ def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str,
             "runtime": request.runtime,
             "mounts": request.mounts,
         },
+    }
+
+
+def _array(array: ArrayRequest | None) -> dict[str, Any]:
+    if array is None:
+        return {"array_count": None, "array_max_parallel": None, "array_waiting": None, "array_cancelled": None}
+    return {
+        "array_count": array.count,
+        "array_max_parallel": array.max_parallel,
+        "array_waiting": multirange(((0, array.count),)),
+        "array_cancelled": multirange(()),
     }
 
 

@@ -19,7 +19,7 @@ from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, WAITING, JobState, Role
-from jobs import admission, dependencies, representation, transitions
+from jobs import admission, dependencies, elements, representation, transitions
 from jobs.insertion import insert
 from jobs.rows import row_of, tenant_of
 from tenants import idempotency, secrets
@@ -161,11 +161,15 @@ def require_room(jobs: int = 1) -> None:
 # --- actions on one job -----------------------------------------------------------------------------------------------
 
 
-def cancel(job_id: int, identity: Identity) -> str:
-    """Ends a job: at once if it waits, else its processes are stopped first. Harmless when repeated."""
+def cancel(job_id: int, identity: Identity, part: str | None = None) -> str:
+    """Ends a job: at once if it waits, else its processes are stopped first. Harmless when repeated. `part`: of an
+    array only these elements, like 3-7,9."""
 
     def act(job: dict[str, Any]) -> str:
         by = {"by": identity.username}
+        if job["array_count"] is not None:
+            return elements.cancel(job, part, identity.username)
+        elements.require_none(job, part)
         if job["state"] in WAITING:
             transitions.cancel_waiting([job_id], by, identity.username)
             return f"job {job_id} is cancelled"
@@ -184,9 +188,12 @@ def hold(job_id: int, identity: Identity) -> str:
     """Keeps a waiting job from starting until it is released; a hold by an admin can only be released by one."""
 
     def act(job: dict[str, Any]) -> str:
+        owner = identity.user_id == job["user_id"] or job["tenant_id"] in identity.roles
+        reason = Pending.HELD_BY_USER if owner else Pending.HELD_BY_ADMIN
+        if job["array_count"] is not None and job["state"] != JobState.HELD:
+            return elements.hold(job, reason, identity.username)
         if job["state"] == JobState.PENDING:
-            owner = identity.user_id == job["user_id"] or job["tenant_id"] in identity.roles
-            transitions.hold([job_id], Pending.HELD_BY_USER if owner else Pending.HELD_BY_ADMIN, identity.username)
+            transitions.hold([job_id], reason, identity.username)
         elif job["state"] != JobState.HELD:
             raise _wrong_state(job, "only a waiting job can be held")
         return f"job {job_id} is held"
@@ -200,7 +207,11 @@ def release(job_id: int, identity: Identity) -> str:
     def act(job: dict[str, Any]) -> str:
         if job["state"] == JobState.HELD:
             holds = [Pending.HELD_BY_USER, *([Pending.HELD_BY_ADMIN] if identity.is_admin else [])]
-            if not transitions.release([job_id], holds, identity.username):
+            if job["array_count"] is not None:
+                is_released = elements.release(job, holds, identity.username)
+            else:
+                is_released = bool(transitions.release([job_id], holds, identity.username))
+            if not is_released:
                 raise Problem(403, "not_permitted", "an admin holds this job", next_step="ask an admin to release it")
         elif job["state"] != JobState.PENDING:
             raise _wrong_state(job, "only a held job can be released")
@@ -213,6 +224,9 @@ def requeue(job_id: int, identity: Identity) -> str:
     """Stops a live job and puts it back to where it stood in the queue."""
 
     def act(job: dict[str, Any]) -> str:
+        if job["array_count"] is not None:
+            step = "requeue live elements by their own ids, or retry those that ended"
+            raise Problem(409, "wrong_state", f"job {job_id} is an array, which never runs itself", next_step=step)
         if job["state"] in (JobState.SCHEDULED, JobState.RUNNING):
             by = {"by": identity.username}
             transitions.stop([job_id], EndReason.REQUEUED, by, identity.username)
@@ -223,11 +237,23 @@ def requeue(job_id: int, identity: Identity) -> str:
     return _act(job_id, identity, act)
 
 
+def retry(job_id: int, identity: Identity, part: str) -> str:
+    """Has elements of an array run again: `failed`, or numbers like 3-7,9 of those that have ended."""
+
+    def act(job: dict[str, Any]) -> str:
+        if job["array_count"] is None:
+            elements.require_none(job, part)
+        return elements.retry(job, part, identity.username)
+
+    return _act(job_id, identity, act)
+
+
 def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str]) -> str:
     """Locks the job, checks that the caller may touch it (their own; any in the tenant as its owner), and acts."""
     with transaction.atomic():
         rows = query(
-            "SELECT id, tenant_id, user_id, state, stop_reason FROM jobs_job WHERE id = %s FOR UPDATE", [job_id]
+            "SELECT id, tenant_id, user_id, state, stop_reason, array_count FROM jobs_job WHERE id = %s FOR UPDATE",
+            [job_id],
         )
         if not rows or not identity.sees(rows[0]["tenant_id"]):
             raise not_found(f"job {job_id}")

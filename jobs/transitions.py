@@ -65,22 +65,37 @@ _START = """
                reason_since = NULL
           FROM told t JOIN attempt a ON a.job_id = t.job_id
          WHERE j.id = t.job_id AND j.state = 'scheduled' AND j.attempt = t.attempt
-        RETURNING j.id, j.attempt, t.at, extract(epoch FROM a.started_at - j.submitted_at)::float8 AS waited),
+        RETURNING j.id, j.attempt, j.array_id, t.at,
+                  extract(epoch FROM a.started_at - j.submitted_at)::float8 AS waited),
     event AS (
         INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
         SELECT id, at, 'started', attempt, '', '{}' FROM moved)
-    SELECT id, attempt, waited FROM moved
+    SELECT id, attempt, array_id, at, waited FROM moved
+"""
+_FIRST_START = """
+    WITH begun AS (
+        UPDATE jobs_job a SET started_at = t.at FROM unnest(%s::bigint[], %s::timestamptz[]) AS t (id, at)
+         WHERE a.id = t.id AND a.started_at IS NULL RETURNING a.id, t.at)
+    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
+    SELECT id, at, 'started', 0, '', '{}' FROM begun
 """
 
 
 def started(told: Sequence[tuple[int, int, datetime]]) -> list[int]:
-    """(job, attempt, when) of first ranks that run: scheduled → running. Later ranks, old attempts: no change."""
+    """(job, attempt, when) of first ranks that run: scheduled → running. Later ranks, old attempts: no change. An
+    array has started when the first of its elements has."""
     first: dict[tuple[int, int], datetime] = {}
     for job_id, attempt, at in told:
         first[job_id, attempt] = min(at, first.get((job_id, attempt), at))
     rows = [(job_id, attempt, at) for (job_id, attempt), at in sorted(first.items())]
     moved = query(_START, columns(rows, 3))
     observe("gpu_scheduler_submit_to_start_seconds", {"": [max(0.0, r["waited"]) for r in moved if r["attempt"] == 1]})
+    begun: dict[int, datetime] = {}
+    for row in moved:
+        if row["array_id"] is not None:
+            begun[row["array_id"]] = min(row["at"], begun.get(row["array_id"], row["at"]))
+    if begun:
+        execute(_FIRST_START, columns(sorted(begun.items()), 2))
     return [row["id"] for row in moved]
 
 
@@ -132,7 +147,7 @@ def override_stop(job_id: int, reason: EndReason, evidence: dict[str, Any], acto
 def cancel_waiting(job_ids: Sequence[int], evidence: dict[str, Any], actor: str) -> list[int]:
     """pending or held → cancelled; and with them those that can never start now."""
     cancelled = _cancel(job_ids, EndReason.CANCELLED, evidence, actor)
-    _settle(dict.fromkeys(cancelled, JobState.CANCELLED))
+    settle(dict.fromkeys(cancelled, JobState.CANCELLED))
     return cancelled
 
 
@@ -160,12 +175,14 @@ def _move_waiting(
     rows = query(
         """WITH moved AS (
                UPDATE jobs_job SET state = %s, reason = %s, evidence = %s::jsonb, reason_since = now(),
-                      ended_at = CASE WHEN %s THEN clock_timestamp() END
+                      ended_at = CASE WHEN %s THEN clock_timestamp() END,
+                      array_cancelled = CASE WHEN %s THEN array_cancelled + array_waiting ELSE array_cancelled END,
+                      array_waiting = CASE WHEN %s THEN array_waiting - array_waiting ELSE array_waiting END
                 WHERE id = ANY(%s) AND state = ANY(%s) RETURNING id, attempt)
            INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
            SELECT id, clock_timestamp(), %s, attempt, %s, %s::jsonb FROM moved RETURNING job_id""",
         [
-            new, reason, as_json(evidence), new in FINAL, list(ids), list(old), kind, actor,
+            new, reason, as_json(evidence), *[new in FINAL] * 3, list(ids), list(old), kind, actor,
             as_json({"reason": reason, **evidence}),
         ],
     )  # fmt: skip
@@ -226,12 +243,13 @@ def finish(outcomes: Sequence[Outcome]) -> dict[int, str]:
     execute(_END_ATTEMPT, columns(attempts, 7))
     moved = {row["id"]: row["state"] for row in query(_FINISH, columns(ends, 10))}
     _end_events([(replace(o, evidence=_told(o, jobs[o.job_id])), n) for o, n in nexts if o.job_id in moved])
-    _settle({job_id: state for job_id, state in moved.items() if state in FINAL})
+    settle({job_id: state for job_id, state in moved.items() if state in FINAL})
     return moved
 
 
-def _settle(ended: Mapping[int, str]) -> None:
-    """Lets go those that waited for these jobs, and ends those that can never start now, and so on down the line."""
+def settle(ended: Mapping[int, str]) -> None:
+    """Of jobs that have ended ({id: final state}): lets go those that waited for them, and ends those that can never
+    start now, and so on down the line."""
     while ended:
         nearer, never = dependencies.decide(ended)
         if nearer:

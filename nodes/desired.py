@@ -97,16 +97,17 @@ def _limit(row: dict[str, Any], known: Mapping[str, int]) -> Limit | None:
 
 
 _SPECS = """
-    SELECT s.id, s.job_id, s.number, s.rank, a.ranks, j.name, j.payload, j.gpu_memory_mb, j.gpu_sharing, j.cpu_milli,
-           j.memory_mb, j.max_runtime_seconds, j.limit_version, j.grace_seconds,
+    SELECT s.id, s.job_id, s.number, s.rank, a.ranks, j.name, w.payload, j.array_index, j.gpu_memory_mb, j.gpu_sharing,
+           j.cpu_milli, j.memory_mb, j.max_runtime_seconds, j.limit_version, j.grace_seconds,
            head.hostname AS head, own.hostname AS own, t.unix_user, t.name AS tenant,
-           CASE WHEN j.payload->'secrets' <> '[]' THEN
+           CASE WHEN w.payload->'secrets' <> '[]' THEN
                 (SELECT jsonb_object_agg(k.name, k.sealed) FROM tenants_secret k
-                  WHERE k.tenant_id = j.tenant_id AND j.payload->'secrets' ? k.name) END AS sealed,
+                  WHERE k.tenant_id = j.tenant_id AND w.payload->'secrets' ? k.name) END AS sealed,
            (SELECT coalesce(array_agg(d.uuid ORDER BY d.index), '{}') FROM nodes_device d
              WHERE d.node_id = s.node_id AND s.device_ids @> to_jsonb(d.id)) AS uuids
       FROM nodes_assignment s
       JOIN jobs_job j ON j.id = s.job_id
+      JOIN jobs_job w ON w.id = coalesce(j.array_id, j.id)
       JOIN tenants_tenant t ON t.id = j.tenant_id
       JOIN jobs_attempt a ON a.id = s.attempt_id
       JOIN nodes_node own ON own.id = s.node_id
@@ -134,7 +135,7 @@ def _spec(row: dict[str, Any]) -> RankSpec:
         argv=[*payload["command"], *payload["args"]],
         script=payload["script"],
         workdir=payload["workdir"],
-        environment=payload["environment"],
+        environment={**payload["environment"], **_of_element(row["array_index"])},
         user=row["unix_user"],
         secrets=values,
         unfit=unfit,
@@ -151,6 +152,11 @@ def _spec(row: dict[str, Any]) -> RankSpec:
         master_addr=_head_address(row) if ranks > 1 else None,
         master_port=_port(row["job_id"], row["number"]) if ranks > 1 else None,
     )
+
+
+def _of_element(index: int | None) -> dict[str, str]:
+    """Sent as the job's own, so that agents need not know of arrays."""
+    return {} if index is None else {"GPUSCHED_ARRAY_INDEX": str(index)}
 
 
 def _head_address(row: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """Plan → database, set by set. A placement whose job changed meanwhile is skipped and counted; the rest is written."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -10,12 +11,12 @@ from django.db import IntegrityError, transaction
 from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, atomically, columns, query
 from gpusched.protocol.reasons import Pending
+from jobs import arrays, transitions
 from jobs import reasons as pending_reasons
-from jobs import transitions
 from jobs.transitions import Placed
 from nodes import allocations
 from nodes.allocations import Taking
-from scheduling.engine.model import Node, Placement, Plan, Snapshot, Wait
+from scheduling.engine.model import Node, Placement, Plan, Snapshot, Wait, known_as
 from scheduling.preempting import preempt
 from scheduling.snapshot import Seen
 
@@ -43,8 +44,8 @@ def commit(plan: Plan, snapshot: Snapshot, seen: Seen) -> Committed:
         except IntegrityError:
             # One placement that the database refuses (a device changed under the plan) must not spoil the others.
             placed, stale = _one_by_one(plan.placements, snapshot, seen)
-    preempted = preempt(plan, snapshot) if plan.claims or snapshot.claims else 0
-    return Committed(placed, stale, _write_reasons(plan.waits, seen), preempted)
+    preempted = preempt(plan, snapshot, {array.id for array in seen.arrays}) if plan.claims or snapshot.claims else 0
+    return Committed(placed, stale, _write_reasons([*seen.waits, *plan.waits], seen), preempted)
 
 
 def _one_by_one(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> tuple[int, int]:
@@ -60,9 +61,10 @@ def _one_by_one(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen)
 
 def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> int:
     nodes = {node.id: node for node in snapshot.nodes}
+    placements = _with_elements(placements, seen)
     device_facts = _device_facts(placements)
     decided = [
-        Placed(p.job_id, seen.waiting[p.job_id].attempt, len(p.ranks), _as_history(p, nodes, device_facts))
+        Placed(p.job_id, _attempt(p.job_id, seen), len(p.ranks), _as_history(p, nodes, device_facts))
         for p in placements
     ]
     made = transitions.place(decided)
@@ -86,6 +88,34 @@ def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> i
         events.changed("assignments", {taking.node_id for taking in takings})
         events.changed("jobs", made)
     return len(made)
+
+
+def _with_elements(placements: Sequence[Placement], seen: Seen) -> Sequence[Placement]:
+    """Makes jobs of the elements of arrays that are placed, which get their ids now; without those that their array has
+    no room for any more."""
+    ids = {array.id for array in seen.arrays}
+    new, again = Counter[int](), dict[int, set[int]]()
+    for p in placements:
+        if known_as(p.job_id) in ids:
+            new[known_as(p.job_id)] += 1
+        elif (array_id := seen.waiting[p.job_id].array_id) is not None:
+            again.setdefault(array_id, set()).add(p.job_id)
+    if not new and not again:
+        return placements
+    taken = arrays.take(new, again)
+    found = []
+    for p in sorted(placements, key=lambda p: p.job_id):
+        made = taken.made.get(known_as(p.job_id), [])
+        if known_as(p.job_id) not in ids:
+            found += [p] if p.job_id not in taken.refused else []
+        elif made:
+            found.append(replace(p, job_id=made.pop(0)))
+    return found
+
+
+def _attempt(job_id: int, seen: Seen) -> int:
+    """That the job was seen at; an element that is a job from now on had none."""
+    return seen.waiting[job_id].attempt if job_id in seen.waiting else 0
 
 
 def _device_facts(placements: Sequence[Placement]) -> dict[int, dict[str, Any]]:
@@ -118,7 +148,9 @@ def _write_reasons(waits: Sequence[Wait], seen: Seen) -> int:
             break
         text = ""
         for job_id in wait.job_ids:
-            shown = seen.waiting[job_id]
+            shown = seen.waiting.get(job_id)
+            if shown is None:
+                continue  # an array has the reason of its next element
             code = _kept(shown.reason, wait)
             is_same = shown.reason == code
             if is_same and (code in _TIMED or not seen.evidence_is_due):

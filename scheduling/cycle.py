@@ -14,8 +14,9 @@ from gpusched.lib import locks
 from gpusched.lib.histograms import observe
 from gpusched.lib.locks import Lock
 from gpusched.lib.sql import execute
+from jobs.arrays import end_those_over
 from scheduling.commit import Committed, commit
-from scheduling.engine.model import Plan, Snapshot
+from scheduling.engine.model import Plan, Snapshot, known_as
 from scheduling.engine.planner import plan
 from scheduling.models import Cycle
 from scheduling.snapshot import load
@@ -81,6 +82,7 @@ def _run(trigger: str) -> Committed:
     started_at, clock = timezone.now(), _Clock()
     lose_silent_nodes()
     stop_on_lost_devices()
+    end_those_over()
     clock.lap("sweep")
     snapshot, seen = load()
     seen.evidence_is_due = time.monotonic() - _memory.evidence_at > EVIDENCE_SECONDS
@@ -122,7 +124,8 @@ def _record(
 ) -> None:
     reserved = decided.reservation
     # The next cycle reads from here which job keeps its turn.
-    is_promise_new = (reserved.job_id if reserved else None) != snapshot.reserved_job_id
+    reserved_job_id = known_as(reserved.job_id) if reserved else None
+    is_promise_new = reserved_job_id != snapshot.reserved_job_id
     did_something = done.placed or done.preempted or done.stale or done.reasons_written or is_promise_new
     if not did_something and time.monotonic() - _memory.idle_row_at < IDLE_ROW_SECONDS:
         return
@@ -136,7 +139,7 @@ def _record(
         preempted=done.preempted,
         stale=done.stale,
         reasons_written=done.reasons_written,
-        reserved_job_id=reserved.job_id if reserved else None,
+        reserved_job_id=reserved_job_id,
         reserved_at=datetime.fromtimestamp(reserved.at, UTC) if reserved else None,
         **clock.ms,
     )

@@ -1,5 +1,7 @@
 """Tells the victims of a plan to stop, and keeps the claims of those that they were stopped for."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -7,8 +9,8 @@ import msgspec
 from gpusched.lib import events
 from gpusched.lib.histograms import observe
 from gpusched.lib.sql import atomically, columns, execute, query
-from jobs import transitions
-from scheduling.engine.model import Claim, Job, Plan, Preemption, RankPlacement, Snapshot
+from jobs import arrays, transitions
+from scheduling.engine.model import Claim, Job, Plan, Preemption, RankPlacement, Snapshot, known_as
 
 _KEEP = """
     INSERT INTO scheduling_claim (job_id, made_at, rule, ranks)
@@ -18,20 +20,21 @@ _KEEP = """
 """
 
 
-def preempt(plan: Plan, snapshot: Snapshot) -> int:
+def preempt(plan: Plan, snapshot: Snapshot, array_ids: Collection[int] = ()) -> int:
     """Stops the victims, each set together with the claim that it was stopped for; gives how many were stopped.
 
     A job that no longer waits preempts nobody. A victim that ended by itself meanwhile has made room all the same."""
     waiting = {job.id: job for job in snapshot.jobs}
     tenants = {tenant.id: tenant.name for tenant in snapshot.tenants}
-    rules = {one.job_id: one.rule for one in plan.preemptions}
-    stopped = 0
+    decided = {one.job_id for one in plan.preemptions}
+    stopped, claiming = 0, [claim.job_id for claim in plan.claims]
     for one in plan.preemptions:
         job = waiting[one.job_id]
-        stopped += atomically(lambda: _stop(one, _why(one, job, tenants[job.tenant_id])))  # noqa: B023
-    kept = [claim for claim in plan.claims if claim.job_id not in rules]
-    if [claim.job_id for claim in kept] != [claim.job_id for claim in snapshot.claims]:
-        execute("DELETE FROM scheduling_claim WHERE job_id <> ALL(%s)", [[claim.job_id for claim in plan.claims]])
+        by_job, number = atomically(lambda: _stop(one, job, tenants[job.tenant_id], array_ids))  # noqa: B023
+        stopped, claiming = stopped + number, [*claiming, by_job]
+    kept = [claim.job_id for claim in plan.claims if claim.job_id not in decided]
+    if kept != [claim.job_id for claim in snapshot.claims]:
+        execute("DELETE FROM scheduling_claim WHERE job_id <> ALL(%s)", [claiming])
     return stopped
 
 
@@ -44,15 +47,21 @@ def claims() -> tuple[Claim, ...]:
     )
 
 
-def _stop(one: Preemption, evidence: dict[str, Any]) -> int:
-    stopped = transitions.preempt(one.job_id, one.victims, evidence)
+def _stop(one: Preemption, job: Job, tenant: str, array_ids: Collection[int]) -> tuple[int, int]:
+    """The job that they are stopped for, and how many are. An element of an array becomes a job for it."""
+    if known_as(job.id) in array_ids:
+        made = arrays.take({known_as(job.id): 1}).made.get(known_as(job.id))
+        if not made:
+            return 0, 0
+        job = replace(job, id=made[0])
+    stopped = transitions.preempt(job.id, one.victims, _why(one, job, tenant))
     if stopped is None:
-        return 0
+        return job.id, 0
     ranks = msgspec.json.encode(one.ranks).decode()
-    execute(_KEEP, columns([(one.job_id, one.rule, ranks)], 3))
-    events.changed("jobs", [one.job_id, *stopped])
+    execute(_KEEP, columns([(job.id, one.rule, ranks)], 3))
+    events.changed("jobs", [job.id, *stopped])
     observe("gpu_scheduler_preemptions_total", {one.rule: [1.0] * len(stopped)})
-    return len(stopped)
+    return job.id, len(stopped)
 
 
 def _why(one: Preemption, job: Job, tenant: str) -> dict[str, Any]:

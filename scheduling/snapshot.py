@@ -7,7 +7,8 @@ import msgspec
 from django.db import connection, transaction
 
 from gpusched.lib.sql import columns, execute, query, rows
-from scheduling import lacking
+from scheduling import arrays, lacking
+from scheduling.arrays import Open, Shown
 from scheduling.engine.model import (
     Device,
     DeviceHold,
@@ -17,19 +18,22 @@ from scheduling.engine.model import (
     RankPlacement,
     Running,
     Snapshot,
+    Wait,
 )
 from scheduling.entitlements import tenants
 from scheduling.policy import policy
 from scheduling.preempting import claims
 from scheduling.requests import COLUMNS, recent_mix, request_of
 
+# With more waiting jobs than this a plan takes long: people are told no more than the plan itself says.
+MOST_ASKED_ABOUT = 20_000
 # Most waiting jobs are as they were in the last cycle: of those only the row's version is read (xmin, the transaction
 # that wrote it).
 # Who waits for other jobs to end is nothing that the engine need know of.
-_WAITS = "state = 'pending' AND open_dependencies = 0"
+_WAITS = "state = 'pending' AND open_dependencies = 0 AND array_count IS NULL"
 _VERSIONS = f"SELECT id, xmin::text::bigint FROM jobs_job WHERE {_WAITS}"
 _JOBS = f"""
-    SELECT j.xmin::text::bigint, j.attempt, j.reason, j.evidence::text,
+    SELECT j.xmin::text::bigint, j.attempt, j.reason, j.evidence::text, j.array_id,
            j.id, j.tenant_id, j.user_id, j.priority, {COLUMNS},
            extract(epoch FROM j.submitted_at)::float8, extract(epoch FROM j.eligible_at)::float8,
            j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online'
@@ -78,25 +82,30 @@ _DEVICES = f"""
 
 
 class Waiting(NamedTuple):
-    """A pending job as it was read: the row's version, what the engine may know, and what the commit compares with."""
+    """A pending job as it was read: the row's version, what the engine may know, and what the commit compares with. Of
+    an array: its next element."""
 
     version: int
     job: Job
     attempt: int
     reason: str
     evidence: str
+    array_id: int | None
 
 
 class Seen:
-    """The policy of that moment, and what the commit compares with. `evidence_is_due`: whether reasons of which only
-    the evidence changed are to be rewritten this time."""
+    """The policy of that moment, and what the commit compares with: `waiting`, by the ids of jobs and of arrays, and
+    `arrays`. `waits`: reasons that the engine need not find. `evidence_is_due`: whether reasons of which only the
+    evidence changed are to be rewritten this time."""
 
-    __slots__ = ("evidence_is_due", "now", "policy", "waiting")
+    __slots__ = ("arrays", "evidence_is_due", "now", "policy", "waiting", "waits")
 
-    def __init__(self, now: float, waiting: dict[int, Waiting], policy: Policy) -> None:
+    def __init__(self, now: float, waiting: dict[int, Waiting], policy: Policy, arrays: Sequence[Open]) -> None:
         self.now = now
         self.waiting = waiting
         self.policy = policy
+        self.arrays = arrays
+        self.waits: tuple[Wait, ...] = ()
         self.evidence_is_due = True
 
 
@@ -106,8 +115,8 @@ _known: dict[int, Waiting] = {}
 def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot, Seen]:
     """One consistent view: all queries see the same moment, which is also the plan's `now`.
 
-    `is_whole`: the cluster even if nobody waits. `held`: jobs to be seen as if they were released and
-    depended on none. Not for two threads at once."""
+    `is_whole`: the cluster even if nobody waits, and of arrays as many elements as people may ask about. `held`: jobs
+    to be seen as if they were released and depended on none. Not for two threads at once."""
     global _known
     is_own_transaction = not connection.in_atomic_block
     with transaction.atomic():
@@ -115,22 +124,41 @@ def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot,
             execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         [(now,)] = rows("SELECT extract(epoch FROM now())::float8")
         _known = _waiting(_known)
-        seen = Seen(now, _known, policy())
-        if not (_known or is_whole):
+        opened = arrays.opened()
+        heads = {one.job.id: one for one in _these([array.id for array in opened if array.waiting])}
+        seen = Seen(now, {**_known, **heads} if heads else _known, policy(), opened)
+        if not (seen.waiting or is_whole):
             # Nobody asks, so nothing more need be known; claims that are left over are dropped by the commit.
             return Snapshot((), (), (), (), claims=claims()), seen
         held_now = running()
-        waiting = [*_known.values(), *_these(held)]
+        found = nodes(held_now)
+        shown = _shown(opened, heads, now, None if is_whole else found)
+        seen.waits = shown.waits
+        jobs = (*[one.job for id, one in _known.items() if id not in shown.hidden], *shown.jobs)
+        known = {job.id for job in jobs} if held else set()
         snapshot = Snapshot(
-            jobs=tuple([one.job for one in waiting]),
+            jobs=(*jobs, *[one.job for one in _these([id for id in held if id not in known])]),
             running=held_now,
-            nodes=nodes(held_now),
+            nodes=found,
             tenants=tenants(seen.policy),
             reserved_job_id=_promised(),
             claims=claims(),
             mix=recent_mix(),
+            behind=shown.behind,
         )
     return lacking.told(snapshot), seen
+
+
+def _shown(opened: Sequence[Open], heads: dict[int, Waiting], now: float, found: Sequence[Node] | None) -> Shown:
+    """`found`: the nodes that elements could start on; None: as many are shown as people may ask about."""
+    again: dict[int, list[Job]] = {}
+    for one in _known.values() if opened else ():
+        if one.array_id is not None:
+            again.setdefault(one.array_id, []).append(one.job)
+    number = max(len(heads), 1)
+    each = MOST_ASKED_ABOUT // number + 1 if found is None else max(arrays.MOST_SHOWN // number, arrays.LEAST_SHOWN)
+    jobs = {id: one.job for id, one in heads.items()}
+    return arrays.shown(opened, jobs, again, now, arrays.room(found, each))
 
 
 def _promised() -> int | None:
@@ -159,7 +187,7 @@ def _these(job_ids: Sequence[int]) -> Iterator[Waiting]:
 
 
 def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[Waiting]:
-    for version, attempt, reason, evidence, job_id, tenant_id, user_id, priority, *shape in rows(sql, params):
+    for version, attempt, reason, evidence, array_id, job_id, tenant_id, user_id, priority, *shape in rows(sql, params):
         *shape, queued_at, eligible_at, limit, predicted, is_online = shape
         shape[2] = tuple(shape[2])
         job = Job(
@@ -175,7 +203,7 @@ def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[Waiting]:
             predicted_seconds=predicted,
             is_online=is_online,
         )
-        yield Waiting(version, job, attempt, reason, evidence)
+        yield Waiting(version, job, attempt, reason, evidence, array_id)
 
 
 def running() -> tuple[Running, ...]:

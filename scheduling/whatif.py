@@ -18,8 +18,8 @@ from scheduling.engine.planner import plan
 from scheduling.policy import policy
 
 turn = threading.Lock()
-# With more waiting jobs than this a plan takes long: then only the plan itself is made, and no other is tried.
-MOST_JOBS = 20_000
+# With more waiting jobs than this only the plan itself is made, and no other is tried.
+MOST_JOBS = snapshot.MOST_ASKED_ABOUT
 # How much of their time limits jobs use is learned from so many of the latest attempts; fewer say nothing.
 _LATEST, _ENOUGH, _UNKNOWN = 500, 10, 0.5
 # Estimates for the page of the queue are made for so many jobs, and again after a while.

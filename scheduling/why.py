@@ -9,8 +9,9 @@ from gpusched.lib.problems import not_found
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.reasons import Pending
-from gpusched.protocol.states import JobState
+from gpusched.protocol.states import WAITING, JobState
 from jobs import representation
+from jobs.counting import WAITS, WEIGHT
 from scheduling import whatif
 from scheduling.engine.changes import Change
 from scheduling.engine.counterfactual import Step
@@ -28,7 +29,7 @@ def brief(job_id: int, identity: Identity) -> dict[str, Any]:
         "evidence": {},
         "since": job["started_at"],
     }
-    waits = job["state"] in ("pending", "held")
+    waits = _waits(job)
     return {
         "job_id": job_id,
         "state": job["state"],
@@ -41,13 +42,14 @@ def brief(job_id: int, identity: Identity) -> dict[str, Any]:
 def explain(job_id: int, identity: Identity) -> dict[str, Any]:
     """The same, and for a job that waits what the engine says of it now: `also`, `counterfactual` and `estimate`."""
     told = brief(job_id, identity)
-    found, depends = None, False
+    found, depends, waits = None, False, told["position"] is not None
     # One that nobody has looked at yet may start this moment: what would be is not asked before what is.
-    if told["state"] in ("pending", "held") and told["code"] != Pending.SCHEDULER_BEHIND:
+    if waits and told["code"] != Pending.SCHEDULER_BEHIND:
         depends = told["code"] == Pending.DEPENDENCY
-        found = whatif.outlook(job_id, is_held=told["state"] == JobState.HELD or depends)
+        is_kept = told["state"] == JobState.HELD or depends or told["code"] == Pending.MAX_PARALLEL
+        found = whatif.outlook(job_id, is_held=is_kept)
     steps, estimate = (found.steps, found.estimate) if found else ([], None)
-    is_free = told["state"] == JobState.PENDING and not depends
+    is_free = told["state"] != JobState.HELD and not depends and told["code"] != Pending.MAX_PARALLEL
     # The cycle may have found another reason than a plan of this moment does: the one that was written stands.
     others = [step for step in steps if step.reason.code != told["code"]]
     also = [reason_shape(step.reason) for step in others]
@@ -62,13 +64,21 @@ def explain(job_id: int, identity: Identity) -> dict[str, Any]:
 def position(job_id: int) -> dict[str, int]:
     """Jobs of any tenant that stand before it in the queue, and their GPUs."""
     [row] = query(
-        """SELECT count(*) AS jobs, coalesce(sum(j.gpu_count), 0) AS gpus
+        f"""SELECT coalesce(sum({WEIGHT}), 0)::bigint AS jobs,
+                  coalesce(sum({WEIGHT} * j.gpu_count::bigint), 0)::bigint AS gpus
              FROM jobs_job j, jobs_job me
-            WHERE me.id = %s AND j.state = 'pending' AND j.id <> me.id
+            WHERE me.id = %s AND {WAITS} AND j.state <> 'held' AND j.id <> me.id
               AND (-j.priority, j.submitted_at, j.id) < (-me.priority, me.submitted_at, me.id)""",
         [job_id],
     )
     return {"jobs": row["jobs"], "gpus": row["gpus"]}
+
+
+def _waits(job: dict[str, Any]) -> bool:
+    """Whether it waits, or some elements of the array that it is."""
+    if job["array"] and job["state"] == JobState.RUNNING:
+        return bool(job["reason"])
+    return job["state"] in WAITING
 
 
 def _visible(job_id: int, identity: Identity) -> tuple[dict[str, Any], Any]:
@@ -107,6 +117,8 @@ def _cure(told: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any] | None:
         change = Change("released")
     elif told["code"] == Pending.DEPENDENCY:
         change = Change("dependencies_ended", told["evidence"].get("jobs"))
+    elif told["code"] == Pending.MAX_PARALLEL:
+        change = Change("max_parallel", told["evidence"].get("limit", 0) + 1)
     if change is not None:
         return change_shape(change, starts=not steps, then=steps[0].reason if steps else None)
     if not steps or steps[0].change is None:

@@ -12,6 +12,7 @@ from gpusched.client.extension import Extended
 from gpusched.client.foresight import Explanation, Simulation
 from gpusched.client.models import Acted, Attempt, BulkActed, JobData, Log, Page
 from gpusched.client.scheduling import QueueItem
+from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import JobRequest
 
@@ -48,6 +49,7 @@ class JobOptions(TypedDict, total=False):
     not_before: str | None
     depends_on: list[int | str | Dependency]
     ref: str
+    array: ArrayRequest | None
     labels: dict[str, str]
     node_selector: dict[str, str]
     anti_affinity: str | None

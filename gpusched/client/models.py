@@ -34,6 +34,16 @@ class JobDevice(msgspec.Struct, kw_only=True):
     memory_mb: int | None = None
 
 
+class ArrayData(msgspec.Struct, kw_only=True):
+    """`remaining`: elements that wait to be placed, for the first time or again; `by_state` counts each element once.
+    `max_parallel` None: any number at once."""
+
+    count: int
+    max_parallel: int | None = None
+    remaining: int = 0
+    by_state: dict[str, int] = {}
+
+
 class JobData(msgspec.Struct, kw_only=True):
     """A job at one moment. `state` is a word of `gpusched.protocol.states.JobState`."""
 
@@ -71,6 +81,9 @@ class JobData(msgspec.Struct, kw_only=True):
     grace_seconds: float = 0
     not_before: datetime | None = None
     depends_on: list["JobDependency"] = []
+    array: ArrayData | None = None
+    array_id: int | None = None
+    array_index: int | None = None
     labels: dict[str, str] = {}
     node_selector: dict[str, str] = {}
     anti_affinity: str | None = None

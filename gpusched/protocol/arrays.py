@@ -1,4 +1,4 @@
-"""Job arrays: what a request says of one, and sets of the numbers of its elements as people and PostgreSQL write them."""
+"""Job arrays: what a request says of one, and sets of numbers of elements as people and PostgreSQL write them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class ArrayRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """`count` elements, numbered from 0, of which at most `max_parallel` are placed or run at once (None: any number)."""
+    """`count` elements, numbered from 0, of which at most `max_parallel` are placed or run at once (None: any)."""
 
     count: int
     max_parallel: int | None = None

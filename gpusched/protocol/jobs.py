@@ -4,12 +4,10 @@ import re
 
 import msgspec
 
+from gpusched.protocol.arrays import MOST_ELEMENTS, ArrayRequest
 from gpusched.protocol.dependencies import MOST_DEPENDENCIES, Dependency, dependency_of
 from gpusched.protocol.exits import RETRYABLE
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
-
-# Names that INTERFACES.md promises and that this version cannot honour: refused by name unless they ask for nothing.
-NOT_YET: dict[str, object] = {"array": None}
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
 _LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?\Z")
@@ -81,8 +79,7 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     # Jobs of the tenant by id (after_ok), or with the kind; in a bulk also by the `ref` that one of its jobs has.
     depends_on: list[int | str | Dependency] = []
     ref: str = ""
-    # Refused by name (NOT_YET) unless it asks for nothing.
-    array: dict[str, int] | None = None
+    array: ArrayRequest | None = None
 
     @property
     def dependencies(self) -> tuple[Dependency, ...]:
@@ -107,11 +104,6 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 def problems(request: JobRequest) -> list[FieldError]:
     """Everything wrong with a request that types alone do not catch; empty when it may be submitted."""
     found = [
-        FieldError(field, "not_supported", f"'{field}' is not supported by this version; leave it out")
-        for field, nothing in NOT_YET.items()
-        if getattr(request, field) not in (nothing, None)
-    ]
-    found += [
         FieldError(f, "out_of_range", f"must be between {lo} and {hi}")
         for f, lo, hi in _RANGES
         if (value := getattr(request, f)) is not None and not lo <= value <= hi
@@ -122,6 +114,7 @@ def problems(request: JobRequest) -> list[FieldError]:
     found += _text_problems(request)
     found += _label_problems(request)
     found += _dependency_problems(request)
+    found += _array_problems(request.array) if request.array else []
     return found
 
 
@@ -263,6 +256,15 @@ def _dependency_problems(request: JobRequest) -> list[FieldError]:
     if not all(0 < job < 2**63 for job in jobs if isinstance(job, int)):
         return [FieldError("depends_on", "out_of_range", "ids of jobs are positive whole numbers")]
     return []
+
+
+def _array_problems(array: ArrayRequest) -> list[FieldError]:
+    limits = (("array.count", array.count, MOST_ELEMENTS), ("array.max_parallel", array.max_parallel, MOST_ELEMENTS))
+    return [
+        FieldError(field, "out_of_range", f"must be between 1 and {most}")
+        for field, value, most in limits
+        if value is not None and not 1 <= value <= most
+    ]
 
 
 def _secret_problems(names: list[str]) -> list[FieldError]:

@@ -18,6 +18,7 @@ class Pending(StrEnum):
     DEPENDENCY = "dependency"
     NOT_BEFORE = "not_before"
     RETRY_BACKOFF = "retry_backoff"
+    MAX_PARALLEL = "max_parallel"
     TENANT_LIMIT = "tenant_limit"
     BUDGET = "budget"
     USER_CAP = "user_cap"
@@ -63,6 +64,7 @@ class EndReason(StrEnum):
     AGENT_STOPPED = "agent_stopped"
     HELD_IDLE = "held_idle"
     DEPENDENCY_FAILED = "dependency_failed"
+    ARRAY_ENDED = "array_ended"
     SUPERSEDED = "superseded"
 
 
@@ -89,6 +91,10 @@ _PENDING: dict[str, tuple[str, str]] = {
     Pending.DEPENDENCY: ("waits for {on} to end", "nothing to do; it becomes eligible then"),
     Pending.NOT_BEFORE: ("not to start before {at}", "nothing to do; it becomes eligible then"),
     Pending.RETRY_BACKOFF: ("its next attempt waits until {at}", "nothing to do; it retries then"),
+    Pending.MAX_PARALLEL: (
+        "max_parallel {limit} of this array are placed or run: {in_use}",
+        "nothing to do; the next one starts when one of them ends",
+    ),
     Pending.TENANT_LIMIT: (
         "asks for {requested} {dimension}, more than the limit of {limit} that tenant {tenant} has",
         "ask for less, or ask an admin to raise the quota",
@@ -181,6 +187,9 @@ _ENDED: dict[str, str] = {
     EndReason.AGENT_STOPPED: "the agent of {node} was stopped together with its jobs",
     EndReason.HELD_IDLE: "its {gpus} GPUs were under {percent} % since {since}, {warnings} warnings changed nothing",
     EndReason.DEPENDENCY_FAILED: "can never start: job {on}, after which it was to start if that {wanted}, is {ended}",
+    EndReason.ARRAY_ENDED: (
+        "of its elements {completed} completed, {failed} failed, {cancelled} were cancelled, {preempted} preempted"
+    ),
     EndReason.SUPERSEDED: "a newer attempt exists",
 }
 
@@ -211,6 +220,7 @@ CHANGES: dict[str, str] = {
     "devices_well": "with the {to} sick devices back in service",
     "devices_cool": "once the {to} devices slowed down by heat have cooled",
     "node_added": "with one more node, empty and large enough",
+    "max_parallel": "with max_parallel {to}",
     "released": "once it is released",
     "dependencies_ended": "once the {to} jobs that it waits for have ended as it needs",
 }

@@ -169,6 +169,7 @@ CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
         lambda node: replace(node, devices=tuple(replace(device, is_slowed=False) for device in node.devices))
     ),
     "node_added": _node_added,
+    "max_parallel": _as_it_is,
     "released": _as_it_is,
     "dependencies_ended": _as_it_is,
 }

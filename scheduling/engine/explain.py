@@ -30,6 +30,7 @@ from scheduling.engine.model import (
     Running,
     Snapshot,
     Tenant,
+    known_as,
 )
 from scheduling.engine.placement import place, suitable_free
 from scheduling.engine.quotas import CPU_CORES, USER_GPUS
@@ -203,9 +204,8 @@ def reserved(board: Board, shape: Shape, reservation: Reservation) -> Verdict:
 
 def naming(verdict: Verdict, job_id: int, *, is_own: bool) -> Verdict:
     """The same with the job that the promise was made to; one of another tenant is not named."""
-    whose: Evidence = (
-        {"for_job": job_id, "holder": f"job {job_id}"} if is_own else {"holder": "a job of another tenant"}
-    )
+    known = known_as(job_id)
+    whose: Evidence = {"for_job": known, "holder": f"job {known}"} if is_own else {"holder": "a job of another tenant"}
     return Verdict(verdict.code, {**verdict.evidence, **whose})
 
 
@@ -225,7 +225,7 @@ def over_quota(tenant: Tenant, block: Block) -> Verdict:
         whose = "all tenants together" if is_part else f"tenant {tenant.name}"
         evidence |= {"whose": whose, "dimension": dimension.name, "limit": dimension.shown(block.limit)}
     if promise is not None:
-        evidence["promised_to"] = promise.job_id if promise.tenant_id == tenant.id else None
+        evidence["promised_to"] = known_as(promise.job_id) if promise.tenant_id == tenant.id else None
     return Verdict(dimension.code, evidence)
 
 

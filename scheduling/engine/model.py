@@ -11,6 +11,15 @@ Evidence = Mapping[str, str | int | float | bool | None]
 # What jobs and tenants are sorted by: the smallest comes first.
 Key = tuple[float, ...]
 
+# Of an array so many elements wait as jobs as could start now. The next one has the array's id, and each after it that
+# of the one before plus this, so that they come in their order.
+ELEMENT = 1 << 40
+
+
+def known_as(job_id: int) -> int:
+    """The id that people know a waiting job by: of an element that is no job yet, its array's."""
+    return job_id % ELEMENT
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -205,7 +214,8 @@ class Claim:
 class Snapshot:
     """`reserved_job_id`: the job that held the reservation of the last plan; it keeps its turn until it starts.
     `claims` go before everything else, in order, until their jobs have started.
-    `mix`: (request, how many) of late, what free room should stay useful for; empty: what waits now."""
+    `mix`: (request, how many) of late, what free room should stay useful for; empty: what waits now.
+    `behind`: (job, how many alike wait behind it that are not among the jobs)."""
 
     jobs: tuple[Job, ...]
     running: tuple[Running, ...]
@@ -214,6 +224,7 @@ class Snapshot:
     reserved_job_id: int | None = None
     claims: tuple[Claim, ...] = ()
     mix: tuple[tuple[Request, float], ...] = ()
+    behind: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class _Cycle:
         self.refused: list[Refused] = []
         self.is_blocked = False  # by a job that has no room, under a policy that lets none pass it
         self.jobs_ahead = self.gpus_ahead = 0
+        self.behind = dict(snapshot.behind)
 
     def run(self) -> None:
         """Serve the lane that comes first, one bucket or job at a time, until no lane is left."""
@@ -158,7 +159,7 @@ class _Cycle:
         job = bucket.head
         job_ids = lane.refuse(self.job_key, may_pass)
         self.refused.append(Refused(job, job_ids, bucket.group, cause, self.jobs_ahead, self.gpus_ahead))
-        return len(job_ids)
+        return len(job_ids) + (sum([self.behind.get(job_id, 0) for job_id in job_ids]) if self.behind else 0)
 
 
 def _waiting(queue: Queue) -> list[tuple[Request, float]]:

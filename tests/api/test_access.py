@@ -28,6 +28,8 @@ MATRIX = {
     ("POST", "/api/v1/jobs/{own}/hold"): (401, 404, 403, 200, 200, 200),
     ("POST", "/api/v1/jobs/{own}/release"): (401, 404, 403, 200, 200, 200),
     ("POST", "/api/v1/jobs/{own}/requeue"): (401, 404, 403, 200, 200, 200),
+    ("POST", "/api/v1/jobs/{own}/retry"): (401, 404, 403, 400, 400, 400),  # it is no array
+    ("GET", "/api/v1/jobs/{own}/elements"): (401, 404, 200, 200, 200, 200),
     ("POST", "/api/v1/jobs/{own}/extend"): (401, 404, 403, 200, 200, 200),
     ("GET", "/api/v1/events"): (401, 200, 200, 200, 200, 200),
     ("GET", "/api/v1/tenants"): (401, 200, 200, 200, 200, 200),
@@ -55,6 +57,7 @@ MATRIX = {
     ("GET", "/api/v1/gpus/999999/samples"): (401, 404, 404, 404, 404, 404),
     ("POST", "/api/v1/gpus/999999/quarantine"): (401, 403, 403, 403, 403, 404),
     ("POST", "/api/v1/gpus/999999/clear"): (401, 403, 403, 403, 403, 404),
+    ("POST", "/api/v1/gpus/999999/retire"): (401, 403, 403, 403, 403, 404),
     ("GET", "/api/v1/idle-exemptions"): (401, 403, 403, 403, 403, 200),
     ("POST", "/api/v1/idle-exemptions"): (401, 403, 403, 403, 403, 201),
     ("DELETE", "/api/v1/idle-exemptions/999999"): (401, 403, 403, 403, 403, 404),

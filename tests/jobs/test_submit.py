@@ -67,7 +67,7 @@ def test_the_answer_to_a_submit_is_what_reading_the_job_gives(post, user):
         ({"command": ["x"], "priority": 5}, "priority"),
         ({"command": ["x"], "gpu_count": -1}, "gpu_count"),
         ({"command": ["x"], "gpu_count": "two"}, "gpu_count"),
-        ({"command": ["x"], "array": {"count": 10}}, "array"),
+        ({"command": ["x"], "array": {"count": 100_001}}, "array.count"),
         ({"command": ["x"], "depends_on": ["a"]}, "depends_on"),
         ({"command": ["x"], "secrets": {"wandb": "x"}}, "secrets"),
         ({"command": ["x"], "secrets": ["../etc"]}, "secrets"),

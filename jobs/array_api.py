@@ -1,0 +1,102 @@
+"""REST for arrays: their elements, cancel of all or a part, retry."""
+
+import msgspec
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.client.arrays import Element
+from gpusched.client.models import Acted, Page
+from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_body, read_query
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import invalid
+from gpusched.protocol.arrays import Ranges, multirange, parsed
+from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.states import JobState
+from jobs import elements, services
+from jobs.api import acted, seen_job, states_of
+from jobs.elementlist import elements_of
+from tenants.permissions import identity
+
+ELEMENT_FILTERS = {
+    "state": "states separated by commas; also waiting, live, final",
+    "index": "numbers of elements like 3-7,9",
+    "limit": "1 to 1000, default 100",
+    "cursor": "next_cursor of the page before",
+}
+
+
+class CancelRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`elements`: of an array only these, like `3-7,9`; without it all of the job."""
+
+    elements: str | None = None
+
+
+class RetryRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`elements`: `failed`, or numbers like `3-7,9` of elements that have ended, however they did."""
+
+    elements: str = elements.FAILED
+
+
+class Cancel(APIView):
+    @documented(
+        "Cancel a job, or elements of an array; their processes are stopped first",
+        tag="jobs",
+        body=CancelRequest,
+        answer=Acted,
+        operation_id="jobs_cancel",
+        refusals=(400, 401, 403, 404, 409, 413),
+    )
+    def post(self, request: Request, job_id: int) -> Response:
+        """The body may be left out. Harmless when repeated."""
+        wanted = read_body(request, CancelRequest)
+        return acted(job_id, services.cancel(job_id, identity(request), wanted.elements))
+
+
+class Retry(APIView):
+    @documented(
+        "Have elements of an array run again that have ended",
+        tag="jobs",
+        body=RetryRequest,
+        answer=Acted,
+        operation_id="jobs_retry",
+        refusals=(400, 401, 403, 404, 409, 413),
+    )
+    def post(self, request: Request, job_id: int) -> Response:
+        """Each by another attempt; the array is open again. Without a body those that failed."""
+        wanted = read_body(request, RetryRequest)
+        return acted(job_id, services.retry(job_id, identity(request), wanted.elements))
+
+
+class Elements(APIView):
+    @documented(
+        "List the elements of an array, by their numbers",
+        tag="jobs",
+        answer=Page[Element],
+        parameters=ELEMENT_FILTERS,
+        refusals=(400, 401, 403, 404),
+    )
+    def get(self, request: Request, job_id: int) -> Response:
+        """An element becomes a job, with an id, when it is placed. A job that is no array has none."""
+        count = seen_job(request, job_id)["array_count"]
+        given = read_query(request, ELEMENT_FILTERS)
+        limit = page_limit(given)
+        if count is None:
+            return Response({"items": [], "next_cursor": None})
+        states = states_of(given["state"]) if "state" in given else list(JobState)
+        items = elements_of(job_id, multirange(_wanted(given, count)), states, limit)
+        following = encode_cursor(items[-1]["index"]) if len(items) == limit else None
+        return Response({"items": items, "next_cursor": following})
+
+
+def _wanted(given: dict[str, str], count: int) -> Ranges:
+    """The numbers that are asked for, after those of the page before."""
+    try:
+        chosen = parsed(given["index"], count) if "index" in given else ((0, count),)
+    except ValueError as error:
+        raise invalid([FieldError("index", "invalid", str(error))]) from error
+    after = -1
+    if "cursor" in given:
+        (last,) = decode_cursor(given["cursor"], tuple[int])
+        after = last if isinstance(last, int) else after
+    return tuple((max(first, after + 1), end) for first, end in chosen if end > after + 1)
