@@ -8,9 +8,11 @@ from django.shortcuts import render
 from gpusched.lib.problems import Problem, response_for, wants_problem
 from gpusched.lib.requests import current_id
 
+_METHODS = ("GET", "HEAD", "POST")
 _TEXTS = {
     400: ("This request cannot be understood", "Go back and try again."),
     403: ("You may not see this", "Ask an owner of the tenant or an admin."),
+    405: ("This address does not do that", "Go back and try again."),
     404: ("There is no such page", "It may never have existed, or it belongs to a tenant that you are not in."),
     429: ("Too many attempts", "Wait a while before you try again."),
     500: (
@@ -29,6 +31,27 @@ def page_error(request: HttpRequest, status: int, problem: Problem | None = None
     return render(request, "error.html", words, status=status)
 
 
+def _wrong_method(request: HttpRequest, allowed: str) -> HttpResponse:
+    response = page_error(request, 405)
+    response["Allow"] = allowed
+    return response
+
+
+class PageMethods:
+    """405 for methods that no page knows. Before the protection against forged requests, which would say something
+    else."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_view(self, request: HttpRequest, view: object, args: object, kwargs: object) -> HttpResponse | None:
+        is_page = not wants_problem(request) and not request.path.startswith("/admin/")
+        return _wrong_method(request, ", ".join(_METHODS)) if is_page and request.method not in _METHODS else None
+
+
 class RefusalsAsPages:
     """A refusal that no view has answered, as that of a login, becomes a page with its sentence and `Retry-After`."""
 
@@ -36,7 +59,9 @@ class RefusalsAsPages:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
+        response = self.get_response(request)
+        is_bare = response.status_code == 405 and not response.streaming and not response.content
+        return _wrong_method(request, response["Allow"]) if is_bare else response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         if not isinstance(error, Problem):

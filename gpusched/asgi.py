@@ -33,6 +33,7 @@ from django.urls import path, set_script_prefix
 from twisted.web import http
 
 from frontend.consumers import LiveConsumer
+from gpusched.lib import bodies
 from nodes.consumers import AgentConsumer
 from nodes.hub import hub
 
@@ -102,6 +103,7 @@ class OneHopHandler(ASGIHandler):
             return response
 
 
+bodies.bound()
 # Twisted parses the Content-Type of each POST with the library for e-mail, a tenth of the time of a submit. There are a
 # handful of different ones.
 http._parseContentType = lru_cache(64)(http._parseContentType)

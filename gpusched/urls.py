@@ -1,6 +1,5 @@
 """Every address of the server in one place."""
 
-from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
@@ -26,7 +25,7 @@ import tenants.secret_api
 import tenants.service_api
 import tenants.usage_api
 from frontend.errors import page_error
-from gpusched.lib.problems import Problem, not_found, response_for, wants_problem
+from gpusched.lib.problems import Problem, not_found, response_for, too_large, wants_problem
 from scheduling.metrics import metrics
 
 
@@ -138,10 +137,7 @@ def handler500(request: HttpRequest) -> HttpResponse:
 
 def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
     if wants_problem(request) and isinstance(exception, RequestDataTooBig):
-        most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
-        return response_for(
-            Problem(413, "too_large", f"the body has more than {most} MiB", next_step="send less at once")
-        )
+        return response_for(too_large())
     if wants_problem(request):
         return response_for(Problem(400, "bad_request", "the request is malformed", next_step="see /api/v1/docs"))
     return page_error(request, 400)

@@ -11,7 +11,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from gpusched.lib import events
 from gpusched.lib.api import decode
-from gpusched.lib.problems import Problem, invalid, response_for
+from gpusched.lib.problems import Problem, invalid, not_allowed, response_for
 from gpusched.lib.sql import query
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.messages import Join, LogAnswer, Sync
@@ -28,9 +28,7 @@ def _endpoint(view: Callable[[HttpRequest], msgspec.Struct]) -> Callable[[HttpRe
     def wrapped(request: HttpRequest) -> HttpResponse:
         try:
             if request.method != "POST":
-                refused = response_for(Problem(405, "method_not_allowed", "use POST"))
-                refused["Allow"] = "POST"
-                return refused
+                return not_allowed("POST")
             return HttpResponse(msgspec.json.encode(view(request)), content_type="application/json")
         except Problem as problem:
             return response_for(problem)

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from django.http import HttpRequest, HttpResponse
+from django.views.decorators.csrf import csrf_exempt
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from gpusched.lib import histograms
+from gpusched.lib.problems import not_allowed
 from gpusched.lib.sql import query
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState
@@ -122,8 +124,11 @@ def _histogram(name: str, text: str, label: str | None) -> Metric:
     return family
 
 
+@csrf_exempt
 def metrics(request: HttpRequest) -> HttpResponse:
     """Readable without a token, like /health; it names tenants and nodes, so a proxy may have to guard it."""
+    if request.method not in ("GET", "HEAD"):
+        return not_allowed("GET", "HEAD")
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Database())
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE)

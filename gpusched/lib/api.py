@@ -12,7 +12,7 @@ from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
-from gpusched.lib.problems import Problem, invalid
+from gpusched.lib.problems import Problem, invalid, too_large
 from gpusched.protocol.jobs import FieldError
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -38,7 +38,7 @@ class JsonParser(BaseParser):
         most: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         raw = stream.read(most + 1)
         if len(raw) > most:
-            raise Problem(413, "too_large", f"the body has more than {most >> 20} MiB", next_step="send less at once")
+            raise too_large()
         return raw
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from rest_framework import exceptions
@@ -46,6 +47,20 @@ def invalid(errors: Sequence[FieldError]) -> Problem:
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     detail = f"{first.field}: {first.message}{more}" if first.field else first.message + more
     return Problem(400, "invalid", detail, next_step="correct the fields named in errors", errors=errors)
+
+
+def too_large() -> Problem:
+    """413 for a body."""
+    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
+    return Problem(413, "too_large", f"the body has more than {most} MiB", next_step="send less at once")
+
+
+def not_allowed(*methods: str) -> HttpResponse:
+    """405 where only these methods are."""
+    said = " or ".join(methods)
+    response = response_for(Problem(405, "method_not_allowed", f"use {said} here", next_step=f"use {said}"))
+    response["Allow"] = ", ".join(methods)
+    return response
 
 
 _TITLES = {

@@ -205,7 +205,7 @@ class Sync(msgspec.Struct, kw_only=True, frozen=True):
     """Agent to server, each heartbeat and at once when something happened. `held` names the keys in the journal that
     have not been forgotten, `running` those of them that may still have a live process; `reports` repeats each report
     until its key stands in `acknowledged`. `facts` is sent with the first sync of a connection and when the hardware
-    changed. `saved`: when running ranks last saved their work, by key. `limits`: the versions of changed time limits that
+    changed. `saved`: when running ranks last saved their work, by key. `limits`: which versions of changed time limits
     are in force, by key."""
 
     seq: int

@@ -82,10 +82,10 @@ class TestOneShape:
     @pytest.mark.parametrize(
         ("method", "path"),
         [("PUT", "/api/v1/jobs"), ("TRACE", "/api/v1/me"), ("GET", "/agent/join"), ("DELETE", "/agent/sync"), ("POST", "/api/v1/health"),
-         ("POST", "/api/v1/openapi.json")],
+         ("POST", "/api/v1/openapi.json"), ("POST", "/metrics"), ("PUT", "/api/v1/metrics"), ("DELETE", "/ready")],
     )  # fmt: skip
     def test_a_method_that_is_none(self, method, path, admin):
-        answer = check(Client().generic(method, path, headers=admin))
+        answer = check(Client(enforce_csrf_checks=True).generic(method, path, headers=admin))
         assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
         assert answer["Allow"]
 

@@ -1,0 +1,75 @@
+"""Refuses the body of a request that is too large before it is read: by its Content-Length, or, sent in chunks, at the
+limit (413). Daphne itself keeps every body whole before anybody may look at it."""
+
+import uuid
+from typing import Any
+
+import msgspec
+from daphne import http_protocol
+from django.conf import settings
+from twisted.internet import reactor
+
+from gpusched.lib import requests
+from gpusched.lib.problems import body, too_large
+
+# What the client still sends is thrown away for so long: of a connection closed at once, it would lose the answer.
+LINGER_SECONDS = 2.0
+
+
+class BoundedRequest(http_protocol.WebRequest):  # type: ignore[misc]
+    """Twisted calls these while the request arrives, in this order. Their names are its own."""
+
+    _taken = 0
+    _is_refused = False
+
+    def gotLength(self, length: int | None) -> None:  # noqa: N802
+        """The headers are there. `length` None: in chunks."""
+        super().gotLength(length)
+        if length is not None and length > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
+            self._refuse()
+
+    def handleContentChunk(self, data: bytes) -> None:  # noqa: N802
+        self._taken += len(data)
+        if self._taken > settings.DATA_UPLOAD_MAX_MEMORY_SIZE and not self._is_refused:
+            self._refuse()
+        if not self._is_refused:
+            super().handleContentChunk(data)
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:  # noqa: N802
+        """All of it is there. Of what came in chunks the length is told, or Django REST framework reads nothing."""
+        if self._is_refused:
+            self.channel.loseConnection()
+        else:
+            if self._taken and self.requestHeaders.hasHeader(b"transfer-encoding"):
+                self.requestHeaders.removeHeader(b"transfer-encoding")
+                self.requestHeaders.setRawHeaders(b"content-length", [b"%d" % self._taken])
+            super().requestReceived(command, path, version)
+
+    def _refuse(self) -> None:
+        self._is_refused = True
+        self.content.truncate(0)
+        self.requestHeaders.removeHeader(b"expect")  # nobody is to be told to continue
+        self.channel.transport.write(_answer())
+        channel = self.channel
+        later: Any = reactor
+        later.callLater(LINGER_SECONDS, lambda: channel.transport and channel.loseConnection())
+
+
+def _answer() -> bytes:
+    """A whole answer: no request has begun that could give one."""
+    named = uuid.uuid4().hex[:16]
+    text = msgspec.json.encode({**body(too_large()), "request_id": named})
+    head = (
+        "HTTP/1.1 413 Content Too Large",
+        "Content-Type: application/problem+json",
+        f"Content-Length: {len(text)}",
+        f"{requests.HEADER}: {named}",
+        "X-Content-Type-Options: nosniff",
+        "Connection: close",
+    )
+    return "\r\n".join((*head, "", "")).encode() + text
+
+
+def bound() -> None:
+    """From now on Daphne takes its requests so."""
+    http_protocol.WebRequest = BoundedRequest

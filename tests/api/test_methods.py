@@ -1,0 +1,48 @@
+"""HEAD wherever GET is, and 405 with `Allow` for what an address does not do, on pages too (A55)."""
+
+import pytest
+from django.test import Client
+
+from tests.api.test_access import MATRIX, call
+from tests.factories import make_member, make_node, make_tenant, make_token, make_user, submit
+
+pytestmark = pytest.mark.django_db
+PAGES = ("/", "/fleet/", "/queue/", "/jobs/", "/nodes/", "/tenants/", "/submit/", "/tokens/", "/login/")
+
+
+@pytest.fixture
+def admin():
+    return make_user(admin=True)
+
+
+@pytest.fixture
+def browser(admin):
+    found = Client(enforce_csrf_checks=True)
+    found.force_login(admin)
+    return found
+
+
+def test_head_is_answered_as_get_is(admin):
+    make_node(name="n1")
+    own, token = submit(make_member(nlp := make_tenant("nlp")), nlp), make_token(admin)
+    paths = [path.format(own=own) for method, path in MATRIX if method == "GET"]
+    for path in [*paths, "/metrics", "/ready", "/api/v1/metrics", "/api/v1/openapi.json", "/api/v1/docs"]:
+        get, head = (call(method, path, token) for method in ("GET", "HEAD"))
+        assert (head.status_code, head.content) == (get.status_code, b""), path
+        assert head["Content-Type"] == get["Content-Type"], path
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_are_looked_at_and_say_what_they_do_not_do(path, browser):
+    assert browser.head(path).status_code == browser.get(path).status_code
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        answer = browser.generic(method, path)
+        assert (answer.status_code, answer["Allow"]) == (405, "GET, HEAD, POST"), method
+        assert b"This address does not do that" in answer.content
+
+
+def test_what_only_changes_something_is_not_looked_at(browser):
+    job = submit(make_member(nlp := make_tenant("nlp")), nlp)
+    answer = browser.get(f"/jobs/{job}/cancel/")
+    assert (answer.status_code, answer["Allow"]) == (405, "POST")
+    assert b"This address does not do that" in answer.content

@@ -1,0 +1,61 @@
+"""Bodies that are too large are refused while they arrive, by the real web server (A55)."""
+
+import socket
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from benchmarks.stack import Stack
+from tests.api.hostile import SHAPE
+
+pytestmark = pytest.mark.e2e
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[Stack]:
+    with Stack() as running:
+        yield running
+
+
+def test_a_length_that_is_too_large_is_refused_before_the_body_is_sent(up: Stack) -> None:
+    """Also of somebody who waits to be told to go on, and of a smuggler who sends another request in it."""
+    for more in ("", "Expect: 100-continue\r\n"):
+        with socket.create_connection(("127.0.0.1", up.port), timeout=30) as link:
+            head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {17 * MIB}\r\n{more}\r\n"
+            link.sendall(head.encode() + b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            link.settimeout(30)
+            said = b""
+            while part := link.recv(65536):
+                said += part
+        assert said.startswith(b"HTTP/1.1 413 "), said[:100]
+        assert said.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_body_in_chunks_is_cut_at_the_limit(up: Stack) -> None:
+    sent = 0
+
+    def body() -> Iterator[bytes]:
+        nonlocal sent
+        for _ in range(256):
+            sent += MIB
+            yield b"x" * MIB
+
+    answer = httpx.post(f"{up.url}/api/v1/jobs/bulk", content=body(), timeout=60)
+    assert (answer.status_code, set(answer.json()), answer.json()["code"]) == (413, SHAPE, "too_large")
+    assert answer.headers["x-request-id"] == answer.json()["request_id"]
+    assert sent > 16 * MIB
+
+
+def test_what_is_not_too_large_is_taken(up: Stack) -> None:
+    """A body of 15 MiB, also in chunks, on a connection that goes on to be used, and read whole; HEAD has no body."""
+    with httpx.Client(base_url=up.url, headers={"Authorization": f"Bearer {up.token()}"}, timeout=60) as http:
+        text = b'{"command": ["true"], "name": "' + b"x" * (15 * MIB) + b'"}'
+        for content in (text, iter([text])):
+            headers = {"Content-Type": "application/json"}
+            answer = http.post("/api/v1/jobs", content=content, headers=headers)
+            assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "name")
+        head = http.head("/api/v1/jobs")
+        assert (head.status_code, head.content) == (200, b"")
+        assert http.put("/metrics").headers["allow"] == "GET, HEAD"
