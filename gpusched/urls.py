@@ -91,6 +91,7 @@ api = [
         ("gpus", nodes.api.Gpus.as_view()),
         ("gpus/<id:device_id>/quarantine", nodes.health_api.Quarantine.as_view()),
         ("gpus/<id:device_id>/clear", nodes.health_api.Clear.as_view()),
+        ("gpus/<id:device_id>/retire", nodes.health_api.Retire.as_view()),
         ("gpus/<id:device_id>/samples", nodes.samples_api.Samples.as_view()),
         ("idle-exemptions", nodes.idle_api.Exemptions.as_view()),
         ("idle-exemptions/<id:exemption_id>", nodes.idle_api.OneExemption.as_view()),

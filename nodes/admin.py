@@ -17,7 +17,7 @@ from gpusched.lib.audited import Audited
 from gpusched.lib.problems import Problem
 from gpusched.lib.read_only import ReadOnly
 from gpusched.protocol.states import NodeIntent
-from nodes import health, services
+from nodes import health, retiring, services
 from nodes.models import Device, Incident, Node
 
 
@@ -59,7 +59,7 @@ class DeviceAdmin(ReadOnly):
     list_filter = ("health", "model")
     search_fields = ("node__name", "uuid")
     list_select_related = ("node",)
-    actions = ("quarantine", "clear")
+    actions = ("quarantine", "clear", "retire")
 
     def has_act_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.is_superuser)
@@ -74,6 +74,11 @@ class DeviceAdmin(ReadOnly):
     def clear(self, request: HttpRequest, chosen: QuerySet[Device]) -> None:
         for device in chosen:
             self._do(request, partial(health.clear, device.pk))
+
+    @admin.action(description="Retire: forget those that are gone for good", permissions=["act"])
+    def retire(self, request: HttpRequest, chosen: QuerySet[Device]) -> None:
+        for device in chosen:
+            self._do(request, partial(retiring.retire, device.pk))
 
     def _do(self, request: HttpRequest, action: Callable[[], str]) -> None:
         try:

@@ -5,12 +5,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from gpusched.client.inventory import DeviceAction
 from gpusched.lib.api import read_body, read_query, whole_number
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid
 from gpusched.lib.sql import atomically, query
 from gpusched.protocol.jobs import FieldError
-from nodes import health, incidents
+from nodes import health, incidents, retiring
 from tenants.permissions import identity
 
 
@@ -34,6 +35,20 @@ class Clear(APIView):
     def post(self, request: Request, device_id: int) -> Response:
         identity(request).require_admin()
         return _answer(device_id, atomically(lambda: health.clear(int(device_id))))
+
+
+class Retire(APIView):
+    @documented(
+        "Forget a device that is gone for good (admin)",
+        tag="nodes",
+        answer=DeviceAction,
+        refusals=(400, 401, 403, 404, 409),
+    )
+    def post(self, request: Request, device_id: int) -> Response:
+        """Lists, counts and figures know it no more. It comes back by itself if its agent names it again."""
+        identity(request).require_admin()
+        message = atomically(lambda: retiring.retire(int(device_id)))
+        return Response({"id": int(device_id), "health": "retired", "health_note": "", "message": message})
 
 
 class Incidents(APIView):

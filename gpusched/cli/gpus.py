@@ -1,4 +1,4 @@
-"""Commands about single GPUs, for admins: take one out of service, and put it back to what its readings say."""
+"""Commands about single GPUs, for admins: take one out of service, put it back to what its readings say, forget it."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -37,6 +37,16 @@ def clear(ctx: typer.Context, ids: Ids) -> None:
     gpusched gpu clear 17
     """
     _act(ctx, ids, lambda client, device: client.clear(device))
+
+
+@app.command()
+def retire(ctx: typer.Context, ids: Ids) -> None:
+    """Forget GPUs that are gone for good; they come back by themselves if their agent names them again.
+
+    \b
+    gpusched gpu retire 17
+    """
+    _act(ctx, ids, lambda client, device: client.retire(device))
 
 
 def _act(ctx: typer.Context, ids: list[int], action: "Callable[[Client, int], DeviceAction]") -> None:

@@ -153,6 +153,11 @@ def clear(device_id: int) -> Call[DeviceAction]:
     return write("POST", f"/gpus/{device_id}/clear", DeviceAction)
 
 
+def retire(device_id: int) -> Call[DeviceAction]:
+    """The device is gone for good: nothing lists or counts it, until its agent names it again."""
+    return write("POST", f"/gpus/{device_id}/retire", DeviceAction)
+
+
 def join_token(*, expires_in_hours: float = 24) -> Call[JoinToken]:
     """A secret with which one new node may join."""
     return write("POST", "/nodes/join-tokens", JoinToken, {"expires_in_hours": expires_in_hours}, is_repeatable=False)

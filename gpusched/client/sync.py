@@ -225,6 +225,7 @@ class Client:
     uncordon = _call(cluster_calls.uncordon)
     quarantine = _call(cluster_calls.quarantine)
     clear = _call(cluster_calls.clear)
+    retire = _call(cluster_calls.retire)
     drain = _call(cluster_calls.drain)
     join_token = _call(cluster_calls.join_token)
     tokens = _list_call(cluster_calls.tokens)

@@ -1,0 +1,53 @@
+"""Takes a device that is gone for good off the books: nothing counts, lists or waits for it any more. If its agent
+names it again, it is a device like any new one."""
+
+from typing import Any
+
+from gpusched.lib import audit, events, wake
+from gpusched.lib.problems import Problem, not_found
+from gpusched.lib.sql import execute, query
+from nodes.models import Device
+
+# Read: its agent, alive, has looked at it within the last minute, and it was not lost to the driver.
+_FOUND = """
+    SELECT d.id, d.node_id, n.name AS node, d.index, d.uuid, d.model, d.held_whole > 0 OR d.held_mb > 0 AS is_held,
+           coalesce(n.state = 'online' AND d.health <> 'lost' AND r.occupancy IS DISTINCT FROM 'lost'
+                    AND r.read_at > n.last_seen_at - interval '1 minute', false) AS is_read
+      FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id LEFT JOIN nodes_reading r ON r.device_id = d.id
+     WHERE d.id = %s FOR UPDATE OF d
+"""
+# What befell it stays in the history of its node, which says there which device it was.
+_KEEP_INCIDENTS = """
+    UPDATE nodes_incident
+       SET device_id = NULL, until = coalesce(until, clock_timestamp()), cause = left(%s || cause, 200)
+     WHERE device_id = %s
+"""
+
+
+def retire(device_id: int) -> str:
+    """Forgets the device with its readings, samples and roll-ups, and says so; ledger and incidents stay. Inside
+    a transaction. 404 for an unknown id; 409 while a job holds it or its agent reads it."""
+    rows = query(_FOUND, [device_id])
+    if not rows:
+        raise not_found(f"GPU {device_id}")
+    found = rows[0]
+    name = f"GPU {found['index']} of {found['node']}"
+    _require_gone(found, name)
+    execute(_KEEP_INCIDENTS, [f"GPU {found['index']} ({found['uuid']}), retired since: ", device_id])
+    Device.objects.get(pk=device_id).delete()
+    audit.record("gpu.retire", name, {key: found[key] for key in ("uuid", "model")}, None)
+    events.changed("nodes", [found["node_id"]])
+    wake.request_cycle()
+    return f"{name} is retired; it comes back by itself if its agent names it again"
+
+
+def _require_gone(found: dict[str, Any], name: str) -> None:
+    if found["is_held"]:
+        raise Problem(409, "in_use", f"a job holds {name}", next_step="wait for its end, or cancel it")
+    if found["is_read"]:
+        raise Problem(
+            409,
+            "wrong_state",
+            f"{name} is there: its agent reads it",
+            next_step="quarantine it to keep jobs off, or take it out of the machine first",
+        )
