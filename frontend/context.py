@@ -19,10 +19,18 @@ _PAGES = (
     ("jobs", "Jobs"),
     ("nodes", "Nodes"),
     ("tenants", "Tenants"),
+    ("usage", "Usage"),
     ("submit", "Submit"),
     ("tokens", "Tokens"),
 )
-_PARENTS = {"job": "jobs", "node": "nodes", "join": "nodes", "tenant": "tenants", "tenant-quota": "tenants", "home": "overview"}
+_PARENTS = {
+    "job": "jobs",
+    "node": "nodes",
+    "join": "nodes",
+    "tenant": "tenants",
+    "tenant-quota": "tenants",
+    "home": "overview",
+}
 _FRESH_SECONDS = 2.0
 _pretend: dict[str, Any] = {"looked_at": float("-inf"), "is": False}
 

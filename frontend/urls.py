@@ -2,7 +2,22 @@
 
 from django.urls import URLPattern, path
 
-from frontend.views import cluster, entrance, job, join, mine, node, notices, overview, quota, submit, tenants, tokens
+from frontend.views import (
+    cluster,
+    entrance,
+    job,
+    jobs,
+    join,
+    mine,
+    node,
+    notices,
+    overview,
+    quota,
+    submit,
+    tenants,
+    tokens,
+    usage,
+)
 
 urlpatterns: list[URLPattern] = [
     path("login/", entrance.login, name="login"),
@@ -11,8 +26,9 @@ urlpatterns: list[URLPattern] = [
     path("overview/", overview.overview, name="overview"),
     path("mine/", mine.my_work, name="mine"),
     path("fleet/", cluster.fleet, name="fleet"),
-    path("queue/", overview.queue, name="queue"),
-    path("jobs/", overview.jobs, name="jobs"),
+    path("queue/", jobs.queue, name="queue"),
+    path("jobs/", jobs.jobs, name="jobs"),
+    path("jobs/act/", jobs.act_on_several, name="jobs-act"),
     path("jobs/<id:job_id>/", job.job, name="job"),
     path("jobs/<id:job_id>/actions/", job.actions, name="job-actions"),
     path("jobs/<id:job_id>/foreseen/", job.foreseen, name="job-foreseen"),
@@ -29,6 +45,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/", tenants.tenants, name="tenants"),
     path("tenants/<str:name>/", tenants.tenant, name="tenant"),
     path("tenants/<str:name>/quota/", quota.quota, name="tenant-quota"),
+    path("usage/", usage.usage, name="usage"),
     path("submit/", submit.submit, name="submit"),
     path("submit/preview/", submit.preview, name="submit-preview"),
     path("notices/seen/", notices.seen, name="notices-seen"),

@@ -1,10 +1,12 @@
-"""Keeps samples of all devices, GPU-seconds by what the GPUs were, and 5-minute roll-ups; drops what is too old.
+"""Keeps samples of all devices, GPU-seconds by what the GPUs were and by who held them, and 5-minute roll-ups; drops
+what is too old.
 
-One tick does the first two, so that they agree: the time since the tick before is counted, for each device, as what it
-is now. The four counters therefore always add up to GPUs times wall time, through restarts and pauses of the worker,
+One tick does the first three, so that they agree: the time since the tick before is counted, for each device, as what
+it is now. The four counters therefore always add up to GPUs times wall time, through restarts and pauses of the worker,
 too."""
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import date, datetime
 from typing import Any
 
 from gpusched.lib.sql import atomically, execute, query
@@ -39,6 +41,18 @@ _TICK = """
           FROM look l LEFT JOIN nodes_reading r ON r.device_id = l.read_id
          WHERE l.read_id IS NOT NULL OR l.is_held ORDER BY l.id
         ON CONFLICT (device_id, at) DO NOTHING),
+    spent AS (
+        INSERT INTO nodes_heldday (day, tenant_id, user_id, gpu_model, held_seconds, idle_seconds)
+        SELECT (l.now AT TIME ZONE 'UTC')::date, j.tenant_id, j.user_id, d.model, sum(l.seconds * p.part),
+               coalesce(sum(l.seconds * p.part) FILTER (WHERE l.cell = 'held_idle'), 0)
+          FROM look l JOIN nodes_allocation a ON a.device_id = l.id JOIN nodes_device d ON d.id = l.id
+          JOIN nodes_assignment s ON s.id = a.assignment_id JOIN jobs_job j ON j.id = s.job_id
+         CROSS JOIN LATERAL (SELECT CASE WHEN a.memory_mb IS NULL THEN 1.0
+                                         ELSE a.memory_mb::float8 / greatest(d.memory_mb, 1) END AS part) p
+         WHERE l.seconds > 0 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+        ON CONFLICT (day, tenant_id, user_id, gpu_model) DO UPDATE
+           SET held_seconds = nodes_heldday.held_seconds + excluded.held_seconds,
+               idle_seconds = nodes_heldday.idle_seconds + excluded.idle_seconds),
     total AS (SELECT max(now) AS now, {sums} FROM look)
     UPDATE nodes_gpuclock g SET counted_until = t.now, {added} FROM total t WHERE g.id = 1 AND t.now IS NOT NULL
 """.format(
@@ -69,6 +83,26 @@ def gpu_seconds() -> dict[str, float]:
     """{cell: GPU-seconds} since counting began."""
     found = query("SELECT busy, held_idle, free, unavailable FROM nodes_gpuclock WHERE id = 1")
     return found[0] if found else dict.fromkeys(CELLS, 0.0)
+
+
+_BY = {
+    "tenant": "t.name",
+    "user": "coalesce(u.username, 'user ' || h.user_id)",
+    "model": "h.gpu_model",
+    "day": "to_char(h.day, 'YYYY-MM-DD')",
+}
+
+
+def held(tenant_ids: Sequence[int], since: date, until: date, by: str) -> list[dict[str, Any]]:
+    """GPU-seconds that jobs of these tenants held from one day to another (both included), `day key held_seconds
+    idle_seconds`. `by`: tenant, user, model or day."""
+    return query(
+        f"""SELECT to_char(h.day, 'YYYY-MM-DD') AS day, {_BY[by]} AS key, sum(h.held_seconds) AS held_seconds,
+                   sum(h.idle_seconds) AS idle_seconds
+              FROM nodes_heldday h JOIN tenants_tenant t ON t.id = h.tenant_id LEFT JOIN auth_user u ON u.id = h.user_id
+             WHERE h.tenant_id = ANY(%s) AND h.day BETWEEN %s AND %s GROUP BY 1, 2 ORDER BY 1, 2""",
+        [list(tenant_ids), since, until],
+    )
 
 
 _SHORT = {"utilisation_percent": "utilisation", "memory_used_mb": "memory", "temperature_celsius": "temperature",

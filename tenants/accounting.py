@@ -1,4 +1,5 @@
-"""Reads the ledger: what a tenant used in a time and what it costs, by user, job, model or day, running jobs to now."""
+"""Reads the ledger: what tenants used in a time and what it costs, by user, job, model, day or tenant, running jobs to
+now."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,26 +16,26 @@ Key = int | str
 # both at one moment, so nothing is missed or counted twice while a job ends.
 _HELD = """
     held AS (
-        SELECT e.user_id, e.job_id, e.gpu_model, e.gpus, greatest(e.started_at, %(start)s) AS a,
+        SELECT e.tenant_id, e.user_id, e.job_id, e.gpu_model, e.gpus, greatest(e.started_at, %(start)s) AS a,
                least(e.ended_at, %(end)s) AS b, r.id IS NOT NULL AS is_refunded, false AS is_running
           FROM tenants_usageentry e LEFT JOIN tenants_usagerefund r ON r.entry_id = e.id
-         WHERE e.tenant_id = %(tenant)s AND e.ended_at > %(start)s AND e.started_at < %(end)s
+         WHERE e.tenant_id = ANY(%(tenants)s) AND e.ended_at > %(start)s AND e.started_at < %(end)s
          UNION ALL
-        SELECT j.user_id, s.job_id, d.model,
+        SELECT j.tenant_id, j.user_id, s.job_id, d.model,
                CASE WHEN l.memory_mb IS NULL THEN 1.0 ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END,
                greatest(s.started_at, %(start)s), least(statement_timestamp(), %(end)s), false, true
           FROM nodes_allocation l JOIN nodes_assignment s ON s.id = l.assignment_id
           JOIN nodes_device d ON d.id = l.device_id JOIN jobs_job j ON j.id = s.job_id
-         WHERE j.tenant_id = %(tenant)s AND s.started_at < least(statement_timestamp(), %(end)s)
+         WHERE j.tenant_id = ANY(%(tenants)s) AND s.started_at < least(statement_timestamp(), %(end)s)
            AND statement_timestamp() > %(start)s)"""
 _BY_DAY = """
     cut AS (
-        SELECT h.user_id, h.job_id, h.gpu_model, h.gpus, greatest(h.a, d.day) AS a,
+        SELECT h.tenant_id, h.user_id, h.job_id, h.gpu_model, h.gpus, greatest(h.a, d.day) AS a,
                least(h.b, d.day + interval '1 day') AS b, h.is_refunded, h.is_running
           FROM held h CROSS JOIN LATERAL
                generate_series(date_trunc('day', h.a, 'UTC'), h.b, interval '1 day') AS d (day)
          WHERE d.day < h.b)"""
-_REPORT = """
+_PRICED = """
     WITH {held},
     priced AS (
         SELECT c.*, c.gpus * date_part('epoch', c.b - c.a) AS seconds, c.gpus * p.seconds AS priced_seconds,
@@ -45,7 +46,8 @@ _REPORT = """
                          FROM unnest(%(models)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[],
                                      %(prices)s::float8[]) AS t (gpu_model, starts_at, ends_at, price)
                         WHERE t.gpu_model = c.gpu_model AND t.starts_at < c.b
-                          AND coalesce(t.ends_at > c.a, true)) o) p),
+                          AND coalesce(t.ends_at > c.a, true)) o) p)"""
+_PARTS = """,
     parts AS (
         SELECT {key} AS key, {user} AS user_id, sum(seconds) AS gpu_seconds,
                coalesce(sum(seconds) FILTER (WHERE is_running), 0) AS running_gpu_seconds,
@@ -79,40 +81,62 @@ class Report:
 
 
 def report(
-    tenant_id: int, start: datetime, end: datetime, by: str, *, after: Key | None = None, limit: int | None = None
+    tenant_ids: Sequence[int],
+    start: datetime,
+    end: datetime,
+    by: str,
+    *,
+    after: Key | None = None,
+    limit: int | None = None,
 ) -> Report:
-    """GPU-seconds are wall time x GPUs, from the start of a rank to its end. `after`: the last key of the page before;
-    `limit` None: all."""
-    parameters = {"tenant": tenant_id, "start": start, "end": end, "after": after, "limit": limit}
-    total, *found = query(_sql(by), {**parameters, **_prices(tenant_id, start, end)})
+    """GPU-seconds are wall time x GPUs, from the start of a rank to its end. `by`: of BY, or tenant. `after`: the last
+    key of the page before; `limit` None: all."""
+    parameters = {"tenants": list(tenant_ids), "start": start, "end": end, "after": after, "limit": limit}
+    total, *found = query(_sql(by), {**parameters, **_prices(tenant_ids, start, end)})
     return Report(total["end_at"], _shown(total), [_shown(row) for row in found])
 
 
+_DAILY = """
+    SELECT day, key, sum(gpu_seconds) AS gpu_seconds, sum(cost) AS cost
+      FROM (SELECT to_char(x.a AT TIME ZONE 'UTC', 'YYYY-MM-DD') AS day, {key} AS key, seconds AS gpu_seconds,
+                   CASE WHEN is_refunded THEN 0 ELSE price END AS cost FROM priced x {join}) p
+     GROUP BY 1, 2 ORDER BY 1, 2
+"""
+
+
+def daily(tenant_ids: Sequence[int], start: datetime, end: datetime, by: str) -> list[dict[str, Any]]:
+    """The same cut by days (UTC), too: `day key gpu_seconds cost`, the cost without what was refunded."""
+    key, _, join = _KEYS[by]
+    sql = _PRICED.format(held=f"{_HELD}, {_BY_DAY}", cut="cut") + _DAILY.format(key=key, join=join)
+    found = query(sql, {"tenants": list(tenant_ids), "start": start, "end": end, **_prices(tenant_ids, start, end)})
+    return [{**row, "cost": round(row["cost"], 4)} for row in found]
+
+
+_KEYS = {
+    "user": ("coalesce(u.username, 'user ' || x.user_id)", "text", "LEFT JOIN auth_user u ON u.id = x.user_id"),
+    "job": ("x.job_id", "bigint", ""),
+    "model": ("x.gpu_model", "text", ""),
+    "day": ("to_char(x.a AT TIME ZONE 'UTC', 'YYYY-MM-DD')", "text", ""),
+    "tenant": ("t.name", "text", "JOIN tenants_tenant t ON t.id = x.tenant_id"),
+}
+
+
 def _sql(by: str) -> str:
-    key, kind, join = {
-        "user": ("coalesce(u.username, 'user ' || x.user_id)", "text", "LEFT JOIN auth_user u ON u.id = x.user_id"),
-        "job": ("x.job_id", "bigint", ""),
-        "model": ("x.gpu_model", "text", ""),
-        "day": ("to_char(x.a AT TIME ZONE 'UTC', 'YYYY-MM-DD')", "text", ""),
-    }[by]
+    key, kind, join = _KEYS[by]
     is_job = "true" if by == "job" else "false"
     held = f"{_HELD}, {_BY_DAY}" if by == "day" else _HELD
-    parts = _REPORT.format(
-        held=held,
-        cut="cut" if by == "day" else "held",
-        key=key,
-        join=join,
-        user="min(x.user_id)" if by == "job" else "NULL::bigint",
-    )
-    return parts + _PAGE.format(is_job=is_job, type=kind)
+    priced = _PRICED.format(held=held, cut="cut" if by == "day" else "held")
+    parts = _PARTS.format(key=key, join=join, user="min(x.user_id)" if by == "job" else "NULL::bigint")
+    return priced + parts + _PAGE.format(is_job=is_job, type=kind)
 
 
-def _prices(tenant_id: int, start: datetime, end: datetime) -> dict[str, Sequence[Any]]:
-    """The rates of all models that the tenant may have used, as columns."""
+def _prices(tenant_ids: Sequence[int], start: datetime, end: datetime) -> dict[str, Sequence[Any]]:
+    """The rates of all models that the tenants may have used, as columns."""
     models = query(
         "SELECT DISTINCT gpu_model AS model FROM tenants_usageentry"
-        " WHERE tenant_id = %s AND ended_at > %s AND started_at < %s UNION SELECT DISTINCT model FROM nodes_device",
-        [tenant_id, start, end],
+        " WHERE tenant_id = ANY(%s) AND ended_at > %s AND started_at < %s"
+        " UNION SELECT DISTINCT model FROM nodes_device",
+        [list(tenant_ids), start, end],
     )
     known = [
         (p.gpu_model, p.starts_at, p.ends_at, float(p.price)) for p in rates.pieces(row["model"] for row in models)

@@ -50,7 +50,7 @@ class CsvRenderer(BaseRenderer):
         writer = csv.writer(text)
         writer.writerow([data["by"], *_COLUMNS])
         for item in data["items"]:
-            writer.writerow([_cell(item[name]) for name in ("key", *_COLUMNS)])
+            writer.writerow([as_text(item[name]) for name in ("key", *_COLUMNS)])
         return text.getvalue().encode()
 
 
@@ -82,7 +82,7 @@ class TenantUsage(APIView):
         after = _after(given, by)
         is_csv = getattr(request, "accepted_renderer", None) is not None and request.accepted_renderer.format == "csv"
         limit = MOST_ROWS + 1 if is_csv else page_limit(given)
-        found = accounting.report(tenant.pk, start, end, by, after=after, limit=limit)
+        found = accounting.report([tenant.pk], start, end, by, after=after, limit=limit)
         if is_csv and len(found.rows) > MOST_ROWS:
             raise invalid([FieldError("from", "out_of_range", f"gives more than {MOST_ROWS} rows: ask for less time")])
         is_full = len(found.rows) == limit
@@ -185,5 +185,6 @@ def _rate(rate: Rate) -> dict[str, Any]:
     }
 
 
-def _cell(value: object) -> object:
+def as_text(value: object) -> object:
+    """As a cell of CSV: what a spreadsheet would take for a formula begins with a quote."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

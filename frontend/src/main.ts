@@ -18,12 +18,14 @@ import { again } from "./views/again";
 import { jobEvents, jobHead } from "./views/job";
 import { jobGpus } from "./views/jobgpus";
 import { jobTimeline } from "./views/jobtimeline";
-import { jobs, queue } from "./views/jobs";
+import { queue } from "./queue/view";
+import { jobs } from "./views/jobs";
 import { nodeReadings } from "./views/node";
 import { nodes } from "./views/nodes";
 import * as overview from "./views/overview";
 import { overviewTenants } from "./views/standing";
 import { tenants } from "./views/tenants";
+import { startUsage } from "./views/usage";
 
 htmx.config.allowEval = false;
 htmx.config.includeIndicatorStyles = false;
@@ -62,7 +64,11 @@ function showHeard(): void {
   document.documentElement.classList.toggle("is-stale", now.level === "offline");
 }
 
-startTheme(() => regions.restyle());
+const restyleUsage = startUsage();
+startTheme(() => {
+  regions.restyle();
+  restyleUsage();
+});
 startKeyboard();
 startFilter();
 startCopy();

@@ -16,11 +16,15 @@ from tenants.permissions import Identity
 _NO_LIMIT = "no limit"
 
 
-class ByModel(forms.CharField):
+class ByModel(forms.Field):
     """Lines like A100=16, as {"A100": 16}."""
+
+    widget = forms.Textarea
 
     def to_python(self, value: Any) -> dict[str, int]:
         found: dict[str, int] = {}
+        if "\x00" in str(value or ""):
+            raise forms.ValidationError("Null characters are not allowed.")
         for line in (line.strip() for line in str(value or "").splitlines()):
             if not line:
                 continue

@@ -51,7 +51,7 @@ def tenant(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     preempted = onetenant.preemptions()
     now = timezone.now()
     since = now - timedelta(days=_LATELY_DAYS)
-    used = accounting.report(found.pk, since, now, "user", limit=1000)
+    used = accounting.report([found.pk], since, now, "user", limit=1000)
     words: dict[str, Any] = {
         "tenant": shown,
         "live": live,

@@ -72,8 +72,8 @@ def test_what_can_never_run_is_told_beside_the_form(page: Page) -> None:
 
 def test_edit_a_quota_in_admin(page: Page, stack: Stack) -> None:
     """Kept with who changed it, and at work at once: a job of the tenant waits and says so."""
-    page.goto("/tenants/")
-    page.get_by_role("link", name=re.compile("quota", re.IGNORECASE)).first.click()
+    page.goto("/tenants/default/")
+    page.get_by_role("link", name="In the admin").click()
     page.wait_for_url(re.compile("/admin/tenants/tenant/"))
     page.locator("[name=quota-0-max_concurrent_jobs]").fill("1")
     page.locator("[name=_continue]").click()

@@ -82,8 +82,8 @@ class TestWhoSeesPages:
         assert "<textarea" not in page
 
     def test_only_staff_see_the_way_to_the_admin(self, nlp, member):
-        assert "/admin/" not in text_of(browser(member).get("/tenants/"))
-        assert f"/admin/tenants/tenant/{nlp.pk}/change/" in text_of(browser(make_user(admin=True)).get("/tenants/"))
+        assert "/admin/" not in text_of(browser(member).get("/tenants/nlp/"))
+        assert f"/admin/tenants/tenant/{nlp.pk}/change/" in text_of(browser(make_user(admin=True)).get("/tenants/nlp/"))
 
 
 class TestLogin:

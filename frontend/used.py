@@ -1,0 +1,73 @@
+"""What tenants used over days, of it what was held idle, and what it cost: the rows, the chart and the CSV of Usage."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from nodes import samples
+from tenants import accounting
+
+Row = dict[str, Any]
+BY = ("tenant", "user", "model")
+# So many have a colour of their own; the rest is one part of each bar.
+MOST_IN_CHART = 7
+OTHERS = "others"
+
+
+@dataclass(frozen=True)
+class Used:
+    """`rows`: by key, most first, with `gpu_hours idle_gpu_hours used_gpu_hours idle_percent cost jobs`; `days`: each
+    day of the time asked for; `daily`: of each day and key `gpu_hours idle_gpu_hours cost`."""
+
+    rows: list[Row]
+    total: Row
+    days: list[str]
+    daily: dict[tuple[str, str], Row]
+
+
+def used(tenant_ids: Sequence[int], start: datetime, end: datetime, by: str) -> Used:
+    """What was allocated is of the ledger, to the second; what was held idle is of the samples, and so not known of the
+    time before samples were counted like this."""
+    report = accounting.report(tenant_ids, start, end, by)
+    first, last = start.astimezone(UTC).date(), (end - timedelta(microseconds=1)).astimezone(UTC).date()
+    held = samples.held(tenant_ids, first, last, by)
+    idle: dict[str, float] = {}
+    daily: dict[tuple[str, str], Row] = {}
+    for row in accounting.daily(tenant_ids, start, end, by):
+        cell = {"gpu_hours": round(row["gpu_seconds"] / 3600, 4), "idle_gpu_hours": 0.0, "cost": row["cost"]}
+        daily[row["day"], row["key"]] = cell
+    for row in held:
+        idle[row["key"]] = idle.get(row["key"], 0.0) + row["idle_seconds"] / 3600
+        none = {"gpu_hours": 0.0, "idle_gpu_hours": 0.0, "cost": 0.0}
+        daily.setdefault((row["day"], row["key"]), none)["idle_gpu_hours"] = round(row["idle_seconds"] / 3600, 4)
+    rows = sorted((_with_idle(row, idle.get(row["key"], 0.0)) for row in report.rows), key=lambda r: -r["gpu_hours"])
+    days = [str(first + timedelta(days=number)) for number in range((last - first).days + 1)]
+    return Used(rows, _with_idle(report.total, sum(idle.values())), days, daily)
+
+
+def _with_idle(row: Row, idle_hours: float) -> Row:
+    """The samples of the last seconds may tell of more than the ledger has."""
+    idle = min(idle_hours, row["gpu_hours"])
+    return {
+        **row,
+        "idle_gpu_hours": round(idle, 4),
+        "used_gpu_hours": round(row["gpu_hours"] - idle, 4),
+        "idle_percent": round(100 * idle / row["gpu_hours"], 1) if row["gpu_hours"] else 0.0,
+    }
+
+
+def chart(found: Used, measure: str) -> Row:
+    """`days` and `lines`, one for each of the first keys and one for all others: a number for each day."""
+    keys = [row["key"] for row in found.rows]
+    shown, rest = keys[:MOST_IN_CHART], keys[MOST_IN_CHART:]
+    lines = [{"label": key, "values": [_cell(found, day, key, measure) for day in found.days]} for key in shown]
+    if rest:
+        sums = [round(sum(_cell(found, day, key, measure) for key in rest), 4) for day in found.days]
+        lines.append({"label": OTHERS, "values": sums})
+    return {"days": found.days, "lines": lines}
+
+
+def _cell(found: Used, day: str, key: str, measure: str) -> float:
+    row = found.daily.get((day, key))
+    return 0.0 if row is None else float(row[measure])
