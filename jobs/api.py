@@ -7,7 +7,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.models import Acted, JobData, Page
+from gpusched.client.events import Event
+from gpusched.client.foresight import WouldSubmit
+from gpusched.client.models import Acted, Attempt, JobData, Page
 from gpusched.lib.api import (
     decode_cursor,
     encode_cursor,
@@ -51,6 +53,7 @@ class Jobs(APIView):
         body=JobRequest,
         answer=Acted,
         status=201,
+        also={200: WouldSubmit},
         refusals=(400, 401, 403, 404, 409, 413, 422, 429),
         parameters={"dry_run": "true: answer 200 with what jobs/simulate answers, and submit nothing"},
     )
@@ -175,22 +178,22 @@ Requeue = _action("requeue", "Stop a live job and put it back into the queue", s
 
 
 class Events(APIView):
-    @documented("What happened to a job, in order", tag="jobs")
+    @documented("What happened to a job, in order", tag="jobs", answer=Page[Event])
     def get(self, request: Request, job_id: int) -> Response:
         seen_job(request, job_id)
         rows = query(
             "SELECT at, kind, attempt, actor, data FROM jobs_jobevent WHERE job_id = %s ORDER BY id LIMIT 10000",
             [job_id],
         )
-        return Response({"items": [{**row, "at": rfc3339(row["at"])} for row in rows]})
+        return Response({"items": [{**row, "at": rfc3339(row["at"])} for row in rows], "next_cursor": None})
 
 
 class Attempts(APIView):
-    @documented("The executions of a job, with how each rank ended", tag="jobs")
+    @documented("The executions of a job, with how each rank ended", tag="jobs", answer=Page[Attempt])
     def get(self, request: Request, job_id: int) -> Response:
         seen_job(request, job_id)
         rows = query("SELECT * FROM jobs_attempt WHERE job_id = %s ORDER BY number", [job_id])
-        return Response({"items": [attempt(row) for row in rows]})
+        return Response({"items": [attempt(row) for row in rows], "next_cursor": None})
 
 
 def attempt(row: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Bulk(APIView):
         body=BulkRequest,
         answer=BulkActed,
         status=201,
+        also={200: BulkActed},
         refusals=(400, 401, 403, 404, 409, 413, 422, 429),
         parameters={"dry_run": "true: check all of it, answer 200, and submit nothing"},
     )

@@ -7,6 +7,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from gpusched.client.inventory import JoinToken, Node, NodeAction, NodeDevice
+from gpusched.client.models import Page
 from gpusched.lib.api import read_body, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid, not_found
@@ -18,14 +20,14 @@ from tenants.permissions import identity
 
 
 class Nodes(APIView):
-    @documented("List nodes with their devices and latest readings", tag="nodes")
+    @documented("List nodes with their devices and latest readings", tag="nodes", answer=Page[Node])
     def get(self, request: Request) -> Response:
         read_query(request, ())
         return Response({"items": representation.nodes(identity(request).visible_tenants()), "next_cursor": None})
 
 
 class OneNode(APIView):
-    @documented("Read a node", tag="nodes")
+    @documented("Read a node", tag="nodes", answer=Node)
     def get(self, request: Request, name: str) -> Response:
         found = representation.nodes(identity(request).visible_tenants(), name) if "\x00" not in name else []
         if not found:
@@ -34,7 +36,7 @@ class OneNode(APIView):
 
 
 class Gpus(APIView):
-    @documented("List devices", tag="nodes")
+    @documented("List devices", tag="nodes", answer=Page[NodeDevice])
     def get(self, request: Request) -> Response:
         read_query(request, ())
         nodes = representation.nodes(identity(request).visible_tenants())
@@ -48,7 +50,7 @@ class IntentNote(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
 def _intent(verb: str, intent: NodeIntent, summary: str) -> type[APIView]:
     class Intent(APIView):
-        @documented(summary, tag="nodes", body=IntentNote, operation_id=f"nodes_{verb}")
+        @documented(summary, tag="nodes", body=IntentNote, answer=NodeAction, operation_id=f"nodes_{verb}")
         def post(self, request: Request, name: str) -> Response:
             identity(request).require_admin()
             note = read_body(request, IntentNote).note
@@ -71,7 +73,9 @@ class NewJoinToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 
 
 class JoinTokens(APIView):
-    @documented("Create a token with which nodes join (admin)", tag="nodes", body=NewJoinToken, status=201)
+    @documented(
+        "Create a token with which nodes join (admin)", tag="nodes", body=NewJoinToken, answer=JoinToken, status=201
+    )
     def post(self, request: Request) -> Response:
         who = identity(request)
         who.require_admin()

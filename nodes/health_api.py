@@ -6,6 +6,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.client.inventory import DeviceAction
+from gpusched.client.models import Page
+from gpusched.client.records import Incident
 from gpusched.lib.api import read_body, read_query, whole_number
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid
@@ -20,7 +22,9 @@ class QuarantineNote(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
 
 
 class Quarantine(APIView):
-    @documented("Give a device no new jobs until it is cleared (admin)", tag="nodes", body=QuarantineNote)
+    @documented(
+        "Give a device no new jobs until it is cleared (admin)", tag="nodes", body=QuarantineNote, answer=DeviceAction
+    )
     def post(self, request: Request, device_id: int) -> Response:
         who = identity(request)
         who.require_admin()
@@ -31,7 +35,12 @@ class Quarantine(APIView):
 
 
 class Clear(APIView):
-    @documented("Put a device back to what its readings say (admin)", tag="nodes", refusals=(400, 401, 403, 404, 409))
+    @documented(
+        "Put a device back to what its readings say (admin)",
+        tag="nodes",
+        answer=DeviceAction,
+        refusals=(400, 401, 403, 404, 409),
+    )
     def post(self, request: Request, device_id: int) -> Response:
         identity(request).require_admin()
         return _answer(device_id, atomically(lambda: health.clear(int(device_id))))
@@ -55,6 +64,7 @@ class Incidents(APIView):
     @documented(
         "What was not well with nodes and devices, newest first (admin)",
         tag="nodes",
+        answer=Page[Incident],
         parameters={"limit": "1 to 1000", "open": "true: only what lasts"},
     )
     def get(self, request: Request) -> Response:
@@ -63,7 +73,7 @@ class Incidents(APIView):
         if given.get("open", "true") not in ("true", "false"):
             raise invalid([FieldError("open", "invalid_value", "must be true or false")])
         limit = whole_number(given, "limit", 100, 1, 1000)
-        return Response({"items": incidents.latest(limit, is_open=given.get("open") == "true")})
+        return Response({"items": incidents.latest(limit, is_open=given.get("open") == "true"), "next_cursor": None})
 
 
 def _answer(device_id: int, message: str) -> Response:

@@ -6,6 +6,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from gpusched.client.inventory import Exemption
+from gpusched.client.models import Page
 from gpusched.lib import audit
 from gpusched.lib.api import read_body, read_query
 from gpusched.lib.openapi import documented
@@ -37,13 +39,19 @@ _ADD = """
 
 
 class Exemptions(APIView):
-    @documented("Who is exempt from the rule of held but idle GPUs (admin)", tag="nodes")
+    @documented("Who is exempt from the rule of held but idle GPUs (admin)", tag="nodes", answer=Page[Exemption])
     def get(self, request: Request) -> Response:
         identity(request).require_admin()
         read_query(request, ())
-        return Response({"items": _told(None)})
+        return Response({"items": _told(None), "next_cursor": None})
 
-    @documented("Exempt a tenant, or a job, from that rule (admin)", tag="nodes", body=NewExemption, status=201)
+    @documented(
+        "Exempt a tenant, or a job, from that rule (admin)",
+        tag="nodes",
+        body=NewExemption,
+        answer=Exemption,
+        status=201,
+    )
     def post(self, request: Request) -> Response:
         who = identity(request)
         who.require_admin()

@@ -6,6 +6,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from gpusched.client.records import RollupPage, SamplePage
 from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid, not_found
@@ -26,7 +27,12 @@ PARAMETERS = {
 
 
 class Samples(APIView):
-    @documented("Read the kept readings of a device, oldest first", tag="nodes", parameters=PARAMETERS)
+    @documented(
+        "Read the kept readings of a device, oldest first",
+        tag="nodes",
+        answer=(SamplePage, RollupPage),
+        parameters=PARAMETERS,
+    )
     def get(self, request: Request, device_id: int) -> Response:
         given = read_query(request, PARAMETERS)
         resolution = given.get("resolution", "raw")

@@ -1,6 +1,5 @@
 """REST about scheduling: the queue and its reasons, shares, cycles, the cluster's state, health and readiness."""
 
-import msgspec
 from django.db import DatabaseError
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
@@ -9,6 +8,11 @@ from rest_framework.views import APIView
 
 from gpusched import __version__
 from gpusched.client.foresight import Explanation, Simulation
+from gpusched.client.inventory import ClusterStatus as ClusterNumbers
+from gpusched.client.inventory import Health as HealthData
+from gpusched.client.inventory import Readiness, Share
+from gpusched.client.models import Page
+from gpusched.client.scheduling import Cycle, QueuePage
 from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_body, read_query, whole_number
 from gpusched.lib.openapi import documented
 from gpusched.protocol.jobs import JobRequest
@@ -40,6 +44,7 @@ class Queue(APIView):
     @documented(
         "Your waiting jobs with their position among everybody's",
         tag="scheduling",
+        answer=QueuePage,
         parameters={"limit": "1 to 1000, default 100", "cursor": "next_cursor of the page before"},
     )
     def get(self, request: Request) -> Response:
@@ -51,26 +56,33 @@ class Queue(APIView):
 
 
 class Shares(APIView):
-    @documented("What each of your tenants holds and has used, by weight (admins: all tenants)", tag="scheduling")
+    @documented(
+        "What each of your tenants holds and has used, by weight (admins: all tenants)",
+        tag="scheduling",
+        answer=Page[Share],
+    )
     def get(self, request: Request) -> Response:
         who = identity(request)
-        return Response({"items": [share for share in services.shares() if who.sees(share["tenant_id"])]})
+        items = [share for share in services.shares() if who.sees(share["tenant_id"])]
+        return Response({"items": items, "next_cursor": None})
 
 
 class Cycles(APIView):
     @documented(
         "The latest scheduling cycles with the time of each phase (admin)",
         tag="scheduling",
+        answer=Page[Cycle],
         parameters={"limit": "1 to 1000"},
     )
     def get(self, request: Request) -> Response:
         identity(request).require_admin()
         given = read_query(request, ("limit",))
-        return Response({"items": services.cycles(whole_number(given, "limit", 100, 1, 1000))})
+        items = services.cycles(whole_number(given, "limit", 100, 1, 1000))
+        return Response({"items": items, "next_cursor": None})
 
 
 class ClusterStatus(APIView):
-    @documented("The state of the cluster in numbers", tag="cluster")
+    @documented("The state of the cluster in numbers", tag="cluster", answer=ClusterNumbers)
     def get(self, request: Request) -> Response:
         return Response({**services.cluster_status(), "version": __version__})
 
@@ -79,19 +91,9 @@ class Health(APIView):
     authentication_classes = []
     permission_classes = [AllowAny]
 
-    @documented("The web process answers (no authentication)", tag="cluster", refusals=())
+    @documented("The web process answers (no authentication)", tag="cluster", answer=HealthData, refusals=())
     def get(self, request: Request) -> Response:
         return Response({"status": "ok", "version": __version__})
-
-
-class ReadyData(msgspec.Struct, kw_only=True):
-    """`cycle_age_seconds`: since the last cycle ended; null: there was none. `agents`: nodes by state, and `total`."""
-
-    status: str
-    database: bool
-    scheduler: bool
-    cycle_age_seconds: float | None
-    agents: dict[str, int]
 
 
 class Ready(APIView):
@@ -101,8 +103,8 @@ class Ready(APIView):
     @documented(
         "Database and scheduler work, and agents are heard (no authentication); 503 if the first two do not",
         tag="cluster",
-        answer=ReadyData,
-        also=(503,),
+        answer=Readiness,
+        also={503: Readiness},
         refusals=(),
     )
     def get(self, request: Request) -> Response:

@@ -8,6 +8,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from gpusched.client.models import Page
+from gpusched.client.scheduling import EditedPolicy, PolicyEdit
 from gpusched.lib.api import if_match, is_dry_run, read_body, read_query, whole_number
 from gpusched.lib.openapi import documented
 from scheduling import policy, preview
@@ -52,7 +54,7 @@ class PolicyChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 class SchedulingPolicy(APIView):
     write_parameters = ("dry_run",)
 
-    @documented("Read the scheduling policy", tag="scheduling")
+    @documented("Read the scheduling policy", tag="scheduling", answer=EditedPolicy)
     def get(self, request: Request) -> Response:
         identity(request)
         return _answer(policy.values())
@@ -61,6 +63,7 @@ class SchedulingPolicy(APIView):
         "Change the scheduling policy (admin)",
         tag="scheduling",
         body=PolicyChanges,
+        answer=EditedPolicy,
         parameters={"dry_run": "true: answer 200 with the policy as it would be and its effect, and change nothing"},
         refusals=(400, 401, 403, 412),
     )
@@ -78,19 +81,23 @@ class SchedulingPolicy(APIView):
             effect = preview.policy_effect(policy.as_engine(would_be))
             version = policy.values()["version"]
             return Response({**would_be, "version": version, "status": "would_be_changed", "effect": effect})
-        return _answer(policy.change(changes, actor=who.username, expected_version=version))
+        return _answer(policy.change(changes, actor=who.username, expected_version=version), status="changed")
 
 
 class PolicyHistory(APIView):
     @documented(
-        "The edits of the scheduling policy, newest first (admin)", tag="scheduling", parameters={"limit": "1 to 1000"}
+        "The edits of the scheduling policy, newest first (admin)",
+        tag="scheduling",
+        answer=Page[PolicyEdit],
+        parameters={"limit": "1 to 1000"},
     )
     def get(self, request: Request) -> Response:
         identity(request).require_admin()
         given = read_query(request, ("limit",))
-        return Response({"items": policy.history(whole_number(given, "limit", 100, 1, 1000))})
+        items = policy.history(whole_number(given, "limit", 100, 1, 1000))
+        return Response({"items": items, "next_cursor": None})
 
 
-def _answer(values: dict[str, Any]) -> Response:
-    shown = {name: values[name] for name in (*policy.FIELDS, "version")}
+def _answer(values: dict[str, Any], **more: str) -> Response:
+    shown = {**{name: values[name] for name in (*policy.FIELDS, "version")}, **more}
     return Response(shown, headers={"ETag": f'"{shown["version"]}"'})

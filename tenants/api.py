@@ -9,6 +9,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from gpusched.client.inventory import EditedQuota, IssuedToken, Quota, Token
+from gpusched.client.inventory import Me as MeData
+from gpusched.client.inventory import Tenant as TenantData
+from gpusched.client.models import Page
 from gpusched.lib import audit
 from gpusched.lib.api import if_match, is_dry_run, read_body, read_query
 from gpusched.lib.openapi import documented
@@ -98,7 +102,9 @@ _TENANTS = """
                               JOIN nodes_device d ON d.id = a.device_id WHERE a.assignment_id = s.id) AS mb
                       FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id
                      WHERE s.state <> 'ended' AND j.tenant_id = t.id) l) AS in_use,
-           (SELECT count(*) FROM jobs_job j WHERE j.tenant_id = t.id AND j.state IN ('pending', 'held')) AS pending_jobs
+           (SELECT coalesce(sum(coalesce(jobs_numbers(j.array_waiting), 1)), 0)::bigint FROM jobs_job j
+             WHERE j.tenant_id = t.id AND j.state IN ('pending', 'held', 'running')
+               AND (j.state <> 'running' OR j.array_count IS NOT NULL)) AS pending_jobs
       FROM tenants_tenant t LEFT JOIN tenants_quota q ON q.tenant_id = t.id
      WHERE %s::bigint[] IS NULL OR t.id = ANY(%s) ORDER BY t.name
 """
@@ -122,12 +128,19 @@ def find_tenant(name: str, who: Identity) -> Tenant:
 
 
 class Tenants(APIView):
-    @documented("List the tenants that you belong to (admins: all)", tag="tenants")
+    @documented("List the tenants that you belong to (admins: all)", tag="tenants", answer=Page[TenantData])
     def get(self, request: Request) -> Response:
         read_query(request, ())
         return Response({"items": tenants_shown(identity(request).visible_tenants()), "next_cursor": None})
 
-    @documented("Create a tenant (admin)", tag="tenants", body=NewTenant, status=201, refusals=(400, 401, 403, 409))
+    @documented(
+        "Create a tenant (admin)",
+        tag="tenants",
+        body=NewTenant,
+        answer=TenantData,
+        status=201,
+        refusals=(400, 401, 403, 409),
+    )
     def post(self, request: Request) -> Response:
         who = identity(request)
         who.require_admin()
@@ -137,11 +150,11 @@ class Tenants(APIView):
 
 
 class OneTenant(APIView):
-    @documented("Read a tenant", tag="tenants")
+    @documented("Read a tenant", tag="tenants", answer=TenantData)
     def get(self, request: Request, name: str) -> Response:
         return Response(_shown(find_tenant(name, identity(request)).pk))
 
-    @documented("Change a tenant (admin)", tag="tenants", body=TenantChanges)
+    @documented("Change a tenant (admin)", tag="tenants", body=TenantChanges, answer=TenantData)
     def patch(self, request: Request, name: str) -> Response:
         who = identity(request)
         tenant = find_tenant(name, who)
@@ -152,7 +165,7 @@ class OneTenant(APIView):
 
 
 class TenantQuota(APIView):
-    @documented("Read a quota", tag="tenants", answer=QuotaFields)
+    @documented("Read a quota", tag="tenants", answer=Quota)
     def get(self, request: Request, name: str) -> Response:
         return self._answer(find_tenant(name, identity(request)).pk)
 
@@ -162,6 +175,7 @@ class TenantQuota(APIView):
         "Replace a quota (admin)",
         tag="tenants",
         body=QuotaFields,
+        answer=EditedQuota,
         parameters={"dry_run": "true: answer 200 with the quota as it would be and its effect, and change nothing"},
         refusals=(400, 401, 403, 404, 412),
     )
@@ -180,7 +194,7 @@ class TenantQuota(APIView):
             now = _shown(tenant.pk)["quota"]
             return Response({**now, **limits, "status": "would_be_changed", "effect": effect})
         services.change_quota(tenant.pk, limits, actor=who.username, expected_version=version)
-        return self._answer(tenant.pk, effect=effect)
+        return self._answer(tenant.pk, status="changed", effect=effect)
 
     def _answer(self, tenant_id: int, **more: Any) -> Response:
         shown = _shown(tenant_id)["quota"]
@@ -208,12 +222,14 @@ def require_days(days: float | None) -> None:
 
 
 class Tokens(APIView):
-    @documented("List your tokens", tag="tokens")
+    @documented("List your tokens", tag="tokens", answer=Page[Token])
     def get(self, request: Request) -> Response:
         mine = ApiToken.objects.filter(user_id=identity(request).user_id).select_related("tenant")
         return Response({"items": [token_shown(token) for token in mine], "next_cursor": None})
 
-    @documented("Create a token; its text is shown this once", tag="tokens", body=NewToken, status=201)
+    @documented(
+        "Create a token; its text is shown this once", tag="tokens", body=NewToken, answer=IssuedToken, status=201
+    )
     def post(self, request: Request) -> Response:
         who = identity(request)
         wanted = read_body(request, NewToken)
@@ -233,7 +249,7 @@ class Tokens(APIView):
 
 
 class OneToken(APIView):
-    @documented("Revoke one of your tokens", tag="tokens")
+    @documented("Revoke one of your tokens", tag="tokens", answer=Token)
     def delete(self, request: Request, token_id: int) -> Response:
         token = ApiToken.objects.filter(pk=token_id, user_id=identity(request).user_id).first()
         if token is None:
@@ -244,7 +260,7 @@ class OneToken(APIView):
 
 
 class Me(APIView):
-    @documented("Who you are and what you may do", tag="tokens")
+    @documented("Who you are and what you may do", tag="tokens", answer=MeData)
     def get(self, request: Request) -> Response:
         who = identity(request)
         roles = [{"name": who.tenant_names[i], "role": role} for i, role in sorted(who.roles.items())]
@@ -258,7 +274,12 @@ class LogIn(APIView):
     permission_classes = [AllowAny]
 
     @documented(
-        "Exchange a name and password for a token", tag="tokens", body=Login, status=201, refusals=(400, 401, 429)
+        "Exchange a name and password for a token",
+        tag="tokens",
+        body=Login,
+        answer=IssuedToken,
+        status=201,
+        refusals=(400, 401, 429),
     )
     def post(self, request: Request) -> Response:
         wanted = read_body(request, Login)

@@ -6,6 +6,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from gpusched.client.models import Page
+from gpusched.client.records import AuditEntry
 from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.sql import query
@@ -29,7 +31,13 @@ _ENTRIES = """
 
 
 class Audit(APIView):
-    @documented("Who changed what, newest first (admin)", tag="audit", parameters=_FILTERS, refusals=(400, 401, 403))
+    @documented(
+        "Who changed what, newest first (admin)",
+        tag="audit",
+        answer=Page[AuditEntry],
+        parameters=_FILTERS,
+        refusals=(400, 401, 403),
+    )
     def get(self, request: Request) -> Response:
         identity(request).require_admin()
         given = read_query(request, _FILTERS)

@@ -33,7 +33,12 @@ class Secrets(APIView):
 
 class OneSecret(APIView):
     @documented(
-        "Set a secret of a tenant (owner)", tag="tenants", body=SecretValue, answer=Secret, status=201, also=(200,)
+        "Set a secret of a tenant (owner)",
+        tag="tenants",
+        body=SecretValue,
+        answer=Secret,
+        status=201,
+        also={200: Secret},
     )
     def put(self, request: Request, name: str, secret: str) -> Response:
         """201 for a new name, 200 for a new value: attempts that start from now on get it."""

@@ -7,6 +7,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from gpusched.client.inventory import IssuedServiceToken, ServiceToken
+from gpusched.client.models import Page
 from gpusched.lib.api import read_body, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid
@@ -28,7 +30,7 @@ class NewServiceToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
 
 
 class ServiceTokens(APIView):
-    @documented("The tokens of a tenant's programs (owner)", tag="tokens")
+    @documented("The tokens of a tenant's programs (owner)", tag="tokens", answer=Page[ServiceToken])
     def get(self, request: Request, name: str) -> Response:
         tenant = _owned(request, name)
         read_query(request, ())
@@ -39,6 +41,7 @@ class ServiceTokens(APIView):
         "Create a token for a program; its text is shown this once (owner)",
         tag="tokens",
         body=NewServiceToken,
+        answer=IssuedServiceToken,
         status=201,
         refusals=(400, 401, 403, 404, 409),
     )
@@ -55,7 +58,7 @@ class ServiceTokens(APIView):
 
 
 class OneServiceToken(APIView):
-    @documented("Revoke a token of a program (owner)", tag="tokens")
+    @documented("Revoke a token of a program (owner)", tag="tokens", answer=ServiceToken)
     def delete(self, request: Request, name: str, token_id: int) -> Response:
         token = service_tokens.revoke(_owned(request, name), token_id)
         return Response({**token_shown(token), "user": token.user.username})

@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from gpusched.client.models import Page
 from gpusched.client.usage import RateData, Usage
 from gpusched.lib.api import JsonRenderer, decode_cursor, encode_cursor, page_limit, read_body, read_query
 from gpusched.lib.openapi import documented
@@ -111,7 +112,7 @@ class NewRate(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
 
 
 class Rates(APIView):
-    @documented("What GPU-hours cost, by model and time", tag="usage", refusals=(400, 401, 403))
+    @documented("What GPU-hours cost, by model and time", tag="usage", answer=Page[RateData], refusals=(400, 401, 403))
     def get(self, request: Request) -> Response:
         read_query(request, ())
         return Response({"items": [_rate(rate) for rate in Rate.objects.all()], "next_cursor": None})

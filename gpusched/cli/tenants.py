@@ -25,7 +25,6 @@ _COLUMNS: "tuple[Column[Tenant], ...]" = (
     Column("CPU CORES", lambda t: _of(t.in_use.cpu_cores, t.quota.max_cpu_cores), is_wide=True),
     Column("MEMORY", lambda t: _of(t.in_use.memory_mb, t.quota.max_memory_mb), is_wide=True),
     Column("WEIGHT", lambda t: t.weight),
-    Column("SHARE", lambda t: None if t.share is None else round(t.share, 2)),
     Column("TIER", lambda t: t.tier),
     Column("UNIX USER", lambda t: t.unix_user, is_wide=True),
     Column("DISPLAY NAME", lambda t: t.display_name, is_wide=True),

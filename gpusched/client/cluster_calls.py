@@ -9,10 +9,9 @@ from gpusched.client.inventory import (
     DeviceAction,
     EditedQuota,
     Health,
+    IssuedToken,
     JoinToken,
-    Login,
     Me,
-    NewToken,
     Node,
     NodeAction,
     Quota,
@@ -170,7 +169,7 @@ def tokens() -> Call[Page[Token]]:
 
 def create_token(
     name: str, *, scopes: list[str] | None = None, tenant: str | None = None, expires_in_days: float | None = 90
-) -> Call[NewToken]:
+) -> Call[IssuedToken]:
     """A new token (read and write unless told). None for `expires_in_days` never expires."""
     body = {
         "name": name,
@@ -178,7 +177,7 @@ def create_token(
         "tenant": tenant,
         "expires_in_days": expires_in_days,
     }
-    return write("POST", "/tokens", NewToken, body, is_repeatable=False)
+    return write("POST", "/tokens", IssuedToken, body, is_repeatable=False)
 
 
 def revoke_token(token_id: int) -> Call[None]:
@@ -186,10 +185,10 @@ def revoke_token(token_id: int) -> Call[None]:
     return Call("DELETE", f"{API}/tokens/{token_id}", nothing)
 
 
-def login(username: str, password: str, token_name: str) -> Call[Login]:
+def login(username: str, password: str, token_name: str) -> Call[IssuedToken]:
     """Changes a password into a token."""
     body = {"username": username, "password": password, "token_name": token_name}
-    return write("POST", "/login", Login, body, is_repeatable=False)
+    return write("POST", "/login", IssuedToken, body, is_repeatable=False)
 
 
 def me() -> Call[Me]:

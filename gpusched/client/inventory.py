@@ -27,11 +27,21 @@ class Affected(msgspec.Struct, kw_only=True):
     ids: list[int] = []
 
 
+class Excess(msgspec.Struct, kw_only=True):
+    """What a tenant holds now beyond an edited limit; `users`: of a limit per user, how many are above it."""
+
+    dimension: str
+    in_use: float = 0
+    limit: float = 0
+    users: int = 0
+
+
 class Effect(msgspec.Struct, kw_only=True):
     """What an edit changes at this moment. `contradicts`: work that runs or waits is against it."""
 
     sentences: list[str] = []
     contradicts: bool = False
+    running_over: list[Excess] = []
     would_start: Affected = msgspec.field(default_factory=Affected)
     would_wait: Affected = msgspec.field(default_factory=Affected)
     would_never_start: Affected = msgspec.field(default_factory=Affected)
@@ -54,8 +64,9 @@ class InUse(msgspec.Struct, kw_only=True):
 
 
 class Tenant(msgspec.Struct, kw_only=True):
-    """`share` is decayed use divided by entitlement: below 1 it gets less than its part, above 1 more."""
+    """What it is, may hold and holds now. How it stands in the fair share: `Share`."""
 
+    id: int = 0
     name: str
     display_name: str = ""
     weight: float = 1.0
@@ -68,7 +79,6 @@ class Tenant(msgspec.Struct, kw_only=True):
     quota: Quota = msgspec.field(default_factory=Quota)
     in_use: InUse = msgspec.field(default_factory=InUse)
     pending_jobs: int = 0
-    share: float | None = None
 
 
 class Share(msgspec.Struct, kw_only=True):
@@ -76,6 +86,7 @@ class Share(msgspec.Struct, kw_only=True):
     `usage_gpu_hours`: decayed."""
 
     tenant: str
+    tenant_id: int = 0
     share: float = 0.0
     weight: float = 1.0
     effective_weight: float = 1.0
@@ -127,6 +138,12 @@ class Device(msgspec.Struct, kw_only=True):
     reading: Reading | None = None
 
 
+class NodeDevice(Device, kw_only=True):
+    """A device with the name of its node."""
+
+    node: str = ""
+
+
 class Isolation(msgspec.Struct, kw_only=True):
     """How a node keeps the ranks of jobs apart (docs/agent.md)."""
 
@@ -146,6 +163,8 @@ class Node(msgspec.Struct, kw_only=True):
     name: str
     state: str = ""
     intent: str = ""
+    intent_note: str = ""
+    hostname: str = ""
     pretend: bool = False
     cpu_cores: float = 0
     memory_mb: int = 0
@@ -159,6 +178,7 @@ class Node(msgspec.Struct, kw_only=True):
     missing_users: dict[str, str] = {}
     last_seen_at: datetime | None = None
     joined_at: datetime | None = None
+    jobs: list[int] = []
     devices: list[Device] = []
 
 
@@ -195,7 +215,19 @@ class Token(msgspec.Struct, kw_only=True):
     revoked_at: datetime | None = None
 
 
-class NewToken(Token, kw_only=True):
+class IssuedToken(Token, kw_only=True):
+    """`token` is the secret text, which the server shows this once."""
+
+    token: str
+
+
+class ServiceToken(Token, kw_only=True):
+    """A token of a program; `user` is the account that the program has in its tenant, `name@tenant`."""
+
+    user: str = ""
+
+
+class IssuedServiceToken(ServiceToken, kw_only=True):
     """`token` is the secret text, which the server shows this once."""
 
     token: str
@@ -207,11 +239,6 @@ class Secret(msgspec.Struct, kw_only=True):
     name: str
     set_by: str = ""
     set_at: datetime | None = None
-
-
-class Login(msgspec.Struct, kw_only=True):
-    token: str
-    expires_at: datetime | None = None
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -226,16 +253,28 @@ class Me(msgspec.Struct, kw_only=True):
     tenants: list[Member] = []
 
 
+class SchedulerLag(msgspec.Struct, kw_only=True):
+    """When the last scheduling cycle ended, and how long it took; None: there was none."""
+
+    last_cycle_at: datetime | None = None
+    age_seconds: float | None = None
+    last_cycle_ms: float | None = None
+    is_alive: bool = False
+
+
 class ClusterStatus(msgspec.Struct, kw_only=True):
-    """`pretend` is true where the GPUs are made up for a demo."""
+    """`pretend` is true where the GPUs are made up for a demo. `jobs_by_state` has the states that there are."""
 
     total_nodes: int = 0
     online_nodes: int = 0
     total_gpus: int = 0
     available_gpus: int = 0
+    used_gpus: int = 0
     total_jobs: int = 0
     running_jobs: int = 0
     pending_jobs: int = 0
+    jobs_by_state: dict[str, int] = {}
+    scheduler: SchedulerLag = msgspec.field(default_factory=SchedulerLag)
     version: str = ""
     pretend: bool = False
 
@@ -243,3 +282,24 @@ class ClusterStatus(msgspec.Struct, kw_only=True):
 class Health(msgspec.Struct, kw_only=True):
     status: str
     version: str = ""
+
+
+class Readiness(msgspec.Struct, kw_only=True):
+    """`cycle_age_seconds`: since the last cycle ended; None: there was none. `agents`: nodes by state, and `total`."""
+
+    status: str
+    database: bool
+    scheduler: bool
+    cycle_age_seconds: float | None
+    agents: dict[str, int]
+
+
+class Exemption(msgspec.Struct, kw_only=True):
+    """A tenant, or a job, that the rule of held but idle GPUs spares."""
+
+    id: int
+    tenant: str | None = None
+    job_id: int | None = None
+    note: str = ""
+    created_by: str = ""
+    created_at: datetime | None = None

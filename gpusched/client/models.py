@@ -115,8 +115,10 @@ class JobData(msgspec.Struct, kw_only=True):
 
 
 class Acted(msgspec.Struct, kw_only=True):
-    """The answer to a submit, cancel, hold, release or requeue."""
+    """The answer to a submit, cancel, hold, release or requeue. `status`: submitted, or the state of the job."""
 
+    job_id: int = 0
+    status: str = ""
     job: JobData
     message: str = ""
 
@@ -132,6 +134,7 @@ class BulkActed(msgspec.Struct, kw_only=True):
     """The answer to many jobs in one request: their ids in its order; none of a dry run."""
 
     job_ids: list[int]
+    status: str = ""
     count: int = 0
     message: str = ""
 
@@ -143,6 +146,7 @@ class RankRun(msgspec.Struct, kw_only=True):
     rank: int
     node: str = ""
     state: str = ""
+    reason: str | None = None
     exit_class: str | None = msgspec.field(default=None, name="class")
     exit_code: int | None = None
     signal: int | None = None

@@ -74,10 +74,10 @@ def documented(
     refusals: tuple[int, ...] = (400, 401, 403, 404),
     operation_id: str | None = None,
     media_types: tuple[str, ...] = ("application/json",),
-    also: tuple[int, ...] = (),
+    also: Mapping[int, Any] | None = None,
 ) -> Callable[[Any], Any]:
-    """Marks one method of a view. `answer` and `body` are msgspec types, or a JSON schema as a dictionary;
-    `parameters` are query parameters with their meaning; `also`: statuses besides with the same answer."""
+    """Marks one method of a view. `answer` and `body` are msgspec types; a tuple: one of them; status 204 has none.
+    `parameters`: query parameters with their meaning; `also`: what other good statuses answer."""
     problems = {code: OpenApiResponse(_refusal(), description="Refused, with the reason") for code in refusals}
     return extend_schema(
         summary=summary,
@@ -85,21 +85,28 @@ def documented(
         operation_id=operation_id,
         request={"application/json": _schema(body)} if body is not None else None,
         responses={
-            **{(status, kind): OpenApiResponse(_answer(answer, kind), description="Done") for kind in media_types},
-            **{other: OpenApiResponse(_schema(answer), description="The same, otherwise") for other in also},
+            **_answers(status, answer, media_types),
+            **{other: OpenApiResponse(_schema(kind), description="Otherwise") for other, kind in (also or {}).items()},
             **problems,
         },
         parameters=[OpenApiParameter(name, str, description=text) for name, text in (parameters or {}).items()],
     )
 
 
-def _answer(kind: Any, media_type: str) -> Any:
-    return _schema(kind) if media_type == "application/json" else {"type": "string"}
+def _answers(status: int, kind: Any, media_types: tuple[str, ...]) -> dict[Any, OpenApiResponse]:
+    if status == 204:
+        return {status: OpenApiResponse(None, description="Done; there is nothing to say")}
+    return {
+        (status, media_type): OpenApiResponse(
+            _schema(kind) if media_type == "application/json" else {"type": "string"}, description="Done"
+        )
+        for media_type in media_types
+    }
 
 
 def _schema(kind: Any) -> Any:
-    if kind is None or isinstance(kind, dict):
-        return kind or {"type": "object"}
+    if isinstance(kind, tuple):
+        return {"anyOf": [_schema(one) for one in kind]}
     _structs.add(kind)
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=_REF)
     return schema

@@ -67,6 +67,6 @@ def answer_all(server: FakeServer) -> None:
     server.on("GET", "/tenants/nlp/secrets", Answer(200, {"items": [SECRET]}))
     server.on("PUT", "/tenants/nlp/secrets/wandb", Answer(201, SECRET))
     server.on("DELETE", "/tenants/nlp/secrets/wandb", Answer(204, b""))
-    server.on("POST", "/login", Answer(200, {"token": "u1.new"}))
+    server.on("POST", "/login", Answer(201, {"id": 8, "token": "u1.new"}))
     server.on("GET", "/me", Answer(200, {"user": "ada"}))
     server.routes["GET", "/health"] = Answer(200, {"status": "ok", "version": "0.1.0"})

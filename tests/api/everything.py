@@ -1,0 +1,229 @@
+"""Asks every operation of the API, each where it has something to say: a small cluster in which everything happens."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.test import Client
+from django.utils import timezone
+from msgspec.structs import replace
+
+from gpusched.lib.sql import execute, query
+from gpusched.protocol.arrays import ArrayRequest
+from gpusched.protocol.messages import Isolation, Reading
+from nodes import samples
+from tenants import budgets
+from tests.api.test_access import BODIES, call
+from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
+from tests.tenants.test_usage import entry
+
+API = "/api/v1"
+HERE: dict[str, Any] = {"name": "nlp", "secret": "wandb"}
+# METHOD path as documented, and the answer.
+Answered = tuple[str, Any]
+
+
+class World:
+    """A tenant with a member, an admin, and a node whose GPUs were read."""
+
+    def __init__(self) -> None:
+        self.tenant, self.other = make_tenant("nlp"), make_tenant("other")
+        self.user = make_member(self.tenant, name="ada")
+        self.member, self.admin = make_token(self.user), make_token(make_user("root", admin=True))
+        self.node = make_node(gpus=8, name="n1")
+        self.read()
+
+    def read(self) -> None:
+        """All that a driver can say of each GPU."""
+        facts: dict[str, Any] = {
+            "utilisation_percent": 90, "memory_used_mb": 5, "temperature_celsius": 60, "power_watts": 99.5,
+            "power_limit_watts": 400.0, "sm_clock_mhz": 1000, "memory_clock_mhz": 900, "throttle_reasons": 0x4,
+            "ecc_corrected": 1, "ecc_uncorrected": 0, "process_ids": [7],
+        }  # fmt: skip
+        self.node.sync(
+            facts=replace(self.node.facts(), isolation=Isolation(cgroup=True), runtimes={"docker": "27"}),
+            readings=[Reading(uuid=device.uuid, **facts) for device in self.node.devices],
+        )
+
+    def ask(self, name: str, query_string: str = "", /, *, token: str = "", body: Any = None, **ids: Any) -> Answered:
+        """Asks as an admin unless told; the body is that of the matrix unless told."""
+        method, _, path = name.partition(" ")
+        template = path if path in ("/health", "/ready") else API + path
+        address = template.format(**{**HERE, **ids})
+        given = BODIES.get((method, address), {}) if body is None else body
+        response = call(method, address + query_string, token or self.admin, given)
+        assert response.status_code < 300, (name, response.content)
+        return f"{method} {template}", response
+
+
+def everything() -> Iterator[Answered]:
+    world = World()
+    yield from money(world)
+    yield from jobs(world)
+    yield from nodes(world)
+    yield from cluster(world)
+    yield from tenants(world)
+
+
+def money(world: World) -> Iterator[Answered]:
+    yield world.ask("POST /rates")
+    yield world.ask("GET /rates")
+    entry(world.tenant, world.user, at=timezone.now() - timedelta(hours=3), hours=2)
+    yield world.ask("PUT /tenants/{name}/budget", "?dry_run=true")
+    yield world.ask("PUT /tenants/{name}/budget", body={"soft_gpu_hours": 1, "hard_gpu_hours": 1000})
+    budgets.note_crossings()
+    yield world.ask("GET /tenants/{name}/budget")
+    for by in ("day", "job"):
+        yield world.ask("GET /tenants/{name}/usage", f"?by={by}&from=2020-01-01")
+    made = world.ask("POST /rates", body={"gpu_model": "H100", "price_per_gpu_hour": 1, "starts_at": "2100-01-01"})
+    yield world.ask("DELETE /rates/{rate_id}", rate_id=made[1].json()["id"])
+
+
+def jobs(world: World) -> Iterator[Answered]:
+    yield world.ask("PATCH /scheduling/policy", body={"min_runtime_seconds": 0, "preemption_delay_seconds": 0})
+    rich = {"script": None, "args": ["x"], "environment": {"A": "1"}, "labels": {"l": "1"}, "max_retries": 1}
+    first = submit(world.user, world.tenant, gpu_count=6, max_runtime_minutes=60, priority=300, name="a", **rich)
+    run_cycle()
+    keys = world.node.start_all()
+    execute("UPDATE nodes_assignment SET started_at = now() - interval '30 minutes'")
+    execute("UPDATE jobs_attempt SET started_at = now() - interval '30 minutes'")
+    yield from one_job(world, first)
+    yield from waiting(world, first)
+    yield world.ask("GET /events", "?since=0")
+    world.node.end(
+        *keys, exit_code=1, detail="it broke", peak_memory_mb=5, peak_memory_of="rank", exit_class="cuda_oom",
+        reason="exited",
+    )  # fmt: skip
+    for path in ("", "/attempts", "/explain", "/events"):
+        yield world.ask(f"GET /jobs/{{job_id}}{path}", job_id=first)
+    run_cycle()
+    world.node.start_all()
+    [running] = query("SELECT min(id) AS id FROM jobs_job WHERE state = 'running'")
+    yield world.ask("POST /jobs/{job_id}/requeue", job_id=running["id"])
+    yield from array(world)
+
+
+def array(world: World) -> Iterator[Answered]:
+    job = submit(world.user, world.tenant, gpu_count=0, array=ArrayRequest(count=2, max_parallel=1), name="sweep")
+    run_cycle()
+    world.node.end(*world.node.start_all(), exit_code=1)
+    yield world.ask("GET /jobs/{job_id}", job_id=job)
+    yield world.ask("GET /jobs/{job_id}/elements", job_id=job)
+    yield world.ask("POST /jobs/{job_id}/retry", job_id=job)
+
+
+def one_job(world: World, running: int) -> Iterator[Answered]:
+    for path in ("", "/attempts", "/explain", "/events"):
+        yield world.ask(f"GET /jobs/{{job_id}}{path}", job_id=running, token=world.member)
+    yield world.ask("GET /jobs", "?limit=1")
+    yield world.ask("POST /jobs", token=world.member)
+    yield world.ask("POST /jobs", "?dry_run=true", token=world.member)
+    yield world.ask("POST /jobs/bulk", token=world.member)
+    yield world.ask("POST /jobs/bulk", "?dry_run=true", token=world.member)
+    for verb in ("hold", "release", "cancel"):
+        job = submit(world.user, world.tenant)
+        if verb == "release":
+            world.ask("POST /jobs/{job_id}/hold", job_id=job)
+        yield world.ask(f"POST /jobs/{{job_id}}/{verb}", job_id=job)
+    yield world.ask("DELETE /jobs/{job_id}", job_id=job)
+
+
+def waiting(world: World, running: int) -> Iterator[Answered]:
+    before = submit(world.user, world.tenant, gpu_count=3, priority=200, name="b", max_runtime_minutes=5)
+    far = submit(world.user, world.tenant, gpu_count=8, node_selector={"zone": "b"}, depends_on=[running], name="c")
+    held = submit(world.user, world.tenant, gpu_count=8, name="d")
+    world.ask("POST /jobs/{job_id}/hold", job_id=held)
+    run_cycle()
+    for job in (before, far, held):
+        yield world.ask("GET /jobs/{job_id}/explain", job_id=job)
+    yield world.ask("POST /jobs/{job_id}/extend", job_id=running, body={"max_runtime_minutes": 90, "force": True})
+    yield world.ask("GET /jobs", token=world.member)
+    yield world.ask("GET /queue", token=world.member)
+    asked = {"tenant": "nlp", "command": ["x"]}
+    for more in ({"gpu_count": 1}, {"gpu_count": 7}, {"gpu_count": 7, "priority": 2000}):
+        yield world.ask("POST /jobs/simulate", body={**asked, **more}, token=world.member)
+    world.ask("PUT /tenants/{name}/quota", body={"max_gpus": 7})
+    over = submit(world.user, world.tenant, gpu_count=1, name="e")
+    run_cycle()
+    yield world.ask("GET /jobs/{job_id}/explain", job_id=over)
+    for limits in ({"max_gpus": 2}, {"max_gpus": 2, "max_gpus_per_user": 1, "max_gpus_by_model": {"A100": 1}}):
+        yield world.ask("PUT /tenants/{name}/quota", "?dry_run=true", body=limits)
+
+
+def nodes(world: World) -> Iterator[Answered]:
+    world.read()
+    [device] = query("SELECT min(id) AS id FROM nodes_device")
+    yield world.ask("GET /nodes")
+    yield world.ask("GET /nodes/{name}", name="n1")
+    yield world.ask("GET /gpus")
+    yield from readings(world, device["id"])
+    for verb in ("quarantine", "clear"):
+        yield world.ask(f"POST /gpus/{{device_id}}/{verb}", device_id=device["id"])
+    for verb in ("cordon", "drain", "uncordon"):
+        yield world.ask(f"POST /nodes/{{name}}/{verb}", name="n1", body={"note": "disk"})
+    gone = make_node(gpus=1, name="n2")
+    execute("UPDATE nodes_device SET health = 'lost' WHERE node_id = %s", [gone.id])
+    [lost] = query("SELECT id FROM nodes_device WHERE node_id = %s", [gone.id])
+    yield world.ask("POST /gpus/{device_id}/retire", device_id=lost["id"])
+    yield world.ask("POST /nodes/join-tokens")
+    yield world.ask("GET /incidents")
+    made = world.ask("POST /idle-exemptions")
+    yield made
+    yield world.ask("GET /idle-exemptions")
+    yield world.ask("DELETE /idle-exemptions/{exemption_id}", exemption_id=made[1].json()["id"])
+
+
+def readings(world: World, device: int) -> Iterator[Answered]:
+    start = datetime.fromisoformat("2030-01-31T12:00:00+00:00")
+    execute("UPDATE nodes_device SET known_since = %s", [start])
+    execute("UPDATE nodes_reading SET read_at = %s", [start + timedelta(seconds=15)])
+    for seconds in (0, 15):
+        samples.tick(1, start + timedelta(seconds=seconds))
+    samples.roll_up(start + timedelta(minutes=10))
+    for resolution in ("raw", "5m"):
+        yield world.ask("GET /gpus/{device_id}/samples", f"?since=2030-01-01&resolution={resolution}", device_id=device)
+
+
+def cluster(world: World) -> Iterator[Answered]:
+    run_cycle()
+    execute("UPDATE scheduling_cycle SET reserved_job_id = 1, reserved_at = now()")
+    for path in (
+        "/queue",
+        "/scheduling/shares",
+        "/scheduling/cycles",
+        "/scheduling/policy",
+        "/cluster/status",
+        "/health",
+    ):
+        yield world.ask(f"GET {path}")
+    yield world.ask("GET /ready")
+    yield "GET /health", Client().get("/health")
+    yield "GET /api/v1/health", Client().get("/api/v1/health")
+    yield "GET /api/v1/ready", Client().get("/api/v1/ready")
+    yield world.ask("PATCH /scheduling/policy", "?dry_run=true", body={"online_percent": 20})
+    yield world.ask("GET /scheduling/policy/history")
+
+
+def tenants(world: World) -> Iterator[Answered]:
+    yield world.ask("POST /tenants")
+    yield world.ask("GET /tenants")
+    yield world.ask("GET /tenants/{name}")
+    yield world.ask("PATCH /tenants/{name}")
+    yield world.ask("PUT /tenants/{name}/quota")
+    yield world.ask("GET /tenants/{name}/quota")
+    for _ in range(2):
+        yield world.ask("PUT /tenants/{name}/secrets/{secret}")
+    yield world.ask("GET /tenants/{name}/secrets")
+    yield world.ask("DELETE /tenants/{name}/secrets/{secret}")
+    yield from credentials(world, "/tenants/{name}/service-tokens")
+    yield from credentials(world, "/tokens")
+    yield world.ask("GET /me", token=world.member)
+    yield world.ask("POST /login", body={"username": "ada", "password": "correct horse battery"})
+    yield world.ask("GET /audit")
+
+
+def credentials(world: World, path: str) -> Iterator[Answered]:
+    made = world.ask(f"POST {path}")
+    yield made
+    yield world.ask(f"GET {path}")
+    yield world.ask(f"DELETE {path}/{{token_id}}", token_id=made[1].json()["id"])
