@@ -14,6 +14,7 @@ from frontend import (
     noticerows,
     overview,
     queuerows,
+    readingrows,
     tenantrows,
     worklists,
 )  # fmt: skip
@@ -32,9 +33,11 @@ class Loaded:
     jobs: dict[int, Row] = field(default_factory=dict)
 
 
-def load(views: Collection[View]) -> Loaded:
-    """What these views show at this moment."""
+def load(views: Collection[View], known: fleet.Fleet | None = None) -> Loaded:
+    """What these views show at this moment. `known`: the fleet, if it has been loaded."""
     loaded = Loaded()
+    if known is not None:
+        loaded.lists["nodes"] = known
     kinds = {kind_of(topic) for topic, _ in views}
     _load_cluster(loaded, kinds, views)
     _load_people(loaded, kinds, views)
@@ -47,8 +50,10 @@ def load(views: Collection[View]) -> Loaded:
 
 def _load_cluster(loaded: Loaded, kinds: Collection[str | None], views: Collection[View]) -> None:
     lists = loaded.lists
-    if "nodes" in kinds or "overview" in kinds:
+    if ("nodes" in kinds or "overview" in kinds) and "nodes" not in lists:
         lists["nodes"] = fleet.load()
+    if "readings" in kinds:
+        lists["readings"] = readingrows.load()
     if "tenants" in kinds or "tenant" in kinds or "overview" in kinds:
         lists["tenants"] = tenantrows.load()
     if "overview" in kinds:
@@ -76,6 +81,7 @@ def _load_people(loaded: Loaded, kinds: Collection[str | None], views: Collectio
 _RESTRICT: Mapping[str, Any] = {
     "overview": overview.restrict,
     "nodes": fleet.restrict,
+    "readings": readingrows.restrict,
     "jobs": worklists.restrict,
     "tenants": tenantrows.restrict,
     "health": healthrows.restrict,

@@ -9,16 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count
 from time import monotonic
 
 import msgspec
 from django.db import connections
 
-from frontend import feed
+from frontend import bells, feed
 from frontend.access import Access, Session, Viewer, access_of
-from frontend.looking import News, look
+from frontend.looking import Eyes, News, Rung
 from frontend.outbox import Outbox
-from frontend.topics import KINDS, View, job_of, kind_of, view
+from frontend.topics import View, kind_of, view
 from gpusched.lib.listener import Listener, listener
 from gpusched.lib.threads import ask
 from gpusched.lib.times import rfc3339
@@ -27,28 +28,12 @@ from scheduling.services import scheduler_lag
 logger = logging.getLogger(__name__)
 MOST_TOPICS = 20
 NOT_AUTHENTICATED, TRY_AGAIN_LATER = 4401, 1013
-# A change is told at once, its followers together a moment later.
 GATHER_SECONDS = 0.02
-PAUSE_SECONDS = 0.1
-# What is read at leisure is told at leisure.
-PAUSES_SECONDS = {"people": 0.5}
-# Looking at one list costs at most a tenth of a core, however large the cluster is; the others need not wait for it.
-PAUSE_PER_LOOK = 9.0
 RETRY_SECONDS = 0.5
 ALIVE_SECONDS = 2.0
+# Each second `alive` is to be answered: what comes from pages costs more than what goes to them.
+ALIVE_PER_ANSWER = 2
 RECHECK_SECONDS = 15.0
-# Readings and waits change without a bell; of the rest a lost bell costs this much freshness.
-LOOK_AGAIN_SECONDS = {"nodes": 1.0, "overview": 1.0}
-LOOK_AGAIN_ANYWAY_SECONDS = 5.0
-# Which kinds of topics may look different after which bell; of the topics of single jobs only those that it names.
-_RUNG = {
-    "jobs": KINDS,
-    "nodes": {"nodes", "overview", "node", "health", "notices"},
-    "tenants": KINDS - {"job"},
-    "assignments": {"nodes", "overview", "node"},
-    "logs": {"job"},
-    "notices": {"notices"},
-}
 
 
 @dataclass(eq=False)
@@ -73,7 +58,10 @@ class LiveHub:
         self._dirty: set[str] = set()
         self._looked_at: dict[str, float] = {}
         self._resumes_at: dict[str, float] = {}
+        self._took: dict[str, float] = {}
         self._rung = asyncio.Event()
+        self._bells = Rung()
+        self._eyes = Eyes()
         self._cycle_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._looks = ThreadPoolExecutor(1, thread_name_prefix="live-looks")
@@ -135,6 +123,10 @@ class LiveHub:
         for topic in wanted:
             client.outbox.forget(topic)
         client.wants |= wanted
+        for group in {bells.group_of(topic) for topic in wanted}:
+            # Who has just come waits for no leisure; only a list that takes long is not looked at without a break.
+            soon = monotonic() + max(bells.PAUSE_SECONDS, self._took.get(group, 0.0))
+            self._resumes_at[group] = min(self._resumes_at.get(group, 0.0), soon)
         self._mark(wanted)
 
     # --- when to look ----------------------------------------------------------------------------------------------
@@ -142,8 +134,8 @@ class LiveHub:
     def _ring(self, changed: dict[str, list[int]]) -> None:
         watched = self._watched()
         for bell, ids in changed.items():
-            kinds = _RUNG.get(bell, set())
-            self._mark({topic for topic in watched if kind_of(topic) in kinds and _concerns(ids, topic)})
+            self._bells.hear(bell, ids)
+            self._mark(bells.concerned(bell, ids, watched))
 
     def _mark(self, topics: AbstractSet[str]) -> None:
         if topics:
@@ -158,52 +150,58 @@ class LiveHub:
             await self._ring_or_time(self._seconds_to_wait())
             await asyncio.sleep(GATHER_SECONDS)
             self._rung.clear()
+            news: dict[View, News] = {}
             for group, topics in self._due():
                 began = monotonic()
                 self._dirty -= topics
-                pause = PAUSES_SECONDS.get(group, PAUSE_SECONDS) if await self._look(topics) else RETRY_SECONDS
-                self._resumes_at[group] = monotonic() + max(pause, PAUSE_PER_LOOK * (monotonic() - began))
+                seen = await self._look(topics)
+                news |= seen or {}
+                took = self._took[group] = monotonic() - began
+                pause = RETRY_SECONDS if seen is None else bells.pause_after(group, took)
+                self._resumes_at[group] = monotonic() + pause
+            self._tell(news)
 
     def _due(self) -> list[tuple[str, set[str]]]:
-        """What is to be looked at now, together what is loaded together; the fleet last: it takes longest."""
+        """What is to be looked at now, together what is loaded together."""
         watched, now = self._watched(), monotonic()
         self._dirty = (self._dirty & watched) | {topic for topic in watched if self._due_at(topic) <= now}
         groups: dict[str, set[str]] = {}
         for topic in self._dirty:
-            if self._resumes_at.get(_group(topic), 0.0) <= now:
-                groups.setdefault(_group(topic), set()).add(topic)
-        return sorted(groups.items(), key=lambda group: group[0] == "nodes")
+            if self._resumes_at.get(bells.group_of(topic), 0.0) <= now:
+                groups.setdefault(bells.group_of(topic), set()).add(topic)
+        return list(groups.items())
 
     async def _ring_or_time(self, seconds: float | None) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._rung.wait(), seconds)
 
     def _due_at(self, topic: str) -> float:
-        period = LOOK_AGAIN_SECONDS.get(topic, LOOK_AGAIN_ANYWAY_SECONDS)
-        return self._looked_at.get(topic, float("-inf")) + period
+        return self._looked_at.get(topic, float("-inf")) + bells.period(topic)
 
     def _seconds_to_wait(self) -> float | None:
         times = [
-            max(0.0 if topic in self._dirty else self._due_at(topic), self._resumes_at.get(_group(topic), 0.0))
+            max(0.0 if topic in self._dirty else self._due_at(topic), self._resumes_at.get(bells.group_of(topic), 0.0))
             for topic in self._watched()
         ]
         return max(0.0, min(times) - monotonic()) if times else None
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
-    async def _look(self, topics: set[str]) -> bool:
+    async def _look(self, topics: set[str]) -> dict[View, News] | None:
+        """None: the database did not answer."""
         watching = [(client, topic) for client in self._clients for topic in client.topics & topics]
         views = {view(topic, client.viewer) for client, topic in watching}
         wanted = {view(topic, client.viewer) for client, topic in watching if topic in client.wants}
         before = {seen: self._known[seen] for seen in views if seen in self._known}
+        rung, self._bells = self._bells, Rung()
         now = monotonic()
-        news = await ask(self._looks, lambda: look(views, before, wanted))
+        news = await ask(self._looks, lambda: self._eyes.look(views, before, wanted, rung))
         if news is None:
+            self._bells.hear("nodes", ())
             self._mark(topics)
-            return False
+            return None
         self._looked_at.update(dict.fromkeys(topics, now))
-        self._tell(news)
-        return True
+        return news
 
     def _tell(self, news: dict[View, News]) -> None:
         self._known.update({seen: told.rows for seen, told in news.items() if told.rows is not None})
@@ -218,16 +216,18 @@ class LiveHub:
 
     # --- once in a while -------------------------------------------------------------------------------------------
 
-    def _alive(self) -> str:
+    def _alive(self, is_to_answer: bool = False) -> str:
         age = None if self._cycle_at is None else round(monotonic() - self._cycle_at, 1)
-        return msgspec.json.encode({"alive": rfc3339(datetime.now(UTC)), "cycle_age_seconds": age}).decode()
+        said = {"alive": rfc3339(datetime.now(UTC)), "cycle_age_seconds": age}
+        return msgspec.json.encode({**said, "answer": True} if is_to_answer else said).decode()
 
     async def _say_alive(self) -> None:
-        while True:
+        for number in count(1):
             await asyncio.sleep(ALIVE_SECONDS)
-            message = self._alive()
+            is_to_answer = number % ALIVE_PER_ANSWER == 0
+            message = self._alive(is_to_answer)
             for client in self._clients:
-                client.outbox.alive(message)
+                client.outbox.alive(message, is_to_answer=is_to_answer)
 
     async def _ask_for_cycles(self) -> None:
         """Apart from saying so: a database that does not answer must not silence the pages."""
@@ -254,19 +254,6 @@ class LiveHub:
             client.viewer = Viewer(answer.visible, client.session.user_id)
             client.outbox.forget_all()
             self.refresh(client, client.topics)
-
-
-_TOGETHER = {"overview": "nodes", "tenant": "tenants", "health": "people", "notices": "people"}
-
-
-def _concerns(ids: list[int], topic: str) -> bool:
-    return not ids or job_of(topic) is None or job_of(topic) in ids
-
-
-def _group(topic: str) -> str:
-    """What is loaded together."""
-    kind = kind_of(topic) or ""
-    return _TOGETHER.get(kind, kind)
 
 
 def _tell_one(client: Client, topic: str, told: News) -> None:

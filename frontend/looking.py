@@ -1,12 +1,17 @@
-"""One look at the database for all pages: what is there now, and how it differs from the last look, as messages."""
+"""Looks at the database for all pages: what is there now, and how it differs from the last look, as messages."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import monotonic
 
 import msgspec
 
-from frontend import feed
-from frontend.topics import View
+from frontend import feed, fleet
+from frontend.differences import difference
+from frontend.topics import View, kind_of
+
+# What has changed in the fleet without a bell, or with one that was lost, is seen after so long.
+WHOLE_FLEET_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -18,25 +23,73 @@ class News:
     delta: str | None
 
 
-def look(views: Collection[View], before: Mapping[View, feed.Rows], wanted: Collection[View]) -> dict[View, News]:
-    """`before`: the rows of the last look; `wanted`: views of which somebody waits for a snapshot."""
-    loaded = feed.load(views)
-    news = {}
-    for view in views:
-        rows = feed.restrict(loaded, *view)
-        snapshot = _json('"snapshot":', rows) if rows is not None and view in wanted else None
-        delta = _delta(before[view], rows) if rows is not None and view in before else None
-        news[view] = News(rows, snapshot, delta)
-    return news
+@dataclass
+class Rung:
+    """Of which nodes (None: any) and of which jobs the bell has rung since the last look."""
+
+    nodes: set[int] | None = field(default_factory=set)
+    jobs: set[int] = field(default_factory=set)
+
+    def hear(self, bell: str, ids: Collection[int]) -> None:
+        if bell in ("nodes", "assignments", "jobs") and not ids:
+            self.nodes = None
+        elif bell == "jobs":
+            self.jobs |= set(ids)
+        elif bell in ("nodes", "assignments") and self.nodes is not None:
+            self.nodes |= set(ids)
+        elif bell == "tenants":  # its name stands at what it holds
+            self.nodes = None
+
+
+class Eyes:
+    """Remembers the fleet from one look to the next. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._fleet: fleet.Fleet | None = None
+        self._whole_at = float("-inf")
+        self._rung = Rung()
+
+    def look(
+        self, views: Collection[View], before: Mapping[View, feed.Rows], wanted: Collection[View], rung: Rung
+    ) -> dict[View, News]:
+        """`before`: the rows of the last look; `wanted`: views of which somebody waits for a snapshot."""
+        self._remember(rung)
+        kinds = {kind_of(topic) for topic, _ in views}
+        loaded = feed.load(views, self._seen() if kinds & {"nodes", "overview"} else None)
+        news = {}
+        for view in views:
+            rows = feed.restrict(loaded, *view)
+            snapshot = _json('"snapshot":', rows) if rows is not None and view in wanted else None
+            delta = _delta(before[view], rows) if rows is not None and view in before else None
+            news[view] = News(rows, snapshot, delta)
+        return news
+
+    def _remember(self, rung: Rung) -> None:
+        """A look at other lists, or one that fails, must not lose what the bell said of the fleet."""
+        both = self._rung.nodes is not None and rung.nodes is not None
+        nodes = {*(self._rung.nodes or ()), *(rung.nodes or ())} if both else None
+        self._rung = Rung(nodes, self._rung.jobs | rung.jobs)
+
+    def _seen(self) -> fleet.Fleet:
+        now = monotonic()
+        is_old = now - self._whole_at >= WHOLE_FLEET_SECONDS
+        if self._fleet is None:
+            self._fleet = fleet.load()
+        else:
+            nodes = None if is_old else self._rung.nodes
+            self._fleet = fleet.load_again(self._fleet, nodes, self._rung.jobs)
+        if is_old or self._rung.nodes is None:
+            self._whole_at = now
+        self._rung = Rung()
+        return self._fleet
 
 
 def _delta(before: feed.Rows, after: feed.Rows) -> str | None:
     """None when nothing has changed."""
-    changed = {key: row for key, row in after.items() if before.get(key) != row}
-    gone = [key for key in before if key not in after]
-    if not changed and not gone:
+    found = difference(before, after)
+    if not found:
         return None
-    return _json('"set":', changed)[:-1] + _json(',"gone":', gone)
+    return msgspec.json.encode(found).decode()[1:]
 
 
 def _json(name: str, value: object) -> str:

@@ -15,7 +15,8 @@ MOST_INCIDENTS = 50
 
 _NODES = "SELECT name, joined_at, isolation FROM nodes_node WHERE name = ANY(%s)"
 _DEVICES = """
-    SELECT n.name AS node, d.id, d.mig_parent, d.numa_node, d.nvlink_island, r.read_at, r.process_count, r.occupancy,
+    SELECT n.name AS node, d.id, d.mig_parent, d.numa_node, d.nvlink_island, r.read_at, r.utilisation_percent,
+           r.memory_used_mb, r.temperature_celsius, r.power_watts, r.process_count, r.occupancy,
            r.occupant, r.throttle_reasons, r.power_limit_watts, r.ecc_corrected, r.ecc_uncorrected
       FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id LEFT JOIN nodes_reading r ON r.device_id = d.id
      WHERE n.name = ANY(%s)
@@ -75,9 +76,9 @@ def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | Non
     listed = fleet.restrict(loaded.listed, visible).get(name)
     if detail is None or listed is None:
         return None
-    devices = listed.pop("devices")
-    rows = {"node": {**listed, **detail.about}}
-    for device in devices:
+    about = {key: value for key, value in listed.items() if key != "devices"}
+    rows = {"node": {**about, **detail.about}}
+    for device in listed["devices"]:
         rows |= _device(device, detail.devices.get(device["id"], {}))
     others = [job for job in detail.jobs if visible is not None and job["tenant_id"] not in visible]
     rows["others"] = {"jobs": len(others), "gpus": sum(job["gpus"] for job in others)}
@@ -92,11 +93,11 @@ def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | Non
 
 def _device(listed: Row, more: Row) -> dict[str, Row]:
     """The device, and apart from it what is read of it each second."""
-    read = {**(listed["reading"] or {}), "throttled_by": throttling.words(more.get("throttle_reasons"))}
-    names = ("power_limit_watts", "process_count", "ecc_corrected", "ecc_uncorrected")
+    read = {"read_at": fleet.slot(more.get("read_at")), "throttled_by": throttling.words(more.get("throttle_reasons"))}
+    names = ("utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts", "power_limit_watts",
+             "process_count", "ecc_corrected", "ecc_uncorrected")  # fmt: skip
     fixed = ("mig_parent", "numa_node", "nvlink_island", "occupancy", "occupant")
-    device = {name: value for name, value in listed.items() if name != "reading"}
     return {
-        f"device:{device['id']}": {**device, **{name: more.get(name) for name in fixed}},
-        f"reading:{device['id']}": {"id": device["id"], **read, **{name: more.get(name) for name in names}},
+        f"device:{listed['id']}": {**listed, **{name: more.get(name) for name in fixed}},
+        f"reading:{listed['id']}": {"id": listed["id"], **read, **{name: more.get(name) for name in names}},
     }

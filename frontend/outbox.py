@@ -5,8 +5,10 @@ import json
 from collections.abc import Awaitable, Callable
 
 MOST_WAITING = 2
-# A page that has answered once is expected to answer each `alive`; so many unanswered, and it gets no more of the rest.
-MOST_UNSEEN = 2
+# A page that has answered once is expected to answer; more unanswered than this, and it gets no more of the rest.
+MOST_UNSEEN = 1
+# What waits goes out in one frame: a frame costs more than what is in it.
+MOST_CHARACTERS = 1 << 18
 _MOST_SEQS = 1000
 
 
@@ -33,7 +35,7 @@ class Outbox:
         self._ready.set()
 
     def delta(self, topic: str, body: str) -> None:
-        """`body`: the message from `"set":` on. One too many, and all that wait are dropped for a snapshot later."""
+        """`body`: the message after its number. One too many, and all that wait are dropped for a snapshot later."""
         if topic in self._dropped:
             return
         waiting = self._waiting.setdefault(topic, [])
@@ -48,9 +50,9 @@ class Outbox:
         self._unnumbered.append(message)
         self._ready.set()
 
-    def alive(self, message: str) -> None:
+    def alive(self, message: str, *, is_to_answer: bool = False) -> None:
         """Goes out even to a page that does not answer: only so can it answer again."""
-        self._unseen += 1
+        self._unseen += is_to_answer
         self._newest_alive = message
         self._ready.set()
 
@@ -73,14 +75,23 @@ class Outbox:
         while True:
             await self._ready.wait()
             self._ready.clear()
-            while (message := self._next()) is not None:
-                await self._send(message)
+            while frame := self._frame():
+                await self._send(frame)
             if self._dropped and not self._is_paused():
                 dropped, self._dropped = self._dropped, set()
                 self._ask(dropped)
 
     def _is_paused(self) -> bool:
         return self._answers and self._unseen > MOST_UNSEEN
+
+    def _frame(self) -> str:
+        """Messages that wait, as one or as a list of them; empty when there are none."""
+        messages: list[str] = []
+        length = 0
+        while length < MOST_CHARACTERS and (message := self._next()) is not None:
+            messages.append(message)
+            length += len(message)
+        return messages[0] if len(messages) == 1 else f"[{','.join(messages)}]" if messages else ""
 
     def _next(self) -> str | None:
         if self._newest_alive is not None:

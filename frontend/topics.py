@@ -6,10 +6,12 @@ from functools import lru_cache
 from frontend import queuerows
 from frontend.access import Viewer
 
-LISTS = frozenset({"overview", "nodes", "jobs", "tenants", "health", "mine", "notices"})
+LISTS = frozenset({"overview", "nodes", "readings", "jobs", "tenants", "health", "mine", "notices"})
 KINDS = LISTS | {"queue", "job", "node", "tenant"}
 # What these say depends on the person, not only on the tenants whose jobs they see.
 PERSONAL = frozenset({"mine", "notices"})
+# All see the same.
+COMMON = frozenset({"readings"})
 
 # A topic as somebody sees it; equal for all who see the same.
 View = tuple[str, Viewer]
@@ -53,4 +55,5 @@ def tenant_of(topic: str) -> str | None:
 
 def view(topic: str, viewer: Viewer) -> View:
     """`viewer` with the person, of which only personal topics keep it."""
-    return topic, viewer if kind_of(topic) in PERSONAL else Viewer(viewer.visible)
+    kind = kind_of(topic)
+    return topic, viewer if kind in PERSONAL else Viewer() if kind in COMMON else Viewer(viewer.visible)

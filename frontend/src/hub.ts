@@ -3,6 +3,7 @@ import { LOGGED_OUT, type SocketEvents, Socket, type SocketLike } from "./socket
 import { NOTHING, type TopicMessage, type TopicState, apply, unsettled } from "./store";
 import { learnServerTime } from "./time";
 import { DEAD_MS, type Heard } from "./freshness";
+import { COMPANION, Joiner } from "./joining";
 import type { Message } from "./topics";
 
 type Listener = (state: TopicState) => void;
@@ -20,6 +21,7 @@ export class Hub implements SocketEvents {
   private readonly listeners = new Map<string, Set<Listener>>();
   private readonly changed = new Set<string>();
   private readonly socket: Socket;
+  private readonly joiner = new Joiner();
   private isHidden = false;
   private isScheduled = false;
   private sent = "";
@@ -52,14 +54,26 @@ export class Hub implements SocketEvents {
       known.delete(listener);
       if (known.size === 0) {
         this.listeners.delete(topic);
-        this.states.delete(topic);
+        const wanted = this.wanted();
+        for (const old of [...this.states.keys()]) if (!wanted.includes(old)) this.states.delete(old);
       }
       this.subscribe();
     };
   }
 
+  /** As views see it. */
   state(topic: string): TopicState {
+    const companion = COMPANION[topic];
+    return companion === undefined ? this.own(topic) : this.joiner.join(this.own(topic), this.own(companion));
+  }
+
+  private own(topic: string): TopicState {
     return this.states.get(topic) ?? NOTHING;
+  }
+
+  private wanted(): string[] {
+    const companions = [...this.listeners.keys()].flatMap((topic) => COMPANION[topic] ?? []);
+    return [...new Set([...this.listeners.keys(), ...companions])].sort();
   }
 
   /** A hidden tab costs the server nothing; a visible one asks for everything again. */
@@ -75,7 +89,7 @@ export class Hub implements SocketEvents {
   watch(): void {
     if (!this.heard.isConnected || this.isHidden) return;
     if (this.now() - Math.max(this.heard.aliveAt ?? 0, this.openedAt) > DEAD_MS) return this.socket.reset();
-    const missing = [...this.listeners.keys()].filter((topic) => /waiting|gap/.test(this.state(topic).status));
+    const missing = this.wanted().filter((topic) => /waiting|gap/.test(this.own(topic).status));
     if (missing.length > 0 && this.now() - this.asked > PATIENCE_MS) this.subscribe(missing);
   }
 
@@ -102,10 +116,11 @@ export class Hub implements SocketEvents {
 
   received(data: unknown): void {
     if (typeof data !== "object" || data === null) return;
+    if (Array.isArray(data)) return data.forEach((each) => this.received(each));
     const message = data as Message;
     if ("alive" in message) {
       // So the server knows that this page keeps up.
-      this.socket.send({ seen: message.alive });
+      if (message.answer === true) this.socket.send({ seen: message.alive });
       this.heard.aliveAt = this.now();
       this.heard.cycleAgeSeconds = message.cycle_age_seconds ?? null;
       learnServerTime(message.alive);
@@ -115,18 +130,18 @@ export class Hub implements SocketEvents {
   }
 
   private take(message: TopicMessage): void {
-    if (!this.listeners.has(message.topic) || this.isHidden) return;
-    const before = this.state(message.topic);
+    if (!this.wanted().includes(message.topic) || this.isHidden) return;
+    const before = this.own(message.topic);
     const after = apply(before, message);
     this.states.set(message.topic, after);
     if (after === before) return;
     if (after.status === "gap") return this.subscribe([message.topic]);
-    this.changed.add(message.topic);
+    this.changed.add(Object.keys(COMPANION).find((topic) => COMPANION[topic] === message.topic) ?? message.topic);
     this.schedule();
   }
 
   private subscribe(fresh: string[] = []): void {
-    const wanted = this.isHidden ? [] : [...this.listeners.keys()].sort();
+    const wanted = this.isHidden ? [] : this.wanted();
     const set = JSON.stringify(wanted);
     if (!this.socket.isOpen || (set === this.sent && fresh.length === 0)) return;
     const message = fresh.length > 0 ? { subscribe: wanted, fresh } : { subscribe: wanted };

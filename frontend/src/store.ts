@@ -29,7 +29,20 @@ export function apply(state: TopicState, message: TopicMessage): TopicState {
   const rows = new Map(state.rows);
   for (const key of message.gone ?? []) rows.delete(key);
   for (const [key, row] of Object.entries(message.set ?? {})) rows.set(key, row);
+  for (const [key, changes] of Object.entries(message.patch ?? {})) rows.set(key, patched(rows.get(key), changes));
   return { ...state, seq: message.seq, rows };
+}
+
+/** An object changes what it names of the object that was there; anything else takes its place. */
+function patched(row: unknown, changes: object): object {
+  if (!isObject(row)) return changes;
+  const fresh: Record<string, unknown> = { ...row };
+  for (const [name, value] of Object.entries(changes)) fresh[name] = isObject(value) ? patched(fresh[name], value) : value;
+  return fresh;
+}
+
+function isObject(value: unknown): value is object {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 /** After a lost connection or an unsubscription: what was known is kept to look at, and only a snapshot counts. */

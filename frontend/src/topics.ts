@@ -5,9 +5,9 @@ export type Rows = Record<string, Row>;
 
 export type Message =
   | { topic: string; seq: number; snapshot: Rows }
-  | { topic: string; seq: number; set?: Rows; gone?: string[] }
+  | { topic: string; seq: number; set?: Rows; patch?: Rows; gone?: string[] }
   | { topic: string; error: string }
-  | { alive: string; cycle_age_seconds: number | null };
+  | { alive: string; cycle_age_seconds: number | null; answer?: boolean };
 
 export type Cell = "busy" | "held_idle" | "free" | "unavailable";
 
@@ -66,6 +66,17 @@ export interface WaitingRow {
   gpus: number;
   example_id: number | null;
   example_sentence: string | null;
+}
+
+/** `readings`: of one node, in columns in the order of `devices`, which has their ids. */
+export interface ReadingsRow {
+  last_seen_at: string | null;
+  devices: number[];
+  read_at: (string | null)[];
+  utilisation_percent: (number | null)[];
+  memory_used_mb: (number | null)[];
+  temperature_celsius: (number | null)[];
+  power_watts: (number | null)[];
 }
 
 export interface Reading {
@@ -236,40 +247,6 @@ export interface LogRow {
   size: number;
 }
 
-/** `node:<name>`: one row more per device, apart from its readings. */
-export interface NodeDeviceRow extends Omit<DeviceRow, "reading"> {
-  mig_parent: string | null;
-  numa_node: number | null;
-  nvlink_island: number | null;
-  occupancy: string | null;
-  occupant: string | null;
-}
-
-export interface NodeJobRow {
-  id: number;
-  name: string;
-  tenant: string;
-  user: string;
-  state: string;
-  priority: number;
-  attempt: number;
-  started_at: string | null;
-  gpus: number;
-  ranks: number;
-}
-
-export interface IncidentRow {
-  id: number;
-  node?: string;
-  device_id: number | null;
-  gpu: number | null;
-  kind: string;
-  /** Null for who is no admin. */
-  cause: string | null;
-  since: string;
-  until: string | null;
-}
-
 /** What the system did by itself, or what became of a job. */
 export interface DoingRow {
   key: string;
@@ -288,24 +265,6 @@ export interface NoticeRow extends DoingRow {
 export interface NoticesState {
   unread: number;
   seen_until: string | null;
-}
-
-export interface MineJobRow {
-  id: number;
-  name: string;
-  tenant: string;
-  state: string;
-  part: "running" | "waiting" | "recent";
-  priority: number;
-  gpu_count: number;
-  attempt: number;
-  exit_code: number | null;
-  nodes: string[];
-  max_runtime_minutes: number | null;
-  reason: Reason | null;
-  submitted_at: string;
-  started_at: string | null;
-  ended_at: string | null;
 }
 
 export interface TenantRow {

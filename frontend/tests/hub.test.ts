@@ -37,65 +37,65 @@ beforeEach(() => {
 
 test("one socket, the union of topics", () => {
   hub.listen("queue", () => undefined);
-  hub.listen("nodes", () => undefined);
-  const end = hub.listen("nodes", () => undefined);
+  hub.listen("jobs", () => undefined);
+  const end = hub.listen("jobs", () => undefined);
   hub.start();
   last().open();
   end();
   expect(sockets.length).toBe(1);
-  expect(last().sent).toEqual([{ subscribe: ["nodes", "queue"] }]);
+  expect(last().sent).toEqual([{ subscribe: ["jobs", "queue"] }]);
 });
 
 test("a gap asks once for a fresh snapshot", () => {
   const seen: number[] = [];
-  hub.listen("nodes", (state) => seen.push(state.rows.size));
+  hub.listen("jobs", (state) => seen.push(state.rows.size));
   hub.start();
   last().open();
-  last().says({ topic: "nodes", seq: 1, snapshot: { a: {} } });
-  last().says({ topic: "nodes", seq: 3, set: { c: {} } });
-  last().says({ topic: "nodes", seq: 4, set: { d: {} } });
-  expect(last().sent.slice(1)).toEqual([{ subscribe: ["nodes"], fresh: ["nodes"] }]);
-  last().says({ topic: "nodes", seq: 5, snapshot: { a: {}, c: {}, d: {} } });
+  last().says({ topic: "jobs", seq: 1, snapshot: { a: {} } });
+  last().says({ topic: "jobs", seq: 3, set: { c: {} } });
+  last().says({ topic: "jobs", seq: 4, set: { d: {} } });
+  expect(last().sent.slice(1)).toEqual([{ subscribe: ["jobs"], fresh: ["jobs"] }]);
+  last().says({ topic: "jobs", seq: 5, snapshot: { a: {}, c: {}, d: {} } });
   expect(seen).toEqual([1, 3]);
 });
 
 test("a snapshot that does not come is asked for again", () => {
-  hub.listen("nodes", () => undefined);
+  hub.listen("jobs", () => undefined);
   hub.start();
   last().open();
   vi.advanceTimersByTime(6000);
   hub.watch();
-  expect(last().sent.at(-1)).toEqual({ subscribe: ["nodes"], fresh: ["nodes"] });
+  expect(last().sent.at(-1)).toEqual({ subscribe: ["jobs"], fresh: ["jobs"] });
 });
 
 test("a hidden tab asks for nothing; a visible one for all", () => {
-  hub.listen("nodes", () => undefined);
+  hub.listen("jobs", () => undefined);
   hub.start();
   last().open();
-  last().says({ topic: "nodes", seq: 1, snapshot: { a: {} } });
+  last().says({ topic: "jobs", seq: 1, snapshot: { a: {} } });
   hub.setHidden(true);
-  last().says({ topic: "nodes", seq: 2, set: { b: {} } });
-  expect(hub.state("nodes").rows.size).toBe(1);
+  last().says({ topic: "jobs", seq: 2, set: { b: {} } });
+  expect(hub.state("jobs").rows.size).toBe(1);
   hub.setHidden(false);
-  expect(last().sent.slice(1)).toEqual([{ subscribe: [] }, { subscribe: ["nodes"] }]);
-  last().says({ topic: "nodes", seq: 7, snapshot: { c: {} } });
-  expect([...hub.state("nodes").rows.keys()]).toEqual(["c"]);
+  expect(last().sent.slice(1)).toEqual([{ subscribe: [] }, { subscribe: ["jobs"] }]);
+  last().says({ topic: "jobs", seq: 7, snapshot: { c: {} } });
+  expect([...hub.state("jobs").rows.keys()]).toEqual(["c"]);
 });
 
 test("a lost connection comes back, keeps what is known, and asks again", () => {
-  hub.listen("nodes", () => undefined);
+  hub.listen("jobs", () => undefined);
   hub.start();
   last().open();
-  last().says({ topic: "nodes", seq: 1, snapshot: { a: {} } });
+  last().says({ topic: "jobs", seq: 1, snapshot: { a: {} } });
   last().close();
   expect(hub.heard.isConnected).toBe(false);
-  expect(hub.state("nodes").rows.size).toBe(1);
+  expect(hub.state("jobs").rows.size).toBe(1);
   vi.advanceTimersByTime(400);
   expect(sockets.length).toBe(2);
   last().open();
-  expect(last().sent).toEqual([{ subscribe: ["nodes"] }]);
-  last().says({ topic: "nodes", seq: 1, snapshot: { b: {} } });
-  expect([...hub.state("nodes").rows.keys()]).toEqual(["b"]);
+  expect(last().sent).toEqual([{ subscribe: ["jobs"] }]);
+  last().says({ topic: "jobs", seq: 1, snapshot: { b: {} } });
+  expect([...hub.state("jobs").rows.keys()]).toEqual(["b"]);
 });
 
 test("a connection that says nothing for 15 s is dropped", () => {
@@ -108,10 +108,10 @@ test("a connection that says nothing for 15 s is dropped", () => {
   expect(sockets.length).toBe(2);
 });
 
-test("each alive is answered", () => {
+test("an alive that asks for it is answered", () => {
   hub.start();
   last().open();
-  last().says({ alive: "2026-01-31T08:00:00.123Z", cycle_age_seconds: null });
+  last().says({ alive: "2026-01-31T08:00:00.123Z", cycle_age_seconds: null, answer: true });
   expect(last().sent.at(-1)).toEqual({ seen: "2026-01-31T08:00:00.123Z" });
   expect(hub.heard.cycleAgeSeconds).toBeNull();
 });
@@ -142,13 +142,13 @@ test("a server that accepts and closes at once is asked ever more rarely", () =>
 test("a view that fails does not stop the others", () => {
   const complaint = vi.spyOn(console, "error").mockImplementation(() => undefined);
   const seen: string[] = [];
-  hub.listen("nodes", () => {
+  hub.listen("jobs", () => {
     throw new Error("no");
   });
-  hub.listen("nodes", () => seen.push("drawn"));
+  hub.listen("jobs", () => seen.push("drawn"));
   hub.start();
   last().open();
-  last().says({ topic: "nodes", seq: 1, snapshot: {} });
+  last().says({ topic: "jobs", seq: 1, snapshot: {} });
   expect(seen).toEqual(["drawn"]);
   complaint.mockRestore();
 });
@@ -158,4 +158,43 @@ test("tries go from 0.3 s to 5 s with jitter", () => {
   expect(backoff(0, 0)).toBeGreaterThanOrEqual(200);
   expect(backoff(99, 0.999)).toBeLessThanOrEqual(5000);
   expect(backoff(99, 0)).toBeGreaterThanOrEqual(3500);
+});
+
+test("an alive that does not ask is not answered", () => {
+  hub.start();
+  last().open();
+  last().says({ alive: "2026-01-31T08:00:00.123Z", cycle_age_seconds: null });
+  expect(last().sent).toEqual([{ subscribe: [] }]);
+});
+
+test("a frame may hold several messages", () => {
+  const seen: string[] = [];
+  hub.listen("jobs", (state) => seen.push([...state.rows.keys()].join()));
+  hub.start();
+  last().open();
+  last().says([{ topic: "jobs", seq: 1, snapshot: { a: {} } }, { topic: "jobs", seq: 2, set: { b: {} } }]);
+  expect(seen.at(-1)).toBe("a,b");
+});
+
+const node = (name: string, ...ids: number[]): object => ({ name, devices: ids.map((id) => ({ id })) });
+const read = (utilisation: number | null, ...ids: number[]): object => ({
+  last_seen_at: "2026-01-31T08:00:00Z", devices: ids, read_at: ids.map(() => "2026-01-31T08:00:00Z"), utilisation_percent: ids.map(() => utilisation),
+  memory_used_mb: ids.map(() => null), temperature_celsius: ids.map(() => null), power_watts: ids.map(() => null),
+});
+
+test("nodes come with their readings, and what has not changed stays the same object", () => {
+  type Shown = Map<string, { last_seen_at: string | null; devices: { id: number; reading: { utilisation_percent: number | null } | null }[] }>;
+  const seen: Shown[] = [];
+  hub.listen("nodes", (state) => state.known && seen.push(state.rows as unknown as Shown));
+  hub.start();
+  last().open();
+  expect(last().sent).toEqual([{ subscribe: ["nodes", "readings"] }]);
+  last().says({ topic: "nodes", seq: 1, snapshot: { a: node("a", 7, 8), b: node("b", 9) } });
+  expect(seen).toEqual([]);
+  last().says({ topic: "readings", seq: 1, snapshot: { a: read(50, 7), b: read(1, 9) } });
+  expect(seen.at(-1)?.get("a")?.devices.map((device) => device.reading?.utilisation_percent)).toEqual([50, undefined]);
+  last().says({ topic: "readings", seq: 2, patch: { a: { utilisation_percent: [60] } } });
+  expect(seen.at(-1)?.get("a")?.devices[0]?.reading?.utilisation_percent).toBe(60);
+  expect(seen.at(-1)?.get("a")?.last_seen_at).toBe("2026-01-31T08:00:00Z");
+  expect(seen.at(-1)?.get("b")).toBe(seen.at(-2)?.get("b"));
 });

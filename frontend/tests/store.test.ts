@@ -77,3 +77,11 @@ test("an error forgets the rows; a new connection waits again", () => {
   expect(unsettled(refused).status).toBe("waiting");
   expect(unsettled(first).rows.size).toBe(1);
 });
+
+test("a patch changes what it names, objects inside too, and lists as a whole", () => {
+  const first = apply(NOTHING, { topic: "t", seq: 1, snapshot: { a: { x: 1, deep: { y: 1, z: [1, 2] }, none: null }, b: { x: 1 } } });
+  const second = apply(first, { topic: "t", seq: 2, patch: { a: { deep: { z: [3] }, none: { w: 1 }, extra: 2 } } });
+  expect(second.rows.get("a")).toEqual({ x: 1, deep: { y: 1, z: [3] }, none: { w: 1 }, extra: 2 });
+  expect(second.rows.get("b")).toBe(first.rows.get("b"));
+  expect(first.rows.get("a")).toEqual({ x: 1, deep: { y: 1, z: [1, 2] }, none: null });
+});

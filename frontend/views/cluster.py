@@ -4,7 +4,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-from frontend import feed, nodegroups
+from frontend import feed, nodegroups, readingrows
 from frontend.views.entrance import page, show
 from tenants.permissions import Identity
 
@@ -31,4 +31,5 @@ def nodes(request: HttpRequest, who: Identity) -> HttpResponse:
 
 
 def _nodes(who: Identity) -> list[dict[str, Any]]:
-    return list(feed.rows("nodes", who.visible_tenants()).values())
+    rows = feed.load_for(["nodes", "readings"], who.visible_tenants())
+    return readingrows.joined(rows["nodes"] or {}, rows["readings"] or {})

@@ -96,13 +96,15 @@ class Page:
                 self.close_code = message["code"]
             else:
                 self.heard.append(message["text"])
-                await self._take(json.loads(message["text"]))
+                told = json.loads(message["text"])
+                for each in told if isinstance(told, list) else [told]:
+                    await self._take(each)
             self._news.set()
 
     async def _take(self, message: dict[str, Any]) -> None:
         if "alive" in message:
             self.kinds.append("alive")
-            if self.answers:
+            if self.answers and message.get("answer"):
                 await self.say({"seen": message["alive"]})
             return
         topic = message["topic"]
@@ -120,9 +122,11 @@ class Page:
             if "snapshot" in message:
                 self.rows[topic] = message["snapshot"]
             else:
-                assert message["set"] or message["gone"], "a delta that says nothing"
-                self.rows[topic].update(message["set"])
-                for key in message["gone"]:
+                assert message.keys() & {"set", "patch", "gone"}, "a delta that says nothing"
+                self.rows[topic].update(message.get("set", {}))
+                for key, changes in message.get("patch", {}).items():
+                    change(self.rows[topic][key], changes)
+                for key in message.get("gone", ()):
                     del self.rows[topic][key]
 
     async def until(self, condition, what: str = "") -> None:
@@ -147,6 +151,15 @@ class Page:
             # A message may have come during the load: then there is nothing to wait for.
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), 0.3)
+
+
+def change(row: dict[str, Any], changes: dict[str, Any]) -> None:
+    """As docs/live.md says of `patch`."""
+    for name, value in changes.items():
+        if isinstance(value, dict) and isinstance(row.get(name), dict):
+            change(row[name], value)
+        else:
+            row[name] = value
 
 
 def compared(value: Any) -> Any:

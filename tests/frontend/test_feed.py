@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from frontend import feed
+from frontend import feed, readingrows
 from frontend.access import Viewer
 from frontend.topics import kind_of
 from gpusched.protocol.messages import Reading
@@ -186,11 +186,15 @@ class TestRows:
         node = feed.rows("nodes", None)[agent.name]
         assert " ".join(sorted(node)) == (
             "agent_version cpu_cores cpu_cores_free devices driver_version holders hostname intent intent_note jobs labels"
-            " last_seen_at memory_mb memory_mb_free name pretend runtimes state"
+            " memory_mb memory_mb_free name pretend runtimes state"
         )
         assert " ".join(sorted(node["devices"][0])) == (
-            "cell health health_note held id idle_since index is_slowed jobs memory_mb model reading shared_mb tenants uuid"
+            "cell health health_note held id idle_since index is_slowed jobs memory_mb model shared_mb tenants uuid"
         )
+        assert feed.rows("readings", [])[agent.name]["utilisation_percent"] == [50]
+        [joined] = readingrows.joined({agent.name: node}, feed.rows("readings", None))
+        assert joined["devices"][0]["reading"]["utilisation_percent"] == 50
+        assert joined["last_seen_at"] is not None
         assert set(feed.rows("overview", None)["status"]) == words(
             "total_nodes online_nodes total_gpus busy_gpus held_idle_gpus free_gpus unavailable_gpus running_jobs"
             " pending_jobs pretend_nodes oldest_wait_seconds p90_wait_seconds last_cycle_at cycle_is_alive"

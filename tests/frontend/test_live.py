@@ -10,6 +10,7 @@ from django.contrib.sessions.models import Session
 from django.db import connections
 from django.utils import timezone
 
+from frontend import bells, looking
 from frontend import hub as hubs
 from gpusched.lib import events
 from gpusched.protocol.messages import Reading
@@ -22,7 +23,7 @@ from tests.factories import identity_for, make_member, make_node, make_tenant, m
 from tests.frontend.page import Page, cookie_of, live_hub
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ALL = ["overview", "nodes", "queue", "jobs", "tenants", "health"]
+ALL = ["overview", "nodes", "readings", "queue", "jobs", "tenants", "health"]
 db = sync_to_async
 
 
@@ -84,14 +85,14 @@ async def test_a_snapshot_then_deltas(open_page, cookie, user, tenant):
 
 async def test_a_change_is_told_in_well_under_the_time_of_looking_again(open_page, cookie, user, tenant, monkeypatch):
     """The bell does it, not the clock."""
-    monkeypatch.setattr(hubs, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
+    monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
     page = await open_page(cookie, "jobs")
     job_id = await db(submit)(user, tenant)
     await page.until(lambda: str(job_id) in page.rows["jobs"])
 
 
 async def test_lost_bells_cost_freshness_only(open_page, cookie, user, tenant, hub, monkeypatch):
-    monkeypatch.setattr(hubs, "LOOK_AGAIN_ANYWAY_SECONDS", 0.2)
+    monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 0.2)
     page = await open_page(cookie, "jobs")
     monkeypatch.setattr(hub, "_ring", lambda changed: None)
     hub._doorbell._callbacks.clear()
@@ -127,15 +128,13 @@ def fall_silent(*names):
 
 async def test_readings_come_without_a_bell(open_page, cookie):
     agent = await db(make_node)(gpus=1)
-    page = await open_page(cookie, "nodes")
+    page = await open_page(cookie, "readings")
     await db(agent.sync)(readings=[Reading(uuid=agent.devices[0].uuid, utilisation_percent=37)])
-    await page.until(
-        lambda: (page.rows["nodes"][agent.name]["devices"][0]["reading"] or {}).get("utilisation_percent") == 37
-    )
+    await page.until(lambda: page.rows["readings"][agent.name]["utilisation_percent"] == [37])
 
 
 async def test_a_log_that_grows(open_page, cookie, user, tenant, monkeypatch):
-    monkeypatch.setattr(hubs, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
+    monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
     agent = await db(make_node)(gpus=1)
     job_id = await db(submit)(user, tenant, gpu_count=1)
     await db(run_cycle)()
@@ -151,16 +150,16 @@ def write_log(job_id, attempt, data):
 
 
 async def test_nobody_looks_while_nothing_is_watched(open_page, cookie, hub, monkeypatch):
-    monkeypatch.setattr(hubs, "LOOK_AGAIN_SECONDS", {"nodes": 0.02})
+    monkeypatch.setattr(bells, "LOOK_AGAIN_SECONDS", {"nodes": 0.02})
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.3)
     page = await open_page(cookie, "nodes")
     looks = []
 
-    def look(*given):
+    def look(self, *given):
         looks.append(given)
         return {}
 
-    monkeypatch.setattr(hubs, "look", look)
+    monkeypatch.setattr(looking.Eyes, "look", look)
     await page.want()
     await page.until(lambda: not any(client.topics for client in hub._clients) or None)
     looks.clear()
@@ -222,8 +221,9 @@ class TestMessages:
 
     async def test_twenty_topics_at_most(self, open_page, cookie):
         page = await open_page(cookie, *ALL, *(f"job:{i}" for i in range(1, 17)))
-        assert page.errors["job:16"] == "too_many_topics"
-        assert page.errors["job:15"] == "not_found"
+        last = hubs.MOST_TOPICS - len(ALL)
+        assert page.errors[f"job:{last + 1}"] == "too_many_topics"
+        assert page.errors[f"job:{last}"] == "not_found"
 
     async def test_what_is_asked_for_again_comes_as_a_snapshot(self, open_page, cookie):
         page = await open_page(cookie, "queue", "jobs")
@@ -249,7 +249,7 @@ async def test_a_slow_page_gets_a_snapshot_instead_of_what_it_missed(
     await slow.until(lambda: slow.kinds.count("alive") >= 2)
     slow.answers = False
     alive = slow.kinds.count("alive")
-    await slow.until(lambda: slow.kinds.count("alive") >= alive + 5)
+    await slow.until(lambda: slow.kinds.count("alive") >= alive + 3 * hubs.ALIVE_PER_ANSWER)
     ids = []
     for _ in range(6):
         ids.append(str(await db(submit)(user, tenant)))

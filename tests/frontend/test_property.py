@@ -10,8 +10,8 @@ from django.db import connections
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from frontend import bells, looking, outbox
 from frontend import hub as hubs
-from frontend import outbox
 from gpusched.lib.problems import Problem
 from gpusched.protocol.messages import Reading
 from gpusched.protocol.states import NodeIntent
@@ -24,7 +24,7 @@ from tests.frontend.page import Page, cookie_of, live_hub
 from tests.frontend.test_live import fall_silent, write_log
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
-ALL = ["overview", "nodes", "queue", "jobs", "tenants", "health", "mine", "notices"]
+ALL = ["overview", "nodes", "readings", "queue", "jobs", "tenants", "health", "mine", "notices"]
 SECRET = "unspeakable"
 
 
@@ -98,7 +98,7 @@ async def fall_asleep(page: Page, n: int) -> None:
     """Until the server has noticed."""
     page.answers = False
     heard = page.kinds.count("alive")
-    await page.until(lambda: page.kinds.count("alive") > heard + outbox.MOST_UNSEEN + 1)
+    await page.until(lambda: page.kinds.count("alive") > heard + (outbox.MOST_UNSEEN + 2) * hubs.ALIVE_PER_ANSWER)
 
 
 async def wake_up(page: Page, n: int) -> None:
@@ -202,8 +202,10 @@ def test_state_and_deltas_equal_a_fresh_load(monkeypatch):
     each page shows what a fresh load shows, and has never been told what it may not see."""
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(outbox, "MOST_WAITING", 1)
-    monkeypatch.setattr(hubs, "LOOK_AGAIN_SECONDS", {"nodes": 0.2, "overview": 0.2})
-    monkeypatch.setattr(hubs, "LOOK_AGAIN_ANYWAY_SECONDS", 1.0)
+    monkeypatch.setattr(bells, "LOOK_AGAIN_SECONDS", {"readings": 0.2, "overview": 0.2})
+    monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 1.0)
+    monkeypatch.setattr(bells, "_LONGER_PAUSES", {"people": 0.3})
+    monkeypatch.setattr(looking, "WHOLE_FLEET_SECONDS", 1.0)
 
     # The same examples each time, and no shrinking: one that fails waits in vain at each step of it.
     @settings(

@@ -1,0 +1,256 @@
+"""500 browsers on the live feed while 200 nodes report twice a second: how soon each change is told, and what it costs.
+
+A third watches the overview and the nodes, a third the queue, a third one job; all have the bell. Readings come as the
+agents send them; besides, twice a second a node's note and a job's name change, and each carries the time at which its
+transaction was about to commit: a browser that reads it knows how old it is."""
+
+import asyncio
+import json
+import multiprocessing
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from websockets.asyncio.client import connect
+
+from benchmarks.agents import SPEC, _decode, cpu_seconds, join
+from benchmarks.report import arguments, percentile, publish
+from benchmarks.stack import ROOT, Stack
+from gpusched.agent.machine import PretendMachine
+
+MARK = re.compile(r"mark-(\d+\.\d+)-")
+CHANGES_PER_SECOND, READS_PER_SECOND = 2, 2
+PROCESSES, PEOPLE, WAITING_JOBS = 4, 50, 300
+
+# Sessions as a login makes them: 500 logins would take minutes of hashing.
+_PEOPLE = """
+import json, sys
+from importlib import import_module
+from django.conf import settings
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.auth.models import User
+from tenants.models import Membership, Tenant
+store = import_module(settings.SESSION_ENGINE).SessionStore
+default, keys = Tenant.objects.get(name="default"), []
+teams = [Tenant.objects.create(name=f"team{n}") for n in range(4)]
+for n in range(int(sys.argv[1])):
+    user = User.objects.create(username=f"person{n}", is_superuser=n % 5 == 0)
+    Membership.objects.create(user=user, tenant=default)
+    Membership.objects.create(user=user, tenant=teams[n % 4])
+    session = store()
+    session[SESSION_KEY], session[HASH_SESSION_KEY] = str(user.pk), user.get_session_auth_hash()
+    session[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
+    session.create()
+    keys.append(session.session_key)
+print(json.dumps({"cookie": settings.SESSION_COOKIE_NAME, "keys": keys}))
+"""
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", browsers=500, nodes=200, seconds=20)
+    with Stack() as stack:
+        client = stack.client()
+        tomorrow = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))
+        jobs = [client.submit(["true"], gpus=1, not_before=tomorrow).id for _ in range(WAITING_JOBS)]
+        people = json.loads(django(stack, _PEOPLE, str(PEOPLE)).splitlines()[-1])
+        token = client.join_token().token
+        credentials = {name: join(stack.url, token, name) for name in map("node{:03d}".format, range(options.nodes))}
+        stop = threading.Event()
+        agents = multiprocessing.get_context("spawn").Process(target=report, args=(stack.url, credentials))
+        agents.start()
+        writer = threading.Thread(target=change, args=(database_url(stack), jobs[0], stop))
+        writer.start()
+        try:
+            time.sleep(5)
+            without = measure(stack, options.seconds)
+            with browsing(stack.url, people, jobs[0], options.browsers, options.seconds + 25) as results:
+                time.sleep(12)
+                during = measure(stack, options.seconds)
+                heard = results()
+        finally:
+            stop.set()
+            writer.join()
+            agents.terminate()
+            agents.join()
+    publish_figures(options, without, during, heard)
+
+
+def publish_figures(
+    options: Any, without: dict[str, float], during: dict[str, float], heard: list[dict[str, Any]]
+) -> None:
+    ages = {kind: [age for one in heard for age in one["ages"][kind]] for kind in ("nodes", "queue", "job")}
+    every = [age for found in ages.values() for age in found]
+    connected = sum(one["connected"] for one in heard)
+    publish(
+        {
+            "browsers": connected,
+            "nodes": options.nodes,
+            "told_p50_ms": percentile(every, 50) * 1000,
+            "told_p99_ms": percentile(every, 99) * 1000,
+            **{f"told_{kind}_p99_ms": percentile(found, 99) * 1000 for kind, found in ages.items()},
+            "web_cores_without": without["web"],
+            "web_cores": during["web"],
+            "web_cores_of_browsers": during["web"] - without["web"],
+            "database_cores_of_browsers": during["database"] - without["database"],
+            "cycle_ms_without": without["cycle_ms"],
+            "cycle_ms": during["cycle_ms"],
+            "kib_per_browser_and_second": sum(one["bytes"] for one in heard) / 1024 / connected / heard[0]["seconds"],
+            "messages_per_second": sum(one["messages"] for one in heard) / heard[0]["seconds"],
+        },
+        options.json,
+        options.browsers - connected + sum(one["failed"] for one in heard),
+    )
+
+
+def django(stack: Stack, script: str, *arguments: str) -> str:
+    start = "import django; django.setup()\n"
+    environment = {**stack.environment(), "DJANGO_SETTINGS_MODULE": "gpusched.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", start + script, *arguments], cwd=ROOT, env=environment, check=True, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def database_url(stack: Stack) -> str:
+    return (stack.data_dir / "database_url").read_text().strip()
+
+
+def change(url: str, job_id: int, stop: threading.Event) -> None:
+    """Twice a second, with the doorbell in the transaction, as services do it."""
+    with psycopg.connect(url) as connection:
+        [(node_id,)] = connection.execute("SELECT min(id) FROM nodes_node").fetchall()
+        while not stop.wait(1 / CHANGES_PER_SECOND):
+            rows = (
+                ("UPDATE nodes_node SET intent_note = %s WHERE id = %s", "nodes", node_id),
+                ("UPDATE jobs_job SET name = %s WHERE id = %s", "jobs", job_id),
+            )
+            for sql, topic, row in rows:
+                connection.execute(sql, [f"mark-{time.time():.4f}-", row])
+                connection.execute("SELECT pg_notify('gpusched_events', %s)", [json.dumps({topic: [row]})])
+                connection.commit()
+
+
+def measure(stack: Stack, seconds: float) -> dict[str, float]:
+    """Cores of web process and database, and the mean time of a cycle."""
+    parts = {"web": stack.pids("daphne"), "database": stack.pids("postgres")}
+    before = {part: cpu_seconds(pids) for part, pids in parts.items()}
+    began, cycles = time.monotonic(), dict[Any, float]()
+    with psycopg.connect(database_url(stack), autocommit=True) as connection:
+        while time.monotonic() < began + seconds:
+            [(at, ms)] = connection.execute("SELECT at, ms FROM scheduling_beat").fetchall()
+            cycles[at] = ms
+            time.sleep(0.05)
+    took = time.monotonic() - began
+    cores = {part: (cpu_seconds(pids) - before[part]) / took for part, pids in parts.items()}
+    return {**cores, "cycle_ms": sum(cycles.values()) / len(cycles)}
+
+
+def report(url: str, credentials: dict[str, str]) -> None:
+    """The agents, in a process of their own, until it is ended."""
+    import msgspec
+
+    from gpusched.protocol.messages import Sync
+
+    async def node(number: int, name: str, credential: str) -> None:
+        machine = PretendMachine(name, SPEC)
+        facts, seq = machine.facts(), 0
+        address = url.replace("http", "ws", 1) + "/ws/agent/"
+        headers = {"Authorization": f"Bearer {credential}"}
+        async with connect(address, additional_headers=headers, compression=None) as socket:
+            await asyncio.sleep(number / len(credentials) / READS_PER_SECOND)
+            while True:
+                seq += 1
+                now = time.monotonic()
+                sync = Sync(
+                    seq=seq, at="2026-01-01T00:00:00Z", boot_id=facts.boot_id, readings=machine.readings(set),
+                    facts=facts if seq == 1 else None,
+                )  # fmt: skip
+                await socket.send(msgspec.json.encode(sync), text=True)
+                while _decode(await socket.recv()).seq != seq:
+                    pass
+                await asyncio.sleep(max(0.0, now + 1 / READS_PER_SECOND - time.monotonic()))
+
+    async def nodes() -> None:
+        await asyncio.gather(*(node(number, *pair) for number, pair in enumerate(credentials.items())))
+
+    asyncio.run(nodes())
+
+
+# --- browsers ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def browsing(url: str, people: dict[str, Any], job_id: int, browsers: int, seconds: float) -> Iterator[Any]:
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    share = [browsers // PROCESSES + (number < browsers % PROCESSES) for number in range(PROCESSES)]
+    processes = [
+        context.Process(target=browse, args=(url, people, job_id, sum(share[:number]), count, seconds, queue))
+        for number, count in enumerate(share)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        yield lambda: [queue.get(timeout=seconds + 60) for _ in processes]
+    finally:
+        for process in processes:
+            process.join(20)
+            process.kill()
+
+
+def browse(url: str, people: dict[str, Any], job_id: int, first: int, count: int, seconds: float, results: Any) -> None:
+    heard: dict[str, Any] = {"ages": {"nodes": [], "queue": [], "job": []}, "bytes": 0, "messages": 0, "failed": 0}
+    heard.update(connected=0, seconds=0.0)
+    asyncio.run(_browse(url, people, job_id, first, count, seconds, heard))
+    results.put(heard)
+
+
+async def _browse(
+    url: str, people: dict[str, Any], job_id: int, first: int, count: int, seconds: float, heard: dict[str, Any]
+) -> None:
+    kinds = {"nodes": ["overview", "nodes"], "queue": ["queue:0-100"], "job": [f"job:{job_id}"]}
+    until = time.monotonic() + seconds
+    counted_from = time.monotonic() + seconds / 2
+    heard["seconds"] = seconds / 2
+
+    async def page(number: int) -> None:
+        kind = list(kinds)[number % 3]
+        key = people["keys"][number % len(people["keys"])]
+        headers = {"Cookie": f"{people['cookie']}={key}", "Origin": url}
+        address = url.replace("http", "ws", 1) + "/ws/live/"
+        await asyncio.sleep(number % 100 / 100 * 5)
+        async with connect(
+            address, additional_headers=headers, max_size=None, max_queue=None, ping_interval=None, open_timeout=30
+        ) as socket:
+            heard["connected"] += 1
+            await socket.send(json.dumps({"subscribe": [*kinds[kind], "notices"]}))
+            seen = ""
+            while time.monotonic() < until:
+                try:
+                    text = await asyncio.wait_for(socket.recv(), 10)
+                except TimeoutError:
+                    heard["failed"] += 1
+                    return
+                if text.startswith('{"alive"'):
+                    await socket.send(json.dumps({"seen": text[10:34]}))
+                if time.monotonic() < counted_from:
+                    continue
+                heard["messages"] += 1
+                heard["bytes"] += len(text)
+                if (mark := MARK.search(text)) and mark[1] != seen:
+                    # A snapshot in place of what was missed is no news of this moment; there are none of it here.
+                    seen = mark[1]
+                    heard["ages"][kind].append(time.time() - float(seen))
+
+    await asyncio.gather(*(page(first + number) for number in range(count)))
+
+
+if __name__ == "__main__":
+    main()

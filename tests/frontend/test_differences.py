@@ -1,0 +1,116 @@
+"""What a delta says of two states is enough to make the one of the other."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from django.db import connection
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontend import feed, fleet, looking
+from frontend.access import Viewer
+from frontend.differences import difference
+from frontend.looking import Eyes, Rung
+from gpusched.protocol.states import NodeIntent
+from nodes import services as node_services
+from nodes.models import Device
+from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+from tests.frontend.page import change
+
+VALUES = st.recursive(
+    st.none() | st.integers(0, 3) | st.lists(st.integers(0, 2), max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+ROWS = st.dictionaries(st.sampled_from("xyz"), st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4))
+
+
+@given(ROWS, ROWS)
+def test_what_is_told_makes_the_new_of_the_old(before, after):
+    """A52"""
+    told = json.loads(json.dumps(difference(before, after)))
+    rows = copy.deepcopy(before)
+    rows.update(told.get("set", {}))
+    for key, changes in told.get("patch", {}).items():
+        change(rows[key], changes)
+    for key in told.get("gone", ()):
+        del rows[key]
+    assert rows == after
+    assert (told == {}) == (before == after)
+
+
+def test_only_what_has_changed_is_told():
+    before: dict[str, Any] = {
+        "a": {"x": 1, "deep": {"y": 1, "z": 2}, "list": [1, 2]},
+        "b": {"x": 1},
+        "c": {"x": 1, "gone": 2},
+    }
+    after: dict[str, Any] = {"a": {"x": 1, "deep": {"y": 1, "z": 3}, "list": [1, 3]}, "b": {"x": 1}, "c": {"x": 1}}
+    assert difference(before, after) == {"patch": {"a": {"deep": {"z": 3}, "list": [1, 3]}}, "set": {"c": {"x": 1}}}
+
+
+@pytest.mark.django_db(transaction=True)
+class TestKnownFleet:
+    """Only the nodes of which a bell rang are looked at, and the rest is as it was."""
+
+    VIEW = ("nodes", Viewer(None))
+
+    def look(self, eyes, *rings):
+        rung = Rung()
+        for bell, ids in rings:
+            rung.hear(bell, ids)
+        return eyes.look([self.VIEW], {}, [], rung)[self.VIEW].rows
+
+    def test_a_bell_brings_its_node_alone(self):
+        one, two = make_node(gpus=1), make_node(gpus=1)
+        eyes = Eyes()
+        before = self.look(eyes)
+        for agent in (one, two):
+            node_services.set_intent(agent.name, NodeIntent.CORDONED, "fans")
+        after = self.look(eyes, ("nodes", [one.id]))
+        assert (after[one.name]["intent"], after[two.name]["intent"]) == ("cordoned", "open")
+        assert after[two.name] is before[two.name]
+        assert self.look(eyes, ("nodes", []))[two.name]["intent"] == "cordoned"
+
+    def test_a_job_brings_the_nodes_on_which_it_is_or_was(self):
+        agent, other = make_node(gpus=1), make_node(gpus=1)
+        tenant = make_tenant()
+        eyes = Eyes()
+        self.look(eyes)
+        job_id = submit(make_member(tenant), tenant, gpu_count=1)
+        run_cycle()
+        holder = [name for name, row in self.look(eyes, ("jobs", [job_id])).items() if row["jobs"] == [job_id]]
+        assert len(holder) == 1
+        [busy] = [one for one in (agent, other) if one.name in holder]
+        busy.end(busy.start_all()[0])
+        after = self.look(eyes, ("jobs", [job_id]))
+        assert [row["devices"][0]["cell"] for row in after.values()] == ["free", "free"]
+
+    def test_what_no_bell_said_is_seen_after_a_while(self, monkeypatch):
+        agent = make_node(gpus=1)
+        eyes = Eyes()
+        self.look(eyes)
+        Device.objects.update(health="quarantined")
+        assert self.look(eyes)[agent.name]["devices"][0]["health"] == "ok"
+        monkeypatch.setattr(looking, "WHOLE_FLEET_SECONDS", 0.0)
+        assert self.look(eyes)[agent.name]["devices"][0]["health"] == "quarantined"
+
+    def test_what_the_bell_said_is_not_lost_by_a_look_at_other_lists(self):
+        agent = make_node(gpus=1)
+        eyes = Eyes()
+        self.look(eyes)
+        node_services.set_intent(agent.name, NodeIntent.CORDONED, "fans")
+        rung = Rung()
+        rung.hear("nodes", [agent.id])
+        eyes.look([("jobs", Viewer(None))], {}, [], rung)
+        assert self.look(eyes)[agent.name]["intent"] == "cordoned"
+
+    def test_a_node_that_is_gone_is_gone(self):
+        agent, other = make_node(gpus=0), make_node(gpus=0)
+        known = fleet.load()
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM nodes_node WHERE id = %s", [agent.id])
+        assert set(fleet.load_again(known, {agent.id}, ()).members) == {other.name}
+        assert set(feed.rows("nodes", None)) == {other.name}
