@@ -9,37 +9,39 @@ from gpusched.lib.sql import query
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeState
 from jobs import representation
+from jobs.counting import WAITS, WEIGHT
 from scheduling import services
 
 Row = dict[str, Any]
 _MOST_NEXT = 3
 
-_JOBS = """
-    SELECT count(*) FILTER (WHERE state = 'running') AS running_jobs,
-           count(*) FILTER (WHERE state = 'pending') AS pending_jobs,
-           floor(extract(epoch FROM clock_timestamp() - min(submitted_at) FILTER (WHERE state = 'pending')))::bigint
+_WAITS = f"({WAITS} AND j.state <> 'held')"
+_JOBS = f"""
+    SELECT count(*) FILTER (WHERE j.state = 'running' AND j.array_count IS NULL) AS running_jobs,
+           coalesce(sum({WEIGHT}) FILTER (WHERE {_WAITS}), 0)::bigint AS pending_jobs,
+           floor(extract(epoch FROM clock_timestamp() - min(submitted_at) FILTER (WHERE {_WAITS})))::bigint
                 AS oldest_wait_seconds,
            floor(percentile_cont(0.9) WITHIN GROUP (ORDER BY extract(epoch FROM clock_timestamp() - submitted_at))
-                 FILTER (WHERE state = 'pending'))::bigint AS p90_wait_seconds
-      FROM jobs_job WHERE state IN ('pending', 'running')
+                 FILTER (WHERE {_WAITS}))::bigint AS p90_wait_seconds
+      FROM jobs_job j WHERE j.state IN ('pending', 'running')
 """
-_WAITING = """
+_WAITING = f"""
     SELECT DISTINCT ON (tenant_id, reason) tenant_id, id, priority, submitted_at, reason, evidence, reason_since,
            stop_reason, stop_evidence, exit_code, signal, max_runtime_seconds, NULL AS placement,
-           count(*) OVER kind AS jobs, (sum(gpu_count) OVER kind)::bigint AS gpus
-      FROM jobs_job WHERE state IN ('pending', 'held')
+           (sum({WEIGHT}) OVER kind)::bigint AS jobs, (sum({WEIGHT} * gpu_count::bigint) OVER kind)::bigint AS gpus
+      FROM jobs_job j WHERE {WAITS}
     WINDOW kind AS (PARTITION BY tenant_id, reason)
      ORDER BY tenant_id, reason, priority DESC, submitted_at, id
 """
 
 # Those that only wait for room, each tenant's first: what starts next is said by the reason first, then by the queue.
-_NEXT = """
+_NEXT = f"""
     SELECT * FROM (
         SELECT id, tenant_id, name, gpu_count, priority, submitted_at, reason, evidence, reason_since, stop_reason,
                stop_evidence, exit_code, signal, max_runtime_seconds, NULL AS placement, soon,
                row_number() OVER (PARTITION BY tenant_id ORDER BY soon, priority DESC, submitted_at, id) AS place
-          FROM jobs_job JOIN unnest(%s::text[]) WITH ORDINALITY AS w (code, soon) ON reason = code
-         WHERE state = 'pending') waiting
+          FROM jobs_job j JOIN unnest(%s::text[]) WITH ORDINALITY AS w (code, soon) ON reason = code
+         WHERE {_WAITS}) waiting
      WHERE place <= %s ORDER BY soon, priority DESC, submitted_at, id
 """
 _SOON = [
@@ -94,14 +96,19 @@ def _status(nodes: list[Row], lag: Row) -> Row:
 
 def _entitled(tenants: dict[int, Row], nodes: list[Row]) -> dict[int, Row]:
     """With the GPUs that each tenant's weight entitles it to of those that can be used, among the tenants that have
-    jobs now; None for one that has none."""
-    usable = sum(device["cell"] != "unavailable" for node in nodes for device in node["devices"])
-    asking = {id: row["weight"] for id, row in tenants.items() if row["jobs_live"] or row["jobs_waiting"]}
-    whole = sum(asking.values()) or 1
-    return {
-        id: {**row, "entitled_gpus": round(usable * asking[id] / whole, 1) if id in asking else None}
-        for id, row in tenants.items()
-    }
+    jobs now; what a limit keeps from one goes to the others. None for one that has no jobs."""
+    usable = float(sum(device["cell"] != "unavailable" for node in nodes for device in node["devices"]))
+    left = {id: row for id, row in tenants.items() if row["jobs_live"] or row["jobs_waiting"]}
+    parts: dict[int, float] = {}
+    while left:
+        whole = sum(row["weight"] for row in left.values()) or 1.0
+        fair = {id: usable * row["weight"] / whole for id, row in left.items()}
+        capped = [id for id, row in left.items() if row["max_gpus"] is not None and row["max_gpus"] <= fair[id]]
+        for id in capped or list(left):
+            parts[id] = float(left[id]["max_gpus"]) if capped else fair[id]
+            usable -= parts[id]
+            del left[id]
+    return {id: {**row, "entitled_gpus": round(parts[id], 1) if id in parts else None} for id, row in tenants.items()}
 
 
 def _largest(nodes: list[Row]) -> list[Row]:

@@ -3,7 +3,7 @@ import { h } from "./dom";
 
 const GLYPHS: Record<string, string> = {
   busy: "■", "held-idle": "◧", free: "□", hot: "▲", quarantined: "✕", dirty: "◆", unknown: "▨", unavailable: "▨",
-  degraded: "▲", foreign: "◆", pending: "○", held: "‖", scheduled: "◔", running: "■", stopping: "◩",
+  degraded: "✕", foreign: "◆", pending: "○", held: "‖", scheduled: "◔", running: "■", stopping: "◩",
   completed: "✓", failed: "✕", cancelled: "⊘", preempted: "↺", online: "■", joined: "○", lost: "▨",
   open: "□", ok: "□", red: "✕", amber: "▲", cordoned: "‖", draining: "◩", ended: "✓",
 };

@@ -17,7 +17,7 @@ register = template.Library()
 # A state is told by shape, colour and word together, never by colour alone.
 _SHAPES = {
     "busy": "■", "held_idle": "◧", "free": "□", "unavailable": "▨", "ok": "□", "hot": "▲", "quarantined": "✕",
-    "dirty": "◆", "foreign": "◆", "degraded": "▲", "lost": "▨",
+    "dirty": "◆", "foreign": "◆", "degraded": "✕", "lost": "▨",
     "pending": "○", "held": "‖", "scheduled": "◔", "running": "■", "stopping": "◩", "completed": "✓", "failed": "✕",
     "cancelled": "⊘", "preempted": "↺",
     "online": "■", "joined": "○", "open": "□", "cordoned": "‖", "draining": "◩", "ended": "✓", "red": "✕", "amber": "▲",

@@ -1,10 +1,12 @@
 // The fleet: everything fits, nothing overlaps, cells are found; what is told of each; and how fast it is.
 import { describe, expect, test } from "vitest";
 import { LARGEST, type LayoutGroup, columns, hit, layout, neighbour } from "../src/fleet/layout";
-import { type Fill, look, reads, value } from "../src/fleet/looks";
+import { fits, readAddress, writeAddress } from "../src/fleet/address";
+import { type Fill, look, owner, reads, secondsToFree, value } from "../src/fleet/looks";
 import { model, paints, tell } from "../src/fleet/model";
 import { type Context, type Palette, paint } from "../src/fleet/paint";
 import { isDark, ramp } from "../src/fleet/palette";
+import { stripCells } from "../src/fleet/strip";
 import type { Cell, DeviceRow, NodeRow } from "../src/topics";
 
 export function node(at: number, devices = 8): NodeRow {
@@ -33,6 +35,9 @@ describe("layout", () => {
     expect(where.width).toBeLessThanOrEqual(1376);
     expect(where.height).toBeLessThanOrEqual(760);
     expect(where.size).toBeGreaterThanOrEqual(10);
+    // In racks of ten, too, beside the panel.
+    const racks = layout(Array.from({ length: 20 }, (_, rack) => ({ title: `rack ${rack}`, nodes: groups(10)[0]?.nodes ?? [] })), 900, 760);
+    expect([racks.cells.length, racks.width <= 900, racks.height <= 760]).toEqual([1600, true, true]);
   });
 
   test("no two cells overlap, and each lies in its card", () => {
@@ -112,8 +117,8 @@ describe("what is told", () => {
 
   test("groups by model and by state, in order", () => {
     const all = [...nodes(12), { ...node(12), state: "lost" }];
-    expect(model(all, "model").groups.map((group) => group.title)).toEqual(["A100", "H100"]);
-    expect(model(all, "state").groups.map((group) => group.title)).toEqual(["lost", "online"]);
+    expect(model(all, "model").groups.map((group) => group.title.split(" · ")[0])).toEqual(["A100", "H100"]);
+    expect(model(all, "state").groups.map((group) => group.title.split(" · ")[0])).toEqual(["lost", "online"]);
     expect(model(all, "none").groups[0]?.nodes.map((each) => each.name).slice(1, 4)).toEqual(["gpu-1", "gpu-2", "gpu-3"]);
   });
 
@@ -122,6 +127,63 @@ describe("what is told", () => {
     expect(shown.filter((cell) => cell.isLit).length).toBe(8);
     expect(shown.filter((cell) => cell.isDim).length).toBe(16);
   });
+});
+
+describe("fills", () => {
+  const held = (ends_at: string | null): NodeRow => ({ ...node(1, 1), holders: { 1: { name: "train", user: "ann", tenant: "red", gpu_count: 1, ends_at } } });
+  const busy = (of: NodeRow): DeviceRow => ({ ...(of.devices[0] as DeviceRow), cell: "busy" });
+
+  test("time to free is that of the last holder; without a limit it is not known", () => {
+    const soon = held(new Date(Date.now() + 3_600_000).toISOString());
+    expect(secondsToFree(busy(soon), soon)).toBeGreaterThan(3500);
+    expect(reads(busy(soon), "until", soon)).toMatch(/^< (59|60) min$|^< 1 h$/);
+    expect([reads(busy(held(null)), "until", held(null)), value(busy(held(null)), "until", held(null))]).toEqual(["n/a", null]);
+    expect(reads({ ...busy(soon), cell: "free", jobs: [] }, "until", soon)).toBe("free");
+  });
+
+  test("owners have colours by how much they hold; others' GPUs are nobody's that one knows", () => {
+    const [own, other] = [held(null), { ...held(null), holders: {} }];
+    expect(owner(busy(own), own)).toBe("ann");
+    expect(owner({ ...busy(other), jobs: [] }, other)).toBe("another tenant");
+    const cells = [{ node: own, device: busy(own) }, { node: own, device: { ...busy(own), cell: "free" as Cell } }];
+    expect(paints(cells, "owner", { cell: null, job: null, tenant: null }).map((cell) => cell.owner)).toEqual([0, null]);
+  });
+
+  test("watts are on a scale of 700", () => {
+    expect(value(busy(held(null)), "power")).toBeCloseTo(400 / 700);
+    expect(reads(busy(held(null)), "power")).toBe("400 W");
+  });
+});
+
+describe("the address", () => {
+  test("says what is shown, and leads there again", () => {
+    const asked = readAddress("?group=rack&fill=power&view=table&gpu=a/3&job=7&health=hot");
+    expect([asked.group, asked.fill, asked.isTable, asked.gpu, asked.light.job, asked.light.health]).toEqual(["rack", "power", true, "a/3", 7, "hot"]);
+    expect(readAddress(writeAddress(asked, ""))).toEqual(asked);
+    expect(writeAddress(readAddress(""), "?group=rack&wall=1")).toBe("?wall=1");
+  });
+
+  test("what is no way to group or to fill is as none", () => {
+    expect(readAddress("?group=evil&fill=%00&job=-3").group).toBe("none");
+    expect(readAddress("?job=1e99x").light.job).toBeNull();
+  });
+
+  test("all that is asked for must fit", () => {
+    const [device] = node(1).devices;
+    const cell = { node: node(1), device: { ...(device as DeviceRow), cell: "busy" as Cell } };
+    expect(fits(cell, { cell: "busy", job: 1, tenant: "red", node: "gpu-1" })).toBe(true);
+    expect(fits(cell, { cell: "busy", job: 2, tenant: null })).toBe(false);
+  });
+});
+
+test("the strip has a cell for each GPU, over the whole width, and none outside it", () => {
+  for (const [nodes, width] of [[200, 1174], [4, 1174], [1, 300], [1000, 1174], [200, 328]] as const) {
+    const { cells, height } = stripCells(Array.from({ length: nodes }, () => 8), width);
+    expect(cells.length).toBe(nodes * 8);
+    expect(Math.max(...cells.map((cell) => cell.x + cell.width))).toBeLessThanOrEqual(width);
+    expect(Math.max(...cells.map((cell) => cell.y + cell.height))).toBe(height);
+    expect(new Set(cells.map((cell) => `${cell.x},${cell.y}`)).size).toBe(nodes * 8);
+  }
 });
 
 test("a ramp goes from one colour to the other", () => {
@@ -136,7 +198,7 @@ test("recolouring 1,600 cells takes far less than a frame, without the canvas it
   ) as unknown as Context;
   const colours: Palette = {
     busy: "b", heldIdle: "h", free: "f", unavailable: "u", text: "t", muted: "m", onBusy: "o", line: "l", accent: "a", surface: "s", red: "r", amber: "y",
-    ramp: ramp("#000000", "#ffffff", 32), onRamp: [],
+    owners: ["x"], ramp: ramp("#000000", "#ffffff", 32), onRamp: [],
   };
   const { groups: cards, cells } = model(nodes(200), "none");
   const where = layout(cards, 1376, 760);

@@ -100,3 +100,13 @@ def test_who_holds_a_gpu_is_told_with_its_node():
     assert holder["ends_at"]
     [node] = feed.rows("nodes", [make_tenant().pk]).values()
     assert (node["jobs"], node["holders"]) == ([], {})
+
+
+def test_entitled_is_by_weight_among_those_who_ask_and_what_a_limit_leaves_goes_to_the_others():
+    small, big, quiet = make_tenant("small", quota={"max_gpus": 1}), make_tenant("big"), make_tenant("quiet")
+    make_node(gpus=8)
+    for tenant in (small, big):
+        submit(make_member(tenant), tenant, gpu_count=1)
+    rows = feed.rows("overview", None)
+    told = {tenant.name: rows[f"tenant:{tenant.name}"]["entitled_gpus"] for tenant in (small, big, quiet)}
+    assert told == {"small": 1.0, "big": 7.0, "quiet": None}

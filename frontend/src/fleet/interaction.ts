@@ -6,6 +6,8 @@ export interface FleetEvents {
   /** The cell that is pointed at or has the focus changed; -1 is none. */
   pointed(cell: number, byKeyboard: boolean): void;
   opened(cell: number): void;
+  /** Escape: back to where nothing is chosen. */
+  left(): void;
 }
 
 const STEPS: Record<string, readonly [number, number]> = {
@@ -48,7 +50,10 @@ export function interact(canvas: HTMLCanvasElement, events: FleetEvents): void {
     else if (event.key === "Home") point(0, true);
     else if (event.key === "End") point(cells - 1, true);
     else if (event.key === "Enter" && current >= 0) events.opened(current);
-    else if (event.key === "Escape") point(-1, true);
+    else if (event.key === "Escape") {
+      current = -1;
+      events.left();
+    }
     else return;
     event.preventDefault();
     event.stopPropagation();

@@ -40,6 +40,7 @@ export interface Layout {
 export const LARGEST = 96;
 export const SMALLEST = 7;
 const TITLE = 22;
+const COLUMN_GAP = 20;
 
 /** 8 devices stand in two rows of 4; a lone one stands alone. */
 export function columns(cells: number): number {
@@ -47,26 +48,40 @@ export function columns(cells: number): number {
 }
 
 export function layout(groups: readonly LayoutGroup[], width: number, height: number): Layout {
-  for (let size = LARGEST; size > SMALLEST; size -= size > 40 ? 4 : 1) {
-    const fitting = place(groups, width, size);
-    if (fitting.height <= height && fitting.width <= width) return fitting;
-  }
-  return place(groups, width, SMALLEST);
+  const abreast = groups.length > 1 ? [1, 2, 3, 4, 5] : [1];
+  const found = abreast.map((side) => largest(groups, width, height, side));
+  const rank = (where: Layout): number => (where.width > width ? -1 : where.height <= height ? where.size : 1 / where.height);
+  return found.reduce((best, each) => (rank(each) > rank(best) ? each : best));
 }
 
-/** Card after card in lines, with one size of cell. */
-function place(groups: readonly LayoutGroup[], width: number, size: number): Layout {
+/** Halving the interval: what fits with large cells fits with smaller ones. */
+function largest(groups: readonly LayoutGroup[], width: number, height: number, side: number): Layout {
+  let best = place(groups, width, SMALLEST, side);
+  let [from, to] = [SMALLEST + 1, LARGEST];
+  while (from <= to) {
+    const size = Math.ceil((from + to) / 2);
+    const tried = place(groups, width, size, side);
+    if (tried.width <= width && tried.height <= height) [best, from] = [tried, size + 1];
+    else to = size - 1;
+  }
+  return best;
+}
+
+/** Groups in columns, each in the one that is shortest so far; in a group card after card in lines. One size of cell. */
+function place(groups: readonly LayoutGroup[], width: number, size: number, abreast: number): Layout {
   const gap = size >= 24 ? 3 : size >= 12 ? 2 : 1;
   const headHeight = size >= 24 ? 18 : size >= 11 ? 12 : 2;
   const padding = size >= 24 ? 6 : 2;
   const between = size >= 24 ? 10 : size >= 12 ? 5 : 4;
-  const cards: CardBox[] = [];
-  const cells: CellBox[] = [];
-  const titles: Layout["titles"] = [];
-  let [y, widest] = [0, 0];
+  const room = (width - (abreast - 1) * COLUMN_GAP) / abreast;
+  const ends = Array.from({ length: abreast }, () => 0);
+  const found: Layout = { size, gap, headHeight, width: 0, height: 0, cells: [], cards: [], titles: [] };
   for (const group of groups) {
+    const column = ends.indexOf(Math.min(...ends));
+    const left = Math.round(column * (room + COLUMN_GAP));
+    let y = ends[column] ?? 0;
     if (group.title !== "") {
-      titles.push({ x: 0, y, text: group.title });
+      found.titles.push({ x: left, y, text: group.title });
       y += TITLE;
     }
     let [x, tallest] = [0, 0];
@@ -74,21 +89,24 @@ function place(groups: readonly LayoutGroup[], width: number, size: number): Lay
       const across = columns(node.cells);
       const down = Math.max(1, Math.ceil(node.cells / across));
       const box = { width: across * (size + gap) - gap + 2 * padding, height: headHeight + down * (size + gap) - gap + 2 * padding };
-      if (x > 0 && x + box.width > width) {
+      if (x > 0 && x + box.width > room) {
         [x, y, tallest] = [0, y + tallest + between, 0];
       }
       for (let at = 0; at < node.cells; at += 1) {
-        const [column, line] = [at % across, Math.floor(at / across)];
-        cells.push({ x: x + padding + column * (size + gap), y: y + padding + headHeight + line * (size + gap), node: cards.length, index: at });
+        const [cross, line] = [at % across, Math.floor(at / across)];
+        const [cellX, cellY] = [left + x + padding + cross * (size + gap), y + padding + headHeight + line * (size + gap)];
+        found.cells.push({ x: cellX, y: cellY, node: found.cards.length, index: at });
       }
-      cards.push({ x, y, ...box, name: node.name });
-      widest = Math.max(widest, x + box.width);
+      found.cards.push({ x: left + x, y, ...box, name: node.name });
+      // What is wider than its column cannot be there.
+      found.width = Math.max(found.width, x + box.width > room ? width + 1 : left + x + box.width);
       tallest = Math.max(tallest, box.height);
       x += box.width + between;
     }
-    y += tallest + between;
+    ends[column] = y + tallest + 2 * between;
+    found.height = Math.max(found.height, y + tallest);
   }
-  return { size, gap, headHeight, width: widest, height: Math.max(0, y - between), cells, cards, titles };
+  return found;
 }
 
 /** The cell under a point, or -1. */

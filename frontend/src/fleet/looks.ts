@@ -1,10 +1,11 @@
 // What one device looks like and reads as: its kind, its words, and its value in each way of filling cells.
-import { CELL_WORDS } from "../views/pieces";
+import { CELL_WORDS, mib } from "../views/pieces";
+import { duration, roughly, serverNow } from "../time";
 import type { DeviceRow, NodeRow } from "../topics";
 
-export type Kind = "busy" | "held-idle" | "free" | "unavailable" | "hot" | "quarantined" | "dirty" | "unknown";
-export type Fill = "state" | "utilisation" | "memory" | "temperature";
-export const FILLS: readonly Fill[] = ["state", "utilisation", "memory", "temperature"];
+export type Kind = "busy" | "held-idle" | "free" | "unavailable" | "hot" | "failed" | "quarantined" | "foreign" | "dirty" | "unknown";
+export type Fill = "state" | "utilisation" | "memory" | "temperature" | "power" | "owner" | "until";
+export const FILLS: readonly Fill[] = ["state", "utilisation", "memory", "temperature", "power", "owner", "until"];
 
 export interface Look {
   kind: Kind;
@@ -13,9 +14,9 @@ export interface Look {
 
 const BY_HEALTH: Record<string, [Kind, string]> = {
   hot: ["hot", "hot"],
-  degraded: ["hot", "degraded"],
+  degraded: ["failed", "had a hardware error"],
   dirty: ["dirty", "dirty: memory is still in use"],
-  foreign: ["dirty", "in use by a foreign process"],
+  foreign: ["foreign", "in use by a foreign process"],
   quarantined: ["quarantined", "quarantined"],
   lost: ["unknown", "not seen by its node"],
 };
@@ -36,13 +37,18 @@ export function look(device: DeviceRow, node: Pick<NodeRow, "state" | "intent">)
 
 const COOL = 25;
 const HOT = 90;
+/** The power at the end of the ramp: what the hungriest of today's GPUs take. */
+export const MOST_WATTS = 700;
+const DAY_MINUTES = 1440;
 
 /** 0 to 1 along the ramp, or null where it is not known. */
-export function value(device: DeviceRow, fill: Fill): number | null {
+export function value(device: DeviceRow, fill: Fill, node?: NodeRow): number | null {
+  if (fill === "until") return until(device, node);
   const reading = device.reading;
-  if (reading === null || fill === "state") return null;
+  if (reading === null || fill === "state" || fill === "owner") return null;
   if (fill === "utilisation") return part(reading.utilisation_percent, 100);
   if (fill === "memory") return part(reading.memory_used_mb, device.memory_mb);
+  if (fill === "power") return part(reading.power_watts, MOST_WATTS);
   const { temperature_celsius: degrees } = reading;
   return degrees === null ? null : Math.min(1, Math.max(0, (degrees - COOL) / (HOT - COOL)));
 }
@@ -51,11 +57,53 @@ function part(value: number | null, whole: number | null): number | null {
   return value === null || !whole ? null : Math.min(1, Math.max(0, value / whole));
 }
 
+const isHeld = (device: DeviceRow): boolean => device.cell === "busy" || device.cell === "held_idle";
+
+/** Seconds until its last holder ends at the latest; 0 of a free one; null where a holder has no limit or is not told. */
+export function secondsToFree(device: DeviceRow, node?: NodeRow): number | null {
+  if (!isHeld(device)) return device.cell === "free" ? 0 : null;
+  const ends = (device.jobs ?? []).map((id) => Date.parse(node?.holders?.[id]?.ends_at ?? ""));
+  if (ends.length === 0 || ends.some(Number.isNaN)) return null;
+  return Math.max(0, (Math.max(...ends) - serverNow()) / 1000);
+}
+
+/** Minutes on a scale of logarithms: an hour more says much at the beginning, little after a day. */
+function until(device: DeviceRow, node?: NodeRow): number | null {
+  const seconds = secondsToFree(device, node);
+  return seconds === null ? null : Math.min(1, Math.log2(1 + seconds / 60) / Math.log2(1 + DAY_MINUTES));
+}
+
 /** The value in words, for big cells and the table. */
-export function reads(device: DeviceRow, fill: Fill): string {
+export function reads(device: DeviceRow, fill: Fill, node?: NodeRow): string {
+  if (fill === "until") {
+    const seconds = secondsToFree(device, node);
+    return seconds === null ? "n/a" : seconds === 0 ? "free" : `< ${roughly(seconds)}`;
+  }
   const reading = device.reading;
   if (reading === null) return "n/a";
   const show = (n: number | null, unit: string): string => (n === null ? "n/a" : `${Math.round(n)}${unit}`);
-  if (fill === "memory") return reading.memory_used_mb === null ? "n/a" : `${(reading.memory_used_mb / 1024).toFixed(1)} GB`;
-  return fill === "temperature" ? show(reading.temperature_celsius, "°") : show(reading.utilisation_percent, "%");
+  if (fill === "memory") return mib(reading.memory_used_mb);
+  if (fill === "power") return show(reading.power_watts, " W");
+  return fill === "temperature" ? show(reading.temperature_celsius, " °C") : show(reading.utilisation_percent, " %");
+}
+
+/** Why a value is not there. */
+export function absent(device: DeviceRow, node: Pick<NodeRow, "state">, fill: Fill): string {
+  if (node.state === "lost") return "n/a: its node is lost";
+  if (fill === "until") return isHeld(device) ? "n/a: its job has no time limit, or is not yours to see" : "n/a: it takes no jobs now";
+  return device.reading === null ? "n/a: its agent has not read it yet" : "n/a: its driver does not say";
+}
+
+/** Who holds it, in one word: a user, several, another tenant's, or nobody. */
+export function owner(device: DeviceRow, node: NodeRow): string | null {
+  if (!isHeld(device)) return null;
+  const users = new Set((device.jobs ?? []).map((id) => node.holders?.[id]?.user ?? "?"));
+  if (users.size === 0) return OTHERS;
+  return users.size === 1 ? ([...users][0] ?? OTHERS) : "several";
+}
+
+export const OTHERS = "another tenant";
+
+export function idleFor(device: DeviceRow): string {
+  return device.idle_since ? ` for ${duration((serverNow() - Date.parse(device.idle_since)) / 1000)}` : "";
 }

@@ -1,12 +1,11 @@
 // From the rows of the topic to what is laid out, painted and told: groups, cells in drawing order, tooltips.
+import { plural } from "../dom";
 import type { DeviceRow, NodeRow } from "../topics";
 import { byName, shortModel } from "../views/pieces";
-import { absent } from "./words";
-import { type Fill, look, reads, value } from "./looks";
+import { type Grouping, type Spotlight, fits, isPlain } from "./address";
+import { type Fill, OTHERS, absent, idleFor, look, owner, reads, value } from "./looks";
 import type { LayoutGroup } from "./layout";
 import type { CellPaint } from "./paint";
-
-export type Grouping = "none" | "model" | "state";
 
 export interface FleetCell {
   node: NodeRow;
@@ -19,12 +18,7 @@ export interface Model {
   cells: FleetCell[];
 }
 
-/** What the page's address asks to show brightly: ?cell=busy, ?job=17, ?tenant=red. */
-export interface Spotlight {
-  cell: string | null;
-  job: number | null;
-  tenant: string | null;
-}
+export const nameOf = ({ node, device }: FleetCell): string => `${node.name}/${device.index}`;
 
 export function model(nodes: Iterable<NodeRow>, grouping: Grouping): Model {
   const sorted = [...nodes].sort((a, b) => byName(a.name, b.name));
@@ -37,60 +31,92 @@ export function model(nodes: Iterable<NodeRow>, grouping: Grouping): Model {
   }
   const ordered = [...groups].sort(([a], [b]) => byName(a, b));
   return {
-    groups: ordered.map(([title, members]) => ({ title, nodes: members.map((node) => ({ name: node.name, cells: node.devices.length })) })),
+    groups: ordered.map(([title, members]) => ({ title: title === "" ? "" : counted(title, members), nodes: members.map((node) => ({ name: node.name, cells: node.devices.length })) })),
     cells: ordered.flatMap(([, members]) => members.flatMap((node) => node.devices.map((device) => ({ node, device })))),
   };
 }
 
+function counted(title: string, nodes: readonly NodeRow[]): string {
+  const devices = nodes.flatMap((node) => node.devices);
+  return `${title} · ${plural(devices.length, "GPU")}, ${devices.filter((device) => device.cell === "free").length} free`;
+}
+
 function titleOf(node: NodeRow, grouping: Grouping): string {
   if (grouping === "none") return "";
+  if (grouping === "rack") return node.labels?.rack ? `rack ${node.labels.rack}` : "no label rack";
   if (grouping === "model") return [...new Set(node.devices.map((device) => shortModel(device.model)))].sort().join(", ") || "no GPU";
+  if (grouping === "tenant") return tenantOf(node);
   return node.state === "online" && node.intent !== "open" ? node.intent : node.state;
 }
 
-export function paints(cells: readonly FleetCell[], fill: Fill, light: Spotlight): CellPaint[] {
-  return cells.map(({ node, device }) => {
-    const jobs = device.jobs ?? [];
-    const isAsked =
-      (light.cell === null || device.cell === light.cell) &&
-      (light.job === null || jobs.includes(light.job)) &&
-      (light.tenant === null || (device.tenants ?? []).includes(light.tenant));
-    const isLit = light.job !== null && jobs.includes(light.job);
-    const isHeld = device.cell === "busy" || device.cell === "held_idle";
+function tenantOf(node: NodeRow): string {
+  const held = node.devices.filter((device) => device.cell === "busy" || device.cell === "held_idle");
+  const names = new Set(held.flatMap((device) => ((device.tenants ?? []).length > 0 ? (device.tenants ?? []) : [OTHERS])));
+  return names.size === 0 ? "nobody" : names.size === 1 ? ([...names][0] ?? "") : "several tenants";
+}
+
+/** Colours by owner: those who hold most have one of their own, by place. */
+export function owners(cells: readonly FleetCell[]): Map<string, number> {
+  const counts = new Map<string, number>();
+  for (const { node, device } of cells) {
+    const name = owner(device, node);
+    if (name !== null && name !== OTHERS) counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  const sorted = [...counts].sort(([a, x], [b, y]) => y - x || byName(a, b));
+  return new Map(sorted.map(([name], at) => [name, at]));
+}
+
+export function paints(cells: readonly FleetCell[], fill: Fill, light: Spotlight, gpu: string | null = null): CellPaint[] {
+  const places = fill === "owner" ? owners(cells) : null;
+  const isAll = isPlain(light);
+  return cells.map((cell) => {
+    const { node, device } = cell;
     const { kind } = look(device, node);
-    const holder = jobs.length > 0 ? `#${jobs[0]}${jobs.length > 1 ? ` +${jobs.length - 1}` : ""}` : isHeld ? "held" : device.cell;
-    const shown = kind === "unknown" ? "" : reads(device, fill);
-    const degrees = device.reading?.temperature_celsius;
-    const extra = fill === "state" && degrees != null && kind !== "unknown" ? ` ${Math.round(degrees)}°` : "";
+    const isHeld = device.cell === "busy" || device.cell === "held_idle";
+    const name = owner(device, node);
     return {
       kind,
-      value: fill === "state" ? undefined : kind === "unknown" ? null : value(device, fill),
-      isDim: !isAsked,
-      isLit,
+      value: fill === "state" || fill === "owner" ? undefined : kind === "unknown" ? null : value(device, fill, node),
+      owner: places === null ? undefined : name === null ? null : (places.get(name) ?? Infinity),
+      isDim: !isAll && !fits(cell, light),
+      isLit: (light.job !== null && (device.jobs ?? []).includes(light.job)) || (gpu !== null && gpu === nameOf(cell)),
       isHeld,
-      first: kind === "unknown" ? "no data" : holder,
-      second: shown + extra,
+      first: kind === "unknown" ? "no data" : holder(device, isHeld),
+      second: kind === "unknown" ? "" : second(cell, fill, name),
+      third: kind === "unknown" ? "" : jobName(cell),
     };
   });
+}
+
+function holder(device: DeviceRow, isHeld: boolean): string {
+  const jobs = device.jobs ?? [];
+  if (jobs.length > 0) return `#${jobs[0]}${jobs.length > 1 ? ` +${jobs.length - 1}` : ""}`;
+  return isHeld ? "held" : device.cell;
+}
+
+function second({ node, device }: FleetCell, fill: Fill, name: string | null): string {
+  if (fill === "state") return name ?? reads(device, "temperature");
+  return fill === "owner" ? (name ?? "") : reads(device, fill, node);
+}
+
+function jobName({ node, device }: FleetCell): string {
+  const [first] = device.jobs ?? [];
+  return first === undefined ? "" : (node.holders?.[first]?.name ?? "");
 }
 
 /** Everything about one cell, in the order of importance. */
 export function tell({ node, device }: FleetCell): string[] {
   const { words } = look(device, node);
-  const reading = device.reading;
-  const lines = [`${node.name} · GPU ${device.index} · ${shortModel(device.model)}`, words];
-  const jobs = device.jobs ?? [];
-  if (jobs.length > 0) lines.push(`${jobs.length === 1 ? "job" : "jobs"} ${jobs.map((id) => `#${id}`).join(", ")}`);
-  const tenants = device.tenants ?? [];
-  if (tenants.length > 0) lines.push(`tenant ${tenants.join(", ")}`);
-  if (reading === null || node.state === "lost") {
-    lines.push(absent(node));
-  } else {
-    const memory = device.memory_mb === null ? "" : ` of ${(device.memory_mb / 1024).toFixed(0)} GB`;
-    lines.push(
-      `${reads(device, "utilisation")} used · ${reads(device, "memory")}${memory} · ${reads(device, "temperature")}C` +
-        (reading.power_watts === null ? "" : ` · ${Math.round(reading.power_watts)} W`),
-    );
+  const lines = [`${node.name} · GPU ${device.index} · ${shortModel(device.model)}`, `${words}${idleFor(device)}`];
+  for (const id of (device.jobs ?? []).slice(0, 3)) {
+    const job = node.holders?.[id];
+    lines.push(job ? `job ${id} ${job.name} · ${job.user}, ${job.tenant}` : `job ${id}`);
   }
+  if (owner(device, node) === OTHERS) lines.push("held by another tenant");
+  if (device.reading === null || node.state === "lost") return [...lines, absent(device, node, "state")];
+  const memory = device.memory_mb === null ? "" : ` of ${(device.memory_mb / 1024).toFixed(0)} GiB`;
+  const told = [`${reads(device, "utilisation")} used`, `${reads(device, "memory")}${memory}`, reads(device, "temperature"), reads(device, "power")];
+  lines.push(told.join(" · "));
+  if (told.some((text) => text.startsWith("n/a"))) lines.push(absent(device, node, "power"));
   return lines;
 }

@@ -7,11 +7,14 @@ export interface CellPaint {
   kind: Kind;
   /** 0 to 1 along the ramp; null where unknown; undefined where states are shown. */
   value: number | null | undefined;
+  /** Which of the owners' colours; null where nobody owns it, undefined where owners are not shown. */
+  owner?: number | null | undefined;
   isHeld: boolean;
   isDim: boolean;
   isLit: boolean;
   first: string;
   second: string;
+  third: string;
 }
 
 export interface Palette {
@@ -27,6 +30,8 @@ export interface Palette {
   surface: string;
   red: string;
   amber: string;
+  /** Of those who hold most; the last is everybody else's. */
+  owners: readonly string[];
   ramp: readonly string[];
   /** The colour of words on each step of the ramp. */
   onRamp: readonly string[];
@@ -88,8 +93,12 @@ function paintCards(context: Context, where: Layout, colours: Palette): void {
 }
 
 function paintCell(context: Context, x: number, y: number, size: number, cell: CellPaint, colours: Palette): void {
-  const isRamp = cell.value !== undefined;
-  if (isRamp && cell.value !== null) {
+  const isRamp = cell.value !== undefined || cell.owner !== undefined;
+  if (cell.owner !== undefined) {
+    context.fillStyle = cell.owner === null ? colours.free : (colours.owners[Math.min(cell.owner, colours.owners.length - 1)] ?? colours.busy);
+    if (cell.kind === "unknown" || cell.kind === "unavailable") hatch(context, x, y, size, colours.unavailable);
+    else context.fillRect(x, y, size, size);
+  } else if (isRamp && cell.value !== null) {
     // Two filled squares are drawn several times as fast as one with an outline.
     context.fillStyle = colours.line;
     context.fillRect(x, y, size, size);
@@ -100,9 +109,13 @@ function paintCell(context: Context, x: number, y: number, size: number, cell: C
   }
   shape(context, x, y, size, cell, colours, isRamp);
   if (cell.isLit) {
-    context.strokeStyle = colours.accent;
-    context.lineWidth = Math.max(2, size / 10);
-    context.strokeRect(x + 1, y + 1, size - 2, size - 2);
+    // Dark on light and light on dark: to be seen on every colour of the cells.
+    context.strokeStyle = colours.surface;
+    context.lineWidth = 1;
+    context.strokeRect(x + 1.5, y + 1.5, size - 3, size - 3);
+    context.strokeStyle = colours.text;
+    context.lineWidth = Math.max(1.5, size / 12);
+    context.strokeRect(x, y, size, size);
   }
   if (size >= BIG) words(context, x, y, size, cell, colours);
 }
@@ -136,9 +149,9 @@ function shape(context: Context, x: number, y: number, size: number, { kind, isH
 function mark(context: Context, x: number, y: number, size: number, kind: Kind, colours: Palette): void {
   if (kind === "hot") {
     path(context, colours.amber, [[x + size / 2, y + size * 0.15], [x + size * 0.88, y + size * 0.85], [x + size * 0.12, y + size * 0.85]]);
-  } else if (kind === "dirty") {
-    path(context, colours.amber, [[x + size / 2, y + size * 0.1], [x + size * 0.9, y + size / 2], [x + size / 2, y + size * 0.9], [x + size * 0.1, y + size / 2]]);
-  } else if (kind === "quarantined") {
+  } else if (kind === "dirty" || kind === "foreign") {
+    path(context, kind === "foreign" ? colours.red : colours.amber, [[x + size / 2, y + size * 0.1], [x + size * 0.9, y + size / 2], [x + size / 2, y + size * 0.9], [x + size * 0.1, y + size / 2]]);
+  } else if (kind === "quarantined" || kind === "failed") {
     const inset = size * 0.2;
     context.strokeStyle = colours.red;
     context.lineWidth = Math.max(1.5, size / 7);
@@ -180,27 +193,27 @@ function hatch(context: Context, x: number, y: number, size: number, colour: str
 
 /** The colour of words on a cell. */
 function ink(cell: CellPaint, colours: Palette): string {
+  if (cell.owner !== undefined) return cell.owner === null || cell.kind === "unknown" ? colours.text : colours.onBusy;
   if (cell.value === undefined) return cell.isHeld && cell.kind !== "held-idle" && cell.kind !== "unknown" ? colours.onBusy : colours.text;
   return cell.value === null ? colours.text : (colours.onRamp[step(cell.value, colours.ramp)] ?? colours.text);
 }
 
 function words(context: Context, x: number, y: number, size: number, cell: CellPaint, colours: Palette): void {
-  const isHatched = cell.value === null || (cell.value === undefined && (cell.kind === "unknown" || cell.kind === "unavailable"));
+  const isHatched = cell.value === null || cell.kind === "unknown" || (cell.value === undefined && cell.kind === "unavailable");
   context.textAlign = "center";
   const points = size >= 72 ? 13 : 11;
   const most = Math.floor((size - 6) / (points * 0.58));
-  const line = (text: string, at: number, weight: string): void => {
-    if (text === "") return;
+  const texts = [cell.first, cell.second, size >= 72 ? cell.third : ""].filter((text) => text !== "");
+  texts.forEach((text, row) => {
     const shown = text.length > most ? `${text.slice(0, most - 1)}…` : text;
-    context.font = `${weight} ${points}px ${FONT}`;
+    const at = y + size / 2 + (row - (texts.length - 1) / 2) * points * 1.35;
+    context.font = `${row === 0 ? 600 : 400} ${row === 2 ? points - 2 : points}px ${FONT}`;
     if (isHatched) {
       context.fillStyle = colours.surface;
-      context.fillRect(x + size * 0.12, y + size * at - points * 0.7, size * 0.76, points * 1.4);
+      context.fillRect(x + size * 0.1, at - points * 0.7, size * 0.8, points * 1.4);
     }
     context.fillStyle = ink(cell, colours);
-    context.fillText(shown, x + size / 2, y + size * at);
-  };
-  line(cell.first, cell.second === "" ? 0.5 : 0.35, "600");
-  line(cell.second, cell.first === "" ? 0.5 : 0.68, "400");
+    context.fillText(shown, x + size / 2, at);
+  });
   context.textAlign = "left";
 }

@@ -4,6 +4,8 @@ import type { Palette } from "./paint";
 export type { Palette };
 
 const STEPS = 32;
+/** So many owners have a colour of their own; the next one is for all others. */
+export const OWNERS = 7;
 
 export function readPalette(element: Element): Palette {
   const style = getComputedStyle(element);
@@ -22,6 +24,7 @@ export function readPalette(element: Element): Palette {
     surface: read("--surface", "#ffffff"),
     red: read("--red", "#c02b2b"),
     amber: read("--amber-mark", "#c77d0a"),
+    owners: Array.from({ length: OWNERS + 1 }, (_, at) => read(`--owner-${at}`, "#3b5bcc")),
     ramp: steps,
     onRamp: steps.map((colour) => (isDark(colour) ? "#ffffff" : "#14171c")),
   };

@@ -14,35 +14,37 @@ export interface StripCell {
   height: number;
 }
 
-/** From this width on a cell is easy to see and to hit. */
+/** From this width on a cell is easy to see and to hit; below the other it is hardly there. */
 const GOOD = 8;
+const LEAST = 3;
 const LARGEST = 28;
-const MOST_ROWS = 16;
+const MOST_ROWS = 8;
 
-/** Cells of nodes with so many GPUs each, in columns over the whole width; a node never shares a column with another. */
+/** Cells of nodes with so many GPUs each, in columns over the whole width, and where that is not enough in several bands;
+ * a node never shares a column with another. */
 export function stripCells(counts: readonly number[], width: number): { cells: StripCell[]; height: number } {
+  const needed = (rows: number): number => Math.max(1, counts.reduce((sum, count) => sum + Math.ceil(count / rows), 0));
   let rows = 1;
-  let pitch = 0;
-  for (; ; rows *= 2) {
-    const needed = counts.reduce((sum, count) => sum + Math.ceil(count / rows), 0);
-    pitch = Math.min(LARGEST, width / Math.max(1, needed));
-    if (pitch >= (rows < 8 ? GOOD : 3) || rows >= MOST_ROWS) break;
-  }
+  while (rows < MOST_ROWS && width / needed(rows) < GOOD) rows *= 2;
+  const bands = Math.max(1, Math.ceil((LEAST * needed(rows)) / width));
+  const across = Math.ceil(needed(rows) / bands);
+  const pitch = Math.min(LARGEST, width / across);
   const tall = rows === 1 ? 20 : Math.max(4, Math.min(12, Math.round(pitch)));
   const cells: StripCell[] = [];
   let column = 0;
   for (const count of counts) {
+    const last = column + Math.ceil(count / rows) - 1;
     for (let at = 0; at < count; at += 1) {
       const here = column + Math.floor(at / rows);
-      const x = Math.round(here * pitch);
-      const isLastOfNode = here === column + Math.ceil(count / rows) - 1;
+      const x = Math.round((here % across) * pitch);
       // Between nodes there is a little more room where there is room at all.
-      const gap = isLastOfNode && pitch >= 12 ? 4 : 1;
-      cells.push({ x, y: (at % rows) * tall, width: Math.max(2, Math.round((here + 1) * pitch) - x - gap), height: tall - 1 });
+      const gap = here === last && pitch >= 12 ? 4 : 1;
+      const y = (at % rows) * tall + Math.floor(here / across) * (rows * tall + 3);
+      cells.push({ x, y, width: Math.max(2, Math.round(((here % across) + 1) * pitch) - x - gap), height: tall - 1 });
     }
-    column += Math.ceil(count / rows);
+    column = last + 1;
   }
-  return { cells, height: rows * tall - 1 };
+  return { cells, height: Math.max(0, ...cells.map((cell) => cell.y + cell.height)) };
 }
 
 function fill(context: CanvasRenderingContext2D, { x, y, width, height }: StripCell, cell: Cell, colours: Palette): void {

@@ -1,120 +1,108 @@
-// The fleet's region: joins rows, layout, canvas, controls, tooltip and table.
-import { h, plural } from "../dom";
+// The fleet's region: joins rows, address, layout, canvas, controls, legend, panel, tooltip and table.
+import { plural } from "../dom";
 import type { MakeView } from "../regions";
 import type { NodeRow } from "../topics";
-import { jobHref, noNodes, nodeHref, whenEmpty } from "../views/pieces";
+import { noNodes, whenEmpty } from "../views/pieces";
+import { type Address, type Spotlight, readAddress, writeAddress } from "./address";
+import { Chart } from "./chart";
 import { interact } from "./interaction";
-import { FILLS, type Fill } from "./looks";
-import { type Layout, layout } from "./layout";
-import { type Grouping, type Model, model, paints, tell, type Spotlight } from "./model";
-import { type CellPaint, type Context, paint, paintFocus } from "./paint";
-import { readPalette } from "./palette";
+import { showLegend } from "./legend";
+import { type Model, model, nameOf, paints, tell } from "./model";
+import { showPanel } from "./panel";
 import { FleetTable } from "./table";
 import { Tooltip } from "./tooltip";
 
-const LEAST_HEIGHT = 320;
+const DARK: Spotlight = { cell: null, job: null, tenant: null };
 
 function control(name: string): HTMLSelectElement | null {
   return document.querySelector<HTMLSelectElement>(`select[data-fleet-${name}]`);
 }
 
-function spotlight(): Spotlight {
-  const asked = new URLSearchParams(location.search);
-  const job = Number(asked.get("job"));
-  return { cell: asked.get("cell") || null, job: job > 0 ? job : null, tenant: asked.get("tenant") || null };
-}
-
 export const fleet: MakeView = (region) => {
-  const canvas = region.querySelector("canvas") ?? h("canvas");
-  canvas.tabIndex = 0;
-  canvas.setAttribute("role", "application");
-  canvas.setAttribute("aria-roledescription", "map of GPUs");
+  const chart = new Chart(region);
   const tooltip = new Tooltip();
   const table = new FleetTable();
   const none = whenEmpty(region, noNodes);
-  const light = spotlight();
   const [group, fill] = [control("group"), control("fill")];
   const toggle = document.querySelector<HTMLElement>("[data-fleet-table]");
+  const panel = document.querySelector("[data-fleet-panel]");
+  const legend = document.querySelector("[data-fleet-legend]");
+  const isLinked = group !== null;
+  let now: Address = readAddress(location.search);
   let nodes: NodeRow[] = [];
   let shown: Model = { groups: [], cells: [] };
-  let where: Layout = layout([], 1, 1);
-  let drawn: CellPaint[] = [];
-  let palette = readPalette(region);
-  let [pointed, width, height] = [-1, 0, 0];
-  let isTable = false;
+  let pointed = -1;
 
-  const way = (): Fill => FILLS.find((each) => each === fill?.value) ?? "state";
-
-  const redraw = (): void => {
-    const context = canvas.getContext("2d");
-    if (context === null || isTable) return;
-    const ratio = devicePixelRatio || 1;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    paint(context as Context, where, drawn, palette, width, height);
-    if (pointed >= 0) paintFocus(context as Context, where, pointed, palette);
-  };
+  const chosen = (): number => (now.gpu === null ? -1 : shown.cells.findIndex((cell) => nameOf(cell) === now.gpu));
 
   const recolour = (): void => {
-    drawn = paints(shown.cells, way(), light);
-    redraw();
-  };
-
-  const arrange = (): void => {
-    if (isTable) return;
-    width = Math.max(200, Math.floor(region.clientWidth));
-    const top = region.getBoundingClientRect().top + scrollY;
-    where = layout(shown.groups, width, Math.max(LEAST_HEIGHT, innerHeight - top - 24));
-    height = Math.ceil(where.height) + 2;
-    const ratio = devicePixelRatio || 1;
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
-    recolour();
+    if (legend !== null) showLegend(legend, now.fill, shown.cells);
+    if (now.isTable) table.update(shown.cells);
+    else chart.recolour(paints(shown.cells, now.fill, now.light, now.gpu), pointed);
+    if (panel !== null) showPanel(panel, shown.cells[chosen()], shown.cells, now.light, { light: (asked) => change({ light: { ...DARK, ...asked } }), closed: () => change({ gpu: null }) });
   };
 
   const refresh = (): void => {
-    const before = shape(shown);
-    shown = model(nodes, (group?.value as Grouping | undefined) ?? "none");
-    canvas.setAttribute("aria-label", `${plural(shown.cells.length, "GPU")} on ${plural(nodes.length, "node")}; arrow keys move, Enter opens`);
-    if (isTable) table.update(shown.cells);
-    else if (before === shape(shown) && width > 0) recolour();
-    else arrange();
+    shown = model(nodes, now.group);
+    chart.label(`${plural(shown.cells.length, "GPU")} on ${plural(nodes.length, "node")}; arrow keys move, Enter chooses, t shows a table`);
+    if (!now.isTable) chart.arrange(shown.groups);
+    recolour();
   };
+
+  const place = (): void => {
+    const body = now.isTable ? table.element : chart.canvas;
+    if (body.parentElement !== region || region.childNodes.length !== 1) region.replaceChildren(body);
+    toggle?.setAttribute("aria-pressed", String(now.isTable));
+  };
+
+  /** Everything that can be asked for goes through here, so that the address always says what is shown. */
+  function change(to: Partial<Address>): void {
+    now = { ...now, ...to };
+    if (isLinked) history.replaceState(null, "", `${location.pathname}${writeAddress(now, location.search)}`);
+    if (group !== null) group.value = now.group;
+    if (fill !== null) fill.value = now.fill;
+    if (nodes.length === 0) return;
+    tooltip.hide();
+    place();
+    refresh();
+  }
 
   const point = (cell: number): void => {
     pointed = cell;
-    redraw();
-    const [box, what] = [where.cells[cell], shown.cells[cell]];
-    if (box === undefined || what === undefined) return tooltip.hide();
-    const at = canvas.getBoundingClientRect();
-    tooltip.show(tell(what), at.left + box.x, at.top + box.y, where.size);
+    chart.focus(pointed);
+    const what = shown.cells[cell];
+    const box = chart.boxOf(cell);
+    if (box === null || what === undefined) return tooltip.hide();
+    tooltip.show(tell(what), box.left, box.top, box.size);
   };
 
   const open = (cell: number): void => {
     const what = shown.cells[cell];
-    if (what === undefined) return;
-    const job = what.device.jobs?.[0];
-    location.assign(job === undefined ? nodeHref(what.node.name) : jobHref(job));
+    if (what !== undefined) change({ gpu: nameOf(what) });
   };
 
-  const switchTable = (): void => {
-    isTable = !isTable;
-    toggle?.setAttribute("aria-pressed", String(isTable));
-    tooltip.hide();
-    region.replaceChildren(isTable ? table.element : canvas);
-    if (isTable) table.update(shown.cells);
-    else arrange();
+  const leave = (): void => {
+    if (pointed >= 0) point(-1);
+    if (now.gpu !== null || now.light.job !== null) change({ gpu: null, light: { ...now.light, job: null } });
   };
 
-  interact(canvas, { layout: () => where, pointed: point, opened: open });
-  const watcher = new ResizeObserver(() => {
-    if (nodes.length > 0 && region.clientWidth !== width) arrange();
-  });
+  const keyed = (event: KeyboardEvent): void => {
+    const isElsewhere = event.target instanceof HTMLElement && event.target.matches("input, select, textarea, dialog *");
+    if (event.key !== "t" || event.ctrlKey || event.metaKey || event.altKey || isElsewhere) return;
+    change({ isTable: !now.isTable });
+  };
+
+  interact(chart.canvas, { layout: () => chart.where, pointed: point, opened: open, left: leave });
+  const watcher = new ResizeObserver(() => nodes.length > 0 && !now.isTable && chart.isOtherWidth() && refresh());
   watcher.observe(region);
-  group?.addEventListener("change", refresh);
-  fill?.addEventListener("change", recolour);
-  toggle?.addEventListener("click", switchTable);
+  const grouped = (): void => change({ group: (group?.value ?? "none") as Address["group"] });
+  const filled = (): void => change({ fill: (fill?.value ?? "state") as Address["fill"] });
+  const switched = (): void => change({ isTable: !now.isTable });
+  group?.addEventListener("change", grouped);
+  fill?.addEventListener("change", filled);
+  toggle?.addEventListener("click", switched);
+  document.addEventListener("keydown", keyed);
+  change({});
 
   return {
     draw(state) {
@@ -123,26 +111,21 @@ export const fleet: MakeView = (region) => {
         tooltip.hide();
         return region.replaceChildren(none());
       }
-      const body = isTable ? table.element : canvas;
-      if (body.parentElement !== region || region.childNodes.length !== 1) region.replaceChildren(body);
+      place();
       refresh();
-      if (pointed >= 0 && !isTable) point(pointed);
+      if (pointed >= 0 && !now.isTable) point(pointed);
     },
     restyle() {
-      palette = readPalette(region);
-      redraw();
+      chart.restyle();
+      if (nodes.length > 0) recolour();
     },
     close() {
       watcher.disconnect();
       tooltip.close();
-      group?.removeEventListener("change", refresh);
-      fill?.removeEventListener("change", recolour);
-      toggle?.removeEventListener("click", switchTable);
+      group?.removeEventListener("change", grouped);
+      fill?.removeEventListener("change", filled);
+      toggle?.removeEventListener("click", switched);
+      document.removeEventListener("keydown", keyed);
     },
   };
 };
-
-/** Equal for two models that are laid out alike. */
-function shape(of: Model): string {
-  return of.groups.map((group) => `${group.title}:${group.nodes.map((node) => `${node.name}=${node.cells}`).join()}`).join(";");
-}

@@ -1,0 +1,94 @@
+// Beside the map: the facts of the chosen GPU with its node and its jobs, or of the whole fleet while none is chosen.
+import { type Child, h, na, plural, refill } from "../dom";
+import { badge } from "../states";
+import { duration, serverNow } from "../time";
+import { byName, jobLink, mib, nodeLink, shortModel, tenantLink } from "../views/pieces";
+import { type Spotlight, isPlain, spoken } from "./address";
+import { type Fill, OTHERS, absent, idleFor, look, owner, reads } from "./looks";
+import type { FleetCell } from "./model";
+
+export interface PanelEvents {
+  /** Lights all GPUs of a job, of a user or of a tenant; nothing: shows all again. */
+  light(asked: Partial<Spotlight>): void;
+  closed(): void;
+}
+
+export function showPanel(box: Element, chosen: FleetCell | undefined, cells: readonly FleetCell[], light: Spotlight, events: PanelEvents): void {
+  const asked = isPlain(light) ? null : lit(cells, light, events);
+  refill(box, asked, ...(chosen === undefined ? fleet(cells) : gpu(chosen, cells, events)));
+}
+
+function lit(cells: readonly FleetCell[], light: Spotlight, events: PanelEvents): HTMLElement {
+  const all = h("button", { type: "button", class: "small" }, "Show all");
+  all.addEventListener("click", () => events.light({}));
+  const on = light.job === null ? [] : [...new Set(cells.filter(({ device }) => (device.jobs ?? []).includes(light.job ?? 0)).map(({ node }) => node.name))];
+  return h("p", { class: "lit" }, h("span", {}, `Lit: ${spoken(light)}`, on.length > 0 && `, on ${on.slice(0, 4).join(", ")}${on.length > 4 ? ` and ${on.length - 4} more` : ""}`), all);
+}
+
+function gpu(cell: FleetCell, cells: readonly FleetCell[], events: PanelEvents): Child[] {
+  const { node, device } = cell;
+  const { kind, words } = look(device, node);
+  const close = h("button", { type: "button", class: "icon-button", "aria-label": "Close", title: "Close (Esc)" }, "✕");
+  close.addEventListener("click", () => events.closed());
+  const read = (fill: Fill, more = ""): Child => {
+    const text = node.state === "lost" ? "n/a" : reads(device, fill, node);
+    return text === "n/a" ? na(absent(device, node, fill).replace("n/a: ", "")) : text + more;
+  };
+  const facts: [string, Child][] = [
+    ["Utilisation", read("utilisation")],
+    ["Memory", read("memory", device.memory_mb === null ? "" : ` of ${mib(device.memory_mb)}`)],
+    ["Temperature", read("temperature")],
+    ["Power", read("power")],
+    ["Time to free", read("until")],
+  ];
+  return [
+    h("div", { class: "panel-head" }, h("h2", {}, nodeLink(node.name), ` GPU ${device.index}`), close),
+    h("p", {}, badge(kind, words + idleFor(device))),
+    h("p", { class: "muted small" }, shortModel(device.model)),
+    h("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+    ...jobs(cell, cells, events),
+    h("h3", {}, "Node"),
+    h("p", {}, badge(node.state), " ", node.intent !== "open" && badge(node.intent), node.intent_note && h("span", { class: "muted" }, ` ${node.intent_note}`)),
+    h("p", { class: "actions" }, h("a", { class: "button small", href: `/nodes/${encodeURIComponent(node.name)}/` }, "Open node: readings, history, cordon, drain")),
+  ];
+}
+
+function jobs(cell: FleetCell, cells: readonly FleetCell[], events: PanelEvents): Child[] {
+  const { node, device } = cell;
+  const ids = device.jobs ?? [];
+  if (ids.length === 0) return owner(device, node) === OTHERS ? [h("h3", {}, "Job"), h("p", { class: "muted" }, "Held by another tenant.")] : [];
+  return [h("h3", {}, ids.length === 1 ? "Job" : "Jobs"), ...ids.map((id) => job(id, cell, cells, events))];
+}
+
+function job(id: number, { node }: FleetCell, cells: readonly FleetCell[], events: PanelEvents): HTMLElement {
+  const holder = node.holders?.[id];
+  const held = cells.filter(({ device }) => (device.jobs ?? []).includes(id)).length;
+  const light = h("button", { type: "button", class: "small" }, held === 1 ? "Light it" : `Light its ${held} GPUs`);
+  light.addEventListener("click", () => events.light({ job: id }));
+  const left = holder?.ends_at ? (Date.parse(holder.ends_at) - serverNow()) / 1000 : null;
+  return h(
+    "div",
+    { class: "panel-job" },
+    h("p", {}, jobLink(id, holder?.name || `job ${id}`), " ", h("span", { class: "id muted" }, `#${id}`)),
+    holder && h("p", { class: "muted" }, holder.user, " · ", tenantLink(holder.tenant), " · ", left === null ? "no time limit" : `ends within ${duration(left)}`),
+    h("p", { class: "actions" }, light, h("a", { class: "button small", href: `/jobs/${id}/` }, "Open job")),
+  );
+}
+
+function fleet(cells: readonly FleetCell[]): Child[] {
+  const models = new Map<string, FleetCell[]>();
+  for (const cell of cells) {
+    const name = shortModel(cell.device.model);
+    models.set(name, [...(models.get(name) ?? []), cell]);
+  }
+  const rows = [...models].sort(([a], [b]) => byName(a, b)).map(([name, own]) => {
+    const count = (cell: string): number => own.filter(({ device }) => device.cell === cell).length;
+    return h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "num" }, own.length), h("td", { class: "num" }, count("busy") + count("held_idle")), h("td", { class: "num" }, count("free")));
+  });
+  const heads = ["Model", "GPUs", "Held", "Free"].map((name, at) => h("th", { scope: "col", class: at > 0 ? "num" : null }, name));
+  return [
+    h("h2", {}, plural(cells.length, "GPU")),
+    h("table", { class: "panel-models" }, h("thead", {}, h("tr", {}, ...heads)), h("tbody", {}, ...rows)),
+    h("p", { class: "muted small" }, "Choose a GPU to see what it does, for whom, and until when. Arrow keys move from GPU to GPU, Enter chooses, t shows a table."),
+  ];
+}
