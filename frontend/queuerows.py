@@ -14,6 +14,7 @@ from gpusched.lib.sql import rows as tuples
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.reasons import Pending
 from jobs import representation
+from jobs.counting import WAITS, WEIGHT
 
 Row = dict[str, Any]
 FIRST_ROWS = 500
@@ -26,13 +27,21 @@ GROUPS = ("next", "quota", "capacity", "you", "held")
 _GROUP = {
     "next": (Pending.STARTING, Pending.SCHEDULER_BEHIND, Pending.RECLAIM_PENDING),
     "quota": (Pending.QUOTA_WAIT, Pending.TENANT_LIMIT, Pending.BUDGET, Pending.USER_CAP),
-    "you": (Pending.NEVER_FITS, Pending.CONSTRAINT, Pending.NOT_BEFORE, Pending.RETRY_BACKOFF, Pending.DEPENDENCY),
+    "you": (
+        Pending.NEVER_FITS,
+        Pending.CONSTRAINT,
+        Pending.NOT_BEFORE,
+        Pending.RETRY_BACKOFF,
+        Pending.DEPENDENCY,
+        Pending.MAX_PARALLEL,
+    ),
 }
 _GROUP_OF = {str(code): group for group, codes in _GROUP.items() for code in codes}
 
 
 class Waiting(NamedTuple):
-    """As much of a waiting job as it takes to choose and to count; in the order of the queue."""
+    """As much of a waiting job as it takes to choose and to count; in the order of the queue. `jobs`: as how many it
+    counts; an array as its elements that wait."""
 
     id: int
     tenant_id: int
@@ -44,6 +53,11 @@ class Waiting(NamedTuple):
     priority: int
     submitted_at: float
     name: str
+    jobs: int
+
+    @property
+    def gpus(self) -> int:
+        return self.gpu_count * self.jobs
 
     @property
     def group(self) -> str:
@@ -88,18 +102,19 @@ _SORTS: dict[str, Callable[[Waiting], Any]] = {
 _FILTERS = ("tenant", "user", "state", "reason", "group")
 
 # The same order as GET /api/v1/queue.
-_WAITING = """
+_WAITING = f"""
     SELECT j.id, j.tenant_id, t.name, u.username, j.state, j.reason, j.gpu_count, j.priority,
-           extract(epoch FROM j.submitted_at)::float8, j.name
+           extract(epoch FROM j.submitted_at)::float8, j.name, {WEIGHT}
       FROM jobs_job j JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-     WHERE j.state IN ('pending', 'held') ORDER BY j.priority DESC, j.submitted_at, j.id
+     WHERE {WAITS} ORDER BY j.priority DESC, j.submitted_at, j.id
 """
-_FULL = """
+_FULL = f"""
     SELECT j.id, j.name, t.name AS tenant, u.username AS "user", j.state, j.gpu_count, j.gpu_models, j.gpu_memory_mb,
            j.priority, j.submitted_at, j.exit_code, j.signal, j.reason, j.evidence, j.reason_since, j.stop_reason,
-           j.stop_evidence, j.max_runtime_seconds, NULL AS placement
+           j.stop_evidence, j.max_runtime_seconds, NULL AS placement,
+           jobs_numbers(j.array_waiting) AS elements
       FROM jobs_job j JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-     WHERE j.id = ANY(%s) AND j.state IN ('pending', 'held')
+     WHERE j.id = ANY(%s) AND {WAITS}
 """
 
 
@@ -128,7 +143,7 @@ def window_of(topic: str) -> Window | None:
 def load(windows: Collection[tuple[Window, Visible]]) -> Queue:
     """`windows`: what is watched, and by whom."""
     waiting = [Waiting(*row) for row in tuples(_WAITING)]
-    ahead = [0, *accumulate(job.gpu_count for job in waiting)]
+    ahead = [0, *accumulate(job.gpus for job in waiting)]
     queue = Queue(waiting, ahead)
     seen = {waiting[at].id for window, visible in windows for at in queue.chosen(window, visible)[0]}
     queue.full = {row["id"]: _full(row) for row in query(_FULL, [sorted(seen)])} if seen else {}
@@ -145,7 +160,7 @@ def restrict(queue: Queue, window: Window, visible: Visible) -> dict[str, Row]:
         if full := queue.full.get(job.id):
             rows[str(job.id)] = {**full, "group": job.group, "position": at + 1, "gpus_ahead": queue.gpus_ahead[at]}
     total = {
-        "jobs": len(queue.waiting),
+        "jobs": sum(job.jobs for job in queue.waiting),
         "gpus": queue.gpus_ahead[-1],
         "shown": len(rows),
         "matching": sum(group["jobs"] for group in groups),
@@ -160,7 +175,11 @@ def _choose(waiting: Sequence[Waiting], window: Window, visible: Visible) -> tup
     for at in _fitting(waiting, window, visible):
         buckets[waiting[at].group].append(at)
     groups = [
-        {"group": group, "jobs": len(places), "gpus": sum(waiting[at].gpu_count for at in places)}
+        {
+            "group": group,
+            "jobs": sum(waiting[at].jobs for at in places),
+            "gpus": sum(waiting[at].gpus for at in places),
+        }
         for group, places in buckets.items()
         if places
     ]
@@ -186,7 +205,7 @@ def _says(job: Waiting, text: str) -> bool:
 
 
 def _full(row: Row) -> Row:
-    names = ("id", "name", "tenant", "user", "state", "gpu_count", "gpu_memory_mb", "priority")
+    names = ("id", "name", "tenant", "user", "state", "gpu_count", "gpu_memory_mb", "priority", "elements")
     reason = representation.reason(row)
     return {
         **{name: row[name] for name in names},

@@ -5,6 +5,7 @@ from typing import Any
 
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
+from jobs.counting import WAITS, WEIGHT
 from scheduling import services
 from tenants import budgets
 from tenants.api import tenants_shown
@@ -19,7 +20,7 @@ def load() -> dict[int, Row]:
     waiting = {
         row["tenant_id"]: row["n"]
         for row in query(
-            "SELECT tenant_id, count(*) AS n FROM jobs_job WHERE state IN ('pending', 'held') GROUP BY tenant_id"
+            f"SELECT j.tenant_id, sum({WEIGHT})::bigint AS n FROM jobs_job j WHERE {WAITS} GROUP BY j.tenant_id"
         )
     }
     return {

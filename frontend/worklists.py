@@ -19,10 +19,10 @@ _COLUMNS = """
 _JOINS = "JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id"
 _JOBS = f"""
     SELECT {_COLUMNS}, a.placement
-      FROM (SELECT id FROM (SELECT id FROM jobs_job ORDER BY id DESC LIMIT %(most)s) latest
+      FROM (SELECT id FROM (SELECT id FROM jobs_job WHERE array_id IS NULL ORDER BY id DESC LIMIT %(most)s) latest
              UNION
             SELECT own.id FROM unnest(%(tenants)s::bigint[]) AS w (tenant_id),
-                   LATERAL (SELECT id FROM jobs_job WHERE tenant_id = w.tenant_id
+                   LATERAL (SELECT id FROM jobs_job WHERE tenant_id = w.tenant_id AND array_id IS NULL
                              ORDER BY id DESC LIMIT %(most)s) own) wanted
       JOIN jobs_job j ON j.id = wanted.id {_JOINS}
       LEFT JOIN jobs_attempt a ON a.job_id = j.id AND a.number = j.attempt

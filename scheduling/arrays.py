@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
+from gpusched.lib import events
 from gpusched.lib.sql import rows
 from gpusched.protocol.reasons import Pending
 from scheduling.engine.model import ELEMENT, Job, Node, Request, Wait
@@ -38,6 +39,18 @@ class Shown:
     behind: tuple[tuple[int, int], ...] = ()
     waits: tuple[Wait, ...] = ()
     hidden: frozenset[int] = frozenset()
+
+
+_told: dict[int, Open] = {}
+
+
+def tell(arrays: Sequence[Open]) -> None:
+    """Lets those who watch arrays know that elements of them started or ended since this was last asked. Once a cycle:
+    each change of an element leads to one."""
+    if news := [array.id for array in arrays if _told.get(array.id) != array]:
+        events.changed("jobs", news)
+    _told.clear()
+    _told.update({array.id: array for array in arrays})
 
 
 def opened() -> list[Open]:

@@ -15,6 +15,7 @@ from gpusched.lib.histograms import observe
 from gpusched.lib.locks import Lock
 from gpusched.lib.sql import execute
 from jobs.arrays import end_those_over
+from scheduling.arrays import tell
 from scheduling.commit import Committed, commit
 from scheduling.engine.model import Plan, Snapshot, known_as
 from scheduling.engine.planner import plan
@@ -90,6 +91,7 @@ def _run(trigger: str) -> Committed:
     decided = plan(snapshot, seen.policy, seen.now)
     clock.lap("plan")
     done = commit(decided, snapshot, seen)
+    tell(seen.arrays)
     clock.lap("commit")
     if seen.evidence_is_due:
         _memory.evidence_at = time.monotonic()

@@ -12,6 +12,7 @@ from gpusched.lib.problems import not_allowed
 from gpusched.lib.sql import query
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState
+from jobs.counting import WAITS, WEIGHT, by_state
 from nodes import samples
 from scheduling import capacity, services, whatif
 from tenants import budgets
@@ -33,13 +34,13 @@ class _Database:
 
 
 def _jobs() -> Iterator[Metric]:
-    states = {row["state"]: row["n"] for row in query("SELECT state, count(*) AS n FROM jobs_job GROUP BY state")}
+    states = by_state()
     jobs = GaugeMetricFamily("gpu_scheduler_jobs_total", "Jobs by state", labels=["state"])
     for state in JobState:
         jobs.add_metric([state], states.get(state, 0))
     yield jobs
     queue = GaugeMetricFamily("gpu_scheduler_queue_size", "Waiting jobs by reason", labels=["reason"])
-    for row in query("SELECT reason, count(*) AS n FROM jobs_job WHERE state IN ('pending','held') GROUP BY reason"):
+    for row in query(f"SELECT j.reason, sum({WEIGHT})::int AS n FROM jobs_job j WHERE {WAITS} GROUP BY j.reason"):
         queue.add_metric([row["reason"]], row["n"])
     yield queue
 

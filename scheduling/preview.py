@@ -6,7 +6,7 @@ from typing import Any
 
 from scheduling import whatif
 from scheduling.engine.effects import Effect, Excess, effect, exceeded
-from scheduling.engine.model import Policy, Snapshot, Tenant
+from scheduling.engine.model import Policy, Snapshot, Tenant, known_as
 from scheduling.engine.planner import plan
 from scheduling.engine.shapes import is_model
 from scheduling.entitlements import tenants
@@ -84,7 +84,8 @@ def _shown(found: Effect | None, snapshot: Snapshot, above: Sequence[Excess], sa
 
 
 def _jobs(ids: Sequence[int], snapshot: Snapshot) -> dict[str, Any]:
-    return {"jobs": len(ids), "gpus": _gpus(ids, snapshot), "ids": list(ids[:MOST_NAMED])}
+    named = list(dict.fromkeys(known_as(job_id) for job_id in ids))
+    return {"jobs": len(ids), "gpus": _gpus(ids, snapshot), "ids": named[:MOST_NAMED]}
 
 
 def _gpus(ids: Collection[int], snapshot: Snapshot) -> int:

@@ -14,6 +14,7 @@ from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest
 from gpusched.protocol.states import NodeState
 from jobs import representation
+from jobs.counting import WAITS, WEIGHT, by_state
 from scheduling import snapshot, whatif
 from scheduling.engine.budgets import is_spent, spent
 from scheduling.engine.estimate import Estimate
@@ -72,6 +73,7 @@ def _cluster(fresh: bool) -> tuple[Sequence[Node], dict[int, Tenant], Policy]:
 # The queue as people read it: by priority, then by age. What starts next also depends on shares and fit, and that is
 # what each job's reason is for.
 _ORDER = "j.priority DESC, j.submitted_at, j.id"
+_GPUS = f"{WEIGHT} * j.gpu_count::bigint"
 
 
 def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[str, Any]:
@@ -86,9 +88,10 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
         params += after
     rows = query(
         f"""WITH waiting AS (
-                SELECT j.*, row_number() OVER queue AS position,
-                       sum(j.gpu_count) OVER queue - j.gpu_count AS gpus_ahead
-                  FROM jobs_job j WHERE j.state IN ('pending', 'held') WINDOW queue AS (ORDER BY {_ORDER}))
+                SELECT j.*, jobs_numbers(j.array_waiting) AS elements,
+                       (sum({WEIGHT}) OVER queue - {WEIGHT})::bigint + 1 AS position,
+                       (sum({_GPUS}) OVER queue - {_GPUS})::bigint AS gpus_ahead
+                  FROM jobs_job j WHERE {WAITS} WINDOW queue AS (ORDER BY {_ORDER}))
             SELECT j.*, NULL AS placement, t.name AS tenant, u.username AS "user",
                    extract(epoch FROM j.submitted_at)::float8 AS at
               FROM waiting j JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
@@ -96,7 +99,8 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
         [*params, limit],
     )
     [total] = query(
-        "SELECT count(*) AS jobs, coalesce(sum(gpu_count), 0) AS gpus FROM jobs_job WHERE state IN ('pending', 'held')"
+        f"SELECT coalesce(sum({WEIGHT}), 0)::bigint AS jobs, coalesce(sum({_GPUS}), 0)::bigint AS gpus"
+        f"  FROM jobs_job j WHERE {WAITS}"
     )
     last = rows[-1] if len(rows) == limit else None
     foreseen = whatif.foresee([row["id"] for row in rows if _may_start(row)][: whatif.MOST_FORESEEN])
@@ -109,11 +113,12 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
 
 
 def _may_start(row: dict[str, Any]) -> bool:
-    return row["state"] == "pending" and not row["open_dependencies"]
+    return row["state"] != "held" and not row["open_dependencies"] and row["reason"] != reasons.Pending.MAX_PARALLEL
 
 
 def _queued(row: dict[str, Any], estimate: Estimate | None) -> dict[str, Any]:
-    names = ("name", "tenant", "user", "state", "gpu_count", "priority", "position", "gpus_ahead")
+    names = ("name", "tenant", "user", "state", "gpu_count", "priority", "position", "gpus_ahead",
+             "elements")  # fmt: skip
     return {
         "job_id": row["id"],
         **{name: row[name] for name in names},
@@ -149,7 +154,7 @@ def cluster_status() -> dict[str, Any]:
                                      AND NOT d.is_slowed AND n.state = 'online' AND n.intent = 'open') AS available_gpus
              FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id"""
     )
-    states = {r["state"]: r["n"] for r in query("SELECT state, count(*) AS n FROM jobs_job GROUP BY state")}
+    states = by_state()
     return {
         **row,
         **gpus,

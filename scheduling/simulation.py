@@ -7,16 +7,19 @@ from typing import Any
 
 from gpusched.lib.sql import query
 from gpusched.protocol import reasons
+from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.jobs import JobRequest
 from scheduling import whatif
+from scheduling.arrays import room
 from scheduling.engine.counterfactual import alternatives, reason_of
 from scheduling.engine.estimate import estimates
-from scheduling.engine.model import DeviceHold, Job, Plan, RankPlacement, Request, Snapshot
+from scheduling.engine.model import ELEMENT, DeviceHold, Job, Plan, RankPlacement, Request, Snapshot
 from scheduling.engine.planner import plan
 from scheduling.sayings import change_shape, estimate_shape, reason_shape
 
 # Of the job that does not exist: later than all others, and nobody's claim or promise.
-_NEWEST = 2**62
+_NEWEST = ELEMENT - 1
+_MOST_ELEMENTS = 10_000
 
 
 def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]:
@@ -25,11 +28,13 @@ def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] 
     with whatif.turn:
         here = whatif.present()
         job = _job(request, row, here)
-        here = here._replace(snapshot=replace(here.snapshot, jobs=(*here.snapshot.jobs, job)))
+        jobs = [replace(job, id=job.id + n * ELEMENT) for n in range(_elements(request.array, job, here.snapshot))]
+        here = here._replace(snapshot=replace(here.snapshot, jobs=(*here.snapshot.jobs, *jobs)))
         made = plan(*here)
-        ranks = next((placement.ranks for placement in made.placements if placement.job_id == job.id), None)
-        if ranks is not None:
-            return _started(ranks, here.snapshot)
+        started = {placement.job_id: placement.ranks for placement in made.placements}
+        if job.id in started:
+            found = _started(started[job.id], here.snapshot)
+            return found if request.array is None else _of_array(found, sum(one.id in started for one in jobs), request)
         reason = reason_of(made, job.id)
         is_small = len(here.snapshot.jobs) <= whatif.MOST_JOBS
         estimate = estimates(*here, [job.id], typical=whatif.typical())[job.id] if is_small else None
@@ -42,6 +47,21 @@ def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] 
         victims=_victims(made, job.id, here.snapshot, visible),
         alternatives=[change_shape(change, starts=True) for change in ways],
     )
+
+
+def _elements(array: ArrayRequest | None, job: Job, here: Snapshot) -> int:
+    """How many of them could start at once."""
+    if array is None:
+        return 1
+    return int(min(array.count, array.max_parallel or array.count, room(here.nodes, _MOST_ELEMENTS)(job)))
+
+
+def _of_array(found: dict[str, Any], number: int, request: JobRequest) -> dict[str, Any]:
+    """Of an array: the place is that of its first element."""
+    assert request.array is not None
+    where = found["sentence"].removeprefix("it would start now ")
+    said = f"{number} of its {request.array.count} elements would start now, the first {where}"
+    return {**found, "sentence": said}
 
 
 def shape(request: JobRequest, tenant_id: int) -> Request:

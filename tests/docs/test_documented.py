@@ -138,6 +138,7 @@ def test_every_metric_is_documented_with_its_type_and_labels(monkeypatch: pytest
     from tenants import budgets
 
     monkeypatch.setattr(metrics, "query", lambda *args: [])
+    monkeypatch.setattr(metrics, "by_state", dict)
     monkeypatch.setattr(samples, "query", lambda *args: [])
     monkeypatch.setattr(histograms, "query", lambda *args: [])
     monkeypatch.setattr(services, "shares", list)

@@ -138,4 +138,4 @@ def test_the_snapshot_itself_is_left_as_it_was() -> None:
 
 def test_every_change_has_its_sentence_and_every_code_its_remedies() -> None:
     assert set(reasons.CHANGES) == set(CHANGES)
-    assert set(BY_CODE) == set(reasons.Pending) - {"dependency", "starting", "scheduler_behind"}
+    assert set(BY_CODE) == set(reasons.Pending) - {"dependency", "max_parallel", "starting", "scheduler_behind"}

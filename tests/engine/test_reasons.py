@@ -207,7 +207,7 @@ def test_each_cause_has_its_code_and_its_sentence(name: str) -> None:
 
 
 def test_every_code_that_the_engine_may_give_has_a_case() -> None:
-    not_the_engine_s = {"held_by_user", "held_by_admin", "dependency", "starting", "scheduler_behind"}
+    not_the_engine_s = {"held_by_user", "held_by_admin", "dependency", "max_parallel", "starting", "scheduler_behind"}
     # Their cases stand with the rules that give them: preemption and limits per user.
     elsewhere = {"reclaim_pending", "preempt_delay", "user_cap"}
     assert {code for _, code, _ in CASES.values()} == set(reasons.Pending) - not_the_engine_s - elsewhere

@@ -9,6 +9,7 @@ from django.test import Client
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.protocol.arrays import ArrayRequest
+from gpusched.protocol.jobs import JobRequest
 from gpusched.protocol.messages import Run
 from jobs import representation, services
 from jobs.models import Job, JobEvent
@@ -374,3 +375,41 @@ class TestRest:
         assert status == 201
         assert call("GET", f"/jobs/{answer['job_ids'][0]}")[1]["array"]["remaining"] == 3
         assert call("GET", f"/jobs/{answer['job_ids'][1]}")[1]["reason"]["code"] == "dependency"
+
+
+def test_a_simulation_says_how_many_elements_would_start(user, tenant, who):
+    make_node(gpus=3)
+    request = JobRequest(command=["x"], gpu_count=1, tenant="nlp", array=ArrayRequest(count=10))
+    found = services.simulate(request, who)
+    assert (found["starts_now"], found["sentence"].split(", the first on ")[0]) == (
+        True, "3 of its 10 elements would start now",
+    )  # fmt: skip
+    submit(user, tenant, gpu_count=3, max_runtime_minutes=60)
+    run_cycle()
+    found = services.simulate(request, who)
+    assert (found["starts_now"], found["reason"]["code"]) == (False, "capacity")
+    assert found["estimate"]["p90_at"] is not None
+    assert not Job.objects.filter(array_count__isnull=False).exists()
+
+
+def test_the_queue_counts_the_elements_that_wait(user, tenant, who):
+    from scheduling import metrics
+    from scheduling import services as scheduling
+
+    node = make_node(gpus=2)
+    array = submit_array(user, tenant, 10, gpu_count=2)
+    after = submit(user, tenant, gpu_count=2)
+    run_cycle()
+    node.start_all()
+    queue = scheduling.queue(who, None, 100)
+    assert (queue["total"], queue["total_gpus"]) == (10, 20)
+    assert [(one["job_id"], one["position"], one["gpus_ahead"], one["elements"]) for one in queue["items"]] == [
+        (array, 1, 0, 9), (after, 10, 18, None),
+    ]  # fmt: skip
+    assert queue["items"][0]["state"] == "running"
+    status = scheduling.cluster_status()
+    assert (status["total_jobs"], status["running_jobs"], status["pending_jobs"]) == (11, 1, 10)
+    services.cancel(array, who, "5-9")
+    assert scheduling.cluster_status()["jobs_by_state"] == {"running": 1, "pending": 5, "cancelled": 5}
+    sizes = next(one for one in metrics._jobs() if one.name == "gpu_scheduler_queue_size")
+    assert sum(sample.value for sample in sizes.samples) == 5

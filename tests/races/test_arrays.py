@@ -1,0 +1,118 @@
+"""Arrays that are placed, cancelled and ended at once on real connections: no element twice, none too many, none lost."""
+
+import threading
+
+import pytest
+from django.db import connections
+
+from gpusched.protocol.arrays import ArrayRequest
+from jobs import arrays, representation, services
+from jobs.models import Job
+from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+from tests.races.test_dependencies import Elsewhere, wait_until_blocked
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant()
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant)
+
+
+def submit_array(user, tenant, count, max_parallel=None):
+    return submit(user, tenant, array=ArrayRequest(count=count, max_parallel=max_parallel))
+
+
+def together(*works):
+    """Runs them at once, each on a connection of its own; what one raises is raised here."""
+    start, failed = threading.Barrier(len(works)), []
+
+    def run(work):
+        try:
+            start.wait()
+            work()
+        except Exception as error:  # noqa: BLE001 - told to the test
+            failed.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if failed:
+        raise failed[0]
+
+
+def test_two_that_take_at_once_make_no_element_twice_and_none_too_many(user, tenant):
+    """A02. As if two cycles ran: whoever comes second waits for the array, and then sees what the first took."""
+    array = submit_array(user, tenant, 10, 6)
+    first = Elsewhere(lambda: _live(arrays.take({array: 4}).made[array]))
+    assert first.is_done.wait(20)
+    second = Elsewhere(lambda: arrays.take({array: 4}))
+    wait_until_blocked(second)
+    first.commit()
+    second.commit()
+    assert list(Job.objects.filter(array_id=array).order_by("pk").values_list("array_index", flat=True)) == list(
+        range(6)
+    )
+
+
+def _live(ids):
+    Job.objects.filter(pk__in=ids).update(state="scheduled", attempt=1)
+
+
+def test_an_element_is_cancelled_or_placed_never_both(user, tenant):
+    """A06. The cancel comes while a placement is under way: it waits, and stops what was placed."""
+    array = submit_array(user, tenant, 4)
+    placing = Elsewhere(lambda: _live(arrays.take({array: 2}).made[array]))
+    assert placing.is_done.wait(20)
+    cancelling = Elsewhere(lambda: services.cancel(array, identity_for(user), "1-2"))
+    wait_until_blocked(cancelling)
+    placing.commit()
+    cancelling.commit()
+    assert dict(Job.objects.filter(array_id=array).values_list("array_index", "state")) == {
+        0: "scheduled",
+        1: "stopping",
+    }
+    job = Job.objects.get(pk=array)
+    assert (job.state, str(job.array_waiting), str(job.array_cancelled)) == ("running", "{[3, 4)}", "{[2, 3)}")
+
+
+def test_cycles_cancels_and_retries_at_once_lose_and_double_nothing(user, tenant):
+    """A50"""
+    node, who = make_node(gpus=6), identity_for(user)
+    array = submit_array(user, tenant, 40, 4)
+    for turn in range(12):
+        part = f"{turn}-{turn + 8}"
+        together(run_cycle, lambda: services.cancel(array, who, part), run_cycle)  # noqa: B023
+        assert Job.objects.filter(array_id=array, state__in=["scheduled", "running", "stopping"]).count() <= 4
+        keys = node.start_all()
+        node.end(*[key for key in node.held if key in keys])
+        node.end(*node.held, reason="cancelled", exit_code=None, signal=15)
+        run_cycle()
+    together(run_cycle, lambda: services.retry(array, who, "0-9"))
+    for _ in range(40):
+        run_cycle()
+        node.end(*node.start_all())
+    run_cycle()
+    counts = representation.select("j.id = %s", [array])[0]["array"]["by_state"]
+    assert Job.objects.get(pk=array).state == ("cancelled" if "cancelled" in counts else "completed")
+    assert (sum(counts.values()), set(counts) - {"completed", "cancelled"}) == (40, set())
+    assert Job.objects.filter(array_id=array, array_index__lt=10, state="completed").count() == 10
+
+
+def test_two_that_end_the_last_elements_at_once_end_the_array(user, tenant):
+    nodes = [make_node(gpus=1), make_node(gpus=1)]
+    array = submit_array(user, tenant, 2)
+    run_cycle()
+    keys = [node.start_all() for node in nodes]
+    together(*(lambda node=node, key=key: node.end(*key) for node, key in zip(nodes, keys, strict=True)))
+    together(run_cycle, run_cycle)
+    assert Job.objects.get(pk=array).state == "completed"
