@@ -3,6 +3,7 @@
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Before Django reads its settings: tests never touch the data of a running gpusched.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -12,16 +13,21 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ.pop(name, None)
 
 import pytest
-from django.conf import settings
 
-from gpusched.lib.postgres import Server
-from tests import database
+if TYPE_CHECKING:
+    from gpusched.lib.postgres import Server
 
-_server: Server | None = None
+_server: "Server | None" = None
 
 
 def pytest_configure(config: pytest.Config) -> None:
     global _server
+    if _is_without_database(config.args):
+        return
+    from django.conf import settings
+
+    from tests import database
+
     settings.DATA_DIR = Path(os.environ["GPUSCHED_DATA_DIR"])
     # The real hasher takes a third of a second on purpose.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
@@ -31,4 +37,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _server is not None:
+        from tests import database
+
         database.stop(_server)
+
+
+def _is_without_database(chosen: list[str]) -> bool:
+    """Of GPU nodes alone, which have neither Django nor PostgreSQL."""
+    places = [Path(one.partition("::")[0]).resolve() for one in chosen]
+    gpu = Path(__file__).parent / "gpu"
+    return bool(places) and all(place == gpu or gpu in place.parents for place in places)

@@ -1,0 +1,56 @@
+"""Real CUDA jobs under a real agent: they see their device alone, and it is offered again only when it is free."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.agent.control import Control, eventually
+from tests.gpu.conftest import CUDA, occupancy, smi, used_mb
+
+pytestmark = pytest.mark.gpu
+TAKEN_MB, SLACK_MB = 1024, 256
+
+
+def test_a_cuda_job_sees_its_device_and_no_other(uuid: str, control: Control) -> None:
+    key = control.run(sys.executable, str(CUDA), device_uuids=[uuid])
+    end = control.end_of(key, 60)
+    eventually(lambda: len(control.logs.get(key, b"")) >= end.log_bytes, 10, "the log")
+    assert (end.exit_code, control.logs[key].decode().split()) == (0, [uuid]), f"of {len(smi('uuid'))} GPUs"
+
+
+def test_a_job_without_devices_sees_none(uuid: str, control: Control) -> None:
+    key = control.run(sys.executable, str(CUDA))
+    end = control.end_of(key, 60)
+    eventually(lambda: len(control.logs.get(key, b"")) >= end.log_bytes, 10, "the log")
+    # 100: CUDA_ERROR_NO_DEVICE.
+    assert uuid not in control.logs[key].decode() and "cuInit gives 100" in control.logs[key].decode()
+
+
+def test_a_killed_jobs_memory_is_back_when_its_end_is_told(uuid: str, control: Control) -> None:
+    """A34: what the end says of its devices is what the server offers them by."""
+    base = used_mb(uuid)
+    key = control.run(sys.executable, str(CUDA), str(TAKEN_MB), device_uuids=[uuid])
+    eventually(lambda: b"ready" in control.logs.get(key, b""), 60, "the job to have its memory")
+    assert used_mb(uuid) > base + TAKEN_MB - SLACK_MB
+    eventually(lambda: occupancy(control, uuid)[0] == "clear", 20, "the job to be no stranger on its own GPU")
+    control.stop(key, grace_seconds=0)
+    end = control.end_of(key, 60)
+    assert used_mb(uuid) < base + SLACK_MB
+    assert not end.left, "so it is offered at once"
+
+
+def test_a_process_that_is_nobodys_job_is_seen_and_keeps_the_gpu(uuid: str, control: Control) -> None:
+    """A35"""
+    stranger = subprocess.Popen(
+        [sys.executable, str(CUDA), str(TAKEN_MB)], env={**os.environ, "CUDA_VISIBLE_DEVICES": uuid},
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        eventually(lambda: occupancy(control, uuid)[0] == "foreign", 30, "the stranger to be seen")
+        assert f"pid {stranger.pid} " in occupancy(control, uuid)[1]
+    finally:
+        stranger.kill()
+        stranger.wait()
+    eventually(lambda: occupancy(control, uuid)[0] == "clear", 30, "the GPU to be free again")
