@@ -28,6 +28,7 @@ from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs import logs, representation, services
+from jobs.event_log import VIA
 from tenants import idempotency
 from tenants.permissions import identity
 
@@ -182,7 +183,8 @@ class Events(APIView):
     def get(self, request: Request, job_id: int) -> Response:
         seen_job(request, job_id)
         rows = query(
-            "SELECT at, kind, attempt, actor, data FROM jobs_jobevent WHERE job_id = %s ORDER BY id LIMIT 10000",
+            f"SELECT at, kind, attempt, actor, {VIA}, data FROM jobs_jobevent e"
+            " WHERE job_id = %s ORDER BY id LIMIT 10000",
             [job_id],
         )
         return Response({"items": [{**row, "at": rfc3339(row["at"])} for row in rows], "next_cursor": None})

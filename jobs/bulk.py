@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import transaction
 
+from gpusched.lib import audit
 from gpusched.lib.problems import Problem, invalid
 from gpusched.protocol.bulk import bulk_problems, field_of
 from gpusched.protocol.dependencies import Dependency
@@ -34,7 +35,10 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
         edges = _edges(requests, rows, is_locked=not is_dry_run)
         if is_dry_run:
             return []
-        insert_all(rows, identity.username)
+        insert_all(rows, identity)
+        audit.act_as(identity.username, identity.via)
+        told = {"count": len(ids), "first_id": ids[0], "last_id": ids[-1]}
+        audit.record("jobs.bulk", f"jobs {ids[0]} to {ids[-1]}", None, told)
         if edges:
             dependencies.write(edges)
     return ids

@@ -13,6 +13,10 @@ from gpusched.lib.times import rfc3339
 MOST_LOOKED_AT = 20_000
 _MOST_REMEMBERED = 64
 
+# Who did it: the way of a person, else the agent that told it, or the scheduler.
+VIA = """CASE WHEN e.via <> '' OR e.actor NOT IN ('', 'scheduler') THEN e.via
+              WHEN e.kind = 'started' OR e.kind = 'ended' AND e.data->>'reason' NOT IN ('node_lost', 'array_ended')
+              THEN 'agent' ELSE 'scheduler' END AS via"""
 _NOW = """
     SELECT coalesce((SELECT max(id) FROM jobs_jobevent), 0) AS newest,
            ARRAY(SELECT id FROM (SELECT pg_snapshot_xip(pg_current_snapshot())::text::bigint) AS one (id)
@@ -20,8 +24,8 @@ _NOW = """
                         SELECT backend_xid::text::bigint FROM pg_stat_activity
                          WHERE backend_xid IS NOT NULL AND datname <> current_database())) AS running
 """
-_AFTER = """
-    SELECT e.id, e.at, e.job_id, t.name AS tenant, j.name, e.kind, e.attempt, e.actor, e.data
+_AFTER = f"""
+    SELECT e.id, e.at, e.job_id, t.name AS tenant, j.name, e.kind, e.attempt, e.actor, {VIA}, e.data
       FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN tenants_tenant t ON t.id = j.tenant_id
      WHERE e.id > %(since)s AND e.id <= %(until)s AND (%(visible)s::int[] IS NULL OR j.tenant_id = ANY(%(visible)s))
        AND (%(tenant)s::text IS NULL OR t.name = %(tenant)s) AND (%(kinds)s::text[] IS NULL OR e.kind = ANY(%(kinds)s))

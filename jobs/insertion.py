@@ -6,6 +6,7 @@ from typing import Any
 
 from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, prepared, query
+from tenants.permissions import Identity
 
 _COLUMNS = {
     "tenant_id": "bigint", "user_id": "bigint", "name": "text", "priority": "int", "gpu_count": "int",
@@ -39,8 +40,8 @@ def _typed(names: Iterable[str]) -> str:
 
 
 _EVENT = """
-        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-        SELECT id, submitted_at, 'submitted', 0, %(actor)s::text, evidence FROM new"""
+        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, via, data)
+        SELECT id, submitted_at, 'submitted', 0, %(actor)s::text, %(via)s::text, evidence FROM new"""
 _INSERT = f"""
     WITH new AS ({_new(_recordset(_COLUMNS), ", ".join(_COLUMNS))}),
     event AS ({_EVENT}),
@@ -54,12 +55,12 @@ _INSERT = f"""
 """
 
 
-def insert(row: dict[str, Any], actor: str, key: str = "", request_hash: str = "") -> tuple[int, datetime]:
+def insert(row: dict[str, Any], who: Identity, key: str = "", request_hash: str = "") -> tuple[int, datetime]:
     """Writes a new pending job (a dictionary by the columns above), its first event, its idempotency key and both
     notifications in one statement: one round trip, one commit. Gives its id and queue time.
 
     IntegrityError when the key has been used; if by a submit that is under way, only after that one is durable."""
-    own = {"actor": actor, "user_id": row["user_id"], "key": key, "request_hash": request_hash}
+    own = {"actor": who.username, "via": who.via, "user_id": row["user_id"], "key": key, "request_hash": request_hash}
     [new] = prepared(_INSERT, {"rows": as_json([row]), **own})
     return new["id"], new["submitted_at"]
 
@@ -70,7 +71,7 @@ def new_ids(number: int) -> list[int]:
     return sorted(row["id"] for row in rows)
 
 
-def insert_all(rows: Sequence[dict[str, Any]], actor: str) -> None:
+def insert_all(rows: Sequence[dict[str, Any]], who: Identity) -> None:
     """The same for rows that have an `id` (of `new_ids`), without keys. In a transaction.
 
     What all rows have in common is sent and read once: most jobs of a sweep differ in a few columns."""
@@ -82,6 +83,9 @@ def insert_all(rows: Sequence[dict[str, Any]], actor: str) -> None:
         "rows": as_json([{name: row[name] for name in own} for row in rows]),
         "common": as_json({name: first[name] for name in common}),
     }
-    prepared(f"WITH new AS ({_new(source, ', '.join([*own, *common]))}) {_EVENT}", {**sent, "actor": actor})
+    prepared(
+        f"WITH new AS ({_new(source, ', '.join([*own, *common]))}) {_EVENT}",
+        {**sent, "actor": who.username, "via": who.via},
+    )
     events.changed("jobs", [row["id"] for row in rows])
     wake.request_cycle()

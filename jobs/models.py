@@ -6,8 +6,10 @@ import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Q
+from django.db.models import Func, Q, Value
+from django.db.models.functions import Coalesce
 
+from gpusched.lib.audit import VIA
 from gpusched.protocol.dependencies import After
 from gpusched.protocol.states import FINAL, LIVE, JobState, Sharing, Topology, WorkloadClass
 from tenants.models import Tenant
@@ -236,6 +238,12 @@ class JobEvent(models.Model):
     kind = models.CharField(max_length=20)
     attempt = models.PositiveIntegerField(default=0)
     actor = models.CharField(max_length=150, blank=True, default="")
+    # By which way a person did it: of the transaction (gpusched.lib.audit.VIA), so that no statement need know of it.
+    via = models.CharField(
+        max_length=60,
+        blank=True,
+        db_default=Coalesce(Func(Value(VIA), Value(True), function="current_setting"), Value("")),
+    )
     data = models.JSONField(default=dict)
 
     class Meta:

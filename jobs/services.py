@@ -12,7 +12,7 @@ import msgspec
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
-from gpusched.lib import events, wake
+from gpusched.lib import audit, events, wake
 from gpusched.lib.problems import Problem, invalid, not_found
 from gpusched.lib.sql import query
 from gpusched.protocol import reasons
@@ -81,12 +81,12 @@ def _insert(
 ) -> tuple[int, datetime]:
     """One statement, and needs no transaction, unless the job depends on others."""
     if not request.depends_on:
-        return insert(row, identity.username, key, request_hash)
+        return insert(row, identity, key, request_hash)
     with transaction.atomic():
         states = dependencies.states_of([one.job for one in request.dependencies])
         undecided = dependencies.undecided(request.dependencies, row["tenant_id"], states)
         dependencies.wait_for(row, undecided)
-        job_id, submitted_at = insert(row, identity.username, key, request_hash)
+        job_id, submitted_at = insert(row, identity, key, request_hash)
         dependencies.write([dependencies.Edge(job_id, int(one.job), one.kind) for one in undecided])
     return job_id, submitted_at
 
@@ -252,8 +252,9 @@ def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str]) 
     """Locks the job, checks that the caller may touch it (their own; any in the tenant as its owner), and acts."""
     with transaction.atomic():
         rows = query(
-            "SELECT id, tenant_id, user_id, state, stop_reason, array_count FROM jobs_job WHERE id = %s FOR UPDATE",
-            [job_id],
+            "SELECT id, tenant_id, user_id, state, stop_reason, array_count, set_config(%s, %s, true)"
+            "  FROM jobs_job WHERE id = %s FOR UPDATE",
+            [audit.VIA, identity.via, job_id],
         )
         if not rows or not identity.sees(rows[0]["tenant_id"]):
             raise not_found(f"job {job_id}")

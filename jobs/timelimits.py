@@ -68,17 +68,17 @@ _CHANGE = """
         UPDATE jobs_job SET max_runtime_seconds = %s, limit_version = limit_version + 1
          WHERE id = %s AND state = %s AND attempt = %s AND max_runtime_seconds IS NOT DISTINCT FROM %s
         RETURNING id, attempt)
-    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-    SELECT id, clock_timestamp(), 'limit_changed', attempt, %s, %s::jsonb FROM moved RETURNING job_id
+    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, via, data)
+    SELECT id, clock_timestamp(), 'limit_changed', attempt, %s, %s, %s::jsonb FROM moved RETURNING job_id
 """
 
 
-def change(job: Limited, seconds: int, actor: str, evidence: dict[str, Any]) -> None:
+def change(job: Limited, seconds: int, who: Identity, evidence: dict[str, Any]) -> None:
     """Sets the limit of a job that is still as it was seen, and rings for its agents. 409 if it is not."""
     data = {"from_seconds": job.limit, "to_seconds": seconds, **evidence}
     seen = [seconds, job.job_id, job.state, job.attempt, job.limit]
     with transaction.atomic():
-        if not query(_CHANGE, [*seen, actor, as_json(data)]):
+        if not query(_CHANGE, [*seen, who.username, who.via, as_json(data)]):
             told = f"job {job.job_id} was changed in this moment"
             raise Problem(409, "changed_meanwhile", told, next_step="look at it, and try again")
         events.changed("jobs", [job.job_id])

@@ -56,7 +56,7 @@ def extend(job_id: int, wanted: Extension, identity: Identity, *, is_dry_run: bo
     if broken and not wanted.force:
         raise _promised(broken, job, identity)
     if seconds != job.limit and not is_dry_run:
-        timelimits.change(job, seconds, identity.username, {"forced": True} if broken else {})
+        timelimits.change(job, seconds, identity, {"forced": True} if broken else {})
     seen = [one for one in delayed if identity.sees(one.tenant_id)]
     status = "unchanged" if seconds == job.limit else "would_be_changed" if is_dry_run else "changed"
     return {

@@ -71,6 +71,7 @@ _EVENTS: "tuple[Column[Event], ...]" = (
     Column("WHAT", lambda event: event.kind),
     Column("ATTEMPT", lambda event: event.attempt),
     Column("BY", lambda event: event.actor),
+    Column("VIA", lambda event: event.via),
     Column("DETAILS", lambda event: json.dumps(event.data) if event.data else None),
 )
 
@@ -136,6 +137,7 @@ _HAPPENING: "tuple[Column[JobEvent], ...]" = (
     Column("WHAT", lambda event: event.kind),
     Column("ATTEMPT", lambda event: event.attempt),
     Column("BY", lambda event: event.actor),
+    Column("VIA", lambda event: event.via, is_wide=True),
     Column("DETAILS", lambda event: json.dumps(event.data) if event.data else None, is_wide=True),
 )
 

@@ -7,10 +7,13 @@ import msgspec
 
 
 class Event(msgspec.Struct, kw_only=True):
+    """`actor`: the person, if it was one. `via`: page, `token` and its prefix, agent, or scheduler."""
+
     at: datetime
     kind: str
     attempt: int | None = None
     actor: str | None = None
+    via: str = ""
     data: dict[str, Any] = {}
 
 

@@ -14,6 +14,8 @@ from gpusched.lib.requests import current_id
 from gpusched.lib.sql import as_json, execute
 
 MOST_CHARACTERS = 200
+# PostgreSQL's name for the way of what is done in a transaction: page, or `token` and its prefix.
+VIA = "gpusched.via"
 
 
 @dataclass(frozen=True)
