@@ -76,14 +76,19 @@ class Jobs(APIView):
     @documented("List jobs, newest first", tag="jobs", answer=Page[JobData], parameters=_FILTERS)
     def get(self, request: Request) -> Response:
         given = read_query(request, _FILTERS)
-        limit = page_limit(given)
-        where, params = _condition(given, identity(request).visible_tenants())
-        last = None
-        if "name" in given:
-            where, params, last = _searched(where, params, given["name"])
-        items = representation.select(where, [*params, limit], "ORDER BY j.id DESC LIMIT %s")
-        last = items[-1]["id"] if len(items) == limit else last
-        return Response({"items": items, "next_cursor": None if last is None else encode_cursor(last)})
+        items, cursor = listed(given, identity(request).visible_tenants(), page_limit(given))
+        return Response({"items": items, "next_cursor": cursor})
+
+
+def listed(given: dict[str, str], visible: list[int] | None, limit: int) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of the jobs that meet the filters, newest first, and the cursor of the next page; 400 for a bad filter."""
+    where, params = _condition(given, visible)
+    last = None
+    if "name" in given:
+        where, params, last = _searched(where, params, given["name"])
+    items = representation.select(where, [*params, limit], "ORDER BY j.id DESC LIMIT %s")
+    last = items[-1]["id"] if len(items) == limit else last
+    return items, None if last is None else encode_cursor(last)
 
 
 # By id, so that PostgreSQL can walk the index of the newest jobs of one tenant, or one user.

@@ -1,4 +1,4 @@
-// The filter input of a page: hides rows whose text does not have what was typed; kept up while rows change.
+// The filter input of a page whose rows are all there: hides those whose text does not have what was typed.
 
 /** Every word must be there, in any order. */
 export function matches(text: string, asked: string): boolean {
@@ -9,7 +9,7 @@ export function matches(text: string, asked: string): boolean {
 let isOn = false;
 
 export function applyFilter(): void {
-  const input = document.querySelector<HTMLInputElement>("input[data-filter]");
+  const input = document.querySelector<HTMLInputElement>('input[data-filter=""]');
   const asked = input?.value.trim() ?? "";
   if (asked === "" && !isOn) return;
   isOn = asked !== "";
@@ -23,6 +23,6 @@ export function applyFilter(): void {
 
 export function startFilter(): void {
   document.addEventListener("input", (event) => {
-    if (event.target instanceof HTMLElement && event.target.matches("[data-filter]")) applyFilter();
+    if (event.target instanceof HTMLElement && event.target.matches('[data-filter=""]')) applyFilter();
   });
 }

@@ -2,7 +2,8 @@
 import { type Child, add, h, plural } from "./dom";
 
 export interface Column<R> {
-  label: string;
+  /** A word, or what stands in its place at the head of the column. */
+  label: string | HTMLElement;
   cell(row: R): Child | Child[];
   className?: string;
 }
@@ -108,7 +109,8 @@ export class LiveTable<R extends object> {
   private fill(tr: HTMLTableRowElement, row: R): void {
     this.columns.forEach((column, at) => {
       const content = column.cell(row);
-      const fresh = h("td", { "data-label": column.label, class: column.className });
+      const label = typeof column.label === "string" ? column.label : null;
+      const fresh = h("td", { "data-label": label, class: column.className });
       // As a card on a phone a cell is a grid of label and content: the content must be one element.
       add(fresh, Array.isArray(content) && content.length > 1 ? [h("div", {}, ...content)] : [content].flat());
       const old = tr.cells[at];

@@ -31,13 +31,13 @@ export function later(words: string, send: (isLeaving: boolean) => void, ms = UN
   const left = h("span", { class: "muted", "aria-hidden": "true" });
   const undo = h("button", { type: "button", class: "small" }, "Undo");
   const now = h("button", { type: "button", class: "small" }, "Now");
-  const toast = h("div", { class: "toast", role: "status" }, h("span", {}, `${words}.`), left, undo, now);
+  const shown = h("div", { class: "toast", role: "status" }, h("span", {}, `${words}.`), left, undo, now);
   const until = performance.now() + ms;
   const end = (): void => {
     clearTimeout(timer);
     clearInterval(ticking);
     waiting.delete(one);
-    toast.remove();
+    shown.remove();
   };
   const one: Waiting = {
     send(isLeaving) {
@@ -52,8 +52,27 @@ export function later(words: string, send: (isLeaving: boolean) => void, ms = UN
   undo.addEventListener("click", end);
   now.addEventListener("click", () => one.send(false));
   say();
-  place().append(toast);
+  place().append(shown);
   undo.focus({ preventScroll: true });
+}
+
+/** Says something for a while, with a button that takes it back where that can be. */
+export function toast(words: string, action?: { word: string; run: () => void }, ms = 2 * UNDO_MS): void {
+  const shown = h("div", { class: "toast", role: "status" }, h("span", {}, words));
+  const end = (): void => shown.remove();
+  if (action !== undefined) {
+    const button = h("button", { type: "button", class: "small" }, action.word);
+    button.addEventListener("click", () => {
+      end();
+      action.run();
+    });
+    shown.append(button);
+  }
+  const close = h("button", { type: "button", class: "small", "aria-label": "Close" }, "✕");
+  close.addEventListener("click", end);
+  shown.append(close);
+  place().append(shown);
+  setTimeout(end, ms);
 }
 
 function submit(form: HTMLFormElement): void {

@@ -1,21 +1,16 @@
-// The views: the queue's groups, the filter, the keys, hostile names.
+// The views: the filter, the keys, links, bars.
 import { beforeEach, expect, test, vi } from "vitest";
 import { link } from "../src/dom";
 import { matches } from "../src/filter";
 import { startKeyboard } from "../src/keyboard";
 import type { Page } from "../src/regions";
 import type { TopicState } from "../src/store";
-import { grouped, jobs, queue } from "../src/views/jobs";
 import { overviewStrip } from "../src/fleet/strip";
 import { bullet, request, strip } from "../src/views/pieces";
 import { tenants } from "../src/views/tenants";
-import type { QueueRow, TenantRow } from "../src/topics";
+import type { TenantRow } from "../src/topics";
 
 const state = (rows: Record<string, object>): TopicState => ({ status: "ready", seq: 1, rows: new Map(Object.entries(rows)), error: null, known: true });
-const waiting = (id: number, code: string, position: number | null, name = "train"): QueueRow => ({
-  id, name, tenant: "red", user: "ann", state: code.startsWith("held") ? "held" : "pending", gpu_count: 2, gpu_model: "NVIDIA H100", gpu_memory_mb: null,
-  priority: 500, position, gpus_ahead: 0, group: "next", submitted_at: "2026-01-31T08:00:00Z", reason: { code, sentence: `because ${code}`, next_step: "" },
-});
 let region: HTMLElement;
 
 beforeEach(() => {
@@ -23,29 +18,10 @@ beforeEach(() => {
   document.body.replaceChildren(region);
 });
 
-test("the queue is in its groups, each in its order, unknown reasons among capacity", () => {
-  const rows = [waiting(1, "held_by_user", null), waiting(2, "capacity", 3), waiting(3, "capacity", 2), waiting(4, "quota_wait", 9), waiting(5, "new_reason", 1)];
-  expect(grouped(rows).map((line) => line.key)).toEqual(["group:quota", "4", "group:capacity", "5", "3", "2", "group:held", "1"]);
-});
-
-test("hostile names are text everywhere", () => {
-  queue(region, {} as Page).draw(state({ 1: waiting(1, "capacity", 1, "<script>x</script><b>y"), total: { jobs: 1, gpus: 2, shown: 1 } }));
-  expect(region.querySelector("script, td b")).toBeNull();
-  expect(region.textContent).toContain("<script>");
-});
-
 test("links lead only into this site", () => {
   expect(link("javascript:alert(1)", "x").tagName).toBe("SPAN");
   expect(link("//evil.example", "x").tagName).toBe("SPAN");
   expect(link("/nodes/", "x").tagName).toBe("A");
-});
-
-test("an empty topic shows what the server said for it, else teaches", () => {
-  jobs(region, {} as Page).draw(state({}));
-  expect(region.textContent).toContain("gpusched submit -- python train.py");
-  region.innerHTML = '<div class="empty">No job yet</div>';
-  jobs(region, {} as Page).draw(state({}));
-  expect(region.textContent).toBe("No job yet");
 });
 
 test("a strip has a cell per GPU; a big one has exact shares", () => {

@@ -1,4 +1,4 @@
-"""The overview, the queue and the list of jobs: what is broken, what is idle, who waits and why."""
+"""The overview: what is broken, what is idle, who waits and why, who has more or less than their share."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -46,28 +46,3 @@ def bar_scale(tenants: Iterable[dict[str, Any]]) -> float:
 
 def _of(rows: Mapping[str, dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [row for key, row in rows.items() if key.startswith(f"{kind}:")]
-
-
-@page
-def queue(request: HttpRequest, who: Identity) -> HttpResponse:
-    rows = dict(feed.rows("queue", who.visible_tenants()))
-    total = rows.pop("total", {})
-    return show(request, who, "pages/queue.html", {"total": total, "jobs": _asked(request, rows), "all": rows})
-
-
-@page
-def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
-    rows = feed.rows("jobs", who.visible_tenants())
-    found = sorted(_asked(request, rows), key=lambda job: -job["id"])
-    return show(request, who, "pages/jobs.html", {"jobs": found, "all": rows})
-
-
-def _asked(request: HttpRequest, rows: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Only what the address asks for: ?state=running,held, ?tenant=, ?user=, ?reason=; as the page's script does."""
-    asked = {name: request.GET.get(name, "").split(",") for name in ("state", "tenant", "user", "reason")}
-
-    def fits(job: dict[str, Any]) -> bool:
-        told = {**job, "reason": (job["reason"] or {}).get("code", "")}
-        return all(values == [""] or told[name] in values for name, values in asked.items())
-
-    return [job for job in rows.values() if fits(job)]

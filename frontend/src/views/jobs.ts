@@ -1,117 +1,123 @@
-// The tables of jobs: the queue in its groups, and the latest jobs.
-import { h, plural, refill } from "../dom";
-import type { MakeView } from "../regions";
-import { type Column, type Line, LiveTable } from "../rows";
-import { GROUPS, type Group, badge, waitGroup } from "../states";
+// The list of jobs: filtered by the address, live at its top, as far back as one asks, with several selected at once.
+import { h, refill } from "../dom";
+import { Listing, merged, restQuery } from "../jobs/listing";
+import { Selection } from "../jobs/selection";
+import { watchFilters } from "../queue/filters";
+import type { MakeView, View } from "../regions";
+import { LiveTable } from "../rows";
+import { badge } from "../states";
+import type { TopicState } from "../store";
 import { ago, elapsed } from "../time";
-import type { JobRow, QueueRow, QueueTotal } from "../topics";
-import { empty, jobHref, jobLink, noJobs, nodeLinks, reasonCell, reasonOf, request, tenantLink, whenEmpty } from "./pieces";
+import type { JobRow } from "../topics";
+import { empty, jobHref, jobLink, noJobs, nodeLinks, reasonOf, tenantLink, whenEmpty } from "./pieces";
 
-type Common = Pick<QueueRow & JobRow, "id" | "name" | "tenant" | "user" | "state">;
+/** What the feed does not know of the older ones is read again so soon after something changed. */
+const AGAIN_MS = 5000;
 
-const id: Column<Common> = { label: "Id", cell: (row) => jobLink(row.id) };
-const name: Column<Common> = { label: "Name", cell: (row) => row.name, className: "name" };
-const owner: Column<Common> = { label: "Owner", cell: (row) => row.user };
-const tenant: Column<Common> = { label: "Tenant", cell: (row) => tenantLink(row.tenant) };
+export const jobs: MakeView = (region) => new JobsView(region);
 
-/** Only what the page's address asks for: ?state=running, ?tenant=, ?user=, ?reason=. */
-function wanted(row: Common, code: string): boolean {
-  const asked = new URLSearchParams(location.search);
-  const has = (field: string, value: string): boolean => {
-    const list = asked.get(field);
-    return list === null || list === "" || list.split(",").includes(value);
-  };
-  return has("state", row.state) && has("tenant", row.tenant) && has("user", row.user) && has("reason", code);
-}
+class JobsView implements View {
+  private readonly none: () => HTMLElement;
+  private readonly selection = new Selection(() => this.draw());
+  private readonly older = h("button", { type: "button" }, "Older jobs");
+  private readonly foot = h("p", { class: "summary" }, this.older);
+  private readonly table = this.makeTable();
+  private readonly stopFilters: () => void;
+  private feed: ReadonlyMap<string, JobRow> = new Map();
+  private listing: Listing;
+  private timer = 0;
 
-function mark(tr: HTMLTableRowElement, row: Common): void {
-  tr.dataset.href = jobHref(row.id);
-  tr.dataset.state = row.state;
-}
-
-function noneLikeThis(): HTMLElement {
-  return empty("None of them is like this. ", h("a", { href: location.pathname }, "Show all"), ".");
-}
-
-export const queue: MakeView = (region) => {
-  const none = whenEmpty(region, () => empty("No job waits. ", ...noJobs().childNodes));
-  const summary = h("p", { class: "empty" });
-  const table = new LiveTable<QueueRow>(
-    [
-      { label: "Place", cell: (row) => row.position ?? "–", className: "num" },
-      id,
-      name,
-      owner,
-      tenant,
-      { label: "Request", cell: (row) => h("span", { class: "nowrap" }, request(row)) },
-      { label: "Why it waits", cell: reasonCell },
-      { label: "Priority", cell: (row) => row.priority ?? "–", className: "num" },
-      { label: "Waiting for", cell: (row) => elapsed(row.submitted_at), className: "nowrap" },
-    ],
-    mark,
-  );
-  return {
-    draw(state) {
-      const total = state.rows.get("total") as QueueTotal | undefined;
-      const rows = [...state.rows].filter(([key]) => key !== "total").map(([, row]) => row as QueueRow);
-      const all = total?.jobs ?? rows.length;
-      summary.textContent = all > rows.length ? `${rows.length} shown of ${plural(all, "waiting job")} (${plural(total?.gpus ?? 0, "GPU")}) of all tenants.` : "";
-      summary.hidden = summary.textContent === "";
-      if (rows.length === 0) return refill(region, none(), summary.cloneNode(true));
-      const shown = rows.filter((row) => wanted(row, row.reason?.code ?? ""));
-      if (shown.length === 0) return refill(region, noneLikeThis());
-      table.update(grouped(shown));
-      if (table.element.parentElement !== region) region.replaceChildren(table.element, summary);
-    },
-  };
-};
-
-/** By group in a fixed order, within it by place in the queue; headings count. */
-export function grouped(rows: readonly QueueRow[]): Line<QueueRow>[] {
-  const by = new Map<Group, QueueRow[]>();
-  for (const row of rows) {
-    const group = waitGroup(row.state, row.reason?.code);
-    const known = by.get(group);
-    if (known === undefined) by.set(group, [row]);
-    else known.push(row);
+  constructor(private readonly region: HTMLElement) {
+    this.none = whenEmpty(region, noJobs);
+    this.listing = this.list();
+    this.older.addEventListener("click", () => void this.listing.older());
+    this.stopFilters = watchFilters((search) => {
+      history.replaceState(null, "", search);
+      if (restQuery(location.search) === this.listing.query) return;
+      this.listing.close();
+      this.listing = this.list();
+    });
+    region.addEventListener("change", (event) => {
+      const box = event.target;
+      if (box instanceof HTMLInputElement && box.dataset.select !== undefined) this.selection.set(Number(box.dataset.select), box.checked);
+    });
+    region.addEventListener("keydown", (event) => {
+      const row = event.target;
+      if (event.key !== "x" || !(row instanceof HTMLTableRowElement)) return;
+      const id = Number(row.dataset.key);
+      this.selection.set(id, !this.selection.has(id));
+    });
   }
-  const lines: Line<QueueRow>[] = [];
-  for (const [group, title] of GROUPS) {
-    const members = by.get(group) ?? [];
-    if (members.length === 0) continue;
-    members.sort((a, b) => (a.position ?? Infinity) - (b.position ?? Infinity) || a.id - b.id);
-    const gpus = members.reduce((sum, row) => sum + row.gpu_count, 0);
-    lines.push({ key: `group:${group}`, heading: `${title} · ${plural(members.length, "job")}, ${plural(gpus, "GPU")}` });
-    lines.push(...members.map((row) => ({ key: String(row.id), row })));
+
+  draw(state?: TopicState): void {
+    if (state !== undefined) this.hear(state);
+    const { listing } = this;
+    if (!listing.isRead && this.feed.size === 0 && listing.problem === "") {
+      if (state?.known && listing.query === "") refill(this.region, this.none());
+      return;
+    }
+    const rows = merged(listing.read, this.feed, listing.query, listing.isRead && !listing.hasOlder);
+    this.selection.show(rows);
+    if (listing.problem !== "") return refill(this.region, refused(listing.problem));
+    if (rows.length === 0) return refill(this.region, listing.query === "" ? this.none() : noneLikeThis(listing.hasOlder), this.foot);
+    this.table.update(rows.map((row) => ({ key: String(row.id), row })));
+    this.foot.hidden = !listing.hasOlder;
+    if (this.table.element.parentElement !== this.region) this.region.replaceChildren(this.selection.bar, this.table.element, this.foot);
+    for (const box of this.region.querySelectorAll<HTMLInputElement>("[data-select]")) box.checked = this.selection.has(Number(box.dataset.select));
   }
-  return lines;
+
+  close(): void {
+    clearTimeout(this.timer);
+    this.listing.close();
+    this.stopFilters();
+  }
+
+  private list(): Listing {
+    const listing = new Listing(restQuery(location.search), () => this.draw());
+    void listing.again();
+    return listing;
+  }
+
+  private hear(state: TopicState): void {
+    this.feed = state.rows as ReadonlyMap<string, JobRow>;
+    // Of jobs that the feed does not tell any more only REST knows the state.
+    const isBeyond = [...this.listing.read.keys()].some((id) => !this.feed.has(String(id)));
+    if (!isBeyond || this.timer !== 0) return;
+    this.timer = window.setTimeout(() => {
+      this.timer = 0;
+      if (!document.hidden) void this.listing.again();
+    }, AGAIN_MS);
+  }
+
+  private makeTable(): LiveTable<JobRow> {
+    return new LiveTable<JobRow>(
+      [
+        { label: this.selection.all, cell: (row) => this.selection.box(row.id), className: "select" },
+        { label: "Id", cell: (row) => jobLink(row.id) },
+        { label: "Name", cell: (row) => row.name, className: "name" },
+        { label: "State", cell: (row) => badge(row.state) },
+        { label: "Owner", cell: (row) => row.user },
+        { label: "Tenant", cell: (row) => tenantLink(row.tenant) },
+        { label: "GPUs", cell: (row) => row.gpu_count, className: "num" },
+        { label: "Nodes", cell: (row) => nodeLinks(row.nodes) },
+        { label: "Why", cell: (row) => h("span", { class: "reason" }, reasonOf(row).sentence) },
+        { label: "Submitted", cell: (row) => ago(row.submitted_at), className: "nowrap" },
+        { label: "Ran", cell: (row) => row.started_at !== null && elapsed(row.started_at, row.ended_at), className: "nowrap" },
+      ],
+      (tr, row) => {
+        tr.dataset.href = jobHref(row.id);
+        tr.dataset.state = row.state;
+        tr.classList.toggle("is-selected", this.selection.has(row.id));
+      },
+      "rows jobs",
+    );
+  }
 }
 
-export const jobs: MakeView = (region) => {
-  const none = whenEmpty(region, noJobs);
-  const table = new LiveTable<JobRow>(
-    [
-      id,
-      name,
-      { label: "State", cell: (row) => badge(row.state) },
-      owner,
-      tenant,
-      { label: "GPUs", cell: (row) => row.gpu_count, className: "num" },
-      { label: "Nodes", cell: (row) => nodeLinks(row.nodes) },
-      { label: "Why", cell: (row) => h("span", { class: "reason" }, reasonOf(row).sentence) },
-      { label: "Submitted", cell: (row) => ago(row.submitted_at), className: "nowrap" },
-      { label: "Ran", cell: (row) => row.started_at !== null && elapsed(row.started_at, row.ended_at), className: "nowrap" },
-    ],
-    mark,
-  );
-  return {
-    draw(state) {
-      const all = [...state.rows.values()] as JobRow[];
-      if (all.length === 0) return refill(region, none());
-      const rows = all.filter((row) => wanted(row, reasonOf(row).code)).sort((a, b) => b.id - a.id);
-      if (rows.length === 0) return refill(region, noneLikeThis());
-      table.update(rows.map((row) => ({ key: String(row.id), row })));
-      if (table.element.parentElement !== region) region.replaceChildren(table.element);
-    },
-  };
-};
+function noneLikeThis(hasOlder: boolean): HTMLElement {
+  return empty(hasOlder ? "None of the newest jobs is like this. " : "No job is like this. ", h("a", { href: location.pathname }, "Show all"), ".");
+}
+
+function refused(words: string): HTMLElement {
+  return empty(`The jobs could not be read: ${words}. `, h("a", { href: location.pathname }, "Show all"), ".");
+}

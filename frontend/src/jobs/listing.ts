@@ -1,0 +1,119 @@
+// The jobs that the address asks for: pages of REST, and over them what the feed says of the newest.
+import type { JobRow } from "../topics";
+
+export const PAGE = 100;
+const WORDS: Record<string, readonly string[]> = {
+  waiting: ["pending", "held"],
+  live: ["scheduled", "running", "stopping"],
+  final: ["completed", "failed", "cancelled", "preempted"],
+};
+/** Filters of GET /api/v1/jobs that the address may have. */
+const FILTERS = ["tenant", "user", "state", "name", "array"];
+
+/** As GET /api/v1/jobs takes it, in one order. */
+export function restQuery(search: string): string {
+  const given = new URLSearchParams(search);
+  const asked = new URLSearchParams();
+  for (const name of FILTERS) {
+    const value = given.get(name)?.trim() ?? "";
+    if (value !== "") asked.set(name, value);
+  }
+  return asked.toString();
+}
+
+/** Whether a job of the feed is among those asked for: the same rules as the server's. */
+export function fits(row: JobRow, query: string): boolean {
+  const asked = new URLSearchParams(query);
+  const states = (asked.get("state") ?? "").split(",").filter(Boolean).flatMap((word) => WORDS[word] ?? [word]);
+  const is = (name: "tenant" | "user"): boolean => !asked.has(name) || asked.get(name) === row[name];
+  // The feed does not tell of which array a job is.
+  if (asked.has("array")) return false;
+  return (states.length === 0 || states.includes(row.state)) && is("tenant") && is("user") && row.name.toLowerCase().includes((asked.get("name") ?? "").toLowerCase());
+}
+
+/** Newest first: what the feed says counts; what it does not know stands as it was read. `isWhole`: nothing is older. */
+export function merged(read: ReadonlyMap<number, JobRow>, feed: ReadonlyMap<string, JobRow>, query: string, isWhole: boolean): JobRow[] {
+  const found = new Map(read);
+  const oldest = isWhole ? 0 : Math.min(...read.keys());
+  for (const row of feed.values()) {
+    if (!fits(row, query)) {
+      // Only what the feed can judge: it has none of an array's elements.
+      if (!query.includes("array=")) found.delete(row.id);
+    } else if (row.id >= oldest || read.size === 0) found.set(row.id, row);
+  }
+  return [...found.values()].sort((a, b) => b.id - a.id);
+}
+
+export class Listing {
+  readonly read = new Map<number, JobRow>();
+  problem = "";
+  private cursor: string | null = null;
+  private pages = 0;
+  private isAsking = false;
+  private isOver = false;
+
+  constructor(
+    readonly query: string,
+    private readonly changed: () => void,
+    private readonly get: (url: string) => Promise<Response> = (url) => fetch(url, { credentials: "same-origin" }),
+  ) {}
+
+  get hasOlder(): boolean {
+    return this.cursor !== null;
+  }
+
+  get isRead(): boolean {
+    return this.pages > 0;
+  }
+
+  close(): void {
+    this.isOver = true;
+  }
+
+  /** Reads as many pages as were read before, anew; the first one if none was. */
+  async again(): Promise<void> {
+    const fresh = new Map<number, JobRow>();
+    let cursor: string | null = null;
+    const pages = Math.max(1, this.pages);
+    await this.ask(async () => {
+      for (let page = 0; page < pages && (page === 0 || cursor !== null); page += 1) cursor = await this.page(cursor, fresh);
+      this.read.clear();
+      for (const [id, row] of fresh) this.read.set(id, row);
+      this.cursor = cursor;
+      this.pages = pages;
+    });
+  }
+
+  async older(): Promise<void> {
+    if (this.cursor === null) return;
+    await this.ask(async () => {
+      this.cursor = await this.page(this.cursor, this.read);
+      this.pages += 1;
+    });
+  }
+
+  private async ask(work: () => Promise<void>): Promise<void> {
+    if (this.isAsking || this.isOver) return;
+    this.isAsking = true;
+    try {
+      await work();
+      this.problem = "";
+    } catch (error) {
+      this.problem = error instanceof Error ? error.message : "no answer";
+    } finally {
+      this.isAsking = false;
+    }
+    if (!this.isOver) this.changed();
+  }
+
+  private async page(cursor: string | null, into: Map<number, JobRow>): Promise<string | null> {
+    const asked = new URLSearchParams(this.query);
+    asked.set("limit", String(PAGE));
+    if (cursor !== null) asked.set("cursor", cursor);
+    const response = await this.get(`/api/v1/jobs?${asked}`);
+    const answer = (await response.json()) as { items?: JobRow[]; next_cursor?: string | null; detail?: string };
+    if (!response.ok || answer.items === undefined) throw new Error(answer.detail ?? `the server answered ${response.status}`);
+    for (const row of answer.items) into.set(row.id, row);
+    return answer.next_cursor ?? null;
+  }
+}

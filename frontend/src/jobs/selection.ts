@@ -1,0 +1,70 @@
+// Which rows of the list of jobs are selected, and the bar that says what may be done to them.
+import { h, plural } from "../dom";
+import type { JobRow } from "../topics";
+import { VERBS, act, fitting } from "./actions";
+
+const WORDS = { hold: "Hold", release: "Release", requeue: "Requeue…", cancel: "Cancel…" } as const;
+
+export class Selection {
+  readonly all = h("input", { type: "checkbox", "aria-label": "Select all that are shown" });
+  readonly bar = h("div", { class: "selection-bar", hidden: true, role: "group", "aria-label": "Selected jobs" });
+  private readonly ids = new Set<number>();
+  private rows: readonly JobRow[] = [];
+
+  constructor(private readonly changed: () => void) {
+    this.all.addEventListener("change", () => {
+      for (const row of this.rows) if (this.all.checked) this.ids.add(row.id);
+      if (!this.all.checked) this.ids.clear();
+      this.changed();
+    });
+  }
+
+  box(id: number): HTMLInputElement {
+    const box = h("input", { type: "checkbox", "aria-label": `Select job ${id}`, "data-select": id });
+    box.checked = this.ids.has(id);
+    return box;
+  }
+
+  has(id: number): boolean {
+    return this.ids.has(id);
+  }
+
+  set(id: number, isSelected: boolean): void {
+    if (isSelected) this.ids.add(id);
+    else this.ids.delete(id);
+    this.changed();
+  }
+
+  /** To be called with what is shown now: what is gone from it is not selected any more. */
+  show(rows: readonly JobRow[]): void {
+    this.rows = rows;
+    const known = new Set(rows.map((row) => row.id));
+    for (const id of this.ids) if (!known.has(id)) this.ids.delete(id);
+    const chosen = rows.filter((row) => this.ids.has(row.id));
+    this.all.checked = chosen.length > 0 && chosen.length === rows.length;
+    this.all.indeterminate = chosen.length > 0 && chosen.length < rows.length;
+    this.bar.hidden = chosen.length === 0;
+    if (chosen.length > 0) this.bar.replaceChildren(...this.buttons(chosen));
+  }
+
+  private buttons(chosen: readonly JobRow[]): HTMLElement[] {
+    const clear = h("button", { type: "button", class: "small" }, "Clear");
+    clear.addEventListener("click", () => {
+      this.ids.clear();
+      this.changed();
+    });
+    const verbs = VERBS.map((verb) => {
+      const rows = fitting(verb, chosen);
+      const some = rows.length < chosen.length ? ` (${rows.length})` : "";
+      const button = h("button", { type: "button", class: verb === "cancel" ? "small danger" : "small", disabled: rows.length === 0 }, `${WORDS[verb]}${some}`);
+      button.addEventListener("click", () => {
+        void act(verb, rows, () => {
+          for (const row of rows) this.ids.delete(row.id);
+          this.changed();
+        });
+      });
+      return button;
+    });
+    return [h("b", {}, `${plural(chosen.length, "job")} selected`), ...verbs, clear];
+  }
+}

@@ -1,0 +1,78 @@
+// What the address of the Queue page asks for: filters and an order, how they are changed, and the same as a topic's name.
+
+export const FILTERS = ["tenant", "user", "state", "reason", "group"] as const;
+const SORTS = ["submitted", "gpus", "priority", "name", "id"];
+
+/** The part of an address that the feed understands, in one order, so that equal wishes are one topic. */
+export function topicQuery(search: string): string {
+  const given = new URLSearchParams(search);
+  const asked = new URLSearchParams();
+  for (const name of FILTERS) {
+    const value = given.get(name)?.trim() ?? "";
+    if (value !== "") asked.set(name, value);
+  }
+  const text = given.get("q")?.trim() ?? "";
+  if (text !== "") asked.set("q", text);
+  const sort = given.get("sort") ?? "";
+  if (SORTS.includes(sort.replace(/^-/, ""))) asked.set("sort", sort);
+  return asked.toString();
+}
+
+/** The address with one thing changed; an empty value takes it out. */
+export function changed(search: string, name: string, value: string): string {
+  const asked = new URLSearchParams(search);
+  if (value === "") asked.delete(name);
+  else asked.set(name, value);
+  const text = asked.toString();
+  return text === "" ? location.pathname : `?${text}`;
+}
+
+/** The order after one more press on a column's head: up, down, and none. */
+export function nextSort(now: string, column: string, isDownFirst: boolean): string {
+  const [first, second] = isDownFirst ? [`-${column}`, column] : [column, `-${column}`];
+  return now === first ? second : now === second ? "" : first;
+}
+
+/** The address after a press on the head of a column; null: that was none. */
+export function sortBy(pressed: EventTarget | null, search: string): string | null {
+  const button = pressed instanceof Element ? pressed.closest<HTMLElement>("[data-sort]") : null;
+  if (button === null) return null;
+  const now = new URLSearchParams(search).get("sort") ?? "";
+  return changed(search, "sort", nextSort(now, button.dataset.sort ?? "", button.dataset.down === "yes"));
+}
+
+/** Says at the heads of the columns how the rows are sorted. */
+export function showSorts(table: Element): void {
+  const now = new URLSearchParams(location.search).get("sort") ?? "";
+  for (const button of table.querySelectorAll<HTMLElement>("[data-sort]")) {
+    const is = now.replace(/^-/, "") === button.dataset.sort;
+    button.parentElement?.setAttribute("aria-sort", !is ? "none" : now.startsWith("-") ? "descending" : "ascending");
+  }
+}
+
+/** Follows the fields of the page's filter: what is chosen counts at once, what is typed a moment later. */
+export function watchFilters(ask: (search: string) => void): () => void {
+  const form = document.querySelector<HTMLFormElement>("form[data-filters]");
+  const stop = new AbortController();
+  let timer = 0;
+  const apply = (): void => {
+    const asked = new URLSearchParams(location.search);
+    const given = new FormData(form ?? undefined);
+    const names = [...(form?.elements ?? [])].map((field) => field.getAttribute("name")).filter((name) => name !== null);
+    for (const name of names) {
+      const value = String(given.get(name) ?? "").trim();
+      if (value === "") asked.delete(name);
+      else asked.set(name, value);
+    }
+    asked.delete("cursor");
+    asked.delete("from");
+    ask(asked.size === 0 ? location.pathname : `?${asked}`);
+  };
+  const soon = (event: Event): void => {
+    event.preventDefault();
+    clearTimeout(timer);
+    timer = window.setTimeout(apply, event.type === "input" ? 250 : 0);
+  };
+  for (const kind of ["input", "change", "submit"]) form?.addEventListener(kind, soon, { signal: stop.signal });
+  return () => stop.abort();
+}

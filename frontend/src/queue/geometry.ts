@@ -1,0 +1,79 @@
+// Where each line of a long grouped list lies, by arithmetic: no line needs to exist for it.
+
+export interface Group {
+  group: string;
+  jobs: number;
+  gpus: number;
+}
+
+export type Line = { heading: Group } | { job: number };
+
+export interface Heights {
+  row: number;
+  heading: number;
+}
+
+/** Lines are headings and jobs; `opened` is one job's number in the list, with so many pixels more below it. */
+export class Geometry {
+  readonly lines: number;
+  private readonly headings: number[] = [];
+
+  constructor(
+    private readonly groups: readonly Group[],
+    private readonly isGrouped: boolean,
+    private readonly heights: Heights,
+    private readonly opened: { job: number; height: number } | null = null,
+  ) {
+    const jobs = groups.reduce((sum, group) => sum + group.jobs, 0);
+    this.lines = jobs + (isGrouped ? groups.length : 0);
+    let line = 0;
+    for (const group of isGrouped ? groups : []) {
+      this.headings.push(line);
+      line += group.jobs + 1;
+    }
+  }
+
+  get height(): number {
+    return this.top(this.lines);
+  }
+
+  at(line: number): Line {
+    const before = this.headingsBefore(line);
+    const group = this.groups[before];
+    return this.isGrouped && group !== undefined && this.headings[before] === line ? { heading: group } : { job: line - before };
+  }
+
+  /** The number of the job on the line, or of the first one below a heading. */
+  jobFrom(line: number): number {
+    return line - this.headingsBefore(line);
+  }
+
+  /** Pixels from the top of the list to the line. */
+  top(line: number): number {
+    const before = this.headingsBefore(line);
+    const rest = this.opened !== null && line > this.lineOf(this.opened.job) ? this.opened.height : 0;
+    return before * this.heights.heading + (line - before) * this.heights.row + rest;
+  }
+
+  lineOf(job: number): number {
+    if (!this.isGrouped) return job;
+    return job + this.headings.filter((line, at) => job >= line - at).length;
+  }
+
+  /** The line that lies at so many pixels. */
+  lineAt(y: number): number {
+    let [low, high] = [0, this.lines];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.top(middle + 1) <= y) low = middle + 1;
+      else high = middle;
+    }
+    return Math.min(low, Math.max(0, this.lines - 1));
+  }
+
+  private headingsBefore(line: number): number {
+    let before = 0;
+    while (before < this.headings.length && (this.headings[before] ?? 0) < line) before += 1;
+    return before;
+  }
+}

@@ -1,0 +1,75 @@
+// The list of jobs: what of the feed belongs among what was read, and how loudly several are acted on.
+import { expect, test } from "vitest";
+import { caution, fitting } from "../src/jobs/actions";
+import { Listing, fits, merged, restQuery } from "../src/jobs/listing";
+import { Selection } from "../src/jobs/selection";
+import type { JobRow } from "../src/topics";
+
+const job = (id: number, state = "running", more: Partial<JobRow> = {}): JobRow => ({
+  id, name: `train ${id}`, tenant: "red", user: "ann", state, reason: null, gpu_count: 2, nodes: [], submitted_at: "2026-01-31T08:00:00Z", started_at: null, ended_at: null, exit_code: null, attempt: 1, ...more,
+});
+const feed = (...rows: JobRow[]): Map<string, JobRow> => new Map(rows.map((row) => [String(row.id), row]));
+const read = (...rows: JobRow[]): Map<number, JobRow> => new Map(rows.map((row) => [row.id, row]));
+
+test("the feed's rows count, as far back as was read and as the filter says", () => {
+  const found = merged(read(job(5), job(3)), feed(job(6), job(5, "completed"), job(1)), "", false);
+  expect(found.map(({ id, state }) => [id, state])).toEqual([[6, "running"], [5, "completed"], [3, "running"]]);
+  expect(merged(read(job(5), job(3)), feed(job(5, "completed")), "state=running", true).map((row) => row.id)).toEqual([3]);
+  expect(merged(read(), feed(job(2), job(9, "failed")), "state=final", true).map((row) => row.id)).toEqual([9]);
+});
+
+test("filters are the server's", () => {
+  expect(restQuery("?state=live&user=ann&page=2&name=%20")).toBe("user=ann&state=live");
+  expect(fits(job(1, "stopping"), "state=live")).toBe(true);
+  expect(fits(job(1, "pending"), "state=live,final")).toBe(false);
+  expect(fits(job(1), "name=TRAIN&tenant=red")).toBe(true);
+  expect(fits(job(1), "user=bob")).toBe(false);
+  expect(fits(job(1), "array=7")).toBe(false);
+});
+
+test("older pages follow by their cursors, and all of them are read anew", async () => {
+  const asked: string[] = [];
+  const get = (url: string): Promise<Response> => {
+    asked.push(url);
+    const isFirst = !url.includes("cursor");
+    return Promise.resolve(new Response(JSON.stringify({ items: [job(isFirst ? 9 : 4)], next_cursor: isFirst ? "abc" : null })));
+  };
+  const listing = new Listing("state=final", () => undefined, get);
+  await listing.again();
+  expect([listing.hasOlder, [...listing.read.keys()]]).toEqual([true, [9]]);
+  await listing.older();
+  expect([listing.hasOlder, [...listing.read.keys()]]).toEqual([false, [9, 4]]);
+  await listing.again();
+  expect(asked.slice(2)).toEqual(asked.slice(0, 2));
+  expect(asked[1]).toBe("/api/v1/jobs?state=final&limit=100&cursor=abc");
+});
+
+test("a refusal is told in the server's words", async () => {
+  const listing = new Listing("state=odd", () => undefined, () => Promise.resolve(new Response('{"detail": "there is no state odd"}', { status: 400 })));
+  await listing.again();
+  expect(listing.problem).toBe("there is no state odd");
+});
+
+test("what can be undone is done, what loses work is asked, and for many jobs typed", () => {
+  const waiting = [job(1, "pending"), job(2, "held")];
+  expect(fitting("hold", waiting).map((row) => row.id)).toEqual([1]);
+  expect(fitting("cancel", [...waiting, job(3, "completed")]).map((row) => row.id)).toEqual([1, 2]);
+  expect([caution("hold", waiting), caution("cancel", waiting), caution("cancel", [...waiting, job(3)])]).toEqual(["none", "undo", "ask"]);
+  expect(caution("requeue", Array.from({ length: 21 }, (_, at) => job(at)))).toBe("type");
+});
+
+test("the selection offers what fits, and forgets what is not shown any more", () => {
+  const selection = new Selection(() => undefined);
+  const rows = [job(1, "pending"), job(2, "running")];
+  selection.show(rows);
+  expect(selection.bar.hidden).toBe(true);
+  selection.set(1, true);
+  selection.set(2, true);
+  selection.show(rows);
+  expect([...selection.bar.querySelectorAll("button")].map((button) => [button.textContent, button.disabled])).toEqual([
+    ["Hold (1)", false], ["Release (0)", true], ["Requeue… (1)", false], ["Cancel…", false], ["Clear", false],
+  ]);
+  expect(selection.all.checked).toBe(true);
+  selection.show([job(2)]);
+  expect(selection.has(1)).toBe(false);
+});

@@ -1,0 +1,136 @@
+// The queue: arithmetic of its lines, windows of the feed, what stays still under the pointer, filters in the address.
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { Geometry, type Group } from "../src/queue/geometry";
+import { changed, nextSort, topicQuery } from "../src/queue/filters";
+import { Held } from "../src/queue/held";
+import { foreseen, jobRow } from "../src/queue/row";
+import { queue } from "../src/queue/view";
+import { WINDOW, Windows } from "../src/queue/windows";
+import type { Page } from "../src/regions";
+import type { TopicState } from "../src/store";
+import type { QueueRow, QueueTotal } from "../src/topics";
+
+const HEIGHTS = { row: 10, heading: 4 };
+const groups: Group[] = [{ group: "next", jobs: 2, gpus: 2 }, { group: "capacity", jobs: 100_000, gpus: 5 }, { group: "held", jobs: 1, gpus: 1 }];
+const row = (id: number, more: Partial<QueueRow> = {}): QueueRow => ({
+  id, name: `job ${id}`, tenant: "red", user: "ann", state: "pending", gpu_count: 2, gpu_model: null, gpu_memory_mb: null, priority: 500,
+  position: id, gpus_ahead: 0, group: "capacity", submitted_at: "2026-01-31T08:00:00Z", reason: { code: "capacity", sentence: `because ${id}`, next_step: "" }, ...more,
+});
+const total = (order: number[], jobs = order.length): QueueTotal => ({ jobs, gpus: 2 * jobs, shown: order.length, matching: jobs, groups: [{ group: "capacity", jobs, gpus: 2 * jobs }], order });
+const state = (ids: number[], jobs = ids.length): TopicState => ({
+  status: "ready", seq: 1, error: null, known: true,
+  rows: new Map<string, object>([...ids.map((id) => [String(id), row(id)] as const), ["total", total(ids, jobs)]]),
+});
+
+/** Stands for the hub: what is listened to, and a way to say something there. */
+class Feed {
+  readonly topics = new Map<string, (state: TopicState) => void>();
+  listen(topic: string, listener: (state: TopicState) => void): () => void {
+    this.topics.set(topic, listener);
+    return () => this.topics.delete(topic);
+  }
+  say(topic: string, said: TopicState): void {
+    this.topics.get(topic)?.(said);
+  }
+}
+
+test("lines of a hundred thousand jobs are found by arithmetic", () => {
+  const lines = new Geometry(groups, true, HEIGHTS);
+  expect([lines.lines, lines.height]).toEqual([100_006, 3 * 4 + 100_003 * 10]);
+  expect(lines.at(0)).toEqual({ heading: groups[0] });
+  expect(lines.at(3)).toEqual({ heading: groups[1] });
+  expect(lines.at(4)).toEqual({ job: 2 });
+  expect(lines.at(100_005)).toEqual({ job: 100_002 });
+  for (const line of [0, 1, 3, 4, 50_000, 100_004, 100_005]) {
+    expect(lines.lineAt(lines.top(line))).toBe(line);
+    expect(lines.lineAt(lines.top(line + 1) - 1)).toBe(line);
+  }
+  expect([0, 1, 2, 100_002].map((job) => lines.lineOf(job))).toEqual([1, 2, 4, 100_005]);
+});
+
+test("an opened row pushes down what is below it, and nothing else", () => {
+  const lines = new Geometry(groups, false, HEIGHTS, { job: 5, height: 100 });
+  expect([lines.top(5), lines.top(6), lines.height]).toEqual([50, 160, 100_003 * 10 + 100]);
+  expect([lines.lineAt(59), lines.lineAt(155), lines.lineAt(160)]).toEqual([5, 5, 6]);
+});
+
+test("only the windows in sight and their neighbours are subscribed", () => {
+  const feed = new Feed();
+  const windows = new Windows(feed, "tenant=red", () => undefined);
+  windows.want(0, 30);
+  expect([...feed.topics.keys()]).toEqual(["queue:0-200?tenant=red"]);
+  windows.want(WINDOW - 10, WINDOW + 20);
+  windows.want(10 * WINDOW, 10 * WINDOW + 30);
+  expect([...feed.topics.keys()]).toEqual(["queue:2000-2200?tenant=red"]);
+});
+
+test("under the pointer the order stays, contents follow, and the news are counted", () => {
+  const feed = new Feed();
+  const held = new Held();
+  const windows = new Windows(feed, "", () => held.take(windows));
+  windows.want(0, 10);
+  feed.say("queue:0-200", state([1, 2, 3]));
+  held.hold();
+  feed.say("queue:0-200", state([7, 1, 3, 8]));
+  expect([0, 1, 2].map((job) => [held.row(job).row?.id, held.row(job).isGone])).toEqual([[1, false], [2, true], [3, false]]);
+  expect([held.news, held.total?.matching]).toEqual(["1 new", 3]);
+  held.release(windows);
+  expect([0, 1, 2, 3].map((job) => held.row(job).row?.id)).toEqual([7, 1, 3, 8]);
+  expect(held.news).toBe("");
+  held.hold();
+  feed.say("queue:0-200", state([1, 7, 3, 8]));
+  expect(held.news).toBe("new order");
+});
+
+test("filters and order stand in the address, and in the topic's name in one order", () => {
+  expect(topicQuery("?q=train&tenant=nlp&other=1&sort=-gpus")).toBe("tenant=nlp&q=train&sort=-gpus");
+  expect(topicQuery("?sort=secret&reason=")).toBe("");
+  expect(changed("?tenant=nlp&q=x", "tenant", "")).toBe("?q=x");
+  expect([nextSort("", "gpus", true), nextSort("-gpus", "gpus", true), nextSort("gpus", "gpus", true)]).toEqual(["-gpus", "gpus", ""]);
+});
+
+test("an estimate is told as time from now, with its sentence", () => {
+  const now = Date.parse("2026-01-31T08:00:00Z");
+  const soon = foreseen({ p50_at: "2026-01-31T08:12:00Z", p90_at: null, later_than: null, sentence: "starts soon" }, now);
+  expect([soon.textContent, soon.title]).toEqual(["in 12 min", "starts soon"]);
+  expect(foreseen({ p50_at: null, p90_at: null, later_than: null, sentence: "no estimate" }, now).textContent).toBe("none");
+});
+
+test("hostile names are text", () => {
+  const tr = jobRow(row(1, { name: "<script>x</script><b>y", user: "<i>" }), undefined, false, () => undefined);
+  expect(tr.querySelector("script, b, i")).toBeNull();
+  expect(tr.textContent).toContain("<script>");
+});
+
+let region: HTMLElement;
+beforeEach(() => {
+  region = document.createElement("section");
+  document.body.replaceChildren(region);
+  vi.stubGlobal("requestAnimationFrame", (run: () => void) => run());
+  vi.stubGlobal("fetch", () => Promise.reject(new Error("no server")));
+});
+afterEach(() => vi.unstubAllGlobals());
+
+test("of a long queue there are only the rows in sight", () => {
+  const feed = new Feed();
+  const view = queue(region, { hub: feed } as unknown as Page);
+  const ids = Array.from({ length: WINDOW }, (_, at) => at + 1);
+  feed.say("queue:0-200", state(ids, 10_000));
+  const rows = region.querySelectorAll("tbody tr[data-key]");
+  expect(rows.length).toBeLessThan(80);
+  expect(region.querySelector("tr.group")?.textContent).toBe("Waits on capacity · 10000 jobs, 20000 GPUs");
+  expect(region.querySelector("table")?.getAttribute("aria-rowcount")).toBe("10002");
+  const spacer = region.querySelector<HTMLElement>("tbody tr.spacer:last-child");
+  expect(Number.parseInt(spacer?.style.height ?? "0", 10)).toBeGreaterThan(10_000 * 40);
+  view.close?.();
+  expect(feed.topics.size).toBe(0);
+});
+
+test("an empty queue says what the server said of it, a filter without finds leads back", () => {
+  region.innerHTML = '<div class="empty">No job waits at all</div>';
+  const feed = new Feed();
+  const view = queue(region, { hub: feed } as unknown as Page);
+  feed.say("queue:0-200", state([]));
+  expect(region.textContent).toContain("No job waits at all");
+  view.close?.();
+});

@@ -1,0 +1,127 @@
+"""The queue and the list of jobs, filtered as their addresses say, and what is done to several jobs at once."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_POST
+
+from frontend import feed, queuerows
+from frontend.views.entrance import page, refusal, show
+from gpusched.lib.problems import Problem
+from gpusched.lib.sql import query
+from gpusched.protocol.states import JobState
+from jobs import services
+from jobs.api import listed
+from tenants.permissions import Identity
+
+QUEUE_FILTERS = ("tenant", "user", "state", "reason", "group", "q", "sort")
+JOBS_FILTERS = ("tenant", "user", "state", "name", "array")
+_WINDOW = 100
+_ON_A_PAGE = 100
+_STATES = (("waiting", "waiting"), ("live", "on nodes"), ("final", "ended"), *((s, s) for s in JobState))
+_GROUPS = (
+    ("next", "starts next"),
+    ("quota", "quota"),
+    ("capacity", "capacity"),
+    ("you", "you or a time"),
+    ("held", "held"),
+)
+
+
+@page
+def queue(request: HttpRequest, who: Identity) -> HttpResponse:
+    """The window of waiting jobs that the address asks for; the page's script follows it and the others."""
+    asked = _asked(request, QUEUE_FILTERS)
+    first = request.GET.get("from", "0")
+    start = int(first) if first.isascii() and first.isdigit() and len(first) < 7 else 0
+    topic = f"queue:{start}-{start + _WINDOW}" + (f"?{urlencode(asked)}" if asked else "")
+    is_understood = queuerows.window_of(topic) is not None
+    rows = dict(feed.rows(topic if is_understood else "queue:0-100", who.visible_tenants()))
+    total = rows.pop("total", {})
+    words = {
+        "total": total,
+        "jobs": [rows[str(job_id)] for job_id in total.get("order", ())],
+        "asked": asked,
+        "is_understood": is_understood,
+        "groups": _GROUPS,
+        "tenants": _tenants(who),
+        "more": _more(asked, start + _WINDOW) if start + _WINDOW < total.get("matching", 0) else "",
+    }
+    return show(request, who, "pages/queue.html", words)
+
+
+@page
+def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
+    """The newest jobs that the address asks for, a page of them; `cursor` goes on with older ones."""
+    asked = _asked(request, JOBS_FILTERS)
+    refused = ""
+    try:
+        cursor = {"cursor": request.GET["cursor"]} if request.GET.get("cursor") else {}
+        items, older = listed({**asked, **cursor}, who.visible_tenants(), _ON_A_PAGE)
+    except Problem as problem:
+        said = ". ".join(f"{error.field}: {error.message}" for error in problem.errors)
+        items, older, refused = [], None, f"{said}." if said else refusal(problem)
+    words = {
+        "jobs": items,
+        "asked": asked,
+        "refused": refused,
+        "older": urlencode({**asked, "cursor": older}) if older else "",
+        "states": _STATES,
+        "tenants": _tenants(who),
+    }
+    return show(request, who, "pages/jobs.html", words)
+
+
+_VERBS = {
+    "cancel": services.cancel,
+    "hold": services.hold,
+    "release": services.release,
+    "requeue": services.requeue,
+}
+MOST_AT_ONCE = 500
+
+
+@require_POST
+@page
+def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
+    """Does one thing to each of `ids`; says for which it was done and why not for the others, as JSON."""
+    verb, text = request.POST.get("verb", ""), request.POST.get("ids", "")
+    ids = [int(word) for word in text.split(",") if word.isascii() and word.isdigit() and len(word) <= 18]
+    if verb not in _VERBS or not ids or len(ids) > MOST_AT_ONCE:
+        return _json({"sentence": f"Choose one to {MOST_AT_ONCE} jobs and what to do with them."}, 400)
+    done: list[int] = []
+    refused: list[dict[str, Any]] = []
+    for job_id in dict.fromkeys(ids):
+        try:
+            _VERBS[verb](job_id, who)
+            done.append(job_id)
+        except Problem as problem:
+            refused.append({"id": job_id, "sentence": refusal(problem)})
+    return _json({"done": done, "refused": refused})
+
+
+def _json(answer: object, status: int = 200) -> HttpResponse:
+    return HttpResponse(msgspec.json.encode(answer), status=status, content_type="application/json")
+
+
+def _asked(request: HttpRequest, names: tuple[str, ...]) -> dict[str, str]:
+    """What the address filters by. No text of PostgreSQL has a zero in it: such a filter is none."""
+    given = {name: request.GET.get(name, "").strip() for name in names}
+    return {name: value for name, value in given.items() if value and "\x00" not in value}
+
+
+def _more(asked: Mapping[str, str], start: int) -> str:
+    return urlencode({**asked, "from": start})
+
+
+def _tenants(who: Identity) -> list[str]:
+    """Whose jobs the person may see, by name."""
+    visible = who.visible_tenants()
+    rows = query(
+        "SELECT name FROM tenants_tenant WHERE %s::bigint[] IS NULL OR id = ANY(%s) ORDER BY name LIMIT 500",
+        [visible, visible],
+    )
+    return [row["name"] for row in rows]

@@ -1,0 +1,125 @@
+"""The queue and the list of jobs as the server shows them: filtered by their addresses, page by page; several at once."""
+
+import re
+
+import pytest
+
+from gpusched.lib.sql import query
+from gpusched.protocol.states import Role
+from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
+from tests.frontend.browsing import browser, text_of
+
+pytestmark = pytest.mark.django_db
+
+
+def keys(page):
+    return [int(key) for key in re.findall(r'<tr data-key="(\d+)"', page)]
+
+
+@pytest.fixture
+def other():
+    return make_tenant("other")
+
+
+class TestQueue:
+    def test_filters_and_order_are_those_of_the_address(self, nlp, member, other):
+        stranger = make_member(other)
+        small, large = submit(member, nlp, gpu_count=1, name="small"), submit(member, nlp, gpu_count=4, name="large")
+        foreign = submit(stranger, other)
+        admin = browser(make_user(admin=True))
+        assert set(keys(text_of(admin.get("/queue/")))) == {small, large, foreign}
+        assert keys(text_of(admin.get("/queue/?tenant=nlp&sort=-gpus"))) == [large, small]
+        assert keys(text_of(admin.get("/queue/?q=smal"))) == [small]
+        assert set(keys(text_of(browser(member).get("/queue/?sort=gpus")))) == {small, large}
+        assert "No waiting job is like this" in text_of(admin.get("/queue/?user=nobody"))
+
+    @pytest.mark.parametrize("asked", ["?sort=secret", "?tenant=" + "x" * 300, "?q=%00", "?from=x", "?from=-1"])
+    def test_what_is_not_understood_is_said_and_breaks_nothing(self, asked, nlp, member):
+        job_id = submit(member, nlp)
+        response = browser(member).get(f"/queue/{asked}")
+        assert response.status_code == 200
+        assert keys(text_of(response)) == [job_id]
+        assert ("not understood" in text_of(response)) == (asked.startswith(("?sort", "?tenant")))
+
+    def test_a_long_queue_goes_on_without_a_script(self, nlp, member):
+        ids = [submit(member, nlp) for _ in range(103)]
+        client = browser(member)
+        page = text_of(client.get("/queue/"))
+        assert len(keys(page)) == 100
+        further = re.search(r'href="(/queue/\?from=100)"', page)
+        assert further
+        rest = text_of(client.get(further[1]))
+        assert sorted(keys(page) + keys(rest)) == ids
+        assert "Further down" not in rest
+
+
+class TestJobs:
+    def test_filters_are_those_of_rest(self, nlp, member):
+        waiting, cancelled = submit(member, nlp, name="train-a"), submit(member, nlp, name="train-b")
+        client = browser(member)
+        client.post(f"/jobs/{cancelled}/cancel/")
+        assert keys(text_of(client.get("/jobs/"))) == [cancelled, waiting]
+        assert keys(text_of(client.get("/jobs/?state=final"))) == [cancelled]
+        assert keys(text_of(client.get("/jobs/?name=N-A"))) == [waiting]
+        assert keys(text_of(client.get(f"/jobs/?user={member.username}&state=waiting"))) == [waiting]
+        refused = text_of(client.get("/jobs/?state=odd"))
+        assert "state: there is no state &#x27;odd&#x27;" in refused
+        assert "waiting, live, final" in refused
+
+    def test_older_ones_follow_by_cursor(self, nlp, member):
+        ids = [submit(member, nlp) for _ in range(102)]
+        client = browser(member)
+        page = text_of(client.get("/jobs/"))
+        older = re.search(r'href="(/jobs/\?cursor=[^"]+)"', page)
+        assert older
+        rest = text_of(client.get(older[1].replace("&amp;", "&")))
+        assert keys(page) + keys(rest) == ids[::-1]
+        assert "cursor: is not a cursor that this server gave" in text_of(client.get("/jobs/?cursor=nonsense"))
+
+
+class TestSeveralAtOnce:
+    def test_each_is_done_or_says_why_not(self, nlp, member, other):
+        mine, held = submit(member, nlp), submit(member, nlp)
+        foreign = submit(make_member(other), other)
+        client = browser(member)
+        client.post(f"/jobs/{held}/cancel/")
+        answer = client.post("/jobs/act/", {"verb": "hold", "ids": f"{mine},{held},{foreign},{mine}"})
+        assert answer.json()["done"] == [mine]
+        refused = {one["id"]: one["sentence"] for one in answer.json()["refused"]}
+        assert "Only a waiting job can be held" in refused[held]
+        assert "not found" in refused[foreign].lower() or "no job" in refused[foreign].lower()
+        states = {row["id"]: row["state"] for row in query("SELECT id, state FROM jobs_job")}
+        assert states == {mine: "held", held: "cancelled", foreign: "pending"}
+
+    def test_a_viewer_may_not(self, nlp, member):
+        job_id = submit(member, nlp)
+        answer = browser(make_member(nlp, Role.VIEWER)).post("/jobs/act/", {"verb": "cancel", "ids": job_id}).json()
+        assert answer["done"] == []
+        assert "needs the role" in answer["refused"][0]["sentence"]
+
+    @pytest.mark.parametrize(
+        "asked", [{}, {"verb": "explode", "ids": "1"}, {"verb": "hold", "ids": "x"},
+                  {"verb": "hold", "ids": ",".join(map(str, range(501)))}],
+    )  # fmt: skip
+    def test_what_is_not_understood_is_refused(self, asked, member):
+        assert browser(member).post("/jobs/act/", asked).status_code == 400
+
+    def test_it_needs_a_post_and_its_token(self, member):
+        assert browser(member).get("/jobs/act/").status_code == 405
+        assert browser(member, enforce_csrf_checks=True).post("/jobs/act/").status_code == 403
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_groups_of_the_queue(nlp, member):
+    agent = make_node(name="n1", gpus=2)
+    submit(member, nlp, gpu_count=2)
+    run_cycle()
+    agent.start_all()
+    waiting, held = submit(member, nlp, gpu_count=2), submit(member, nlp)
+    client = browser(member)
+    client.post(f"/jobs/{held}/hold/")
+    run_cycle()
+    page = text_of(client.get("/queue/"))
+    assert keys(page) == [waiting, held]
+    assert re.findall(r'scope="rowgroup">(\w+)<', page) == ["Capacity", "Held"]
+    assert keys(text_of(client.get("/queue/?group=held"))) == [held]
