@@ -22,6 +22,7 @@ export class Hub implements SocketEvents {
   private readonly changed = new Set<string>();
   private readonly socket: Socket;
   private readonly joiner = new Joiner();
+  private readonly kept = new Set<string>();
   private isHidden = false;
   private isScheduled = false;
   private sent = "";
@@ -71,6 +72,12 @@ export class Hub implements SocketEvents {
     return this.states.get(topic) ?? NOTHING;
   }
 
+  /** A topic of which a hidden tab, too, wants to hear. */
+  keepWhenHidden(topic: string): void {
+    this.kept.add(topic);
+    this.subscribe();
+  }
+
   private wanted(): string[] {
     const companions = [...this.listeners.keys()].flatMap((topic) => COMPANION[topic] ?? []);
     return [...new Set([...this.listeners.keys(), ...companions])].sort();
@@ -80,7 +87,7 @@ export class Hub implements SocketEvents {
   setHidden(isHidden: boolean): void {
     if (this.isHidden === isHidden) return;
     this.isHidden = isHidden;
-    if (isHidden) for (const [topic, state] of this.states) this.states.set(topic, unsettled(state));
+    if (isHidden) for (const [topic, state] of this.states) if (!this.kept.has(topic)) this.states.set(topic, unsettled(state));
     else this.socket.hurry();
     this.subscribe();
   }
@@ -130,7 +137,7 @@ export class Hub implements SocketEvents {
   }
 
   private take(message: TopicMessage): void {
-    if (!this.wanted().includes(message.topic) || this.isHidden) return;
+    if (!this.subscribed().includes(message.topic)) return;
     const before = this.own(message.topic);
     const after = apply(before, message);
     this.states.set(message.topic, after);
@@ -140,8 +147,12 @@ export class Hub implements SocketEvents {
     this.schedule();
   }
 
+  private subscribed(): string[] {
+    return this.isHidden ? this.wanted().filter((topic) => this.kept.has(topic)) : this.wanted();
+  }
+
   private subscribe(fresh: string[] = []): void {
-    const wanted = this.isHidden ? [] : this.wanted();
+    const wanted = this.subscribed();
     const set = JSON.stringify(wanted);
     if (!this.socket.isOpen || (set === this.sent && fresh.length === 0)) return;
     const message = fresh.length > 0 ? { subscribe: wanted, fresh } : { subscribe: wanted };
@@ -152,6 +163,8 @@ export class Hub implements SocketEvents {
   }
 
   private schedule(): void {
+    // A hidden page has no frames, and what it is told nevertheless is for notifications.
+    if (this.isHidden) return this.flush();
     if (this.isScheduled) return;
     this.isScheduled = true;
     this.frame(() => this.flush());

@@ -1,5 +1,6 @@
 // The page's entry: starts each part once.
 import htmx from "htmx.org";
+import { bell } from "./bell";
 import { keepQuestionOpen, startConfirm, startJobChanges } from "./confirm";
 import { applyFilter, startFilter } from "./filter";
 import { startCopy } from "./copy";
@@ -35,6 +36,7 @@ const regions = new Regions(
   { hub },
   {
     again,
+    bell,
     "overview-strip": overviewStrip,
     "overview-counts": overview.overviewCounts,
     "overview-largest": overview.overviewLargest,
