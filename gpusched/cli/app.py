@@ -5,7 +5,21 @@ from typing import Annotated
 import typer
 
 from gpusched import __version__
-from gpusched.cli import extend, gpus, history, jobs, nodes, policy, secrets, simulate, submit, tenants, tokens, top
+from gpusched.cli import (
+    elements,
+    extend,
+    gpus,
+    history,
+    jobs,
+    nodes,
+    policy,
+    secrets,
+    simulate,
+    submit,
+    tenants,
+    tokens,
+    top,
+)
 from gpusched.cli.commands import group
 from gpusched.cli.session import Globals, connect
 
@@ -67,6 +81,8 @@ for _command in (
     jobs.hold,
     jobs.release,
     jobs.requeue,
+    jobs.retry,
+    elements.elements,
     extend.extend,
     history.wait,
     history.queue,

@@ -13,6 +13,7 @@ from gpusched.cli import say
 from gpusched.cli.directives import OURS, SLURMS, Line, lines_of
 from gpusched.cli.sbatch import translated
 from gpusched.client.errors import Invalid
+from gpusched.protocol.arrays import array_of
 
 # Typer exports only this one of what its parser raises.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -62,6 +63,8 @@ FLAGS: tuple[inspect.Parameter, ...] = (
     _flag("retry_on", list[str], "Only when it ended like this, such as cuda_oom; repeatable.", metavar="CLASS"),
     _flag("grace_seconds", int, "Time between SIGTERM and SIGKILL."),
     _flag("not_before", str, "Do not start before this time, such as 2030-01-31T08:00:00Z.", metavar="TIME"),
+    _flag("array", str, "So many elements, each told its number; at most so many at once.", "--array",
+          metavar="COUNT[%PARALLEL]"),
     _flag("depends_on", list[str], "Only after this job completed; after_any:ID: ended, after_fail:ID: failed.",
           "--after", metavar="[KIND:]ID"),
     _flag("labels", list[str], "A label for your own use.", "--label", metavar="NAME=VALUE"),
@@ -162,10 +165,20 @@ def _lay_over(fields: dict[str, Any], flags: Mapping[str, Any]) -> None:
         given["secrets"] = _secrets(fields.get("secrets", []), given["secrets"])
     if "depends_on" in given and isinstance(known := fields.get("depends_on"), list):
         given["depends_on"] = [*known, *given["depends_on"]]
+    if "array" in given:
+        given["array"] = _array(given["array"])
     for field, flag in (("labels", "--label"), ("node_selector", "--node-selector")):
         if field in given:
             given[field] = {**_mapping(fields, field), **_pairs(flag, given[field], {})}
     fields.update(given)
+
+
+def _array(text: str) -> dict[str, int]:
+    try:
+        array = array_of(text)
+    except ValueError as error:
+        raise Invalid(f"--array {text} {error}") from error
+    return {"count": array.count, **({"max_parallel": array.max_parallel} if array.max_parallel else {})}
 
 
 def _mapping(fields: Mapping[str, Any], field: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Commands about jobs that exist: ps, why, attempts, logs, cancel, hold, release, requeue."""
+"""Commands about jobs that exist: ps, why, attempts, logs, cancel, hold, release, requeue, retry."""
 
 import sys
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpusched.cli import foreseen, output, say, screen
+from gpusched.cli import elements, foreseen, output, say, screen
 from gpusched.cli.commands import confirm, for_each
 from gpusched.cli.history import Watch
 from gpusched.cli.output import Column, Format, age
@@ -28,6 +28,7 @@ _COLUMNS: "tuple[Column[Job], ...]" = (
     Column("USER", lambda job: job.user),
     Column("STATE", lambda job: job.state, is_state=True),
     Column("GPUS", lambda job: job.gpu_count),
+    Column("ELEMENTS", lambda job: elements.progress(job.array)),
     Column("AGE", lambda job: age(job.submitted_at)),
     Column("PRIORITY", lambda job: job.priority, is_wide=True),
     Column("ATTEMPT", lambda job: job.attempt, is_wide=True),
@@ -121,6 +122,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
     attempt: Annotated[int | None, typer.Option(min=1, help="Of this attempt instead of the latest.")] = None,
     rank: Annotated[int, typer.Option(min=0, help="Of this rank of a gang.")] = 0,
+    element: Annotated[int | None, typer.Option(min=0, help="Of this element of an array.")] = None,
     tail: Annotated[int | None, typer.Option(min=1, help="Only the last lines (at most 1 MiB).")] = None,
 ) -> None:
     """Print the output of a job.
@@ -129,23 +131,48 @@ def logs(
     gpusched logs 42
     gpusched logs -f --tail 20 42
     gpusched logs 42 --attempt 1 --rank 3
+    gpusched logs 42 --element 17
     """
     from gpusched.cli import reading
 
     with connect(ctx) as client:
+        if element is not None:
+            job_id = elements.job_of(client, job_id, element)
         reading.show(client, job_id, attempt=attempt, rank=rank, tail=tail, is_following=follow)
 
 
-def cancel(ctx: typer.Context, job_ids: JobIds, yes: Yes = False, form: output.OutputOption = Format.TABLE) -> None:
+def cancel(
+    ctx: typer.Context,
+    job_ids: JobIds,
+    part: Annotated[str | None, typer.Option("--elements", help="Of an array only these, like 3-7,9.")] = None,
+    yes: Yes = False,
+    form: output.OutputOption = Format.TABLE,
+) -> None:
     """End jobs, waiting or running.
 
     \b
     gpusched cancel 42
     gpusched cancel --yes 42 43 44
+    gpusched cancel 42 --elements 3-7,9
     """
     if len(job_ids) > 1:
         confirm(f"Cancel {len(job_ids)} jobs?", is_sure=yes)
-    _act(ctx, job_ids, form, lambda client, job_id: client.cancel(job_id))
+    _act(ctx, job_ids, form, lambda client, job_id: client.cancel(job_id, part))
+
+
+def retry(
+    ctx: typer.Context,
+    job_id: JobId,
+    part: Annotated[str, typer.Option("--elements", help="failed, or those that have ended of 3-7,9.")] = "failed",
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """Have elements of an array run again that have ended.
+
+    \b
+    gpusched retry 42
+    gpusched retry 42 --elements 3-7,9
+    """
+    _act(ctx, [job_id], form, lambda client, job_id: client.retry(job_id, part))
 
 
 def hold(ctx: typer.Context, job_ids: JobIds, form: output.OutputOption = Format.TABLE) -> None:

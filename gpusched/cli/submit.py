@@ -34,6 +34,7 @@ def submit(
     gpusched submit train.sh --epochs 10   (a script with #GPUSCHED or #SBATCH lines)
     gpusched submit -f job.yaml --priority 1000
     gpusched submit -f list-of-jobs.yaml   (all of them or none)
+    gpusched submit --array 1000%50 --gpus 1 -- python train.py
     gpusched submit --dry-run --gpus 8 -- python train.py
     gpusched why $(gpusched submit --gpus 1 -- python train.py)
     """
@@ -61,6 +62,8 @@ def run(ctx: typer.Context, jobs: list[dict[str, Any]]) -> None:
     """
     if len(jobs) > 1:
         raise typer.BadParameter("run takes one job; see gpusched submit", param_hint="--file")
+    if jobs[0].get("array"):
+        raise typer.BadParameter("run shows one output; see gpusched submit", param_hint="--array")
     with connect(ctx) as client:
         job = _submitted(client, jobs[0], None)
         say.note(f"job {job.id} submitted; Ctrl-C cancels it")

@@ -5,6 +5,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from gpusched.client.arrays import Element
 from gpusched.client.calls import API, Call, Reply, fresh_key, get, given, json_as, write
 from gpusched.client.errors import Invalid
 from gpusched.client.events import Event, EventPage
@@ -121,13 +122,28 @@ def jobs(
     user: str | None = None,
     name: str | None = None,
 ) -> Call[Page[JobData]]:
-    states = state if isinstance(state, str) or state is None else ",".join(state)
-    return get("/jobs", Page[JobData], tenant=tenant, state=states, user=user, name=name)
+    return get("/jobs", Page[JobData], tenant=tenant, state=_states(state), user=user, name=name)
 
 
-def cancel(job_id: int) -> Call[Acted]:
-    """Ends a job, waiting or running. Harmless when repeated."""
-    return write("POST", f"/jobs/{job_id}/cancel", Acted)
+def _states(state: str | Iterable[str] | None) -> str | None:
+    return state if isinstance(state, str) or state is None else ",".join(state)
+
+
+def cancel(job_id: int, elements: str | None = None) -> Call[Acted]:
+    """Ends a job, waiting or running; of an array only these `elements`, like 3-7,9. Harmless when repeated."""
+    return write("POST", f"/jobs/{job_id}/cancel", Acted, given(elements=elements) or None)
+
+
+def retry(job_id: int, elements: str = "failed") -> Call[Acted]:
+    """Has elements of an array run again: those that failed, or by numbers like 3-7,9 those that have ended."""
+    # Sent twice it would also retry what failed again in between.
+    return write("POST", f"/jobs/{job_id}/retry", Acted, {"elements": elements}, is_repeatable=False)
+
+
+def elements(
+    job_id: int, *, state: str | Iterable[str] | None = None, index: int | str | None = None
+) -> Call[Page[Element]]:
+    return get(f"/jobs/{job_id}/elements", Page[Element], state=_states(state), index=index)
 
 
 def hold(job_id: int) -> Call[Acted]:

@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 import httpx
 
 from gpusched.client import cluster_calls, config, flows, job_calls, secret_calls, wire
+from gpusched.client.arrays import Element
 from gpusched.client.calls import Call, Reply
 from gpusched.client.events import JobEvent
 from gpusched.client.exchange import PATIENCE_SECONDS, Emit, Flow, Lost, Pause, exchange
@@ -52,8 +53,17 @@ class Job(JobData, kw_only=True, dict=True):
         """Its output as it grows, and itself at each change of state."""
         return self.client.follow(self.id, attempt=attempt, rank=rank, offset=offset)
 
-    def cancel(self) -> "Job":
-        return self.client.cancel(self.id)
+    def cancel(self, elements: str | None = None) -> "Job":
+        """Ends it; of an array only these `elements`, like 3-7,9."""
+        return self.client.cancel(self.id, elements)
+
+    def retry(self, elements: str = "failed") -> "Job":
+        """Has elements of the array run again: those that failed, or by numbers like 3-7,9."""
+        return self.client.retry(self.id, elements)
+
+    def elements(self, *, state: str | None = None, index: int | str | None = None) -> list[Element]:
+        """The elements of the array by their numbers; `index` like 3-7,9. A job that is no array has none."""
+        return self.client.elements(self.id, state=state, index=index)
 
     def hold(self) -> "Job":
         return self.client.hold(self.id)
@@ -70,6 +80,7 @@ class Job(JobData, kw_only=True, dict=True):
 _Jobs = list[Job]
 _Queue = list[QueueItem]
 _Secrets = list[Secret]
+_Elements = list[Element]
 
 
 def _call(build: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P], T]":
@@ -162,6 +173,18 @@ class Client:
         call = job_calls.jobs(tenant=tenant, state=state, user=user, name=name)
         return [self._own(job) for job in self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))]
 
+    def elements(
+        self,
+        job_id: int,
+        *,
+        state: str | Iterable[str] | None = None,
+        index: int | str | None = None,
+        limit: int | None = None,
+    ) -> _Elements:
+        """The elements of an array by their numbers, those too that are no jobs yet; `index` like 3-7,9."""
+        call = job_calls.elements(job_id, state=state, index=index)
+        return self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
+
     def queue(self, *, limit: int | None = 100) -> _Queue:
         """Who waits, in the order in which they are looked at; `limit` None is all of them."""
         return self._run(flows.all_items(job_calls.queue(), self.patience_seconds, limit, is_sized=True))
@@ -201,6 +224,7 @@ class Client:
     submit_many = _call(job_calls.submit_many)
     simulate_request = _call(job_calls.simulate)
     cancel = _job_call(job_calls.cancel)
+    retry = _job_call(job_calls.retry)
     hold = _job_call(job_calls.hold)
     release = _job_call(job_calls.release)
     requeue = _job_call(job_calls.requeue)

@@ -15,7 +15,7 @@ _RANGE = re.compile(r"\[(\d+),(\d+)\)")
 Ranges = tuple[tuple[int, int], ...]
 
 
-class ArrayRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class ArrayRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`count` elements, numbered from 0, of which at most `max_parallel` are placed or run at once (None: any)."""
 
     count: int

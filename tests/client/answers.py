@@ -27,6 +27,7 @@ TENANT = {"name": "nlp", "weight": 2.0, "tier": "standard", "quota": QUOTA, "in_
 TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_at": "2030-04-01T00:00:00Z"}
 
 
+ELEMENT = {"index": 3, "state": "failed", "job_id": 57, "exit_code": 3, "nodes": ["n1"], "attempt": 1}
 EXTENDED = {"job_id": 42, "status": "changed", "message": "job 42 may now run for 90 minutes", "job": job()}
 
 
@@ -44,8 +45,9 @@ def answer_all(server: FakeServer) -> None:
     server.on("GET", "/cluster/status", Answer(200, {"total_nodes": 1, "online_nodes": 1, "total_gpus": 2}))
     server.on("GET", "/jobs/42/explain", Answer(200, WHY))
     server.on("GET", "/jobs/42/logs", log(b"epoch 1\nepoch 2\n", complete=True))
-    for verb in ("cancel", "hold", "release", "requeue"):
+    for verb in ("cancel", "hold", "release", "requeue", "retry"):
         server.on("POST", f"/jobs/42/{verb}", acted(verb))
+    server.on("GET", "/jobs/42/elements", Answer(200, {"items": [ELEMENT]}))
     server.on("POST", "/jobs/42/extend", Answer(200, EXTENDED))
     for verb in ("cordon", "drain", "uncordon"):
         server.on("POST", f"/nodes/n1/{verb}", Answer(200, {"node": "n1", "status": verb, "message": f"n1: {verb}"}))

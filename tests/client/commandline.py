@@ -30,6 +30,8 @@ COMMANDS: dict[str, list[str]] = {
     "hold": ["hold", "42"],
     "release": ["release", "42"],
     "requeue": ["requeue", "42"],
+    "retry": ["retry", "42"],
+    "elements": ["elements", "42"],
     "extend": ["extend", "42", "--by", "30"],
     "wait": ["wait", "42"],
     "queue": ["queue"],

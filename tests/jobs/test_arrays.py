@@ -311,7 +311,8 @@ class TestRest:
         array = submit_array(user, tenant, 7)
         run_cycle()
         services.cancel(array, who, "5")
-        seen, cursor = [], ""
+        seen: list[tuple[int, str, bool]] = []
+        cursor: str | None = ""
         while cursor is not None:
             page = call("GET", f"/jobs/{array}/elements?limit=3{cursor and '&cursor=' + cursor}")[1]
             seen += [(one["index"], one["state"], one["job_id"] is None) for one in page["items"]]

@@ -1,0 +1,69 @@
+"""`elements`, and what other commands say and ask of the elements of arrays."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpusched.cli import output
+from gpusched.cli.output import Column, Format
+from gpusched.cli.session import connect
+from gpusched.protocol.states import FINAL, LIVE
+
+if TYPE_CHECKING:
+    from gpusched.client import Client
+    from gpusched.client.arrays import Element
+    from gpusched.client.models import ArrayData
+
+_COLUMNS: "tuple[Column[Element], ...]" = (
+    Column("ELEMENT", lambda one: one.index),
+    Column("JOB", lambda one: one.job_id),
+    Column("STATE", lambda one: one.state, is_state=True),
+    Column("ATTEMPT", lambda one: one.attempt, is_wide=True),
+    Column("STARTED", lambda one: one.started_at),
+    Column("ENDED", lambda one: one.ended_at),
+    Column("EXIT", lambda one: one.exit_code),
+    Column("NODES", lambda one: ",".join(one.nodes)),
+    Column("WHY", lambda one: one.reason.sentence if one.reason else None),
+)
+
+
+def elements(
+    ctx: typer.Context,
+    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)],
+    form: output.OutputOption = Format.TABLE,
+    state: Annotated[str | None, typer.Option(help="Only these, such as failed or waiting.")] = None,
+    index: Annotated[str | None, typer.Option("--elements", help="Only these, like 3-7,9.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most this many.")] = 1000,
+) -> None:
+    """List the elements of an array, by their numbers.
+
+    \b
+    gpusched elements 42 --state failed
+    gpusched elements 42 --elements 0-9 -o json
+    """
+    with connect(ctx) as client:
+        found = client.elements(job_id, state=state, index=index, limit=limit)
+    output.items(found, _COLUMNS, form, lambda one: one.job_id)
+
+
+def progress(array: "ArrayData | None") -> str | None:
+    """How far an array has come, in a few words; None: it is none."""
+    if array is None:
+        return None
+    ended = sum(number for state, number in array.by_state.items() if state in FINAL)
+    live = sum(number for state, number in array.by_state.items() if state in LIVE)
+    failed = array.by_state.get("failed", 0)
+    return (
+        f"{ended}/{array.count} ended" + (f", {failed} failed" if failed else "") + (f", {live} live" if live else "")
+    )
+
+
+def job_of(client: "Client", array_id: int, number: int) -> int:
+    """The job that an element is. Raises NotFound if there is none yet."""
+    from gpusched.client import NotFound
+
+    for one in client.elements(array_id, index=number):
+        if one.job_id is not None:
+            return one.job_id
+        raise NotFound(f"element {number} of array {array_id} is {one.state} and no job yet")
+    raise NotFound(f"job {array_id} is no array", next_step="leave --element out")
