@@ -20,6 +20,7 @@ _PAGES = (
     ("nodes", "Nodes"),
     ("tenants", "Tenants"),
     ("usage", "Usage"),
+    ("health", "Health"),
     ("submit", "Submit"),
     ("tokens", "Tokens"),
 )

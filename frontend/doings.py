@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from frontend.access import Visible
 from gpusched.lib.sql import query
@@ -141,7 +142,9 @@ def _of_incident(row: Row) -> Doing:
         sentence = f"GPU {row['gpu']} of {row['node']} {_WENT[kind]}{cause}"
         severity = "amber" if kind in ("dirty", "foreign") else "red"
     return Doing(
-        doing(f"incident:{row['id']}", row["at"], kind, severity, sentence, f"/nodes/#{row['node']}"), row["at"], None
+        doing(f"incident:{row['id']}", row["at"], kind, severity, sentence, f"/nodes/{quote(row['node'], safe='')}/"),
+        row["at"],
+        None,
     )
 
 
@@ -150,7 +153,7 @@ def _of_crossing(row: Row) -> Doing:
     sentence = f"tenant {row['tenant']} has used up its {row['bound']} budget of {row['gpu_hours']:g} GPU-hours; {then}"
     kind, severity = f"budget_{row['bound']}", "red" if row["bound"] == "hard" else "amber"
     told = doing(
-        f"budget:{row['id']}", row["at"], kind, severity, sentence, f"/tenants/#{row['tenant']}", row["tenant"]
+        f"budget:{row['id']}", row["at"], kind, severity, sentence, f"/tenants/{row['tenant']}/", row["tenant"]
     )
     return Doing(told, row["at"], row["tenant_id"])
 

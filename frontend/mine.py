@@ -79,19 +79,3 @@ def left(quota: Mapping[str, Any], in_use: Mapping[str, Any], own_gpus: int) -> 
         for what, limit, used in bounds
         if limit is not None
     ]
-
-
-_NOTICES = """
-    SELECT e.id, e.at, e.job_id, j.name, e.kind, e.actor, e.data
-      FROM jobs_job j JOIN jobs_jobevent e ON e.job_id = j.id
-     WHERE j.user_id = %(user)s AND e.at > now() - interval '2 days'
-       AND (j.ended_at IS NULL OR j.ended_at > now() - interval '2 days')
-       AND (e.kind IN ('idle_warning', 'idle_would_end', 'requeued')
-            OR e.kind IN ('stopping', 'held', 'cancelled') AND e.actor <> %(name)s AND e.actor <> '')
-     ORDER BY e.id DESC LIMIT 10
-"""
-
-
-def notices(who: Identity) -> list[Row]:
-    """What others, or the system, did to the person's jobs in the last two days, newest first."""
-    return query(_NOTICES, {"user": who.user_id, "name": who.username})

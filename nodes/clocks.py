@@ -48,6 +48,14 @@ def at_here(text: str, said_at: str) -> str:
     return text if abs(off) <= TOLERATED_SECONDS else _moved(text, off)
 
 
+def ahead(said_at: str) -> float | None:
+    """By how many seconds an agent's clock was ahead of this server's when it said so, less its message's way; None if
+    that cannot be read."""
+    said = _read(said_at)
+    off = None if said is None else (said - datetime.now(UTC)).total_seconds()
+    return None if off is None or abs(off) > _MOST_SECONDS else round(off, 3)
+
+
 def lasted(report: Ended) -> float | None:
     """How many seconds a rank ran, as its supervisor measured it; None if nobody did."""
     began = _read(report.started_at or "")

@@ -45,6 +45,7 @@ class Node(models.Model):
     )  # fmt: skip
     joined_at = models.DateTimeField()
     last_seen_at = models.DateTimeField(null=True)
+    clock_off_seconds = models.FloatField(null=True, help_text="By which its clock is ahead of the server's")
 
     class Meta:
         ordering = ["name"]

@@ -93,7 +93,10 @@ def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
     rows_of = live(sorted(latest))
     faulted = _watch_missing(rows_of, latest)
     telemetry.seen(
-        [(node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync)) for node_id, sync in latest.items()]
+        [
+            (node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync), clocks.ahead(sync.at))
+            for node_id, sync in latest.items()
+        ]
     )
     faulted |= {node_id for node_id, report in heard if isinstance(report, Ended) and report.reason in strikes.STRIKES}
     if faulted:

@@ -16,18 +16,19 @@ from nodes import health, heat
 MOST_SECONDS_AGO = 3600
 _SEEN = """
     WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) ORDER BY id FOR UPDATE)
-    UPDATE nodes_node n SET last_seen_at = clock_timestamp(), boot_id = t.boot_id,
+    UPDATE nodes_node n SET last_seen_at = clock_timestamp(), boot_id = t.boot_id, clock_off_seconds = t.off,
            state = CASE WHEN t.is_clean THEN 'online' ELSE n.state END
-      FROM old, unnest(%s::bigint[], %s::text[], %s::bool[]) AS t (id, boot_id, is_clean)
+      FROM old, unnest(%s::bigint[], %s::text[], %s::bool[], %s::float8[]) AS t (id, boot_id, is_clean, off)
      WHERE n.id = old.id AND n.id = t.id
     RETURNING n.id, old.state AS old_state, n.state
 """
 
 
-def seen(nodes: Sequence[tuple[int, str, bool]]) -> None:
-    """(node, boot id, is_clean): the nodes are alive. One on which processes of ended attempts still live (not clean)
-    does not come back online before they are gone, lest their devices be given to others."""
-    rows = prepared(_SEEN, [[node[0] for node in nodes], *columns(nodes, 3)])
+def seen(nodes: Sequence[tuple[int, str, bool, float | None]]) -> None:
+    """(node, boot id, is_clean, seconds that its clock is ahead): the nodes are alive. One on which processes of ended
+    attempts still live (not clean) does not come back online before they are gone, lest their devices be given to
+    others."""
+    rows = prepared(_SEEN, [[node[0] for node in nodes], *columns(nodes, 4)])
     if back := [row["id"] for row in rows if row["old_state"] != row["state"]]:
         events.changed("nodes", back)
         wake.request_cycle()

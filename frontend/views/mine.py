@@ -5,11 +5,13 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
-from frontend import jobrows, mine
+from frontend import feed, mine
 from frontend.views.entrance import page, show
 from frontend.views.overview import bar_scale, show_overview
 from gpusched.protocol.states import Role
 from tenants.permissions import Identity
+
+_MOST_NOTICES = 8
 
 
 @page
@@ -25,14 +27,19 @@ def my_work(request: HttpRequest, who: Identity) -> HttpResponse:
         **jobs,
         "counts": mine.counts(who.user_id),
         "quotas": [{**tenant, "live": (bar := _bar(tenant)), "scale": bar_scale([bar])} for tenant in mine.quotas(who)],
-        "notices": [
-            {**row, "sentence": jobrows.said(row["kind"], row["actor"], row["data"])} for row in mine.notices(who)
-        ],
+        "notices": _notices(who),
         "is_new": not any(jobs.values()) and (who.is_admin or any(who.has(Role.MEMBER, one) for one in who.roles)),
         "tenant": next(iter(sorted(who.tenant_names.values())), ""),
         "url": request.build_absolute_uri("/").rstrip("/"),
     }
     return show(request, who, "pages/mine.html", words)
+
+
+def _notices(who: Identity) -> list[dict[str, Any]]:
+    """What became of the person's own jobs, newest first."""
+    rows = feed.rows("notices", who.visible_tenants(), who.user_id)
+    own = (row for key, row in rows.items() if key.startswith("notice:") and row["is_mine"])
+    return sorted(own, key=lambda row: str(row["at"]), reverse=True)[:_MOST_NOTICES]
 
 
 def _bar(tenant: dict[str, Any]) -> dict[str, Any]:

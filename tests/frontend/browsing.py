@@ -4,7 +4,20 @@ import re
 
 from django.test import Client
 
-PAGES = ("/overview/", "/mine/", "/fleet/", "/queue/", "/jobs/", "/nodes/", "/join/", "/tenants/", "/usage/", "/submit/", "/tokens/")
+PAGES = (
+    "/overview/",
+    "/mine/",
+    "/fleet/",
+    "/queue/",
+    "/jobs/",
+    "/nodes/",
+    "/join/",
+    "/tenants/",
+    "/usage/",
+    "/cluster/health/",
+    "/submit/",
+    "/tokens/",
+)
 HOSTILE = '<script>alert("x")</script>\'"&{{ 7 }}'
 
 

@@ -1,0 +1,71 @@
+"""How the control plane itself is: its database, its cycles, its agents, and what is being written."""
+
+from typing import Any
+
+from django.conf import settings
+
+from gpusched import __version__
+from gpusched.lib.sql import query
+from nodes.clocks import TOLERATED_SECONDS
+from scheduling import services
+
+Row = dict[str, Any]
+CYCLES = 60
+
+_DATABASE = """
+    SELECT pg_database_size(current_database()) / 1048576 AS size_mb, split_part(version(), ' ', 2) AS version,
+           (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()) AS connections,
+           current_setting('max_connections')::int AS most_connections,
+           (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')
+                AS waiting,
+           (SELECT extract(epoch FROM max(clock_timestamp() - xact_start))::float8 FROM pg_stat_activity
+             WHERE datname = current_database() AND pid <> pg_backend_pid()) AS longest_seconds
+"""
+# The latest cycles that did something, or were kept as one of a minute.
+_CYCLES = f"""
+    SELECT count(*) AS kept, max(started_at) AS latest_at, sum(placed)::int AS placed, sum(preempted)::int AS preempted,
+           sum(stale)::int AS stale, percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) AS p50_ms,
+           percentile_cont(0.95) WITHIN GROUP (ORDER BY ms) AS p95_ms, max(ms) AS most_ms
+      FROM (SELECT *, sweep_ms + snapshot_ms + plan_ms + commit_ms AS ms FROM scheduling_cycle
+             ORDER BY id DESC LIMIT {CYCLES}) c
+"""
+_AGENTS = """
+    SELECT name, state, intent, pretend, agent_version, driver_version, last_seen_at, clock_off_seconds,
+           extract(epoch FROM clock_timestamp() - last_seen_at)::float8 AS silent_seconds
+      FROM nodes_node ORDER BY state = 'online', last_seen_at NULLS FIRST, name LIMIT 1000
+"""
+_UPKEEP = """
+    SELECT (SELECT counted_until FROM nodes_gpuclock WHERE id = 1) AS samples_until,
+           (SELECT max(at) + interval '5 minutes' FROM nodes_rollup) AS rolled_up_until,
+           (SELECT seen_at FROM nodes_listenerlease WHERE id = 1) AS listening_at,
+           (SELECT worker FROM scheduling_beat WHERE id = 1) AS worker
+"""
+
+
+def control_plane() -> Row:
+    """`database cycles upkeep scheduler version`; times in seconds and milliseconds."""
+    [database], [cycles], [upkeep] = query(_DATABASE), query(_CYCLES), query(_UPKEEP)
+    return {
+        "database": {**database, "is_own": not settings.ENV.database_url},
+        "cycles": cycles,
+        "upkeep": upkeep,
+        "scheduler": services.scheduler_lag(),
+        "version": __version__,
+    }
+
+
+def agents() -> list[Row]:
+    """Those that are not online first; `notes` is what somebody should see."""
+    return [{**row, "notes": list(_notes(row))} for row in query(_AGENTS)]
+
+
+def _notes(row: Row) -> list[str]:
+    found = []
+    if row["agent_version"] and row["agent_version"] != __version__:
+        found.append(f"agent {row['agent_version']}, server {__version__}: one version of difference is understood")
+    off = row["clock_off_seconds"]
+    if off is not None and abs(off) > TOLERATED_SECONDS:
+        found.append(f"its clock is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}: times it tells are corrected")
+    if row["state"] == "online" and (row["silent_seconds"] or 0) > 3 * settings.ENV.heartbeat_seconds:
+        found.append(f"silent for {row['silent_seconds']:.0f} s")
+    return found

@@ -1,0 +1,127 @@
+"""Health and My work: open incidents with the way back, agents, the control plane, and what became of whose jobs."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from gpusched import __version__
+from gpusched.lib.sql import execute, query
+from nodes.models import Node
+from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
+from tests.frontend.browsing import browser, found, text_of
+
+pytestmark = pytest.mark.django_db
+PATH = "/cluster/health/"
+
+
+@pytest.fixture
+def admin():
+    return browser(make_user("root", admin=True))
+
+
+class TestHealth:
+    def test_a_well_cluster_says_so(self, admin):
+        make_node(name="n1")
+        run_cycle()
+        Node.objects.update(agent_version=__version__)
+        page = text_of(admin.get(PATH))
+        assert "Nothing is wrong." in page and "1 / 1</b><span>agents online" in page
+        assert "All speak this version" in page
+
+    def test_a_scheduler_that_stands_still_is_told_first(self, admin):
+        make_node(name="n1")
+        assert "The scheduler does not run" in text_of(admin.get(PATH))
+        run_cycle()
+        page = text_of(admin.get(PATH))
+        assert "The scheduler does not run" not in page and "PostgreSQL " in page
+
+    def test_open_incidents_have_cause_and_way_back_and_then_are_history(self, admin):
+        make_node(name="n1", gpus=2)
+        execute("UPDATE nodes_device SET health = 'degraded', health_note = 'Xid 48' WHERE index = 1")
+        page = text_of(admin.get(PATH))
+        row = found(r'(?s)id="open".*?<tbody>(.*?)</tbody>', page)
+        assert "GPU 1" in row and "Xid 48" in row and "see to the hardware" in row and 'href="/nodes/n1/"' in row
+        execute("UPDATE nodes_device SET health = 'ok', health_note = '' WHERE index = 1")
+        page = text_of(admin.get(PATH))
+        assert "Nothing is wrong." in page
+        assert "Xid 48" in page[page.index('id="history"') :]
+
+    def test_agents_that_differ_are_named_with_why(self, admin):
+        make_node(name="n1").sync(at=(timezone.now() + timedelta(seconds=90)).isoformat())
+        make_node(name="n2")
+        Node.objects.filter(name="n2").update(agent_version="0.0.1")
+        page = text_of(admin.get(PATH))
+        assert re.search(r"its clock is (89|90) s ahead", page)
+        assert f"agent 0.0.1, server {__version__}" in page
+
+    def test_members_see_no_causes_and_no_machinery(self, nlp, member):
+        """A08."""
+        make_node(name="n1", gpus=1)
+        execute("UPDATE nodes_device SET health = 'foreign', health_note = 'pid 7 of eve'")
+        page = text_of(browser(member).get(PATH))
+        assert "foreign" in page and "told to admins" in page
+        assert "pid 7" not in page and "PostgreSQL" not in page and "All 1 agents" not in page
+
+    @pytest.mark.django_db(transaction=True)
+    def test_what_the_system_did_by_itself(self, nlp, member, admin):
+        agent = make_node(name="n1")
+        job = submit(member, nlp, name="train")
+        run_cycle()
+        [key] = agent.start_all()
+        agent.end(key, exit_code=None, reason="node_fault")
+        for client in (admin, browser(member)):
+            did = found(r'(?s)id="did">.*?<ul class="list did">(.*?)</ul>', text_of(client.get(PATH)))
+            assert f'href="/jobs/{job}/"' in did and "failed under it" in did
+        stranger = browser(make_member(make_tenant("other")))
+        assert "failed under it" not in text_of(stranger.get(PATH))
+
+
+class TestMyWork:
+    def test_users_land_there_and_admins_on_the_overview(self, member, admin):
+        assert browser(member).get("/")["Location"] == "/mine/"
+        assert "<h1>Overview</h1>" in text_of(admin.get("/"))
+
+    def test_who_has_no_job_yet_is_taught_the_first(self, nlp, member):
+        page = text_of(browser(member).get("/mine/"))
+        assert "Your first job" in page and "gpusched run --tenant nlp --gpus 1 -- nvidia-smi" in page
+        assert "gpusched login http://testserver" in page
+        submit(member, nlp, gpu_count=0)
+        assert "Your first job" not in text_of(browser(member).get("/mine/"))
+
+    @pytest.mark.django_db(transaction=True)
+    def test_running_waiting_and_ended_jobs_of_oneself_alone(self, nlp, member):
+        agent = make_node(name="n1", gpus=2)
+        done = submit(member, nlp, gpu_count=1, name="done")
+        run_cycle()
+        agent.start_all()
+        agent.end(f"{done}.1.0", exit_code=3)
+        submit(member, nlp, gpu_count=2, name="runs")
+        run_cycle()
+        agent.start_all()
+        submit(member, nlp, gpu_count=2, name="waits")
+        submit(make_member(nlp), nlp, gpu_count=1, name="of-somebody-else")
+        run_cycle()
+        page = text_of(browser(member).get("/mine/"))
+        parts = {
+            part: found(rf'(?s)<h2 id="{part}">(.*?)</section>', page) for part in ("running", "waiting", "recent")
+        }
+        assert "runs" in parts["running"] and "waits for 2 GPUs" in parts["waiting"]
+        assert "exited with code 3" in parts["recent"]
+        assert "of-somebody-else" not in page
+        assert "2 GPUs, 2 of them yours" in page
+
+    def test_what_is_left_of_each_limit(self, member):
+        tenant = make_tenant("capped", quota={"max_gpus": 4, "max_gpus_per_user": 2})
+        page = text_of(browser(make_member(tenant)).get("/mine/"))
+        assert "<b>4</b> GPUs of the tenant" in page and "<b>2</b> GPUs of your own" in page
+
+    @pytest.mark.django_db(transaction=True)
+    def test_what_became_of_ones_jobs_is_told(self, nlp, member, admin):
+        make_node(name="n1")
+        job = submit(member, nlp, name="train")
+        run_cycle()
+        admin.post(f"/jobs/{job}/cancel/")
+        assert "train" in found(r'(?s)<h2 id="notices">(.*?)</section>', text_of(browser(member).get("/mine/")))
+        assert query("SELECT 1 FROM jobs_jobevent WHERE actor = 'root'")
