@@ -16,12 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, TimeoutError, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
 
 from benchmarks.scenes import PASSWORD, SCENES
 from benchmarks.stack import Stack
 
-_IS_LIVE = "[...document.querySelectorAll('[data-live][data-view]')].every(each => each.classList.contains('is-on'))"
 WIDE, PHONE = (1440, 900), (390, 844)
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
@@ -135,8 +134,8 @@ def _name(path: str) -> str:
 
 def _shoot(page: Page, path: str, file: Path, is_phone: bool) -> None:
     page.goto(path)
-    with suppress(TimeoutError):  # a region may be refused, which is a picture, too
-        page.wait_for_function(_IS_LIVE, timeout=15_000)
+    with suppress(AssertionError):  # a region may be refused, which is a picture, too
+        expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0, timeout=15_000)
     page.wait_for_timeout(500)
     page.screenshot(path=file, full_page=is_phone, animations="disabled")
     too_wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")

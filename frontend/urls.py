@@ -5,7 +5,6 @@ from django.urls import URLPattern, path
 from frontend.views import (
     cluster,
     entrance,
-    health,
     job,
     jobs,
     join,
@@ -14,6 +13,7 @@ from frontend.views import (
     notices,
     overview,
     quota,
+    search,
     submit,
     tenants,
     tokens,
@@ -46,11 +46,11 @@ urlpatterns: list[URLPattern] = [
     path("tenants/", tenants.tenants, name="tenants"),
     path("tenants/<str:name>/", tenants.tenant, name="tenant"),
     path("tenants/<str:name>/quota/", quota.quota, name="tenant-quota"),
-    path("cluster/health/", health.health, name="health"),
     path("usage/", usage.usage, name="usage"),
     path("submit/", submit.submit, name="submit"),
     path("submit/preview/", submit.preview, name="submit-preview"),
     path("notices/seen/", notices.seen, name="notices-seen"),
+    path("search/", search.search, name="search"),
     path("tokens/", tokens.tokens, name="tokens"),
     path("tokens/<id:token_id>/revoke/", tokens.revoke, name="token-revoke"),
 ]

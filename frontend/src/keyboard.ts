@@ -9,17 +9,26 @@ const PAGES: Record<string, readonly [string, string]> = {
   j: ["/jobs/", "Jobs"],
   n: ["/nodes/", "Nodes"],
   t: ["/tenants/", "Tenants"],
+  u: ["/usage/", "Usage"],
+  h: ["/cluster/health/", "Health"],
+  s: ["/submit/", "Submit"],
 };
 
-const HELP: readonly (readonly [string, string])[] = [
-  ...Object.entries(PAGES).map(([key, [, name]]) => [`g ${key}`, `to ${name}`] as const),
+const KEYS: readonly (readonly [string, string])[] = [
+  ["Ctrl K", "find a page, a job, a node, a tenant, an action"],
   ["/", "filter"],
   ["j  k", "next, previous row"],
-  ["Enter", "open the row or the GPU"],
+  ["Enter", "open the row, choose the GPU"],
   ["← ↑ ↓ →", "from GPU to GPU on the Fleet page"],
+  ["t", "the Fleet as a table, or as a map"],
   ["Esc", "close, or leave the filter"],
   ["?", "this help"],
 ];
+
+/** Only pages that this person has: those of the rail. */
+function hasPage(href: string): boolean {
+  return document.querySelector(`nav.rail a[href="${href}"]`) !== null;
+}
 
 /** After `g` the next key must come so soon. */
 const CHORD_MS = 1200;
@@ -34,7 +43,7 @@ export function startKeyboard(go: (href: string) => void = (href) => location.as
     }
     const page = performance.now() - chordAt < CHORD_MS ? PAGES[event.key] : undefined;
     chordAt = -Infinity;
-    if (page !== undefined) return go(page[0]);
+    if (page !== undefined && hasPage(page[0])) return go(page[0]);
     if (event.key === "g") chordAt = performance.now();
     else if (event.key === "?") showHelp();
     else if (event.key === "/") focusFilter(event);
@@ -89,19 +98,21 @@ function close(): void {
 
 let help: HTMLDialogElement | null = null;
 
-function showHelp(): void {
+export function showHelp(): void {
   help ??= makeHelp();
   if (!help.isConnected) document.body.append(help);
   if (!help.open) help.showModal();
 }
 
 function makeHelp(): HTMLDialogElement {
-  const facts = HELP.flatMap(([keys, words]) => [h("dt", {}, h("kbd", {}, keys)), h("dd", {}, words)]);
+  const places = Object.entries(PAGES).flatMap(([key, [href, name]]) => (hasPage(href) ? [[`g ${key}`, name] as const] : []));
+  const list = (title: string, all: readonly (readonly [string, string])[]): HTMLElement =>
+    h("div", {}, h("h3", {}, title), h("dl", { class: "facts" }, ...all.flatMap(([keys, words]) => [h("dt", {}, h("kbd", {}, keys)), h("dd", {}, words)])));
   const done = h("button", { type: "submit" }, "Close");
   const dialog = h(
     "dialog",
     { class: "help", "aria-labelledby": "help-title" },
-    h("form", { method: "dialog" }, h("h2", { id: "help-title" }, "Keys"), h("dl", { class: "facts" }, ...facts), done),
+    h("form", { method: "dialog" }, h("h2", { id: "help-title" }, "Keys"), h("div", { class: "help-lists" }, list("Everywhere", KEYS), list("Go to", places)), done),
   );
   // A click on the backdrop is a click on the dialog itself.
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());

@@ -2,7 +2,7 @@
 import { type Child, h, na, plural, refill } from "../dom";
 import { badge } from "../states";
 import { duration, serverNow } from "../time";
-import { byName, jobLink, mib, nodeLink, shortModel, tenantLink } from "../views/pieces";
+import { byName, jobHref, jobLink, mib, nodeHref, nodeLink, shortModel, tenantLink } from "../views/pieces";
 import { type Spotlight, isPlain, spoken } from "./address";
 import { type Fill, OTHERS, absent, idleFor, look, owner, reads } from "./looks";
 import type { FleetCell } from "./model";
@@ -49,7 +49,7 @@ function gpu(cell: FleetCell, cells: readonly FleetCell[], events: PanelEvents):
     ...jobs(cell, cells, events),
     h("h3", {}, "Node"),
     h("p", {}, badge(node.state), " ", node.intent !== "open" && badge(node.intent), node.intent_note && h("span", { class: "muted" }, ` ${node.intent_note}`)),
-    h("p", { class: "actions" }, h("a", { class: "button small", href: `/nodes/${encodeURIComponent(node.name)}/` }, "Open node: readings, history, cordon, drain")),
+    h("p", { class: "actions" }, h("a", { class: "button small", href: nodeHref(node.name) }, "Open node"), h("span", { class: "muted small" }, "readings, history, cordon, drain")),
   ];
 }
 
@@ -71,7 +71,7 @@ function job(id: number, { node }: FleetCell, cells: readonly FleetCell[], event
     { class: "panel-job" },
     h("p", {}, jobLink(id, holder?.name || `job ${id}`), " ", h("span", { class: "id muted" }, `#${id}`)),
     holder && h("p", { class: "muted" }, holder.user, " · ", tenantLink(holder.tenant), " · ", left === null ? "no time limit" : `ends within ${duration(left)}`),
-    h("p", { class: "actions" }, light, h("a", { class: "button small", href: `/jobs/${id}/` }, "Open job")),
+    h("p", { class: "actions" }, light, h("a", { class: "button small", href: jobHref(id) }, "Open job")),
   );
 }
 

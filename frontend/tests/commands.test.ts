@@ -1,0 +1,66 @@
+// The command palette: what is found, in which order, by keys alone, and what happens when the server is away.
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { type Command, ranked, startCommands } from "../src/commands";
+import { score } from "../src/fuzzy";
+
+const command = (name: string, kind = "page"): Command => ({ kind, name, about: "", run: `/${name}/` });
+
+test("letters in order count, together and at beginnings they count more", () => {
+  expect(score("Overview", "xq")).toBeNull();
+  expect(score("Overview", "rev")).toBeNull();
+  const best = (asked: string, ...names: string[]): string | undefined =>
+    names.map((name) => ({ name, value: score(name, asked) ?? -99 })).sort((a, b) => b.value - a.value)[0]?.name;
+  expect(best("mw", "Overview", "My work", "Submit")).toBe("My work");
+  expect(best("no", "Join a node", "Nodes")).toBe("Nodes");
+  expect(best("fl", "Fleet", "Fleet by rack")).toBe("Fleet");
+});
+
+test("pages while nothing is typed; a number means a job before all else", () => {
+  const known = [command("Queue"), command("Quit", "action")];
+  const job = command("17 train", "job");
+  expect(ranked(known, [], "").map(({ name }) => name)).toEqual(["Queue"]);
+  expect(ranked(known, [job], "17").map(({ name }) => name)).toEqual(["17 train"]);
+  expect(ranked([...known, command("Sweep 17", "action")], [job], "#17")[0]).toBe(job);
+  expect(ranked(known, [job], "qu").map(({ name }) => name)).toEqual(["Quit", "Queue", "17 train"].sort((a, b) => (score(b, "qu") ?? -9) - (score(a, "qu") ?? -9)));
+});
+
+const gone: string[] = [];
+const went = vi.fn((href: string) => gone.push(href));
+const press = (key: string, target: EventTarget, more: object = {}): boolean =>
+  target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
+
+beforeEach(() => {
+  gone.length = 0;
+  document.body.innerHTML = '<nav class="rail"><a href="/queue/">Queue</a><a href="/nodes/">Nodes</a></nav>';
+  // One listener each time would answer as often: each test has its own document's.
+  vi.useFakeTimers();
+});
+afterEach(() => vi.useRealTimers());
+
+test("Ctrl-K, type, Enter; Ctrl-K again closes; what the server finds is shown as text", async () => {
+  const fetched = vi.fn(async () => ({ ok: true, json: async () => ({ found: [{ kind: "job", name: "7 <b>evil", about: "running", href: "/jobs/7/" }] }) }));
+  vi.stubGlobal("fetch", fetched);
+  startCommands(() => undefined, went);
+  press("k", document.body, { ctrlKey: true });
+  const dialog = document.querySelector<HTMLDialogElement>("dialog.palette");
+  const input = dialog?.querySelector("input");
+  if (!dialog || !input) throw new Error("no palette");
+  expect(dialog.open).toBe(true);
+  input.value = "ev";
+  input.dispatchEvent(new Event("input"));
+  await vi.advanceTimersByTimeAsync(200);
+  expect(fetched).toHaveBeenCalledOnce();
+  expect(dialog.querySelector("b")).toBeNull();
+  expect(dialog.textContent).toContain("7 <b>evil");
+  while (!dialog.querySelector('[aria-selected="true"]')?.textContent?.includes("evil")) press("ArrowDown", input);
+  press("Enter", input);
+  expect([gone, dialog.open]).toEqual([["/jobs/7/"], false]);
+  fetched.mockRejectedValueOnce(new Error("away") as never);
+  press("k", document.body, { ctrlKey: true });
+  input.value = "zzz";
+  input.dispatchEvent(new Event("input"));
+  await vi.advanceTimersByTimeAsync(200);
+  expect(dialog.textContent).toContain("The server does not answer");
+  press("k", document.body, { ctrlKey: true });
+  expect(dialog.open).toBe(false);
+});

@@ -1,0 +1,58 @@
+"""What the command palette finds, and for whom."""
+
+import pytest
+from django.test import Client
+
+from jobs.models import Job
+from tests.factories import make_member, make_node, make_tenant, make_user, submit
+from tests.frontend.browsing import browser
+
+pytestmark = pytest.mark.django_db
+
+
+def found(client: Client, text: str) -> list[tuple[str, str]]:
+    return [(row["kind"], row["href"]) for row in client.get("/search/", {"q": text}).json()["found"]]
+
+
+def test_jobs_nodes_and_tenants_by_a_part_of_their_names():
+    tenant = make_tenant("vision")
+    member = make_member(tenant)
+    job = submit(member, tenant, name="Vision-Sweep")
+    agent = make_node()
+    client = browser(member)
+    assert found(client, "vis") == [("job", f"/jobs/{job}/"), ("tenant", "/tenants/vision/")]
+    assert found(client, agent.name.upper()) == [("node", f"/nodes/{agent.name}/")]
+    assert found(client, "") == found(client, "   ") == found(client, "\x00") == []
+
+
+def test_a_job_by_its_id_comes_first_however_old_it_is(monkeypatch):
+    monkeypatch.setattr("frontend.views.search._LATEST", 1)
+    tenant = make_tenant()
+    member = make_member(tenant)
+    old, new = submit(member, tenant), submit(member, tenant)
+    client = browser(member)
+    assert ("job", f"/jobs/{old}/") == found(client, f"#{old}")[0]
+    assert ("job", f"/jobs/{new}/") in found(client, str(new))
+    assert found(client, "9" * 30) == []
+
+
+def test_nothing_of_other_tenants():
+    """Neither their jobs, by name or id, nor that they are there."""
+    theirs = make_tenant("theirs")
+    secret = submit(make_member(theirs), theirs, name="top-secret")
+    client = browser(make_member(make_tenant("ours")))
+    for text in ("top-secret", str(secret), f"#{secret}", "theirs"):
+        assert found(client, text) == []
+    assert found(browser(make_user(admin=True)), "top-secret") == [("job", f"/jobs/{secret}/")]
+    assert Job.objects.filter(pk=secret).exists()
+
+
+def test_who_is_not_logged_in_finds_nothing():
+    assert Client().get("/search/", {"q": "a"}).status_code == 302
+
+
+def test_signs_of_patterns_are_signs():
+    tenant = make_tenant()
+    member = make_member(tenant)
+    submit(member, tenant, name="plain")
+    assert found(browser(member), "%") == found(browser(member), "_") == []
