@@ -11,6 +11,8 @@ export interface Heard {
   /** On this page's clock; null before the first. */
   aliveAt: number | null;
   cycleAgeSeconds: number | null;
+  /** When rows were last got without a socket, since there is none. */
+  polledAt: number | null;
 }
 
 export interface Freshness {
@@ -24,9 +26,14 @@ export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshn
   const cycle = heard.cycleAgeSeconds;
   const title = cycle === null ? "" : `the scheduler last looked ${cycle.toFixed(1)} s before that`;
   if (heard.isLoggedOut) return { level: "offline", text: "logged out", title: "reload the page to log in again" };
+  if (!isConnected && heard.polledAt !== null && now - heard.polledAt <= DEAD_MS) {
+    const age = Math.round((now - heard.polledAt) / 1000);
+    return { level: "delayed", text: `polling, ${age} s old`, title: "no WebSocket gets through to the server; the page asks every few seconds" };
+  }
   if (!isConnected) {
     if (aliveAt === null && !hasFailed) return { level: "delayed", text: "connecting…", title: "" };
-    const known = aliveAt === null ? "as loaded" : `last known ${clock(aliveAt)}`;
+    const heardAt = Math.max(aliveAt ?? 0, heard.polledAt ?? 0);
+    const known = heardAt === 0 ? "as loaded" : `last known ${clock(heardAt)}`;
     return { level: "offline", text: `offline, ${known}`, title: "trying to reach the server again" };
   }
   if (aliveAt === null) return { level: "delayed", text: "connecting…", title: "" };

@@ -1,4 +1,5 @@
 // Joins socket and store: which topics are wanted, their states, who is told, once per frame.
+import type { Polled } from "./polling";
 import { LOGGED_OUT, type SocketEvents, Socket, type SocketLike } from "./socket";
 import { NOTHING, type TopicMessage, type TopicState, apply, unsettled } from "./store";
 import { learnServerTime } from "./time";
@@ -12,7 +13,7 @@ type Listener = (state: TopicState) => void;
 const PATIENCE_MS = 5000;
 
 export class Hub implements SocketEvents {
-  readonly heard: Heard = { isConnected: false, isLoggedOut: false, aliveAt: null, cycleAgeSeconds: null };
+  readonly heard: Heard = { isConnected: false, isLoggedOut: false, aliveAt: null, cycleAgeSeconds: null, polledAt: null };
   hasFailed = false;
   /** Called when the connection comes or goes, and when the server says that it is alive. */
   onHeard: () => void = () => undefined;
@@ -107,6 +108,9 @@ export class Hub implements SocketEvents {
   opened(): void {
     this.heard.isConnected = true;
     this.heard.isLoggedOut = false;
+    this.heard.polledAt = null;
+    // What was polled has no number that a delta could follow.
+    for (const [topic, state] of this.states) this.states.set(topic, unsettled(state));
     this.openedAt = this.now();
     this.sent = "";
     this.subscribe();
@@ -136,6 +140,22 @@ export class Hub implements SocketEvents {
     if (typeof message.topic === "string") this.take(message);
   }
 
+  /** What was asked for while there is no socket. */
+  polled(answer: Polled): void {
+    if (this.heard.isConnected) return;
+    this.heard.polledAt = this.now();
+    this.heard.cycleAgeSeconds = answer.cycle_age_seconds;
+    learnServerTime(answer.alive);
+    for (const [topic, snapshot] of Object.entries(answer.topics)) this.take({ topic, seq: 0, snapshot });
+    for (const [topic, error] of Object.entries(answer.errors)) this.take({ topic, error });
+    this.onHeard();
+  }
+
+  loggedOut(): void {
+    this.heard.isLoggedOut = true;
+    this.onHeard();
+  }
+
   private take(message: TopicMessage): void {
     if (!this.subscribed().includes(message.topic)) return;
     const before = this.own(message.topic);
@@ -147,7 +167,8 @@ export class Hub implements SocketEvents {
     this.schedule();
   }
 
-  private subscribed(): string[] {
+  /** What the server is asked for at this moment. */
+  subscribed(): string[] {
     return this.isHidden ? this.wanted().filter((topic) => this.kept.has(topic)) : this.wanted();
   }
 

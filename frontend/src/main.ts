@@ -1,7 +1,6 @@
 // The page's entry: starts each part once.
 import htmx from "htmx.org";
 import { bell } from "./bell";
-import { startCommands } from "./commands";
 import { keepQuestionOpen, startConfirm, startJobChanges } from "./confirm";
 import { applyFilter, startFilter } from "./filter";
 import { startCopy } from "./copy";
@@ -9,8 +8,9 @@ import { overviewStrip } from "./fleet/strip";
 import { fleet } from "./fleet/view";
 import { freshness, showFreshness } from "./freshness";
 import { Hub } from "./hub";
-import { showHelp, startKeyboard } from "./keyboard";
+import { startKeyboard } from "./keyboard";
 import { jobLog } from "./log/view";
+import { Polling } from "./polling";
 import { Regions } from "./regions";
 import { liveSocket } from "./socket";
 import { startTheme } from "./theme";
@@ -33,6 +33,7 @@ htmx.config.allowEval = false;
 htmx.config.includeIndicatorStyles = false;
 
 const hub = new Hub(liveSocket);
+const polling = new Polling(hub);
 const regions = new Regions(
   { hub },
   {
@@ -73,7 +74,6 @@ startTheme(() => {
   restyleUsage();
 });
 startKeyboard();
-startCommands(showHelp);
 startFilter();
 startCopy();
 startUndo();
@@ -95,6 +95,7 @@ if (chips.length > 0 || document.querySelector("[data-live]") !== null) {
 document.addEventListener("htmx:afterSettle", () => regions.scan());
 setInterval(() => {
   hub.watch();
+  void polling.tick();
   showHeard();
   if (!document.hidden) tick(document);
 }, 1000);

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { freshness } from "../src/freshness";
 import { clock } from "../src/time";
 
-const heard = (aliveAt: number | null, isConnected = true) => ({ isConnected, isLoggedOut: false, aliveAt, cycleAgeSeconds: 0.4 });
+const heard = (aliveAt: number | null, isConnected = true) => ({ isConnected, isLoggedOut: false, aliveAt, cycleAgeSeconds: 0.4, polledAt: null as number | null });
 
 test("live for 5 s, then delayed with the age", () => {
   expect(freshness(heard(10_000), 10_000, false).text).toBe("live");
@@ -24,4 +24,10 @@ test("who is logged out is told so", () => {
 test("connecting is not offline until it failed", () => {
   expect(freshness(heard(null, false), 0, false).level).toBe("delayed");
   expect(freshness(heard(null, false), 0, true)).toMatchObject({ level: "offline", text: "offline, as loaded" });
+});
+
+test("without a socket, what was polled is told with its age, and no longer than it may be believed", () => {
+  const polled = { ...heard(null, false), polledAt: 10_000 };
+  expect(freshness(polled, 13_000, true)).toMatchObject({ level: "delayed", text: "polling, 3 s old" });
+  expect(freshness(polled, 40_000, true)).toMatchObject({ level: "offline" });
 });

@@ -1,0 +1,53 @@
+// Where no WebSocket gets through (some proxies let none), the page asks for the same rows every few seconds.
+import type { Hub } from "./hub";
+import type { Rows } from "./topics";
+
+export interface Polled {
+  alive: string;
+  cycle_age_seconds: number | null;
+  topics: Record<string, Rows>;
+  errors: Record<string, string>;
+}
+
+export const POLL_MS = 5000;
+/** A server that restarts is back sooner. */
+export const PATIENCE_MS = 8000;
+
+export class Polling {
+  private without: number | null = null;
+  private askedAt = -Infinity;
+  private isBusy = false;
+
+  constructor(
+    private readonly hub: Hub,
+    private readonly now: () => number = Date.now,
+  ) {}
+
+  /** To be called about once a second. */
+  async tick(): Promise<void> {
+    if (this.hub.heard.isConnected || this.hub.heard.isLoggedOut) {
+      this.without = null;
+      return;
+    }
+    this.without ??= this.now();
+    const topics = this.hub.subscribed();
+    const isDue = this.now() - this.without >= PATIENCE_MS && this.now() - this.askedAt >= POLL_MS;
+    if (!isDue || this.isBusy || topics.length === 0) return;
+    this.askedAt = this.now();
+    this.isBusy = true;
+    try {
+      await this.ask(topics);
+    } catch {
+      // Nothing gets through: the page says that it is offline.
+    } finally {
+      this.isBusy = false;
+    }
+  }
+
+  private async ask(topics: readonly string[]): Promise<void> {
+    const wanted = new URLSearchParams(topics.map((topic) => ["topic", topic]));
+    const answer = await fetch(`/live/?${wanted.toString()}`, { headers: { Accept: "application/json" } });
+    if (answer.status === 401) return this.hub.loggedOut();
+    if (answer.ok) this.hub.polled((await answer.json()) as Polled);
+  }
+}

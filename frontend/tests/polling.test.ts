@@ -1,0 +1,74 @@
+// Without a WebSocket: asked for after a while, shown as a snapshot, and given up once there is a socket.
+import { beforeEach, expect, test, vi } from "vitest";
+import { Hub } from "../src/hub";
+import { PATIENCE_MS, POLL_MS, Polling } from "../src/polling";
+import type { SocketLike } from "../src/socket";
+
+class Deaf implements SocketLike {
+  readyState = 0;
+  onopen: ((event: Event) => void) | null = null;
+  onclose: ((event: CloseEvent) => void) | null = null;
+  onmessage: ((event: MessageEvent) => void) | null = null;
+  send(): void {}
+  close(): void {}
+}
+
+let socket: Deaf;
+let hub: Hub;
+let polling: Polling;
+let now: number;
+let asked: string[];
+let answer: { status: number; body: object };
+let shown: string[];
+
+beforeEach(() => {
+  now = 0;
+  asked = [];
+  shown = [];
+  answer = { status: 200, body: { alive: "2026-01-31T08:00:00Z", cycle_age_seconds: 1, topics: { jobs: { "1": {} } }, errors: { "job:9": "not_found" } } };
+  vi.stubGlobal("fetch", async (url: string) => (asked.push(url), new Response(JSON.stringify(answer.body), { status: answer.status })));
+  hub = new Hub(() => (socket = new Deaf()), (run) => run(), () => now);
+  polling = new Polling(hub, () => now);
+  hub.listen("jobs", (state) => shown.push([...state.rows.keys()].join()));
+  hub.listen("job:9", (state) => shown.push(state.error ?? ""));
+  hub.start();
+});
+
+const after = async (ms: number): Promise<void> => {
+  now += ms;
+  await polling.tick();
+};
+
+test("only when no socket has come for a while, and then every few seconds", async () => {
+  await after(0);
+  await after(PATIENCE_MS - 1);
+  expect(asked).toEqual([]);
+  await after(1);
+  expect(asked).toEqual(["/live/?topic=job%3A9&topic=jobs"]);
+  await after(POLL_MS - 1);
+  expect(asked.length).toBe(1);
+  await after(1);
+  expect(asked.length).toBe(2);
+  expect(shown).toContain("1");
+  expect(shown).toContain("not_found");
+  expect(hub.heard.polledAt).toBe(now);
+});
+
+test("a socket that comes after all ends it, and only its snapshot counts", async () => {
+  await after(0);
+  await after(PATIENCE_MS);
+  socket.readyState = 1;
+  socket.onopen?.(new Event("open"));
+  expect([hub.heard.polledAt, hub.state("jobs").status]).toEqual([null, "waiting"]);
+  await after(PATIENCE_MS * 2);
+  expect(asked.length).toBe(1);
+});
+
+test("who is logged out is told so and asks no more", async () => {
+  answer.status = 401;
+  await after(0);
+  await after(PATIENCE_MS);
+  expect(hub.heard.isLoggedOut).toBe(true);
+  await after(PATIENCE_MS * 2);
+  expect(asked.length).toBe(1);
+});

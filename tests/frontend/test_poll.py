@@ -1,0 +1,68 @@
+"""The same rows without a WebSocket, for the same eyes."""
+
+import pytest
+from django.test import Client
+
+from frontend import feed
+from frontend.hub import MOST_TOPICS
+from tests.factories import make_member, make_node, make_tenant, submit
+from tests.frontend.page import compared
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def ask(client, *topics):
+    return client.get("/live/", {"topic": topics})
+
+
+@pytest.fixture
+def ours():
+    return make_tenant("ours")
+
+
+@pytest.fixture
+def anna(ours):
+    return make_member(ours, name="anna")
+
+
+@pytest.fixture
+def browser(anna):
+    client = Client()
+    client.force_login(anna)
+    return client
+
+
+def test_rows_as_the_feed_has_them(browser, anna, ours):
+    make_node(gpus=1)
+    job_id = submit(anna, ours)
+    topics = ["nodes", "readings", "queue:0-5?tenant=ours", f"job:{job_id}", "mine", "notices"]
+    told = ask(browser, *topics).json()
+    assert told["errors"] == {}
+    assert compared(told["topics"]) == {topic: compared(feed.rows(topic, [ours.pk], anna.pk)) for topic in topics}
+    assert told["topics"]["mine"][f"job:{job_id}"]["part"] == "waiting"
+
+
+def test_of_other_tenants_nothing(browser):
+    """A08"""
+    theirs = make_tenant("theirs")
+    job_id = submit(make_member(theirs, name="zoe"), theirs, name="hidden")
+    answer = ask(browser, "jobs", "queue", "tenant:theirs", f"job:{job_id}", "job:999", "secrets")
+    assert answer.json()["errors"] == {
+        "secrets": "unknown_topic", "tenant:theirs": "not_found", f"job:{job_id}": "not_found", "job:999": "not_found",
+    }  # fmt: skip
+    text = answer.content.decode().replace("tenant:theirs", "")
+    assert not [word for word in ("theirs", "zoe", "hidden") if word in text]
+
+
+def test_nobody_gets_no_login_page_but_a_401():
+    answer = ask(Client(), "jobs")
+    assert (answer.status_code, answer["Content-Type"]) == (401, "application/json")
+
+
+def test_no_more_topics_than_a_socket_has(browser):
+    told = ask(browser, *(f"job:{number}" for number in range(1, MOST_TOPICS + 2))).json()
+    assert told["errors"][f"job:{MOST_TOPICS + 1}"] == "too_many_topics"
+
+
+def test_it_is_only_read(browser):
+    assert browser.post("/live/").status_code == 405
