@@ -7,7 +7,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.inventory import JoinToken, Node, NodeAction, NodeDevice
+from gpusched.client.access import JoinToken
+from gpusched.client.inventory import Node, NodeAction, NodeDevice
 from gpusched.client.models import Page
 from gpusched.lib.api import read_body, read_query
 from gpusched.lib.openapi import documented

@@ -9,8 +9,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.inventory import EditedQuota, IssuedToken, Quota, Token
-from gpusched.client.inventory import Me as MeData
+from gpusched.client.access import IssuedToken, Token
+from gpusched.client.access import Me as MeData
+from gpusched.client.inventory import EditedQuota, Quota
 from gpusched.client.inventory import Tenant as TenantData
 from gpusched.client.models import Page
 from gpusched.lib import audit

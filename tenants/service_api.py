@@ -7,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.inventory import IssuedServiceToken, ServiceToken
+from gpusched.client.access import IssuedServiceToken, ServiceToken
 from gpusched.client.models import Page
 from gpusched.lib.api import read_body, read_query
 from gpusched.lib.openapi import documented

@@ -6,11 +6,13 @@ import typer
 
 from gpusched import __version__
 from gpusched.cli import (
+    audit,
     elements,
     extend,
     gpus,
     history,
     jobs,
+    money,
     nodes,
     policy,
     secrets,
@@ -97,6 +99,10 @@ app.add_typer(nodes.app, name="node")
 app.add_typer(gpus.app, name="gpu")
 app.command()(tenants.quota)
 app.command()(policy.policy)
+app.command()(money.usage)
+app.command()(money.budget)
+app.add_typer(money.app, name="rate")
+app.command()(audit.audit)
 app.add_typer(tenants.app, name="tenant")
 app.add_typer(tokens.app, name="token")
 app.add_typer(secrets.app, name="secret")

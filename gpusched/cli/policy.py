@@ -1,13 +1,16 @@
 """The command about the scheduling policy: shows it, changes it, says what a change would do."""
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpusched.cli import output, say
 from gpusched.cli.output import Format
 from gpusched.cli.session import connect
+
+if TYPE_CHECKING:
+    from gpusched.client.scheduling import EditedPolicy
 
 
 def policy(
@@ -31,11 +34,11 @@ def policy(
             shown = client.policy()
         else:
             # The server refuses it if somebody else changed the policy since it was read.
-            shown = client.set_policy(wanted, version=client.policy()["version"], dry_run=dry_run)
-            for sentence in shown.pop("effect", {}).get("sentences", ()):
+            shown = client.set_policy(wanted, version=client.policy().version, dry_run=dry_run)
+            for sentence in shown.effect.sentences if shown.effect else ():
                 say.note(sentence)
-            say.note("nothing was changed" if dry_run else f"the policy is at version {shown['version']}")
-    output.one(shown, form, text=_described(shown), name=shown["policy"])
+            say.note("nothing was changed" if dry_run else f"the policy is at version {shown.version}")
+    output.one(shown, form, text=_described(shown), name=shown.policy)
 
 
 def _change(text: str) -> tuple[str, Any]:
@@ -49,8 +52,10 @@ def _change(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _described(shown: dict[str, Any]) -> str:
-    width = max(map(len, shown)) + 2
+def _described(shown: "EditedPolicy") -> str:
+    names = [name for name in shown.__struct_fields__ if name not in ("status", "effect")]
+    values = {name: getattr(shown, name) for name in names}
+    width = max(map(len, names)) + 2
     return "\n".join(
-        f"{name:<{width}}{value if isinstance(value, str) else json.dumps(value)}" for name, value in shown.items()
+        f"{name:<{width}}{value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()
     )

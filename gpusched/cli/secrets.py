@@ -12,7 +12,7 @@ from gpusched.cli.output import Column, Format
 from gpusched.cli.session import connect
 
 if TYPE_CHECKING:
-    from gpusched.client.inventory import Secret
+    from gpusched.client.access import Secret
 
 app = group("Set, list and delete the secrets of a tenant, which its jobs name.")
 TenantOption = Annotated[

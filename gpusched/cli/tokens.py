@@ -11,7 +11,7 @@ from gpusched.cli.output import Column, Format
 from gpusched.cli.session import connect
 
 if TYPE_CHECKING:
-    from gpusched.client.inventory import Token
+    from gpusched.client.access import IssuedServiceToken, IssuedToken, Token
 
 app = group("Create, list and revoke API tokens.")
 
@@ -21,6 +21,7 @@ _COLUMNS: "tuple[Column[Token], ...]" = (
     Column("PREFIX", lambda t: t.prefix),
     Column("SCOPES", lambda t: ",".join(t.scopes)),
     Column("TENANT", lambda t: t.tenant),
+    Column("ACCOUNT", lambda t: getattr(t, "user", ""), is_wide=True),
     Column("EXPIRES", lambda t: t.expires_at),
     Column("LAST USED", lambda t: t.last_used_at),
     Column("REVOKED", lambda t: t.revoked_at),
@@ -28,15 +29,23 @@ _COLUMNS: "tuple[Column[Token], ...]" = (
 )
 
 
+Service = Annotated[
+    str | None,
+    typer.Option("--service", metavar="TENANT", help="Of programs of this tenant (owners).", show_default=False),
+]
+
+
 @app.command("list")
-def list_tokens(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
-    """List your tokens, without their secrets.
+def list_tokens(ctx: typer.Context, service: Service = None, form: output.OutputOption = Format.TABLE) -> None:
+    """List your tokens, or those of a tenant's programs, without their secrets.
 
     \b
     gpusched token list
+    gpusched token list --service nlp
     """
+    found: list[Token]
     with connect(ctx) as client:
-        found = client.tokens()
+        found = [*client.service_tokens(service)] if service else client.tokens()
     output.items(found, _COLUMNS, form, lambda t: t.id)
 
 
@@ -46,29 +55,50 @@ def create(
     name: str,
     scope: Annotated[list[str] | None, typer.Option(help="read, write or admin; repeat it. [read and write]")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Good for this tenant only.")] = None,
-    days: Annotated[float, typer.Option(min=0.01, help="How long it is good.")] = 90,
+    service: Service = None,
+    role: Annotated[str | None, typer.Option(help="Of a program: member or viewer. [member]")] = None,
+    days: Annotated[
+        float | None, typer.Option(min=0.01, help="How long it is good. [90; 365 of programs]", show_default=False)
+    ] = None,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """Create a token and print it. It is shown this once.
+    """Create a token and print it. It is shown this once. One of a program outlives its maker.
 
     \b
     gpusched token create ci --scope read --scope write --days 30 > token.txt
+    gpusched token create nightly --service nlp --role viewer
     """
+    if service is None and role is not None:
+        raise typer.BadParameter("is of programs: give --service too", param_hint="--role")
+    if service is not None and tenant is not None:
+        raise typer.BadParameter("names the tenant already", param_hint="--service")
+    made: IssuedToken | IssuedServiceToken
     with connect(ctx) as client:
-        made = client.create_token(name, scopes=scope or None, tenant=tenant, expires_in_days=days)
+        if service is None:
+            made = client.create_token(name, scopes=scope or None, tenant=tenant, expires_in_days=days or 90)
+        else:
+            made = client.create_service_token(
+                service, name, role=role or "member", scopes=scope or None, expires_in_days=days or 365
+            )
     say.note(f"token {made.id} ({made.prefix}…) created; it is shown this once")
     output.one(made, form, text=made.token, name=made.id)
 
 
 @app.command()
-def revoke(ctx: typer.Context, token_id: Annotated[int, typer.Argument(metavar="ID", min=1)]) -> None:
+def revoke(
+    ctx: typer.Context, token_id: Annotated[int, typer.Argument(metavar="ID", min=1)], service: Service = None
+) -> None:
     """Refuse a token from now on.
 
     \b
     gpusched token revoke 7
+    gpusched token revoke 8 --service nlp
     """
     with connect(ctx) as client:
-        client.revoke_token(token_id)
+        if service is None:
+            client.revoke_token(token_id)
+        else:
+            client.revoke_service_token(service, token_id)
     say.note(f"token {token_id} revoked")
 
 

@@ -1,25 +1,22 @@
-"""The calls about everything but jobs: tenants, quotas, nodes, tokens, login and the cluster."""
+"""The calls about everything but jobs: tenants, quotas, nodes, the policy and the cluster."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from gpusched.client.calls import API, Call, get, given, json_as, nothing, segment, write
+from gpusched.client.calls import API, Call, get, given, json_as, segment, write
 from gpusched.client.inventory import (
     ClusterStatus,
     DeviceAction,
     EditedQuota,
     Health,
-    IssuedToken,
-    JoinToken,
-    Me,
     Node,
     NodeAction,
     Quota,
     Share,
     Tenant,
-    Token,
 )
 from gpusched.client.models import Page
+from gpusched.client.scheduling import EditedPolicy
 
 
 def tenants() -> Call[Page[Tenant]]:
@@ -96,20 +93,20 @@ def shares() -> Call[Page[Share]]:
     return get("/scheduling/shares", Page[Share])
 
 
-def policy() -> Call[dict[str, Any]]:
+def policy() -> Call[EditedPolicy]:
     """The scheduling policy, field by field, with its `version`."""
-    return get("/scheduling/policy", dict[str, Any])
+    return get("/scheduling/policy", EditedPolicy)
 
 
 def set_policy(
     changes: Mapping[str, object], *, version: int | None = None, dry_run: bool = False
-) -> Call[dict[str, Any]]:
+) -> Call[EditedPolicy]:
     """Changes what is given, if nobody changed the policy since `version` was read. `dry_run`: changes nothing; the
     answer has the policy as it would be, and the `effect`."""
     return Call(
         "PATCH",
         f"{API}/scheduling/policy",
-        json_as(dict[str, Any]),
+        json_as(EditedPolicy),
         query={"dry_run": "true"} if dry_run else {},
         body=dict(changes),
         headers={} if version is None else {"If-Match": f'"{version}"'},
@@ -155,45 +152,6 @@ def clear(device_id: int) -> Call[DeviceAction]:
 def retire(device_id: int) -> Call[DeviceAction]:
     """The device is gone for good: nothing lists or counts it, until its agent names it again."""
     return write("POST", f"/gpus/{device_id}/retire", DeviceAction)
-
-
-def join_token(*, expires_in_hours: float = 24) -> Call[JoinToken]:
-    """A secret with which one new node may join."""
-    return write("POST", "/nodes/join-tokens", JoinToken, {"expires_in_hours": expires_in_hours}, is_repeatable=False)
-
-
-def tokens() -> Call[Page[Token]]:
-    """Your API tokens, without their secrets."""
-    return get("/tokens", Page[Token])
-
-
-def create_token(
-    name: str, *, scopes: list[str] | None = None, tenant: str | None = None, expires_in_days: float | None = 90
-) -> Call[IssuedToken]:
-    """A new token (read and write unless told). None for `expires_in_days` never expires."""
-    body = {
-        "name": name,
-        "scopes": ["read", "write"] if scopes is None else scopes,
-        "tenant": tenant,
-        "expires_in_days": expires_in_days,
-    }
-    return write("POST", "/tokens", IssuedToken, body, is_repeatable=False)
-
-
-def revoke_token(token_id: int) -> Call[None]:
-    """The token is refused from now on."""
-    return Call("DELETE", f"{API}/tokens/{token_id}", nothing)
-
-
-def login(username: str, password: str, token_name: str) -> Call[IssuedToken]:
-    """Changes a password into a token."""
-    body = {"username": username, "password": password, "token_name": token_name}
-    return write("POST", "/login", IssuedToken, body, is_repeatable=False)
-
-
-def me() -> Call[Me]:
-    """Who the token belongs to and what it may do."""
-    return get("/me", Me)
 
 
 def status() -> Call[ClusterStatus]:

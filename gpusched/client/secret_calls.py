@@ -1,41 +1,31 @@
 """The calls about the secrets of a tenant, and whose they are when no tenant is named."""
 
-from gpusched.client import cluster_calls
+from gpusched.client.access import Secret
+from gpusched.client.access_calls import whose
 from gpusched.client.calls import API, Call, get, nothing, segment, write
-from gpusched.client.errors import Invalid
 from gpusched.client.exchange import Flow, exchange
 from gpusched.client.flows import all_items
-from gpusched.client.inventory import Secret
 from gpusched.client.models import Page
 
 
 def secrets(tenant: str | None, patience: float) -> Flow[list[Secret]]:
     """The secrets of a tenant by name, with who set each and when; never a value."""
-    whose = yield from _whose(tenant, patience)
-    return (yield from all_items(get(_path(whose), Page[Secret]), patience))
+    owner = yield from whose(tenant, patience)
+    return (yield from all_items(get(_path(owner), Page[Secret]), patience))
 
 
 def set_secret(name: str, value: str, tenant: str | None, patience: float) -> Flow[Secret]:
     """Keeps a value under a name, in place of the one before."""
-    whose = yield from _whose(tenant, patience)
-    return (yield from exchange(write("PUT", f"{_path(whose)}/{segment(name)}", Secret, {"value": value}), patience))
+    owner = yield from whose(tenant, patience)
+    return (yield from exchange(write("PUT", f"{_path(owner)}/{segment(name)}", Secret, {"value": value}), patience))
 
 
 def delete_secret(name: str, tenant: str | None, patience: float) -> Flow[None]:
     """Attempts that name it and are ordered from now on fail."""
-    whose = yield from _whose(tenant, patience)
+    owner = yield from whose(tenant, patience)
     # Not repeatable: the second of two would not find what the first has deleted.
-    call = Call("DELETE", f"{API}{_path(whose)}/{segment(name)}", nothing, is_repeatable=False)
+    call = Call("DELETE", f"{API}{_path(owner)}/{segment(name)}", nothing, is_repeatable=False)
     return (yield from exchange(call, patience))
-
-
-def _whose(tenant: str | None, patience: float) -> Flow[str]:
-    if tenant:
-        return tenant
-    mine = sorted(member.name for member in (yield from exchange(cluster_calls.me(), patience)).tenants)
-    if len(mine) != 1:
-        raise Invalid("say for which tenant", next_step=f"yours: {', '.join(mine) or 'none'}")
-    return mine[0]
 
 
 def _path(tenant: str) -> str:

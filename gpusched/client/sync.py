@@ -7,15 +7,16 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
 import httpx
 
-from gpusched.client import cluster_calls, config, flows, job_calls, secret_calls, wire
+from gpusched.client import config, flows, job_calls, secret_calls, wire
+from gpusched.client.access import Secret
 from gpusched.client.arrays import Element
 from gpusched.client.calls import Call, Reply
 from gpusched.client.events import JobEvent
-from gpusched.client.exchange import PATIENCE_SECONDS, Emit, Flow, Lost, Pause, exchange
+from gpusched.client.exchange import PATIENCE_SECONDS, Emit, Flow, Lost, Pause
 from gpusched.client.foresight import Explanation, Simulation
-from gpusched.client.inventory import Secret
 from gpusched.client.models import Acted, JobData, Log, Page
 from gpusched.client.scheduling import QueueItem
+from gpusched.client.sync_cluster import ClusterMethods
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -108,7 +109,7 @@ def _list_call(build: Callable[P, Call[Page[T]]]) -> "Callable[Concatenate[Clien
     return method
 
 
-class Client:
+class Client(ClusterMethods):
     """Talks to one server. Url, token and tenant come from the arguments, the environment, or the config file.
 
     `patience_seconds`: how long a call that may be repeated is, while the server cannot be reached or is too busy.
@@ -233,36 +234,6 @@ class Client:
     history = _list_call(job_calls.history)
     attempts = _list_call(job_calls.attempts)
     logs = _call(job_calls.logs)
-
-    tenants = _list_call(cluster_calls.tenants)
-    tenant = _call(cluster_calls.tenant)
-    create_tenant = _call(cluster_calls.create_tenant)
-    change_tenant = _call(cluster_calls.change_tenant)
-    quota = _call(cluster_calls.quota)
-    set_quota = _call(cluster_calls.set_quota)
-    shares = _list_call(cluster_calls.shares)
-    policy = _call(cluster_calls.policy)
-    set_policy = _call(cluster_calls.set_policy)
-    nodes = _list_call(cluster_calls.nodes)
-    node = _call(cluster_calls.node)
-    cordon = _call(cluster_calls.cordon)
-    uncordon = _call(cluster_calls.uncordon)
-    quarantine = _call(cluster_calls.quarantine)
-    clear = _call(cluster_calls.clear)
-    retire = _call(cluster_calls.retire)
-    drain = _call(cluster_calls.drain)
-    join_token = _call(cluster_calls.join_token)
-    tokens = _list_call(cluster_calls.tokens)
-    create_token = _call(cluster_calls.create_token)
-    revoke_token = _call(cluster_calls.revoke_token)
-    login = _call(cluster_calls.login)
-    me = _call(cluster_calls.me)
-    status = _call(cluster_calls.status)
-    health = _call(cluster_calls.health)
-
-    def send(self, call: Call[T]) -> T:
-        """One call, repeated as long as that is safe and patience lasts."""
-        return self._run(exchange(call, self.patience_seconds))
 
     def _own(self, data: JobData, message: str = "") -> Job:
         job = Job(**{name: getattr(data, name) for name in data.__struct_fields__})

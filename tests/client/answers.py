@@ -1,5 +1,6 @@
 """What a server that knows everything answers to each command."""
 
+from gpusched.client.scheduling import PolicyFields
 from tests.client.fakeserver import Answer, FakeServer, acted, job, log
 from tests.client.test_sdk import WHY
 
@@ -20,10 +21,24 @@ QUEUED = {
     "reason": {"code": "capacity", "sentence": "full"},
 }
 SHARE = {"tenant": "nlp", "tenant_id": 1, "share": 0.5, "gpus_held": 2.0, "weight": 2.0, "usage_gpu_hours": 3.25}
-POLICY = {"policy": "fair", "online_percent": 0, "cost_by_model": {}, "version": 2}
+POLICY = {
+    **{name: 0 for name in PolicyFields.__struct_fields__}, "policy": "fair", "cost_by_model": {}, "version": 2,
+    "enable_gang_scheduling": True, "enable_preemption": True, "enable_thermal_aware": True, "thermal_moves": "off",
+    "held_idle_policy": "monitor",
+}  # fmt: skip
 QUOTA = {"max_gpus": 8, "guaranteed_gpus": 4, "version": 3}
 SECRET = {"name": "wandb", "set_by": "grace", "set_at": "2030-01-01T10:00:00Z"}
 TENANT = {"name": "nlp", "weight": 2.0, "tier": "standard", "quota": QUOTA, "in_use": {"gpus": 2}, "share": 0.5}
+PROGRAM = {"id": 9, "name": "nightly", "prefix": "u34cd", "scopes": ["read"], "user": "nightly@nlp"}
+USED = {"gpu_seconds": 7200, "gpu_hours": 2, "running_gpu_seconds": 60, "refunded_gpu_seconds": 3600, "cost": 5,
+        "unpriced_gpu_seconds": 0, "refunded_cost": 2.5, "jobs": 1}  # fmt: skip
+USAGE = {"tenant": "nlp", "start_at": "2030-01-01T00:00:00Z", "end_at": "2030-01-31T10:00:00Z", "by": "user",
+         "currency": "EUR", "total": USED, "items": [{**USED, "key": "ada"}], "next_cursor": None}  # fmt: skip
+BUDGET = {"tenant": "nlp", "soft_gpu_hours": 80, "hard_gpu_hours": 100, "version": 4, "used_gpu_hours": 81,
+          "state": "soft_exceeded", "sentence": "81 of 100 GPU-hours are used"}  # fmt: skip
+RATE = {"id": 3, "gpu_model": "H100", "price_per_gpu_hour": 2.5, "currency": "EUR", "starts_at": "2030-01-01T00:00:00Z"}
+ENTRY = {"id": 5, "at": "2030-01-01T10:00:00Z", "actor": "ada", "via": "page", "action": "quota.change",
+         "subject": "quota nlp", "before": {"max_gpus": 4}, "after": {"max_gpus": None}}  # fmt: skip
 TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_at": "2030-04-01T00:00:00Z"}
 
 
@@ -51,7 +66,7 @@ def answer_all(server: FakeServer) -> None:
     server.on("POST", "/jobs/42/extend", Answer(200, EXTENDED))
     for verb in ("cordon", "drain", "uncordon"):
         server.on("POST", f"/nodes/n1/{verb}", Answer(200, {"node": "n1", "status": verb, "message": f"n1: {verb}"}))
-    for verb, health in (("quarantine", "quarantined"), ("clear", "ok")):
+    for verb, health in (("quarantine", "quarantined"), ("clear", "ok"), ("retire", "retired")):
         server.on("POST", f"/gpus/2/{verb}", Answer(200, {"id": 2, "health": health, "message": f"GPU 2 is {health}"}))
     server.on("GET", "/nodes/n1", Answer(200, NODE))
     server.on("GET", "/nodes", Answer(200, {"items": [NODE]}))
@@ -72,3 +87,17 @@ def answer_all(server: FakeServer) -> None:
     server.on("POST", "/login", Answer(201, {"id": 8, "token": "u1.new"}))
     server.on("GET", "/me", Answer(200, {"user": "ada"}))
     server.routes["GET", "/health"] = Answer(200, {"status": "ok", "version": "0.1.0"})
+    answer_about_money(server)
+
+
+def answer_about_money(server: FakeServer) -> None:
+    server.on("GET", "/tenants/nlp/service-tokens", Answer(200, {"items": [PROGRAM]}))
+    server.on("POST", "/tenants/nlp/service-tokens", Answer(201, {**PROGRAM, "token": "u34cd.secret"}))
+    server.on("DELETE", "/tenants/nlp/service-tokens/9", Answer(200, PROGRAM))
+    server.on("GET", "/tenants/nlp/usage", Answer(200, USAGE))
+    server.on("GET", "/tenants/nlp/budget", Answer(200, BUDGET))
+    server.on("PUT", "/tenants/nlp/budget", Answer(200, {**BUDGET, "version": 5, "status": "changed"}))
+    server.on("GET", "/rates", Answer(200, {"items": [RATE]}))
+    server.on("POST", "/rates", Answer(201, RATE))
+    server.on("DELETE", "/rates/3", Answer(204, b""))
+    server.on("GET", "/audit", Answer(200, {"items": [ENTRY]}))

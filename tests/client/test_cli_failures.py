@@ -40,6 +40,7 @@ def test_every_command_tells_every_failure(server: FakeServer, failure: str, mon
     for name, args in COMMANDS.items():
         if failure == "no server of ours" and name in (
             "token revoke",
+            "rate end",
             "secret set",
             "secret delete",
             "logs",
@@ -66,7 +67,7 @@ def test_the_table_has_every_command() -> None:
             return [path]
         return [leaf for name, child in children.items() for leaf in leaves(child, f"{path} {name}".strip())]
 
-    also = {"quota set": "quota", "policy set": "policy", "history ID": "history"}
+    also = {"quota set": "quota", "budget set": "budget", "policy set": "policy", "history ID": "history"}
     known = {also.get(name, name.partition(" -")[0]) for name in COMMANDS}
     assert set(leaves(command, "")) == known | OFFLINE
 
@@ -88,6 +89,12 @@ def test_the_table_has_every_command() -> None:
         ["quota", "--max-gpus", "4"],
         ["quota", "nlp", "--max-gpus", "few"],
         ["quota", "nlp", "--guaranteed-gpus", "none"],
+        ["budget", "nlp", "--hard", "much"],
+        ["budget", "nlp", "--dry-run"],
+        ["rate", "set", "H100", "-1"],
+        ["usage", "nlp", "--by", "weather"],
+        ["token", "create", "ci", "--role", "viewer"],
+        ["token", "create", "ci", "--service", "nlp", "--tenant", "nlp"],
         ["cancel", "1", "2"],
         ["login"],
         ["--url", "nonsense", "ps"],

@@ -1,0 +1,63 @@
+"""What the server answers about who may do what, as structs: tokens, secrets, and oneself."""
+
+from datetime import datetime
+
+import msgspec
+
+
+class JoinToken(msgspec.Struct, kw_only=True):
+    """`command` is what to type on the new node."""
+
+    token: str
+    expires_at: datetime | None = None
+    command: str = ""
+
+
+class Token(msgspec.Struct, kw_only=True):
+    id: int
+    name: str = ""
+    prefix: str = ""
+    scopes: list[str] = []
+    tenant: str | None = None
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+class IssuedToken(Token, kw_only=True):
+    """`token` is the secret text, which the server shows this once."""
+
+    token: str
+
+
+class ServiceToken(Token, kw_only=True):
+    """A token of a program; `user` is the account that the program has in its tenant, `name@tenant`."""
+
+    user: str = ""
+
+
+class IssuedServiceToken(ServiceToken, kw_only=True):
+    """`token` is the secret text, which the server shows this once."""
+
+    token: str
+
+
+class Secret(msgspec.Struct, kw_only=True):
+    """A secret of a tenant, which jobs name; its value never leaves the server but for their nodes."""
+
+    name: str
+    set_by: str = ""
+    set_at: datetime | None = None
+
+
+class Member(msgspec.Struct, kw_only=True):
+    name: str
+    role: str = ""
+
+
+class Me(msgspec.Struct, kw_only=True):
+    user: str
+    is_admin: bool = False
+    scopes: list[str] = []
+    tenants: list[Member] = []

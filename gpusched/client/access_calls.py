@@ -1,0 +1,88 @@
+"""The calls about who may do what: tokens of people, programs and new nodes, login, and oneself."""
+
+from gpusched.client.access import IssuedServiceToken, IssuedToken, JoinToken, Me, ServiceToken, Token
+from gpusched.client.calls import API, Call, get, nothing, segment, write
+from gpusched.client.errors import Invalid
+from gpusched.client.exchange import Flow, exchange
+from gpusched.client.models import Page
+
+
+def join_token(*, expires_in_hours: float = 24) -> Call[JoinToken]:
+    """A secret with which one new node may join."""
+    return write("POST", "/nodes/join-tokens", JoinToken, {"expires_in_hours": expires_in_hours}, is_repeatable=False)
+
+
+def tokens() -> Call[Page[Token]]:
+    """Your API tokens, without their secrets."""
+    return get("/tokens", Page[Token])
+
+
+def create_token(
+    name: str, *, scopes: list[str] | None = None, tenant: str | None = None, expires_in_days: float | None = 90
+) -> Call[IssuedToken]:
+    """A new token (read and write unless told). None for `expires_in_days` never expires."""
+    body = {
+        "name": name,
+        "scopes": ["read", "write"] if scopes is None else scopes,
+        "tenant": tenant,
+        "expires_in_days": expires_in_days,
+    }
+    return write("POST", "/tokens", IssuedToken, body, is_repeatable=False)
+
+
+def revoke_token(token_id: int) -> Call[None]:
+    """The token is refused from now on."""
+    return Call("DELETE", f"{API}/tokens/{token_id}", nothing)
+
+
+def service_tokens(tenant: str) -> Call[Page[ServiceToken]]:
+    """The tokens of a tenant's programs, without their secrets (owners)."""
+    return get(_of(tenant), Page[ServiceToken])
+
+
+def create_service_token(
+    tenant: str,
+    name: str,
+    *,
+    role: str = "member",
+    scopes: list[str] | None = None,
+    expires_in_days: float | None = 365,
+) -> Call[IssuedServiceToken]:
+    """A token for a program, which belongs to no person (owners). `role`: member or viewer."""
+    body = {
+        "name": name,
+        "role": role,
+        "scopes": ["read", "write"] if scopes is None else scopes,
+        "expires_in_days": expires_in_days,
+    }
+    return write("POST", _of(tenant), IssuedServiceToken, body, is_repeatable=False)
+
+
+def revoke_service_token(tenant: str, token_id: int) -> Call[ServiceToken]:
+    """The token of the program is refused from now on."""
+    return write("DELETE", f"{_of(tenant)}/{token_id}", ServiceToken)
+
+
+def login(username: str, password: str, token_name: str) -> Call[IssuedToken]:
+    """Changes a password into a token."""
+    body = {"username": username, "password": password, "token_name": token_name}
+    return write("POST", "/login", IssuedToken, body, is_repeatable=False)
+
+
+def me() -> Call[Me]:
+    """Who the token belongs to and what it may do."""
+    return get("/me", Me)
+
+
+def whose(tenant: str | None, patience: float) -> Flow[str]:
+    """The tenant that is meant: the one named, or the only one that the caller belongs to."""
+    if tenant:
+        return tenant
+    mine = sorted(member.name for member in (yield from exchange(me(), patience)).tenants)
+    if len(mine) != 1:
+        raise Invalid("say for which tenant", next_step=f"yours: {', '.join(mine) or 'none'}")
+    return mine[0]
+
+
+def _of(tenant: str) -> str:
+    return f"/tenants/{segment(tenant)}/service-tokens"

@@ -1,0 +1,117 @@
+"""The blocking methods for all that is no job: tenants, nodes, the policy, tokens, money and records."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from gpusched.client import access_calls, cluster_calls, flows, money_calls, record_calls, wire
+from gpusched.client.calls import Call
+from gpusched.client.config import Config
+from gpusched.client.exchange import Flow, exchange
+from gpusched.client.models import Page
+from gpusched.client.records import AuditEntry
+from gpusched.client.usage import Usage
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _one(build: Callable[P, Call[T]]) -> "Callable[Concatenate[ClusterMethods, P], T]":
+    def method(self: "ClusterMethods", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.send(build(*args, **kwargs))
+
+    wire.describe(method, build)
+    return method
+
+
+def _list(build: Callable[P, Call[Page[T]]]) -> "Callable[Concatenate[ClusterMethods, P], list[T]]":
+    def method(self: "ClusterMethods", /, *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        return self._run(flows.all_items(build(*args, **kwargs), self.patience_seconds))
+
+    wire.describe(method, build)
+    return method
+
+
+class ClusterMethods(ABC):
+    """What a client has beside its methods for jobs."""
+
+    config: Config
+    patience_seconds: float
+
+    tenants = _list(cluster_calls.tenants)
+    tenant = _one(cluster_calls.tenant)
+    create_tenant = _one(cluster_calls.create_tenant)
+    change_tenant = _one(cluster_calls.change_tenant)
+    quota = _one(cluster_calls.quota)
+    set_quota = _one(cluster_calls.set_quota)
+    shares = _list(cluster_calls.shares)
+    policy = _one(cluster_calls.policy)
+    set_policy = _one(cluster_calls.set_policy)
+    nodes = _list(cluster_calls.nodes)
+    node = _one(cluster_calls.node)
+    cordon = _one(cluster_calls.cordon)
+    uncordon = _one(cluster_calls.uncordon)
+    quarantine = _one(cluster_calls.quarantine)
+    clear = _one(cluster_calls.clear)
+    retire = _one(cluster_calls.retire)
+    drain = _one(cluster_calls.drain)
+    join_token = _one(access_calls.join_token)
+    tokens = _list(access_calls.tokens)
+    create_token = _one(access_calls.create_token)
+    revoke_token = _one(access_calls.revoke_token)
+    login = _one(access_calls.login)
+    me = _one(access_calls.me)
+    status = _one(cluster_calls.status)
+    health = _one(cluster_calls.health)
+    service_tokens = _list(access_calls.service_tokens)
+    create_service_token = _one(access_calls.create_service_token)
+    revoke_service_token = _one(access_calls.revoke_service_token)
+
+    rates = _list(money_calls.rates)
+    set_rate = _one(money_calls.set_rate)
+    end_rate = _one(money_calls.end_rate)
+    budget = _one(money_calls.budget)
+    set_budget = _one(money_calls.set_budget)
+
+    incidents = _list(record_calls.incidents)
+    devices = _list(record_calls.devices)
+    samples = _one(record_calls.samples)
+    rollups = _one(record_calls.rollups)
+    cycles = _list(record_calls.cycles)
+    policy_history = _list(record_calls.policy_history)
+    exemptions = _list(record_calls.exemptions)
+    exempt = _one(record_calls.exempt)
+    end_exemption = _one(record_calls.end_exemption)
+
+    def usage(
+        self,
+        tenant: str | None = None,
+        *,
+        by: str = "day",
+        start: money_calls.Moment | None = None,
+        end: money_calls.Moment | None = None,
+    ) -> Usage:
+        """What a tenant used and what it costs, by `day`, `user`, `job` or `model`; of this month unless told. Without
+        a tenant, of the configuration's, or of your only one."""
+        whose = tenant or self.config.tenant
+        return self._run(money_calls.usage(whose, by, start, end, self.patience_seconds))
+
+    def audit(
+        self,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
+        subject: str | None = None,
+        limit: int | None = 100,
+    ) -> list[AuditEntry]:
+        """Who changed what, newest first (admins); `limit` None: all. `action`: like quota.change, or just quota."""
+        call = record_calls.audit(actor=actor, action=action, subject=subject)
+        return self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
+
+    def send(self, call: Call[T]) -> T:
+        """One call, repeated as long as that is safe and patience lasts."""
+        return self._run(exchange(call, self.patience_seconds))
+
+    @abstractmethod
+    def _run(self, flow: Flow[T]) -> T:
+        """What a flow gives."""
