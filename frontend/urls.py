@@ -14,6 +14,7 @@ from frontend.views import (
     overview,
     poll,
     quota,
+    search,
     submit,
     tenants,
     tokens,
@@ -51,6 +52,7 @@ urlpatterns: list[URLPattern] = [
     path("submit/preview/", submit.preview, name="submit-preview"),
     path("live/", poll.poll, name="live-poll"),
     path("notices/seen/", notices.seen, name="notices-seen"),
+    path("search/", search.search, name="search"),
     path("tokens/", tokens.tokens, name="tokens"),
     path("tokens/<id:token_id>/revoke/", tokens.revoke, name="token-revoke"),
 ]

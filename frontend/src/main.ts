@@ -1,6 +1,7 @@
 // The page's entry: starts each part once.
 import htmx from "htmx.org";
 import { bell } from "./bell";
+import { startCommands } from "./commands";
 import { keepQuestionOpen, startConfirm, startJobChanges } from "./confirm";
 import { applyFilter, startFilter } from "./filter";
 import { startCopy } from "./copy";
@@ -8,7 +9,7 @@ import { overviewStrip } from "./fleet/strip";
 import { fleet } from "./fleet/view";
 import { freshness, showFreshness } from "./freshness";
 import { Hub } from "./hub";
-import { startKeyboard } from "./keyboard";
+import { showHelp, startKeyboard } from "./keyboard";
 import { jobLog } from "./log/view";
 import { Polling } from "./polling";
 import { Regions } from "./regions";
@@ -74,6 +75,7 @@ startTheme(() => {
   restyleUsage();
 });
 startKeyboard();
+startCommands(showHelp);
 startFilter();
 startCopy();
 startUndo();
