@@ -5,6 +5,7 @@ from django.urls import URLPattern, path
 from frontend.views import (
     cluster,
     entrance,
+    health,
     job,
     jobs,
     join,
@@ -47,6 +48,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/", tenants.tenants, name="tenants"),
     path("tenants/<str:name>/", tenants.tenant, name="tenant"),
     path("tenants/<str:name>/quota/", quota.quota, name="tenant-quota"),
+    path("cluster/health/", health.health, name="health"),
     path("usage/", usage.usage, name="usage"),
     path("submit/", submit.submit, name="submit"),
     path("submit/preview/", submit.preview, name="submit-preview"),
