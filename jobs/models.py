@@ -210,6 +210,8 @@ class Attempt(models.Model):
     # and by rank how each ended.
     placement = models.JSONField(default=list)
     outcomes = models.JSONField(default=dict)
+    # What was considered when it was placed, as the engine tells it; empty where that was not told.
+    considered = models.JSONField(default=dict, db_default={})
     log_dropped_at = models.DateTimeField(null=True)  # its logs were deleted by their age
 
     class Meta:

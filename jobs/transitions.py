@@ -25,13 +25,15 @@ class Placed:
     seen_attempt: int
     ranks: int
     placement: list[dict[str, Any]]
+    considered: dict[str, Any]
 
 
 # --- place and start --------------------------------------------------------------------------------------------------
 
 _PLACE = """
     WITH decided AS (
-        SELECT * FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::jsonb[]) AS d (job_id, seen, ranks, placement)),
+        SELECT * FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::jsonb[], %s::jsonb[])
+                   AS d (job_id, seen, ranks, placement, considered)),
     locked AS (
         SELECT j.id FROM jobs_job j JOIN decided d ON d.job_id = j.id
          WHERE j.state = 'pending' AND j.attempt = d.seen ORDER BY j.id FOR UPDATE OF j),
@@ -39,20 +41,20 @@ _PLACE = """
         UPDATE jobs_job j SET state = 'scheduled', attempt = d.seen + 1, reason = 'starting', evidence = '{}',
                reason_since = now()
           FROM decided d, locked l WHERE j.id = l.id AND d.job_id = j.id
-        RETURNING j.id, j.attempt, d.ranks, d.placement),
+        RETURNING j.id, j.attempt, d.ranks, d.placement, d.considered),
     event AS (
         INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
         SELECT id, clock_timestamp(), 'scheduled', attempt, '', jsonb_build_object('placement', placement) FROM moved)
-    INSERT INTO jobs_attempt (job_id, number, ranks, scheduled_at, reason, evidence, placement, outcomes)
-    SELECT id, attempt, ranks, clock_timestamp(), '', '{}', placement, '{}' FROM moved
+    INSERT INTO jobs_attempt (job_id, number, ranks, scheduled_at, reason, evidence, placement, outcomes, considered)
+    SELECT id, attempt, ranks, clock_timestamp(), '', '{}', placement, '{}', considered FROM moved
     RETURNING id AS attempt_id, job_id, number
 """
 
 
 def place(decided: Sequence[Placed]) -> dict[int, tuple[int, int]]:
     """pending → scheduled with a new attempt; gives {job_id: (attempt_id, number)} of those that were still as seen."""
-    rows = [(p.job_id, p.seen_attempt, p.ranks, as_json(p.placement)) for p in decided]
-    return {row["job_id"]: (row["attempt_id"], row["number"]) for row in query(_PLACE, columns(rows, 4))}
+    rows = [(p.job_id, p.seen_attempt, p.ranks, as_json(p.placement), as_json(p.considered)) for p in decided]
+    return {row["job_id"]: (row["attempt_id"], row["number"]) for row in query(_PLACE, columns(rows, 5))}
 
 
 _START = """

@@ -64,7 +64,13 @@ def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> i
     placements = _with_elements(placements, seen)
     device_facts = _device_facts(placements)
     decided = [
-        Placed(p.job_id, _attempt(p.job_id, seen), len(p.ranks), _as_history(p, nodes, device_facts))
+        Placed(
+            p.job_id,
+            _attempt(p.job_id, seen),
+            len(p.ranks),
+            _as_history(p, nodes, device_facts),
+            _as_told(p, nodes, seen.policy.placement),
+        )
         for p in placements
     ]
     made = transitions.place(decided)
@@ -135,6 +141,19 @@ def _as_history(p: Placement, nodes: dict[int, Node], device_facts: dict[int, di
         }
         for rank in p.ranks
     ]
+
+
+def _as_told(p: Placement, nodes: dict[int, Node], rule: str) -> dict[str, Any]:
+    """What was considered, with the names that the nodes had then."""
+    if p.considered is None:
+        return {}
+    told = [
+        {"node": nodes[one.node_id].name, "is_chosen": one.node_id == p.ranks[0].node_id, **one._asdict()}
+        for one in p.considered.candidates
+    ]
+    for one in told:
+        del one["node_id"]
+    return {"rule": rule, "nodes": p.considered.nodes, "room": p.considered.room, "candidates": told}
 
 
 def _write_reasons(waits: Sequence[Wait], seen: Seen) -> int:

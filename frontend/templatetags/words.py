@@ -209,3 +209,15 @@ def summed(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def as_json(value: Any) -> str:
     """For an attribute that the page's script reads; the template escapes it."""
     return msgspec.json.encode(value).decode()
+
+
+@register.filter
+def in_gpus(parts: Any) -> str:
+    """25ths of a GPU, in which the engine scores places, as GPUs."""
+    return number(float(parts) / 25)
+
+
+@register.filter
+def item(mapping: dict[str, Any], key: str) -> Any:
+    """What a mapping has under a key that stands in a variable; else the key itself."""
+    return mapping.get(key, key)

@@ -73,7 +73,9 @@ def _timeline_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, 
 
 
 def _why_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
-    return {"why": brief(rows["job"]["id"], who)}
+    job_id, number = rows["job"]["id"], rows["job"]["attempt"]
+    placed = query("SELECT considered, ranks FROM jobs_attempt WHERE job_id = %s AND number = %s", [job_id, number])
+    return {"why": brief(job_id, who), "placed": placed[0] if placed else None, "rules": _RULES}
 
 
 def _spec_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
@@ -100,6 +102,15 @@ _TAB_WORDS: dict[str, Callable[[HttpRequest, Identity, Rows], dict[str, Any]]] =
     "why": _why_tab,
     "spec": _spec_tab,
     "events": _events_tab,
+}
+
+
+# What decides where several nodes have room, by the policy's `placement`.
+_RULES = {
+    "fragmentation": "the place that spoils the least for the requests of late",
+    "best_fit": "the node with the least left of everything",
+    "packing": "shared GPUs in use first, then nodes in use",
+    "tightest": "the tightest fit",
 }
 
 

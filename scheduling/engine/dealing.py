@@ -9,6 +9,7 @@ from scheduling.engine.accounts import Accounts, Block
 from scheduling.engine.backfill import End, Guard, ends_at, ends_of, reserve
 from scheduling.engine.board import Board
 from scheduling.engine.claims import claimed
+from scheduling.engine.considered import considered
 from scheduling.engine.explain import Scene, preempt_delay, reclaim_pending
 from scheduling.engine.fairshare import standings
 from scheduling.engine.feasibility import Verdict, fits, least_use, matching
@@ -34,6 +35,8 @@ from scheduling.engine.within import spared, within_limits
 
 # What was told to stop and has not so long after its grace is not counted on any more.
 _HANGING_SECONDS = 30.0
+# What was considered is told of so many placements of a plan: with thousands at once nobody looks at each.
+_MOST_CONSIDERED = 16
 
 
 @dataclass(slots=True)
@@ -117,8 +120,11 @@ class Dealing:
                 self.groups.full.add(group)
         return ranks
 
-    def start(self, job: Job, ranks: tuple[RankPlacement, ...], until: float) -> None:
-        self.placements.append(Placement(job.id, ranks))
+    def start(self, job: Job, group: int, ranks: tuple[RankPlacement, ...], until: float) -> None:
+        told = None
+        if len(self.placements) < _MOST_CONSIDERED:
+            told = considered(self._board_for(until), self.groups.shapes[group], ranks)
+        self.placements.append(Placement(job.id, ranks, told))
         self.board.take(ranks)
         if self.guard is not None:
             self.guard.take(self.board, ranks, until)
@@ -135,7 +141,7 @@ class Dealing:
         if self.accounts.block(job, least, until) is None:
             ranks = claimed(self.board, shape, promised)
             if ranks is not None and self._is_within(job, ranks, until):
-                self.start(job, ranks, until)
+                self.start(job, group, ranks, until)
                 return True
             # Whatever stops there: a victim that was cancelled meanwhile gives back the same.
             stopping = self._stopping(lambda node_id: any(node_id == rank.node_id for rank in promised))

@@ -10,7 +10,7 @@ from scheduling.engine.shapes import Shape
 from scheduling.engine.slots import Slot
 from scheduling.engine.states import Choice, Rating, State
 
-__all__ = ["is_offered", "place", "place_cheapest", "room", "rooms", "suitable_free"]
+__all__ = ["is_offered", "offers", "place", "place_cheapest", "room", "rooms", "suitable_free"]
 
 _NO_ROOM: Rating = (-1, 0, 0, 0, 0, 0)
 
@@ -66,6 +66,18 @@ def rooms(board: Board, shape: Shape, split: int) -> dict[int, int]:
 def is_offered(board: Board, shape: Shape, position: int) -> bool:
     """Whether the node may get work of this request at all."""
     return board.usable[position] and (shape.allowed is None or position in shape.allowed)
+
+
+def offers(board: Board, shape: Shape, ranks: int) -> Iterator[tuple[Rating, int, int]]:
+    """What it would cost to put a whole request of so many ranks on one node: the rating and the first position of each
+    state of a node that has room now, and how many nodes are in it."""
+    ratings = shape.ratings.get((ranks, ranks), {})
+    for state, positions in _candidates(board, shape, shape.part(ranks)[0] * ranks):
+        rating = (ratings.get(state) or _rated(board, state, shape, ranks, ranks))[0]
+        is_any = shape.allowed is None and not shape.request.apart
+        open_ = positions if is_any else [place for place in positions if _is_open(board.slots[place], shape)]
+        if rating is not _NO_ROOM and open_:
+            yield rating, open_[0], len(open_)
 
 
 def _cheapest(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]]:

@@ -109,7 +109,7 @@ class _Cycle:
         if block is not None:
             self._refuse_for_limit(lane, bucket, use, block)
             return
-        self.deal.start(job, ranks, until)
+        self.deal.start(job, bucket.group, ranks, until)
         lane.advance(self.job_key)
 
     def _refuse_for_limit(self, lane: Lane, bucket: Bucket, use: Use, block: Block) -> None:

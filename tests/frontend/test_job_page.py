@@ -163,6 +163,32 @@ def test_the_history_of_reasons_is_a_bar(running, nlp, member):
     assert "so far" in page
 
 
+def test_why_here_tells_what_was_considered_at_the_placing(nlp, member):
+    make_node(name="roomy", gpus=8)
+    make_node(name="tight", gpus=1)
+    job_id = submit(member, nlp, gpu_count=1)
+    run_cycle()
+    page = text_of(browser(member).get(f"/jobs/{job_id}/?tab=why"))
+    assert "2 of 2 nodes had room for it" in page
+    chosen = re.findall(r'<tr class="is-chosen"><td[^>]*><a class="node" href="[^"]*">([^<]+)<', page)
+    [row] = query("SELECT placement, considered FROM jobs_attempt WHERE job_id = %s", [job_id])
+    assert chosen == [row["placement"][0]["node"]]
+    assert {one["node"] for one in row["considered"]["candidates"]} == {"roomy", "tight"}
+    assert row["considered"]["rule"] == "fragmentation"
+
+
+def test_why_here_of_a_gang_and_of_what_was_not_kept(nlp, member):
+    make_node(name="n1", gpus=2)
+    make_node(name="n2", gpus=2)
+    gang = submit(member, nlp, gpu_count=4, gang_scheduling=True, ranks=2)
+    run_cycle()
+    client = browser(member)
+    assert "A gang over 2 nodes takes the fewest ranks" in text_of(client.get(f"/jobs/{gang}/?tab=why"))
+    execute("UPDATE jobs_attempt SET ranks = 1")
+    execute("UPDATE jobs_attempt SET placement = jsonb_build_array(placement->0)")
+    assert "What else was considered was not kept" in text_of(client.get(f"/jobs/{gang}/?tab=why"))
+
+
 def test_another_tenants_job_shows_none_of_its_parts(running, member):
     other = make_tenant("other")
     stranger = browser(make_member(other))

@@ -1,0 +1,31 @@
+"""Says what was considered when a job was placed: the best nodes for it at that moment, and how many had room."""
+
+from heapq import nsmallest
+
+from scheduling.engine.board import Board
+from scheduling.engine.model import Candidate, Considered, RankPlacement
+from scheduling.engine.placement import offers
+from scheduling.engine.shapes import Shape
+from scheduling.engine.states import Rating
+
+MOST_CANDIDATES = 4
+
+
+def considered(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) -> Considered | None:
+    """Of a placement on one node, to be asked before the board takes it; None for a gang over several nodes, whose
+    nodes are no alternatives to each other."""
+    chosen = ranks[0].node_id
+    if any(rank.node_id != chosen for rank in ranks):
+        return None
+    found = list(offers(board, shape, len(ranks)))
+    best = nsmallest(MOST_CANDIDATES, found, key=lambda offer: offer[:2])
+    own = next((offer for offer in found if board.slots[offer[1]].node.id == chosen), None)
+    if own is not None and own not in best:
+        best[-1:] = [own]
+    candidates = [_candidate(board.slots[position].node.id, rating, alike) for rating, position, alike in best]
+    return Considered(len(board.slots), sum(alike for _, _, alike in found), tuple(candidates))
+
+
+def _candidate(node_id: int, rating: Rating, alike: int) -> Candidate:
+    hot, misses, spoils, opened_mb, left, _ = rating
+    return Candidate(node_id, hot, misses, spoils, opened_mb, left, alike - 1)
