@@ -7,6 +7,8 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+from gpusched import oidc
+
 PREFIX = "GPUSCHED_"
 
 
@@ -142,6 +144,24 @@ class Env:
     log_storage_options: str = field(default="", metadata={"doc": "what the class is made with, as a JSON object"})
     log_retention_days: float = field(default=0.0, metadata={"doc": "after this long, logs are deleted; 0: never"})
     currency: str = field(default="credits", metadata={"doc": "what rates are told in: a word, nothing is converted"})
+    oidc_issuer: str = field(
+        default="", metadata={"doc": "the address of the OpenID Connect provider that people log in by; empty: none"}
+    )
+    oidc_client_id: str = field(default="", metadata={"doc": "the name of this server at the provider"})
+    oidc_client_secret: str = field(default="", metadata={"doc": "its secret there"})
+    oidc_name: str = field(default="single sign-on", metadata={"doc": "what the button of the login page says"})
+    oidc_username_claim: str = field(default="preferred_username", metadata={"doc": "the claim that names a person"})
+    oidc_groups_claim: str = field(default="groups", metadata={"doc": "the claim that lists their groups"})
+    oidc_groups: str = field(
+        default="", metadata={"doc": "ml-team=nlp:member, ops=admin: who is what; empty: roles are given here alone"}
+    )
+    oidc_allowed_domains: str = field(
+        default="", metadata={"doc": "domains of verified e-mail addresses, by comma; empty: any, or none at all"}
+    )
+    oidc_create_users: bool = field(default=True, metadata={"doc": "make an account at somebody's first login"})
+    password_login_only_for: str = field(
+        default="", metadata={"doc": "names that may log in with a password, by comma; empty: everybody"}
+    )
     log_format: str = field(
         default="line",
         metadata={"doc": "line (text), or json: an object per line, also one per request", "choices": ("line", "json")},
@@ -179,7 +199,25 @@ def _consistent(env: Env) -> Env:
         raise SettingError(f"{PREFIX}RATE_LIMIT_PER_MINUTE={env.rate_limit_per_minute} is negative; 0: any number")
     if env.behind_tls and not found:
         raise SettingError(f"{PREFIX}BEHIND_TLS needs {PREFIX}TRUSTED_PROXIES: who says that a request came by TLS?")
+    _require_login(env)
     return env
+
+
+def _require_login(env: Env) -> None:
+    """That somebody can log in, and by whom it is believed."""
+    if not env.oidc_issuer:
+        if env.password_login_only_for:
+            raise SettingError(f"{PREFIX}PASSWORD_LOGIN_ONLY_FOR needs {PREFIX}OIDC_ISSUER: how do the others log in?")
+        return
+    if not oidc.is_safe(env.oidc_issuer):
+        raise SettingError(f"{PREFIX}OIDC_ISSUER={env.oidc_issuer!r} is not like https://login.example")
+    for name in ("client_id", "client_secret"):
+        if not getattr(env, f"oidc_{name}"):
+            raise SettingError(f"{PREFIX}OIDC_ISSUER needs {PREFIX}OIDC_{name.upper()}")
+    try:
+        oidc.rules(env.oidc_groups)
+    except ValueError as error:
+        raise SettingError(f"{PREFIX}OIDC_GROUPS: {error}") from error
 
 
 def _text(source: dict[str, str], name: str) -> str | None:

@@ -69,6 +69,9 @@ INSTALLED_APPS = [
     "scheduling",
     "frontend",
 ]
+if ENV.oidc_issuer:  # else not even imported
+    INSTALLED_APPS += ["allauth", "allauth.account", "allauth.socialaccount"]
+    INSTALLED_APPS += ["allauth.socialaccount.providers.openid_connect"]
 MIDDLEWARE = [
     "gpusched.lib.requests.request_id",
     "gpusched.lib.addresses.behind_proxies",
@@ -88,6 +91,8 @@ MIDDLEWARE = [
     "frontend.errors.RefusalsAsPages",
     "tenants.idempotency.IdempotentPosts",
 ]
+if ENV.oidc_issuer:
+    MIDDLEWARE.append("allauth.account.middleware.AccountMiddleware")
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
@@ -140,6 +145,21 @@ if ENV.behind_tls:
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     SECURE_HSTS_SECONDS = 365 * 86400
 DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 1024 * 1024
+SOCIALACCOUNT_ADAPTER = "frontend.views.sso.Doorkeeper"
+SOCIALACCOUNT_PROVIDERS = {
+    "openid_connect": {
+        "OAUTH_PKCE_ENABLED": True,
+        "APPS": [
+            {
+                "provider_id": "sso",
+                "name": ENV.oidc_name,
+                "client_id": ENV.oidc_client_id,
+                "secret": ENV.oidc_client_secret,
+                "settings": {"server_url": ENV.oidc_issuer.rstrip("/")},
+            }
+        ],
+    }
+}
 AUTHENTICATION_BACKENDS = ["gpusched.lib.logins.ThrottledLogin"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},

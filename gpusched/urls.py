@@ -1,5 +1,6 @@
 """Every address of the server in one place."""
 
+from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
@@ -121,6 +122,15 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("", include("frontend.urls")),
 ]
+
+
+if settings.ENV.oidc_issuer:
+    from frontend.views import sso
+
+    urlpatterns += [
+        path("login/sso/", sso.begin, name="sso"),
+        path("login/sso/callback/", sso.callback, name="sso-callback"),
+    ]
 
 
 def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:

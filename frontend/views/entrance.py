@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView, redirect_to_login
@@ -28,7 +29,10 @@ class NameAndPassword(AuthenticationForm):
 
 
 login = LoginView.as_view(
-    template_name="login.html", authentication_form=NameAndPassword, redirect_authenticated_user=True
+    template_name="login.html",
+    authentication_form=NameAndPassword,
+    redirect_authenticated_user=True,
+    extra_context={"sso_name": settings.ENV.oidc_name if settings.ENV.oidc_issuer else ""},
 )
 logout = LogoutView.as_view()
 

@@ -10,6 +10,7 @@ from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 
+from gpusched import oidc
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import execute, query
 
@@ -29,6 +30,9 @@ class ThrottledLogin(ModelBackend):
             return None
         limits = _limits(username, request.META.get("REMOTE_ADDR", "") if request else "")
         _count(limits)
+        only_for = oidc.words(settings.ENV.password_login_only_for)
+        if only_for and username not in only_for:
+            return None
         user = super().authenticate(request, username, password, **given)
         if user is not None:
             _forgive(limits)

@@ -1,0 +1,170 @@
+"""Logging in by OpenID Connect, against a provider on loopback: the whole way, and all that must not get in."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import jwt
+import pytest
+
+from benchmarks.stack import ROOT, Stack
+from tests.e2e.provider import CLIENT, SECRET, Lie, Provider
+
+pytestmark = pytest.mark.e2e
+GRACE = {"sub": "1", "preferred_username": "grace", "email": "grace@example.org", "email_verified": True}
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with Provider() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def up(provider: Provider) -> Iterator[Stack]:
+    with Stack(
+        oidc_issuer=provider.url, oidc_client_id=CLIENT, oidc_client_secret=SECRET, oidc_name="Acme login",
+        oidc_groups="ml=nlp:member, leads=nlp:owner, ops=admin", oidc_allowed_domains="example.org",
+        password_login_only_for="admin",
+    ) as running:  # fmt: skip
+        running.client().create_tenant("nlp")
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def truth(provider: Provider) -> None:
+    provider.tell_truth()
+    provider.person = {**GRACE, "groups": ["ml"]}
+
+
+@pytest.fixture
+def browser(up: Stack) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=up.url, follow_redirects=True, timeout=60) as found:
+        yield found
+
+
+def me(browser: httpx.Client) -> dict[str, object] | None:
+    answer = browser.get("/api/v1/me")
+    return answer.json() if answer.status_code == 200 else None
+
+
+def log_in(browser: httpx.Client, following: str = "/queue/") -> httpx.Response:
+    return browser.get("/login/sso/", params={"next": following})
+
+
+def roles(browser: httpx.Client) -> dict[str, str]:
+    found = me(browser)
+    assert found is not None
+    return {one["name"]: one["role"] for one in found["tenants"]}  # type: ignore[attr-defined]
+
+
+def test_the_whole_way_in_and_out(up: Stack, browser: httpx.Client) -> None:
+    page = browser.get("/login/?next=/jobs/")
+    assert "Log in by Acme login" in page.text
+    assert 'href="/login/sso/?next=/jobs/"' in page.text
+    landed = log_in(browser)
+    assert (landed.status_code, landed.url.path) == (200, "/queue/")
+    assert (me(browser) or {})["user"] == "grace"
+    assert roles(browser) == {"nlp": "member"}
+    form = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', landed.text)
+    token = form[1] if form else browser.cookies["csrftoken"]
+    browser.post("/logout/", data={"csrfmiddlewaretoken": token}, headers={"Referer": up.url})
+    assert me(browser) is None
+    entries = httpx.get(f"{up.url}/api/v1/audit?actor=grace", headers={"Authorization": f"Bearer {up.token()}"}).json()
+    assert {(one["action"], one["via"]) for one in entries["items"]} == {
+        ("user.create", "oidc"),
+        ("member.set", "oidc"),
+    }
+
+
+def test_roles_are_those_of_the_groups_at_the_latest_login(browser: httpx.Client, provider: Provider) -> None:
+    """Who is in none any more is put out, with all that they had; a local membership elsewhere stays."""
+    for groups, expected in ((["ml", "leads"], {"nlp": "owner"}), (["ml"], {"nlp": "member"})):
+        provider.person = {**GRACE, "groups": groups}
+        log_in(browser)
+        assert roles(browser) == expected
+    provider.person = {**GRACE, "groups": ["ops"]}
+    log_in(browser)
+    assert (me(browser) or {})["is_admin"] is True
+    provider.person = {**GRACE, "groups": ["others"]}
+    refused = log_in(browser)
+    assert (refused.status_code, "None of your groups has a role here" in refused.text) == (403, True)
+    assert (me(browser) or {}).get("is_admin") is False, "the session of before has nothing left"
+    assert roles(browser) == {}
+
+
+LIES: dict[str, Lie] = {
+    "another nonce": lambda claims: {**claims, "nonce": "x"},
+    "no nonce": lambda claims: {name: value for name, value in claims.items() if name != "nonce"},
+    "another audience": lambda claims: {**claims, "aud": "another"},
+    "two audiences": lambda claims: {**claims, "aud": [CLIENT, "another"], "azp": "another"},
+    "another issuer": lambda claims: {**claims, "iss": "https://evil.example"},
+    "expired": lambda claims: {**claims, "exp": claims["iat"] - 600},
+    "never expires": lambda claims: {name: value for name, value in claims.items() if name != "exp"},
+    "no name": lambda claims: {**claims, "preferred_username": ""},
+    "another domain": lambda claims: {**claims, "email": "grace@evil.example"},
+    "an unverified address": lambda claims: {**claims, "email_verified": False},
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_what_was_not_meant_for_this_login_lets_nobody_in(browser: httpx.Client, provider: Provider, lie: Lie) -> None:
+    provider.lie = lie
+    assert log_in(browser).status_code == 403
+    assert me(browser) is None
+
+
+@pytest.mark.parametrize("how", ["unsigned", "by the client's secret", "by another key", "not at all"])
+def test_what_the_provider_did_not_sign_lets_nobody_in(browser: httpx.Client, provider: Provider, how: str) -> None:
+    provider.sign = {
+        "unsigned": lambda claims: jwt.encode(claims, "", "none", headers={"kid": "1"}),
+        "by the client's secret": lambda claims: jwt.encode(claims, SECRET, "HS256", headers={"kid": "1"}),
+        "by another key": lambda claims: jwt.encode(claims, provider.other_key, "RS256", headers={"kid": "1"}),
+        "not at all": lambda claims: None,
+    }[how]
+    assert log_in(browser).status_code == 403
+    assert me(browser) is None
+
+
+def test_a_code_is_good_for_the_browser_that_asked_and_once(up: Stack, browser: httpx.Client) -> None:
+    """A state that nobody asked for, that of another browser, and one that was used."""
+    assert browser.get("/login/sso/callback/?code=x&state=made-up").status_code == 403
+    asked = browser.get("/login/sso/", follow_redirects=False)
+    back = browser.get(asked.headers["location"], follow_redirects=False).headers["location"]
+    assert set(parse_qs(urlsplit(back).query)) == {"code", "state"}
+    with httpx.Client(follow_redirects=True, timeout=60) as thief:
+        assert thief.get(back).status_code == 403
+    assert browser.get(back).status_code == 200
+    assert browser.get(back).status_code == 403
+
+
+def test_no_local_account_is_taken_over(up: Stack, browser: httpx.Client, provider: Provider) -> None:
+    """Whoever may choose their name at the provider is not the local admin."""
+    provider.person = {**GRACE, "sub": "2", "preferred_username": "admin", "groups": ["ops"]}
+    refused = log_in(browser)
+    assert (refused.status_code, "not bound to this login" in refused.text) == (403, True)
+    assert me(browser) is None
+
+
+def test_it_leads_nowhere_else(browser: httpx.Client) -> None:
+    assert log_in(browser, "https://evil.example/").url.host == "127.0.0.1"
+
+
+def test_only_those_named_log_in_with_a_password(up: Stack) -> None:
+    """The one account for when the provider is away; another not even with the right one."""
+    code = """
+from django.contrib.auth.models import User
+for name in ("admin", "linus"):
+    user, _ = User.objects.get_or_create(username=name)
+    user.set_password("correct horse battery")
+    user.save()
+"""
+    shell = [sys.executable, "manage.py", "shell", "--no-imports", "-c", code]
+    subprocess.run(shell, cwd=ROOT, env=up.environment(), check=True, timeout=120)
+    for name, status in (("admin", 201), ("linus", 401)):
+        given = {"username": name, "password": "correct horse battery"}
+        answer = httpx.post(f"{up.url}/api/v1/login", json=given, timeout=60)
+        assert answer.status_code == status, answer.text
