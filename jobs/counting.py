@@ -1,6 +1,7 @@
 """What counts as a job that waits, in SQL, and how many jobs there are by state: of an array each element is one."""
 
 from gpusched.lib.sql import query
+from gpusched.protocol.states import FINAL
 
 # Rows of jobs_job as j: jobs that wait, and arrays of which some elements do.
 WAITS = """(j.state IN ('pending', 'held')
@@ -8,12 +9,13 @@ WAITS = """(j.state IN ('pending', 'held')
 # As how many jobs such a row counts.
 WEIGHT = "coalesce(jobs_numbers(j.array_waiting), 1)"
 
-# Each part reads one index.
-_BY_STATE = """
+_FINAL = ", ".join(f"'{state}'" for state in sorted(FINAL))
+# As the index of unfinished jobs has it. What is over has been counted as it ended (jobs/tally.py).
+_BY_STATE = f"""
     SELECT state, sum(n)::bigint AS n FROM (
-        SELECT state, count(*) AS n FROM jobs_job WHERE array_id IS NULL GROUP BY state
+        SELECT state, count(*) AS n FROM jobs_job WHERE NOT (state IN ({_FINAL})) GROUP BY state
          UNION ALL
-        SELECT state, count(*) FROM jobs_job WHERE array_id IS NOT NULL GROUP BY state
+        SELECT word, n FROM jobs_tally WHERE kind = 'job'
          UNION ALL
         SELECT part.state, part.n FROM jobs_job a,
                LATERAL (VALUES (a.state, -1),

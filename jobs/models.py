@@ -12,6 +12,8 @@ from django.db.models.functions import Coalesce
 from gpusched.lib.audit import VIA
 from gpusched.protocol.dependencies import After
 from gpusched.protocol.states import FINAL, LIVE, JobState, Sharing, Topology, WorkloadClass
+from jobs import tally
+from jobs.tally import Tally as Tally
 from tenants.models import Tenant
 
 _IS_ELEMENT = Q(array__isnull=False)
@@ -150,7 +152,8 @@ class Job(models.Model):
                 operation=pgtrigger.Update,
                 referencing=pgtrigger.Referencing(old="old_jobs", new="new_jobs"),  # type: ignore[no-untyped-call]
                 func=_KEEP_REASONS,
-            )
+            ),
+            *tally.OF_JOBS,
         ]
 
     def __str__(self) -> str:
@@ -225,6 +228,7 @@ class Attempt(models.Model):
         ]
         # How many of a tenant's jobs were preempted within the hour is asked each cycle.
         indexes = [models.Index(fields=["ended_at"], name="attempt_preempted", condition=Q(reason="preempted"))]
+        triggers = [*tally.OF_ATTEMPTS]
 
     def __str__(self) -> str:
         return f"attempt {self.number} of job {self.job_id}"

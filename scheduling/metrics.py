@@ -12,6 +12,7 @@ from gpusched.lib.problems import not_allowed
 from gpusched.lib.sql import query
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState
+from jobs import tally
 from jobs.counting import WAITS, WEIGHT, by_state
 from nodes import samples
 from scheduling import capacity, services, whatif
@@ -104,10 +105,9 @@ def _tenants() -> Iterator[Metric]:
                 budget.add_metric([one.tenant, kind], hours)
     yield budget
     ended = CounterMetricFamily("gpu_scheduler_attempts_ended", "Attempts by how they ended", labels=["reason"])
-    rows = query("SELECT reason, count(*) AS n FROM jobs_attempt WHERE ended_at IS NOT NULL GROUP BY reason")
-    for row in rows:
-        if row["reason"] in set(EndReason):  # the catalogue is closed, and so is the number of series
-            ended.add_metric([row["reason"]], row["n"])
+    for reason, number in tally.attempts_by_reason().items():
+        if reason in set(EndReason):  # the catalogue is closed, and so is the number of series
+            ended.add_metric([reason], number)
     yield ended
     leader = GaugeMetricFamily("gpu_scheduler_cycle_leader", "1 while scheduling cycles run")
     leader.add_metric([], 1 if services.scheduler_lag()["is_alive"] else 0)

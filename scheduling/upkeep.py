@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from django.conf import settings
 
+from jobs import tally
 from nodes import idle, samples
 from scheduling import policy, sweep
 from tenants import budgets
@@ -25,6 +26,7 @@ def do_what_is_due() -> None:
     _each(env.sample_seconds, "samples", lambda: samples.tick(NEARLY * env.sample_seconds))
     _each(STARTS_SECONDS, "unstarted jobs", sweep.take_back_unstarted)
     _each(REVIEW_SECONDS, "budgets", budgets.note_crossings)
+    _each(REVIEW_SECONDS, "tallies", tally.fold)
     _each(REVIEW_SECONDS, "idle jobs", lambda: idle.review(idle.rule_of(policy.values())))
 
 

@@ -1,0 +1,95 @@
+"""The counts of what has ended are kept as it ends, and are those of a count of everything."""
+
+import threading
+
+import pytest
+from django.db import connection, transaction
+
+from gpusched.lib.sql import execute, query
+from jobs import counting, services, tally
+from jobs.models import Tally
+from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant()
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant)
+
+
+def require_exact() -> None:
+    """Against a count of every row."""
+    jobs = query("SELECT state, count(*) AS n FROM jobs_job WHERE array_count IS NULL GROUP BY state ORDER BY state")
+    assert sorted(counting.by_state().items()) == [(row["state"], row["n"]) for row in jobs]
+    attempts = query("SELECT reason, count(*) AS n FROM jobs_attempt WHERE ended_at IS NOT NULL GROUP BY reason")
+    assert tally.attempts_by_reason() == {row["reason"]: row["n"] for row in attempts}
+
+
+def test_what_ends_is_counted_as_it_ends(user, tenant):
+    agent = make_node(gpus=4)
+    ids = [submit(user, tenant, max_retries=1) for _ in range(6)]
+    require_exact()
+    run_cycle()
+    keys = agent.start_all()
+    agent.end(*keys[:2])
+    agent.end(keys[2], exit_code=1)  # runs again
+    agent.end(keys[3], exit_code=None, reason="node_fault")
+    services.cancel(ids[-1], identity_for(user))
+    require_exact()
+    assert counting.by_state()["completed"] == 2
+    run_cycle()
+    for key in agent.start_all():
+        agent.end(key, exit_code=3)
+    require_exact()
+    assert tally.attempts_by_reason()["node_fault"] == 1
+    tally.fold()
+    require_exact()
+    assert Tally.objects.count() <= 6
+
+
+def test_what_is_removed_or_comes_in_ended_is_counted_too(user, tenant):
+    agent = make_node()
+    submit(user, tenant)
+    run_cycle()
+    agent.end(*agent.start_all())
+    execute(
+        "INSERT INTO jobs_attempt (job_id, number, ranks, scheduled_at, ended_at, reason, evidence, placement, outcomes)"
+        " SELECT id, 7, 1, now(), now(), 'exited', '{}', '[]', '{}' FROM jobs_job"
+    )
+    require_exact()
+    assert tally.attempts_by_reason() == {"exited": 2}
+    with transaction.atomic():
+        execute("SET LOCAL session_replication_role = DEFAULT")
+        execute("DELETE FROM jobs_attempt WHERE number = 7")
+    require_exact()
+    # A way back, which no rule of the product takes.
+    execute("UPDATE jobs_job SET state = 'pending', ended_at = NULL")
+    require_exact()
+
+
+def test_adding_up_loses_nothing_while_others_end():
+    """Two fold, and a third appends meanwhile."""
+    with transaction.atomic():
+        for _ in range(200):
+            execute("INSERT INTO jobs_tally (kind, word, n) VALUES ('attempt', 'exited', 1)")
+
+    def work(sql: str) -> None:
+        try:
+            for _ in range(20):
+                execute(sql) if sql else tally.fold()
+        finally:
+            connection.close()
+
+    more = "INSERT INTO jobs_tally (kind, word, n) VALUES ('attempt', 'exited', 1)"
+    threads = [threading.Thread(target=work, args=(sql,)) for sql in ("", "", more)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tally.attempts_by_reason() == {"exited": 220}
