@@ -148,7 +148,7 @@ class TenantAdmin(Audited):
         return may and (not isinstance(obj, Tenant) or not obj.jobs.exists())
 
     def view_on_site(self, obj: Tenant) -> str:
-        return reverse("tenants")
+        return reverse("tenant", args=[obj.name])
 
 
 def _quota_events(tenant_id: int) -> list[tuple[str, str, str]]:

@@ -19,12 +19,17 @@ def overview(request: HttpRequest, who: Identity) -> HttpResponse:
 
 
 def show_overview(request: HttpRequest, who: Identity) -> HttpResponse:
+    return show(request, who, "pages/overview.html", cluster_now(who))
+
+
+def cluster_now(who: Identity) -> dict[str, Any]:
+    """What a page needs to draw the overview before its script is there."""
     visible = who.visible_tenants()
     loaded = feed.load_for(["overview", "nodes"], visible)
     rows = loaded["overview"] or {}
     status = rows["status"]
     tenants = _of(rows, "tenant")
-    words = {
+    return {
         "status": status,
         "cells": [(cell, said, status[f"{cell}_gpus"]) for cell, said in _CELLS],
         "nodes": (loaded["nodes"] or {}).values(),
@@ -36,7 +41,6 @@ def show_overview(request: HttpRequest, who: Identity) -> HttpResponse:
         "tenants": sorted(tenants, key=lambda t: (-t["gpus_held"], t["name"])),
         "scale": bar_scale(tenants),
     }
-    return show(request, who, "pages/overview.html", words)
 
 
 def bar_scale(tenants: Iterable[dict[str, Any]]) -> float:

@@ -1,0 +1,16 @@
+"""What the admin's index shows of the cluster: the same as the overview, for the same eyes."""
+
+from typing import Any
+
+from django import template
+from django.http import HttpRequest
+
+from frontend.views.overview import cluster_now
+from tenants.permissions import identity
+
+register = template.Library()
+
+
+@register.simple_tag
+def cluster_state(request: HttpRequest) -> dict[str, Any]:
+    return cluster_now(identity(request))

@@ -1,0 +1,50 @@
+"""The admin's index shows the cluster as the overview does, to each what they may see."""
+
+import re
+
+import pytest
+from django.contrib.auth.models import User
+
+from nodes.models import Device
+from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
+from tests.frontend.browsing import browser, text_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def index(user):
+    return text_of(browser(user).get("/admin/"))
+
+
+def test_the_cluster_in_numbers_and_what_needs_attention():
+    admin = make_user("root", admin=True)
+    make_node(gpus=4)
+    Device.objects.filter(index=0).update(health="quarantined")
+    submit(admin, make_tenant(), gpu_count=2)
+    run_cycle()
+    text = index(admin)
+    assert re.search(r'cell=busy"><b><span>2</span></b><span>.*? busy</span>', text)
+    assert "1 GPU is quarantined" in text
+    for region in ("overview-strip", "overview-counts", "overview-attention"):
+        assert f'data-view="{region}"' in text
+    assert "/static/live/live.js" in text
+
+
+def test_an_empty_cluster_says_how_to_begin():
+    assert 'href="/join/"' in index(make_user("root", admin=True))
+
+
+def test_nothing_of_it_before_the_login():
+    answer = browser().get("/admin/")
+    assert (answer.status_code, "cluster-now" in text_of(answer)) == (302, False)
+
+
+def test_staff_who_are_no_admins_see_numbers_and_no_jobs_of_others():
+    """A08"""
+    make_node(gpus=1)
+    theirs = make_tenant("theirs")
+    submit(make_member(theirs, name="zoe"), theirs, gpu_count=1, name="top-secret")
+    run_cycle()
+    text = index(User.objects.create(username="clerk", is_staff=True))
+    assert re.search(r'cell=busy"><b><span>1</span></b>', text)
+    assert not [word for word in ("theirs", "zoe", "top-secret") if word in text]
