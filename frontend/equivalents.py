@@ -45,6 +45,8 @@ def command_line(fields: Mapping[str, Any]) -> str:
     over several lines."""
     parts = [["gpusched", "submit"]]
     parts += [[flag, _plain(fields[field])] for field, flag in _FLAGS.items() if field in fields]
+    if "array" in fields:
+        parts.append(["--array", array_words(fields["array"])])
     parts += [[flag] for field, flag in _SWITCHES.items() if field in fields]
     parts += [[flag, value] for field, flag in _LISTS.items() for value in fields.get(field, [])]
     parts += [["--after", _after(one)] for one in fields.get("depends_on", [])]
@@ -66,7 +68,17 @@ def as_json(fields: Mapping[str, Any]) -> str:
 
 def request_of(job: Mapping[str, Any]) -> dict[str, Any]:
     """The request that would make a job like this one, without what is so by itself. `job`: as REST gives it."""
-    return {name: _round(job[name]) for name in _FIELDS if name in job and not is_default(name, job[name])}
+    found = {name: _round(job[name]) for name in _FIELDS if name in job and not is_default(name, job[name])}
+    if array := found.get("array"):
+        # How far it has come was not asked for.
+        found["array"] = {name: array[name] for name in ("count", "max_parallel") if array[name] is not None}
+    return found
+
+
+def array_words(array: Mapping[str, Any]) -> str:
+    """`100` or `100%10`."""
+    most = array.get("max_parallel")
+    return f"{array['count']}%{most}" if most else str(array["count"])
 
 
 def is_default(name: str, value: Any) -> bool:

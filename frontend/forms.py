@@ -9,10 +9,12 @@ import msgspec
 from django import forms
 from django.core.exceptions import ValidationError
 
+from frontend import equivalents
 from frontend.equivalents import is_default
 from gpusched.lib.api import decode
 from gpusched.lib.problems import Problem
-from gpusched.protocol.jobs import RUNTIMES, JobRequest, problems
+from gpusched.protocol.arrays import array_of
+from gpusched.protocol.jobs import RUNTIMES, FieldError, JobRequest, problems
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
 _SHARING = ((Sharing.EXCLUSIVE, "whole GPUs"), (Sharing.SHARED, "part of a GPU's memory"))
@@ -48,6 +50,7 @@ class SubmitForm(forms.Form):
     max_runtime_minutes = forms.FloatField(required=False)
     environment = forms.CharField(required=False)
     secrets = forms.CharField(required=False)
+    array = forms.CharField(required=False)
     labels = forms.CharField(required=False)
     node_selector = forms.CharField(required=False)
     depends_on = forms.CharField(required=False)
@@ -77,6 +80,18 @@ class SubmitForm(forms.Form):
             return shlex.split(self.cleaned_data["command"])
         except ValueError as error:
             raise ValidationError("a quote is not closed: write it as in a shell") from error
+
+    def clean_array(self) -> dict[str, int] | None:
+        if not (text := self.cleaned_data["array"].strip()):
+            return None
+        try:
+            array = array_of(text)
+        except ValueError as error:
+            raise ValidationError(str(error)) from error
+        return {
+            "count": array.count,
+            **({"max_parallel": array.max_parallel} if array.max_parallel is not None else {}),
+        }
 
     def clean_script(self) -> str:
         script: str = self.cleaned_data["script"].replace("\r\n", "\n")
@@ -109,13 +124,14 @@ class SubmitForm(forms.Form):
         """What is wrong with the fields that are understood, where others are not: everything is said at once."""
         understood = decode(msgspec.json.encode(self.job_fields()), JobRequest)
         for error in problems(understood):
-            if error.field in self.fields and error.field not in self.errors and error.code != "required":
-                self.add_error(error.field, error.message)
+            field = _field(error)
+            if field in self.fields and field not in self.errors and error.code != "required":
+                self.add_error(field, error.message)
 
     def refuse(self, problem: Problem) -> None:
         """Each sentence beside its field, what belongs to none above them all."""
         for error in problem.errors:
-            field = error.field if error.field in self.fields else None
+            field = _field(error) if _field(error) in self.fields else None
             self.add_error(field, error.message if field or not error.field else f"{error.field}: {error.message}")
         if not problem.errors:
             self.add_error(None, problem.detail)
@@ -130,9 +146,14 @@ class SubmitForm(forms.Form):
 
 
 # Folded away until they are needed.
-MORE = ("secrets", "labels", "node_selector", "depends_on", "not_before", "workdir", "image", "runtime", "mounts",
-        "gang_scheduling", "ranks", "topology", "anti_affinity", "workload_class", "preemptible", "requeue",
+MORE = ("array", "secrets", "labels", "node_selector", "depends_on", "not_before", "workdir", "image", "runtime",
+        "mounts", "gang_scheduling", "ranks", "topology", "anti_affinity", "workload_class", "preemptible", "requeue",
         "max_retries", "grace_seconds", "environment")  # fmt: skip
+
+
+def _field(error: FieldError) -> str:
+    """The field of the form: `array.count` is typed into `array`."""
+    return error.field.partition(".")[0]
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -156,6 +177,8 @@ def typed(job: dict[str, Any]) -> dict[str, Any]:
     lines = {name: "\n".join(f"{key}={value}" for key, value in job[name].items()) for name in _PAIRS}
     words = {name: " ".join(_said(job[name])) for name in _WORDS}
     switches = {name: "yes" if job[name] else "no" for name in _SWITCHES}
+    array = job.get("array")
+    given["array"] = equivalents.array_words(array) if array else ""
     return {**given, **lines, **words, **switches, "command": shlex.join([*job["command"], *job["args"]])}
 
 

@@ -205,6 +205,9 @@ export interface JobDetail extends JobRow {
   max_runtime_minutes: number | null;
   signal: number | null;
   devices: { node: string; index: number | null; model: string }[];
+  array?: { count: number; max_parallel: number | null; remaining: number; by_state: Record<string, number> } | null;
+  array_id?: number | null;
+  array_index?: number | null;
 }
 
 export interface EventRow {

@@ -16,11 +16,14 @@ from frontend.feed import Rows
 from frontend.jobcost import cost_of
 from frontend.jobreadings import readings
 from frontend.views.entrance import act, page, show
-from gpusched.lib.problems import not_found
+from gpusched.client.extension import Extension
+from gpusched.lib.problems import invalid, not_found
 from gpusched.lib.sql import query
+from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import FINAL, WAITING, JobState, Role
 from jobs import logs, services
+from scheduling import extending
 from scheduling.why import brief, explain
 from tenants.permissions import Identity
 
@@ -46,6 +49,7 @@ def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     words = {
         "job": rows["job"],
         "verbs": _verbs(row, who),
+        "extended": _extended(row),
         "tabs": [(name, _label(name, row["state"])) for name in TABS if name != "gpus" or rows["job"]["gpu_count"]],
         "tab": tab,
         "is_chosen": bool(asked),
@@ -139,7 +143,7 @@ def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     row = _visible(job_id, who)
     if request.GET.get("seen") == row["state"]:
         return HttpResponse(status=204)
-    words = {"job": row, "verbs": _verbs(row, who)}
+    words = {"job": row, "verbs": _verbs(row, who), "extended": _extended(row)}
     return show(request, who, "pages/job_actions.html", words)
 
 
@@ -155,16 +159,36 @@ def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
 @require_POST
 @page
 def act_on(request: HttpRequest, who: Identity, job_id: int, verb: str) -> HttpResponse:
+    if verb == "extend":
+        return act(request, "job", lambda: _extend(request, who, job_id), job_id)
     if verb not in _VERBS:
         raise not_found(f"action '{verb[:20]}'")
     return act(request, "job", lambda: _VERBS[verb](job_id, who), job_id)
 
 
+def _extend(request: HttpRequest, who: Identity, job_id: int) -> str:
+    """The new limit stands in the form, in minutes from the start."""
+    try:
+        minutes = float(request.POST.get("max_runtime_minutes", ""))
+    except ValueError as error:
+        raise invalid([FieldError("max_runtime_minutes", "wrong_type", "must be a number of minutes")]) from error
+    told = extending.extend(job_id, Extension(max_runtime_minutes=minutes), who, is_dry_run=False)
+    return str(told["message"])
+
+
 def _visible(job_id: int, who: Identity) -> dict[str, Any]:
-    rows = query("SELECT id, tenant_id, user_id, state, reason FROM jobs_job WHERE id = %s", [job_id])
+    rows = query(
+        "SELECT id, tenant_id, user_id, state, reason, max_runtime_seconds FROM jobs_job WHERE id = %s", [job_id]
+    )
     if not rows or not who.sees(rows[0]["tenant_id"]):
         raise not_found(f"job {job_id}")
     return rows[0]
+
+
+def _extended(row: dict[str, Any]) -> str:
+    """The limit that the form proposes, in minutes: an hour more than it has."""
+    seconds = row["max_runtime_seconds"]
+    return "" if seconds is None else f"{seconds / 60 + 60:g}"
 
 
 def _verbs(row: dict[str, Any], who: Identity) -> list[str]:
@@ -177,6 +201,7 @@ def _verbs(row: dict[str, Any], who: Identity) -> list[str]:
         "hold": state == JobState.PENDING,
         "release": state == JobState.HELD and (who.is_admin or row["reason"] != Pending.HELD_BY_ADMIN),
         "requeue": state in (JobState.SCHEDULED, JobState.RUNNING),
+        "extend": state in WAITING or state in (JobState.SCHEDULED, JobState.RUNNING),
         "cancel": state not in FINAL and (state in WAITING or row["state"] != JobState.STOPPING),
     }
     return [verb for verb, is_possible in fits.items() if is_possible]

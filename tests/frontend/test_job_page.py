@@ -10,6 +10,7 @@ from django.utils import timezone
 from frontend.jobcost import cost_of
 from frontend.jobreadings import readings
 from gpusched.lib.sql import execute, query
+from gpusched.protocol.arrays import ArrayRequest
 from jobs import logs
 from nodes.models import Device
 from tenants import rates
@@ -187,6 +188,32 @@ def test_why_here_of_a_gang_and_of_what_was_not_kept(nlp, member):
     execute("UPDATE jobs_attempt SET ranks = 1")
     execute("UPDATE jobs_attempt SET placement = jsonb_build_array(placement->0)")
     assert "What else was considered was not kept" in text_of(client.get(f"/jobs/{gang}/?tab=why"))
+
+
+def test_the_time_limit_is_changed_from_the_page(running, member):
+    client = browser(member)
+    assert f'action="/jobs/{running}/extend/"' in text_of(client.get(f"/jobs/{running}/"))
+    told = text_of(client.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "90"}, follow=True))
+    assert f"Job {running} may now run for 90 minutes" in told
+    assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 5400}]
+    assert 'value="150"' in told
+    refused = text_of(client.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "soon"}, follow=True))
+    assert "flash error" in refused
+
+
+def test_an_array_tells_how_far_it_has_come_and_leads_to_its_elements(nlp, member):
+    agent = make_node(name="n1", gpus=2)
+    array = submit(member, nlp, gpu_count=1, array=ArrayRequest(count=5))
+    run_cycle()
+    agent.start_all()
+    client = browser(member)
+    page = text_of(client.get(f"/jobs/{array}/"))
+    assert "of 5 elements" in page
+    assert f'href="/jobs/?array={array}&amp;state=running"' in page
+    elements = text_of(client.get(f"/jobs/?array={array}"))
+    found = re.findall(r'<tr data-key="(\d+)"', elements)
+    assert len(found) == 2
+    assert f'<a class="id" href="/jobs/{array}/">{array}</a>, element' in text_of(client.get(f"/jobs/{found[0]}/"))
 
 
 def test_another_tenants_job_shows_none_of_its_parts(running, member):

@@ -139,7 +139,11 @@ class TestJobPage:
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize(
         ("state", "verbs"),
-        [("pending", {"hold", "cancel"}), ("held", {"release", "cancel"}), ("running", {"requeue", "cancel"})],
+        [
+            ("pending", {"hold", "extend", "cancel"}),
+            ("held", {"release", "extend", "cancel"}),
+            ("running", {"requeue", "extend", "cancel"}),
+        ],
     )
     def test_buttons_fit_the_state(self, state, verbs, nlp, member):
         agent = make_node(name="n1")

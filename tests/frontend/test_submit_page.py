@@ -45,6 +45,7 @@ EVERYTHING = {
     "requeue": "no",
     "max_retries": "3",
     "grace_seconds": "60",
+    "array": "10%2",
 }
 
 
@@ -139,3 +140,12 @@ def test_what_it_costs_and_what_the_budget_has_left(nlp, member):
     )
     unlimited = text_of(browser(member).post("/submit/preview/", form(gpu_count="2")))
     assert "No time limit, so no bound: each hour is 2 GPU-hours." in unlimited
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"), [("many", "must be a count like 100"), ("0", "must be between"), ("1%0", "must be between")]
+)
+def test_what_is_no_array_is_said_beside_it(typed, sentence, nlp, member):
+    page = text_of(browser(member).post("/submit/", form(array=typed)))
+    assert sentence in page
+    assert 'id="e_array"' in page

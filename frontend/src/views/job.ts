@@ -4,7 +4,7 @@ import type { MakeView } from "../regions";
 import { badge } from "../states";
 import { ago, duration, elapsed } from "../time";
 import type { EventRow, JobDetail } from "../topics";
-import { nodeLinks, reasonOf, request, tenantLink, under } from "./pieces";
+import { jobLink, nodeLinks, reasonOf, request, tenantLink, under } from "./pieces";
 
 function fact(label: string, ...value: Child[]): HTMLElement {
   return h("div", {}, h("dt", {}, label), h("dd", {}, ...value));
@@ -28,6 +28,14 @@ function placed(job: JobDetail): Child[] {
   return by.size > 4 ? [...shown, ` and ${by.size - 4} more`] : shown;
 }
 
+/** How far an array has come: its elements by state, each leading to them. */
+function elements({ id, array }: JobDetail): HTMLElement | null {
+  if (!array) return null;
+  const counts = Object.entries(array.by_state).flatMap(([name, count]) => [h("a", { href: `/jobs/?array=${id}&state=${name}` }, badge(name), ` ${count}`), " "]);
+  const most = array.max_parallel === null ? "" : `, at most ${array.max_parallel} at once`;
+  return h("p", { class: "elements" }, ...counts, h("span", { class: "muted" }, `of ${array.count} elements${most}`));
+}
+
 export const jobHead: MakeView = (region) => ({
   draw(state) {
     const job = state.rows.get("job") as JobDetail | undefined;
@@ -37,9 +45,11 @@ export const jobHead: MakeView = (region) => ({
       region,
       h("div", { class: "headline", role: "status" }, badge(job.state), sentence !== "" && h("span", { class: "reason" }, sentence)),
       next !== "" && h("p", { class: "next-step" }, `Next: ${next}`),
+      elements(job),
       h(
         "dl",
         { class: "facts across" },
+        !!job.array_id && fact("Array", jobLink(job.array_id), `, element ${job.array_index}`),
         fact("Owner", job.user),
         fact("Tenant", tenantLink(job.tenant)),
         fact("Request", request(job)),
