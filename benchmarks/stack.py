@@ -66,7 +66,7 @@ class Stack:
                 cwd=ROOT, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
-        wait_for(self.is_ready, 60, "the control plane to be ready")
+        wait_for(self.is_ready, 240, "the control plane to be ready")
 
     def is_ready(self) -> bool:
         if self.up is not None and self.up.poll() is not None:
