@@ -14,7 +14,9 @@ JOBS_ROWS = 200
 _COLUMNS = """
     j.id, j.name, j.tenant_id, t.name AS tenant, u.username AS "user", j.state, j.gpu_count, j.gpu_models,
     j.gpu_memory_mb, j.priority, j.attempt, j.submitted_at, j.started_at, j.ended_at, j.exit_code, j.signal, j.reason,
-    j.evidence, j.reason_since, j.stop_reason, j.stop_evidence, j.max_runtime_seconds
+    j.evidence, j.reason_since, j.stop_reason, j.stop_evidence, j.max_runtime_seconds, j.array_count,
+    j.array_max_parallel, jobs_numbers(j.array_waiting) AS elements_waiting,
+    jobs_numbers(j.array_cancelled) AS elements_cancelled
 """
 _JOINS = "JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id"
 _JOBS = f"""
@@ -37,10 +39,12 @@ Worklist = list[tuple[int, Row]]
 def load(tenants: Iterable[int]) -> Worklist:
     """The latest jobs of all, and the latest of each of `tenants`."""
     rows = query(_JOBS, {"most": JOBS_ROWS, "tenants": sorted(tenants)})
+    elements = representation.elements_by_state([row["id"] for row in rows if row["array_count"] is not None])
     names = ("id", "name", "tenant", "user", "state", "gpu_count", "exit_code", "attempt")
     shown = [
         {
             **{name: row[name] for name in names},
+            "array": representation.array(row, elements.get(row["id"], {})),
             "nodes": sorted({rank["node"] for rank in row["placement"] or []}),
             "submitted_at": rfc3339(row["submitted_at"]),
             "started_at": rfc3339(row["started_at"]),

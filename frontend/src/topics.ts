@@ -160,6 +160,8 @@ export interface QueueRow {
   /** Among everybody's waiting jobs, from 1. */
   position: number | null;
   gpus_ahead: number;
+  /** Of an array: how many of its elements wait. */
+  elements?: number | null;
   group: WaitGroup;
   submitted_at: string;
   reason: Reason | null;
@@ -194,6 +196,7 @@ export interface JobRow {
   ended_at: string | null;
   exit_code: number | null;
   attempt: number;
+  array?: { count: number; max_parallel: number | null; remaining: number; by_state: Record<string, number> } | null;
 }
 
 export interface JobDetail extends JobRow {
@@ -205,7 +208,6 @@ export interface JobDetail extends JobRow {
   max_runtime_minutes: number | null;
   signal: number | null;
   devices: { node: string; index: number | null; model: string }[];
-  array?: { count: number; max_parallel: number | null; remaining: number; by_state: Record<string, number> } | null;
   array_id?: number | null;
   array_index?: number | null;
 }

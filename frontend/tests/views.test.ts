@@ -50,6 +50,7 @@ test("a bullet bar shows used, borrowed, guarantee and limit on one scale", () =
 test("what a job asks for, in words", () => {
   expect(request({ gpu_count: 0 })).toBe("CPU only");
   expect(request({ gpu_count: 1, gpu_model: "NVIDIA A100|NVIDIA H100", gpu_memory_mb: 81920 })).toBe("1 GPU A100 or H100 ≥ 80 GiB");
+  expect(request({ gpu_count: 1, elements: 9990 })).toBe("9,990 × 1 GPU");
 });
 
 test("the filter wants every word", () => {

@@ -11,11 +11,13 @@ from gpusched.client.models import Page, Reason
 
 
 class QueueItem(msgspec.Struct, kw_only=True):
-    """A waiting job; `position` and `gpus_ahead` (whole GPUs of the jobs before it) are among everybody's."""
+    """A waiting job; `position` and `gpus_ahead` (whole GPUs of the jobs before it) are among everybody's. `elements`:
+    of an array how many wait, each of them counting as a job."""
 
     job_id: int
     position: int | None = None
     gpus_ahead: int | None = None
+    elements: int | None = None
     name: str = ""
     tenant: str = ""
     user: str = ""

@@ -206,11 +206,11 @@ class TestRows:
         }  # fmt: skip
         assert set(queue[str(waiting)]) == words(
             "id name tenant user state gpu_count gpu_model gpu_memory_mb priority position gpus_ahead group"
-            " submitted_at reason"
+            " elements submitted_at reason"
         )
         assert set(queue[str(waiting)]["reason"]) == {"code", "sentence", "next_step", "since"}
         assert set(feed.rows("jobs", None)[str(job_id)]) == words(
-            "id name tenant user state reason gpu_count nodes submitted_at started_at ended_at exit_code attempt"
+            "id name tenant user state reason gpu_count nodes submitted_at started_at ended_at exit_code attempt array"
         )
         assert set(feed.rows("tenants", None)["ours"]) == words(
             "name weight tier gpus_held jobs_live jobs_waiting guaranteed_gpus max_gpus share usage_gpu_hours"

@@ -9,7 +9,7 @@ import { badge } from "../states";
 import type { TopicState } from "../store";
 import { ago, elapsed } from "../time";
 import type { JobRow } from "../topics";
-import { empty, jobHref, jobLink, noJobs, nodeLinks, reasonOf, tenantLink, whenEmpty } from "./pieces";
+import { elementCounts, empty, jobHref, jobLink, noJobs, nodeLinks, reasonOf, tenantLink, whenEmpty } from "./pieces";
 
 /** What the feed does not know of the older ones is read again so soon after something changed. */
 const AGAIN_MS = 5000;
@@ -94,7 +94,7 @@ class JobsView implements View {
       [
         { label: this.selection.all, cell: (row) => this.selection.box(row.id), className: "select" },
         { label: "Id", cell: (row) => jobLink(row.id) },
-        { label: "Name", cell: (row) => row.name, className: "name" },
+        { label: "Name", cell: (row) => [row.name, ...elementCounts(row)], className: "name" },
         { label: "State", cell: (row) => badge(row.state) },
         { label: "Owner", cell: (row) => row.user },
         { label: "Tenant", cell: (row) => tenantLink(row.tenant) },

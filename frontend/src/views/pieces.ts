@@ -1,6 +1,6 @@
 // Pieces that several views show: links, requests, reasons, bars, strips, empty states.
 import { type Child, h, na, plural } from "../dom";
-import { glyph } from "../states";
+import { badge, glyph } from "../states";
 import type { TopicState } from "../store";
 import type { Cell, JobRow, Reason, TenantRow } from "../topics";
 
@@ -41,11 +41,18 @@ export function shortModel(name: string): string {
   return name.replace(/^NVIDIA /, "").replace("GeForce ", "");
 }
 
-/** What a job asks for: 4 GPUs H100 ≥ 80 GiB. */
-export function request(job: { gpu_count: number; gpu_model?: string | null; gpu_memory_mb?: number | null }): string {
-  if (job.gpu_count === 0) return "CPU only";
+/** What a job asks for: 4 GPUs H100 ≥ 80 GiB; of an array each of the elements that wait: 90 × 4 GPUs. */
+export function request(job: { gpu_count: number; gpu_model?: string | null; gpu_memory_mb?: number | null; elements?: number | null }): string {
+  const times = job.elements ? `${job.elements.toLocaleString("en")} × ` : "";
+  if (job.gpu_count === 0) return `${times}CPU only`;
   const model = job.gpu_model ? ` ${job.gpu_model.split("|").map(shortModel).join(" or ")}` : "";
-  return `${plural(job.gpu_count, "GPU")}${model}${job.gpu_memory_mb ? ` ≥ ${mib(job.gpu_memory_mb)}` : ""}`;
+  return `${times}${plural(job.gpu_count, "GPU")}${model}${job.gpu_memory_mb ? ` ≥ ${mib(job.gpu_memory_mb)}` : ""}`;
+}
+
+/** How many elements of an array are in each state, by shape and number. */
+export function elementCounts({ array }: Pick<JobRow, "array">): Child[] {
+  if (!array) return [];
+  return Object.entries(array.by_state).flatMap(([name, count]) => [" ", h("span", { title: `${count} of ${array.count} elements: ${name}` }, badge(name, count.toLocaleString("en")))]);
 }
 
 export function reasonOf(job: Pick<JobRow, "reason">): { sentence: string; next: string; code: string } {
