@@ -33,7 +33,10 @@ for name, guaranteed, limit, who in json.loads(%r):
     user = User.objects.create_user(who, password=%r)
     services.set_member(tenant, user, "member")
     tokens[who] = services.create_token(user.pk, "scene", ["read", "write"])[1]
-admin = User.objects.get(username="admin"); admin.set_password(%r); admin.save()
+if %r:
+    admin = User.objects.get(username="admin")
+    admin.set_password(%r)
+    admin.save()
 print("TOKENS " + json.dumps(tokens))
 """
 _TRAINING = r"""i=0; while [ $i -lt 4000 ]; do
@@ -45,12 +48,13 @@ printf '  File "train.py", line 211, in <module>\n    main()\n'
 printf '\033[31mtorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.\033[0m\n'; exit 1"""
 
 
-def people(stack: Stack, scale: float = 1.0) -> dict[str, Client]:
-    """Makes the tenants, their quotas times `scale`, and a person of each; gives their clients by user name. Everybody,
-    the admin too, has PASSWORD."""
+def people(stack: Stack, scale: float = 1.0, *, is_admin_changed: bool = True) -> dict[str, Client]:
+    """Makes the tenants, their quotas times `scale`, and a person of each; gives their clients by user name. Everybody
+    has PASSWORD, the admin too unless `is_admin_changed` is False."""
     scaled = [(t, round(g * scale), limit and max(1, round(limit * scale)), who) for t, g, limit, who in TENANTS]
+    script = _PEOPLE % (json.dumps(scaled), PASSWORD, is_admin_changed, PASSWORD)
     done = subprocess.run(
-        [sys.executable, "manage.py", "shell", "-v", "0", "-c", _PEOPLE % (json.dumps(scaled), PASSWORD, PASSWORD)],
+        [sys.executable, "manage.py", "shell", "-v", "0", "-c", script],
         cwd=ROOT, env=stack.environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
     tokens: dict[str, str] = json.loads(done.stdout.split("TOKENS ", 1)[1])

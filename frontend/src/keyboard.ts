@@ -25,9 +25,10 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["?", "this help"],
 ];
 
-/** Only pages that this person has: those of the rail. */
+/** Only pages that this person has: those of the rail, where there is one. */
 function hasPage(href: string): boolean {
-  return document.querySelector(`nav.rail a[href="${href}"]`) !== null;
+  const rail = document.querySelector("nav.rail");
+  return rail === null || rail.querySelector(`a[href="${href}"]`) !== null;
 }
 
 /** After `g` the next key must come so soon. */

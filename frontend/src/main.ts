@@ -16,6 +16,7 @@ import { Regions } from "./regions";
 import { liveSocket } from "./socket";
 import { startTheme } from "./theme";
 import { tick } from "./time";
+import { startWall } from "./wall";
 import { startUndo } from "./undo";
 import { again } from "./views/again";
 import { jobEvents, jobHead } from "./views/job";
@@ -76,6 +77,7 @@ startTheme(() => {
 });
 startKeyboard();
 startCommands(showHelp);
+startWall();
 startFilter();
 startCopy();
 startUndo();

@@ -136,7 +136,7 @@ describe("fills", () => {
   test("time to free is that of the last holder; without a limit it is not known", () => {
     const soon = held(new Date(Date.now() + 3_600_000).toISOString());
     expect(secondsToFree(busy(soon), soon)).toBeGreaterThan(3500);
-    expect(reads(busy(soon), "until", soon)).toMatch(/^< (59|60) min$|^< 1 h$/);
+    expect(reads(busy(soon), "until", soon)).toMatch(/^within (60 min|1 h)$/);
     expect([reads(busy(held(null)), "until", held(null)), value(busy(held(null)), "until", held(null))]).toEqual(["n/a", null]);
     expect(reads({ ...busy(soon), cell: "free", jobs: [] }, "until", soon)).toBe("free");
   });

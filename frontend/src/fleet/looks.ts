@@ -1,6 +1,6 @@
 // What one device looks like and reads as: its kind, its words, and its value in each way of filling cells.
 import { CELL_WORDS, mib } from "../views/pieces";
-import { duration, roughly, serverNow } from "../time";
+import { duration, serverNow } from "../time";
 import type { DeviceRow, NodeRow } from "../topics";
 
 export type Kind = "busy" | "held-idle" | "free" | "unavailable" | "hot" | "failed" | "quarantined" | "foreign" | "dirty" | "unknown";
@@ -77,7 +77,7 @@ function until(device: DeviceRow, node?: NodeRow): number | null {
 export function reads(device: DeviceRow, fill: Fill, node?: NodeRow): string {
   if (fill === "until") {
     const seconds = secondsToFree(device, node);
-    return seconds === null ? "n/a" : seconds === 0 ? "free" : `< ${roughly(seconds)}`;
+    return seconds === null ? "n/a" : seconds === 0 ? "free" : `within ${atMost(seconds)}`;
   }
   const reading = device.reading;
   if (reading === null) return "n/a";
@@ -85,6 +85,12 @@ export function reads(device: DeviceRow, fill: Fill, node?: NodeRow): string {
   if (fill === "memory") return mib(reading.memory_used_mb);
   if (fill === "power") return show(reading.power_watts, " W");
   return fill === "temperature" ? show(reading.temperature_celsius, " °C") : show(reading.utilisation_percent, " %");
+}
+
+/** A length of time in one unit, never less than it is. */
+function atMost(seconds: number): string {
+  if (seconds < 3600) return `${Math.ceil(seconds / 60)} min`;
+  return seconds < 172_800 ? `${Math.ceil(seconds / 3600)} h` : `${Math.ceil(seconds / 86_400)} d`;
 }
 
 /** Why a value is not there. */

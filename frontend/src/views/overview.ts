@@ -4,7 +4,7 @@ import type { MakeView } from "../regions";
 import { badge, waitGroup } from "../states";
 import { duration, elapsed, roughly } from "../time";
 import type { AttentionPart, AttentionRow, Cell, LargestRow, NextRow, OverviewStatus, WaitingRow } from "../topics";
-import { CELLS, CELL_WORDS, count, empty, jobLink, nodeHref, shortModel, under } from "./pieces";
+import { CELLS, CELL_WORDS, count, empty, jobHref, jobLink, nodeHref, shortModel, under } from "./pieces";
 
 /** A view of the row `status`, which makes new children each time. */
 function ofStatus(draw: (status: OverviewStatus) => Child[]): MakeView {
@@ -105,9 +105,8 @@ export const overviewWaiting: MakeView = (region) => ({
     refill(
       region,
       status && h("p", { class: "waits" }, ...waits(status)),
+      next.length > 0 && h("p", { class: "waits" }, "next to start: ", ...next.flatMap((row, at): Child[] => [at > 0 && ", ", candidate(row)])),
       h("ul", { class: "list" }, ...rows.map(reason)),
-      next.length > 0 && h("h3", { class: "list-head" }, "Next to start"),
-      next.length > 0 && h("ol", { class: "list" }, ...next.map(candidate)),
     );
   },
 });
@@ -129,14 +128,8 @@ function reason(row: WaitingRow): HTMLElement {
 }
 
 function candidate(row: NextRow): HTMLElement {
-  return h(
-    "li",
-    {},
-    h("b", { class: "how-many" }, row.place),
-    jobLink(row.id, row.name || `job ${row.id}`),
-    h("span", { class: "muted nowrap" }, row.gpu_count === 0 ? "CPU only" : plural(row.gpu_count, "GPU")),
-    h("span", { class: "grow reason muted" }, row.sentence),
-  );
+  const wanted = row.gpu_count === 0 ? "CPU only" : plural(row.gpu_count, "GPU");
+  return h("span", { title: row.sentence }, h("a", { href: jobHref(row.id) }, row.name || `job ${row.id}`), ` ${wanted}`);
 }
 
 function noneWaits(): HTMLElement {
