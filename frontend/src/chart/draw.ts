@@ -50,6 +50,7 @@ const colour = (name: string): string => getComputedStyle(document.documentEleme
 
 function options(host: HTMLElement, data: () => ChartData): uPlot.Options {
   const now = data();
+  host.classList.toggle("is-single", now.lines.length === 1);
   const lines = now.lines.map((line, at) => ({ line, at }));
   if (now.kind === "bars") lines.reverse();
   const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
@@ -62,17 +63,28 @@ function options(host: HTMLElement, data: () => ChartData): uPlot.Options {
       y: { range: () => [0, top(data())] },
     },
     axes: [
-      { ...axis, size: 24, space: 72 },
+      { ...axis, size: 24, space: 72, values: (_, splits) => splits.map((at) => moment(at, splits)) },
       { ...axis, size: 48, space: 28, values: (_, splits) => splits.map(short) },
     ],
     cursor: { y: false, drag: { x: false, y: false }, ...(now.group ? { sync: { key: now.group } } : {}) },
     legend: { live: true, show: true },
     series: [
-      { value: (_, at) => (at === null ? "" : new Date(at * 1000).toLocaleString()) },
+      { label: "", value: (_, at) => (at === null ? "" : new Date(at * 1000).toLocaleString()) },
       ...lines.map(({ line, at }) => series(line.label, colour(line.colour ?? COLOURS[at % COLOURS.length] ?? ""), at, data)),
     ],
-    hooks: { drawClear: [(plot: uPlot) => hatch(plot, data())] },
+    hooks: {
+      drawClear: [(plot: uPlot) => hatch(plot, data())],
+      setCursor: [(plot: uPlot) => void host.classList.toggle("has-cursor", (plot.cursor.left ?? -1) >= 0)],
+    },
   };
+}
+
+/** A moment on the axis, as finely as its marks are apart: a day, a minute or a second. */
+function moment(at: number, splits: readonly number[]): string {
+  const apart = (splits[1] ?? 0) - (splits[0] ?? 0);
+  const date = new Date(at * 1000);
+  if (apart >= 86_400) return date.toLocaleDateString("en", { month: "short", day: "numeric" });
+  return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(apart < 60 ? { second: "2-digit" } : {}) });
 }
 
 /** The legend tells the line's own value, also where it stands on others. */

@@ -14,7 +14,7 @@ import { WINDOW, Windows } from "./windows";
 
 /** Pixels; the style sheet has the same. */
 const WIDE = { row: 48, heading: 36 };
-const CARD = { row: 148, heading: 36 };
+const CARD = { row: 176, heading: 36 };
 const OVERSCAN = 8;
 
 export const queue: MakeView = (region, { hub }) => new QueueView(region, hub);
