@@ -9,13 +9,13 @@ from django.db import transaction
 
 from gpusched.lib import audit
 from gpusched.lib.problems import Problem, invalid
-from gpusched.protocol.bulk import bulk_problems, field_of
+from gpusched.protocol.bulk import alike, bulk_problems, field_of
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import FieldError, JobRequest
 from jobs import admission, dependencies, services
 from jobs.dependencies import Edge
 from jobs.insertion import insert_all, new_ids
-from jobs.rows import row_of, tenant_of
+from jobs.rows import OF_FREE, row_like, row_of, tenant_of
 from tenants import secrets
 from tenants.permissions import Identity
 
@@ -24,18 +24,21 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
     """Makes them pending, in one transaction, and gives their ids in order; a dry run makes nothing and gives none.
 
     Refused as the single submits would be, by `jobs[n]`: if one is, none is submitted."""
-    if found := bulk_problems(requests):
+    likes = alike(requests)
+    if found := bulk_problems(requests, likes):
         raise invalid(found)
-    rows = _rows(requests, identity)
+    rows = _rows(requests, likes, identity)
     services.require_room(len(rows))
     with transaction.atomic():
         # Ids that nobody has tell the jobs of a dry run apart.
         ids = list(range(-len(rows), 0)) if is_dry_run else new_ids(len(rows))
-        rows = [{"id": job_id, **row} for job_id, row in zip(ids, rows, strict=True)]
+        for job_id, row in zip(ids, rows, strict=True):
+            row["id"] = job_id
         edges = _edges(requests, rows, is_locked=not is_dry_run)
         if is_dry_run:
             return []
-        insert_all(rows, identity)
+        is_sweep = not any(likes) and not requests[0].depends_on
+        insert_all(rows, identity, ("id", *OF_FREE) if is_sweep else ())
         audit.act_as(identity.username, identity.via)
         told = {"count": len(ids), "first_id": ids[0], "last_id": ids[-1]}
         audit.record("jobs.bulk", f"jobs {ids[0]} to {ids[-1]}", None, told)
@@ -70,12 +73,15 @@ def _edges(requests: Sequence[JobRequest], rows: Sequence[dict[str, Any]], *, is
     return edges
 
 
-def _rows(requests: Sequence[JobRequest], identity: Identity) -> list[dict[str, Any]]:
+def _rows(requests: Sequence[JobRequest], likes: Sequence[int], identity: Identity) -> list[dict[str, Any]]:
     """The rows of those that could start one day. Tenants are looked up, and shapes judged, once for all alike."""
     tenants: dict[str | None, tuple[int, str]] = {}
     judged: set[Hashable] = set()
-    rows = []
-    for number, request in enumerate(requests):
+    rows: list[dict[str, Any]] = []
+    for number, (request, like) in enumerate(zip(requests, likes, strict=True)):
+        if like != number:
+            rows.append(row_like(rows[like], request))
+            continue
         try:
             if request.tenant not in tenants:
                 tenants[request.tenant] = tenant_of(request, identity)

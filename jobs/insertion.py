@@ -71,12 +71,13 @@ def new_ids(number: int) -> list[int]:
     return sorted(row["id"] for row in rows)
 
 
-def insert_all(rows: Sequence[dict[str, Any]], who: Identity) -> None:
+def insert_all(rows: Sequence[dict[str, Any]], who: Identity, differing: Sequence[str] = ()) -> None:
     """The same for rows that have an `id` (of `new_ids`), without keys. In a transaction.
 
-    What all rows have in common is sent and read once: most jobs of a sweep differ in a few columns."""
+    What all rows have in common is sent and read once: most jobs of a sweep differ in a few columns. `differing`: all
+    in which they may, if that is known."""
     first = rows[0]
-    own = [name for name in first if any(row[name] != first[name] for row in rows)] or ["id"]
+    own = differing or [name for name in first if any(row[name] != first[name] for row in rows)] or ["id"]
     common = [name for name in first if name not in own]
     source = _recordset(own) + (f", json_to_record(%(common)s::json) AS common ({_typed(common)})" if common else "")
     sent = {

@@ -82,6 +82,16 @@ def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str,
     }
 
 
+# The columns that gpusched.protocol.bulk.FREE stands in.
+OF_FREE = ("name", "payload")
+
+
+def row_like(row: dict[str, Any], request: JobRequest) -> dict[str, Any]:
+    """The same of a request that differs in gpusched.protocol.bulk.FREE at most from the one that `row` is of."""
+    payload = {**row["payload"], "args": request.args, "environment": request.environment}
+    return {**row, "name": request.name or _default_name(request), "payload": payload}
+
+
 def _array(array: ArrayRequest | None) -> dict[str, Any]:
     if array is None:
         return {"array_count": None, "array_max_parallel": None, "array_waiting": None, "array_cancelled": None}

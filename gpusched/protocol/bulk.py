@@ -1,16 +1,26 @@
 """Many job requests in one: how many at most, and what is wrong with which of them, by `jobs[3].gpu_count`."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise
+from typing import Any
 
 import msgspec
 
 from gpusched.protocol.dependencies import cycle_in
-from gpusched.protocol.jobs import FieldError, JobRequest, problems
+from gpusched.protocol.jobs import RESERVED, VARIABLE, FieldError, JobRequest, problems, text_problems
 
 MOST_JOBS = 10_000
 # Of a wrong generator of jobs all jobs are wrong: the first so many say enough.
 MOST_ERRORS = 100
+# What the jobs of a sweep differ in. Whatever else is wrong with one of them is wrong with those that are like it.
+FREE = ("name", "args", "environment")
+_PLACES = sorted(JobRequest.__struct_fields__.index(field) for field in FREE)
+_PARTS = [slice(a + 1, b) for a, b in pairwise([-1, *_PLACES, len(JobRequest.__struct_fields__)])]
+# Far below all limits of text, so that what is shorter need not be measured by its parts.
+_SHORT = 10_000
+# A request is compared with so many of those before it that are like no other.
+_MOST_COMPARED = 4
 
 
 class BulkRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -24,18 +34,51 @@ def field_of(number: int, field: str = "") -> str:
     return f"jobs[{number}].{field}" if field else f"jobs[{number}]"
 
 
-def bulk_problems(requests: Sequence[JobRequest]) -> list[FieldError]:
-    """Everything wrong that needs no database, MOST_ERRORS at most; empty when they may be submitted."""
+def alike(requests: Sequence[JobRequest]) -> list[int]:
+    """For each the number of one before it that differs from it in FREE at most; its own number if none is found."""
+    known: deque[tuple[int, list[tuple[Any, ...]]]] = deque(maxlen=_MOST_COMPARED)
+    found = []
+    for number, request in enumerate(requests):
+        values = msgspec.structs.astuple(request)
+        rest = [values[part] for part in _PARTS]
+        like = next((other for other, theirs in known if theirs == rest), number)
+        if like == number:
+            known.appendleft((number, rest))
+        found.append(like)
+    return found
+
+
+def bulk_problems(requests: Sequence[JobRequest], likes: Sequence[int] = ()) -> list[FieldError]:
+    """Everything wrong that needs no database, MOST_ERRORS at most; empty when they may be submitted. `likes`: as
+    `alike` finds them."""
     if not 1 <= len(requests) <= MOST_JOBS:
         return [FieldError("jobs", "out_of_range", f"1 to {MOST_JOBS} jobs in one request, not {len(requests)}")]
-    found = chain(_each(requests), _names(requests))
+    found = chain(_each(requests, likes or alike(requests)), _names(requests))
     return [error for error, _ in zip(found, range(MOST_ERRORS), strict=False)]
 
 
-def _each(requests: Sequence[JobRequest]) -> Iterator[FieldError]:
-    for number, request in enumerate(requests):
-        for error in problems(request):
+def _each(requests: Sequence[JobRequest], likes: Sequence[int]) -> Iterator[FieldError]:
+    well: set[int] = set()
+    for number, (request, like) in enumerate(zip(requests, likes, strict=True)):
+        wrong = _problems_of_free(request) if like in well else problems(request)
+        if not wrong:
+            well.add(like if like in well else number)
+        for error in wrong:
             yield FieldError(field_of(number, error.field), error.code, error.message)
+
+
+def _problems_of_free(request: JobRequest) -> list[FieldError]:
+    """What is wrong with a request of which all but FREE is known to be well."""
+    environment = request.environment
+    text = "".join((request.name, *request.command, *request.args, *environment, *environment.values()))
+    is_short = len(text) <= _SHORT and len(request.name) <= 200 and len(request.args) <= 1000
+    if is_short and len(request.command) <= 1000 and "\x00" not in text and all(map(_is_variable, environment)):
+        return []
+    return text_problems(request)
+
+
+def _is_variable(name: str) -> bool:
+    return VARIABLE.match(name) is not None and not name.startswith(RESERVED)
 
 
 def _names(requests: Sequence[JobRequest]) -> Iterator[FieldError]:

@@ -9,7 +9,7 @@ from gpusched.protocol.dependencies import MOST_DEPENDENCIES, Dependency, depend
 from gpusched.protocol.exits import RETRYABLE
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
+VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
 _LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?\Z")
 # Also read by the agent, which puts it into a command line.
 IMAGE = re.compile(r"^(?:(?:docker|oras|library|shub)://)?[A-Za-z0-9/][A-Za-z0-9._:/@+-]{0,499}\Z")
@@ -19,7 +19,7 @@ RUNTIMES = ("auto", "process", "podman", "docker", "apptainer")
 SECRET_NAME = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")
 SECRET_NAME_RULE = "1 to 100 letters, digits, . _ -, and no dot first"
 MOST_SECRETS = 32  # of one job
-_RESERVED = ("GPUSCHED_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
+RESERVED = ("GPUSCHED_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
 
 def runtime_label(runtime: str = "") -> str:
@@ -111,7 +111,7 @@ def problems(request: JobRequest) -> list[FieldError]:
     found += _command_problems(request)
     found += _shape_problems(request)
     found += _container_problems(request)
-    found += _text_problems(request)
+    found += text_problems(request)
     found += _label_problems(request)
     found += _dependency_problems(request)
     found += _array_problems(request.array) if request.array else []
@@ -198,7 +198,8 @@ def _container_problems(request: JobRequest) -> list[FieldError]:
     return found
 
 
-def _text_problems(request: JobRequest) -> list[FieldError]:
+def text_problems(request: JobRequest) -> list[FieldError]:
+    """What of `problems` is wrong with texts."""
     found = []
     limits = (
         ("name", request.name, 200),
@@ -219,9 +220,9 @@ def _text_problems(request: JobRequest) -> list[FieldError]:
         named = [field for field, text in texts if "\x00" in text]
         found += [FieldError(field, "invalid_character", "must not contain a NUL character") for field in named]
     for name in request.environment:
-        if not _NAME.match(name):
+        if not VARIABLE.match(name):
             found.append(FieldError("environment", "invalid_name", f"{name!r} is no name of an environment variable"))
-        elif name.startswith(_RESERVED):
+        elif name.startswith(RESERVED):
             found.append(FieldError("environment", "reserved", f"{name} is set by gpusched and cannot be given"))
     if request.workdir is not None and not request.workdir.startswith("/"):
         found.append(FieldError("workdir", "not_absolute", "must be an absolute path"))
