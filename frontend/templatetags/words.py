@@ -24,7 +24,7 @@ _SHAPES = {
     "active": "■", "revoked": "⊘", "expired": "⊘",
 }  # fmt: skip
 
-_NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')
+_NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')  # nosec B308
 
 
 @register.simple_tag

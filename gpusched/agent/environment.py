@@ -60,7 +60,7 @@ def _give(directory: Path, account: dict[str, Any]) -> None:
     checkpoint.touch(0o600)
     os.utime(checkpoint, (0, 0))
     os.chown(directory, -1, account["gid"])
-    os.chmod(directory, 0o710)  # noqa: S103 - nobody else's
+    os.chmod(directory, 0o710)  # noqa: S103 - nobody else's  # nosec B103
     for name in (rankdir.SCRIPT, rankdir.TMP, rankdir.CHECKPOINT):
         if os.path.exists(directory / name):
             os.chown(directory / name, account["uid"], account["gid"])

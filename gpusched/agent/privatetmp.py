@@ -6,7 +6,7 @@ import errno
 import os
 import tempfile
 
-PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - which are hidden from the rank, not used
+PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - which are hidden from the rank, not used  # nosec B108
 _CLONE_NEWNS = 0x20000
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -133,7 +133,7 @@ def _own_binds(directory: Path, spec: RankSpec, given: dict[str, str], owner: tu
     """What of the rank's files the job sees, under the same paths: the notice, the checkpoint, the script, secrets."""
     with contextlib.suppress(FileExistsError):  # a preparation was cut short
         os.mkdir(directory / BOX, 0o755)
-    os.chmod(directory / BOX, 0o755)  # noqa: S103 - whatever the umask; nobody else comes into its directory
+    os.chmod(directory / BOX, 0o755)  # noqa: S103 - whatever the umask; nobody else comes into its directory  # nosec B103
     checkpoint = directory / rankdir.CHECKPOINT
     if not checkpoint.exists():
         checkpoint.touch(0o600)

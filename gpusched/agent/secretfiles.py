@@ -12,7 +12,7 @@ from typing import Any
 from gpusched.agent import removal
 
 # Of what Linux keeps in memory, the only place that is there for every user.
-MEMORY = "/dev/shm"  # noqa: S108 - a directory of one's own is made in it, and looked at
+MEMORY = "/dev/shm"  # noqa: S108 - a directory of one's own is made in it, and looked at  # nosec B108
 KEY = "secrets_dir"  # in spec.json
 
 

@@ -94,7 +94,7 @@ class Machine:
     @property
     def url(self) -> str:
         # "Every address" is where to listen, not where to call.
-        host = "127.0.0.1" if self.env.http_host in ("0.0.0.0", "::") else self.env.http_host  # noqa: S104
+        host = "127.0.0.1" if self.env.http_host in ("0.0.0.0", "::") else self.env.http_host  # noqa: S104  # nosec B104
         return f"http://{host}:{self.port}"
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -198,7 +198,7 @@ class Machine:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and not self.stopping:
             try:
-                with urllib.request.urlopen(f"{self.url}/ready", timeout=2) as answer:  # noqa: S310
+                with urllib.request.urlopen(f"{self.url}/ready", timeout=2) as answer:  # noqa: S310  # nosec B310
                     if answer.status == 200:
                         return True
             except (urllib.error.URLError, OSError):
