@@ -7,7 +7,7 @@ from typing import Any
 # As frontend/src/views/nodes.ts has them.
 GROUPS = (
     ("attention", "Needs attention"),
-    ("closed", "Closed by an admin, or held for its faults"),
+    ("closed", "Closed"),
     ("open", "Open"),
 )
 

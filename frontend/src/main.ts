@@ -28,7 +28,6 @@ import { nodeReadings } from "./views/node";
 import { nodes } from "./views/nodes";
 import * as overview from "./views/overview";
 import { overviewTenants } from "./views/standing";
-import { tenants } from "./views/tenants";
 import { startUsage } from "./views/usage";
 
 htmx.config.allowEval = false;
@@ -52,7 +51,6 @@ const regions = new Regions(
     "node-readings": nodeReadings,
     queue,
     jobs,
-    tenants,
     "job-head": jobHead,
     "job-timeline": jobTimeline,
     "job-events": jobEvents,

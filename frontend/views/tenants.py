@@ -12,6 +12,7 @@ from frontend.views.entrance import page, show
 from frontend.views.overview import bar_scale
 from tenants import accounting, budgets
 from tenants.api import find_tenant, tenants_shown
+from tenants.models import Rate
 from tenants.permissions import Identity
 
 _LATELY_DAYS = 30
@@ -66,6 +67,7 @@ def tenant(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         "users": sorted(used.rows, key=lambda row: -row["gpu_seconds"])[:_MOST_USERS],
         "total": used.total,
         "currency": settings.ENV.currency,
+        "has_rates": Rate.objects.exists(),
         "days": _LATELY_DAYS,
         "edits": onetenant.edits(name) if who.is_admin else [],
     }

@@ -133,10 +133,6 @@ export function barScale(tenants: readonly TenantRow[]): number {
   return Math.max(1, ...tenants.map((t) => Math.max(t.gpus_held, t.guaranteed_gpus ?? 0, t.max_gpus ?? 0)));
 }
 
-export function orNone(value: number | null, none: string): Child {
-  return value === null ? h("span", { class: "muted", title: `no ${none} is set` }, "none") : value;
-}
-
 export function orUnknown(value: string | number | null | undefined, why: string): Child {
   return value === null || value === undefined || value === "" ? na(why) : value;
 }

@@ -4,7 +4,6 @@ import type { MakeView } from "../regions";
 import { type Column, type Line, LiveTable } from "../rows";
 import type { TenantRow } from "../topics";
 import { barScale, bullet, empty, tenantHref, tenantLink, under, whenEmpty } from "./pieces";
-import { standing } from "./tenants";
 
 type Entitled = TenantRow & { entitled_gpus?: number | null };
 
@@ -21,6 +20,17 @@ function part({ tenant }: Shown): Child[] {
   const ratio = entitled > 0 ? tenant.gpus_held / entitled : 0;
   const title = `holds ${shorten(tenant.gpus_held)} GPUs of the ${shorten(entitled)} that its weight entitles it to among those who ask now`;
   return [h("span", { title }, h("b", {}, `${Math.round(ratio * 100)} %`), h("span", { class: "muted" }, ` of ${shorten(entitled)}`))];
+}
+
+/** Over or under its guarantee, where that is to be said. */
+function standing({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_waiting: waiting }: TenantRow): Child {
+  if (guaranteed !== null && held > guaranteed) {
+    return h("span", { class: "pill", title: "more than its guarantee: others may take these back" }, `${shorten(held - guaranteed)} borrowed`);
+  }
+  if (guaranteed !== null && held < guaranteed && waiting > 0) {
+    return h("span", { class: "pill is-starved", title: "its jobs wait although it holds less than its guarantee" }, "under its guarantee");
+  }
+  return null;
 }
 
 const COLUMNS: Column<Shown>[] = [

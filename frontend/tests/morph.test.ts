@@ -1,0 +1,78 @@
+// One piece of the page becomes like another and keeps what somebody is doing with it.
+import { beforeEach, expect, test } from "vitest";
+import { morphChildren } from "../src/morph";
+import { chartOf } from "../src/views/node";
+import { groupedNodes, nodeGroup } from "../src/views/nodes";
+import { usageChart } from "../src/views/usage";
+import type { NodeRow } from "../src/topics";
+
+let old: HTMLElement;
+
+function become(html: string): void {
+  const fresh = document.createElement("div");
+  fresh.innerHTML = html;
+  morphChildren(old, fresh);
+}
+
+beforeEach(() => {
+  old = document.createElement("div");
+  document.body.replaceChildren(old);
+});
+
+test("it looks like the other afterwards, whatever the two were", () => {
+  const states = ["", "<p>a</p>", "<p>a</p>b<ul><li id='x'>1</li><li id='y'>2</li></ul>", "<ul><li id='y' class='k'>2</li><li id='z'>3</li><li id='x'>1</li></ul>", "text"];
+  for (const from of states) {
+    for (const to of states) {
+      old.innerHTML = from;
+      become(to);
+      const wanted = document.createElement("div");
+      wanted.innerHTML = to;
+      expect(old.innerHTML).toBe(wanted.innerHTML);
+    }
+  }
+});
+
+test("rows with a key stay the same elements wherever they go, and others do not take their place", () => {
+  old.innerHTML = "<i data-key='a'>1</i><i data-key='b'>2</i>";
+  const [a, b] = [...old.children];
+  become("<i data-key='b'>2</i><i data-key='new'>0</i><i data-key='a'>9</i>");
+  expect([...old.children].map((row) => row.getAttribute("data-key"))).toEqual(["b", "new", "a"]);
+  expect([old.children[0], old.children[2]]).toEqual([b, a]);
+  expect(a?.textContent).toBe("9");
+});
+
+test("what is open stays open, what is typed stays typed, and what the script draws is left alone", () => {
+  old.innerHTML = "<details><summary>s</summary><form><input name='note' value=''></form></details><div data-view='chart'><canvas></canvas></div>";
+  const details = old.querySelector("details") as HTMLDetailsElement;
+  const input = old.querySelector("input") as HTMLInputElement;
+  details.open = true;
+  input.value = "new fan";
+  input.focus();
+  become("<details><summary>t</summary><form><input name='note' value=''><b>x</b></form></details><div data-view='chart'></div>");
+  expect(details.open).toBe(true);
+  expect(input.value).toBe("new fan");
+  expect(document.activeElement).toBe(input);
+  expect(old.querySelector("summary")?.textContent).toBe("t");
+  expect(old.querySelector("canvas")).not.toBeNull();
+});
+
+test("nodes stand in groups by what is to be done about them", () => {
+  const node = (name: string, more: Partial<NodeRow> = {}, health = "ok"): NodeRow =>
+    ({ name, state: "online", intent: "open", devices: [{ health }], ...more }) as unknown as NodeRow;
+  const rows = [node("n10"), node("n2"), node("n1", { intent: "cordoned" }), node("n3", {}, "hot"), node("n4", { state: "lost" })];
+  expect(rows.map(nodeGroup)).toEqual(["open", "open", "closed", "attention", "attention"]);
+  expect(groupedNodes(rows).map((line) => line.key)).toEqual(["group:attention", "n3", "n4", "group:closed", "n1", "group:open", "n2", "n10"]);
+  expect(groupedNodes(rows.slice(0, 2)).map((line) => line.key)).toEqual(["n2", "n10"]);
+});
+
+test("a reading that was not taken is no number, and MiB are told as GiB", () => {
+  const told = [{ at: "2026-01-31T08:00:00Z", memory_mean: 2048, utilisation_mean: null }, { at: "2026-01-31T08:05:00Z", memory_mean: null, utilisation_mean: 40 }];
+  expect(chartOf({ id: 1, index: 3 }, told, "memory", "5m", 0, 1).lines[0]?.values).toEqual([2, null]);
+  expect(chartOf({ id: 1, index: 3 }, told, "utilisation", "5m", 0, 1).lines[0]?.values).toEqual([null, 40]);
+  expect(chartOf({ id: 1, index: 3 }, told, "nonsense", "5m", 0, 1).unit).toBe("%");
+});
+
+test("days are bars of a day each, in UTC", () => {
+  const chart = usageChart({ days: ["2026-03-01", "2026-03-02"], lines: [{ label: "nlp", values: [1, 2] }] }, "allocated by day", "GPU-hours");
+  expect([chart.kind, chart.times, chart.step]).toEqual(["bars", [1772323200, 1772409600], 86400]);
+});
