@@ -1,4 +1,5 @@
-// The filter input of a page whose rows are all there: hides those whose text does not have what was typed.
+// The filter input of a page whose rows are all there: hides those whose text does not have what was typed; the address
+// has it, too (?q=).
 
 /** Every word must be there, in any order. */
 export function matches(text: string, asked: string): boolean {
@@ -22,7 +23,20 @@ export function applyFilter(): void {
 }
 
 export function startFilter(): void {
+  const input = document.querySelector<HTMLInputElement>('input[data-filter=""]');
+  if (input === null) return;
+  input.value = new URLSearchParams(location.search).get("q") ?? "";
+  applyFilter();
   document.addEventListener("input", (event) => {
-    if (event.target instanceof HTMLElement && event.target.matches('[data-filter=""]')) applyFilter();
+    if (event.target !== input) return;
+    remember(input.value.trim());
+    applyFilter();
   });
+}
+
+function remember(asked: string): void {
+  const address = new URL(location.href);
+  if (asked === "") address.searchParams.delete("q");
+  else address.searchParams.set("q", asked);
+  history.replaceState(history.state, "", address);
 }

@@ -1,5 +1,6 @@
-// One piece of the page becomes like another and keeps what somebody is doing with it.
+// The pages of the cluster: pieces that become like others, groups of nodes, filters, and what charts are made of.
 import { beforeEach, expect, test } from "vitest";
+import { startFilter } from "../src/filter";
 import { morphChildren } from "../src/morph";
 import { chartOf } from "../src/views/node";
 import { groupedNodes, nodeGroup } from "../src/views/nodes";
@@ -75,4 +76,20 @@ test("a reading that was not taken is no number, and MiB are told as GiB", () =>
 test("days are bars of a day each, in UTC", () => {
   const chart = usageChart({ days: ["2026-03-01", "2026-03-02"], lines: [{ label: "nlp", values: [1, 2] }] }, "allocated by day", "GPU-hours");
   expect([chart.kind, chart.times, chart.step]).toEqual(["bars", [1772323200, 1772409600], 86400]);
+});
+
+test("what is filtered stands in the address, and an address filters", () => {
+  const page = "<input data-filter=''><section data-live='nodes'><table class='rows'><tbody><tr><td>gpu-1</td></tr><tr><td>gpu-2</td></tr></tbody></table></section>";
+  history.replaceState(null, "", "/nodes/?group=open&q=gpu-2");
+  old.innerHTML = page;
+  startFilter();
+  const hidden = (): boolean[] => [...old.querySelectorAll("tr")].map((row) => row.hidden === true);
+  const input = old.querySelector("input") as HTMLInputElement;
+  expect([input.value, hidden()]).toEqual(["gpu-2", [true, false]]);
+  input.value = "gpu-1";
+  input.dispatchEvent(new Event("input", { bubbles: true }));
+  expect([location.search, hidden()]).toEqual(["?group=open&q=gpu-1", [false, true]]);
+  input.value = "";
+  input.dispatchEvent(new Event("input", { bubbles: true }));
+  expect([location.search, hidden()]).toEqual(["?group=open", [false, false]]);
 });
