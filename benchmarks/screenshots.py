@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
 
 from benchmarks.scenes import PASSWORD, SCENES
@@ -54,6 +55,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--path", action="append", default=[], help="also this address, such as /fleet/?fill=power")
     for flag in ("light", "dark", "wide", "phone"):
         parser.add_argument(f"--{flag}", action="store_true", help=f"only {flag}")
+    parser.add_argument("--small", action="store_true", help="with few colours, as for docs/images")
     return parser.parse_args()
 
 
@@ -78,7 +80,10 @@ def _photograph(url: str, out: Path, asked: argparse.Namespace) -> None:
                 page.on("pageerror", _fail)
                 log_in(page, asked.user, PASSWORD)
                 for name, path in _pages(page, asked):
-                    _shoot(page, path, out / f"{name}-{theme}-{size[0]}.png", is_phone=size == PHONE)
+                    file = out / f"{name}-{theme}-{size[0]}.png"
+                    _shoot(page, path, file, is_phone=size == PHONE)
+                    if asked.small:
+                        Image.open(file).quantize(96).save(file, optimize=True)
                 context.close()
 
 

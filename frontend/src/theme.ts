@@ -6,7 +6,8 @@ export type Theme = (typeof THEMES)[number];
 export const STORAGE_KEY = "theme";
 
 export function nextTheme(now: string | undefined): Theme {
-  const at = THEMES.findIndex((theme) => theme === now);
+  // A browser that was told nothing follows the system.
+  const at = THEMES.findIndex((theme) => theme === (now ?? "auto"));
   return THEMES[(at + 1) % THEMES.length] ?? "auto";
 }
 

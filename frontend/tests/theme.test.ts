@@ -6,5 +6,6 @@ test("auto, light, dark, auto", () => {
   expect(nextTheme("auto")).toBe("light");
   expect(nextTheme("light")).toBe("dark");
   expect(nextTheme("dark")).toBe("auto");
-  expect(nextTheme(undefined)).toBe("auto");
+  expect(nextTheme(undefined)).toBe("light");
+  expect(nextTheme("evil")).toBe("auto");
 });

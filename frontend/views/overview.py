@@ -19,7 +19,8 @@ def overview(request: HttpRequest, who: Identity) -> HttpResponse:
 
 
 def show_overview(request: HttpRequest, who: Identity) -> HttpResponse:
-    return show(request, who, "pages/overview.html", cluster_now(who))
+    template = "pages/wall.html" if request.GET.get("wall") == "1" else "pages/overview.html"
+    return show(request, who, template, cluster_now(who))
 
 
 def cluster_now(who: Identity) -> dict[str, Any]:
