@@ -12,6 +12,7 @@ class Lock(IntEnum):
     CYCLE_WAITING = 7_002
     BOOTSTRAP = 7_003
     NODE_HOLDS = 7_004
+    MIGRATE = 7_005
 
 
 def try_acquire(lock: Lock) -> bool:
@@ -38,4 +39,5 @@ def held(lock: Lock) -> Iterator[None]:
     try:
         yield
     finally:
-        release(lock)
+        if connection.connection is not None:  # with it the lock is gone, too
+            release(lock)

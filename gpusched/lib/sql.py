@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import psycopg
-from django.db import OperationalError, connection, transaction
+from django.db import NotSupportedError, OperationalError, connection, transaction
 from psycopg import errors
 
 T = TypeVar("T")
@@ -26,7 +26,24 @@ def query(sql: str, params: Params = ()) -> list[dict[str, Any]]:
 def prepared(sql: str, params: Params = ()) -> list[dict[str, Any]]:
     """The same for a statement of each request: PostgreSQL plans it once per connection, which is half of its work.
 
-    Django's own cursors write the parameters into the text, so that no two statements are alike."""
+    Django's own cursors write the parameters into the text, so that no two statements are alike. A plan that a
+    migration has made void is made anew, on another connection; in a transaction by the caller (`atomically`)."""
+    try:
+        return _prepared(sql, params)
+    except NotSupportedError as error:
+        if not _is_void_plan(error):
+            raise
+        connection.close()
+        if connection.in_atomic_block:
+            raise
+        return _prepared(sql, params)
+
+
+def _is_void_plan(error: Exception) -> bool:
+    return isinstance(error.__cause__, errors.FeatureNotSupported) and "cached plan" in str(error)
+
+
+def _prepared(sql: str, params: Params) -> list[dict[str, Any]]:
     connection.close_if_health_check_failed()
     connection.ensure_connection()
     with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
@@ -84,13 +101,15 @@ def _quoted(text: str) -> str:
 
 
 def atomically(work: Callable[[], T]) -> T:
-    """Runs `work` in a transaction; PostgreSQL picked as a deadlock's victim, it is run again (at most 5 times)."""
+    """Runs `work` in a transaction; PostgreSQL picked as a deadlock's victim, or with a plan that a migration has made
+    void, it is run again (at most 5 times)."""
     for attempt in range(5):
         try:
             with transaction.atomic():
                 return work()
-        except OperationalError as error:
-            if attempt == 4 or not isinstance(error.__cause__, (errors.DeadlockDetected, errors.SerializationFailure)):
+        except (OperationalError, NotSupportedError) as error:
+            is_passing = isinstance(error.__cause__, (errors.DeadlockDetected, errors.SerializationFailure))
+            if attempt == 4 or not (is_passing or _is_void_plan(error)):
                 raise
             time.sleep(0.01 * 2**attempt)
     raise AssertionError("unreachable")

@@ -9,6 +9,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+    offline = "builds the first indexes"
 
     initial = True
 

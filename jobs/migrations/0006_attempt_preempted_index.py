@@ -4,6 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+    offline = "builds an index of attempts"
 
     dependencies = [
         ('jobs', '0005_locality_and_prediction'),

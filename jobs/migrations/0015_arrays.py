@@ -8,6 +8,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+    offline = "builds indexes of jobs"
 
     dependencies = [
         ('jobs', '0014_limit_version'),

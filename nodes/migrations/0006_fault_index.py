@@ -4,6 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+    offline = "builds an index of assignments"
 
     dependencies = [
         ('jobs', '0006_attempt_preempted_index'),

@@ -1,0 +1,48 @@
+"""Django's `migrate`, made to run while the system works: it waits for locks a moment at a time, and tries again."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.core.management.commands import migrate
+from django.db import OperationalError, connections
+from psycopg import errors
+
+from gpusched.lib.locks import Lock, held
+
+# Who waits for a table's strongest lock makes everybody wait who comes after: so short that requests only get slower.
+LOCK_SECONDS = 1.0
+PAUSE_SECONDS = 1.0
+TRIES = 120
+
+
+class Command(migrate.Command):
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("--tries", type=int, default=TRIES, help="how often a lock is asked for")
+
+    def handle(self, *args: Any, tries: int = TRIES, **options: Any) -> None:
+        """Each migration is a transaction: one that got no lock is rolled back, and those before it stay."""
+        connection = connections[options["database"]]
+        with held(Lock.MIGRATE):  # of two that start together one migrates, and the other finds nothing to do
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{LOCK_SECONDS * 1000:.0f}ms"])
+            try:
+                self._patiently(lambda: super(Command, self).handle(*args, **options), tries)
+            finally:
+                connection.close()  # and with it the setting and the lock
+
+    def _patiently(self, run: Callable[[], Any], tries: int) -> None:
+        for left in range(tries - 1, -1, -1):
+            try:
+                run()
+                return
+            except OperationalError as error:
+                if not isinstance(error.__cause__, errors.LockNotAvailable | errors.DeadlockDetected):
+                    raise
+                if not left:
+                    detail = f"a table was never free for {LOCK_SECONDS:g} s in {tries} tries: {error}".strip()
+                    raise CommandError(f"{detail}; nothing of this migration was done, run it again") from error
+                self.stderr.write(f"a table is in use, trying again: {str(error).splitlines()[0]}")
+                time.sleep(PAUSE_SECONDS)

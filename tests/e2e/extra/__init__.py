@@ -1,0 +1,1 @@
+"""An app of the tests whose one migration changes tables that every request needs."""
