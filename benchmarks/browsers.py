@@ -13,20 +13,25 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
+from msgspec.structs import replace
 from websockets.asyncio.client import connect
+from websockets.exceptions import WebSocketException
 
 from benchmarks.agents import SPEC, _decode, cpu_seconds, join
 from benchmarks.report import arguments, percentile, publish
 from benchmarks.stack import ROOT, Stack
 from gpusched.agent.machine import PretendMachine
+from gpusched.protocol.messages import Reading
 
 MARK = re.compile(r"mark-(\d+\.\d+)-")
 CHANGES_PER_SECOND, READS_PER_SECOND = 2, 2
-PROCESSES, PEOPLE, WAITING_JOBS = 4, 50, 300
+PROCESSES, PEOPLE, WAITING_JOBS = 2, 50, 300
+# So long the browsers take to come: a storm of them is another question.
+ARRIVAL_SECONDS, MOST_TRIES = 25, 5
 
 # Sessions as a login makes them: 500 logins would take minutes of hashing.
 _PEOPLE = """
@@ -69,8 +74,10 @@ def main() -> None:
         try:
             time.sleep(5)
             without = measure(stack, options.seconds)
-            with browsing(stack.url, people, jobs[0], options.browsers, options.seconds + 25) as results:
-                time.sleep(12)
+            with browsing(
+                stack.url, people, jobs[0], options.browsers, 2 * (ARRIVAL_SECONDS + options.seconds)
+            ) as results:
+                time.sleep(ARRIVAL_SECONDS + options.seconds)
                 during = measure(stack, options.seconds)
                 heard = results()
         finally:
@@ -140,7 +147,7 @@ def change(url: str, job_id: int, stop: threading.Event) -> None:
 def measure(stack: Stack, seconds: float) -> dict[str, float]:
     """Cores of web process and database, and the mean time of a cycle."""
     parts = {"web": stack.pids("daphne"), "database": stack.pids("postgres")}
-    before = {part: cpu_seconds(pids) for part, pids in parts.items()}
+    before = {part: _seconds(pids) for part, pids in parts.items()}
     began, cycles = time.monotonic(), dict[Any, float]()
     with psycopg.connect(database_url(stack), autocommit=True) as connection:
         while time.monotonic() < began + seconds:
@@ -148,8 +155,20 @@ def measure(stack: Stack, seconds: float) -> dict[str, float]:
             cycles[at] = ms
             time.sleep(0.05)
     took = time.monotonic() - began
-    cores = {part: (cpu_seconds(pids) - before[part]) / took for part, pids in parts.items()}
+    cores = {}
+    for part, pids in parts.items():
+        after = _seconds(pids)
+        cores[part] = sum(after[pid] - before[part][pid] for pid in after if pid in before[part]) / took
     return {**cores, "cycle_ms": sum(cycles.values()) / len(cycles)}
+
+
+def _seconds(pids: list[int]) -> dict[int, float]:
+    """Processor time of those that live: PostgreSQL's processes come and go."""
+    found = {}
+    for pid in pids:
+        with suppress(FileNotFoundError):
+            found[pid] = cpu_seconds([pid])
+    return found
 
 
 def report(url: str, credentials: dict[str, str]) -> None:
@@ -169,7 +188,7 @@ def report(url: str, credentials: dict[str, str]) -> None:
                 seq += 1
                 now = time.monotonic()
                 sync = Sync(
-                    seq=seq, at="2026-01-01T00:00:00Z", boot_id=facts.boot_id, readings=machine.readings(set),
+                    seq=seq, at="2026-01-01T00:00:00Z", boot_id=facts.boot_id, readings=varied(machine, seq),
                     facts=facts if seq == 1 else None,
                 )  # fmt: skip
                 await socket.send(msgspec.json.encode(sync), text=True)
@@ -181,6 +200,20 @@ def report(url: str, credentials: dict[str, str]) -> None:
         await asyncio.gather(*(node(number, *pair) for number, pair in enumerate(credentials.items())))
 
     asyncio.run(nodes())
+
+
+def varied(machine: PretendMachine, seq: int) -> list[Reading]:
+    """As of a fleet that is busy: nothing stays as it was."""
+    return [
+        replace(
+            reading,
+            utilisation_percent=(seq * 7 + at * 13) % 101,
+            memory_used_mb=20_000 + (seq * 997 + at * 101) % 40_000,
+            temperature_celsius=50 + (seq + at) % 20,
+            power_watts=200.0 + (seq * 31 + at * 17) % 200,
+        )
+        for at, reading in enumerate(machine.readings(set))
+    ]
 
 
 # --- browsers ---------------------------------------------------------------------------------------------------------
@@ -215,7 +248,7 @@ def browse(url: str, people: dict[str, Any], job_id: int, first: int, count: int
 async def _browse(
     url: str, people: dict[str, Any], job_id: int, first: int, count: int, seconds: float, heard: dict[str, Any]
 ) -> None:
-    kinds = {"nodes": ["overview", "nodes"], "queue": ["queue:0-100"], "job": [f"job:{job_id}"]}
+    kinds = {"nodes": ["overview", "nodes", "readings"], "queue": ["queue:0-100"], "job": [f"job:{job_id}"]}
     until = time.monotonic() + seconds
     counted_from = time.monotonic() + seconds / 2
     heard["seconds"] = seconds / 2
@@ -225,10 +258,8 @@ async def _browse(
         key = people["keys"][number % len(people["keys"])]
         headers = {"Cookie": f"{people['cookie']}={key}", "Origin": url}
         address = url.replace("http", "ws", 1) + "/ws/live/"
-        await asyncio.sleep(number % 100 / 100 * 5)
-        async with connect(
-            address, additional_headers=headers, max_size=None, max_queue=None, ping_interval=None, open_timeout=30
-        ) as socket:
+        await asyncio.sleep((number - first) / count * ARRIVAL_SECONDS)
+        async with await opened(address, headers) as socket:
             heard["connected"] += 1
             await socket.send(json.dumps({"subscribe": [*kinds[kind], "notices"]}))
             seen = ""
@@ -248,6 +279,16 @@ async def _browse(
                     # A snapshot in place of what was missed is no news of this moment; there are none of it here.
                     seen = mark[1]
                     heard["ages"][kind].append(time.time() - float(seen))
+
+    async def opened(address: str, headers: dict[str, str]) -> Any:
+        for tries in range(MOST_TRIES):
+            with suppress(OSError, TimeoutError, WebSocketException):
+                return await connect(
+                    address, additional_headers=headers, max_size=None, max_queue=None, ping_interval=None,
+                    open_timeout=30,
+                )  # fmt: skip
+            await asyncio.sleep(1 + tries)
+        raise TimeoutError("a browser could not connect")
 
     await asyncio.gather(*(page(first + number) for number in range(count)))
 

@@ -38,6 +38,11 @@ def group_of(topic: str) -> str:
     return _TOGETHER.get(kind, kind)
 
 
+def is_leisurely(group: str) -> bool:
+    """Told after the others: it would hold them up."""
+    return group in _LONGER_PAUSES
+
+
 def pause_after(group: str, look_seconds: float) -> float:
     """How long the topics of a group are left alone after a look."""
     return max(_LONGER_PAUSES.get(group, PAUSE_SECONDS), PAUSE_PER_LOOK * look_seconds)

@@ -4,11 +4,11 @@ import asyncio
 import logging
 
 import msgspec
-from channels.generic.websocket import AsyncWebsocketConsumer
 
 from frontend import hub as hubs
 from frontend.access import Session
 from frontend.outbox import Outbox
+from gpusched.lib.websockets import HubSocket
 
 logger = logging.getLogger(__name__)
 MOST_BYTES = 64 << 10
@@ -30,7 +30,7 @@ class Wanted(msgspec.Struct):
 _decode = msgspec.json.Decoder(Wanted).decode
 
 
-class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+class LiveConsumer(HubSocket):
     """Hands wishes to the hub; what comes back goes through the page's outbox."""
 
     client: hubs.Client | None = None

@@ -31,6 +31,8 @@ NOT_AUTHENTICATED, TRY_AGAIN_LATER = 4401, 1013
 GATHER_SECONDS = 0.02
 RETRY_SECONDS = 0.5
 ALIVE_SECONDS = 2.0
+# So long it may wait for something else to be told with it.
+ALIVE_WAITS_SECONDS = 0.5
 # Each second `alive` is to be answered: what comes from pages costs more than what goes to them.
 ALIVE_PER_ANSWER = 2
 RECHECK_SECONDS = 15.0
@@ -97,6 +99,7 @@ class LiveHub:
         client.viewer = Viewer(answer[0].visible, client.session.user_id)
         self._clients.add(client)
         client.outbox.alive(self._alive())
+        client.outbox.hurry()
         return None
 
     def leave(self, client: Client) -> None:
@@ -150,16 +153,21 @@ class LiveHub:
             await self._ring_or_time(self._seconds_to_wait())
             await asyncio.sleep(GATHER_SECONDS)
             self._rung.clear()
-            news: dict[View, News] = {}
-            for group, topics in self._due():
-                began = monotonic()
-                self._dirty -= topics
-                seen = await self._look(topics)
-                news |= seen or {}
-                took = self._took[group] = monotonic() - began
-                pause = RETRY_SECONDS if seen is None else bells.pause_after(group, took)
-                self._resumes_at[group] = monotonic() + pause
-            self._tell(news)
+            for are_leisurely in (False, True):
+                due = [(group, topics) for group, topics in self._due() if bells.is_leisurely(group) == are_leisurely]
+                news: dict[View, News] = {}
+                for group, topics in due:
+                    news |= await self._look_at(group, topics)
+                self._tell(news)
+
+    async def _look_at(self, group: str, topics: set[str]) -> dict[View, News]:
+        began = monotonic()
+        self._dirty -= topics
+        seen = await self._look(topics)
+        took = self._took[group] = monotonic() - began
+        pause = RETRY_SECONDS if seen is None else bells.pause_after(group, took)
+        self._resumes_at[group] = monotonic() + pause
+        return seen or {}
 
     def _due(self) -> list[tuple[str, set[str]]]:
         """What is to be looked at now, together what is loaded together."""
@@ -212,7 +220,8 @@ class LiveHub:
                     _tell_one(client, topic, told)
         watched = {view(topic, client.viewer) for client in self._clients for topic in client.topics}
         self._known = {seen: rows for seen, rows in self._known.items() if seen in watched}
-        self._looked_at = {topic: at for topic, at in self._looked_at.items() if topic in self._watched()}
+        topics = {topic for topic, _ in watched}
+        self._looked_at = {topic: at for topic, at in self._looked_at.items() if topic in topics}
 
     # --- once in a while -------------------------------------------------------------------------------------------
 
@@ -223,11 +232,14 @@ class LiveHub:
 
     async def _say_alive(self) -> None:
         for number in count(1):
-            await asyncio.sleep(ALIVE_SECONDS)
+            await asyncio.sleep(max(0.0, ALIVE_SECONDS - ALIVE_WAITS_SECONDS))
             is_to_answer = number % ALIVE_PER_ANSWER == 0
             message = self._alive(is_to_answer)
             for client in self._clients:
                 client.outbox.alive(message, is_to_answer=is_to_answer)
+            await asyncio.sleep(min(ALIVE_WAITS_SECONDS, ALIVE_SECONDS))
+            for client in self._clients:
+                client.outbox.hurry()
 
     async def _ask_for_cycles(self) -> None:
         """Apart from saying so: a database that does not answer must not silence the pages."""

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 from channels.db import database_sync_to_async
-from channels.generic.websocket import AsyncWebsocketConsumer
 
+from gpusched.lib.websockets import HubSocket
 from gpusched.protocol.messages import Desired, Sync
 from nodes import services
 from nodes.hub import hub
@@ -17,7 +17,7 @@ MOST_BYTES = 4 << 20
 NOT_AUTHENTICATED, BAD_MESSAGE, TOO_LARGE = 4401, 4400, 4413
 
 
-class AgentConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+class AgentConsumer(HubSocket):
     """Hands messages to the hub, which answers through `deliver`."""
 
     node_id = 0
