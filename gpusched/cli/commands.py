@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from gpusched.cli import say
+from gpusched.cli import progress, say
 
 T = TypeVar("T")
 
@@ -48,12 +48,14 @@ def for_each(names: Sequence[T], act: Callable[[T], None]) -> None:
     from gpusched.client.errors import GpuschedError
 
     first = 0
-    for name in names:
-        try:
-            act(name)
-        except GpuschedError as error:
-            say.failure(error)
-            first = first or error.exit_code
+    with progress.bar(f"{len(names)} in all", len(names), least=progress.LEAST_THINGS) as is_at:
+        for done, name in enumerate(names):
+            is_at(done)
+            try:
+                act(name)
+            except GpuschedError as error:
+                say.failure(error)
+                first = first or error.exit_code
     if first:
         raise typer.Exit(first)
 

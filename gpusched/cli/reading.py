@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING
 
-from gpusched.cli import say
+from gpusched.cli import progress, say
 from gpusched.cli.following import Reader
 
 if TYPE_CHECKING:
@@ -33,15 +33,19 @@ def show(
 
 def _copy(client: "Client", job_id: int, attempt: int | None, rank: int, offset: int) -> int:
     """Copies all that there is from `offset` on; gives the size of the whole log."""
-    while True:
-        piece = client.logs(job_id, attempt=attempt, rank=rank, offset=offset)
-        sys.stdout.buffer.write(piece.data)
-        sys.stdout.buffer.flush()
-        offset = piece.next_offset
-        if not piece.data or offset >= piece.size:
-            return piece.size
-        # From here on the same attempt, also when a new one starts meanwhile.
-        attempt = piece.attempt or attempt
+    piece = client.logs(job_id, attempt=attempt, rank=rank, offset=offset)
+    # On a terminal the output itself shows how far it is.
+    total = 0 if sys.stdout.isatty() else piece.size - offset
+    with progress.bar(f"log of job {job_id}", total, least=progress.LEAST_BYTES) as is_at:
+        while True:
+            sys.stdout.buffer.write(piece.data)
+            sys.stdout.buffer.flush()
+            is_at(piece.next_offset - offset)
+            if not piece.data or piece.next_offset >= piece.size:
+                return piece.size
+            # From here on the same attempt, also when a new one starts meanwhile.
+            attempt = piece.attempt or attempt
+            piece = client.logs(job_id, attempt=attempt, rank=rank, offset=piece.next_offset)
 
 
 def _start_of_last_lines(data: bytes, lines: int) -> int:

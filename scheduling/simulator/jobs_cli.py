@@ -1,6 +1,7 @@
 """The `simulate jobs` command: replays the trace for each seed, and prints the table, the JSON and the plot."""
 
 import json
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -38,7 +39,8 @@ def run(options: dict[str, Any], stdout: TextIO) -> None:
     # Only noise differs from seed to seed.
     seeds = options["seeds"] if options["predictions"] == "noisy" else 1
     found: list[Figures] = []
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
+    is_quiet = not sys.stderr.isatty() or bool(os.environ.get("NO_COLOR"))
+    with Progress(console=Console(stderr=True), disable=is_quiet, transient=True) as progress:
         bar = progress.add_task(policy.name, total=seeds * sum(len(part.jobs) for part in parts))
         for seed in range(1, seeds + 1):
             runs = [(_replayed(part, policy, options, seed, progress, bar), part.cluster.gpu_count) for part in parts]

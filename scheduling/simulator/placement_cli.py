@@ -1,6 +1,7 @@
 """The `simulate placement` command: its options, its table and its JSON."""
 
 import json
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
@@ -45,7 +46,8 @@ def run(options: dict[str, Any], stdout: TextIO) -> None:
     placement = _placement(options["policy"])
     nodes, requests = read_nodes(options["nodes"]), read_requests(options["pods"])
     seeds = range(1, options["seeds"] + 1)
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
+    is_quiet = not sys.stderr.isatty() or bool(os.environ.get("NO_COLOR"))
+    with Progress(console=Console(stderr=True), disable=is_quiet, transient=True) as progress:
         bar = progress.add_task(placement, total=len(seeds))
         fills: list[Fill] = []
         for seed in seeds:

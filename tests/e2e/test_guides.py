@@ -1,0 +1,115 @@
+"""The tutorial and the how-tos are run as they are written, against a real stack; what they show is what is printed."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from benchmarks.stack import ROOT, Stack
+
+pytestmark = pytest.mark.e2e
+DOCS = ROOT / "docs"
+GUIDES = [DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- not run: (?P<why>[^\n]+) -->\n\s*)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.S)
+# Blocks that no test runs; each has its reason beside it. A new one is a decision.
+NOT_RUN = 12
+
+
+@dataclass
+class Block:
+    kind: str
+    text: str
+    why_not: str | None
+
+
+def blocks(guide: Path) -> list[Block]:
+    found = BLOCK.finditer(guide.read_text())
+    return [Block(one["kind"], re.sub(r"^   ", "", one["text"], flags=re.M), one["why"]) for one in found]
+
+
+@dataclass
+class Place:
+    """A server without nodes, a directory that looks like the checkout from which it was started, and the shells that
+    ran in it: what they left running is in their process groups."""
+
+    stack: Stack
+    directory: Path
+    shells: list[int]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    directory = tmp_path_factory.mktemp("checkout")
+    with Stack() as stack:
+        for name, target in (
+            (".gpusched", stack.data_dir),
+            (".venv", ROOT / ".venv"),
+            ("manage.py", ROOT / "manage.py"),
+        ):
+            (directory / name).symlink_to(target)
+        here = Place(stack, directory, [])
+        yield here
+        for shell in here.shells:
+            with suppress(ProcessLookupError):
+                os.killpg(shell, signal.SIGTERM)
+
+
+def script(found: list[Block]) -> str:
+    """All blocks in one shell, each followed by a line that says where its output ends."""
+    parts = ["set -euo pipefail"]
+    for number, block in enumerate(found):
+        if block.kind == "sh" and block.why_not is None:
+            parts.append(f"{block.text}\necho '=== {number}'; echo '=== {number}' >&2")
+    return "\n".join(parts)
+
+
+def run(guide: Path, place: Place) -> dict[int, str]:
+    """What each block printed on stdout, by its number. Fails with all output where a command does."""
+    stack, directory = place.stack, place.directory
+    environment = {
+        **stack.environment(), "HOME": str(directory), "GPUSCHED_URL": stack.url, "GPUSCHED_AGENT_ALLOW_ROOT": "true",
+        "GPUSCHED_TOKEN_FILE": str(stack.data_dir / "tokens" / "admin"), "GPUSCHED_TENANT": "default",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }  # fmt: skip
+    out, errors = directory / "out", directory / "errors"
+    with out.open("w") as standard, errors.open("w") as other:
+        shell = subprocess.Popen(
+            ["bash", "-c", script(blocks(guide))], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
+            stdout=standard, stderr=other, start_new_session=True,
+        )  # fmt: skip
+    place.shells.append(shell.pid)
+    try:
+        code = shell.wait(300)
+    except subprocess.TimeoutExpired:
+        code = -1
+    printed = out.read_text()
+    assert code == 0, f"{guide.name}: {printed}\n{errors.read_text()}"
+    pieces = re.split(r"^=== (\d+)\n", printed, flags=re.M)
+    return {int(number): text for text, number in zip(pieces[::2], pieces[1::2], strict=False)}
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_every_command_of_a_guide_works_and_prints_what_it_says(place: Place, guide: Path) -> None:
+    """A54. In this order: the tutorial's node is that of the how-tos."""
+    printed = run(guide, place)
+    for number, block in enumerate(blocks(guide)):
+        if block.kind == "text":
+            lines = [" ".join(line.split()) for line in printed[number - 1].splitlines()]
+            for wanted in block.text.splitlines():
+                pattern = " ".join(wanted.split()).replace("…", "*")
+                assert any(fnmatch(line, pattern) for line in lines), f"{wanted!r} is not in {lines}"
+
+
+def test_what_is_not_run_says_why_and_is_counted() -> None:
+    """A54"""
+    found = [block for guide in GUIDES for block in blocks(guide) if block.kind == "sh"]
+    assert len([block for block in found if block.why_not]) == NOT_RUN
+    assert len(found) > 3 * NOT_RUN
