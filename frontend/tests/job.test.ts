@@ -26,7 +26,7 @@ test("waits are told by what they wait on, the present one up to now", () => {
     { code: "quota_wait", since_at: "2026-01-31T08:00:00Z", until_at: "2026-01-31T08:00:30Z" },
     { code: "held_by_user", since_at: "2026-01-31T08:00:30Z", until_at: null },
   ];
-  expect(waited(waits, from + 60_000).map(({ kind, from: a, to }) => [kind, (to - a) / 1000])).toEqual([["wait-on-quota", 30], ["wait-on-held", 30]]);
+  expect(waited(waits, from + 60_000).map(({ kind, from: a, to }) => [kind, (to - a) / 1000])).toEqual([["wait-on-quota for-quota_wait", 30], ["wait-on-held for-held_by_user", 30]]);
 });
 
 test("waits and attempts share one axis", () => {
@@ -35,7 +35,7 @@ test("waits and attempts share one axis", () => {
   const state: TopicState = { status: "ready", seq: 1, rows: new Map([["attempt:1", attempt({ ended_at: "2026-01-31T08:02:00Z" })]]), error: null, known: true };
   jobTimeline(region, {} as Page).draw(state);
   const parts = [...region.querySelectorAll<HTMLElement>(".axis > span")].map((part) => [part.className, part.style.left, part.style.width]);
-  expect(parts).toEqual([["wait-on-capacity", "0.00%", "50.00%"], ["axis-waiting", "50.00%", "8.33%"], ["axis-running", "58.33%", "41.67%"]]);
+  expect(parts).toEqual([["wait-on-capacity for-capacity", "0.00%", "50.00%"], ["axis-waiting", "50.00%", "8.33%"], ["axis-running", "58.33%", "41.67%"]]);
   expect(region.textContent).toContain("mostly: capacity");
 });
 

@@ -159,7 +159,7 @@ def test_the_history_of_reasons_is_a_bar(running, nlp, member):
         [waiting, since, since + timedelta(minutes=30)],
     )
     page = text_of(browser(member).get(f"/jobs/{waiting}/"))
-    assert 'class="wait-on-quota" style="flex: 1800.0 1 0"' in page
+    assert 'class="wait-on-quota for-quota_wait" style="flex: 1800.0 1 0"' in page
     assert "quota wait" in page
     assert "so far" in page
 

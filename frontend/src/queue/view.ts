@@ -99,6 +99,7 @@ class QueueView implements View {
     this.held.forget();
     this.detail.close();
     this.windows = this.watch();
+    this.draw();
     scrollTo({ top: 0 });
   }
 
@@ -111,6 +112,7 @@ class QueueView implements View {
   private paint(): void {
     const { total } = this.held;
     if (this.windows.error !== null) return this.refused(this.windows.error);
+    this.whole.classList.toggle("is-waiting", total === null);
     if (total === null) return;
     const words = said(total);
     if (this.summary.textContent !== words) this.summary.textContent = words;
@@ -128,7 +130,8 @@ class QueueView implements View {
     const top = -this.body.getBoundingClientRect().top;
     const first = Math.max(0, geometry.lineAt(Math.max(0, top)) - OVERSCAN);
     const last = Math.min(geometry.lines - 1, geometry.lineAt(Math.max(0, top + innerHeight)) + OVERSCAN);
-    this.windows.want(geometry.jobFrom(first), geometry.jobFrom(last) + 1);
+    // What comes next is asked for before it is in sight.
+    this.windows.want(geometry.jobFrom(first) - WINDOW / 2, geometry.jobFrom(last) + WINDOW / 2);
     const lines: HTMLTableRowElement[] = [];
     for (let line = first; line <= last; line += 1) {
       const tr = this.line(line);

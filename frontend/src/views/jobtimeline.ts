@@ -35,7 +35,7 @@ export function spans(attempt: AttemptRow, now: number): Span[] {
 export function waited(waits: readonly Wait[], now: number): Span[] {
   return waits.map(({ code, since_at, until_at }) => {
     const group = code.startsWith("held_by") ? "held" : waitGroup("pending", code);
-    return { kind: `wait-on-${group}`, words: code.replaceAll("_", " "), from: Date.parse(since_at), to: until_at === null ? now : Date.parse(until_at) };
+    return { kind: `wait-on-${group} for-${code}`, words: code.replaceAll("_", " "), from: Date.parse(since_at), to: until_at === null ? now : Date.parse(until_at) };
   });
 }
 
