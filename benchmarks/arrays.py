@@ -63,7 +63,7 @@ def cycle_ms(client: Client) -> float:
     time.sleep(5)
     found: list[float] = []
     for _ in range(20):
-        found.append(client.status().scheduler.get("last_cycle_ms") or 0.0)
+        found.append(client.status().scheduler.last_cycle_ms or 0.0)
         time.sleep(0.5)
     return percentile(found, 50)
 

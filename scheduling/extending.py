@@ -15,7 +15,7 @@ from jobs.timelimits import Limited
 from scheduling import policy, whatif
 from scheduling.engine.estimate import forecast
 from scheduling.engine.explain import timestamp
-from scheduling.engine.model import Reservation, Snapshot
+from scheduling.engine.model import Reservation, Snapshot, known_as
 from scheduling.engine.planner import plan
 from tenants.permissions import Identity
 
@@ -152,7 +152,7 @@ def _broken(here: whatif.Present, then: whatif.Present) -> Broken | None:
     if at is not None and at <= promise.at + FELT_SECONDS:
         return None
     tenant_id = next(one.tenant_id for one in here.snapshot.jobs if one.id == promise.job_id)
-    return Broken(promise.job_id, tenant_id, promise.at, at)
+    return Broken(known_as(promise.job_id), tenant_id, promise.at, at)
 
 
 def _promise(here: whatif.Present) -> Reservation | None:
@@ -176,7 +176,9 @@ def _delayed(here: whatif.Present, then: whatif.Present) -> list[Delayed]:
     """Of the first in the queue, as long as few enough wait for that to be quick."""
     if len(here.snapshot.jobs) > whatif.MOST_BEHIND:
         return []
-    first = sorted(here.snapshot.jobs, key=lambda one: (-one.priority, one.queued_at, one.id))[: whatif.MOST_FORESEEN]
+    # Of an array only the next element.
+    jobs = [one for one in here.snapshot.jobs if one.id == known_as(one.id)]
+    first = sorted(jobs, key=lambda one: (-one.priority, one.queued_at, one.id))[: whatif.MOST_FORESEEN]
     ids = [one.id for one in first]
     before, after = (_p90(one, ids) for one in (here, then))
     found = [Delayed(one.id, one.tenant_id, before[one.id], after.get(one.id)) for one in first if one.id in before]

@@ -414,3 +414,19 @@ def test_the_queue_counts_the_elements_that_wait(user, tenant, who):
     assert scheduling.cluster_status()["jobs_by_state"] == {"running": 1, "pending": 5, "cancelled": 5}
     sizes = next(one for one in metrics._jobs() if one.name == "gpu_scheduler_queue_size")
     assert sum(sample.value for sample in sizes.samples) == 5
+
+
+def test_the_time_limit_of_an_array_is_that_of_elements_to_come(user, tenant, who):
+    from gpusched.client.extension import Extension
+    from scheduling import extending
+
+    node = make_node(gpus=1)
+    array = submit_array(user, tenant, 3, max_runtime_minutes=10)
+    extending.extend(array, Extension(max_runtime_minutes=20), who, is_dry_run=False)
+    run_cycle()
+    assert Job.objects.get(array_id=array).max_runtime_seconds == 1200
+    node.start_all()
+    run_cycle()
+    first = Job.objects.get(array_id=array)
+    with pytest.raises(Problem, match=f"job {array} is promised a start"):
+        extending.extend(first.pk, Extension(max_runtime_minutes=60), who, is_dry_run=True)
