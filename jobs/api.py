@@ -27,7 +27,7 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
-from jobs import logs, representation, services
+from jobs import dates, logs, representation, services
 from jobs.event_log import VIA
 from tenants import idempotency
 from tenants.permissions import identity
@@ -39,6 +39,7 @@ _FILTERS = {
     "user": "name of the submitter",
     "array": "id of an array: its elements that are jobs, instead of jobs and arrays",
     "name": "part of the job's name; a page may then have fewer items, or none, and a next_cursor",
+    **dates.FILTERS,
     "limit": "1 to 1000, default 100",
     "cursor": "next_cursor of the page before",
 }
@@ -84,8 +85,8 @@ def listed(given: dict[str, str], visible: list[int] | None, limit: int) -> tupl
     """A page of the jobs that meet the filters, newest first, and the cursor of the next page; 400 for a bad filter."""
     where, params = _condition(given, visible)
     last = None
-    if "name" in given:
-        where, params, last = _searched(where, params, given["name"])
+    if (found := _found(given))[0]:
+        where, params, last = _searched(where, params, found)
     items = representation.select(where, [*params, limit], "ORDER BY j.id DESC LIMIT %s")
     last = items[-1]["id"] if len(items) == limit else last
     return items, None if last is None else encode_cursor(last)
@@ -113,6 +114,9 @@ def _condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, l
     if "state" in given:
         parts.append("j.state = ANY(%s)")
         params.append(states_of(given["state"]))
+    more, moments = dates.submitted(given, of_array="array" in given)
+    parts += more
+    params += moments
     if "cursor" in given:
         (last,) = decode_cursor(given["cursor"], tuple[int])
         parts.append("j.id < %s")
@@ -120,17 +124,28 @@ def _condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, l
     return " AND ".join(parts), params
 
 
-# No index knows parts of names. A page looks at so many jobs, and where to go on stands in its cursor.
+# No index knows parts of names, nor when jobs ended. A page looks at so many jobs, and where to go on stands in its
+# cursor.
 MOST_SEARCHED = 10_000
 
 
-def _searched(where: str, params: list[Any], name: str) -> tuple[str, list[Any], int | None]:
-    """The condition with the name, among the newest jobs that meet it so far; and the last of them, if more follow."""
+def _found(given: dict[str, str]) -> dates.Condition:
+    """What is looked for without an index."""
+    parts, params = dates.ended(given)
+    if "name" in given:
+        parts.append("strpos(lower(j.name), lower(%s)) > 0")
+        params.append(given["name"])
+    return parts, params
+
+
+def _searched(where: str, params: list[Any], found: dates.Condition) -> tuple[str, list[Any], int | None]:
+    """The condition with what is looked for, among the newest jobs that meet it so far; and the last of them, if more
+    follow."""
     sql = f"SELECT j.id FROM jobs_job j WHERE {where} ORDER BY j.id DESC OFFSET %s LIMIT 1"
     beyond = query(sql, [*params, MOST_SEARCHED - 1])
     last = beyond[0]["id"] if beyond else None
-    named = f"{where} AND strpos(lower(j.name), lower(%s)) > 0 AND j.id >= %s"
-    return named, [*params, name, last or 0], last
+    parts, more = found
+    return " AND ".join([where, *parts, "j.id >= %s"]), [*params, *more, last or 0], last
 
 
 def states_of(text: str) -> list[str]:

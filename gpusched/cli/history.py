@@ -82,12 +82,15 @@ def history(
     form: output.OutputOption = Format.TABLE,
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Only of this tenant.")] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only of this user.")] = None,
+    since: Annotated[str | None, typer.Option(help="Ended on this day or at this moment (UTC), or later.")] = None,
+    until: Annotated[str | None, typer.Option(help="Ended before.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most this many, newest first.")] = 50,
 ) -> None:
     """List jobs that have ended; of one job, all that happened to it.
 
     \b
     gpusched history --user ada
+    gpusched history --since 2030-01-01 --until 2030-02-01
     gpusched history -o csv --limit 1000 > jobs.csv
     gpusched history 42
     """
@@ -95,7 +98,8 @@ def history(
         if job_id is not None:
             output.items(client.history(job_id), _EVENTS, form, lambda event: event.kind)
             return
-        jobs = client.list(tenant=tenant, user=user, state=sorted(FINAL), limit=limit)
+        span = {"ended_after": since, "ended_before": until}
+        jobs = client.list(tenant=tenant, user=user, state=sorted(FINAL), **span, limit=limit)
     output.items(jobs, _ENDED, form, lambda job: job.id)
 
 

@@ -121,8 +121,11 @@ def jobs(
     state: str | Iterable[str] | None = None,
     user: str | None = None,
     name: str | None = None,
+    ended_after: str | None = None,
+    ended_before: str | None = None,
 ) -> Call[Page[JobData]]:
-    return get("/jobs", Page[JobData], tenant=tenant, state=_states(state), user=user, name=name)
+    dates = {"ended_after": ended_after, "ended_before": ended_before}
+    return get("/jobs", Page[JobData], tenant=tenant, state=_states(state), user=user, name=name, **dates)
 
 
 def _states(state: str | Iterable[str] | None) -> str | None:

@@ -168,10 +168,14 @@ class Client(ClusterMethods):
         state: str | Iterable[str] | None = None,
         user: str | None = None,
         name: str | None = None,
+        ended_after: str | None = None,
+        ended_before: str | None = None,
         limit: int | None = 100,
     ) -> _Jobs:
-        """Jobs that you may see, newest first; `state` is one or several; `limit` None is all of them."""
-        call = job_calls.jobs(tenant=tenant, state=state, user=user, name=name)
+        """Jobs that you may see, newest first; `state` is one or several; times as 2030-01-31 or RFC 3339; `limit`
+        None is all of them."""
+        dates = {"ended_after": ended_after, "ended_before": ended_before}
+        call = job_calls.jobs(tenant=tenant, state=state, user=user, name=name, **dates)
         return [self._own(job) for job in self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))]
 
     def elements(

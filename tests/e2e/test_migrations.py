@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
+from typing import IO
 from urllib.parse import urlsplit
 
 import httpx
@@ -87,6 +89,10 @@ class Submits:
         wait_for(lambda: len(self.statuses) >= until, 120, f"{number} more submits")
 
 
+def _says(output: IO[str], words: str) -> bool:
+    return words in output.readline()
+
+
 def migrate(up: Stack, target: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "manage.py", "migrate", "extra", target], cwd=ROOT, stderr=subprocess.PIPE, text=True,
@@ -103,7 +109,7 @@ def test_submits_flow_while_a_migration_waits_for_their_tables(up: Stack) -> Non
             reader.execute("SELECT count(*) FROM jobs_job")
             running = migrate(up, target)
             assert running.stderr is not None
-            wait_for(lambda out=running.stderr: "trying again" in out.readline(), 120, "it to try again")
+            wait_for(partial(_says, running.stderr, "trying again"), 120, "it to try again")
             submits.more(20)
             assert running.poll() is None
             reader.commit()

@@ -94,7 +94,7 @@ def test_a_promise_to_a_waiting_job_is_kept_unless_an_admin_forces_it(user, tena
     done = extend(running, admin, add_minutes=60, force=True).json()
     assert [one["job_id"] for one in done["delays"]] == [promised]
     assert done["message"].endswith("; 1 waiting job starts later")
-    assert JobEvent.objects.filter(job_id=running, kind="limit_changed").last().data["forced"] is True
+    assert JobEvent.objects.filter(job_id=running, kind="limit_changed").latest("id").data["forced"] is True
 
 
 @pytest.mark.parametrize("is_own", [True, False])
@@ -118,7 +118,7 @@ def test_a_delay_that_breaks_no_promise_is_told(user, tenant, node, is_own):
 def test_what_is_wrong_is_named(user, tenant, running):
     """A55"""
     Job.objects.filter(pk=running).update(started_at="2020-01-01T00:00:00Z")
-    wrong = [{}, {"add_minutes": 1, "max_runtime_minutes": 1}, {"max_runtime_minutes": 70}, {"add_minutes": -60},
+    wrong: list[dict[str, object]] = [{}, {"add_minutes": 1, "max_runtime_minutes": 1}, {"max_runtime_minutes": 70}, {"add_minutes": -60},
              {"max_runtime_minutes": 1e9}, {"max_runtime_minutes": "70"}, {"add_minutes": True}, {"until": 1}]  # fmt: skip
     for body in wrong:
         answer = extend(running, user, **body)
