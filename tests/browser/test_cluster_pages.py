@@ -1,0 +1,115 @@
+"""Nodes, joining, tenants, usage, health and one's own work in a browser: what is done shows without a reload."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from benchmarks.stack import Stack, wait_for
+from gpusched.client.inventory import Quota
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def node(stack: Stack) -> Iterator[str]:
+    """A node that takes jobs, before and afterwards."""
+    name = stack.client().nodes()[0].name
+    yield name
+    stack.client().uncordon(name)
+
+
+def test_cordon_is_requested_and_confirmed_and_taken_back(page: Page, node: str) -> None:
+    """A second page, which nobody touches, follows."""
+    other = page.context.new_page()
+    other.goto(f"/nodes/{node}/")
+    page.goto("/nodes/")
+    page.locator("section[data-view=nodes]").get_by_role("link", name=node, exact=True).click()
+    page.wait_for_url(re.compile(f"/nodes/{node}/"))
+    page.get_by_text("Cordon…").click()
+    page.locator("input[name=note]").first.fill("new fan")
+    page.get_by_role("button", name="Cordon", exact=True).click()
+    for one in (page, other):
+        expect(one.locator(".confirmation")).to_contain_text("confirmed")
+        expect(one.locator("#node-now .headline")).to_contain_text("new fan")
+        expect(one.locator(".troubles")).to_contain_text("Uncordon it.")
+    page.locator(".troubles").get_by_role("button", name="Uncordon").click()
+    for one in (page, other):
+        expect(one.locator("#node-now .headline")).to_contain_text("Takes jobs.")
+        expect(one.locator(".troubles")).to_have_count(0)
+    expect(page.locator("#node-history")).to_contain_text("new fan")
+
+
+def test_a_gpu_is_quarantined_and_cleared_and_its_readings_are_drawn(page: Page, stack: Stack, node: str) -> None:
+    page.goto(f"/nodes/{node}/?span=1h")
+    row = page.locator("#node-now table.rows tbody tr").first
+    row.get_by_text("Quarantine…").click()
+    row.locator("input[name=note]").fill("smells")
+    row.get_by_role("button", name="Quarantine", exact=True).click()
+    expect(page.locator(".troubles .state-quarantined")).to_be_visible()
+    page.locator(".troubles").get_by_role("button", name="Clear GPU").click()
+    expect(page.locator(".troubles")).to_have_count(0)
+    expect(page.locator(".chart-grid figure")).to_have_count(8)
+    page.locator("[data-metric]").select_option("temperature")
+    assert "show=temperature" in page.url
+    job = stack.client().submit(["sleep", "600"], gpus=1)
+    try:
+        wait_for(lambda: stack.client().get(job.id).state == "running", 30, "the job to run")
+        placed = stack.client().get(job.id).nodes[0]
+        page.goto(f"/nodes/{placed}/")
+        expect(page.locator(f"a.lane-span.is-live[href='/jobs/{job.id}/']")).to_be_visible()
+    finally:
+        stack.client().cancel(job.id)
+
+
+def test_the_light_turns_green_when_a_machine_joins(page: Page, stack: Stack) -> None:
+    page.goto("/join/")
+    page.get_by_role("button", name="Create a join token").click()
+    command = page.locator("pre", has_text="gpusched-agent join").inner_text()
+    expect(page.locator(".arrivals")).to_contain_text("Waiting for a machine")
+    agent = stack.agent("--pretend", "1:NVIDIA L4:24576:1:8:32768", name="newcomer", token=command.split()[-1])
+    try:
+        expect(page.locator(".light.is-on")).to_be_visible(timeout=60_000)
+        expect(page.locator(".arrivals")).to_contain_text("is online: 1 GPU")
+    finally:
+        agent.terminate()
+        agent.wait(20)
+        stack.agents.remove(agent)
+
+
+def test_a_quota_is_edited_with_its_effect_in_view(page: Page, stack: Stack) -> None:
+    client = stack.client()
+    job = client.submit(["sleep", "600"], gpus=2)
+    try:
+        wait_for(lambda: client.get(job.id).state == "running", 30, "the job to run")
+        page.goto("/tenants/")
+        page.locator("#tenants").get_by_role("link", name="default", exact=True).click()
+        page.get_by_role("link", name="Edit quota").click()
+        page.locator("[name=max_gpus]").fill("1")
+        expect(page.locator("#effect")).to_contain_text("more than the limit of 1")
+        page.get_by_text("Apply it nevertheless").click()
+        page.get_by_role("button", name="Apply", exact=True).click()
+        expect(page.locator(".flash")).to_contain_text("The quota is changed")
+        expect(page.locator("#tenant-now .bullet-value").first).to_contain_text("limit 1")
+        assert client.get(job.id).state == "running"
+    finally:
+        client.cancel(job.id)
+        client.set_quota("default", Quota(version=client.quota("default").version))
+
+
+def test_ones_own_work_follows_ones_jobs(page: Page, stack: Stack) -> None:
+    page.goto("/mine/")
+    job = stack.client().submit(["sleep", "4"], gpus=1, name="own-work")
+    expect(page.locator(f"#mine section:has(#running) #job-{job.id}")).to_be_visible()
+    expect(page.locator(f"#mine section:has(#recent) #job-{job.id}")).to_be_visible(timeout=30_000)
+
+
+def test_usage_is_drawn_and_downloaded(page: Page, stack: Stack) -> None:
+    stack.client().wait(stack.client().submit(["sleep", "1"], gpus=1).id, timeout=60)
+    page.goto("/usage/?by=user")
+    expect(page.locator("[data-chart=usage] canvas")).to_be_visible()
+    expect(page.locator("tr[data-key=admin]")).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download CSV").click()
+    assert download.value.suggested_filename.startswith("usage-by-user-")
