@@ -1,0 +1,56 @@
+"""The admin's index and the open bell: live, in both themes, and without a serious finding of axe in what is ours."""
+
+import re
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks.stack import ROOT, Stack
+from tests.browser.conftest import log_in, password
+
+pytestmark = pytest.mark.browser
+AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
+SERIOUS = """async part => (await axe.run(part, {resultTypes: ['violations']})).violations
+  .filter(v => v.impact === 'serious' || v.impact === 'critical').map(v => `${v.id}: ${v.nodes[0].html.slice(0, 200)}`)"""
+PATIENCE = 60_000
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_index_of_the_admin_is_live(chromium: Browser, stack: Stack, theme: Literal["light", "dark"]) -> None:
+    context = chromium.new_context(base_url=stack.url, viewport={"width": 1440, "height": 900}, color_scheme=theme)
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    log_in(page, password(stack))
+    page.goto("/admin/")
+    box = page.locator(".cluster-now")
+    expect(box.locator("[data-freshness]")).to_have_class(re.compile("is-live"), timeout=PATIENCE)
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    running = box.locator("a.count", has_text="jobs running").locator("b")
+    before = int(running.inner_text())
+    job = stack.client().submit(["sleep", "600"], gpus=1)
+    expect(running).to_have_text(str(before + 1), timeout=PATIENCE)
+    stack.client().cancel(job.id)
+    expect(running).to_have_text(str(before), timeout=PATIENCE)
+    page.evaluate(AXE.read_text())
+    assert page.evaluate(SERIOUS, ".cluster-now") == []
+    box.get_by_role("link", name="Fleet", exact=True).click()
+    page.wait_for_url("**/fleet/")
+    context.close()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_open_bell(page: Page, stack: Stack, width: int) -> None:
+    client = stack.client()
+    client.wait(client.submit(["true"], gpus=1, name="done-soon").id, timeout=60)
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto("/jobs/")
+    page.locator(".bell summary").click()
+    expect(page.locator(".bell-list li").first).to_contain_text("completed", timeout=PATIENCE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    panel = page.locator(".bell-panel").bounding_box()
+    assert panel is not None
+    assert panel["x"] >= 0
+    assert panel["x"] + panel["width"] <= width
+    page.evaluate(AXE.read_text())
+    assert page.evaluate(SERIOUS, ".bell") == []
