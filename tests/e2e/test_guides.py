@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.stack import ROOT, Stack
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # a shared machine is slow
 DOCS = ROOT / "docs"
 GUIDES = [DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- not run: (?P<why>[^\n]+) -->\n\s*)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.S)
