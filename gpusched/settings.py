@@ -121,6 +121,29 @@ STORAGES = {
     },
 }
 
+# The admin in the page's colours.
+UNFOLD = {
+    "SITE_TITLE": "gpusched admin",
+    "SITE_HEADER": "gpusched admin",
+    "SITE_SYMBOL": "memory",
+    "SITE_URL": "/",
+    "COLORS": {
+        "primary": {
+            "50": "oklch(97% .014 254.6)",
+            "100": "oklch(93.2% .032 255.6)",
+            "200": "oklch(88.2% .059 254.1)",
+            "300": "oklch(80.9% .105 251.8)",
+            "400": "oklch(70.7% .165 254.6)",
+            "500": "oklch(62.3% .214 259.8)",
+            "600": "oklch(51% .2 262.9)",
+            "700": "oklch(46% .2 264.4)",
+            "800": "oklch(42.4% .199 265.6)",
+            "900": "oklch(37.9% .146 265.5)",
+            "950": "oklch(28.2% .091 267.9)",
+        }
+    },
+}
+
 LANGUAGE_CODE = "en"
 USE_I18N = False
 TIME_ZONE = "UTC"
