@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpusched.lib.problems import invalid, not_found
-from gpusched.lib.sql import query
+from gpusched.lib.sql import prepared
 from gpusched.protocol.arrays import ArrayRequest, multirange
 from gpusched.protocol.jobs import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
@@ -27,7 +27,7 @@ def tenant_of(request: JobRequest, identity: Identity) -> tuple[int, str]:
             identity.require(Role.MEMBER, tenant_id, f"tenant '{name}'")
             return tenant_id, name
     may_ask = identity.is_admin and "\x00" not in request.tenant
-    rows = query("SELECT id FROM tenants_tenant WHERE name = %s", [request.tenant]) if may_ask else []
+    rows = prepared("SELECT id FROM tenants_tenant WHERE name = %s", [request.tenant]) if may_ask else []
     if not rows:
         raise not_found(f"tenant '{request.tenant}'")
     return rows[0]["id"], request.tenant

@@ -41,6 +41,7 @@ class Container:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process, self.is_out_of_memory = process, False
+        self.has_told_all = threading.Event()
         self.attached: list[socket.socket] = []
 
     @property
@@ -56,6 +57,7 @@ class Container:
         """Sends what it prints from now on; gives what its client ends with."""
         self.attached.append(talk)
         self.process.wait()
+        self.has_told_all.wait()
         return {"code": self.code}
 
     def pump(self) -> None:
@@ -64,6 +66,7 @@ class Container:
             for talk in self.attached:
                 with contextlib.suppress(OSError):  # the client was killed; the container is not
                     talk.sendall(json.dumps({"output": line}).encode() + b"\n")
+        self.has_told_all.set()
 
 
 class Dockerd:

@@ -132,6 +132,7 @@ def test_every_file_of_a_rank_is_documented():
 
 def test_every_metric_is_documented_with_its_type_and_labels(monkeypatch: pytest.MonkeyPatch):
     """A54."""
+    from jobs import tally
     from nodes import samples
     from scheduling import metrics, services, whatif
     from scheduling.engine.model import Policy, Snapshot
@@ -139,6 +140,7 @@ def test_every_metric_is_documented_with_its_type_and_labels(monkeypatch: pytest
 
     monkeypatch.setattr(metrics, "query", lambda *args: [])
     monkeypatch.setattr(metrics, "by_state", dict)
+    monkeypatch.setattr(tally, "query", lambda *args: [])
     monkeypatch.setattr(samples, "query", lambda *args: [])
     monkeypatch.setattr(histograms, "query", lambda *args: [])
     monkeypatch.setattr(services, "shares", list)
