@@ -178,7 +178,8 @@ def _extend(request: HttpRequest, who: Identity, job_id: int) -> str:
 
 def _visible(job_id: int, who: Identity) -> dict[str, Any]:
     rows = query(
-        "SELECT id, tenant_id, user_id, state, reason, max_runtime_seconds FROM jobs_job WHERE id = %s", [job_id]
+        "SELECT id, tenant_id, user_id, state, reason, max_runtime_seconds, array_count FROM jobs_job WHERE id = %s",
+        [job_id],
     )
     if not rows or not who.sees(rows[0]["tenant_id"]):
         raise not_found(f"job {job_id}")
@@ -196,11 +197,11 @@ def _verbs(row: dict[str, Any], who: Identity) -> list[str]:
     role = Role.MEMBER if row["user_id"] == who.user_id else Role.OWNER
     if not who.has(role, row["tenant_id"]):
         return []
-    state = row["state"]
+    state, is_array = row["state"], row["array_count"] is not None
     fits = {
-        "hold": state == JobState.PENDING,
+        "hold": state == JobState.PENDING or (is_array and state == JobState.RUNNING),
         "release": state == JobState.HELD and (who.is_admin or row["reason"] != Pending.HELD_BY_ADMIN),
-        "requeue": state in (JobState.SCHEDULED, JobState.RUNNING),
+        "requeue": state in (JobState.SCHEDULED, JobState.RUNNING) and not is_array,
         "extend": state in WAITING or state in (JobState.SCHEDULED, JobState.RUNNING),
         "cancel": state not in FINAL and (state in WAITING or row["state"] != JobState.STOPPING),
     }

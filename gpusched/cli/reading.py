@@ -61,4 +61,5 @@ def _start_of_last_lines(data: bytes, lines: int) -> int:
 def _explain_silence(client: "Client", job_id: int) -> None:
     job = client.get(job_id)
     why = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
-    say.note(f"job {job_id} has no output; it is {job.state}{why}")
+    of_array = "; see --element N of this array" if job.array else ""
+    say.note(f"job {job_id} has no output; it is {job.state}{why}{of_array}")

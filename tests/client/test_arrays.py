@@ -82,6 +82,12 @@ def test_the_log_of_an_element_is_that_of_its_job(arrays: FakeServer) -> None:
     assert (done.exit_code, "element 4 of array 42 is pending and no job yet" in done.stderr) == (3, True)
 
 
+def test_an_array_itself_has_no_output_and_says_where_to_look(arrays: FakeServer) -> None:
+    arrays.on("GET", "/jobs/42", Answer(200, job(state="running", array=ARRAY)))
+    arrays.on("GET", "/jobs/42/logs", log(b"", complete=True))
+    assert "see --element N of this array" in call(arrays.url, "logs", "42").stderr
+
+
 def test_a_handle_has_its_elements(arrays: FakeServer) -> None:
     with Client(arrays.url) as c:
         handle = c.submit(["x"], array=ArrayRequest(count=100, max_parallel=5))

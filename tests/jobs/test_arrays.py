@@ -430,3 +430,15 @@ def test_the_time_limit_of_an_array_is_that_of_elements_to_come(user, tenant, wh
     first = Job.objects.get(array_id=array)
     with pytest.raises(Problem, match=f"job {array} is promised a start"):
         extending.extend(first.pk, Extension(max_runtime_minutes=60), who, is_dry_run=True)
+
+
+def test_the_page_offers_what_can_be_done_to_an_array(user, tenant):
+    make_node(gpus=1)
+    array = submit_array(user, tenant, 3)
+    run_cycle()
+    browser = Client()
+    browser.force_login(user)
+    page = browser.get(f"/jobs/{array}/").content.decode()
+    assert (f"/jobs/{array}/hold" in page, f"/jobs/{array}/requeue" in page) == (True, False)
+    assert "of 3 elements" in page
+    assert "3 elements" not in browser.get("/jobs/").content.decode()

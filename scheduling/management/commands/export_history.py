@@ -26,7 +26,7 @@ class Command(BaseCommand):
         parser.add_argument("--until", metavar="DATE", help="only jobs submitted before then")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        jobs = _submitted(Job.objects.all(), options)
+        jobs = _submitted(Job.objects.filter(array_count=None), options)  # of arrays the elements ran
         ended = _ran(jobs)
         try:
             with self._opened(options["file"]) as file:
