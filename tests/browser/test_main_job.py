@@ -111,13 +111,3 @@ def test_after_an_interruption_the_page_is_as_a_fresh_one(page: Page, stack: Sta
     expect(fresh.locator("[data-freshness]")).to_have_class(re.compile("is-live"))
     keys = "rows => rows.map(row => [row.dataset.key, row.querySelector('.state')?.className])"
     assert page.locator("tr[data-key]").evaluate_all(keys) == fresh.locator("tr[data-key]").evaluate_all(keys)
-
-
-@pytest.mark.parametrize("path", ["/", "/fleet/", "/queue/", "/jobs/", "/nodes/", "/tenants/", "/submit/", "/tokens/"])
-@pytest.mark.parametrize("width", [360, 1440])
-def test_no_page_scrolls_sideways(page: Page, path: str, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 800})
-    page.goto(path)
-    expect(page.locator("h1")).to_be_visible()
-    expect(page.locator("[data-freshness]")).to_have_class(re.compile("is-live"))
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
