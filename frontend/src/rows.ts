@@ -34,10 +34,15 @@ export class LiveTable<R extends object> {
     this.body.addEventListener("pointerenter", (event) => {
       if (event.pointerType !== "touch") this.isUnderPointer = true;
     });
-    this.body.addEventListener("pointerleave", () => {
-      this.isUnderPointer = false;
-      this.arrange();
-    });
+    // On its way to the pill the pointer leaves the rows: that is no leaving.
+    const parts: [HTMLElement, HTMLElement][] = [[this.body, this.pill], [this.pill, this.body]];
+    for (const [part, other] of parts) {
+      part.addEventListener("pointerleave", (event) => {
+        if (event.relatedTarget instanceof Node && other.contains(event.relatedTarget)) return;
+        this.isUnderPointer = false;
+        this.arrange();
+      });
+    }
     this.pill.addEventListener("click", () => this.arrange());
   }
 

@@ -25,6 +25,7 @@ test("filters are the server's", () => {
   expect(fits(job(1), "name=TRAIN&tenant=red")).toBe(true);
   expect(fits(job(1), "user=bob")).toBe(false);
   expect(fits(job(1), "array=7")).toBe(false);
+  expect([fits(job(1), "submitted_after=2026-01-31"), fits(job(1), "submitted_after=2026-02-01"), fits(job(1), "submitted_before=2026-01-31")]).toEqual([true, false, false]);
 });
 
 test("older pages follow by their cursors, and all of them are read anew", async () => {

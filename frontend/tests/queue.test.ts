@@ -74,7 +74,8 @@ test("under the pointer the order stays, contents follow, and the news are count
   feed.say("queue:0-200", state([7, 1, 3, 8]));
   expect([0, 1, 2].map((job) => [held.row(job).row?.id, held.row(job).isGone])).toEqual([[1, false], [2, true], [3, false]]);
   expect([held.news, held.total?.matching]).toEqual(["1 new", 3]);
-  held.release(windows);
+  held.release();
+  held.adopt(windows);
   expect([0, 1, 2, 3].map((job) => held.row(job).row?.id)).toEqual([7, 1, 3, 8]);
   expect(held.news).toBe("");
   held.hold();

@@ -18,7 +18,7 @@ from jobs.api import listed
 from tenants.permissions import Identity
 
 QUEUE_FILTERS = ("tenant", "user", "state", "reason", "group", "q", "sort")
-JOBS_FILTERS = ("tenant", "user", "state", "name", "array")
+JOBS_FILTERS = ("tenant", "user", "state", "name", "array", "submitted_after", "submitted_before")
 _WINDOW = 100
 _ON_A_PAGE = 100
 _STATES = (("waiting", "waiting"), ("live", "on nodes"), ("final", "ended"), *((s, s) for s in JobState))

@@ -62,6 +62,8 @@ class TestJobs:
         assert keys(text_of(client.get("/jobs/?state=final"))) == [cancelled]
         assert keys(text_of(client.get("/jobs/?name=N-A"))) == [waiting]
         assert keys(text_of(client.get(f"/jobs/?user={member.username}&state=waiting"))) == [waiting]
+        assert keys(text_of(client.get("/jobs/?submitted_after=2000-01-31"))) == [cancelled, waiting]
+        assert keys(text_of(client.get("/jobs/?submitted_after=2099-01-31"))) == []
         refused = text_of(client.get("/jobs/?state=odd"))
         assert "state: there is no state &#x27;odd&#x27;" in refused
         assert "waiting, live, final" in refused

@@ -8,7 +8,7 @@ const WORDS: Record<string, readonly string[]> = {
   final: ["completed", "failed", "cancelled", "preempted"],
 };
 /** Filters of GET /api/v1/jobs that the address may have. */
-const FILTERS = ["tenant", "user", "state", "name", "array"];
+const FILTERS = ["tenant", "user", "state", "name", "array", "submitted_after", "submitted_before"];
 
 /** As GET /api/v1/jobs takes it, in one order. */
 export function restQuery(search: string): string {
@@ -28,6 +28,9 @@ export function fits(row: JobRow, query: string): boolean {
   const is = (name: "tenant" | "user"): boolean => !asked.has(name) || asked.get(name) === row[name];
   // The feed does not tell of which array a job is.
   if (asked.has("array")) return false;
+  const at = Date.parse(row.submitted_at);
+  const [after, before] = ["submitted_after", "submitted_before"].map((name) => Date.parse(asked.get(name) ?? ""));
+  if (at < (after ?? Number.NaN) || at >= (before ?? Number.NaN)) return false;
   return (states.length === 0 || states.includes(row.state)) && is("tenant") && is("user") && row.name.toLowerCase().includes((asked.get("name") ?? "").toLowerCase());
 }
 

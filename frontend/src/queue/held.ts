@@ -24,9 +24,8 @@ export class Held {
     this.isHolding = true;
   }
 
-  release(now: Known): void {
+  release(): void {
     this.isHolding = false;
-    this.adopt(now);
   }
 
   /** Another filter: nothing that was known counts. */
@@ -58,7 +57,8 @@ export class Held {
     return null;
   }
 
-  private adopt(now: Known): void {
+  /** Shows the newest. */
+  adopt(now: Known): void {
     this.total = now.total;
     this.latest = now.known;
     this.shown.clear();

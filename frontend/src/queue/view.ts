@@ -44,9 +44,10 @@ class QueueView implements View {
     this.none = whenEmpty(region, () => empty("No job waits. ", ...noJobs().childNodes));
     this.body.append(this.above, this.below);
     this.windows = this.watch();
-    this.body.addEventListener("pointerenter", (event) => void (event.pointerType !== "touch" && this.held.hold()));
-    this.body.addEventListener("pointerleave", () => this.release());
-    this.pill.addEventListener("click", () => this.release());
+    // Of the whole, not of the rows alone: the pointer must reach the pill.
+    this.whole.addEventListener("pointerenter", (event) => void (event.pointerType !== "touch" && this.held.hold()));
+    this.whole.addEventListener("pointerleave", () => this.release());
+    this.pill.addEventListener("click", () => this.adopt());
     this.table.addEventListener("click", (event) => {
       const search = sortBy(event.target, location.search);
       if (search !== null) this.ask(search);
@@ -104,7 +105,13 @@ class QueueView implements View {
   }
 
   private release(): void {
-    this.held.release(this.windows);
+    this.held.release();
+    this.adopt();
+  }
+
+  /** The newest is shown now, and held again where the pointer is still over it. */
+  private adopt(): void {
+    this.held.adopt(this.windows);
     this.pill.hidden = true;
     this.draw();
   }

@@ -1,0 +1,162 @@
+"""Queue, Jobs, one job and Submit in a browser: each action, each tab, on the running system with its agents."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from benchmarks.stack import ROOT, Stack, wait_for
+from gpusched.client import Client
+from gpusched.protocol.jobs import JobRequest
+
+pytestmark = pytest.mark.browser
+PATIENCE = 60_000
+AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
+SERIOUS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
+  .filter(v => v.impact === 'serious' || v.impact === 'critical').map(v => `${v.id}: ${v.nodes[0].html.slice(0, 200)} ${v.nodes[0].any.map(a => a.message)}`)"""
+
+
+@pytest.fixture
+def client(stack: Stack) -> Iterator[Client]:
+    """What a test has left waiting or running is cancelled after it."""
+    with stack.client() as client:
+        yield client
+        for job in client.list(state="waiting,live"):
+            client.cancel(job.id)
+
+
+@pytest.fixture
+def page(page: Page) -> Page:
+    page.set_default_timeout(PATIENCE)
+    expect.set_options(timeout=PATIENCE)
+    return page
+
+
+def test_a_long_queue_scrolls_filters_sorts_and_opens(page: Page, client: Client) -> None:
+    """Only rows in sight are there; the address carries filter and order; a row opens to what would help."""
+    jobs = [
+        JobRequest(tenant="default", name=f"wait-{at}", command=["true"], gpu_count=1 + at % 3, not_before="2099-01-01T00:00:00Z")
+        for at in range(90)
+    ]  # fmt: skip
+    client.submit_many(jobs)
+    page.goto("/queue/")
+    rows = page.locator("table.queue tr[data-href]")
+    expect(page.locator("tr.group").first).to_contain_text("Waits on you or on a time · 90 jobs")
+    assert rows.count() < 60
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    expect(page.locator("td.name", has_text=re.compile("^wait-89$"))).to_be_visible()
+    page.evaluate("scrollTo(0, 0)")
+    page.keyboard.press("/")
+    page.keyboard.type("wait-4")
+    expect(page).to_have_url(re.compile(r"\?q=wait-4$"))
+    expect(rows).to_have_count(11)
+    page.get_by_role("button", name="Request").click()
+    expect(page).to_have_url(re.compile(r"sort=-gpus"))
+    expect(rows.first.locator("[data-label=Request]")).to_have_text("3 GPUs")
+    rows.first.locator(".opener").click()
+    expect(page.locator("tr.detail")).to_contain_text("Before it")
+    expect(page.locator("tr.detail .wait-bar")).to_be_visible()
+    page.reload()
+    expect(rows).to_have_count(11)
+
+
+def test_rows_do_not_jump_under_the_pointer(page: Page, client: Client) -> None:
+    first = client.submit(["true"], gpus=1, name="first", not_before="2099-01-01T00:00:00Z")
+    page.goto("/queue/")
+    row = page.locator(f"tr[data-key='{first.id}']")
+    row.hover()
+    client.submit(["true"], gpus=1, name="urgent", priority=1500, not_before="2099-01-01T00:00:00Z")
+    pill = page.locator("section .pill")
+    expect(pill).to_have_text("1 new")
+    expect(page.locator("td.name", has_text="urgent")).to_have_count(0)
+    pill.click()
+    page.mouse.move(5, 5)
+    expect(page.locator("td.name").first).to_have_text("urgent")
+
+
+def test_several_jobs_are_held_and_that_is_undone(page: Page, client: Client) -> None:
+    ids = [client.submit(["true"], gpus=1, name="several", not_before="2099-01-01T00:00:00Z").id for _ in range(3)]
+    page.goto("/jobs/?name=several")
+    for job_id in ids[:2]:
+        page.locator(f"[data-select='{job_id}']").check()
+    page.get_by_role("button", name="Hold").click()
+    expect(page.locator(".toast")).to_contain_text("2 jobs are held")
+    expect(page.locator(f"tr[data-key='{ids[0]}'] .state-held")).to_be_visible()
+    page.locator(".toast").get_by_role("button", name="Undo").click()
+    expect(page.locator(f"tr[data-key='{ids[0]}'] .state-pending")).to_be_visible()
+    expect(page.locator(f"tr[data-key='{ids[2]}'] .state-pending")).to_be_visible()
+
+
+def test_cancelling_what_waits_can_be_undone(page: Page, client: Client) -> None:
+    job = client.submit(["true"], gpus=1, name="regretted", not_before="2099-01-01T00:00:00Z")
+    page.goto(f"/jobs/{job.id}/")
+    page.get_by_role("button", name="Cancel").click()
+    page.locator(".toast").get_by_role("button", name="Undo").click()
+    page.get_by_role("button", name="Hold").click()
+    expect(page.locator("[data-view=job-head] .state-held")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    page.locator(".toast").get_by_role("button", name="Now").click()
+    expect(page.locator("[data-view=job-head] .state-cancelled")).to_be_visible()
+
+
+def test_one_jobs_tabs(page: Page, client: Client) -> None:
+    """Each has an address, is live where it is, and goes by the keyboard; the charts come with their library."""
+    job = client.submit(["sh", "-c", "printf '\\033[31mred line\\033[0m\\n'; sleep 600"], gpus=2, name="tabs")
+    wait_for(lambda: client.get(job.id).state == "running", 60, "it to run")
+    page.goto(f"/jobs/{job.id}/")
+    expect(page.locator("pre.log .ansi-fg-1")).to_have_text("red line")
+    page.locator("[data-log-search]").fill("red")
+    expect(page.locator(".log-note")).to_contain_text("1 lines with")
+    page.get_by_role("link", name="GPUs", exact=True).click()
+    expect(page).to_have_url(re.compile(r"\?tab=gpus"))
+    expect(page.locator(".gpu-row:not(.gpu-heads)")).to_have_count(2)
+    expect(page.locator(".chart canvas, .chart .na").first).to_be_visible()
+    page.get_by_role("link", name="Why here").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("tr.is-chosen")).to_contain_text("chosen")
+    page.get_by_role("link", name="Timeline").click()
+    expect(page.locator(".axis-running")).to_be_visible()
+    page.get_by_role("link", name="Spec").click()
+    expect(page.locator("#as-command")).to_contain_text("--gpus 2")
+    page.get_by_role("link", name="Events").click()
+    expect(page.locator("ol.timeline")).to_contain_text("submitted")
+    page.reload()
+    expect(page.locator("#tab-events")).to_have_attribute("aria-current", "page")
+    page.get_by_text("Extend…").click()
+    page.locator("#extend-minutes").fill("90")
+    page.get_by_role("button", name="Set the limit").click()
+    expect(page.locator("[data-view=job-head]")).to_contain_text("1:30:00")
+    page.get_by_text("Requeue…").click()
+    page.get_by_role("button", name="Requeue the job").click()
+    wait_for(lambda: client.get(job.id).attempt == 2, 60, "its second attempt")
+
+
+def test_submit_says_what_would_happen_while_one_types(page: Page, client: Client) -> None:
+    page.goto("/submit/")
+    box = page.locator("#equivalent")
+    page.locator("#id_command").fill("python train.py")
+    expect(box).to_contain_text("It would start now on")
+    page.locator("[name=gpu_count]").fill("8")
+    expect(box.locator("#as-command")).to_contain_text("--gpus 8")
+    page.locator("[name=gpu_count]").fill("64")
+    expect(box).to_contain_text("It is refused")
+    expect(page.locator("#id_command")).to_have_value("python train.py")
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 1440)])
+def test_nothing_overflows_and_all_is_accessible(page: Page, client: Client, theme: str, width: int) -> None:
+    running = client.submit(["sleep", "600"], gpus=1, name="x" * 60)
+    client.submit(["true"], gpus=1, name="later", not_before="2099-01-01T00:00:00Z")
+    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    page.set_viewport_size({"width": width, "height": 844})
+    findings: list[str] = []
+    tabs = [f"/jobs/{running.id}/?tab={tab}" for tab in ("log", "timeline", "gpus", "why", "spec", "events")]
+    for path in ["/queue/", "/jobs/", "/submit/", *tabs]:
+        page.goto(path)
+        expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0)
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            findings.append(f"{path} is too wide")
+        page.evaluate(AXE.read_text())
+        findings += [f"{path} {finding}" for finding in page.evaluate(SERIOUS)]
+    assert findings == []
