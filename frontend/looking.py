@@ -12,6 +12,7 @@ from frontend.topics import View, kind_of
 
 # What has changed in the fleet without a bell, or with one that was lost, is seen after so long.
 WHOLE_FLEET_SECONDS = 5.0
+MOST_NAMED = 1000
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,20 @@ class Rung:
     jobs: set[int] = field(default_factory=set)
 
     def hear(self, bell: str, ids: Collection[int]) -> None:
-        if bell in ("nodes", "assignments", "jobs") and not ids:
-            self.nodes = None
-        elif bell == "jobs":
-            self.jobs |= set(ids)
-        elif bell in ("nodes", "assignments") and self.nodes is not None:
-            self.nodes |= set(ids)
-        elif bell == "tenants":  # its name stands at what it holds
-            self.nodes = None
+        if bell == "jobs" and ids:
+            self.add(Rung(set(), set(ids)))
+        elif bell in ("nodes", "assignments") and ids:
+            self.add(Rung(set(ids)))
+        elif bell in ("jobs", "nodes", "assignments", "tenants"):  # a tenant's name stands at what it holds
+            self.add(Rung(None))
+
+    def add(self, other: "Rung") -> None:
+        """Forgets which they were once they are many: nobody may look for days."""
+        if self.nodes is None or other.nodes is None or len(self.jobs | other.jobs) > MOST_NAMED:
+            self.nodes, self.jobs = None, set()
+        else:
+            self.nodes |= other.nodes
+            self.jobs |= other.jobs
 
 
 class Eyes:
@@ -53,7 +60,8 @@ class Eyes:
         self, views: Collection[View], before: Mapping[View, feed.Rows], wanted: Collection[View], rung: Rung
     ) -> dict[View, News]:
         """`before`: the rows of the last look; `wanted`: views of which somebody waits for a snapshot."""
-        self._remember(rung)
+        # A look at other lists, or one that fails, must not lose what the bell said of the fleet.
+        self._rung.add(rung)
         kinds = {kind_of(topic) for topic, _ in views}
         loaded = feed.load(views, self._seen() if kinds & {"nodes", "overview"} else None)
         news = {}
@@ -63,12 +71,6 @@ class Eyes:
             delta = _delta(before[view], rows) if rows is not None and view in before else None
             news[view] = News(rows, snapshot, delta)
         return news
-
-    def _remember(self, rung: Rung) -> None:
-        """A look at other lists, or one that fails, must not lose what the bell said of the fleet."""
-        both = self._rung.nodes is not None and rung.nodes is not None
-        nodes = {*(self._rung.nodes or ()), *(rung.nodes or ())} if both else None
-        self._rung = Rung(nodes, self._rung.jobs | rung.jobs)
 
     def _seen(self) -> fleet.Fleet:
         now = monotonic()

@@ -107,6 +107,15 @@ class TestKnownFleet:
         eyes.look([("jobs", Viewer(None))], {}, [], rung)
         assert self.look(eyes)[agent.name]["intent"] == "cordoned"
 
+    def test_bells_that_nobody_listens_to_take_no_room(self):
+        rung = Rung()
+        for number in range(3 * looking.MOST_NAMED):
+            rung.hear("jobs", [number])
+        assert (rung.nodes, len(rung.jobs)) == (None, 0)
+        rung.hear("jobs", [1])
+        rung.hear("nodes", [1])
+        assert (rung.nodes, len(rung.jobs)) == (None, 0)
+
     def test_a_node_that_is_gone_is_gone(self):
         agent, other = make_node(gpus=0), make_node(gpus=0)
         known = fleet.load()
