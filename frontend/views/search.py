@@ -39,7 +39,7 @@ _TENANTS = """
 
 @page
 def search(request: HttpRequest, who: Identity) -> HttpResponse:
-    """`?q=`: at most eight of each kind, as {found: [{kind, name, about, href}]}. Nothing is asked, nothing is found."""
+    """`?q=`: at most eight of each kind, as {found: [{kind, name, about, href}]}; of nothing asked nothing."""
     text = request.GET.get("q", "").strip()[:_MOST_TEXT]
     if not text or "\x00" in text:
         return JsonResponse({"found": []})

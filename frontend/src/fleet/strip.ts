@@ -1,8 +1,8 @@
 // The strip of the whole fleet on the Overview: a cell per GPU, node after node; which is where, and what it opens.
-import { h, plural } from "../dom";
+import { h, plural, refill } from "../dom";
 import type { MakeView } from "../regions";
 import type { Cell, NodeRow } from "../topics";
-import { CELLS, CELL_WORDS, byName, noNodes, whenEmpty } from "../views/pieces";
+import { CELLS, CELL_WORDS, byName, empty, noNodes, whenEmpty } from "../views/pieces";
 import { type FleetCell, tell } from "./model";
 import { type Palette, readPalette } from "./palette";
 import { Tooltip } from "./tooltip";
@@ -118,6 +118,7 @@ export const overviewStrip: MakeView = (region) => {
     draw(state) {
       const nodes = ([...state.rows.values()] as NodeRow[]).sort((a, b) => byName(a.name, b.name));
       if (nodes.length === 0) return region.replaceChildren(none());
+      if (nodes.every((node) => node.devices.length === 0)) return refill(region, empty("No node has a GPU: jobs without GPUs can run."));
       shown = nodes.flatMap((node) => node.devices.map((device) => ({ node, device })));
       if (link.parentElement !== region) region.replaceChildren(link);
       const words = CELLS.map((cell) => `${shown.filter(({ device }) => device.cell === cell).length} ${CELL_WORDS[cell]}`);
