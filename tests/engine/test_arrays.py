@@ -28,5 +28,6 @@ def test_an_element_that_holds_the_reservation_is_known_by_its_array() -> None:
     made = decide(
         replace(state, jobs=(*elements(7, 2, gpus=4, age=9999), *elements(5, 1, gpus=8, age=99_999), job(3, gpus=2)))
     )
+    assert made.reservation is not None
     assert known_as(made.reservation.job_id) == 5
     assert reason(made, 3).evidence["holder"] == "job 5"
