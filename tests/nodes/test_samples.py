@@ -154,54 +154,6 @@ def keep(device, *rows):
         )  # fmt: skip
 
 
-class TestWhoHeld:
-    def days(self):
-        return query("SELECT day::text, gpu_model, held_seconds, idle_seconds FROM nodes_heldday ORDER BY day")
-
-    def test_time_is_of_who_holds_and_idle_is_told_apart(self, user, tenant):
-        """The same seconds as those of the four counters, over midnight, too."""
-        agent = make_node(gpus=2)
-        known()
-        submit(user, tenant, gpu_count=1)
-        run_cycle()
-        read_all(agent, utilisation_percent=50)
-        samples.tick(1, after(0))
-        look(10, utilisation_percent=50, idle_since=None)
-        samples.tick(1, after(10))
-        look(40, utilisation_percent=0, idle_since=after(-300))
-        samples.tick(1, after(40))
-        midnight = 12 * 3600
-        look(midnight + 5, utilisation_percent=0, idle_since=after(-300))
-        samples.tick(1, after(midnight + 5))
-        first, second = self.days()
-        assert (first["day"], first["held_seconds"], first["idle_seconds"]) == ("2030-01-31", 40, 30)
-        assert (second["day"], second["held_seconds"]) == ("2030-02-01", midnight + 5 - 40)
-        assert first["gpu_model"] == "NVIDIA A100-SXM4-80GB"
-        counted_idle = sum(row["idle_seconds"] for row in self.days())
-        assert counted_idle == pytest.approx(samples.gpu_seconds()["held_idle"])
-        [told] = samples.held([tenant.pk], NOON.date(), NOON.date(), "user")
-        assert (told["key"], told["held_seconds"]) == (user.username, 40)
-        assert samples.held([tenant.pk + 1], NOON.date(), NOON.date(), "user") == []
-
-    def test_a_shared_device_counts_by_its_part(self, user, tenant):
-        """A53: as in the ledger."""
-        make_node(gpus=1, memory_mb=80_000)
-        known()
-        submit(user, tenant, gpu_count=1, gpu_sharing="shared", gpu_memory_mb=20_000)
-        run_cycle()
-        samples.tick(1, after(0))
-        look(100, utilisation_percent=50, idle_since=None)
-        samples.tick(1, after(100))
-        assert self.days()[0]["held_seconds"] == 25
-
-    def test_free_devices_are_nobodys(self):
-        make_node(gpus=1)
-        known()
-        samples.tick(1, after(0))
-        samples.tick(1, after(100))
-        assert self.days() == []
-
-
 class TestRollups:
     @pytest.fixture
     def device(self):
