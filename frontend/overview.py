@@ -89,7 +89,6 @@ def _status(nodes: list[Row], lag: Row) -> Row:
         **{f"{cell}_gpus": cells[cell] for cell in ("busy", "held_idle", "free", "unavailable")},
         "pretend_nodes": sum(node["pretend"] for node in nodes),
         **jobs,
-        "last_cycle_at": lag["last_cycle_at"],
         "cycle_is_alive": lag["is_alive"],
     }
 

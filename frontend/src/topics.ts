@@ -24,7 +24,6 @@ export interface OverviewStatus {
   pretend_nodes: number;
   oldest_wait_seconds: number | null;
   p90_wait_seconds: number | null;
-  last_cycle_at: string | null;
   cycle_is_alive: boolean;
 }
 

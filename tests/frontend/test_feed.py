@@ -197,7 +197,7 @@ class TestRows:
         assert joined["last_seen_at"] is not None
         assert set(feed.rows("overview", None)["status"]) == words(
             "total_nodes online_nodes total_gpus busy_gpus held_idle_gpus free_gpus unavailable_gpus running_jobs"
-            " pending_jobs pretend_nodes oldest_wait_seconds p90_wait_seconds last_cycle_at cycle_is_alive"
+            " pending_jobs pretend_nodes oldest_wait_seconds p90_wait_seconds cycle_is_alive"
         )
         queue = feed.rows("queue", None)
         assert queue["total"] == {
