@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.api import hostile
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db]
-LIMITS = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+LIMITS = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture
