@@ -11,6 +11,7 @@ import jobs.api
 import jobs.array_api
 import jobs.bulk_api
 import jobs.event_api
+import jobs.log_api
 import nodes.agent_api
 import nodes.api
 import nodes.health_api
@@ -66,7 +67,7 @@ api = [
         (f"{_JOB}/explain", scheduling.api.Explain.as_view()),
         (f"{_JOB}/events", jobs.api.Events.as_view()),
         (f"{_JOB}/attempts", jobs.api.Attempts.as_view()),
-        (f"{_JOB}/logs", jobs.api.Log.as_view()),
+        (f"{_JOB}/logs", jobs.log_api.Log.as_view()),
         ("tenants", tenants.api.Tenants.as_view()),
         (_TENANT, tenants.api.OneTenant.as_view()),
         (f"{_TENANT}/quota", tenants.api.TenantQuota.as_view()),

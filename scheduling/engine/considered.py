@@ -3,7 +3,8 @@
 from heapq import nsmallest
 
 from scheduling.engine.board import Board
-from scheduling.engine.model import Candidate, Considered, RankPlacement
+from scheduling.engine.candidates import Candidate, Considered
+from scheduling.engine.model import RankPlacement
 from scheduling.engine.placement import offers
 from scheduling.engine.shapes import Shape
 from scheduling.engine.states import Rating

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from scheduling.engine.candidates import Considered
+
 Evidence = Mapping[str, str | int | float | bool | None]
 # What jobs and tenants are sorted by: the smallest comes first.
 Key = tuple[float, ...]
@@ -225,29 +227,6 @@ class Snapshot:
     claims: tuple[Claim, ...] = ()
     mix: tuple[tuple[Request, float], ...] = ()
     behind: tuple[tuple[int, int], ...] = ()
-
-
-class Candidate(NamedTuple):
-    """A node that had room for a whole request when it was placed, and what it would have cost there (see
-    `placement.place`): hot devices, ranks without the locality that they prefer, free GPUs that it would spoil for
-    others in 25ths (less than 0: it uses up what was spoiled), memory of free devices that it opens (MiB), and devices
-    left free. `alike`: other nodes of which the same is true."""
-
-    node_id: int
-    hot: int
-    misses: int
-    spoils: int
-    opened_mb: int
-    left: int
-    alike: int
-
-
-class Considered(NamedTuple):
-    """Of all `nodes`, so many had `room`; the best of them."""
-
-    nodes: int
-    room: int
-    candidates: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from scheduling.engine.candidates import Considered
 from scheduling.engine.considered import MOST_CANDIDATES
-from scheduling.engine.model import Considered, Plan, Tenant
+from scheduling.engine.model import Plan, Tenant
 from tests.engine.scenario import cluster, decide, gpu, job, node, nodes_of, running_on
 
 

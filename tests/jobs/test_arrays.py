@@ -2,19 +2,16 @@
 
 from collections import Counter
 
-import msgspec
 import pytest
-from django.test import Client
 
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.jobs import JobRequest
 from gpusched.protocol.messages import Run
 from jobs import representation, services
 from jobs.models import Job, JobEvent
 from scheduling.why import explain
-from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
+from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
 
@@ -269,176 +266,3 @@ def test_an_element_that_others_are_stopped_for_becomes_a_job_and_starts_there(u
     node.end(*node.held, reason="preempted", exit_code=None, signal=15)
     run_cycle()
     assert states(array) == {0: "scheduled", 1: "scheduled"}
-
-
-class TestRest:
-    @pytest.fixture
-    def call(self, user):
-        token = make_token(user)
-
-        def call(method, path, body=None):
-            raw = b"" if body is None else msgspec.json.encode(body)
-            headers = {"Authorization": f"Bearer {token}"}
-            response = Client().generic(method, f"/api/v1{path}", raw, content_type="application/json", headers=headers)
-            return response.status_code, response.json()
-
-        return call
-
-    def test_an_array_is_submitted_and_read_as_one(self, call, tenant):
-        status, answer = call("POST", "/jobs", {"command": ["x"], "array": {"count": 100, "max_parallel": 3}})
-        assert status == 201
-        read = call("GET", f"/jobs/{answer['job_id']}")[1]
-        assert (
-            read["array"]
-            == answer["job"]["array"]
-            == {"count": 100, "max_parallel": 3, "remaining": 100, "by_state": {"pending": 100}}
-        )
-        assert [job["id"] for job in call("GET", "/jobs")[1]["items"]] == [answer["job_id"]]
-
-    def test_lists_show_an_array_once_and_its_elements_by_its_id(self, call, user, tenant):
-        make_node(gpus=2)
-        array = submit_array(user, tenant, 5)
-        run_cycle()
-        assert [job["id"] for job in call("GET", "/jobs")[1]["items"]] == [array]
-        items = call("GET", f"/jobs?array={array}")[1]["items"]
-        assert [(job["array_id"], job["array_index"], job["command"]) for job in items] == [
-            (array, 1, ["true"]),
-            (array, 0, ["true"]),
-        ]
-
-    def test_elements_are_listed_by_number_in_pages_whether_they_are_jobs_or_not(self, call, user, tenant, who):
-        make_node(gpus=2)
-        array = submit_array(user, tenant, 7)
-        run_cycle()
-        services.cancel(array, who, "5")
-        seen: list[tuple[int, str, bool]] = []
-        cursor: str | None = ""
-        while cursor is not None:
-            page = call("GET", f"/jobs/{array}/elements?limit=3{cursor and '&cursor=' + cursor}")[1]
-            seen += [(one["index"], one["state"], one["job_id"] is None) for one in page["items"]]
-            cursor = page["next_cursor"]
-        assert seen == [
-            (0, "scheduled", False), (1, "scheduled", False), (2, "pending", True), (3, "pending", True),
-            (4, "pending", True), (5, "cancelled", True), (6, "pending", True),
-        ]  # fmt: skip
-        only = call("GET", f"/jobs/{array}/elements?state=waiting&index=1-3,6")[1]["items"]
-        assert [one["index"] for one in only] == [2, 3, 6]
-
-    def test_a_part_is_cancelled_and_retried(self, call, user, tenant):
-        array = submit_array(user, tenant, 4)
-        assert call("POST", f"/jobs/{array}/cancel", {"elements": "1,3"})[1]["job"]["array"]["remaining"] == 2
-        assert call("POST", f"/jobs/{array}/retry", {"elements": "3"})[1]["job"]["array"]["remaining"] == 3
-        assert call("POST", f"/jobs/{array}/cancel")[1]["status"] == "cancelled"
-        assert call("DELETE", f"/jobs/{array}")[0] == 200
-
-    @pytest.mark.parametrize("array", [{"count": 0}, {"count": 100_001}, {"count": 5, "max_parallel": 0}, {}, 5, []])
-    def test_a_wrong_array_is_named(self, call, tenant, array):
-        status, answer = call("POST", "/jobs", {"command": ["x"], "array": array})
-        assert (status, answer["errors"][0]["field"].partition(".")[0]) == (400, "array" if array != {} else "count")
-
-    @pytest.mark.parametrize(
-        ("path", "body", "status", "field"),
-        [
-            ("cancel", {"elements": "9"}, 400, "elements"),
-            ("cancel", {"elements": "x"}, 400, "elements"),
-            ("cancel", {"elemens": "1"}, 400, "elemens"),
-            ("retry", {"elements": "3-1"}, 400, "elements"),
-            ("retry", None, 409, None),
-            ("requeue", None, 409, None),
-        ],
-    )
-    def test_what_cannot_be_done_to_an_array_is_said(self, call, user, tenant, path, body, status, field):
-        answer = call("POST", f"/jobs/{submit_array(user, tenant, 4)}/{path}", body)
-        assert (answer[0], answer[1]["errors"][0]["field"] if field else None) == (status, field)
-
-    def test_a_job_that_is_no_array_has_no_elements(self, call, user, tenant):
-        job = submit(user, tenant)
-        assert call("GET", f"/jobs/{job}/elements") == (200, {"items": [], "next_cursor": None})
-        assert call("POST", f"/jobs/{job}/cancel", {"elements": "1"})[1]["errors"][0]["field"] == "elements"
-        assert call("POST", f"/jobs/{job}/retry")[0] == 400
-
-    @pytest.mark.django_db(transaction=True)
-    def test_a_submit_that_is_repeated_makes_one_array_and_is_answered_alike(self, user, tenant):
-        """A03"""
-        headers = {"Authorization": f"Bearer {make_token(user)}", "Idempotency-Key": "k"}
-        raw = msgspec.json.encode({"command": ["x"], "array": {"count": 9}})
-        make_node(gpus=2)
-        answers = []
-        for _ in range(2):
-            response = Client().post("/api/v1/jobs", raw, content_type="application/json", headers=headers)
-            answers.append(response.content)
-            run_cycle()
-        assert (answers[0] == answers[1], Job.objects.filter(array_count=9).count()) == (True, 1)
-
-    def test_arrays_are_in_a_bulk_and_others_wait_for_them(self, call, tenant):
-        jobs = [{"command": ["x"], "array": {"count": 3}, "ref": "a"}, {"command": ["y"], "depends_on": ["a"]}]
-        status, answer = call("POST", "/jobs/bulk", {"jobs": jobs})
-        assert status == 201
-        assert call("GET", f"/jobs/{answer['job_ids'][0]}")[1]["array"]["remaining"] == 3
-        assert call("GET", f"/jobs/{answer['job_ids'][1]}")[1]["reason"]["code"] == "dependency"
-
-
-def test_a_simulation_says_how_many_elements_would_start(user, tenant, who):
-    make_node(gpus=3)
-    request = JobRequest(command=["x"], gpu_count=1, tenant="nlp", array=ArrayRequest(count=10))
-    found = services.simulate(request, who)
-    assert (found["starts_now"], found["sentence"].split(", the first on ")[0]) == (
-        True, "3 of its 10 elements would start now",
-    )  # fmt: skip
-    submit(user, tenant, gpu_count=3, max_runtime_minutes=60)
-    run_cycle()
-    found = services.simulate(request, who)
-    assert (found["starts_now"], found["reason"]["code"]) == (False, "capacity")
-    assert found["estimate"]["p90_at"] is not None
-    assert not Job.objects.filter(array_count__isnull=False).exists()
-
-
-def test_the_queue_counts_the_elements_that_wait(user, tenant, who):
-    from scheduling import metrics
-    from scheduling import services as scheduling
-
-    node = make_node(gpus=2)
-    array = submit_array(user, tenant, 10, gpu_count=2)
-    after = submit(user, tenant, gpu_count=2)
-    run_cycle()
-    node.start_all()
-    queue = scheduling.queue(who, None, 100)
-    assert (queue["total"], queue["total_gpus"]) == (10, 20)
-    assert [(one["job_id"], one["position"], one["gpus_ahead"], one["elements"]) for one in queue["items"]] == [
-        (array, 1, 0, 9), (after, 10, 18, None),
-    ]  # fmt: skip
-    assert queue["items"][0]["state"] == "running"
-    status = scheduling.cluster_status()
-    assert (status["total_jobs"], status["running_jobs"], status["pending_jobs"]) == (11, 1, 10)
-    services.cancel(array, who, "5-9")
-    assert scheduling.cluster_status()["jobs_by_state"] == {"running": 1, "pending": 5, "cancelled": 5}
-    sizes = next(one for one in metrics._jobs() if one.name == "gpu_scheduler_queue_size")
-    assert sum(sample.value for sample in sizes.samples) == 5
-
-
-def test_the_time_limit_of_an_array_is_that_of_elements_to_come(user, tenant, who):
-    from gpusched.client.extension import Extension
-    from scheduling import extending
-
-    node = make_node(gpus=1)
-    array = submit_array(user, tenant, 3, max_runtime_minutes=10)
-    extending.extend(array, Extension(max_runtime_minutes=20), who, is_dry_run=False)
-    run_cycle()
-    assert Job.objects.get(array_id=array).max_runtime_seconds == 1200
-    node.start_all()
-    run_cycle()
-    first = Job.objects.get(array_id=array)
-    with pytest.raises(Problem, match=f"job {array} is promised a start"):
-        extending.extend(first.pk, Extension(max_runtime_minutes=60), who, is_dry_run=True)
-
-
-def test_the_page_offers_what_can_be_done_to_an_array(user, tenant):
-    make_node(gpus=1)
-    array = submit_array(user, tenant, 3)
-    run_cycle()
-    browser = Client()
-    browser.force_login(user)
-    page = browser.get(f"/jobs/{array}/").content.decode()
-    assert (f"/jobs/{array}/hold" in page, f"/jobs/{array}/requeue" in page) == (True, False)
-    assert "of 3 elements" in page
-    assert "3 elements" not in browser.get("/jobs/").content.decode()

@@ -1,0 +1,76 @@
+"""REST for the logs of jobs."""
+
+from typing import Any
+
+from django.http import HttpResponse
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from gpusched.lib.api import read_query, whole_number
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import Problem
+from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol import reasons
+from gpusched.protocol.states import FINAL
+from jobs import logs
+from jobs.api import seen_job
+
+
+class Log(APIView):
+    @documented(
+        "The output of one rank",
+        tag="jobs",
+        media_types=("text/plain",),
+        refusals=(400, 401, 403, 404, 410),
+        parameters={
+            "attempt": "default: the latest",
+            "rank": "default 0",
+            "offset": "first byte wanted, default 0; negative: from the end",
+            "tail": "most bytes wanted of the end, instead of offset and limit",
+            "limit": "most bytes wanted, at most 1048576",
+        },
+    )
+    def get(self, request: Request, job_id: int) -> HttpResponse:
+        """Raw bytes. `X-Log-Next-Offset` is where to go on, `X-Log-Complete` says that nothing more will come."""
+        job = seen_job(request, job_id)
+        given = read_query(request, ("attempt", "rank", "offset", "tail", "limit"))
+        number = whole_number(given, "attempt", job["attempt"], 0, 2**31 - 1)
+        rank = whole_number(given, "rank", 0, 0, 2**31 - 1)
+        offset = whole_number(given, "offset", 0, -(2**62), 2**62)
+        limit = whole_number(given, "limit", logs.MOST_READ, 1, logs.MOST_READ)
+        if "tail" in given:
+            limit = whole_number(given, "tail", 1, 1, logs.MOST_READ)
+            offset = -limit
+        # First whether it is over, then the bytes: the other way round, bytes that came in between would be missed.
+        is_over = _is_over(job, number, rank)
+        piece = logs.read(job_id, number, rank, offset, limit)
+        response = HttpResponse(piece.data, content_type="text/plain; charset=utf-8")
+        response["X-Log-Attempt"] = str(number)
+        response["X-Log-Offset"] = str(piece.offset)
+        response["X-Log-Next-Offset"] = str(piece.next_offset)
+        response["X-Log-Size"] = str(piece.size)
+        complete = piece.next_offset == piece.size and is_over is not None and piece.size >= is_over
+        response["X-Log-Complete"] = "true" if complete else "false"
+        return response
+
+
+def _is_over(job: dict[str, Any], number: int, rank: int) -> int | None:
+    """The final size of the log if it is known; None while more may come. 410 for one that was deleted by its age."""
+    rows = query(
+        "SELECT ended_at, outcomes, log_dropped_at FROM jobs_attempt WHERE job_id = %s AND number = %s",
+        [job["id"], number],
+    )
+    if not rows:
+        return 0 if job["state"] in FINAL else None
+    if rows[0]["log_dropped_at"]:
+        raise Problem(410, "log_deleted", f"this log was deleted at {rfc3339(rows[0]['log_dropped_at'])}, by its age")
+    how = rows[0]["outcomes"].get(str(rank))
+    if how is not None:
+        # What a lost node had written and not sent is lost with it: then what is here is all there is.
+        return 0 if how["reason"] == reasons.EndReason.NODE_LOST else _least(how)
+    return 0 if rows[0]["ended_at"] else None
+
+
+def _least(how: dict[str, Any]) -> int:
+    return logs.least_when_complete(how.get("log_bytes") or 0)

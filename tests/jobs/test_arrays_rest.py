@@ -1,0 +1,142 @@
+"""Arrays by REST: submitted, listed, read, cancelled and retried by parts."""
+
+import msgspec
+import pytest
+from django.test import Client
+
+from jobs import services
+from jobs.models import Job
+from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
+from tests.jobs.test_arrays import submit_array
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant, name="ada")
+
+
+@pytest.fixture
+def who(user):
+    return identity_for(user)
+
+
+@pytest.fixture
+def call(user):
+    token = make_token(user)
+
+    def call(method, path, body=None):
+        raw = b"" if body is None else msgspec.json.encode(body)
+        headers = {"Authorization": f"Bearer {token}"}
+        response = Client().generic(method, f"/api/v1{path}", raw, content_type="application/json", headers=headers)
+        return response.status_code, response.json()
+
+    return call
+
+
+def test_an_array_is_submitted_and_read_as_one(call, tenant):
+    status, answer = call("POST", "/jobs", {"command": ["x"], "array": {"count": 100, "max_parallel": 3}})
+    assert status == 201
+    read = call("GET", f"/jobs/{answer['job_id']}")[1]
+    assert (
+        read["array"]
+        == answer["job"]["array"]
+        == {"count": 100, "max_parallel": 3, "remaining": 100, "by_state": {"pending": 100}}
+    )
+    assert [job["id"] for job in call("GET", "/jobs")[1]["items"]] == [answer["job_id"]]
+
+
+def test_lists_show_an_array_once_and_its_elements_by_its_id(call, user, tenant):
+    make_node(gpus=2)
+    array = submit_array(user, tenant, 5)
+    run_cycle()
+    assert [job["id"] for job in call("GET", "/jobs")[1]["items"]] == [array]
+    items = call("GET", f"/jobs?array={array}")[1]["items"]
+    assert [(job["array_id"], job["array_index"], job["command"]) for job in items] == [
+        (array, 1, ["true"]),
+        (array, 0, ["true"]),
+    ]
+
+
+def test_elements_are_listed_by_number_in_pages_whether_they_are_jobs_or_not(call, user, tenant, who):
+    make_node(gpus=2)
+    array = submit_array(user, tenant, 7)
+    run_cycle()
+    services.cancel(array, who, "5")
+    seen: list[tuple[int, str, bool]] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = call("GET", f"/jobs/{array}/elements?limit=3{cursor and '&cursor=' + cursor}")[1]
+        seen += [(one["index"], one["state"], one["job_id"] is None) for one in page["items"]]
+        cursor = page["next_cursor"]
+    assert seen == [
+        (0, "scheduled", False), (1, "scheduled", False), (2, "pending", True), (3, "pending", True),
+        (4, "pending", True), (5, "cancelled", True), (6, "pending", True),
+    ]  # fmt: skip
+    only = call("GET", f"/jobs/{array}/elements?state=waiting&index=1-3,6")[1]["items"]
+    assert [one["index"] for one in only] == [2, 3, 6]
+
+
+def test_a_part_is_cancelled_and_retried(call, user, tenant):
+    array = submit_array(user, tenant, 4)
+    assert call("POST", f"/jobs/{array}/cancel", {"elements": "1,3"})[1]["job"]["array"]["remaining"] == 2
+    assert call("POST", f"/jobs/{array}/retry", {"elements": "3"})[1]["job"]["array"]["remaining"] == 3
+    assert call("POST", f"/jobs/{array}/cancel")[1]["status"] == "cancelled"
+    assert call("DELETE", f"/jobs/{array}")[0] == 200
+
+
+@pytest.mark.parametrize("array", [{"count": 0}, {"count": 100_001}, {"count": 5, "max_parallel": 0}, {}, 5, []])
+def test_a_wrong_array_is_named(call, tenant, array):
+    status, answer = call("POST", "/jobs", {"command": ["x"], "array": array})
+    assert (status, answer["errors"][0]["field"].partition(".")[0]) == (400, "array" if array != {} else "count")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "field"),
+    [
+        ("cancel", {"elements": "9"}, 400, "elements"),
+        ("cancel", {"elements": "x"}, 400, "elements"),
+        ("cancel", {"elemens": "1"}, 400, "elemens"),
+        ("retry", {"elements": "3-1"}, 400, "elements"),
+        ("retry", None, 409, None),
+        ("requeue", None, 409, None),
+    ],
+)
+def test_what_cannot_be_done_to_an_array_is_said(call, user, tenant, path, body, status, field):
+    answer = call("POST", f"/jobs/{submit_array(user, tenant, 4)}/{path}", body)
+    assert (answer[0], answer[1]["errors"][0]["field"] if field else None) == (status, field)
+
+
+def test_a_job_that_is_no_array_has_no_elements(call, user, tenant):
+    job = submit(user, tenant)
+    assert call("GET", f"/jobs/{job}/elements") == (200, {"items": [], "next_cursor": None})
+    assert call("POST", f"/jobs/{job}/cancel", {"elements": "1"})[1]["errors"][0]["field"] == "elements"
+    assert call("POST", f"/jobs/{job}/retry")[0] == 400
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_submit_that_is_repeated_makes_one_array_and_is_answered_alike(user, tenant):
+    """A03"""
+    headers = {"Authorization": f"Bearer {make_token(user)}", "Idempotency-Key": "k"}
+    raw = msgspec.json.encode({"command": ["x"], "array": {"count": 9}})
+    make_node(gpus=2)
+    answers = []
+    for _ in range(2):
+        response = Client().post("/api/v1/jobs", raw, content_type="application/json", headers=headers)
+        answers.append(response.content)
+        run_cycle()
+    assert (answers[0] == answers[1], Job.objects.filter(array_count=9).count()) == (True, 1)
+
+
+def test_arrays_are_in_a_bulk_and_others_wait_for_them(call, tenant):
+    jobs = [{"command": ["x"], "array": {"count": 3}, "ref": "a"}, {"command": ["y"], "depends_on": ["a"]}]
+    status, answer = call("POST", "/jobs/bulk", {"jobs": jobs})
+    assert status == 201
+    assert call("GET", f"/jobs/{answer['job_ids'][0]}")[1]["array"]["remaining"] == 3
+    assert call("GET", f"/jobs/{answer['job_ids'][1]}")[1]["reason"]["code"] == "dependency"

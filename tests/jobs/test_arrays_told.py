@@ -1,0 +1,92 @@
+"""What simulations, the queue, extensions and pages say of arrays."""
+
+import pytest
+from django.test import Client
+
+from gpusched.client.extension import Extension
+from gpusched.lib.problems import Problem
+from gpusched.protocol.arrays import ArrayRequest
+from gpusched.protocol.jobs import JobRequest
+from jobs import services
+from jobs.models import Job
+from scheduling import extending, metrics
+from scheduling import services as scheduling
+from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+from tests.jobs.test_arrays import submit_array
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant, name="ada")
+
+
+@pytest.fixture
+def who(user):
+    return identity_for(user)
+
+
+def test_a_simulation_says_how_many_elements_would_start(user, tenant, who):
+    make_node(gpus=3)
+    request = JobRequest(command=["x"], gpu_count=1, tenant="nlp", array=ArrayRequest(count=10))
+    found = services.simulate(request, who)
+    assert (found["starts_now"], found["sentence"].split(", the first on ")[0]) == (
+        True, "3 of its 10 elements would start now",
+    )  # fmt: skip
+    submit(user, tenant, gpu_count=3, max_runtime_minutes=60)
+    run_cycle()
+    found = services.simulate(request, who)
+    assert (found["starts_now"], found["reason"]["code"]) == (False, "capacity")
+    assert found["estimate"]["p90_at"] is not None
+    assert not Job.objects.filter(array_count__isnull=False).exists()
+
+
+def test_the_queue_counts_the_elements_that_wait(user, tenant, who):
+    node = make_node(gpus=2)
+    array = submit_array(user, tenant, 10, gpu_count=2)
+    after = submit(user, tenant, gpu_count=2)
+    run_cycle()
+    node.start_all()
+    queue = scheduling.queue(who, None, 100)
+    assert (queue["total"], queue["total_gpus"]) == (10, 20)
+    assert [(one["job_id"], one["position"], one["gpus_ahead"], one["elements"]) for one in queue["items"]] == [
+        (array, 1, 0, 9), (after, 10, 18, None),
+    ]  # fmt: skip
+    assert queue["items"][0]["state"] == "running"
+    status = scheduling.cluster_status()
+    assert (status["total_jobs"], status["running_jobs"], status["pending_jobs"]) == (11, 1, 10)
+    services.cancel(array, who, "5-9")
+    assert scheduling.cluster_status()["jobs_by_state"] == {"running": 1, "pending": 5, "cancelled": 5}
+    sizes = next(one for one in metrics._jobs() if one.name == "gpu_scheduler_queue_size")
+    assert sum(sample.value for sample in sizes.samples) == 5
+
+
+def test_the_time_limit_of_an_array_is_that_of_elements_to_come(user, tenant, who):
+    node = make_node(gpus=1)
+    array = submit_array(user, tenant, 3, max_runtime_minutes=10)
+    extending.extend(array, Extension(max_runtime_minutes=20), who, is_dry_run=False)
+    run_cycle()
+    assert Job.objects.get(array_id=array).max_runtime_seconds == 1200
+    node.start_all()
+    run_cycle()
+    first = Job.objects.get(array_id=array)
+    with pytest.raises(Problem, match=f"job {array} is promised a start"):
+        extending.extend(first.pk, Extension(max_runtime_minutes=60), who, is_dry_run=True)
+
+
+def test_the_page_offers_what_can_be_done_to_an_array(user, tenant):
+    make_node(gpus=1)
+    array = submit_array(user, tenant, 3)
+    run_cycle()
+    browser = Client()
+    browser.force_login(user)
+    page = browser.get(f"/jobs/{array}/").content.decode()
+    assert (f"/jobs/{array}/hold" in page, f"/jobs/{array}/requeue" in page) == (True, False)
+    assert "of 3 elements" in page
+    assert "3 elements" not in browser.get("/jobs/").content.decode()
