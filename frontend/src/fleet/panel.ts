@@ -79,7 +79,9 @@ function fleet(cells: readonly FleetCell[]): Child[] {
   const models = new Map<string, FleetCell[]>();
   for (const cell of cells) {
     const name = shortModel(cell.device.model);
-    models.set(name, [...(models.get(name) ?? []), cell]);
+    const known = models.get(name);
+    if (known === undefined) models.set(name, [cell]);
+    else known.push(cell);
   }
   const rows = [...models].sort(([a], [b]) => byName(a, b)).map(([name, own]) => {
     const count = (cell: string): number => own.filter(({ device }) => device.cell === cell).length;

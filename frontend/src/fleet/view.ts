@@ -64,7 +64,9 @@ export const fleet: MakeView = (region) => {
     if (nodes.length === 0) return;
     tooltip.hide();
     place();
-    refresh();
+    // Colours alone are a matter of one frame; where cells stand is not asked again for them.
+    if (to.group === undefined && to.isTable === undefined) recolour();
+    else refresh();
   }
 
   const point = (cell: number): void => {
