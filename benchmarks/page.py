@@ -1,4 +1,5 @@
-"""How fast the page is in Chromium with 200 nodes: first useful paint, live, recolouring, size of its script."""
+"""How fast the page is in Chromium with 200 nodes: first useful paint, live, recolouring, a queue of 10,000 rows, the
+end of a log of 100 MB, size of its script."""
 
 import gzip
 import statistics
@@ -9,7 +10,8 @@ from playwright.sync_api import Page, expect
 from benchmarks.report import arguments, publish
 from benchmarks.scenes import PASSWORD, people
 from benchmarks.screenshots import chromium, log_in
-from benchmarks.stack import ROOT, Stack
+from benchmarks.stack import ROOT, Stack, wait_for
+from gpusched.protocol.jobs import JobRequest
 
 # The numbers stand in what the server sends: the first paint that has content is useful.
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1"
@@ -27,6 +29,22 @@ _RECOLOUR = """() => {
   }).slice(10);
 }"""
 _NOW = "performance.now()"
+# Each frame scrolls by a third of the window. What the page's script does in a frame, and how long the frame was.
+_SCROLL = """() => new Promise(done => {
+  const real = window.requestAnimationFrame.bind(window), frames = [], work = [];
+  let spent = 0, last = performance.now();
+  window.requestAnimationFrame = run => real(now => {
+    const from = performance.now(); run(now); spent += performance.now() - from;
+  });
+  const step = now => {
+    frames.push(now - last); work.push(spent); last = now; spent = 0;
+    window.scrollBy(0, innerHeight / 3);
+    if (frames.length < 300) real(step); else done({frames: frames.slice(10), work: work.slice(10)});
+  };
+  real(step);
+})"""
+_WAITING_JOBS, _LOG_MB = 10_000, 100
+_LINE = "step 000000 of a log as jobs write it, a hundred characters a line, over and over again until it is long"
 
 
 def main() -> None:
@@ -41,6 +59,8 @@ def main() -> None:
             log_in(page, "admin", PASSWORD)
             paints, live = zip(*(_load(page) for _ in range(asked.loads)), strict=True)
             recolour = _recolour(page)
+            log_ms = _open_log(page, stack)
+            scrolled = _scroll(page, stack)
     publish(
         {
             "nodes": asked.nodes,
@@ -48,6 +68,12 @@ def main() -> None:
             "the overview live, ms (median)": statistics.median(live),
             "recolour 1,600 cells, ms (median)": statistics.median(recolour),
             "recolour 1,600 cells, ms (p95)": sorted(recolour)[int(len(recolour) * 0.95)],
+            "end of a log of 100 MB, ms (median)": statistics.median(log_ms),
+            "scroll 10,000 rows, script in a frame, ms (median)": statistics.median(scrolled["work"]),
+            "scroll 10,000 rows, script in a frame, ms (p95)": sorted(scrolled["work"])[
+                int(len(scrolled["work"]) * 0.95)
+            ],
+            "scroll 10,000 rows, frame, ms (median)": statistics.median(scrolled["frames"]),
             "script of all pages, gzip KB": _gzipped("live.js"),
             "script with charts, gzip KB": _gzipped("*.js"),
         },
@@ -67,6 +93,34 @@ def _recolour(page: Page) -> list[float]:
     page.goto("/fleet/")
     _wait_live(page)
     times: list[float] = page.evaluate(_RECOLOUR)
+    return times
+
+
+def _scroll(page: Page, stack: Stack) -> dict[str, list[float]]:
+    jobs = [
+        JobRequest(tenant="default", name=f"sweep-{at}", command=["true"], not_before="2099-01-01T00:00:00Z")
+        for at in range(_WAITING_JOBS)
+    ]
+    stack.client().submit_many(jobs)
+    page.goto("/queue/")
+    expect(page.locator("tr.group").first).to_contain_text(str(_WAITING_JOBS), timeout=60_000)
+    page.wait_for_timeout(2000)
+    found: dict[str, list[float]] = page.evaluate(_SCROLL)
+    return found
+
+
+def _open_log(page: Page, stack: Stack, loads: int = 5) -> list[float]:
+    """From the beginning of the navigation until the last line stands in the page."""
+    client = stack.client()
+    script = f"yes '{_LINE}' | head -c {_LOG_MB * 1_000_000}; echo; echo the very end"
+    job = client.submit(["sh", "-c", script], name="long-log")
+    wait_for(lambda: client.get(job.id).is_final, 600, "the long log to be written", pause=0.5)
+    wait_for(lambda: b"the very end" in client.logs(job.id, offset=-100).data, 600, "all of the log", pause=0.5)
+    times = []
+    for _ in range(loads):
+        page.goto(f"/jobs/{job.id}/?tab=log")
+        page.locator("section.is-on pre.log .line", has_text="the very end").wait_for(timeout=60_000)
+        times.append(float(page.evaluate(_NOW)))
     return times
 
 
