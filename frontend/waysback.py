@@ -31,8 +31,8 @@ _DEVICE: Mapping[str, tuple[str, str, str]] = {
     ),
     "lost": (
         "its driver or its node does not see it any more",
-        "By itself, when it is seen again. If it is gone for good, nothing is to do: it keeps its history.",
-        "",
+        "By itself, when it is seen again. If it is gone for good, retire it: it is counted no more.",
+        "retire",
     ),
     "hot": (
         "it is hot, so it is the last choice for new jobs",

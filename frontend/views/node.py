@@ -18,7 +18,7 @@ from gpusched.lib.problems import not_found
 from gpusched.lib.sql import atomically, query
 from gpusched.lib.times import parsed, rfc3339
 from gpusched.protocol.states import NodeIntent
-from nodes import health, representation, services
+from nodes import health, representation, retiring, services
 from scheduling.services import scheduler_lag
 from tenants.permissions import Identity
 
@@ -111,11 +111,12 @@ def set_intent(request: HttpRequest, who: Identity, name: str, verb: str) -> Htt
 @require_POST
 @page
 def act_on_gpu(request: HttpRequest, who: Identity, name: str, device_id: int, verb: str) -> HttpResponse:
-    """Quarantine or clear a GPU of the node."""
+    """Quarantine, clear or retire a GPU of the node."""
     note = request.POST.get("note", "").strip().replace("\x00", "")
     verbs: dict[str, Callable[[], str]] = {
         "quarantine": lambda: health.quarantine(device_id, note, who.username),
         "clear": lambda: health.clear(device_id),
+        "retire": lambda: retiring.retire(device_id),
     }
     if verb not in verbs or all(device["id"] != device_id for device in _found(name, who)["devices"]):
         raise not_found(f"GPU {device_id} of node '{name[:253]}'")

@@ -57,7 +57,7 @@ class TestOneNode:
             ("dirty", "kill what it names", False),
             ("quarantined", "clear it", True),
             ("degraded", "reset or replace it", True),
-            ("lost", "when it is seen again", False),
+            ("lost", "retire it", False),
             ("hot", "10 °C below", False),
         ],
     )
@@ -112,6 +112,14 @@ class TestOneNode:
         assert "is in service" in text_of(admin.post(f"{base}/clear/", follow=True))
         history = page[page.index('id="history"') :]
         assert "quarantined" in history and "smells" in history
+
+    def test_a_gpu_that_is_gone_for_good_is_retired(self, admin):
+        make_node(name="n1", gpus=2)
+        [stays] = query("SELECT id FROM nodes_device WHERE index = 0")
+        gone = set_health("lost", index=1)
+        assert f'action="/nodes/n1/gpus/{gone}/retire/"' in text_of(admin.get("/nodes/n1/"))
+        assert "is retired" in text_of(admin.post(f"/nodes/n1/gpus/{gone}/retire/", follow=True))
+        assert query("SELECT id FROM nodes_device") == [stays]
 
     def test_a_gpu_of_another_node_is_none_of_this_one(self, admin):
         make_node(name="n1", gpus=1)
