@@ -43,6 +43,7 @@ def test_a_gpu_that_was_taken_out_is_retired_and_is_nowhere_any_more(root):
     assert told["message"] == f"GPU 0 of {agent.name} is retired; it comes back by itself if its agent names it again"
     assert [device.uuid for device in Device.objects.all()] == [agent.devices[1].uuid]
     entry = AuditEntry.objects.get(action="gpu.retire")
+    assert entry.before is not None
     assert (entry.actor, entry.before["uuid"]) == ("root", gone.uuid)
     incident = Incident.objects.get(kind="lost")
     assert incident.until is not None and incident.device_id is None
