@@ -89,6 +89,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "frontend.errors.RefusalsAsPages",
+    "gpusched.lib.dry_runs.DryRuns",
     "tenants.idempotency.IdempotentPosts",
 ]
 if ENV.oidc_issuer:

@@ -153,7 +153,7 @@ def _check(instance: Tenant | Quota, exclude: list[str] | None = None) -> None:
     if nul:  # PostgreSQL keeps none
         raise invalid([FieldError(name, "invalid_character", "must not contain a NUL character") for name in nul])
     try:
-        instance.full_clean(exclude=exclude, validate_unique=False)
+        instance.full_clean(validate_unique=False)
     except ValidationError as error:
         found = error.message_dict if hasattr(error, "error_dict") else {"": error.messages}
         raise invalid(

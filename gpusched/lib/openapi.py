@@ -10,6 +10,8 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
+from gpusched.lib.dry_runs import has_dry_run
+
 
 class PlainNames(AutoSchema):
     """Names an operation by its method and address, so that no two have one name: get_jobs, get_jobs_job_id."""

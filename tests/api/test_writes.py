@@ -41,7 +41,8 @@ def test_a_parameter_that_is_not_understood_submits_nothing(token, query):
 
 def test_an_action_refuses_parameters_too(token):
     job = call("POST", "/api/v1/jobs", token, BODY).json()["job_id"]
-    assert call("POST", f"/api/v1/jobs/{job}/cancel?dry_run=true", token, None).status_code == 400
+    for query in ("dryrun=true", "dry_run=maybe", "dry_run=true&x=1"):
+        assert call("POST", f"/api/v1/jobs/{job}/cancel?{query}", token, None).status_code == 400
     assert Job.objects.get(pk=job).state == "pending"
 
 

@@ -1,0 +1,61 @@
+"""`?dry_run=true` on any write of the API: it is done as it would be, answered, and all of it taken back.
+
+Views that say more of what would follow (an effect, a simulation) do it themselves, by their `write_parameters`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+
+from gpusched.lib.problems import invalid, response_for
+from gpusched.protocol.jobs import FieldError
+
+HEADER = "Dry-Run"
+_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+# Their answers are secrets, which would open nothing.
+_WITHOUT = ("/login", "tokens")
+
+
+class DryRuns:
+    """Middleware, before that of idempotency keys: what was taken back is no answer to keep."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_view(
+        self, request: HttpRequest, view: Callable[..., HttpResponse], args: Any, kwargs: Any
+    ) -> HttpResponse | None:
+        if "dry_run" not in request.GET or not _is_ours(request, view):
+            return None
+        given = request.GET.copy()
+        [wanted] = given.pop("dry_run")[-1:]
+        request.GET = given  # type: ignore[assignment]
+        if wanted not in ("true", "false"):
+            return response_for(invalid([FieldError("dry_run", "wrong_type", "must be true or false")]))
+        return _taken_back(lambda: view(request, *args, **kwargs)) if wanted == "true" else None
+
+
+def _is_ours(request: HttpRequest, view: object) -> bool:
+    cls = getattr(view, "cls", None)
+    is_write = request.method in _WRITES and request.path_info.startswith("/api/v1/") and cls is not None
+    return is_write and has_dry_run(request.path_info) and "dry_run" not in getattr(cls, "write_parameters", ())
+
+
+def has_dry_run(path: str) -> bool:
+    return not path.endswith(_WITHOUT)
+
+
+def _taken_back(answer: Callable[[], HttpResponse]) -> HttpResponse:
+    with transaction.atomic():
+        response = answer()
+        if hasattr(response, "render"):
+            response.render()
+        transaction.set_rollback(True)
+    response[HEADER] = "true"
+    if response.status_code == 201:
+        response.status_code = 200  # nothing was made
+    return response
