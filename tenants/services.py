@@ -21,7 +21,7 @@ from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
 def create_tenant(fields: Mapping[str, Any], *, actor: str, quota: Mapping[str, Any] | None = None) -> Tenant:
     """A tenant with its quota (no limits unless given). 400 for bad fields, 409 for a name that is taken."""
     tenant = Tenant(**fields)
-    _check(tenant, exclude=["name"] if not fields.get("name") else [])
+    _check(tenant)
     try:
         with transaction.atomic(), pghistory.context(actor=actor, via="create_tenant"):
             tenant.save(force_insert=True)
@@ -147,7 +147,7 @@ def _announce(tenant: Tenant) -> None:
     wake.request_cycle()
 
 
-def _check(instance: Tenant | Quota, exclude: list[str] | None = None) -> None:
+def _check(instance: Tenant | Quota) -> None:
     texts = {field.name: getattr(instance, field.attname) for field in instance._meta.concrete_fields}
     nul = [name for name, value in texts.items() if isinstance(value, str) and "\x00" in value]
     if nul:  # PostgreSQL keeps none

@@ -127,6 +127,16 @@ def _always(method: str, operation: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def _add_dry_run(operation: dict[str, Any]) -> None:
+    """Of a write that says nothing of its own of it."""
+    parameters = operation.setdefault("parameters", [])
+    if all(parameter["name"] != "dry_run" for parameter in parameters):
+        said = "true: answered as it would be, with the header Dry-Run, and nothing is kept"
+        parameters.append({"in": "query", "name": "dry_run", "schema": {"type": "string"}, "description": said})
+        if made := operation["responses"].get("201"):
+            operation["responses"].setdefault("200", {**made, "description": "The same, of a dry run"})
+
+
 def _refusal() -> dict[str, str]:
     return {"$ref": _REF.format(name="Problem")}
 
@@ -137,8 +147,10 @@ def add_components(result: dict[str, Any], generator: Any, request: Any, public:
     _, components = msgspec.json.schema_components(sorted(_structs, key=str), ref_template=_REF)
     schemas.update(components)
     schemas["Problem"] = _PROBLEM
-    for operations in result["paths"].values():
+    for path, operations in result["paths"].items():
         for method, operation in operations.items():
+            if method != "get" and has_dry_run(path):
+                _add_dry_run(operation)
             for code in _always(method, operation):
                 refused = {"content": {"": {"schema": _refusal()}}, "description": "Refused, with the reason"}
                 operation["responses"].setdefault(code, refused)
