@@ -66,6 +66,7 @@ def everything() -> Iterator[Answered]:
 
 
 def money(world: World) -> Iterator[Answered]:
+    yield world.ask("POST /rates", "?dry_run=true")
     yield world.ask("POST /rates")
     yield world.ask("GET /rates")
     entry(world.tenant, world.user, at=timezone.now() - timedelta(hours=3), hours=2)
@@ -167,6 +168,7 @@ def nodes(world: World) -> Iterator[Answered]:
     yield world.ask("POST /gpus/{device_id}/retire", device_id=lost["id"])
     yield world.ask("POST /nodes/join-tokens")
     yield world.ask("GET /incidents")
+    yield world.ask("POST /idle-exemptions", "?dry_run=true")
     made = world.ask("POST /idle-exemptions")
     yield made
     yield world.ask("GET /idle-exemptions")
@@ -205,6 +207,7 @@ def cluster(world: World) -> Iterator[Answered]:
 
 
 def tenants(world: World) -> Iterator[Answered]:
+    yield world.ask("POST /tenants", "?dry_run=true")
     yield world.ask("POST /tenants")
     yield world.ask("GET /tenants")
     yield world.ask("GET /tenants/{name}")
