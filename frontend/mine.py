@@ -1,6 +1,6 @@
 """What concerns one person: their jobs that run, wait and have ended, and what their tenants may still hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpusched.lib.sql import query
@@ -18,6 +18,11 @@ _HELD = """
       FROM jobs_job j JOIN nodes_assignment s ON s.job_id = j.id AND s.state <> 'ended'
       LEFT JOIN nodes_allocation l ON l.assignment_id = s.id
      WHERE j.user_id = %s GROUP BY j.tenant_id
+"""
+_COUNTS = """
+    SELECT user_id, count(*) FILTER (WHERE state IN ('pending', 'held')) AS waiting,
+           count(*) FILTER (WHERE state NOT IN ('pending', 'held')) AS running
+      FROM jobs_job WHERE user_id = ANY(%s) AND ended_at IS NULL GROUP BY user_id
 """
 
 
@@ -37,15 +42,12 @@ def jobs(user_id: int) -> dict[str, list[Row]]:
     return {"running": running, "waiting": waiting, "recent": recent}
 
 
-def counts(user_id: int) -> dict[str, int]:
-    """How many of a person's jobs run and wait: the lists may be shorter."""
-    [row] = query(
-        "SELECT count(*) FILTER (WHERE state IN ('pending', 'held')) AS waiting,"
-        "       count(*) FILTER (WHERE state NOT IN ('pending', 'held')) AS running"
-        "  FROM jobs_job WHERE user_id = %s AND ended_at IS NULL",
-        [user_id],
-    )
-    return row
+def counts(user_ids: Collection[int]) -> dict[int, dict[str, int]]:
+    """By person how many of their jobs are `running` and `waiting`: the lists may be shorter."""
+    found = {user: {"running": 0, "waiting": 0} for user in user_ids}
+    for row in query(_COUNTS, [sorted(user_ids)]):
+        found[row.pop("user_id")] = row
+    return found
 
 
 def quotas(who: Identity) -> list[Row]:

@@ -3,13 +3,13 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from frontend import mine
 from frontend.access import Viewer
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from jobs import representation
 
 Row = dict[str, Any]
-MOST_LIVE, MOST_RECENT = 50, 15
 
 _JOBS = """
     SELECT w.user_id, p.part, j.id, j.name, t.name AS tenant, j.state, j.priority, j.gpu_count, j.attempt,
@@ -28,11 +28,6 @@ _JOBS = """
       JOIN jobs_job j ON j.id = p.id JOIN tenants_tenant t ON t.id = j.tenant_id
       LEFT JOIN jobs_attempt a ON a.job_id = j.id AND a.number = j.attempt
 """
-_COUNTS = """
-    SELECT user_id, count(*) FILTER (WHERE state IN ('pending', 'held')) AS waiting,
-           count(*) FILTER (WHERE state NOT IN ('pending', 'held')) AS running
-      FROM jobs_job WHERE user_id = ANY(%s) AND ended_at IS NULL GROUP BY user_id
-"""
 _TENANTS = """
     SELECT m.user_id, m.role, t.name, coalesce(q.guaranteed_gpus, 0) AS guaranteed_gpus, q.max_gpus,
            q.max_gpus_per_user, count(DISTINCT l.device_id) AS gpus_held,
@@ -49,10 +44,8 @@ _TENANTS = """
 def load(user_ids: Collection[int]) -> dict[int, dict[str, Row]]:
     """Rows by person: `counts`, `job:<id>` and `tenant:<name>`."""
     users = sorted(user_ids)
-    found: dict[int, dict[str, Row]] = {user: {"counts": {"running": 0, "waiting": 0}} for user in users}
-    for row in query(_COUNTS, [users]):
-        found[row.pop("user_id")]["counts"] = row
-    for row in query(_JOBS, {"users": users, "live": MOST_LIVE, "recent": MOST_RECENT}):
+    found: dict[int, dict[str, Row]] = {user: {"counts": row} for user, row in mine.counts(users).items()}
+    for row in query(_JOBS, {"users": users, "live": mine.MOST, "recent": mine.RECENT}):
         found[row["user_id"]][f"job:{row['id']}"] = _job(row)
     for row in query(_TENANTS, [users]):
         found[row.pop("user_id")][f"tenant:{row['name']}"] = row

@@ -9,10 +9,9 @@ from frontend.access import Visible
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import throttling
+from nodes import incidents
 
 Row = dict[str, Any]
-MOST_INCIDENTS = 50
-
 _NODES = "SELECT name, joined_at, isolation FROM nodes_node WHERE name = ANY(%s)"
 _DEVICES = """
     SELECT n.name AS node, d.id, d.mig_parent, d.numa_node, d.nvlink_island, r.read_at, r.utilisation_percent,
@@ -28,12 +27,6 @@ _RUNNING = """
       JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
       LEFT JOIN nodes_allocation l ON l.assignment_id = s.id
      WHERE n.name = ANY(%s) AND s.state <> 'ended' GROUP BY n.name, j.id, t.name, u.username
-"""
-_INCIDENTS = """
-    SELECT n.name AS node, i.id, i.device_id, d.index AS gpu, i.kind, i.cause, i.since, i.until
-      FROM nodes_node n CROSS JOIN LATERAL (SELECT * FROM nodes_incident WHERE node_id = n.id
-            ORDER BY until IS NOT NULL, since DESC, id DESC LIMIT %s) i
-      LEFT JOIN nodes_device d ON d.id = i.device_id WHERE n.name = ANY(%s)
 """
 
 
@@ -64,9 +57,10 @@ def load(names: Collection[str]) -> Nodes:
         found[row.pop("node")].devices[row["id"]] = row
     for row in query(_RUNNING, [wanted]):
         found[row.pop("node")].jobs.append({**row, "started_at": rfc3339(row["started_at"])})
-    for row in query(_INCIDENTS, [MOST_INCIDENTS, wanted]):
-        times = {name: rfc3339(row[name]) for name in ("since", "until")}
-        found[row.pop("node")].incidents.append({**row, **times})
+    for name, rows in incidents.of_nodes(found).items():
+        found[name].incidents = [
+            {**row, "since": rfc3339(row["since"]), "until": rfc3339(row["until"])} for row in rows
+        ]
     return Nodes(fleet.load(wanted), found)
 
 

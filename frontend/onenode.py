@@ -8,7 +8,6 @@ from typing import Any
 from gpusched.lib.sql import query
 
 Row = dict[str, Any]
-MOST_INCIDENTS = 50
 # Ranks of the time shown; what is older than the newest of these is left out, and said to be.
 MOST_RANKS = 4000
 # Parts of the whole: bars narrower than this that touch are drawn as one.
@@ -20,11 +19,6 @@ _RANKS = """
       FROM nodes_assignment s JOIN jobs_attempt a ON a.id = s.attempt_id JOIN jobs_job j ON j.id = s.job_id
       JOIN tenants_tenant t ON t.id = j.tenant_id JOIN nodes_node n ON n.id = s.node_id
      WHERE n.name = %s AND (s.ended_at IS NULL OR s.ended_at > %s) ORDER BY s.id DESC LIMIT %s
-"""
-_INCIDENTS = """
-    SELECT i.id, i.device_id, d.index AS gpu, i.kind, i.cause, i.since, i.until
-      FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id LEFT JOIN nodes_device d ON d.id = i.device_id
-     WHERE n.name = %s ORDER BY i.until IS NOT NULL, i.since DESC, i.id DESC LIMIT %s
 """
 _RUNNING = """
     SELECT j.id, j.name, j.tenant_id, t.name AS tenant, u.username AS "user", j.state, s.started_at,
@@ -58,16 +52,13 @@ def running(name: str, visible: Sequence[int] | None) -> list[Row]:
     ]
 
 
-def incidents(name: str) -> list[Row]:
-    """What lasts, then the latest of what is over."""
-    return query(_INCIDENTS, [name, MOST_INCIDENTS])
-
-
-def lanes(name: str, devices: Iterable[Row], window: Window, visible: Sequence[int] | None) -> list[Row]:
+def lanes(
+    name: str, devices: Iterable[Row], incidents: Iterable[Row], window: Window, visible: Sequence[int] | None
+) -> list[Row]:
     """For each device its `spans`, who held it when, and its `gaps`, when it (or the node) was not well; each with
-    `left` and `width` in percent of the time shown."""
+    `left` and `width` in percent of the time shown. `incidents`: those of the node."""
     ranks = query(_RANKS, [name, window.begin, MOST_RANKS])
-    sick = [row for row in incidents(name) if row["until"] is None or row["until"] > window.begin]
+    sick = [row for row in incidents if row["until"] is None or row["until"] > window.begin]
     return [
         {
             "device": device,

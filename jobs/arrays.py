@@ -124,7 +124,8 @@ _END = """
 
 def end_those_over() -> list[int]:
     """Ends arrays whose elements have all ended; gives their ids. For each cycle: every end of a job leads to one."""
-    return atomically(lambda: end(row["id"] for row in query(_OVER))) if query(_OVER) else []
+    ids = [row["id"] for row in query(_OVER)]
+    return atomically(lambda: end(ids)) if ids else []
 
 
 def end(array_ids: Iterable[int]) -> list[int]:

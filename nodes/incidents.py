@@ -1,5 +1,6 @@
 """Keeps the history of what was not well: the triggers that write an incident at each change, and its reading."""
 
+from collections.abc import Collection
 from typing import Any
 
 import pgtrigger
@@ -57,6 +58,22 @@ _LATEST = """
       FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id LEFT JOIN nodes_device d ON d.id = i.device_id
      WHERE NOT %s OR i.until IS NULL ORDER BY i.since DESC, i.id DESC LIMIT %s
 """
+_OF_NODES = """
+    SELECT n.name AS node, i.id, i.device_id, d.index AS gpu, i.kind, i.cause, i.since, i.until
+      FROM nodes_node n CROSS JOIN LATERAL (SELECT * FROM nodes_incident WHERE node_id = n.id
+            ORDER BY until IS NOT NULL, since DESC, id DESC LIMIT %s) i
+      LEFT JOIN nodes_device d ON d.id = i.device_id WHERE n.name = ANY(%s)
+     ORDER BY n.name, i.until IS NOT NULL, i.since DESC, i.id DESC
+"""
+MOST_OF_A_NODE = 50
+
+
+def of_nodes(names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+    """By name of node: what lasts, then the latest of what is over, MOST_OF_A_NODE at most; times as they are."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for row in query(_OF_NODES, [MOST_OF_A_NODE, sorted(names)]):
+        found[row.pop("node")].append(row)
+    return found
 
 
 def latest(limit: int, *, is_open: bool = False) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ def my_work(request: HttpRequest, who: Identity) -> HttpResponse:
     jobs = mine.jobs(who.user_id)
     words: dict[str, Any] = {
         **jobs,
-        "counts": mine.counts(who.user_id),
+        "counts": mine.counts([who.user_id])[who.user_id],
         "quotas": [{**tenant, "live": (bar := _bar(tenant)), "scale": bar_scale([bar])} for tenant in mine.quotas(who)],
         "notices": _notices(who),
         "is_new": not any(jobs.values()) and (who.is_admin or any(who.has(Role.MEMBER, one) for one in who.roles)),

@@ -19,6 +19,7 @@ from gpusched.lib.sql import atomically, query
 from gpusched.lib.times import parsed, rfc3339
 from gpusched.protocol.states import NodeIntent
 from nodes import health, representation, retiring, services
+from nodes.incidents import of_nodes
 from scheduling.services import scheduler_lag
 from tenants.permissions import Identity
 
@@ -42,7 +43,7 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     hours, resolution = SPANS[span]
     now = timezone.now()
     window = onenode.Window(now - timedelta(hours=hours), now)
-    incidents = onenode.incidents(name)
+    incidents = of_nodes([name])[name]
     since = {(row["device_id"], row["kind"]): row["since"] for row in incidents if row["until"] is None}
     words: dict[str, Any] = {
         "node": shown,
@@ -51,7 +52,7 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         "is_held": waysback.is_held(shown),
         "confirmed": _confirmation(shown, since),
         "incidents": incidents if who.is_admin else [],
-        "lanes": onenode.lanes(name, shown["devices"], window, visible),
+        "lanes": onenode.lanes(name, shown["devices"], incidents, window, visible),
         "ticks": _ticks(window),
         "span": span,
         "spans": SPANS,
