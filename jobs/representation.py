@@ -1,8 +1,8 @@
 """A job as the API, the page and the events show it."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, cast
 
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
@@ -104,12 +104,21 @@ def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any
         "retries_used": row["retries_used"],
         "submitted_at": rfc3339(row["submitted_at"]),
         "started_at": rfc3339(row["started_at"]),
+        "deadline_at": rfc3339(deadline(row)),
         "ended_at": rfc3339(row["ended_at"]),
         "exit_code": row["exit_code"],
         "signal": row["signal"],
         "nodes": sorted({rank["node"] for rank in placement}),
         "devices": [{"node": rank["node"], **device} for rank in placement for device in rank["devices"]],
     }
+
+
+def deadline(row: dict[str, Any]) -> datetime | None:
+    """When a job that runs reaches its time limit, as it is now; None without a limit, or while it does not run."""
+    seconds, started_at = row["max_runtime_seconds"], row["started_at"]
+    if row["state"] != JobState.RUNNING or seconds is None or started_at is None:
+        return None
+    return cast(datetime, started_at + timedelta(seconds=seconds))
 
 
 _UNBORN = {

@@ -34,6 +34,7 @@ _COLUMNS: "tuple[Column[Job], ...]" = (
     Column("ATTEMPT", lambda job: job.attempt, is_wide=True),
     Column("SUBMITTED", lambda job: job.submitted_at, is_wide=True),
     Column("STARTED", lambda job: job.started_at, is_wide=True),
+    Column("DEADLINE", lambda job: job.deadline_at, is_wide=True),
     Column("ENDED", lambda job: job.ended_at, is_wide=True),
     Column("EXIT", lambda job: job.exit_code, is_wide=True),
     Column("NODES", lambda job: ",".join(job.nodes)),
@@ -166,7 +167,7 @@ def retry(
     part: Annotated[str, typer.Option("--elements", help="failed, or those that have ended of 3-7,9.")] = "failed",
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """Have elements of an array run again that have ended.
+    """Have a job run again that failed, was cancelled or preempted; of an array the elements that failed.
 
     \b
     gpusched retry 42

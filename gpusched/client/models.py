@@ -92,6 +92,7 @@ class JobData(msgspec.Struct, kw_only=True):
     retries_used: int = 0
     submitted_at: datetime | None = None
     started_at: datetime | None = None
+    deadline_at: datetime | None = None
     ended_at: datetime | None = None
     exit_code: int | None = None
     signal: int | None = None

@@ -1,5 +1,7 @@
 """Time limits that change while a job runs: who may, by how much, what is promised to others, and what agents hear."""
 
+from datetime import datetime, timedelta
+
 import pytest
 
 from gpusched.protocol.messages import Limit
@@ -10,6 +12,7 @@ from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
+MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -46,6 +49,24 @@ def test_the_agent_is_told_until_it_has_the_new_limit(user, tenant, node, runnin
     assert node.sync(limits={key: 1}).limits == []
     extend(running, user, max_runtime_minutes=45)
     assert node.sync(limits={key: 1}).limits == [Limit(key=key, version=2, max_runtime_seconds=2700)]
+
+
+def test_a_job_says_when_its_limit_ends_while_it_runs(user, tenant, node, running):
+    def deadline(job):
+        read = call("GET", f"/api/v1/jobs/{job}", make_token(user)).json()
+        started_at, deadline_at = read["started_at"], read["deadline_at"]
+        return deadline_at and (datetime.fromisoformat(deadline_at) - datetime.fromisoformat(started_at)) / MINUTE
+
+    assert deadline(running) == 60
+    extend(running, user, add_minutes=30)
+    assert deadline(running) == 90
+    assert deadline(submit(user, tenant, gpu_count=8, max_runtime_minutes=5)) is None, "it waits"
+    unlimited = submit(user, tenant, gpu_count=0)
+    run_cycle()
+    node.start_all()
+    assert (Job.objects.get(pk=unlimited).state, deadline(unlimited)) == ("running", None)
+    node.end(*node.held)
+    assert deadline(running) is None
 
 
 def test_what_waits_starts_with_its_new_limit(user, tenant, node, running):
