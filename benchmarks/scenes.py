@@ -88,7 +88,9 @@ def four(stack: Stack) -> None:
     _wait_online(stack, 4)
     _work(who, ["ada", "grace"], ["llama-sft", "segment-anything", "eval"], [4, 2, 1, 2], None)
     _ended(who["grace"])
-    who["linus"].submit(["sleep", "7200"], gpus=8, name="homework-3")
+    for name in ("homework-3", "homework-4"):  # one GPU is all that his tenant may hold
+        who["linus"].submit(["sleep", "7200"], gpus=1, name=name)
+    who["kofi"].submit(["sleep", "7200"], gpus=16, ranks=2, gang_scheduling=True, gpu_model=H100, name="era5")
     _pause_for(lambda: stack.client().status().running_jobs >= 3)
 
 

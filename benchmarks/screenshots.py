@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from PIL import Image
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
 
+from benchmarks.pictured import View, open_view, views
 from benchmarks.scenes import PASSWORD, SCENES
 from benchmarks.stack import Stack
 
@@ -52,7 +53,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--at", help="photograph what runs there already")
     parser.add_argument("--only", default="", help="pages whose names match this expression")
     parser.add_argument("--user", default="admin", help="who looks: admin, ada, grace, linus, noor, kofi")
-    parser.add_argument("--path", action="append", default=[], help="also this address, such as /fleet/?fill=power")
+    parser.add_argument("--path", action="append", default=[], help="this address instead, such as /fleet/?fill=power")
     for flag in ("light", "dark", "wide", "phone"):
         parser.add_argument(f"--{flag}", action="store_true", help=f"only {flag}")
     parser.add_argument("--small", action="store_true", help="with few colours, as for docs/images")
@@ -72,19 +73,33 @@ def _photograph(url: str, out: Path, asked: argparse.Namespace) -> None:
     with chromium() as browser:
         for theme in themes:
             for size in sizes:
-                context = browser.new_context(
-                    base_url=url, viewport={"width": size[0], "height": size[1]}, color_scheme=theme
-                )
-                page = context.new_page()
-                page.on("console", _complain)
-                page.on("pageerror", _fail)
+                how = {"viewport": {"width": size[0], "height": size[1]}, "color_scheme": theme}
+                stranger = _look(browser, url, how)
+                page = _look(browser, url, how)
                 log_in(page, asked.user, PASSWORD)
-                for name, path in _pages(page, asked):
-                    file = out / f"{name}-{theme}-{size[0]}.png"
-                    _shoot(page, path, file, is_phone=size == PHONE)
-                    if asked.small:
-                        Image.open(file).quantize(96).save(file, optimize=True)
-                context.close()
+                for view in _chosen(page, asked):
+                    file = out / f"{view.name}-{theme}-{size[0]}.png"
+                    try:
+                        _shoot(stranger if view.is_for_nobody else page, view, file, is_phone=size == PHONE)
+                    except Error as error:
+                        print(f"{file}: {error}", file=sys.stderr)
+                    else:
+                        if asked.small:
+                            Image.open(file).quantize(96).save(file, optimize=True)
+                page.context.close()
+                stranger.context.close()
+
+
+def _look(browser: Browser, url: str, how: dict[str, Any]) -> Page:
+    page = browser.new_context(base_url=url, **how).new_page()
+    page.on("console", _complain)
+    page.on("pageerror", _fail)
+    return page
+
+
+def _chosen(page: Page, asked: argparse.Namespace) -> list[View]:
+    own = [View(re.sub(r"\W+", "-", path).strip("-"), path) for path in asked.path]
+    return own or [view for view in views(page) if re.search(asked.only, view.name)]
 
 
 def _complain(said: ConsoleMessage) -> None:
@@ -112,39 +127,12 @@ def log_in(page: Page, user: str, password: str) -> None:
     page.wait_for_selector("nav.rail")
 
 
-def _pages(page: Page, asked: argparse.Namespace) -> list[tuple[str, str]]:
-    """Names and addresses: all of the rail, the overview on a wall, a job of each state, and a node."""
-    hrefs = page.locator("nav.rail a").evaluate_all("all => all.map(a => a.getAttribute('href'))")
-    found = {_name(href): href for href in hrefs}
-    found["wall"] = "/?wall=1"
-    page.goto("/jobs/")
-    page.wait_for_timeout(800)
-    for state in ("running", "pending", "failed"):
-        page.goto(f"/jobs/?state={state}")
-        page.wait_for_timeout(500)
-        link = page.locator("main tr[data-key] a[href^='/jobs/']").first
-        if link.count():
-            found[f"job-{state}"] = link.get_attribute("href") or "/"
-    page.goto("/nodes/")
-    link = page.locator("main a[href^='/nodes/']:not([href*='#'])").first
-    if link.count():
-        found["node"] = link.get_attribute("href") or "/"
-    found |= {_name(path): path for path in asked.path}
-    return [(name, path) for name, path in found.items() if re.search(asked.only, name)]
-
-
-def _name(path: str) -> str:
-    return re.sub(r"\W+", "-", path).strip("-") or "overview"
-
-
-def _shoot(page: Page, path: str, file: Path, is_phone: bool) -> None:
-    page.goto(path)
-    with suppress(AssertionError):  # a region may be refused, which is a picture, too
-        expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0, timeout=15_000)
+def _shoot(page: Page, view: View, file: Path, is_phone: bool) -> None:
+    open_view(page, view)
     page.wait_for_timeout(500)
     page.screenshot(path=file, full_page=is_phone, animations="disabled")
     too_wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    print(f"{file}" + (f"  {too_wide} px too wide" if too_wide > 0 else ""))
+    print(f"{file}" + (f"  {too_wide} px too wide" if too_wide > 0 else ""), flush=True)
 
 
 if __name__ == "__main__":

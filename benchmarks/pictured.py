@@ -1,0 +1,155 @@
+"""Names every page, and every state of a page, that pictures are taken of and that axe looks at."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from playwright.sync_api import Page, expect
+from playwright.sync_api import TimeoutError as NotInTime
+
+_TABS = ("timeline", "log", "gpus", "spec", "why", "events")
+_PATIENCE = 15_000
+
+
+class View(NamedTuple):
+    """A name, an address, and what is done there before anybody looks. `is_for_nobody`: without a login."""
+
+    name: str
+    path: str
+    act: Callable[[Page], None] | None = None
+    is_for_nobody: bool = False
+
+
+def views(page: Page) -> Iterator[View]:
+    """All that the user of `page` can reach, as there are jobs, nodes and tenants to show."""
+    rail = page.locator("nav.rail > a").evaluate_all("all => all.map(a => a.getAttribute('href'))")
+    for path in rail:
+        yield View(_name(path), path)
+    yield View("wall", "/overview/?wall=1")
+    yield View("bell", "/overview/", _open_bell)
+    yield View("palette", "/overview/", _open_palette)
+    yield View("help", "/overview/", lambda page: page.keyboard.press("?"))
+    yield View("fleet-by-rack", "/fleet/?group=rack&fill=temperature")
+    yield View("fleet-table", "/fleet/?view=table")
+    yield View("submit-filled", "/submit/", _fill_submit)
+    yield View("join", "/join/")
+    yield View("not-found", "/jobs/999999999/")
+    yield from _jobs(page)
+    yield from _nodes(page)
+    yield from _tenants(page)
+    yield from _admin(page)
+    yield View("login", "/login/", is_for_nobody=True)
+    yield View("login-refused", "/login/", _log_in_wrongly, is_for_nobody=True)
+
+
+def open_view(page: Page, view: View) -> None:
+    """Goes there, waits for what is live to be there, and does what belongs to it."""
+    page.goto(view.path)
+    with suppress(AssertionError):  # a region may be refused, which is something to look at, too
+        expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0, timeout=_PATIENCE)
+    if view.act is not None:
+        view.act(page)
+
+
+def _name(path: str) -> str:
+    return "-".join(part for part in path.split("/") if part) or "overview"
+
+
+def _jobs(page: Page) -> Iterator[View]:
+    """A job of each state, each tab of one that runs, some of one that waits, and an opened row of the queue."""
+    for state in ("running", "pending", "held", "failed", "completed"):
+        found = _items(page, f"/api/v1/jobs?limit=1&state={state}")
+        if not found:
+            continue
+        path = f"/jobs/{found[0]['id']}/"
+        yield View(f"job-{state}", path)
+        for tab in _TABS if state == "running" else ("timeline", "gpus") if state == "pending" else ():
+            yield View(f"job-{state}-{tab}", f"{path}?tab={tab}")
+        if state == "pending":
+            yield View("queue-opened", "/queue/", _open_row)
+        if state == "running":
+            yield View("job-cancel", path, _ask_to_cancel)
+
+
+def _nodes(page: Page) -> Iterator[View]:
+    found = _items(page, "/api/v1/nodes")
+    for node in found[:1]:
+        yield View("fleet-chosen", f"/fleet/?gpu={node['name']}/0")
+    for node in found[1:2]:
+        yield View("node", f"/nodes/{node['name']}/")
+
+
+def _tenants(page: Page) -> Iterator[View]:
+    found = [each["name"] for each in _items(page, "/api/v1/tenants")]
+    if not found:
+        return
+    name = "nlp" if "nlp" in found else found[0]
+    yield View("tenant", f"/tenants/{name}/")
+    yield View("quota", f"/tenants/{name}/quota/")
+    yield View("quota-preview", f"/tenants/{name}/quota/", _edit_quota)
+
+
+def _admin(page: Page) -> Iterator[View]:
+    page.goto("/tenants/nlp/")
+    raw = page.locator("main a[href^='/admin/tenants/tenant/']")
+    if raw.count():
+        yield View("admin", "/admin/")
+        yield View("admin-tenants", "/admin/tenants/tenant/")
+        yield View("admin-quota", raw.first.get_attribute("href") or "", _edit_quota_in_the_admin)
+
+
+def _items(page: Page, path: str) -> list[dict[str, Any]]:
+    answer = page.request.get(path)
+    found: list[dict[str, Any]] = answer.json()["items"] if answer.ok else []
+    return found
+
+
+def _open_bell(page: Page) -> None:
+    page.locator(".bell summary").click()
+
+
+def _open_palette(page: Page) -> None:
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox", name="Go to").fill("no")
+
+
+def _open_row(page: Page) -> None:
+    page.locator("button.opener").first.click()
+    with suppress(NotInTime):
+        page.locator("tr.detail dl").first.wait_for(timeout=_PATIENCE)
+
+
+def _ask_to_cancel(page: Page) -> None:
+    asking = page.locator("details.confirm > summary", has_text="Cancel")
+    if asking.count():
+        asking.first.click()
+
+
+def _fill_submit(page: Page) -> None:
+    if not page.locator("#id_command").count():
+        return
+    page.locator("#id_command").fill("python train.py --epochs 10")
+    page.locator("#id_gpu_count").fill("4")
+    page.locator("#id_name").fill("resnet-152")
+    page.wait_for_timeout(1500)
+
+
+def _edit_quota(page: Page) -> None:
+    if page.locator("#id_max_gpus").count():
+        page.locator("#id_guaranteed_gpus").fill("0")
+        page.locator("#id_max_gpus").fill("2")
+        page.wait_for_timeout(1500)
+
+
+def _edit_quota_in_the_admin(page: Page) -> None:
+    for name, value in (("guaranteed_gpus", "0"), ("max_gpus", "2")):
+        page.locator(f"input[name$='{name}']").first.fill(value)
+    with page.expect_navigation():
+        page.locator("input[name$='max_gpus']").first.evaluate("field => field.form.requestSubmit()")
+
+
+def _log_in_wrongly(page: Page) -> None:
+    page.locator("#id_username").fill("ada")
+    page.locator("#id_password").fill("not it")
+    page.locator("main button[type=submit]").click()
+    page.wait_for_load_state()
