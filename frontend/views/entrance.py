@@ -8,7 +8,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView, redirect_to_login
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.utils.cache import patch_cache_control
 
@@ -72,13 +72,17 @@ def show(request: HttpRequest, who: Identity, template: str, words: dict[str, An
 
 
 def act(request: HttpRequest, target: str, action: Callable[[], str], *args: Any) -> HttpResponse:
-    """Does what a button asks for and returns to a page that says how it went. What may not be seen stays a 404."""
+    """Does what a button asks for and returns to a page that says how it went; a part of a page, which asks for JSON,
+    is told `is_done` and `sentence`. What may not be seen stays a 404."""
     try:
-        messages.success(request, _as_sentence(action()))
+        is_done, sentence = True, _as_sentence(action())
     except Problem as problem:
         if problem.status == 404:
             raise
-        messages.error(request, refusal(problem))
+        is_done, sentence = False, refusal(problem)
+    if request.get_preferred_type(["text/html", "application/json"]) == "application/json":
+        return JsonResponse({"is_done": is_done, "sentence": sentence})
+    (messages.success if is_done else messages.error)(request, sentence)
     return redirect(target, *args)
 
 

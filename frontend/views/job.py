@@ -15,13 +15,13 @@ from frontend.ahead import ahead_of
 from frontend.feed import Rows
 from frontend.jobcost import cost_of
 from frontend.jobreadings import readings
+from frontend.jobverbs import verbs_of
 from frontend.views.entrance import act, page, show
 from gpusched.client.extension import Extension
 from gpusched.lib.problems import invalid, not_found
 from gpusched.lib.sql import query
 from gpusched.protocol.jobs import FieldError
-from gpusched.protocol.reasons import Pending
-from gpusched.protocol.states import FINAL, WAITING, JobState, Role
+from gpusched.protocol.states import WAITING
 from jobs import logs, services
 from scheduling import extending
 from scheduling.why import brief, explain
@@ -48,7 +48,7 @@ def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     tab = asked if asked in TABS else "why" if row["state"] in WAITING else "log"
     words = {
         "job": rows["job"],
-        "verbs": _verbs(row, who),
+        "verbs": verbs_of(row, who),
         "extended": _extended(row),
         "tabs": [(name, _label(name, row["state"])) for name in TABS if name != "gpus" or rows["job"]["gpu_count"]],
         "tab": tab,
@@ -143,7 +143,7 @@ def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     row = _visible(job_id, who)
     if request.GET.get("seen") == row["state"]:
         return HttpResponse(status=204)
-    words = {"job": row, "verbs": _verbs(row, who), "extended": _extended(row)}
+    words = {"job": row, "verbs": verbs_of(row, who), "extended": _extended(row)}
     return show(request, who, "pages/job_actions.html", words)
 
 
@@ -190,22 +190,6 @@ def _extended(row: dict[str, Any]) -> str:
     """The limit that the form proposes, in minutes: an hour more than it has."""
     seconds = row["max_runtime_seconds"]
     return "" if seconds is None else f"{seconds / 60 + 60:g}"
-
-
-def _verbs(row: dict[str, Any], who: Identity) -> list[str]:
-    """What the person may do to the job in its state; the services check again."""
-    role = Role.MEMBER if row["user_id"] == who.user_id else Role.OWNER
-    if not who.has(role, row["tenant_id"]):
-        return []
-    state, is_array = row["state"], row["array_count"] is not None
-    fits = {
-        "hold": state == JobState.PENDING or (is_array and state == JobState.RUNNING),
-        "release": state == JobState.HELD and (who.is_admin or row["reason"] != Pending.HELD_BY_ADMIN),
-        "requeue": state in (JobState.SCHEDULED, JobState.RUNNING) and not is_array,
-        "extend": state in WAITING or state in (JobState.SCHEDULED, JobState.RUNNING),
-        "cancel": state not in FINAL and (state in WAITING or row["state"] != JobState.STOPPING),
-    }
-    return [verb for verb, is_possible in fits.items() if is_possible]
 
 
 def _stream(wanted: str, streams: list[dict[str, Any]]) -> tuple[int, int] | None:

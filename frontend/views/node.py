@@ -36,7 +36,7 @@ _TICKS = 6
 
 @page
 def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
-    shown = _found(name, who)
+    shown = found_node(name, who)
     visible = who.visible_tenants()
     asked = request.GET.get("span", "24h")
     span = asked if asked in SPANS else "24h"
@@ -50,7 +50,7 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         "running": onenode.running(name, visible),
         "troubles": waysback.troubles(shown, since),
         "is_held": waysback.is_held(shown),
-        "confirmed": _confirmation(shown, since),
+        "confirmed": confirmation(shown, since.get((None, shown["intent"]))),
         "incidents": incidents if who.is_admin else [],
         "lanes": onenode.lanes(name, shown["devices"], incidents, window, visible),
         "ticks": _ticks(window),
@@ -67,26 +67,31 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     return show(request, who, "pages/node.html", words)
 
 
-def _found(name: str, who: Identity) -> dict[str, Any]:
+def found_node(name: str, who: Identity) -> dict[str, Any]:
+    """The node as it is listed for the person. 404 for an unknown one."""
     found = representation.nodes(who.visible_tenants(), name) if "\x00" not in name else []
     if not found:
         raise not_found(f"node '{name[:253]}'")
     return found[0]
 
 
-def _confirmation(node: dict[str, Any], since: dict[tuple[int | None, str], datetime]) -> dict[str, Any]:
+def confirmation(node: dict[str, Any], wanted_at: datetime | None) -> dict[str, Any]:
     """Whether what an admin wants is so: the scheduler has looked since; of a drain, also how many jobs are left."""
-    wanted_at = since.get((None, node["intent"]))
     if node["intent"] == NodeIntent.OPEN or wanted_at is None:
         return {}
     beat = scheduler_lag()["last_cycle_at"]
-    left = query(
+    is_seen = beat is not None and parsed(beat) > wanted_at
+    return {"wanted_at": wanted_at, "is_seen": is_seen, "jobs_left": jobs_there(node["name"])}
+
+
+def jobs_there(name: str) -> int:
+    """How many jobs have a rank on the node."""
+    counted = query(
         "SELECT count(DISTINCT s.job_id) AS jobs FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id"
         " WHERE n.name = %s AND s.state <> 'ended'",
-        [node["name"]],
-    )[0]["jobs"]
-    is_seen = beat is not None and parsed(beat) > wanted_at
-    return {"wanted_at": wanted_at, "is_seen": is_seen, "jobs_left": left}
+        [name],
+    )
+    return int(counted[0]["jobs"])
 
 
 def _ticks(window: onenode.Window) -> list[dict[str, Any]]:
@@ -101,7 +106,7 @@ def set_intent(request: HttpRequest, who: Identity, name: str, verb: str) -> Htt
     """Cordon, drain, uncordon, or release a node that the system holds."""
     if verb not in _INTENTS:
         raise not_found(f"action '{verb[:20]}'")
-    _found(name, who)
+    found_node(name, who)
     note = request.POST.get("note", "").strip()
     if "\x00" in note:
         messages.error(request, "The note must not contain a NUL character.")
@@ -119,7 +124,7 @@ def act_on_gpu(request: HttpRequest, who: Identity, name: str, device_id: int, v
         "clear": lambda: health.clear(device_id),
         "retire": lambda: retiring.retire(device_id),
     }
-    if verb not in verbs or all(device["id"] != device_id for device in _found(name, who)["devices"]):
+    if verb not in verbs or all(device["id"] != device_id for device in found_node(name, who)["devices"]):
         raise not_found(f"GPU {device_id} of node '{name[:253]}'")
     return _act_as_admin(request, who, name, lambda: atomically(verbs[verb]))
 

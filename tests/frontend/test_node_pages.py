@@ -169,6 +169,52 @@ class TestOneNode:
             assert "<script>alert" not in text_of(admin.get(path))
 
 
+class TestPanel:
+    """What stands beside the fleet's map."""
+
+    @pytest.mark.django_db(transaction=True)
+    def test_an_admin_may_all_and_a_member_cancels_own_jobs(self, nlp, member, admin):
+        agent = make_node(name="n1", gpus=2)
+        own = submit(member, nlp, gpu_count=1)
+        other = make_tenant("other")
+        foreign = submit(make_member(other), other, gpu_count=1)
+        run_cycle()
+        agent.start_all()
+        held = dict(
+            (row["job_id"], row["device_id"])
+            for row in query(
+                "SELECT s.job_id, a.device_id FROM nodes_allocation a JOIN nodes_assignment s ON s.id = a.assignment_id"
+            )
+        )
+        for job_id, device_id in held.items():
+            actions = f"/nodes/n1/gpus/{device_id}/actions/"
+            theirs = {"cordon": "/nodes/n1/cordon/", "gpu": f"/nodes/n1/gpus/{device_id}/quarantine/"}
+            page = text_of(admin.get(actions))
+            for address in (*theirs.values(), f"/jobs/{job_id}/cancel/"):
+                assert f'action="{address}"' in page
+            page = text_of(browser(member).get(actions))
+            assert (f'action="/jobs/{own}/cancel/"' in page) == (job_id == own)
+            assert page.count("<form") == (job_id == own)
+            assert f"/jobs/{foreign}/" not in page
+        admin.post(f"/jobs/{own}/cancel/")
+        awaited = text_of(admin.get(f"/nodes/n1/gpus/{held[own]}/actions/"))
+        assert "data-awaited" in awaited and f"/jobs/{own}/cancel/" not in awaited
+
+    def test_it_is_told_what_became_of_it(self, admin, member):
+        make_node(name="n1", gpus=1)
+        device = set_health("ok")
+        headers = {"Accept": "application/json"}
+        told = admin.post(f"/nodes/n1/gpus/{device}/quarantine/", {"note": "smells"}, headers=headers).json()
+        assert told == {
+            "is_done": True,
+            "sentence": "GPU 0 of n1 takes no new jobs until it is cleared; what runs there may end.",
+        }
+        assert f'action="/nodes/n1/gpus/{device}/clear/"' in text_of(admin.get(f"/nodes/n1/gpus/{device}/actions/"))
+        refused = browser(member).post("/nodes/n1/cordon/", headers=headers).json()
+        assert refused["is_done"] is False and "admin" in refused["sentence"]
+        assert admin.get("/nodes/n1/gpus/999999/actions/").status_code == 404
+
+
 class TestJoin:
     def test_an_admin_gets_the_whole_command(self, admin):
         response = admin.post("/join/", {"hours": "1"})

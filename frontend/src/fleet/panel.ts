@@ -1,35 +1,56 @@
 // Beside the map: the facts of the chosen GPU with its node and its jobs, or of the whole fleet while none is chosen.
-import { type Child, h, na, plural, refill } from "../dom";
+import { type Child, h, na, plural } from "../dom";
+import { morphChildren } from "../morph";
 import { badge } from "../states";
 import { duration, serverNow } from "../time";
 import { byName, jobHref, jobLink, mib, nodeHref, nodeLink, shortModel, tenantLink } from "../views/pieces";
+import { PanelActions } from "./actions";
 import { type Spotlight, isPlain, spoken } from "./address";
 import { type Fill, OTHERS, absent, idleFor, look, owner, reads } from "./looks";
 import type { FleetCell } from "./model";
 
 export interface PanelEvents {
-  /** Lights all GPUs of a job, of a user or of a tenant; nothing: shows all again. */
+  /** Lights all GPUs of a job; nothing: shows all again. */
   light(asked: Partial<Spotlight>): void;
   closed(): void;
 }
 
-export function showPanel(box: Element, chosen: FleetCell | undefined, cells: readonly FleetCell[], light: Spotlight, events: PanelEvents): void {
-  const asked = isPlain(light) ? null : lit(cells, light, events);
-  refill(box, asked, ...(chosen === undefined ? fleet(cells) : gpu(chosen, cells, events)));
+export class Panel {
+  private readonly facts = h("div", { class: "panel-facts" });
+  private readonly actions = new PanelActions();
+
+  constructor(box: Element, events: PanelEvents) {
+    box.replaceChildren(this.facts, this.actions.element);
+    // What is drawn anew keeps its elements, and so the focus: what a button does stands on it.
+    this.facts.addEventListener("click", (event) => {
+      const button = event.target instanceof Element ? event.target.closest<HTMLElement>("button[data-does]") : null;
+      if (button?.dataset.does === "close") events.closed();
+      else if (button?.dataset.does === "light") events.light({ job: Number(button.dataset.job) });
+      else if (button !== null) events.light({});
+    });
+  }
+
+  show(chosen: FleetCell | undefined, cells: readonly FleetCell[], light: Spotlight): void {
+    const fresh = h("div", {}, isPlain(light) ? null : lit(cells, light), ...(chosen === undefined ? fleet(cells) : gpu(chosen, cells)));
+    morphChildren(this.facts, fresh);
+    this.actions.show(chosen);
+  }
+
+  close(): void {
+    this.actions.close();
+  }
 }
 
-function lit(cells: readonly FleetCell[], light: Spotlight, events: PanelEvents): HTMLElement {
-  const all = h("button", { type: "button", class: "small" }, "Show all");
-  all.addEventListener("click", () => events.light({}));
+function lit(cells: readonly FleetCell[], light: Spotlight): HTMLElement {
+  const all = h("button", { type: "button", class: "small", "data-does": "all" }, "Show all");
   const on = light.job === null ? [] : [...new Set(cells.filter(({ device }) => (device.jobs ?? []).includes(light.job ?? 0)).map(({ node }) => node.name))];
   return h("p", { class: "lit" }, h("span", {}, `Lit: ${spoken(light)}`, on.length > 0 && `, on ${on.slice(0, 4).join(", ")}${on.length > 4 ? ` and ${on.length - 4} more` : ""}`), all);
 }
 
-function gpu(cell: FleetCell, cells: readonly FleetCell[], events: PanelEvents): Child[] {
+function gpu(cell: FleetCell, cells: readonly FleetCell[]): Child[] {
   const { node, device } = cell;
   const { kind, words } = look(device, node);
-  const close = h("button", { type: "button", class: "icon-button", "aria-label": "Close", title: "Close (Esc)" }, "✕");
-  close.addEventListener("click", () => events.closed());
+  const close = h("button", { type: "button", class: "icon-button", "aria-label": "Close", title: "Close (Esc)", "data-does": "close" }, "✕");
   const read = (fill: Fill, more = ""): Child => {
     const text = node.state === "lost" ? "n/a" : reads(device, fill, node);
     return text === "n/a" ? na(absent(device, node, fill).replace("n/a: ", "")) : text + more;
@@ -42,29 +63,28 @@ function gpu(cell: FleetCell, cells: readonly FleetCell[], events: PanelEvents):
     ["Time to free", read("until")],
   ];
   return [
-    h("div", { class: "panel-head" }, h("h2", {}, nodeLink(node.name), ` GPU ${device.index}`), close),
+    h("div", { class: "panel-head" }, h("h2", { "aria-live": "polite" }, nodeLink(node.name), ` GPU ${device.index}`), close),
     h("p", {}, badge(kind, words + idleFor(device))),
     h("p", { class: "muted small" }, shortModel(device.model)),
     h("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-    ...jobs(cell, cells, events),
+    ...jobs(cell, cells),
     h("h3", {}, "Node"),
     h("p", {}, badge(node.state), " ", node.intent !== "open" && badge(node.intent), node.intent_note && h("span", { class: "muted" }, ` ${node.intent_note}`)),
-    h("p", { class: "actions" }, h("a", { class: "button small", href: nodeHref(node.name) }, "Open node"), h("span", { class: "muted small" }, "readings, history, cordon, drain")),
+    h("p", { class: "actions" }, h("a", { class: "button small", href: nodeHref(node.name) }, "Open node"), h("span", { class: "muted small" }, "readings, history")),
   ];
 }
 
-function jobs(cell: FleetCell, cells: readonly FleetCell[], events: PanelEvents): Child[] {
+function jobs(cell: FleetCell, cells: readonly FleetCell[]): Child[] {
   const { node, device } = cell;
   const ids = device.jobs ?? [];
   if (ids.length === 0) return owner(device, node) === OTHERS ? [h("h3", {}, "Job"), h("p", { class: "muted" }, "Held by another tenant.")] : [];
-  return [h("h3", {}, ids.length === 1 ? "Job" : "Jobs"), ...ids.map((id) => job(id, cell, cells, events))];
+  return [h("h3", {}, ids.length === 1 ? "Job" : "Jobs"), ...ids.map((id) => job(id, cell, cells))];
 }
 
-function job(id: number, { node }: FleetCell, cells: readonly FleetCell[], events: PanelEvents): HTMLElement {
+function job(id: number, { node }: FleetCell, cells: readonly FleetCell[]): HTMLElement {
   const holder = node.holders?.[id];
   const held = cells.filter(({ device }) => (device.jobs ?? []).includes(id)).length;
-  const light = h("button", { type: "button", class: "small" }, held === 1 ? "Light it" : `Light its ${held} GPUs`);
-  light.addEventListener("click", () => events.light({ job: id }));
+  const light = h("button", { type: "button", class: "small", "data-does": "light", "data-job": id }, held === 1 ? "Light it" : `Light its ${held} GPUs`);
   const left = holder?.ends_at ? (Date.parse(holder.ends_at) - serverNow()) / 1000 : null;
   return h(
     "div",

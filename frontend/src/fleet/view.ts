@@ -8,7 +8,7 @@ import { Chart } from "./chart";
 import { interact } from "./interaction";
 import { showLegend } from "./legend";
 import { type Model, model, nameOf, paints, tell } from "./model";
-import { showPanel } from "./panel";
+import { Panel } from "./panel";
 import { FleetTable } from "./table";
 import { Tooltip } from "./tooltip";
 
@@ -25,8 +25,9 @@ export const fleet: MakeView = (region) => {
   const none = whenEmpty(region, noNodes);
   const [group, fill] = [control("group"), control("fill")];
   const toggle = document.querySelector<HTMLElement>("[data-fleet-table]");
-  const panel = document.querySelector("[data-fleet-panel]");
+  const beside = document.querySelector("[data-fleet-panel]");
   const legend = document.querySelector("[data-fleet-legend]");
+  const panel = beside === null ? null : new Panel(beside, { light: (asked) => change({ light: { ...DARK, ...asked } }), closed: () => change({ gpu: null }) });
   const isLinked = group !== null;
   let now: Address = readAddress(location.search);
   let nodes: NodeRow[] = [];
@@ -39,7 +40,7 @@ export const fleet: MakeView = (region) => {
     if (legend !== null) showLegend(legend, now.fill, shown.cells);
     if (now.isTable) table.update(shown.cells);
     else chart.recolour(paints(shown.cells, now.fill, now.light, now.gpu), pointed);
-    if (panel !== null) showPanel(panel, shown.cells[chosen()], shown.cells, now.light, { light: (asked) => change({ light: { ...DARK, ...asked } }), closed: () => change({ gpu: null }) });
+    panel?.show(shown.cells[chosen()], shown.cells, now.light);
   };
 
   const refresh = (): void => {
@@ -124,6 +125,7 @@ export const fleet: MakeView = (region) => {
     close() {
       watcher.disconnect();
       tooltip.close();
+      panel?.close();
       group?.removeEventListener("change", grouped);
       fill?.removeEventListener("change", filled);
       toggle?.removeEventListener("click", switched);
