@@ -33,7 +33,7 @@ class CancelRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 
 
 class RetryRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """`elements`: `failed`, or numbers like `3-7,9` of elements that have ended, however they did."""
+    """`elements`: of an array `failed`, or numbers like `3-7,9` of those that have ended, however they did."""
 
     elements: str = elements.FAILED
 
@@ -55,15 +55,16 @@ class Cancel(APIView):
 
 class Retry(APIView):
     @documented(
-        "Have elements of an array run again that have ended",
+        "Have a job that failed, or elements of an array that have ended, run again",
         tag="jobs",
         body=RetryRequest,
         answer=Acted,
         operation_id="jobs_retry",
-        refusals=(400, 401, 403, 404, 409, 413),
+        refusals=(400, 401, 403, 404, 409, 413, 422, 429),
     )
     def post(self, request: Request, job_id: int) -> Response:
-        """Each by another attempt; the array is open again. Without a body those that failed."""
+        """By another attempt, with the same id and queue time: a job that failed, was cancelled or was preempted. Of an
+        array those elements that failed, or those named; it is open again."""
         wanted = read_body(request, RetryRequest)
         return acted(job_id, services.retry(job_id, identity(request), wanted.elements))
 

@@ -85,6 +85,18 @@ def decide(ended: Mapping[int, str]) -> Decided:
     return Decided(sorted({row["job_id"] for row in rows} - set(lost)), never)
 
 
+def decide_again(job_id: int, tenant_id: int) -> None:
+    """For a job that ended before what it depends on was decided, and is to wait again: waits for what is undecided
+    now. 422 if it could never start. What was decided once stays so."""
+    sql = "SELECT depends_on FROM jobs_job WHERE id = %s AND open_dependencies > 0"
+    for row in query(sql, [job_id]):
+        wanted = [Dependency(job=one["job"], kind=After(one["kind"])) for one in row["depends_on"]]
+        left = undecided(wanted, tenant_id, states_of([one.job for one in wanted]))
+        execute("DELETE FROM jobs_dependency WHERE job_id = %s", [job_id])
+        write([Edge(job_id, int(one.job), one.kind) for one in left])
+        refresh([job_id])
+
+
 def refresh(job_ids: Sequence[int]) -> None:
     """Counts again what waiting jobs wait for, and says so in their reasons; who waits for nothing more is eligible
     from now on."""

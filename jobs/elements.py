@@ -13,6 +13,7 @@ from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs import dependencies, transitions
 from jobs.arrays import UNFINISHED, end, say_nothing
+from jobs.retrying import again
 
 Row = dict[str, Any]
 FAILED = "failed"
@@ -35,8 +36,8 @@ def cancel(array: Row, elements: str | None, actor: str) -> str:
     for one in found:
         if one["state"] == JobState.STOPPING:
             transitions.override_stop(one["id"], EndReason.CANCELLED, by, actor)
-    if numbers is None:
-        execute(_STOPPING, [EndReason.CANCELLED, as_json(by), array_id])
+    if numbers is None and not execute(_STOPPING, [EndReason.CANCELLED, as_json(by), array_id]):
+        transitions.cancel_waiting([array_id], by, actor)  # of one that waits for other jobs nothing is to be stopped
     ended = never + len(waiting)
     told = {"reason": EndReason.CANCELLED, **by, **_named(numbers), "cancelled": ended, "stopped": len(live)}
     _tell(array_id, "stopping", actor, told)
@@ -48,7 +49,7 @@ def cancel(array: Row, elements: str | None, actor: str) -> str:
 
 _STOPPING = """
     UPDATE jobs_job SET state = 'stopping', stop_reason = %s, stop_evidence = %s::jsonb, reason = '', evidence = '{}',
-           reason_since = now() WHERE id = %s AND state <> 'stopping'
+           reason_since = now() WHERE id = %s AND state <> 'stopping' AND open_dependencies = 0
 """
 
 
@@ -99,19 +100,11 @@ _RELEASE = f"""
            state = CASE WHEN EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = a.id) THEN 'running' ELSE 'pending' END
      WHERE id = %s AND state = 'held' AND reason = ANY(%s) RETURNING id
 """
-_ENDED_SO = "array_id = %s AND array_index <@ %s::int4multirange AND state = ANY(%s)"
-_AGAIN = f"""
-    WITH moved AS (
-        UPDATE jobs_job SET state = 'pending', reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}',
-               reason_since = now(), ended_at = NULL, started_at = NULL, exit_code = NULL, signal = NULL,
-               retries_used = 0, eligible_at = NULL
-         WHERE {_ENDED_SO} RETURNING id, attempt)
-    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-    SELECT id, clock_timestamp(), 'retried', attempt, %s, '{{}}' FROM moved RETURNING job_id
-"""
 _REOPEN = f"""
-    UPDATE jobs_job SET array_waiting = array_waiting + array_cancelled * %s::int4multirange,
-           array_cancelled = array_cancelled - %s::int4multirange, state = 'running', ended_at = NULL,
+    UPDATE jobs_job a SET array_waiting = array_waiting + array_cancelled * %s::int4multirange,
+           array_cancelled = array_cancelled - %s::int4multirange, ended_at = NULL,
+           state = CASE WHEN EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = a.id) THEN 'running'
+                        ELSE 'pending' END,
            reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}', reason_since = now()
      WHERE id = %s
 """
@@ -126,7 +119,7 @@ def retry(array: Row, elements: str, actor: str) -> str:
     states = [JobState.FAILED, JobState.PREEMPTED]
     if numbers is not None:
         states += [JobState.COMPLETED, JobState.CANCELLED]
-    ids = [row["job_id"] for row in query(_AGAIN, [array_id, chosen, states, actor])]
+    ids = again("array_id = %s AND array_index <@ %s::int4multirange", [array_id, chosen], states, actor)
     never = "{}" if numbers is None else chosen
     sql = "SELECT jobs_numbers(array_cancelled * %s::int4multirange) AS n FROM jobs_job WHERE id = %s"
     [row] = query(sql, [never, array_id])
@@ -134,6 +127,7 @@ def retry(array: Row, elements: str, actor: str) -> str:
     if not total:
         raise Problem(409, "wrong_state", f"none of these elements of array {array_id} has ended so", next_step=_SEE)
     execute(_REOPEN, [never, never, array_id])
+    dependencies.decide_again(array_id, array["tenant_id"])
     say_nothing([array_id])
     _tell(array_id, "retried", actor, {**_named(numbers), "retried": total})
     events.changed("jobs", ids)

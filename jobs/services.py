@@ -1,4 +1,4 @@
-"""What can be done to jobs: submit, cancel, hold, release, requeue; each one transaction, answered when durable."""
+"""What can be done to jobs: submit, cancel, hold, release, requeue, retry; each one transaction, then answered."""
 
 import hashlib
 import time
@@ -19,7 +19,7 @@ from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, WAITING, JobState, Role
-from jobs import admission, dependencies, elements, representation, transitions
+from jobs import admission, dependencies, elements, representation, retrying, transitions
 from jobs.insertion import insert
 from jobs.rows import row_of, tenant_of
 from tenants import idempotency, secrets
@@ -238,13 +238,19 @@ def requeue(job_id: int, identity: Identity) -> str:
 
 
 def retry(job_id: int, identity: Identity, part: str) -> str:
-    """Has elements of an array run again: `failed`, or numbers like 3-7,9 of those that have ended."""
+    """Has a job that failed, was cancelled or was preempted run again, by another attempt; or elements of an array:
+    `failed`, or numbers like 3-7,9 of those that have ended. An element is retried as one of its array."""
 
     def act(job: dict[str, Any]) -> str:
-        if job["array_count"] is None:
-            elements.require_none(job, part)
-        return elements.retry(job, part, identity.username)
+        if job["array_count"] is not None:
+            return elements.retry(job, part, identity.username)
+        elements.require_none(job, None if part == elements.FAILED else part)
+        require_room()
+        return retrying.retry_one(job, identity.username)
 
+    sql = "SELECT tenant_id, array_id, array_index FROM jobs_job WHERE id = %s AND array_id IS NOT NULL"
+    if part == elements.FAILED and (found := query(sql, [job_id])) and identity.sees(found[0]["tenant_id"]):
+        job_id, part = found[0]["array_id"], str(found[0]["array_index"])
     return _act(job_id, identity, act)
 
 

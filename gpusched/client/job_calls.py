@@ -138,7 +138,8 @@ def cancel(job_id: int, elements: str | None = None) -> Call[Acted]:
 
 
 def retry(job_id: int, elements: str = "failed") -> Call[Acted]:
-    """Has elements of an array run again: those that failed, or by numbers like 3-7,9 those that have ended."""
+    """Has a job run again that failed, was cancelled or preempted; of an array elements that failed, or by numbers
+    like 3-7,9 those that have ended."""
     # Sent twice it would also retry what failed again in between.
     return write("POST", f"/jobs/{job_id}/retry", Acted, {"elements": elements}, is_repeatable=False)
 

@@ -28,7 +28,7 @@ MATRIX = {
     ("POST", "/api/v1/jobs/{own}/hold"): (401, 404, 403, 200, 200, 200),
     ("POST", "/api/v1/jobs/{own}/release"): (401, 404, 403, 200, 200, 200),
     ("POST", "/api/v1/jobs/{own}/requeue"): (401, 404, 403, 200, 200, 200),
-    ("POST", "/api/v1/jobs/{own}/retry"): (401, 404, 403, 400, 400, 400),  # it is no array
+    ("POST", "/api/v1/jobs/{own}/retry"): (401, 404, 403, 409, 409, 409),  # it has not ended
     ("GET", "/api/v1/jobs/{own}/elements"): (401, 404, 200, 200, 200, 200),
     ("POST", "/api/v1/jobs/{own}/extend"): (401, 404, 403, 200, 200, 200),
     ("GET", "/api/v1/events"): (401, 200, 200, 200, 200, 200),

@@ -117,7 +117,7 @@ def test_a_job_that_is_no_array_has_no_elements(call, user, tenant):
     job = submit(user, tenant)
     assert call("GET", f"/jobs/{job}/elements") == (200, {"items": [], "next_cursor": None})
     assert call("POST", f"/jobs/{job}/cancel", {"elements": "1"})[1]["errors"][0]["field"] == "elements"
-    assert call("POST", f"/jobs/{job}/retry")[0] == 400
+    assert call("POST", f"/jobs/{job}/retry", {"elements": "1"})[1]["errors"][0]["field"] == "elements"
 
 
 @pytest.mark.django_db(transaction=True)

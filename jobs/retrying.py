@@ -1,0 +1,44 @@
+"""Has jobs that have ended wait for another attempt: single ones, and elements of arrays."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpusched.lib import events
+from gpusched.lib.problems import Problem
+from gpusched.lib.sql import query
+from gpusched.protocol.reasons import Pending
+from gpusched.protocol.states import FINAL, JobState
+from jobs import dependencies
+
+# Of a job that has no elements; one that completed has nothing to try again.
+RETRIED = (JobState.FAILED, JobState.PREEMPTED, JobState.CANCELLED)
+
+
+def again(which: str, params: Sequence[Any], states: Sequence[str], actor: str) -> list[int]:
+    """Those of the jobs that ended in one of `states` are pending again, with their queue time and all their retries;
+    gives their ids. `which`: a condition in SQL."""
+    rows = query(
+        f"""WITH moved AS (
+                UPDATE jobs_job SET state = 'pending', reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}',
+                       reason_since = now(), ended_at = NULL, started_at = NULL, exit_code = NULL, signal = NULL,
+                       retries_used = 0, eligible_at = NULL
+                 WHERE {which} AND state = ANY(%s) RETURNING id, attempt)
+            INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
+            SELECT id, clock_timestamp(), 'retried', attempt, %s, '{{}}' FROM moved RETURNING job_id""",
+        [*params, list(states), actor],
+    )
+    return [row["job_id"] for row in rows]
+
+
+def retry_one(job: dict[str, Any], actor: str) -> str:
+    """For a job that is locked, and no array. 409 for one that has not ended, or completed; 422 for one that can still
+    not start, since a job that it depends on ended otherwise."""
+    job_id, state = job["id"], job["state"]
+    if state not in RETRIED:
+        step = "submit it again" if state in FINAL else "requeue it" if job["stop_reason"] else "see its state"
+        rule = "only a job that failed, was cancelled or was preempted can be retried"
+        raise Problem(409, "wrong_state", f"{rule}; job {job_id} is {state}", next_step=step)
+    again("id = %s", [job_id], RETRIED, actor)
+    dependencies.decide_again(job_id, job["tenant_id"])
+    events.changed("jobs", [job_id])
+    return f"job {job_id} waits for another attempt"

@@ -1,0 +1,130 @@
+"""A job that has ended runs again by another attempt: when it may, and what of it is kept."""
+
+import pytest
+from django.test import Client
+
+from gpusched.lib.problems import Problem
+from jobs import services
+from jobs.models import Job, JobEvent
+from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
+from tests.jobs.test_arrays import submit_array
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant, name="ada")
+
+
+@pytest.fixture
+def who(user):
+    return identity_for(user)
+
+
+@pytest.fixture
+def node():
+    return make_node(gpus=8)
+
+
+def retry(user, job_id):
+    """(status, answer) of REST."""
+    headers = {"Authorization": f"Bearer {make_token(user)}"}
+    response = Client().post(f"/api/v1/jobs/{job_id}/retry", content_type="application/json", headers=headers)
+    return response.status_code, response.json()
+
+
+def fail(node, exit_code=3):
+    run_cycle()
+    for key in node.start_all():
+        node.end(key, exit_code=exit_code)
+
+
+def test_a_job_that_failed_is_another_attempt_of_itself(node, user, tenant):
+    job_id = submit(user, tenant)
+    fail(node)
+    Job.objects.update(retries_used=1)
+    before = Job.objects.get(pk=job_id)
+    assert (before.state, before.attempt) == ("failed", 1)
+    status, answer = retry(user, job_id)
+    assert (status, answer["message"]) == (200, f"job {job_id} waits for another attempt")
+    job = answer["job"]
+    assert (job["state"], job["exit_code"], job["ended_at"], job["retries_used"]) == ("pending", None, None, 0)
+    assert Job.objects.get(pk=job_id).submitted_at == before.submitted_at
+    fail(node, exit_code=0)
+    after = Job.objects.get(pk=job_id)
+    assert (after.state, after.attempt) == ("completed", 2)
+    assert JobEvent.objects.filter(job_id=job_id, kind="retried", actor="ada").count() == 1
+
+
+def test_a_cancelled_job_waits_again(user, tenant, who):
+    job_id = submit(user, tenant)
+    services.cancel(job_id, who)
+    assert retry(user, job_id)[1]["job"]["state"] == "pending"
+
+
+@pytest.mark.parametrize(("exit_code", "step"), [(0, "submit it again"), (None, "see its state")])
+def test_one_that_completed_or_has_not_ended_is_not_retried(node, user, tenant, exit_code, step):
+    job_id = submit(user, tenant)
+    if exit_code == 0:
+        fail(node, exit_code)
+    status, answer = retry(user, job_id)
+    assert (status, answer["code"], answer["next_step"]) == (409, "wrong_state", step)
+
+
+def test_what_it_depends_on_is_looked_at_anew_if_it_never_started(node, user, tenant, who):
+    first = submit(user, tenant)
+    second = submit(user, tenant, depends_on=[first])
+    services.cancel(first, who)
+    assert Job.objects.get(pk=second).reason == "dependency_failed"
+    status, answer = retry(user, second)
+    assert (status, answer["code"]) == (422, "dependency_failed")
+    assert Job.objects.get(pk=second).state == "cancelled"
+    retry(user, first)
+    reason = retry(user, second)[1]["job"]["reason"]
+    assert (reason["code"], reason["evidence"]["first"]) == ("dependency", first)
+    fail(node, exit_code=0)
+    fail(node, exit_code=0)
+    assert set(Job.objects.values_list("state", flat=True)) == {"completed"}
+
+
+def test_an_array_that_waited_for_another_job_waits_for_it_again(node, user, tenant, who):
+    first = submit(user, tenant)
+    array = submit_array(user, tenant, 3, depends_on=[first])
+    services.cancel(array, who)
+    services.retry(array, who, "0-1")
+    job = Job.objects.get(pk=array)
+    assert (job.state, job.reason, job.open_dependencies) == ("pending", "dependency", 1)
+
+
+def test_an_element_is_retried_as_one_of_its_array(node, user, tenant, who):
+    array = submit_array(user, tenant, 2)
+    fail(node)
+    run_cycle()
+    assert Job.objects.get(pk=array).state == "failed"
+    element = Job.objects.get(array_id=array, array_index=1)
+    status, answer = retry(user, element.pk)
+    assert (status, answer["job"]["state"]) == (200, "pending")
+    assert Job.objects.get(pk=array).state == "running"
+
+
+def test_it_is_for_who_may_cancel_it_too(user, tenant, who):
+    """A08: for others it is not there, and an element's array is not named either."""
+    stranger = make_member(make_tenant("other"), name="zoe")
+    array = submit_array(user, tenant, 2)
+    make_node(gpus=2)
+    run_cycle()
+    element = Job.objects.filter(array_id=array).first()
+    assert element is not None
+    status, answer = retry(stranger, element.pk)
+    assert (status, answer["detail"]) == (404, retry(stranger, 999_999)[1]["detail"].replace("999999", str(element.pk)))
+    colleague = make_member(tenant, name="bob")
+    assert retry(colleague, array)[0] == 403
+    services.cancel(array, who)
+    with pytest.raises(Problem, match="stopped"):
+        services.retry(array, who, "failed")
