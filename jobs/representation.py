@@ -114,9 +114,10 @@ def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any
 
 
 def deadline(row: dict[str, Any]) -> datetime | None:
-    """When a job that runs reaches its time limit, as it is now; None without a limit, or while it does not run."""
+    """When a job that runs reaches its time limit, as it is now; None without a limit, or while it does not run. Of an
+    array each element has its own."""
     seconds, started_at = row["max_runtime_seconds"], row["started_at"]
-    if row["state"] != JobState.RUNNING or seconds is None or started_at is None:
+    if row["state"] != JobState.RUNNING or row["array_count"] is not None or seconds is None or started_at is None:
         return None
     return cast(datetime, started_at + timedelta(seconds=seconds))
 

@@ -84,7 +84,8 @@ def _wanted_seconds(job: Limited, wanted: Extension) -> int:
         raise invalid([FieldError(field, "out_of_range", told)])
     seconds = max(1, round(limit * 60))
     if job.elapsed is not None and seconds <= job.elapsed and seconds != job.limit:
-        told = f"job {job.job_id} has run for {job.elapsed / 60:.1f} minutes already; give more, or cancel it"
+        who = f"an element of array {job.job_id}" if job.is_array else f"job {job.job_id}"
+        told = f"{who} has run for {job.elapsed / 60:.1f} minutes already; give more, or cancel it"
         raise invalid([FieldError(field, "out_of_range", told)])
     return seconds
 
@@ -95,12 +96,13 @@ def _is_longer(job: Limited, seconds: int) -> bool:
 
 def _require_allowed(job: Limited, seconds: int, identity: Identity) -> None:
     """Members may extend what runs by so much in all. What waits could as well be submitted anew."""
-    if job.is_waiting or not _is_longer(job, seconds) or identity.has(Role.OWNER, job.tenant_id) or job.base is None:
+    if not job.live or not _is_longer(job, seconds) or identity.has(Role.OWNER, job.tenant_id) or job.base is None:
         return
     most: float = policy.values()["member_extend_minutes"]
     if seconds > job.base + most * 60:
+        what = "one of its elements" if job.is_array else "this one"
         said = (
-            f"members may extend a running job by {most:g} minutes in all, this one to {job.base / 60 + most:g} minutes"
+            f"members may extend a running job by {most:g} minutes in all, {what} to {job.base / 60 + most:g} minutes"
         )
         raise Problem(
             403,
@@ -118,9 +120,13 @@ def _ends_at(job: Limited, seconds: int) -> datetime | None:
 def _message(job: Limited, seconds: int, status: str, delayed: int) -> str:
     ends_at = _ends_at(job, seconds)
     until = f"until {ends_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if ends_at else "once it has started"
+    who = f"job {job.job_id}"
+    if job.is_array:
+        who = f"each element of array {job.job_id}"
+        until = f"{len(job.live)} of them run already" if job.live else until
     verb = {"changed": "may now run", "unchanged": "may already run"}.get(status, "would be allowed to run")
     jobs = "1 waiting job starts" if delayed == 1 else f"{delayed} waiting jobs start"
-    return f"job {job.job_id} {verb} for {seconds / 60:g} minutes, {until}" + (f"; {jobs} later" if delayed else "")
+    return f"{who} {verb} for {seconds / 60:g} minutes, {until}" + (f"; {jobs} later" if delayed else "")
 
 
 # --- what follows for others ------------------------------------------------------------------------------------------
@@ -128,17 +134,24 @@ def _message(job: Limited, seconds: int, status: str, delayed: int) -> str:
 
 def _consequences(job: Limited, seconds: int) -> tuple[Broken | None, list[Delayed]]:
     """Nothing follows from a shorter limit, nor from that of a job that holds nothing yet."""
-    if job.is_waiting or not _is_longer(job, seconds):
+    if not job.live or not _is_longer(job, seconds):
         return None, []
     with whatif.turn:
         here = whatif.present()
-        now = {one.job_id: one for one in here.snapshot.running}.get(job.job_id)
-        if now is None or now.ends_by is None or not here.snapshot.jobs:
+        live = set(job.live)
+        longer = {
+            one.job_id: replace(one, ends_by=one.started_at + seconds)
+            for one in here.snapshot.running
+            if one.job_id in live and one.ends_by is not None
+        }
+        if not longer or not here.snapshot.jobs:
             return None, []
-        longer = replace(now, ends_by=now.started_at + seconds)
-        running = tuple(longer if one.job_id == job.job_id else one for one in here.snapshot.running)
+        running = tuple(longer.get(one.job_id, one) for one in here.snapshot.running)
         then = here._replace(snapshot=replace(here.snapshot, running=running))
-        return _broken(here, then), _delayed(here, then)
+        broken, delayed = _broken(here, then), _delayed(here, then)
+    # That its own next elements start later is what an array is extended at the price of.
+    own = broken is not None and broken.job_id == job.job_id
+    return None if own else broken, [one for one in delayed if one.job_id != job.job_id]
 
 
 def _broken(here: whatif.Present, then: whatif.Present) -> Broken | None:
