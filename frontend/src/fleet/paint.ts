@@ -114,7 +114,7 @@ function paintCell(context: Context, x: number, y: number, size: number, cell: C
     context.lineWidth = 1;
     context.strokeRect(x + 1.5, y + 1.5, size - 3, size - 3);
     context.strokeStyle = colours.text;
-    context.lineWidth = Math.max(1.5, size / 12);
+    context.lineWidth = Math.min(3, Math.max(1.5, size / 12));
     context.strokeRect(x, y, size, size);
   }
   if (size >= BIG) words(context, x, y, size, cell, colours);
