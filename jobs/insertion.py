@@ -49,19 +49,19 @@ _INSERT = f"""
         INSERT INTO jobs_idempotencykey (user_id, key, request_hash, job_id, created_at)
         SELECT %(user_id)s::int, %(key)s::text, %(request_hash)s::text, id, submitted_at FROM new
          WHERE %(key)s::text <> '')
-    SELECT id, submitted_at, pg_notify('{wake.CHANNEL}', ''),
-           pg_notify('{events.CHANNEL}', json_build_object('jobs', json_build_array(id))::text)
-      FROM new
+    SELECT id, submitted_at FROM new
 """
 
 
 def insert(row: dict[str, Any], who: Identity, key: str = "", request_hash: str = "") -> tuple[int, datetime]:
-    """Writes a new pending job (a dictionary by the columns above), its first event, its idempotency key and both
-    notifications in one statement: one round trip, one commit. Gives its id and queue time.
+    """Writes a new pending job (a dictionary by the columns above), its first event, and its idempotency key in one
+    statement: one round trip, one commit. Gives its id and queue time.
 
     IntegrityError when the key has been used; if by a submit that is under way, only after that one is durable."""
     own = {"actor": who.username, "via": who.via, "user_id": row["user_id"], "key": key, "request_hash": request_hash}
     [new] = prepared(_INSERT, {"rows": as_json([row]), **own})
+    events.changed("jobs", [new["id"]])
+    wake.request_cycle()
     return new["id"], new["submitted_at"]
 
 

@@ -15,8 +15,8 @@ from django.utils import timezone
 from django_q.brokers import Broker
 from django_q.signing import SignedPackage
 
-from gpusched.lib import wake
-from gpusched.lib.listener import connection_parameters
+from gpusched.lib.own_connections import connection_parameters
+from gpusched.lib.ringer import CYCLE_CHANNEL
 
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
@@ -44,7 +44,7 @@ class CycleBroker(Broker):  # type: ignore[misc]
             return self._cycle("tick")
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(**connection_parameters(), autocommit=True, connect_timeout=2)
-            self._connection.execute(f"LISTEN {wake.CHANNEL}")
+            self._connection.execute(f"LISTEN {CYCLE_CHANNEL}")
             return self._cycle("start")  # what was announced before LISTEN was not heard
         wait = max(0.001, min(POLL_SECONDS, self._next_tick - now))
         if not list(self._connection.notifies(timeout=wait, stop_after=1)):

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         from tests import database
 
         database.stop(_server)
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """The ringer's connection would keep the database of the tests from being dropped."""
+    from gpusched.lib.ringer import ringer
+
+    yield
+    ringer.stop()
 
 
 def _is_without_database(chosen: list[str]) -> bool:

@@ -1,14 +1,14 @@
 """Hears the database's doorbell in a web process: one connection for all who want to know."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
-from django.db import connection
 
-from gpusched.lib import events
+from gpusched.lib.own_connections import connection_parameters
+from gpusched.lib.ringer import CHANNEL
 
 logger = logging.getLogger(__name__)
 Callback = Callable[[dict[str, list[int]]], None]
@@ -43,20 +43,14 @@ class Listener:
 
     async def _hear(self) -> None:
         async with await psycopg.AsyncConnection.connect(**connection_parameters(), autocommit=True) as heard:
-            await heard.execute(f"LISTEN {events.CHANNEL}")
+            await heard.execute(f"LISTEN {CHANNEL}")
             self._tell(EVERYTHING)
             async for notification in heard.notifies():
-                self._tell(events.heard(notification.payload))
+                self._tell(json.loads(notification.payload))
 
     def _tell(self, message: dict[str, list[int]]) -> None:
         for callback in self._callbacks:
             callback(message)
-
-
-def connection_parameters() -> dict[str, Any]:
-    """How to reach the default database outside of Django's connections, for LISTEN."""
-    wanted = ("host", "port", "user", "password", "dbname", "sslmode")
-    return {key: value for key, value in connection.get_connection_params().items() if key in wanted and value}
 
 
 listener = Listener()

@@ -1,11 +1,11 @@
 """Asks for a scheduling cycle; any number of requests become one cycle (scheduling/broker.py)."""
 
-from django.db import connection
+from django.db import transaction
 
-CHANNEL = "gpusched_cycle"
+from gpusched.lib.ringer import ringer
 
 
 def request_cycle() -> None:
-    """To be called inside the transaction of the change: PostgreSQL delivers at commit and folds duplicates."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
+    """To be called inside the transaction of the change: it is asked for at commit. One that is lost, because the
+    process was killed at that moment, costs the time to the next tick."""
+    transaction.on_commit(ringer.ring_for_cycle, robust=True)

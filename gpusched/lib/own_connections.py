@@ -1,0 +1,11 @@
+"""How to reach the default database outside of Django's connections: to listen, and to ring."""
+
+from typing import Any
+
+from django.db import connection
+
+
+def connection_parameters() -> dict[str, Any]:
+    """Of a psycopg connection: those of Django's, without what is only Django's."""
+    wanted = ("host", "port", "user", "password", "dbname", "sslmode")
+    return {key: value for key, value in connection.get_connection_params().items() if key in wanted and value}
