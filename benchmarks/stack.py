@@ -1,6 +1,5 @@
 """The whole system as real processes on free ports, for benchmarks and end-to-end tests."""
 
-import os
 import shutil
 import signal
 import socket
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from benchmarks import prepared
 from gpusched.agent.processes import descendants, signal_all
 from gpusched.client import Client
 
@@ -24,9 +24,11 @@ A100 = "NVIDIA A100-SXM4-80GB"
 class Stack:
     """`with Stack() as stack:` is a running control plane with its own data, gone afterwards.
 
-    `stack.fleet(nodes=200)` adds pretend nodes, hosted by real agent processes."""
+    `stack.password` is the admin's. `stack.fleet(nodes=200)` adds pretend nodes, hosted by real agent processes."""
 
     no_agent: tuple[str, ...] = ("--no-agent",)
+    # From a copy of a directory that is set up already, or as a newcomer, whose first start makes it.
+    is_prepared = True
 
     def __init__(self, **settings: Any) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="gpusched-stack-"))
@@ -37,9 +39,12 @@ class Stack:
         self._settings = {f"GPUSCHED_{name.upper()}": str(value) for name, value in settings.items()}
         self.up: subprocess.Popen[bytes] | None = None
         self.agents: list[subprocess.Popen[bytes]] = []
+        self.password = ""
 
     def __enter__(self) -> Self:
         try:
+            if self.is_prepared:
+                self.password = prepared.copy_to(self.data_dir)
             self.start()
         except BaseException:
             self.close()
@@ -54,8 +59,7 @@ class Stack:
         self.close()
 
     def environment(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCHED_", "DATABASE_URL", "DJANGO_"))}
-        return {**kept, "GPUSCHED_DATA_DIR": str(self.data_dir), **self._settings}
+        return {**prepared.outside(), "GPUSCHED_DATA_DIR": str(self.data_dir), **self._settings}
 
     def start(self) -> None:
         """Starts (or starts again) everything but the agents, and waits until it is ready."""
@@ -94,7 +98,7 @@ class Stack:
                 "--pretend", f"{share}:{model}:{memory_mb}:{gpus}:128:1048576", name=f"fleet{number}", token=token
             )
         client = self.client()
-        wait_for(lambda: self._agents_live() and client.status().online_nodes >= nodes, 90, f"{nodes} nodes online")
+        wait_for(lambda: self._agents_live() and client.status().online_nodes >= nodes, 180, f"{nodes} nodes online")
 
     def _agents_live(self) -> bool:
         if any(agent.poll() is not None for agent in self.agents):

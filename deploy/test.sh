@@ -18,9 +18,13 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 unset GPUSCHED_DATABASE_URL DATABASE_URL GPUSCHED_URL GPUSCHED_TOKEN GPUSCHED_TOKEN_FILE
 . deploy/node.sh
-echo "== page, unit tests"
-(cd frontend && npm run --silent test)
-echo "== without and with the database"
-.venv/bin/pytest -q -n 2 --dist loadfile -m "not e2e and not browser" "$@"
-echo "== the whole system as real processes, and the page in Chromium"
-.venv/bin/pytest -q -m "e2e or browser" "$@"
+failed=()
+# All tiers run, so that one run tells everything.
+tier() { local name=$1; shift; echo "== $name"; "$@" || failed+=("$name"); }
+tier "page, unit tests" npm --prefix frontend run --silent test
+tier "without and with the database" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m "not e2e and not browser" "$@"
+tier "the whole system as real processes, and the page in Chromium" .venv/bin/pytest -q --durations=25 -m "e2e or browser" "$@"
+if [ ${#failed[@]} -gt 0 ]; then
+  printf 'failed: %s\n' "${failed[@]}"
+  exit 1
+fi

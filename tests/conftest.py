@@ -1,6 +1,7 @@
 """What all tests share: a real PostgreSQL, and a data directory of their own."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 # Before Django reads its settings: tests never touch the data of a running gpusched.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["GPUSCHED_DATA_DIR"] = tempfile.mkdtemp(prefix="gpusched-test-data-")
+    os.environ["STACK_TEMPLATE"] = os.environ["GPUSCHED_DATA_DIR"] + "-template"  # benchmarks/prepared.py
     os.environ["GPUSCHED_AGENT_ALLOW_ROOT"] = "true"  # for tests in a container, where there is nobody else
     for name in ("DATABASE_URL", "GPUSCHED_URL", "GPUSCHED_TOKEN", "GPUSCHED_TOKEN_FILE", "GPUSCHED_TENANT"):
         os.environ.pop(name, None)
@@ -41,6 +43,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         from tests import database
 
         database.stop(_server)
+    if not hasattr(config, "workerinput"):
+        _remove_data()
+
+
+def _remove_data() -> None:
+    template = Path(os.environ["STACK_TEMPLATE"])
+    if template.exists():
+        from benchmarks import prepared
+
+        prepared.remove(template)
+    shutil.rmtree(os.environ["GPUSCHED_DATA_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,8 @@ from gpusched.lib.processes import die_with_parent
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Two models, so that model constraints and best fit by memory have something to show.
 PRETEND_FLEET = ("2:NVIDIA A100-SXM4-40GB:40960:8:64:524288", "2:NVIDIA H100 80GB HBM3:81559:8:96:1048576")
-START_SECONDS = 60.0
+# A machine that is busy with something else takes a minute and more.
+START_SECONDS = 180.0
 
 
 class StartError(RuntimeError):

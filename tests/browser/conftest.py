@@ -1,6 +1,5 @@
 """The real page of a running system in Chromium."""
 
-import re
 import shutil
 from collections.abc import Iterator
 
@@ -37,17 +36,10 @@ def page(chromium: Browser, stack: Stack) -> Iterator[Page]:
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda said: complaints.append(said.text) if "Content Security Policy" in said.text else None)
-    log_in(page, password(stack))
+    log_in(page, stack.password)
     yield page
     context.close()
     assert complaints == []
-
-
-def password(stack: Stack) -> str:
-    """What `up` printed once."""
-    found = re.search(r"with the password (\S+)", (stack.directory / "up.log").read_text())
-    assert found is not None
-    return found[1]
 
 
 def log_in(page: Page, word: str) -> None:

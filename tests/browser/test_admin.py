@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from benchmarks.stack import ROOT, Stack
-from tests.browser.conftest import log_in, password
+from tests.browser.conftest import log_in
 
 pytestmark = pytest.mark.browser
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
@@ -21,7 +21,7 @@ def test_the_index_of_the_admin_is_live(chromium: Browser, stack: Stack, theme: 
     context = chromium.new_context(base_url=stack.url, viewport={"width": 1440, "height": 900}, color_scheme=theme)
     page = context.new_page()
     page.set_default_timeout(PATIENCE)
-    log_in(page, password(stack))
+    log_in(page, stack.password)
     page.goto("/admin/")
     box = page.locator(".cluster-now")
     expect(box.locator("[data-freshness]")).to_have_class(re.compile("is-live"), timeout=PATIENCE)

@@ -11,7 +11,6 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 
 from benchmarks.scenes import PASSWORD, people
 from benchmarks.stack import ROOT, Stack, wait_for
-from tests.browser.conftest import password
 
 pytestmark = pytest.mark.browser
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
@@ -74,7 +73,7 @@ def addresses(page: Page, jobs: list[int]) -> list[str]:
 def test_every_page(
     chromium: Browser, stack: Stack, crowd: dict[str, list[int]], user: str, theme: Literal["light", "dark"], width: int
 ) -> None:
-    word = password(stack) if user == "admin" else PASSWORD
+    word = stack.password if user == "admin" else PASSWORD
     page = enter(
         chromium,
         stack,
@@ -100,7 +99,7 @@ def test_every_page(
 
 def test_the_theme_is_there_with_the_first_paint(chromium: Browser, stack: Stack) -> None:
     """What this browser was told wins over the system, without a flash of the other."""
-    page = enter(chromium, stack, "admin", password(stack), color_scheme="light")
+    page = enter(chromium, stack, "admin", stack.password, color_scheme="light")
     for now in ("as the system", "light"):
         page.get_by_role("button", name=f"Theme: {now}").click()
     page.get_by_role("button", name="Theme: dark").wait_for()
@@ -118,7 +117,7 @@ def test_the_theme_is_there_with_the_first_paint(chromium: Browser, stack: Stack
 
 def test_by_keys_alone(chromium: Browser, stack: Stack, crowd: dict[str, list[int]]) -> None:
     """From the login to a GPU, its job, a node and back, with help; the mouse is not touched."""
-    page = enter(chromium, stack, "admin", password(stack), viewport={"width": 1440, "height": 900})
+    page = enter(chromium, stack, "admin", stack.password, viewport={"width": 1440, "height": 900})
     keys = page.keyboard
     keys.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("Ctrl K")

@@ -18,9 +18,10 @@ pytestmark = pytest.mark.e2e
 
 
 class WithAgent(Stack):
-    """As `make up` starts it: with an agent for this machine."""
+    """As `make up` starts it, from nothing: with an agent for this machine."""
 
     no_agent = ()
+    is_prepared = False
 
 
 @pytest.fixture(scope="module")
