@@ -120,6 +120,8 @@ describe("what is told", () => {
     expect(model(all, "model").groups.map((group) => group.title.split(" · ")[0])).toEqual(["A100", "H100"]);
     expect(model(all, "state").groups.map((group) => group.title.split(" · ")[0])).toEqual(["lost", "online"]);
     expect(model(all, "none").groups[0]?.nodes.map((each) => each.name).slice(1, 4)).toEqual(["gpu-1", "gpu-2", "gpu-3"]);
+    const closed = model([{ ...all[0]!, intent: "draining" }], "none").groups[0]?.nodes[0]?.name;
+    expect(closed).toBe("gpu-0 ‖");
   });
 
   test("what is not asked for is dim, what is asked for is lit", () => {

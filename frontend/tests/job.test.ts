@@ -45,10 +45,10 @@ test("readings become charts in their units, unknown ones stay unknown", () => {
     devices: [{ rank: 0, node: "n1", index: 3, model: "A100", memory_mb: 81920, times: [0, 15], utilisation_percent: [50, null], memory_used_mb: [2048, 4096], temperature_celsius: [null, null], power_watts: [300, 310] }],
   };
   const [device] = readings.devices;
-  const memory = chartOf(readings, device!, { name: "memory_used_mb", label: "Memory", unit: "GiB", colour: "violet", scale: (value) => value / 1024, most: () => 80 });
+  const memory = chartOf(readings, device!, { name: "memory_used_mb", label: "Memory", unit: "GiB", scale: (value) => value / 1024, most: () => 80 });
   expect(memory.label).toBe("n1 GPU 3 memory");
   expect(memory.lines[0]?.values).toEqual([2, 4]);
-  const use = chartOf(readings, device!, { name: "utilisation_percent", label: "Utilisation", unit: "%", colour: "x", scale: (value) => value, most: () => 100 });
+  const use = chartOf(readings, device!, { name: "utilisation_percent", label: "Utilisation", unit: "%", scale: (value) => value, most: () => 100 });
   expect([use.lines[0]?.values, use.from, use.until, use.most]).toEqual([[50, null], 0, 60, 100]);
 });
 

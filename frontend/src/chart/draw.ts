@@ -6,7 +6,8 @@ import type { Drawing } from "./chart";
 import { type ChartData, broken, ends, gaps, said, short, stacked, top } from "./model";
 
 const HEIGHT = 120;
-const COLOURS = ["cell-busy", "amber-mark", "green", "violet", "cyan", "red", "line-strong", "accent"];
+/** Those of owners: amber and red are kept for what somebody must see to. */
+const COLOURS = ["owner-0", "owner-1", "owner-2", "owner-3", "owner-4", "owner-5", "owner-6", "owner-7"];
 
 export function drawn(host: HTMLElement): Drawing {
   let plot: uPlot | null = null;
@@ -95,9 +96,15 @@ function series(label: string, stroke: string, at: number, data: () => ChartData
     stroke,
     width: isBars ? 0 : 1.5,
     points: { show: false },
-    value: (_, value, __, index) => said(isBars && index !== null ? data().lines[at]?.values[index] : value, data().unit),
+    value: (_, value, __, index) => (index === null ? inAll(data(), at) : said(isBars ? data().lines[at]?.values[index] : value, data().unit)),
     ...(isBars ? { fill: stroke, paths: uPlot.paths.bars?.({ size: [0.9, 64], align: 1 }) as uPlot.Series.PathBuilder } : {}),
   };
+}
+
+/** Without a cursor: what the bars of a line come to, the last that a line knows. */
+function inAll(data: ChartData, at: number): string {
+  const known = (data.lines[at]?.values ?? []).filter((value) => value !== null);
+  return said(data.kind === "bars" ? known.reduce((sum, value) => sum + value, 0) : known.at(-1), data.unit);
 }
 
 /** What is not known is hatched, never zero. */

@@ -1,5 +1,6 @@
 // From the rows of the topic to what is laid out, painted and told: groups, cells in drawing order, tooltips.
 import { plural } from "../dom";
+import { glyph } from "../states";
 import type { DeviceRow, NodeRow } from "../topics";
 import { byName, shortModel } from "../views/pieces";
 import { type Grouping, type Spotlight, fits, isPlain } from "./address";
@@ -31,10 +32,13 @@ export function model(nodes: Iterable<NodeRow>, grouping: Grouping): Model {
   }
   const ordered = [...groups].sort(([a], [b]) => byName(a, b));
   return {
-    groups: ordered.map(([title, members]) => ({ title: title === "" ? "" : counted(title, members), nodes: members.map((node) => ({ name: node.name, cells: node.devices.length })) })),
+    groups: ordered.map(([title, members]) => ({ title: title === "" ? "" : counted(title, members), nodes: members.map((node) => ({ name: headOf(node), cells: node.devices.length })) })),
     cells: ordered.flatMap(([, members]) => members.flatMap((node) => node.devices.map((device) => ({ node, device })))),
   };
 }
+
+/** The name over the cells; a node that takes no new jobs has a mark. */
+const headOf = (node: NodeRow): string => (node.intent === "open" ? node.name : `${node.name} ${glyph("cordoned")}`);
 
 function counted(title: string, nodes: readonly NodeRow[]): string {
   const devices = nodes.flatMap((node) => node.devices);

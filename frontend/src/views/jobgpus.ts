@@ -30,11 +30,11 @@ export interface Readings {
 
 type Name = "utilisation_percent" | "memory_used_mb" | "temperature_celsius" | "power_watts";
 
-const QUANTITIES: readonly { name: Name; label: string; unit: string; colour: string; scale: (value: number) => number; most: (device: Device) => number }[] = [
-  { name: "utilisation_percent", label: "Utilisation", unit: "%", colour: "cell-busy", scale: (value) => value, most: () => 100 },
-  { name: "memory_used_mb", label: "Memory", unit: "GiB", colour: "violet", scale: (value) => value / 1024, most: (device) => (device.memory_mb ?? 0) / 1024 },
-  { name: "temperature_celsius", label: "Temperature", unit: "°C", colour: "amber-mark", scale: (value) => value, most: () => 90 },
-  { name: "power_watts", label: "Power", unit: "W", colour: "cyan", scale: (value) => value, most: () => 0 },
+const QUANTITIES: readonly { name: Name; label: string; unit: string; scale: (value: number) => number; most: (device: Device) => number }[] = [
+  { name: "utilisation_percent", label: "Utilisation", unit: "%", scale: (value) => value, most: () => 100 },
+  { name: "memory_used_mb", label: "Memory", unit: "GiB", scale: (value) => value / 1024, most: (device) => (device.memory_mb ?? 0) / 1024 },
+  { name: "temperature_celsius", label: "Temperature", unit: "°C", scale: (value) => value, most: () => 90 },
+  { name: "power_watts", label: "Power", unit: "W", scale: (value) => value, most: () => 0 },
 ];
 
 const AGAIN_MS = 15_000;
@@ -46,7 +46,7 @@ export function chartOf(readings: Readings, device: Device, quantity: (typeof QU
     label: `${device.node} GPU ${device.index ?? "?"} ${quantity.label.toLowerCase()}`,
     unit: quantity.unit,
     times: device.times,
-    lines: [{ label: quantity.label, values, colour: quantity.colour }],
+    lines: [{ label: quantity.label, values }],
     step: readings.step,
     from: readings.from,
     until: readings.until,

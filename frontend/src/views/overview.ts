@@ -64,7 +64,7 @@ export const overviewLargest: MakeView = (region) => ({
 
 /** Of each kind the mark of what it is about. */
 const MARKS: Record<string, string> = { scheduler: "red", gpu_lost: "lost", closed: "cordoned" };
-const NAMES: Record<string, string> = { held_idle: "held idle", gpu_lost: "GPU lost", closed: "closed", degraded: "failed" };
+const NAMES: Record<string, string> = { held_idle: "held idle", gpu_lost: "GPU lost", closed: "closed" };
 
 export const overviewAttention: MakeView = (region) => ({
   draw(state) {
