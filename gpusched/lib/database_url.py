@@ -15,7 +15,7 @@ def django_database(url: str) -> dict[str, Any]:
     options: dict[str, Any] = dict(parse_qsl(parts.query))
     host = options.pop("host", None) or parts.hostname or ""
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "gpusched.lib.postgresql",
         "NAME": unquote(parts.path.lstrip("/")),
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),

@@ -52,16 +52,16 @@ def _prepared(sql: str, params: Params) -> list[dict[str, Any]]:
 
 
 def _by_name(cursor: Any) -> list[dict[str, Any]]:
-    described = cursor.description  # made anew each time that it is asked for
-    if described is None:
+    result = cursor.pgresult  # `description` would describe each column anew, and more than is wanted
+    if result is None or not result.nfields:
         return []
-    names = [column.name for column in described]
+    names = [result.fname(number).decode() for number in range(result.nfields)]
     found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    for column in described:
-        if column.type_code == _JSONB:
+    for number, name in enumerate(names):
+        if result.ftype(number) == _JSONB:
             for row in found:
-                text = row[column.name]
-                row[column.name] = None if text is None else msgspec.json.decode(text)
+                text = row[name]
+                row[name] = None if text is None else msgspec.json.decode(text)
     return found
 
 

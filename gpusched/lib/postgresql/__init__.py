@@ -1,0 +1,1 @@
+"""Django's PostgreSQL, and a cheaper way to see that a kept connection has been closed."""
