@@ -4,6 +4,7 @@ from django.urls import URLPattern, path
 
 from frontend.views import (
     cluster,
+    elements,
     entrance,
     health,
     job,
@@ -38,6 +39,7 @@ urlpatterns: list[URLPattern] = [
     path("jobs/<id:job_id>/foreseen/", job.foreseen, name="job-foreseen"),
     path("jobs/<id:job_id>/readings/", job.gpu_readings, name="job-readings"),
     path("jobs/<id:job_id>/cost/", job.cost, name="job-cost"),
+    path("jobs/<id:job_id>/elements/<str:verb>/", elements.act_on_elements, name="elements-act"),
     path("jobs/<id:job_id>/<str:verb>/", job.act_on, name="job-act"),
     path("nodes/", cluster.nodes, name="nodes"),
     path("nodes/<str:name>/", node.node, name="node"),

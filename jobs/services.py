@@ -237,7 +237,7 @@ def requeue(job_id: int, identity: Identity) -> str:
     return _act(job_id, identity, act)
 
 
-def retry(job_id: int, identity: Identity, part: str) -> str:
+def retry(job_id: int, identity: Identity, part: str = elements.FAILED) -> str:
     """Has a job that failed, was cancelled or was preempted run again, by another attempt; or elements of an array:
     `failed`, or numbers like 3-7,9 of those that have ended. An element is retried as one of its array."""
 

@@ -20,10 +20,10 @@ export function badge(state: string, word: string = state.replaceAll("_", " ")):
 }
 
 const WAITS_FOR: Record<string, string> = {
-  starting: "next", scheduler_behind: "next",
+  starting: "next", scheduler_behind: "next", reclaim_pending: "next",
   quota_wait: "quota", tenant_limit: "quota", budget: "quota", user_cap: "quota",
   capacity: "capacity", reserved: "capacity", fragmented: "capacity", maintenance: "capacity", health: "capacity", cpu_memory: "capacity",
-  never_fits: "you", constraint: "you", not_before: "you", retry_backoff: "you",
+  never_fits: "you", constraint: "you", not_before: "you", retry_backoff: "you", dependency: "you", max_parallel: "you",
   held_by_user: "held", held_by_admin: "held",
 };
 

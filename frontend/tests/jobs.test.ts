@@ -68,7 +68,7 @@ test("the selection offers what fits, and forgets what is not shown any more", (
   selection.set(2, true);
   selection.show(rows);
   expect([...selection.bar.querySelectorAll("button")].map((button) => [button.textContent, button.disabled])).toEqual([
-    ["Hold (1)", false], ["Release (0)", true], ["Requeue… (1)", false], ["Cancel…", false], ["Clear", false],
+    ["Hold (1)", false], ["Release (0)", true], ["Requeue… (1)", false], ["Retry (0)", true], ["Cancel…", false], ["Clear", false],
   ]);
   expect(selection.all.checked).toBe(true);
   selection.show([job(2)]);

@@ -15,7 +15,8 @@ from frontend.ahead import ahead_of
 from frontend.feed import Rows
 from frontend.jobcost import cost_of
 from frontend.jobreadings import readings
-from frontend.jobverbs import verbs_of
+from frontend.jobverbs import can_act, verbs_of
+from frontend.views.elements import elements_tab
 from frontend.views.entrance import act, page, show
 from gpusched.client.extension import Extension
 from gpusched.lib.problems import invalid, not_found
@@ -32,6 +33,7 @@ _VERBS = {
     "hold": services.hold,
     "release": services.release,
     "requeue": services.requeue,
+    "retry": services.retry,
 }
 _TAIL_BYTES = 64 << 10
 _MOST_DIGITS = 9
@@ -41,21 +43,34 @@ _STREAM = re.compile(r"(\d{1,9})\.(\d{1,9})")
 
 @page
 def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """One tab of it: the one that `?tab=` names, else why it waits while it waits, and its log then."""
+    """One tab of it: the one that `?tab=` names, else the elements of an array, or why it waits while it waits, and its
+    log then."""
     row = _visible(job_id, who)
     rows = feed.rows(f"job:{job_id}", who.visible_tenants())
     asked = request.GET.get("tab", "")
-    tab = asked if asked in TABS else "why" if row["state"] in WAITING else "log"
+    tabs = _tabs(rows["job"])
+    tab = asked if asked in tabs else tabs[0] if rows["job"]["array"] else "why" if row["state"] in WAITING else "log"
     words = {
         "job": rows["job"],
         "verbs": verbs_of(row, who),
         "extended": _extended(row),
-        "tabs": [(name, _label(name, row["state"])) for name in TABS if name != "gpus" or rows["job"]["gpu_count"]],
+        "tabs": [(name, _label(name, row["state"])) for name in tabs],
         "tab": tab,
         "is_chosen": bool(asked),
         **_TAB_WORDS[tab](request, who, rows),
     }
     return show(request, who, "pages/job.html", words)
+
+
+def _tabs(job: dict[str, Any]) -> list[str]:
+    """An array has no attempt of its own, and so neither log nor readings; a job without GPUs has no readings."""
+    missing = {"log", "gpus"} if job["array"] else {"elements"} if job["gpu_count"] else {"elements", "gpus"}
+    return [name for name in TABS if name not in missing]
+
+
+def _elements_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    job = rows["job"]
+    return {**elements_tab(request, job), "can_act": can_act(_visible(job["id"], who), who)}
 
 
 def _label(tab: str, state: str) -> str:
@@ -98,8 +113,17 @@ def _gpus_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]
     return {"attempts": attempts, "attempt": int(asked) if asked in map(str, attempts) else next(iter(attempts), None)}
 
 
-TABS = {"log": "Log", "timeline": "Timeline", "gpus": "GPUs", "why": "Why", "spec": "Spec", "events": "Events"}
+TABS = {
+    "elements": "Elements",
+    "log": "Log",
+    "timeline": "Timeline",
+    "gpus": "GPUs",
+    "why": "Why",
+    "spec": "Spec",
+    "events": "Events",
+}
 _TAB_WORDS: dict[str, Callable[[HttpRequest, Identity, Rows], dict[str, Any]]] = {
+    "elements": _elements_tab,
     "log": _log_tab,
     "timeline": _timeline_tab,
     "gpus": _gpus_tab,

@@ -80,6 +80,7 @@ _VERBS = {
     "hold": services.hold,
     "release": services.release,
     "requeue": services.requeue,
+    "retry": services.retry,
 }
 MOST_AT_ONCE = 500
 

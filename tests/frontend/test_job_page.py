@@ -209,7 +209,7 @@ def test_an_array_tells_how_far_it_has_come_and_leads_to_its_elements(nlp, membe
     client = browser(member)
     page = text_of(client.get(f"/jobs/{array}/"))
     assert "of 5 elements" in page
-    assert f'href="/jobs/?array={array}&amp;state=running"' in page
+    assert 'href="?tab=elements&amp;state=running"' in page
     elements = text_of(client.get(f"/jobs/?array={array}"))
     found = re.findall(r'<tr data-key="(\d+)"', elements)
     assert len(found) == 2

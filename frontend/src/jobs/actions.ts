@@ -3,16 +3,17 @@ import { h, plural } from "../dom";
 import type { JobRow } from "../topics";
 import { later, toast } from "../undo";
 
-export type Verb = "cancel" | "hold" | "release" | "requeue";
+export type Verb = "cancel" | "hold" | "release" | "requeue" | "retry";
 
 const FITS: Record<Verb, readonly string[]> = {
   hold: ["pending"],
   release: ["held"],
   requeue: ["scheduled", "running"],
+  retry: ["failed", "preempted", "cancelled"],
   cancel: ["pending", "held", "scheduled", "running"],
 };
-export const VERBS: readonly Verb[] = ["hold", "release", "requeue", "cancel"];
-const DONE: Record<Verb, string> = { cancel: "cancelled or being stopped", hold: "held", release: "released", requeue: "being requeued" };
+export const VERBS: readonly Verb[] = ["hold", "release", "requeue", "retry", "cancel"];
+const DONE: Record<Verb, string> = { cancel: "cancelled or being stopped", hold: "held", release: "released", requeue: "being requeued", retry: "to run again" };
 /** More than this: the number must be typed. */
 const MANY = 20;
 
@@ -23,7 +24,7 @@ export function fitting(verb: Verb, rows: readonly JobRow[]): JobRow[] {
 
 /** How it is asked: at once where it can be undone by its opposite, later with Undo where nothing runs yet, else a question. */
 export function caution(verb: Verb, rows: readonly JobRow[]): "none" | "undo" | "ask" | "type" {
-  if (verb === "hold" || verb === "release") return "none";
+  if (verb === "hold" || verb === "release" || verb === "retry") return "none";
   if (rows.some((row) => row.state !== "pending" && row.state !== "held")) return rows.length > MANY ? "type" : "ask";
   return "undo";
 }

@@ -3,7 +3,7 @@ import { h, plural } from "../dom";
 import type { JobRow } from "../topics";
 import { VERBS, act, fitting } from "./actions";
 
-const WORDS = { hold: "Hold", release: "Release", requeue: "Requeue…", cancel: "Cancel…" } as const;
+const WORDS = { hold: "Hold", release: "Release", requeue: "Requeue…", retry: "Retry", cancel: "Cancel…" } as const;
 
 export class Selection {
   readonly all = h("input", { type: "checkbox", "aria-label": "Select all that are shown" });

@@ -31,7 +31,7 @@ function placed(job: JobDetail): Child[] {
 /** How far an array has come: its elements by state, each leading to them. */
 function elements({ id, array }: JobDetail): HTMLElement | null {
   if (!array) return null;
-  const counts = Object.entries(array.by_state).flatMap(([name, count]) => [h("a", { href: `/jobs/?array=${id}&state=${name}` }, badge(name), ` ${count}`), " "]);
+  const counts = Object.entries(array.by_state).flatMap(([name, count]) => [h("a", { href: `/jobs/${id}/?tab=elements&state=${name}` }, badge(name), ` ${count}`), " "]);
   const most = array.max_parallel === null ? "" : `, at most ${array.max_parallel} at once`;
   return h("p", { class: "elements" }, ...counts, h("span", { class: "muted" }, `of ${array.count} elements${most}`));
 }
