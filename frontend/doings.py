@@ -10,6 +10,7 @@ from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
+from jobs.unnamed import ANOTHER
 from nodes.strikes import NOTE as HELD_NOTE
 
 Row = dict[str, Any]
@@ -34,11 +35,11 @@ class Doing(NamedTuple):
 # What the system stopped, and what ended by a fault of a node; whether it went back to the queue.
 _EVENTS = """
     SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.data, j.name, j.tenant_id, t.name AS tenant, j.user_id,
-           o.tenant_id AS other_tenant_id,
+           o.tenant_id AS other_tenant_id, ot.name AS other_tenant,
            EXISTS (SELECT 1 FROM jobs_jobevent r WHERE r.job_id = e.job_id AND r.kind = 'requeued'
                       AND r.attempt = e.attempt) AS is_requeued
       FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN tenants_tenant t ON t.id = j.tenant_id
-      LEFT JOIN jobs_job o ON o.id = (e.data->>'by_job')::bigint
+      LEFT JOIN jobs_job o ON o.id = (e.data->>'by_job')::bigint LEFT JOIN tenants_tenant ot ON ot.id = o.tenant_id
      WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s AND e.at > now() - make_interval(days => %(days)s)
        AND (e.kind = 'stopping' AND e.actor = 'scheduler'
             OR e.kind = 'ended' AND e.data->>'reason' = ANY(%(faults)s)
@@ -120,8 +121,11 @@ def doing(
 def _of_event(row: Row) -> Doing:
     kind, severity = _KINDS.get(row["data"].get("reason", ""), ("node_fault", "red"))
     href = f"/jobs/{row['job_id']}/"
-    told = doing(f"event:{row['id']}", row["at"], kind, severity, _sentence(row, row["data"]), href, row["tenant"])
-    unnamed = _sentence(row, {**row["data"], "by": "a job of another tenant"})
+    data = row["data"]
+    if data.get("by") == ANOTHER:
+        data = {**data, "by": f"job {data['by_job']} of tenant {row['other_tenant']}"}
+    told = doing(f"event:{row['id']}", row["at"], kind, severity, _sentence(row, data), href, row["tenant"])
+    unnamed = _sentence(row, {**data, "by": ANOTHER})
     return Doing(told, row["at"], row["tenant_id"], row["user_id"], row["other_tenant_id"], unnamed)
 
 

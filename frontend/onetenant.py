@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpusched.lib.sql import query
+from tenants.permissions import Identity
 from tenants.rates import is_named
 
 Row = dict[str, Any]
@@ -68,6 +69,24 @@ _PREEMPTIONS = """
 def preemptions() -> list[Row]:
     """How many attempts were stopped for others in the last 30 days, by the tenants and the rule."""
     return query(_PREEMPTIONS, [PREEMPTION_DAYS])
+
+
+def taken(all_of_them: Sequence[Row], tenant_id: int, who: Identity) -> list[Row]:
+    """Attempts of its that were stopped for others; `whom` by name only for who sees them, None: for no tenant."""
+    found = [row for row in all_of_them if row["from_id"] == tenant_id and row["for_id"] != tenant_id]
+    return [{**row, "whom": _whom(row["for_id"], row["for_tenant"], who)} for row in found]
+
+
+def gave(all_of_them: Sequence[Row], tenant_id: int, who: Identity) -> list[Row]:
+    """Attempts of others, `whom`, that were stopped for its jobs."""
+    found = [row for row in all_of_them if row["for_id"] == tenant_id and row["from_id"] != tenant_id]
+    return [{**row, "whom": _whom(row["from_id"], row["from_tenant"], who)} for row in found]
+
+
+def _whom(tenant_id: int | None, name: str | None, who: Identity) -> str | None:
+    if tenant_id is None:
+        return None
+    return f"tenant {name}" if who.sees(tenant_id) else "another tenant"
 
 
 def balance(all_of_them: Sequence[Row], tenant_id: int) -> dict[str, int]:

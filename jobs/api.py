@@ -29,6 +29,7 @@ from gpusched.protocol.jobs import FieldError, JobRequest
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs import dates, representation, services
 from jobs.event_log import VIA
+from jobs.unnamed import shown
 from tenants import idempotency
 from tenants.permissions import identity
 
@@ -207,7 +208,9 @@ class Events(APIView):
             " WHERE job_id = %s ORDER BY id LIMIT 10000",
             [job_id],
         )
-        return Response({"items": [{**row, "at": rfc3339(row["at"])} for row in rows], "next_cursor": None})
+        is_admin = identity(request).visible_tenants() is None
+        items = [{**row, "at": rfc3339(row["at"]), "data": shown(row["data"], is_admin=is_admin)} for row in rows]
+        return Response({"items": items, "next_cursor": None})
 
 
 class Attempts(APIView):

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
+from jobs.unnamed import shown
 
 # So many are looked at for one answer, however few of them the reader may see.
 MOST_LOOKED_AT = 20_000
@@ -90,7 +91,9 @@ def read(reader: Reader, since: int) -> dict[str, Any]:
         "kinds": None if reader.kinds is None else list(reader.kinds),
         "limit": reader.limit,
     }
-    items = [{**row, "at": rfc3339(row["at"])} for row in query(_AFTER, params)] if since < until else []
+    found = query(_AFTER, params) if since < until else []
+    is_admin = reader.visible is None
+    items = [{**row, "at": rfc3339(row["at"]), "data": shown(row["data"], is_admin=is_admin)} for row in found]
     reached = items[-1]["id"] if len(items) == reader.limit else max(since, until)
     return {"items": items, "next_since": reached, "more": reached < settled}
 

@@ -9,6 +9,7 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import asked_labels
 from gpusched.protocol.states import WAITING, JobState
+from jobs.unnamed import shown
 
 _SELECT = """
     SELECT j.*, t.name AS tenant, u.username AS "user", a.placement, a.ranks AS attempt_ranks,
@@ -142,7 +143,7 @@ def reason(row: dict[str, Any]) -> dict[str, Any] | None:
         code, evidence = row["stop_reason"], row["stop_evidence"]
     if not code:
         return None
-    evidence = {**_own_evidence(row), **evidence}
+    evidence = {**_own_evidence(row), **shown(evidence)}
     return {
         "code": code,
         "sentence": reasons.sentence(code, evidence),

@@ -15,6 +15,7 @@ from gpusched.protocol.states import FINAL, JobState
 from jobs import dependencies
 from jobs.aftermath import NO_STREAK, Next, Outcome, what_follows
 from jobs.streaks import streaks
+from jobs.unnamed import unnamed
 
 
 @dataclass(frozen=True)
@@ -123,15 +124,18 @@ def stop(job_ids: Sequence[int], reason: EndReason, evidence: dict[str, Any], ac
 
 def preempt(job_id: int, victims: Sequence[int], evidence: dict[str, Any]) -> list[int] | None:
     """Stops the victims for a job that is still pending; gives those that were still there to be stopped, or None
-    (and nothing is done) if the job no longer waits."""
-    rows = query(
-        "SELECT id, state FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [sorted({job_id, *victims})]
-    )
-    if not any(row["id"] == job_id and row["state"] == JobState.PENDING for row in rows):
+    (and nothing is done) if the job no longer waits. Neither side reads which jobs of another tenant it were."""
+    sql = "SELECT id, state, tenant_id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+    found = {row["id"]: row for row in query(sql, [sorted({job_id, *victims})])}
+    job = found.pop(job_id, None)
+    if job is None or job["state"] != JobState.PENDING:
         return None
-    stopped = stop(victims, EndReason.PREEMPTED, evidence, "scheduler")
-    _event([job_id], "preempting", "scheduler", {"victims": stopped, "rule": evidence["rule"]})
-    return stopped
+    own = [row["id"] for row in found.values() if row["tenant_id"] == job["tenant_id"]]
+    stopped = stop(own, EndReason.PREEMPTED, evidence, "scheduler")
+    of_others = stop(sorted({*found} - {*own}), EndReason.PREEMPTED, unnamed(evidence), "scheduler")
+    told = {"victims": stopped, "of_other_tenants": len(of_others), "rule": evidence["rule"]}
+    _event([job_id], "preempting", "scheduler", told)
+    return [*stopped, *of_others]
 
 
 def override_stop(job_id: int, reason: EndReason, evidence: dict[str, Any], actor: str) -> bool:

@@ -222,7 +222,7 @@ class TestNotices:
         job_id, _ = run(agent, anna, ours, name="train")
         other = submit(zoe, theirs, name="hidden")
         evidence = {"by": f"job {other} of tenant theirs", "by_job": other, "why": "has a priority", "rule": "priority"}
-        transitions.stop([job_id], EndReason.PREEMPTED, evidence, "scheduler")
+        transitions.preempt(other, [job_id], evidence)
         [sentence] = said(notices(anna, [ours.pk])[0])
         assert sentence == f"job {job_id} train: preempted for a job of another tenant, which has a priority"
         assert notices(zoe, [theirs.pk])[0] == {}
