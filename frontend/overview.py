@@ -29,7 +29,7 @@ _WAITING = f"""
     SELECT DISTINCT ON (tenant_id, reason) tenant_id, id, priority, submitted_at, reason, evidence, reason_since,
            stop_reason, stop_evidence, exit_code, signal, max_runtime_seconds, NULL AS placement,
            (sum({WEIGHT}) OVER kind)::bigint AS jobs, (sum({WEIGHT} * gpu_count::bigint) OVER kind)::bigint AS gpus
-      FROM jobs_job j WHERE {WAITS}
+      FROM jobs_job j WHERE {_WAITS}
     WINDOW kind AS (PARTITION BY tenant_id, reason)
      ORDER BY tenant_id, reason, priority DESC, submitted_at, id
 """

@@ -23,7 +23,8 @@ _OF_NODE = """
          WHERE node_id = NEW.id AND device_id IS NULL AND kind = 'node_lost' AND until IS NULL;
         IF NEW.state = 'lost' THEN
             INSERT INTO nodes_incident (node_id, kind, cause, since)
-            VALUES (NEW.id, 'node_lost', 'silent since ' || coalesce(NEW.last_seen_at::text, 'it joined'),
+            VALUES (NEW.id, 'node_lost', 'silent since ' || coalesce(
+                        to_char(NEW.last_seen_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'), 'it joined'),
                     clock_timestamp());
         END IF;
     END IF;

@@ -38,21 +38,21 @@ class ByModel(forms.Field):
         return "\n".join(f"{model}={limit}" for model, limit in value.items()) if isinstance(value, dict) else value
 
 
-def _limit() -> forms.IntegerField:
-    return forms.IntegerField(required=False, min_value=0, max_value=2**31 - 1)
+def _limit(label: str) -> forms.IntegerField:
+    return forms.IntegerField(label=label, required=False, min_value=0, max_value=2**31 - 1)
 
 
 class QuotaForm(forms.Form):
     """All limits of a quota; an empty one is none. `version` is that of the quota that was read."""
 
-    guaranteed_gpus = forms.IntegerField(min_value=0, max_value=2**31 - 1)
-    max_gpus = _limit()
-    max_gpus_per_user = _limit()
-    max_gpus_by_model = ByModel(required=False)
-    max_concurrent_jobs = _limit()
-    max_cpu_cores = _limit()
-    max_memory_mb = _limit()
-    max_gpu_memory_mb = _limit()
+    guaranteed_gpus = forms.IntegerField(label="Guaranteed GPUs", min_value=0, max_value=2**31 - 1)
+    max_gpus = _limit("GPUs at most")
+    max_gpus_per_user = _limit("GPUs per user")
+    max_gpus_by_model = ByModel(label="GPUs by model", required=False)
+    max_concurrent_jobs = _limit("Jobs at once")
+    max_cpu_cores = _limit("CPU cores")
+    max_memory_mb = _limit("Memory")
+    max_gpu_memory_mb = _limit("GPU memory")
     version = forms.IntegerField(min_value=0, widget=forms.HiddenInput)
     go_ahead = forms.BooleanField(required=False)
 
@@ -111,12 +111,12 @@ def _apply(request: HttpRequest, who: Identity, tenant_id: int, form: QuotaForm)
 
 
 def _differs(form: QuotaForm, now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """(field, now, then) of what would be another."""
+    """(label, now, then) of what would be another."""
     if not form.is_bound or not hasattr(form, "cleaned_data"):
         return []
     then = form.limits()
     return [
-        (name, _said(now[name]), _said(then[name]))
+        (form.fields[name].label or name, _said(now[name]), _said(then[name]))
         for name in now
         if name != "version" and name in then and now[name] != then[name]
     ]

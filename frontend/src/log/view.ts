@@ -28,7 +28,7 @@ export const jobLog: MakeView = (region) => {
   const say = (): void => {
     const words = [
       problem,
-      isGone ? "" : rows.length === 0 ? "No output yet." : tail?.isComplete ? (screen.isEmpty ? "It wrote nothing." : "The end.") : "",
+      isGone ? "" : rows.length === 0 ? "No output yet." : tail?.isComplete ? (screen.isEmpty ? "It wrote nothing." : "The end.") : tail !== null && screen.isEmpty ? "No output yet." : "",
       search.value !== "" ? `${screen.hits} lines with “${search.value}”` : "",
     ];
     note.textContent = words.filter(Boolean).join(" ");

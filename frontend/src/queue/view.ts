@@ -201,7 +201,7 @@ function replace(old: HTMLTableRowElement, fresh: HTMLTableRowElement): void {
 }
 
 function said(total: QueueTotal): string {
-  const all = `${plural(total.jobs, "job")} with ${plural(total.gpus, "GPU")} ${total.jobs === 1 ? "waits" : "wait"} in all`;
+  const all = `${plural(total.jobs, "job")} with ${plural(total.gpus, "GPU")} in the queue`;
   return total.matching === total.jobs ? `${all}.` : `${plural(total.matching, "job")} shown; ${all}.`;
 }
 
