@@ -1,14 +1,18 @@
 // The canvas of the map: its size, its layout and its colours; laid out anew only when what is laid out has changed.
 import { h } from "../dom";
 import { type Layout, type LayoutGroup, layout } from "./layout";
-import { type CellPaint, type Context, paint, paintFocus } from "./paint";
+import { type CellPaint, type Context, type Stamp, paint, paintCards, paintCell, paintFocus } from "./paint";
 import { type Palette, readPalette } from "./palette";
+import { stamps } from "./stamps";
 
 const LEAST_HEIGHT = 320;
 
 export class Chart {
   readonly canvas = h("canvas");
   where: Layout = layout([], 1, 1);
+  /** Cards and names, drawn when the layout or the theme changes and copied under the cells. */
+  private readonly ground = h("canvas");
+  private stamp: Stamp = paintCell;
   private drawn: readonly CellPaint[] = [];
   private palette: Palette;
   private shape = "";
@@ -43,6 +47,7 @@ export class Chart {
     this.canvas.height = Math.round(this.height * ratio);
     this.canvas.style.width = `${this.width}px`;
     this.canvas.style.height = `${this.height}px`;
+    this.prepare();
   }
 
   recolour(cells: readonly CellPaint[], focused: number): void {
@@ -55,7 +60,9 @@ export class Chart {
     if (context === null) return;
     const ratio = devicePixelRatio || 1;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    paint(context as Context, this.where, this.drawn, this.palette, this.width, this.height);
+    context.clearRect(0, 0, this.width, this.height);
+    if (this.ground.width > 0) context.drawImage(this.ground, 0, 0, this.width, this.height);
+    paint(context as Context, this.where, this.drawn, this.palette, this.stamp);
     if (at >= 0) paintFocus(context as Context, this.where, at, this.palette);
   }
 
@@ -69,6 +76,17 @@ export class Chart {
 
   restyle(): void {
     this.palette = readPalette(this.region);
+    this.prepare();
+  }
+
+  private prepare(): void {
+    const ratio = devicePixelRatio || 1;
+    [this.ground.width, this.ground.height] = [this.canvas.width, this.canvas.height];
+    const context = this.ground.getContext("2d");
+    if (context === null) return;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    paintCards(context as Context, this.where, this.palette);
+    this.stamp = stamps(this.where.size, ratio, this.palette);
   }
 
   private room(): number {

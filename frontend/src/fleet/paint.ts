@@ -40,22 +40,30 @@ export interface Palette {
 export type Context = Pick<
   CanvasRenderingContext2D,
   | "fillStyle" | "strokeStyle" | "lineWidth" | "font" | "textBaseline" | "textAlign" | "globalAlpha"
-  | "fillRect" | "strokeRect" | "clearRect" | "beginPath" | "moveTo" | "lineTo" | "closePath" | "fill" | "stroke" | "fillText"
+  | "drawImage" | "fillRect" | "strokeRect" | "clearRect" | "beginPath" | "moveTo" | "lineTo" | "closePath" | "fill" | "stroke" | "fillText"
 >;
 
 const FONT = "system-ui, sans-serif";
 /** From this size on a cell has words. */
 const BIG = 40;
 
-export function paint(context: Context, where: Layout, cells: readonly CellPaint[], colours: Palette, width: number, height: number): void {
-  context.clearRect(0, 0, width, height);
-  paintCards(context, where, colours);
+/** Draws one cell at a place, or what looks the same. */
+export type Stamp = (context: Context, x: number, y: number, size: number, cell: CellPaint, colours: Palette) => void;
+
+/** Only what changes with the data: the cards stand under it. */
+export function paint(context: Context, where: Layout, cells: readonly CellPaint[], colours: Palette, stamp: Stamp = paintCell): void {
   const { size } = where;
+  let isDim = false;
   where.cells.forEach((box, at) => {
     const cell = cells[at];
     if (cell === undefined) return;
-    context.globalAlpha = cell.isDim ? 0.2 : 1;
-    paintCell(context, box.x, box.y, size, cell, colours);
+    if (cell.isDim !== isDim) {
+      isDim = cell.isDim;
+      context.globalAlpha = isDim ? 0.2 : 1;
+    }
+    stamp(context, box.x, box.y, size, cell, colours);
+    if (cell.isLit) paintLight(context, box.x, box.y, size, colours);
+    if (size >= BIG) words(context, box.x, box.y, size, cell, colours);
   });
   context.globalAlpha = 1;
 }
@@ -69,7 +77,8 @@ export function paintFocus(context: Context, where: Layout, at: number, colours:
   context.strokeRect(box.x - 1, box.y - 1, where.size + 2, where.size + 2);
 }
 
-function paintCards(context: Context, where: Layout, colours: Palette): void {
+/** Cards, their names and the titles: the same until nodes come or go. */
+export function paintCards(context: Context, where: Layout, colours: Palette): void {
   const { size, headHeight } = where;
   context.textBaseline = "middle";
   context.textAlign = "left";
@@ -92,7 +101,8 @@ function paintCards(context: Context, where: Layout, colours: Palette): void {
   for (const title of where.titles) context.fillText(title.text, title.x, title.y + 10);
 }
 
-function paintCell(context: Context, x: number, y: number, size: number, cell: CellPaint, colours: Palette): void {
+/** Its colour and its shape. */
+export function paintCell(context: Context, x: number, y: number, size: number, cell: CellPaint, colours: Palette): void {
   const isRamp = cell.value !== undefined || cell.owner !== undefined;
   if (cell.owner !== undefined) {
     context.fillStyle = cell.owner === null ? colours.free : (colours.owners[Math.min(cell.owner, colours.owners.length - 1)] ?? colours.busy);
@@ -108,19 +118,20 @@ function paintCell(context: Context, x: number, y: number, size: number, cell: C
     hatch(context, x, y, size, colours.unavailable);
   }
   shape(context, x, y, size, cell, colours, isRamp);
-  if (cell.isLit) {
-    // Dark on light and light on dark: to be seen on every colour of the cells.
-    context.strokeStyle = colours.surface;
-    context.lineWidth = 1;
-    context.strokeRect(x + 1.5, y + 1.5, size - 3, size - 3);
-    context.strokeStyle = colours.text;
-    context.lineWidth = Math.min(3, Math.max(1.5, size / 12));
-    context.strokeRect(x, y, size, size);
-  }
-  if (size >= BIG) words(context, x, y, size, cell, colours);
 }
 
-const step = (value: number, ramp: readonly string[]): number => Math.round(value * (ramp.length - 1));
+function paintLight(context: Context, x: number, y: number, size: number, colours: Palette): void {
+  // Dark on light and light on dark: to be seen on every colour of the cells.
+  context.strokeStyle = colours.surface;
+  context.lineWidth = 1;
+  context.strokeRect(x + 1.5, y + 1.5, size - 3, size - 3);
+  context.strokeStyle = colours.text;
+  context.lineWidth = Math.min(3, Math.max(1.5, size / 12));
+  context.strokeRect(x, y, size, size);
+}
+
+/** Which colour of the ramp a value has. */
+export const step = (value: number, ramp: readonly string[]): number => Math.round(value * (ramp.length - 1));
 
 function shape(context: Context, x: number, y: number, size: number, { kind, isHeld }: CellPaint, colours: Palette, isOverlay: boolean): void {
   if (!isOverlay) {
@@ -200,7 +211,7 @@ function ink(cell: CellPaint, colours: Palette): string {
 
 function words(context: Context, x: number, y: number, size: number, cell: CellPaint, colours: Palette): void {
   const isHatched = cell.value === null || cell.kind === "unknown" || (cell.value === undefined && cell.kind === "unavailable");
-  context.textAlign = "center";
+  [context.textAlign, context.textBaseline] = ["center", "middle"];
   const points = size >= 72 ? 13 : 11;
   const most = Math.floor((size - 6) / (points * 0.58));
   const texts = [cell.first, cell.second, size >= 72 ? cell.third : ""].filter((text) => text !== "");

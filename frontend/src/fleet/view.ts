@@ -33,6 +33,7 @@ export const fleet: MakeView = (region) => {
   let nodes: NodeRow[] = [];
   let shown: Model = { groups: [], cells: [] };
   let pointed = -1;
+  let telling: ReturnType<typeof setTimeout> | undefined;
 
   const chosen = (): number => (now.gpu === null ? -1 : shown.cells.findIndex((cell) => nameOf(cell) === now.gpu));
 
@@ -56,10 +57,18 @@ export const fleet: MakeView = (region) => {
     toggle?.setAttribute("aria-pressed", String(now.isTable));
   };
 
+  /** After the frame: the browser takes longer to note an address than all cells take to be painted. */
+  const tellAddress = (): void => {
+    telling ??= setTimeout(() => {
+      telling = undefined;
+      history.replaceState(null, "", `${location.pathname}${writeAddress(now, location.search)}`);
+    });
+  };
+
   /** Everything that can be asked for goes through here, so that the address always says what is shown. */
   function change(to: Partial<Address>): void {
     now = { ...now, ...to };
-    if (isLinked) history.replaceState(null, "", `${location.pathname}${writeAddress(now, location.search)}`);
+    if (isLinked) tellAddress();
     if (group !== null) group.value = now.group;
     if (fill !== null) fill.value = now.fill;
     if (nodes.length === 0) return;

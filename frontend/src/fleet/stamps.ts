@@ -1,0 +1,48 @@
+// Cells with a shape or a hatch: drawn once for each look they can have, and then copied; a flat one is faster drawn than copied.
+import { type CellPaint, type Context, type Palette, type Stamp, paintCell, step } from "./paint";
+
+/** So many looks fit one sheet; there are fewer: kinds, held or not, each on a step of the ramp or an owner's colour. */
+const ACROSS = 32;
+const DOWN = 32;
+
+/** For one size of cell, one resolution and one palette. */
+export function stamps(size: number, ratio: number, colours: Palette): Stamp {
+  // Whole pixels of the screen, and one between them lest one look bleeds into the next.
+  const pixels = Math.ceil(size * ratio);
+  const pitch = pixels + 2;
+  const sheet = document.createElement("canvas");
+  sheet.width = ACROSS * pitch;
+  sheet.height = DOWN * pitch;
+  const own = sheet.getContext("2d");
+  const known = new Map<number, number>();
+  if (own === null) return paintCell;
+
+  const make = (cell: CellPaint): number => {
+    const place = known.size;
+    own.setTransform(pixels / size, 0, 0, pixels / size, (place % ACROSS) * pitch + 1, Math.floor(place / ACROSS) * pitch + 1);
+    paintCell(own as Context, 0, 0, size, cell, colours);
+    return place;
+  };
+  return (context, x, y, _size, cell) => {
+    if (isFlat(cell)) return paintCell(context, x, y, size, cell, colours);
+    const key = keyOf(cell, colours);
+    let place = known.get(key);
+    if (place === undefined) {
+      if (known.size >= ACROSS * DOWN) return paintCell(context, x, y, size, cell, colours);
+      place = make(cell);
+      known.set(key, place);
+    }
+    context.drawImage(sheet, (place % ACROSS) * pitch + 1, Math.floor(place / ACROSS) * pitch + 1, pixels, pixels, x, y, size, size);
+  };
+}
+
+/** A rectangle or two. */
+const isFlat = ({ kind, value, owner }: CellPaint): boolean => (kind === "busy" || (kind === "free" && (value !== undefined || owner !== undefined))) && value !== null;
+
+const KINDS = ["busy", "held-idle", "free", "unavailable", "hot", "failed", "quarantined", "foreign", "dirty", "unknown"] as const;
+
+/** Equal for cells that look the same. */
+function keyOf({ kind, isHeld, value, owner }: CellPaint, colours: Palette): number {
+  const shade = owner === null ? 1 : owner !== undefined ? 2 + Math.min(owner, colours.owners.length - 1) : value === undefined ? 0 : value === null ? 31 : 32 + step(value, colours.ramp);
+  return (shade * KINDS.length + KINDS.indexOf(kind)) * 2 + (isHeld ? 1 : 0);
+}
