@@ -34,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.DATA_DIR = Path(os.environ["GPUSCHED_DATA_DIR"])
     # The real hasher takes a third of a second on purpose.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    # Else each test's client would read and stat all static files first: a tenth of a second of processor time.
+    settings.WHITENOISE_AUTOREFRESH = True
     if not hasattr(config, "workerinput"):
         _server = database.start()
 
