@@ -15,7 +15,10 @@ import { WINDOW, Windows } from "./windows";
 /** Pixels; the style sheet has the same. */
 const WIDE = { row: 48, heading: 36 };
 const CARD = { row: 176, heading: 36 };
-const OVERSCAN = 8;
+/** Lines beyond those in sight: drawn ahead, and how many of them must be left. A table is laid out as a whole, so it is better
+ * changed seldom than little by little. */
+const AHEAD = 14;
+const LEFT = 2;
 
 export const queue: MakeView = (region, { hub }) => new QueueView(region, hub);
 
@@ -38,7 +41,9 @@ class QueueView implements View {
   private windows: Windows;
   private geometry = new Geometry([], false, WIDE);
   private isScheduled = false;
+  private isWatched = false;
   private isOver = false;
+  private lines = { first: 0, last: -1 };
 
   constructor(private readonly region: HTMLElement, private readonly hub: Hub) {
     this.none = whenEmpty(region, () => empty("No job waits. ", ...noJobs().childNodes));
@@ -54,7 +59,7 @@ class QueueView implements View {
     });
     this.stopFilters = watchFilters((search) => this.ask(search));
     showSorts(this.table);
-    addEventListener("scroll", this.draw, { passive: true });
+    addEventListener("scroll", this.scrolled, { passive: true });
     addEventListener("resize", this.draw);
   }
 
@@ -68,13 +73,23 @@ class QueueView implements View {
     });
   };
 
+  /** Nothing else has changed: where what is there reaches far enough, it stays as it is. */
+  private scrolled = (): void => {
+    if (this.isScheduled || this.isWatched || this.isOver) return;
+    this.isWatched = true;
+    requestAnimationFrame(() => {
+      this.isWatched = false;
+      if (!this.isScheduled && !this.isOver && this.whole.isConnected && !this.reaches(this.inSight())) this.paint();
+    });
+  };
+
   close(): void {
     this.isOver = true;
     this.windows.close();
     this.estimates.close();
     this.detail.close();
     this.stopFilters();
-    removeEventListener("scroll", this.draw);
+    removeEventListener("scroll", this.scrolled);
     removeEventListener("resize", this.draw);
   }
 
@@ -134,9 +149,10 @@ class QueueView implements View {
   /** The lines in sight, between what stands for all above and all below. */
   private lay(): void {
     const { geometry } = this;
-    const top = -this.body.getBoundingClientRect().top;
-    const first = Math.max(0, geometry.lineAt(Math.max(0, top)) - OVERSCAN);
-    const last = Math.min(geometry.lines - 1, geometry.lineAt(Math.max(0, top + innerHeight)) + OVERSCAN);
+    const seen = this.inSight();
+    const first = Math.max(0, seen.first - AHEAD);
+    const last = Math.min(geometry.lines - 1, seen.last + AHEAD);
+    this.lines = { first, last };
     // What comes next is asked for before it is in sight.
     this.windows.want(geometry.jobFrom(first) - WINDOW / 2, geometry.jobFrom(last) + WINDOW / 2);
     const lines: HTMLTableRowElement[] = [];
@@ -148,6 +164,15 @@ class QueueView implements View {
     this.arrange(lines);
     this.above.style.height = `${geometry.top(first)}px`;
     this.below.style.height = `${Math.max(0, geometry.height - geometry.top(last + 1))}px`;
+  }
+
+  private inSight(): { first: number; last: number } {
+    const top = -this.body.getBoundingClientRect().top;
+    return { first: this.geometry.lineAt(Math.max(0, top)), last: this.geometry.lineAt(Math.max(0, top + innerHeight)) };
+  }
+
+  private reaches({ first, last }: { first: number; last: number }): boolean {
+    return this.lines.first <= Math.max(0, first - LEFT) && this.lines.last >= Math.min(this.geometry.lines - 1, last + LEFT);
   }
 
   private line(line: number): HTMLTableRowElement {
