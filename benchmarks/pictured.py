@@ -42,13 +42,14 @@ def views(page: Page) -> Iterator[View]:
     yield View("login-refused", "/login/", _log_in_wrongly, is_for_nobody=True)
 
 
-def open_view(page: Page, view: View) -> None:
-    """Goes there, waits for what is live to be there, and does what belongs to it."""
-    page.goto(view.path)
+def open_view(page: Page, view: View) -> int:
+    """Goes there, waits for what is live to be there, and does what belongs to it; gives the status of the answer."""
+    answer = page.goto(view.path)
     with suppress(AssertionError):  # a region may be refused, which is something to look at, too
         expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0, timeout=_PATIENCE)
     if view.act is not None:
         view.act(page)
+    return 0 if answer is None else answer.status
 
 
 def _name(path: str) -> str:
@@ -128,17 +129,24 @@ def _ask_to_cancel(page: Page) -> None:
 def _fill_submit(page: Page) -> None:
     if not page.locator("#id_command").count():
         return
-    page.locator("#id_command").fill("python train.py --epochs 10")
-    page.locator("#id_gpu_count").fill("4")
-    page.locator("#id_name").fill("resnet-152")
+    _fill(page, {"command": "python train.py --epochs 10", "gpu_count": "4", "name": "resnet-152"})
     page.wait_for_timeout(1500)
 
 
 def _edit_quota(page: Page) -> None:
     if page.locator("#id_max_gpus").count():
-        page.locator("#id_guaranteed_gpus").fill("0")
-        page.locator("#id_max_gpus").fill("2")
+        _fill(page, {"guaranteed_gpus": "0", "max_gpus": "2"})
         page.wait_for_timeout(1500)
+
+
+def _fill(page: Page, values: dict[str, str]) -> None:
+    """All at once, so that one preview is asked for and none is broken off."""
+    page.evaluate(
+        """values => { for (const [name, value] of Object.entries(values)) {
+            var field = document.getElementById(`id_${name}`); field.value = value; }
+            field.dispatchEvent(new Event("input", {bubbles: true})); }""",
+        values,
+    )
 
 
 def _edit_quota_in_the_admin(page: Page) -> None:

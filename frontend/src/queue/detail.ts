@@ -45,7 +45,7 @@ export class Detail {
 
   private open(id: number): void {
     this.id = id;
-    this.box = h("div", { class: "queue-detail" }, h("p", { class: "muted" }, "…"));
+    this.box = h("div", { class: "queue-detail" }, h("p", { class: "muted" }, "Working out when it could start…"));
     this.element = h("tr", { class: "detail", "data-key": `detail:${id}` }, h("td", { colspan: COLUMNS.length }, this.box));
     this.size.observe(this.element);
     void this.load(id, this.box);
