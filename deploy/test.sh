@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs every test. Installs Debian's chromium, gcc and podman when it may (root), and says what it has to skip otherwise.
+# Runs every test. Installs Debian's chromium, gcc, redis-server and podman when it may (root), and says what it has to skip otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing=()
 command -v chromium >/dev/null 2>&1 || missing+=(chromium)
 command -v gcc >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+command -v redis-server >/dev/null 2>&1 || missing+=(redis-server)
 # Containers are made of busybox; sandboxes with old cgroups run them by runc alone.
 command -v podman >/dev/null 2>&1 || missing+=(podman catatonit runc busybox-static)
 if [ ${#missing[@]} -gt 0 ]; then

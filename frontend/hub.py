@@ -227,7 +227,9 @@ class LiveHub:
 
     def _alive(self, is_to_answer: bool = False) -> str:
         age = None if self._cycle_at is None else round(monotonic() - self._cycle_at, 1)
-        said = {"alive": rfc3339(datetime.now(UTC)), "cycle_age_seconds": age}
+        said: dict[str, object] = {"alive": rfc3339(datetime.now(UTC)), "cycle_age_seconds": age}
+        if self._doorbell.hears_redis is False:
+            said["late"] = True
         return msgspec.json.encode({**said, "answer": True} if is_to_answer else said).decode()
 
     async def _say_alive(self) -> None:

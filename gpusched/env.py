@@ -22,6 +22,10 @@ class Env:
     GPUSCHED_HTTP_PORT_FILE names."""
 
     database_url: str = field(default="", metadata={"doc": "PostgreSQL to use; empty: the embedded server in DATA_DIR"})
+    redis_url: str = field(
+        default="",
+        metadata={"doc": "redis://… or rediss://…, by which processes tell each other changes; empty: by PostgreSQL"},
+    )
     web_threads: int = field(
         default=16, metadata={"doc": "requests a web process works on at once, each with a database connection"}
     )
@@ -199,6 +203,8 @@ def _consistent(env: Env) -> Env:
         raise SettingError(f"{PREFIX}RATE_LIMIT_PER_MINUTE={env.rate_limit_per_minute} is negative; 0: any number")
     if env.behind_tls and not found:
         raise SettingError(f"{PREFIX}BEHIND_TLS needs {PREFIX}TRUSTED_PROXIES: who says that a request came by TLS?")
+    if env.redis_url and not env.redis_url.startswith(("redis://", "rediss://", "unix://")):
+        raise SettingError(f"{PREFIX}REDIS_URL is not like redis://host:6379 (rediss:// for TLS, unix:// for a socket)")
     _require_login(env)
     return env
 

@@ -14,6 +14,7 @@ from gpusched.client.inventory import Readiness, Share
 from gpusched.client.models import Page
 from gpusched.client.scheduling import Cycle, QueuePage
 from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_body, read_query, whole_number
+from gpusched.lib.listener import listener
 from gpusched.lib.openapi import documented
 from gpusched.protocol.jobs import JobRequest
 from jobs import services as job_services
@@ -108,11 +109,12 @@ class Ready(APIView):
         refusals=(),
     )
     def get(self, request: Request) -> Response:
-        """Lost agents are told, and do not make the server unready: it goes on without them."""
+        """Lost agents and a Redis that is away are told, and do not make the server unready: it goes on without."""
         try:
             lag, agents = services.scheduler_lag(), services.agents()
             is_ready = bool(lag["is_alive"])
             parts = {"database": True, "scheduler": is_ready, "cycle_age_seconds": lag["age_seconds"], "agents": agents}
         except DatabaseError:
             is_ready, parts = False, {"database": False, "scheduler": False, "cycle_age_seconds": None, "agents": {}}
-        return Response({"status": "ok" if is_ready else "not ready", **parts}, status=200 if is_ready else 503)
+        said = {"status": "ok" if is_ready else "not ready", **parts, "redis": listener.hears_redis}
+        return Response(said, status=200 if is_ready else 503)

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from gpusched.lib import histograms
+from gpusched.lib.listener import listener
 from gpusched.lib.problems import not_allowed
 from gpusched.lib.sql import query
 from gpusched.protocol.reasons import EndReason
@@ -112,6 +113,10 @@ def _tenants() -> Iterator[Metric]:
     leader = GaugeMetricFamily("gpu_scheduler_cycle_leader", "1 while scheduling cycles run")
     leader.add_metric([], 1 if services.scheduler_lag()["is_alive"] else 0)
     yield leader
+    redis = GaugeMetricFamily("gpu_scheduler_redis_heard", "1 while changes told by Redis arrive at this web process")
+    if listener.hears_redis is not None:
+        redis.add_metric([], 1 if listener.hears_redis else 0)
+    yield redis
 
 
 def _histogram(name: str, text: str, label: str | None) -> Metric:

@@ -8,6 +8,8 @@ export const DEAD_MS = 15000;
 export interface Heard {
   isConnected: boolean;
   isLoggedOut: boolean;
+  /** The server does not hear of changes at once, and looks for them every second. */
+  isLate: boolean;
   /** On this page's clock; null before the first. */
   aliveAt: number | null;
   cycleAgeSeconds: number | null;
@@ -38,6 +40,9 @@ export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshn
   }
   if (aliveAt === null) return { level: "delayed", text: "connecting…", title: "" };
   const age = now - aliveAt;
+  if (age <= LIVE_MS && heard.isLate) {
+    return { level: "delayed", text: "delayed 1 s", title: "the server has lost Redis, and looks for changes every second" };
+  }
   if (age <= LIVE_MS) return { level: "live", text: "live", title };
   return { level: "delayed", text: `delayed ${Math.round(age / 1000)} s`, title };
 }

@@ -13,7 +13,7 @@ type Listener = (state: TopicState) => void;
 const PATIENCE_MS = 5000;
 
 export class Hub implements SocketEvents {
-  readonly heard: Heard = { isConnected: false, isLoggedOut: false, aliveAt: null, cycleAgeSeconds: null, polledAt: null };
+  readonly heard: Heard = { isConnected: false, isLoggedOut: false, isLate: false, aliveAt: null, cycleAgeSeconds: null, polledAt: null };
   hasFailed = false;
   /** Called when the connection comes or goes, and when the server says that it is alive. */
   onHeard: () => void = () => undefined;
@@ -134,6 +134,7 @@ export class Hub implements SocketEvents {
       if (message.answer === true) this.socket.send({ seen: message.alive });
       this.heard.aliveAt = this.now();
       this.heard.cycleAgeSeconds = message.cycle_age_seconds ?? null;
+      this.heard.isLate = message.late === true;
       learnServerTime(message.alive);
       return this.onHeard();
     }

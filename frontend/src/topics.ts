@@ -7,7 +7,7 @@ export type Message =
   | { topic: string; seq: number; snapshot: Rows }
   | { topic: string; seq: number; set?: Rows; patch?: Rows; gone?: string[] }
   | { topic: string; error: string }
-  | { alive: string; cycle_age_seconds: number | null; answer?: boolean };
+  | { alive: string; cycle_age_seconds: number | null; answer?: boolean; late?: boolean };
 
 export type Cell = "busy" | "held_idle" | "free" | "unavailable";
 
@@ -176,7 +176,9 @@ export interface QueueTotal {
   shown: number;
   /** Of those that the person sees and that fit the filter, in all windows. */
   matching: number;
-  groups: { group: WaitGroup; jobs: number; gpus: number }[];
+  /** The same as lines: an array is one, however many of its elements wait. */
+  rows: number;
+  groups: { group: WaitGroup; rows: number; jobs: number; gpus: number }[];
   /** The window's ids in order. */
   order: number[];
 }

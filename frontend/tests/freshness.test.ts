@@ -3,12 +3,17 @@ import { expect, test } from "vitest";
 import { freshness } from "../src/freshness";
 import { clock } from "../src/time";
 
-const heard = (aliveAt: number | null, isConnected = true) => ({ isConnected, isLoggedOut: false, aliveAt, cycleAgeSeconds: 0.4, polledAt: null as number | null });
+const heard = (aliveAt: number | null, isConnected = true) => ({ isConnected, isLoggedOut: false, isLate: false, aliveAt, cycleAgeSeconds: 0.4, polledAt: null as number | null });
 
 test("live for 5 s, then delayed with the age", () => {
   expect(freshness(heard(10_000), 10_000, false).text).toBe("live");
   expect(freshness(heard(10_000), 15_000, false).level).toBe("live");
   expect(freshness(heard(10_000), 17_000, false)).toMatchObject({ level: "delayed", text: "delayed 7 s" });
+});
+
+test("a server that hears of changes late is not live", () => {
+  expect(freshness({ ...heard(10_000), isLate: true }, 11_000, false)).toMatchObject({ level: "delayed", text: "delayed 1 s" });
+  expect(freshness({ ...heard(10_000), isLate: true }, 17_000, false)).toMatchObject({ level: "delayed", text: "delayed 7 s" });
 });
 
 test("without a socket offline, with the time last known", () => {

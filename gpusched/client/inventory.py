@@ -227,13 +227,15 @@ class Health(msgspec.Struct, kw_only=True):
 
 
 class Readiness(msgspec.Struct, kw_only=True):
-    """`cycle_age_seconds`: since the last cycle ended; None: there was none. `agents`: nodes by state, and `total`."""
+    """`cycle_age_seconds`: since the last cycle ended; None: there was none. `agents`: nodes by state, and `total`.
+    `redis`: whether changes that are told by Redis arrive; None: no Redis is set."""
 
     status: str
     database: bool
     scheduler: bool
     cycle_age_seconds: float | None
     agents: dict[str, int]
+    redis: bool | None = None
 
 
 class Exemption(msgspec.Struct, kw_only=True):

@@ -1,20 +1,25 @@
-"""Hears the database's doorbell in a web process: one connection for all who want to know."""
+"""Hears in a web process what changed anywhere: one connection to PostgreSQL, and to Redis if there is one, for all who
+want to know."""
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import psycopg
+from django.conf import settings
 
+from gpusched.lib.changes import EVERYTHING
 from gpusched.lib.own_connections import connection_parameters
 from gpusched.lib.ringer import CHANNEL
 
+if TYPE_CHECKING:
+    from gpusched.lib.redisbus import Ear
+
 logger = logging.getLogger(__name__)
+RETRY_SECONDS = 0.3
 Callback = Callable[[dict[str, list[int]]], None]
-EVERYTHING: dict[str, list[int]] = {
-    topic: [] for topic in ("jobs", "nodes", "tenants", "assignments", "stops", "logs", "notices")
-}
 
 
 class Listener:
@@ -24,6 +29,12 @@ class Listener:
     def __init__(self) -> None:
         self._callbacks: list[Callback] = []
         self._task: asyncio.Task[None] | None = None
+        self._ear: Ear | None = None
+
+    @property
+    def hears_redis(self) -> bool | None:
+        """Whether what is told by Redis arrives here; None: there is no Redis, or nobody has asked to hear yet."""
+        return None if self._ear is None else self._ear.hears
 
     def subscribe(self, callback: Callback) -> None:
         """Starts listening with the first subscriber. To be called in the event loop."""
@@ -32,16 +43,16 @@ class Listener:
             self._task = asyncio.get_running_loop().create_task(self._listen(), name="listener")
 
     async def _listen(self) -> None:
-        while True:
-            try:
-                await self._hear()
-            except psycopg.OperationalError as error:
-                logger.warning("lost the database's notifications, trying again: %s", error)
-            except Exception:
-                logger.exception("the listener failed, starting it again")
-            await asyncio.sleep(0.3)
+        hearing = [_again_and_again(self._hear)]
+        if settings.CHANNEL_LAYERS:
+            from gpusched.lib.redisbus import Ear  # else not even imported
+
+            self._ear = Ear(self._tell)
+            hearing.append(_again_and_again(self._ear.hear))
+        await asyncio.gather(*hearing)
 
     async def _hear(self) -> None:
+        """Notifications are listened to with Redis, too: what Redis does not take is told by them."""
         async with await psycopg.AsyncConnection.connect(**connection_parameters(), autocommit=True) as heard:
             await heard.execute(f"LISTEN {CHANNEL}")
             self._tell(EVERYTHING)
@@ -51,6 +62,17 @@ class Listener:
     def _tell(self, message: dict[str, list[int]]) -> None:
         for callback in self._callbacks:
             callback(message)
+
+
+async def _again_and_again(hear: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await hear()
+        except psycopg.OperationalError as error:
+            logger.warning("lost the database's notifications, trying again: %s", error)
+        except Exception:
+            logger.exception("the listener failed, starting it again")
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 listener = Listener()

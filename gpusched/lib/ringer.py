@@ -1,5 +1,5 @@
 """Rings for other processes what has changed here: one thread per process gathers it after the commits and tells it by
-PostgreSQL's notifications.
+PostgreSQL's notifications, or by Redis where one is set and answers.
 
 Never in the transaction of a change: PostgreSQL lets transactions that notify commit one after another, each with its
 own wait for the disk. Measured with eight connections that insert one row each: 300 commits a second with, 1,800
@@ -10,21 +10,23 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
+from django.conf import settings
 
+from gpusched.lib.changes import Changes, add
 from gpusched.lib.own_connections import connection_parameters
+
+if TYPE_CHECKING:
+    from gpusched.lib.redisbus import Voice
 
 logger = logging.getLogger(__name__)
 CHANNEL, CYCLE_CHANNEL = "gpusched_events", "gpusched_cycle"
-# {topic: ids}; no ids: any of them.
-Changes = Mapping[str, Collection[int]]
-# PostgreSQL refuses payloads of 8000 bytes; beyond this many ids the message just says "any of them".
-MOST_IDS = 500
 RETRY_SECONDS = 0.3
+REPEAT_SECONDS = 1.0
 LAST_WORDS_SECONDS = 2.0
 
 
@@ -44,7 +46,7 @@ class Ringer:
     def ring(self, topic: str, ids: Collection[int] = ()) -> None:
         """Of rows `ids` of `topic`; never waits."""
         with self._state:
-            self._add({topic: ids})
+            add(self._changed, {topic: ids})
             self._start()
 
     def ring_for_cycle(self) -> None:
@@ -75,13 +77,6 @@ class Ringer:
     def _has_news(self) -> bool:
         return bool(self._changed) or self._is_cycle_wanted
 
-    def _add(self, changes: Changes) -> None:
-        for topic, ids in changes.items():
-            known = self._changed.get(topic)
-            both = set(ids) if known is None else known | set(ids)
-            is_any = not ids or known == set() or len(both) > MOST_IDS
-            self._changed[topic] = set() if is_any else both
-
     def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="ringer", daemon=True)
@@ -91,8 +86,8 @@ class Ringer:
         self._state.notify_all()
 
     def _run(self) -> None:
-        wire = Notifications()
-        while self._wait():
+        wire = Wire()
+        while self._wait(wire.is_to_repeat):
             with self._state:
                 changed, is_cycle_wanted = self._changed, self._is_cycle_wanted
                 self._changed, self._is_cycle_wanted, self._is_busy = {}, False, True
@@ -101,7 +96,7 @@ class Ringer:
             except psycopg.Error as error:
                 logger.warning("could not tell what changed, trying again: %s", error)
                 with self._state:
-                    self._add(changed)
+                    add(self._changed, changed)
                     self._is_cycle_wanted |= is_cycle_wanted
                 time.sleep(RETRY_SECONDS)
             finally:
@@ -110,33 +105,57 @@ class Ringer:
                     self._state.notify_all()
         wire.close()
 
-    def _wait(self) -> bool:
-        """For news. False: another thread, or none, is to tell them."""
+    def _wait(self, is_to_repeat: bool) -> bool:
+        """For news, or if something is to be repeated, for a while. False: another thread, or none, is to tell them."""
         with self._state:
             own = threading.current_thread()
-            self._state.wait_for(lambda: self._has_news() or self._thread is not own)
+            self._state.wait_for(
+                lambda: self._has_news() or self._thread is not own, REPEAT_SECONDS if is_to_repeat else None
+            )
             return self._thread is own
 
 
-class Notifications:
-    """Speaks by NOTIFY, over a connection that it makes when there is none. psycopg.Error: it did not."""
+class Wire:
+    """Speaks by Redis if there is one and it answers, else by NOTIFY, over a connection that it makes when there is
+    none. The cycle is always asked for by NOTIFY: its broker hears nothing else."""
 
     _connection: psycopg.Connection[Any] | None = None
+    _voice: "Voice | None" = None
+    is_to_repeat = False
+
+    def __init__(self) -> None:
+        if settings.CHANNEL_LAYERS:
+            from gpusched.lib.redisbus import Voice  # else not even imported
+
+            self._voice = Voice()
 
     def tell(self, changed: Changes, is_cycle_wanted: bool) -> None:
-        said = [(CHANNEL, json.dumps({topic: sorted(ids)}, separators=(",", ":"))) for topic, ids in changed.items()]
+        """Nothing changed, and no cycle wanted: repeats. psycopg.Error: it was not told."""
         if is_cycle_wanted:
-            said.insert(0, (CYCLE_CHANNEL, ""))
+            self._notify([(CYCLE_CHANNEL, "")])
+        if self._voice is not None and not changed and self.is_to_repeat:
+            self._voice.repeat()
+        self.is_to_repeat = bool(changed) and self._voice is not None
+        if changed and not (self._voice is not None and self._voice.tell(changed)):
+            said = {topic: sorted(ids) for topic, ids in changed.items()}
+            self._notify([(CHANNEL, json.dumps({topic: ids}, separators=(",", ":"))) for topic, ids in said.items()])
+
+    def close(self) -> None:
+        self._hang_up()
+        if self._voice is not None:
+            self._voice.close()
+
+    def _notify(self, said: list[tuple[str, str]]) -> None:
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(**connection_parameters(), autocommit=True, connect_timeout=2)
         sql = ", ".join("pg_notify(%s, %s)" for _ in said)
         try:
             self._connection.execute(f"SELECT {sql}", [word for pair in said for word in pair])
         except psycopg.Error:
-            self.close()
+            self._hang_up()
             raise
 
-    def close(self) -> None:
+    def _hang_up(self) -> None:
         if self._connection is not None:
             self._connection.close()
         self._connection = None

@@ -1,4 +1,5 @@
-"""Two web processes on one database: pages and agents of each hear what came in by the other, and one may die."""
+"""Two web processes on one database, Redis between them: pages and agents of each hear what came in by the other; first
+Redis is killed, which leaves PostgreSQL's notifications, then one of the two."""
 
 import json
 import subprocess
@@ -13,15 +14,16 @@ from websockets.sync.client import connect
 
 from benchmarks.stack import ROOT, Stack, free_port, wait_for
 from gpusched.client import Client
+from tests.redis_server import RedisServer, redis_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
 PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
-def other() -> Iterator[tuple[Stack, str]]:
+def other() -> Iterator[tuple[Stack, str, RedisServer]]:
     """A running system, and the address of its second web process, to which its only agent speaks."""
-    with Stack() as stack:
+    with redis_server() as redis, Stack(redis_url=redis.url) as stack:
         port = free_port()
         command = [
             sys.executable,
@@ -43,7 +45,7 @@ def other() -> Iterator[tuple[Stack, str]]:
             stack.url = second
             stack.fleet(1)
             stack.url = first
-            yield stack, second
+            yield stack, second, redis
         finally:
             web.terminate()
             web.wait(20)
@@ -84,6 +86,16 @@ class Page:
                 del rows[key]
 
 
+def hear_redis(*urls: str) -> list[bool]:
+    return [httpx.get(f"{url}/ready", timeout=30).json()["redis"] for url in urls]
+
+
+def all_see_a_job(stack: Stack, pages: list[Page]) -> None:
+    job = stack.client().submit(["sleep", "1"], gpus=1)
+    for page in pages:
+        page.until(lambda rows: rows["jobs"].get(str(job.id), {}).get("state") == "completed")
+
+
 def log_in(stack: Stack) -> str:
     with httpx.Client(base_url=stack.url, timeout=30) as browser:
         browser.get("/login/")
@@ -92,20 +104,24 @@ def log_in(stack: Stack) -> str:
         return str(browser.cookies["sessionid"])
 
 
-def test_pages_and_agents_of_each_hear_of_the_other_and_one_may_die(other: tuple[Stack, str]) -> None:
+def test_pages_and_agents_of_each_hear_of_the_other_and_one_may_die(other: tuple[Stack, str, RedisServer]) -> None:
     """A52: the page that lost its server shows at the other what a fresh load shows."""
-    stack, second = other
+    stack, second, redis = other
     with ExitStack() as sockets:
-        check(stack, second, sockets, log_in(stack))
+        check(stack, second, redis, sockets, log_in(stack))
 
 
-def check(stack: Stack, second: str, sockets: ExitStack, cookie: str) -> None:
+def check(stack: Stack, second: str, redis: RedisServer, sockets: ExitStack, cookie: str) -> None:
     pages = [Page(sockets, url, cookie, "jobs", "queue") for url in (stack.url, second)]
     for page in pages:
         page.until(lambda rows: len(rows) == 2)
-    job = stack.client().submit(["sleep", "1"], gpus=1)
-    for page in pages:
-        page.until(lambda rows: rows["jobs"].get(str(job.id), {}).get("state") == "completed")
+    wait_for(lambda: hear_redis(stack.url, second) == [True, True], PATIENCE_SECONDS, "both to hear Redis")
+    all_see_a_job(stack, pages)
+    redis.kill()
+    all_see_a_job(stack, pages)
+    wait_for(lambda: hear_redis(stack.url, second) == [False, False], PATIENCE_SECONDS, "both to say so")
+    redis.start()
+    wait_for(lambda: hear_redis(stack.url, second) == [True, True], PATIENCE_SECONDS, "both to hear Redis again")
     assert stack.kill("daphne")
     with Client(second, stack.token(), tenant="default") as client:
         again = client.wait(client.submit(["true"], gpus=1).id, timeout=PATIENCE_SECONDS)

@@ -200,6 +200,10 @@ def ids_in(value, name=""):
 def test_state_and_deltas_equal_a_fresh_load(monkeypatch):
     """A52: real operations in any order, pages that lose their connection, fall asleep, change their mind; in the end
     each page shows what a fresh load shows, and has never been told what it may not see."""
+    holds_always(monkeypatch, examples=8)
+
+
+def holds_always(monkeypatch, *, examples: int) -> None:
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(outbox, "MOST_WAITING", 1)
     monkeypatch.setattr(bells, "LOOK_AGAIN_SECONDS", {"readings": 0.2, "overview": 0.2})
@@ -209,7 +213,7 @@ def test_state_and_deltas_equal_a_fresh_load(monkeypatch):
 
     # The same examples each time, and no shrinking: one that fails waits in vain at each step of it.
     @settings(
-        max_examples=8,
+        max_examples=examples,
         derandomize=True,
         deadline=None,
         phases=[Phase.explicit, Phase.generate],

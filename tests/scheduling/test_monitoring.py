@@ -9,6 +9,7 @@ from django.test import Client, override_settings
 
 from gpusched.env import read
 from gpusched.lib import logs, requests
+from gpusched.lib.listener import Listener
 from gpusched.lib.sql import execute
 from jobs.models import Attempt, Job
 from nodes.models import Node
@@ -29,7 +30,7 @@ class TestReady:
         assert ready() == (
             503,
             {"status": "not ready", "database": True, "scheduler": False, "cycle_age_seconds": None,
-             "agents": {"joined": 0, "online": 0, "lost": 0, "total": 0}},
+             "agents": {"joined": 0, "online": 0, "lost": 0, "total": 0}, "redis": None},
         )  # fmt: skip
 
     def test_a_cycle_that_changes_nothing_is_a_sign_of_life(self):
@@ -56,6 +57,14 @@ class TestReady:
         run_cycle()
         status, answer = ready()
         assert (status, answer["agents"]) == (200, {"joined": 0, "online": 1, "lost": 1, "total": 2})
+
+    @pytest.mark.parametrize("hears", [True, False])
+    def test_a_redis_that_is_away_is_told_and_does_not_make_it_unready(self, monkeypatch, hears):
+        monkeypatch.setattr(Listener, "hears_redis", hears)
+        run_cycle()
+        status, answer = ready()
+        assert (status, answer["redis"]) == (200, hears)
+        assert f"gpu_scheduler_redis_heard {float(hears)}" in Client().get("/metrics").content.decode()
 
     def test_without_a_database_it_is_not_ready(self, monkeypatch):
         def fails():

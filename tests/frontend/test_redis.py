@@ -1,0 +1,109 @@
+"""The live feed with Redis between the processes: killed, started again, and losing what it was given."""
+
+import pytest
+from asgiref.sync import sync_to_async
+from channels.layers import get_channel_layer
+from django.db import connections
+
+from frontend import bells, looking
+from frontend import hub as hubs
+from gpusched.lib import redisbus
+from gpusched.lib.changes import EVERYTHING
+from gpusched.lib.ringer import Wire, ringer
+from tests.factories import make_member, make_tenant, submit
+from tests.frontend import test_property
+from tests.frontend.page import Page, cookie_of, live_hub
+from tests.redis_server import layers, redis_server
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
+db = sync_to_async
+
+
+@pytest.fixture
+def redis(settings):
+    with redis_server() as server:
+        ringer.stop()
+        settings.CHANNEL_LAYERS = layers(server.url)
+        yield server
+        ringer.stop()
+    ringer.flush()
+
+
+@pytest.fixture
+def notified(monkeypatch):
+    """What the ringer said by PostgreSQL."""
+    said: list[str] = []
+    notify = Wire._notify
+
+    def listened(self, pairs):
+        said.extend(payload for _, payload in pairs if payload)
+        notify(self, pairs)
+
+    monkeypatch.setattr(Wire, "_notify", listened)
+    return said
+
+
+@pytest.fixture
+async def page(redis, monkeypatch):
+    """A page with jobs, of a hub that looks only when it is told to."""
+    monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
+    monkeypatch.setattr(looking, "WHOLE_FLEET_SECONDS", 3600.0)
+    monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.3)
+    tenant = await db(make_tenant)("ours")
+    user = await db(make_member)(tenant)
+    async with live_hub(monkeypatch) as hub:
+        opened = await Page(await db(cookie_of)(user), ["jobs"]).connect()
+        await opened.until(lambda: hub._doorbell.hears_redis)
+        opened.hears_redis = lambda: hub._doorbell.hears_redis  # type: ignore[attr-defined]
+        opened.submit = lambda: db(submit)(user, tenant)  # type: ignore[attr-defined]
+        yield opened
+        await opened.leave()
+    await db(connections.close_all)()
+
+
+async def shows(page, job_id):
+    await page.until(lambda: str(job_id) in page.rows.get("jobs", {}))
+
+
+async def test_changes_go_by_redis_alone_and_by_postgresql_while_it_is_away(page, redis, notified):
+    await shows(page, await page.submit())
+    assert notified == []
+    redis.kill()
+    await shows(page, await page.submit())
+    assert notified
+    await page.until(lambda: page.hears_redis() is False)
+    await page.until(lambda: '"late":true' in page.heard[-1])
+    await shows(page, await page.submit())
+    await db(redis.start)()
+    await page.until(lambda: page.hears_redis())
+    await page.until(lambda: '"alive"' in page.heard[-1] and '"late"' not in page.heard[-1])
+    said = None
+    while said != len(notified):  # senders try it again after a moment
+        said = len(notified)
+        await shows(page, await page.submit())
+
+
+async def test_what_redis_loses_is_noticed(page, redis, notified):
+    """Its listeners cut off, it takes a message that nobody hears: the number of the next, or the same once more, tells."""
+    await shows(page, await page.submit())
+    redis.cut_listeners()
+    await shows(page, await page.submit())
+    assert notified == []
+
+
+async def test_a_number_that_is_missing_or_no_message_at_all_is_taken_for_any_change(page, redis):
+    heard: list[dict[str, list[int]]] = []
+    ear = redisbus.Ear(heard.append)
+    ear._take(redisbus.Said("a", 1, {"jobs": [1]}))
+    ear._take(redisbus.Said("a", 2, {"jobs": [2]}))
+    ear._take(redisbus.Said("a", 2))
+    ear._take(redisbus.Said("a", 4, {"jobs": [4]}))
+    ear._take(redisbus.Said("a", 5))
+    assert heard == [{"jobs": [1]}, {"jobs": [2]}, EVERYTHING, EVERYTHING]
+    await get_channel_layer(redisbus.LAYER).group_send(redisbus.GROUP, {"sender": 5})
+    await shows(page, await page.submit())
+
+
+def test_state_and_deltas_equal_a_fresh_load(redis, monkeypatch):
+    """A52, with Redis."""
+    test_property.holds_always(monkeypatch, examples=3)
