@@ -130,13 +130,15 @@ def _fill_submit(page: Page) -> None:
     if not page.locator("#id_command").count():
         return
     _fill(page, {"command": "python train.py --epochs 10", "gpu_count": "4", "name": "resnet-152"})
-    page.wait_for_timeout(1500)
+    with suppress(NotInTime):
+        page.locator("#equivalent", has_text="resnet-152").wait_for(timeout=_PATIENCE)
 
 
 def _edit_quota(page: Page) -> None:
     if page.locator("#id_max_gpus").count():
         _fill(page, {"guaranteed_gpus": "0", "max_gpus": "2"})
-        page.wait_for_timeout(1500)
+        with suppress(NotInTime):
+            page.locator("#effect .effects").wait_for(timeout=_PATIENCE)
 
 
 def _fill(page: Page, values: dict[str, str]) -> None:
@@ -154,6 +156,7 @@ def _edit_quota_in_the_admin(page: Page) -> None:
         page.locator(f"input[name$='{name}']").first.fill(value)
     with page.expect_navigation():
         page.locator("input[name$='max_gpus']").first.evaluate("field => field.form.requestSubmit()")
+    page.locator("input[name$='max_gpus']").first.evaluate("field => field.scrollIntoView({block: 'center'})")
 
 
 def _log_in_wrongly(page: Page) -> None:

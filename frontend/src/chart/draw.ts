@@ -58,7 +58,7 @@ function options(host: HTMLElement, data: () => ChartData): uPlot.Options {
   return {
     width: Math.max(host.clientWidth, 80),
     height: now.height ?? HEIGHT,
-    padding: [8, 8, 0, 0],
+    padding: [8, now.kind === "bars" ? 24 : 8, 0, 0],
     scales: {
       x: { range: () => [...ends(data())] },
       y: { range: () => [0, top(data())] },
