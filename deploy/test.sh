@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every test. Installs Debian's chromium, gcc, redis-server and podman when it may (root), and says what it has to skip otherwise.
+# Runs every test. Installs Debian's chromium, gcc, redis-server and podman when it may (root on Debian), and then fails where a
+# test is skipped for want of one; says what it has to skip otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing=()
@@ -8,8 +9,10 @@ command -v gcc >/dev/null 2>&1 || missing+=(gcc libc6-dev)
 command -v redis-server >/dev/null 2>&1 || missing+=(redis-server)
 # Containers are made of busybox; sandboxes with old cgroups run them by runc alone.
 command -v podman >/dev/null 2>&1 || missing+=(podman catatonit runc busybox-static)
+may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; }
+if may_install; then export TESTS_HAVE_TOOLS=1; fi
 if [ ${#missing[@]} -gt 0 ]; then
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+  if may_install; then
     echo "installing ${missing[*]}"
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >/dev/null 2>&1 \
       || echo "could not install ${missing[*]}"

@@ -40,6 +40,20 @@ def pytest_configure(config: pytest.Config) -> None:
         _server = database.start()
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where every tool could be had (deploy/test.sh), a test that was skipped for want of one is a failure."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if not os.environ.get("TESTS_HAVE_TOOLS") or hasattr(session.config, "workerinput") or reporter is None:
+        return
+    lacking = {
+        str(report.longrepr[2]) for report in reporter.stats.get("skipped", ()) if isinstance(report.longrepr, tuple)
+    }
+    lacking = {reason for reason in lacking if "is not installed" in reason}
+    if lacking:
+        reporter.write_line(f"\ntests were skipped: {', '.join(sorted(lacking))}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _server is not None:
         from tests import database
