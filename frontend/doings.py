@@ -32,12 +32,14 @@ class Doing(NamedTuple):
     unnamed: str = ""
 
 
+# Of an event e: whether the job went back to the queue after that attempt.
+IS_REQUEUED = """EXISTS (SELECT 1 FROM jobs_jobevent r WHERE r.job_id = e.job_id AND r.kind = 'requeued'
+                      AND r.attempt = e.attempt) AS is_requeued"""
 # What the system stopped, and what ended by a fault of a node; whether it went back to the queue.
-_EVENTS = """
+_EVENTS = f"""
     SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.data, j.name, j.tenant_id, t.name AS tenant, j.user_id,
            o.tenant_id AS other_tenant_id, ot.name AS other_tenant,
-           EXISTS (SELECT 1 FROM jobs_jobevent r WHERE r.job_id = e.job_id AND r.kind = 'requeued'
-                      AND r.attempt = e.attempt) AS is_requeued
+           {IS_REQUEUED}
       FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN tenants_tenant t ON t.id = j.tenant_id
       LEFT JOIN jobs_job o ON o.id = (e.data->>'by_job')::bigint LEFT JOIN tenants_tenant ot ON ot.id = o.tenant_id
      WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s AND e.at > now() - make_interval(days => %(days)s)
@@ -118,6 +120,11 @@ def doing(
     }  # fmt: skip
 
 
+def then(row: Row) -> str:
+    """What to add to how an attempt ended; `row` with IS_REQUEUED."""
+    return "; it is back in the queue" if row["is_requeued"] else ""
+
+
 def _of_event(row: Row) -> Doing:
     kind, severity = _KINDS.get(row["data"].get("reason", ""), ("node_fault", "red"))
     href = f"/jobs/{row['job_id']}/"
@@ -131,8 +138,7 @@ def _of_event(row: Row) -> Doing:
 
 def _sentence(row: Row, data: Row) -> str:
     reason = reasons.sentence(data.get("reason", ""), data)
-    after = "; it is back in the queue" if row["is_requeued"] else ""
-    return f"job {row['job_id']} {row['name']}: {reason}{after}"
+    return f"job {row['job_id']} {row['name']}: {reason}{then(row)}"
 
 
 def _of_incident(row: Row) -> Doing:

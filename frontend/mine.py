@@ -5,6 +5,7 @@ from typing import Any
 
 from gpusched.lib.sql import query
 from jobs import representation
+from jobs.counting import WAITS, WEIGHT
 from tenants import budgets
 from tenants.api import tenants_shown
 from tenants.permissions import Identity
@@ -19,31 +20,40 @@ _HELD = """
       LEFT JOIN nodes_allocation l ON l.assignment_id = s.id
      WHERE j.user_id = %s GROUP BY j.tenant_id
 """
-_COUNTS = """
-    SELECT user_id, count(*) FILTER (WHERE state IN ('pending', 'held')) AS waiting,
-           count(*) FILTER (WHERE state NOT IN ('pending', 'held')) AS running
-      FROM jobs_job WHERE user_id = ANY(%s) AND ended_at IS NULL GROUP BY user_id
+_RUNS = "j.array_count IS NULL AND j.state IN ('scheduled', 'running', 'stopping')"
+_COUNTS = f"""
+    SELECT j.user_id, coalesce(sum({WEIGHT}) FILTER (WHERE {WAITS}), 0)::int AS waiting,
+           count(*) FILTER (WHERE {_RUNS}) AS running
+      FROM jobs_job j WHERE j.user_id = ANY(%s) AND j.ended_at IS NULL GROUP BY j.user_id
+"""
+# Which jobs are shown of each person w (user_id), and in which part. An array stands once where its elements wait, and
+# once when it is over; those that run are jobs of their own.
+PARTS = f"""
+    LATERAL (
+        (SELECT j.id, 'running' AS part FROM jobs_job j WHERE j.user_id = w.user_id AND {_RUNS}
+          ORDER BY j.id LIMIT {MOST})
+         UNION ALL
+        (SELECT j.id, 'waiting' FROM jobs_job j WHERE j.user_id = w.user_id AND {WAITS}
+          ORDER BY j.priority DESC, j.submitted_at, j.id LIMIT {MOST})
+         UNION ALL
+        (SELECT j.id, 'recent' FROM jobs_job j WHERE j.user_id = w.user_id AND j.array_id IS NULL
+            AND j.ended_at IS NOT NULL ORDER BY j.id DESC LIMIT {RECENT})) p
 """
 
 
 def jobs(user_id: int) -> dict[str, list[Row]]:
-    """`running`, `waiting` (in the order of the queue) and `recent` jobs of a person, and how many there are at all."""
-    running = representation.select(
-        "j.user_id = %s AND j.state IN ('scheduled', 'running', 'stopping')", [user_id], f"ORDER BY j.id LIMIT {MOST}"
-    )
-    waiting = representation.select(
-        "j.user_id = %s AND j.state IN ('pending', 'held')",
-        [user_id],
-        f"ORDER BY j.priority DESC, j.submitted_at, j.id LIMIT {MOST}",
-    )
-    recent = representation.select(
-        "j.user_id = %s AND j.ended_at IS NOT NULL", [user_id], f"ORDER BY j.id DESC LIMIT {RECENT}"
-    )
-    return {"running": running, "waiting": waiting, "recent": recent}
+    """`running`, `waiting` (in the order of the queue) and `recent` jobs of a person."""
+    parts = query(f"SELECT p.* FROM (SELECT %s::int AS user_id) w, {PARTS}", [user_id])
+    shown = {job["id"]: job for job in representation.select("j.id = ANY(%s)", [[row["id"] for row in parts]])}
+    found: dict[str, list[Row]] = {"running": [], "waiting": [], "recent": []}
+    for row in parts:
+        if row["id"] in shown:
+            found[row["part"]].append(shown[row["id"]])
+    return found
 
 
 def counts(user_ids: Collection[int]) -> dict[int, dict[str, int]]:
-    """By person how many of their jobs are `running` and `waiting`: the lists may be shorter."""
+    """By person how many jobs are `running` and `waiting`, of an array each element. The lists may be shorter."""
     found = {user: {"running": 0, "waiting": 0} for user in user_ids}
     for row in query(_COUNTS, [sorted(user_ids)]):
         found[row.pop("user_id")] = row

@@ -11,20 +11,12 @@ from jobs import representation
 
 Row = dict[str, Any]
 
-_JOBS = """
+_JOBS = f"""
     SELECT w.user_id, p.part, j.id, j.name, t.name AS tenant, j.state, j.priority, j.gpu_count, j.attempt,
            j.submitted_at, j.started_at, j.ended_at, j.exit_code, j.signal, j.reason, j.evidence, j.reason_since,
            j.stop_reason, j.stop_evidence, j.max_runtime_seconds, a.placement
       FROM unnest(%(users)s::int[]) AS w (user_id)
-     CROSS JOIN LATERAL (
-        (SELECT id, 'running' AS part FROM jobs_job WHERE user_id = w.user_id
-            AND state IN ('scheduled', 'running', 'stopping') ORDER BY id LIMIT %(live)s)
-         UNION ALL
-        (SELECT id, 'waiting' FROM jobs_job WHERE user_id = w.user_id AND state IN ('pending', 'held')
-          ORDER BY priority DESC, submitted_at, id LIMIT %(live)s)
-         UNION ALL
-        (SELECT id, 'recent' FROM jobs_job WHERE user_id = w.user_id AND ended_at IS NOT NULL
-          ORDER BY id DESC LIMIT %(recent)s)) p
+     CROSS JOIN {mine.PARTS}
       JOIN jobs_job j ON j.id = p.id JOIN tenants_tenant t ON t.id = j.tenant_id
       LEFT JOIN jobs_attempt a ON a.job_id = j.id AND a.number = j.attempt
 """
@@ -45,7 +37,7 @@ def load(user_ids: Collection[int]) -> dict[int, dict[str, Row]]:
     """Rows by person: `counts`, `job:<id>` and `tenant:<name>`."""
     users = sorted(user_ids)
     found: dict[int, dict[str, Row]] = {user: {"counts": row} for user, row in mine.counts(users).items()}
-    for row in query(_JOBS, {"users": users, "live": mine.MOST, "recent": mine.RECENT}):
+    for row in query(_JOBS, {"users": users}):
         found[row["user_id"]][f"job:{row['id']}"] = _job(row)
     for row in query(_TENANTS, [users]):
         found[row.pop("user_id")][f"tenant:{row['name']}"] = row

@@ -22,10 +22,9 @@ LONG_WAIT_MINUTES = 60
 _WAITED_SECONDS = 60
 _MOST_LOOKED_AT = 20_000
 
-_OWN = """
+_OWN = f"""
     SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.actor, e.data, j.name, j.user_id, j.tenant_id, t.name AS tenant,
-           EXISTS (SELECT 1 FROM jobs_jobevent r WHERE r.job_id = e.job_id AND r.kind = 'requeued'
-                      AND r.attempt = e.attempt) AS is_requeued
+           {doings.IS_REQUEUED}
       FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN tenants_tenant t ON t.id = j.tenant_id
       JOIN auth_user u ON u.id = j.user_id
      WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s AND e.at > now() - make_interval(days => %(days)s)
@@ -115,9 +114,8 @@ def _said(row: Row) -> tuple[str, str, str]:
         return kind, "amber", f"{word} by {row['actor']}"
     if data.get("reason") == "exited" and data.get("exit_code") == 0:
         return "completed", "info", "completed"
-    after = "; it is back in the queue" if row["is_requeued"] else ""
     is_asked = data.get("reason") in ("cancelled", "requeued")
-    return "ended", "info" if is_asked else "red", reasons.sentence(data.get("reason", ""), by) + after
+    return "ended", "info" if is_asked else "red", reasons.sentence(data.get("reason", ""), by) + doings.then(row)
 
 
 def _of_wait(row: Row) -> Doing:

@@ -16,6 +16,7 @@ from nodes import health
 from nodes import services as node_services
 from nodes.models import Device, Node
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
+from tests.jobs.test_arrays import submit_array
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRETS = ("theirs", "zoe", "hidden")
@@ -157,6 +158,18 @@ class TestMine:
         assert parts == {ended: "recent", running: "running", waiting: "waiting"}
         assert rows["counts"] == {"running": 1, "waiting": 1}
         assert (rows["tenant:ours"]["own_gpus"], rows["tenant:ours"]["gpus_held"]) == (2, 2)
+
+    def test_an_array_waits_as_many_jobs_and_stands_once(self, anna, ours, client):
+        agent = make_node(gpus=2)
+        array = submit_array(anna, ours, 5)
+        run_cycle()
+        agent.end(agent.start_all()[0])
+        rows = feed.rows("mine", [ours.pk], anna.pk)
+        parts = sorted((row["part"], row["id"] == array) for key, row in rows.items() if key.startswith("job:"))
+        assert parts == [("running", False), ("waiting", True)]
+        assert rows["counts"] == {"running": 1, "waiting": 3}
+        client.force_login(anna)
+        assert "3 of 5 wait" in client.get("/mine/").content.decode()
 
     def test_nothing_of_colleagues(self, anna, ours):
         bert = make_member(ours, name="bert")
