@@ -29,6 +29,13 @@ class Env:
     web_threads: int = field(
         default=16, metadata={"doc": "requests a web process works on at once, each with a database connection"}
     )
+    web_processes: int = field(
+        default=1,
+        metadata={
+            "doc": "web processes of `manage.py up`, on one port; about a core each under load",
+            "between": (1, 64),
+        },
+    )
     secret_key: str = field(default="", metadata={"doc": "Django's secret; empty: generated once in DATA_DIR"})
     data_dir: Path = field(default=Path(".gpusched"), metadata={"doc": "logs, secrets and the embedded database"})
     debug: bool = field(default=False, metadata={"doc": "show tracebacks to browsers; never in production"})

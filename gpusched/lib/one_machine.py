@@ -39,6 +39,7 @@ class Part:
     name: str
     command: list[str]
     environment: dict[str, str]
+    files: tuple[int, ...] = ()
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     pause: float = 0.0
@@ -47,7 +48,7 @@ class Part:
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 self.command, env=self.environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, preexec_fn=die_with_parent(signal.SIGTERM),
+                start_new_session=True, preexec_fn=die_with_parent(signal.SIGTERM), pass_fds=self.files,
             )  # fmt: skip
         self.started_at = time.monotonic()
 
@@ -74,6 +75,7 @@ class Machine:
     say: Callable[[str], None]
     parts: list[Part] = field(default_factory=list)
     database: postgres.Server | None = None
+    shared: socket.socket | None = None
     stopping: bool = False
 
     def run(self) -> None:
@@ -113,15 +115,26 @@ class Machine:
             raise StartError(f"it is running already with the data in {self.data_dir}; stop that one first") from error
 
     def _require_free_port(self) -> None:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((self.env.http_host, self.port))
-            except OSError as error:
-                raise StartError(
-                    f"port {self.port} of {self.env.http_host} cannot be used ({error.strerror}); "
-                    f"stop what uses it, or choose another with GPUSCHED_HTTP_PORT"
-                ) from error
+        """Several web processes share one socket, which this process keeps open: who comes while one of them is started
+        again is taken by another."""
+        is_shared = self.env.web_processes > 1
+        if is_shared and ":" in self.env.http_host:
+            raise StartError("GPUSCHED_WEB_PROCESSES above 1 needs an IPv4 address in GPUSCHED_HTTP_HOST")
+        probe = socket.socket()
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((self.env.http_host, self.port))
+        except OSError as error:
+            probe.close()
+            raise StartError(
+                f"port {self.port} of {self.env.http_host} cannot be used ({error.strerror}); "
+                f"stop what uses it, or choose another with GPUSCHED_HTTP_PORT"
+            ) from error
+        if is_shared:
+            probe.listen(1024)
+            self.shared = probe
+        else:
+            probe.close()
 
     def _start_database(self) -> None:
         if self.env.database_url:
@@ -152,10 +165,12 @@ class Machine:
     def _start_parts(self, facts: dict[str, str | None]) -> None:
         python = sys.executable
         manage = [python, "manage.py"]
-        web = [python, "-m", "daphne", "-b", self.env.http_host, "-p", str(self.port), "--ping-interval", "20",
+        files = (self.shared.fileno(),) if self.shared else ()
+        where = ["--fd", str(files[0])] if files else ["-b", self.env.http_host, "-p", str(self.port)]
+        web = [python, "-m", "daphne", *where, "--ping-interval", "20",
                "--application-close-timeout", "2", "-v", "0", "gpusched.asgi:application"]  # fmt: skip
         plan = [
-            ("web", web, self._environment()),
+            *((f"web{number or ''}", web, self._environment()) for number in range(self.env.web_processes)),
             ("cycles", [*manage, "worker", "cycles"], self._environment(Q_CLUSTER_NAME="cycles")),
             ("housekeeping", [*manage, "worker", "housekeeping"], self._environment(Q_CLUSTER_NAME="housekeeping")),
         ]
@@ -166,7 +181,7 @@ class Machine:
         (self.data_dir / "output").mkdir(exist_ok=True)
         self.say("starting web server, workers and agent")
         for name, command, environment in plan:
-            part = Part(name, command, environment)
+            part = Part(name, command, environment, files if command is web else ())
             self.parts.append(part)
             part.start(self._output(part))
 
@@ -246,6 +261,8 @@ class Machine:
         # Agents first: they tell the server how their jobs ended while it still listens.
         for part in reversed(self.parts):
             part.stop(10.0)
+        if self.shared:
+            self.shared.close()
         if self.database:
             self.database.stop()
         self.say("stopped")
