@@ -56,7 +56,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--path", action="append", default=[], help="this address instead, such as /fleet/?fill=power")
     for flag in ("light", "dark", "wide", "phone"):
         parser.add_argument(f"--{flag}", action="store_true", help=f"only {flag}")
-    parser.add_argument("--small", action="store_true", help="with few colours, as for docs/images")
+    parser.add_argument("--small", action="store_true", help="in as few bytes as there can be, as for docs/images")
     return parser.parse_args()
 
 
@@ -85,7 +85,7 @@ def _photograph(url: str, out: Path, asked: argparse.Namespace) -> None:
                         print(f"{file}: {error}", file=sys.stderr)
                     else:
                         if asked.small:
-                            Image.open(file).quantize(96).save(file, optimize=True)
+                            Image.open(file).convert("RGB").save(file, optimize=True)
                 page.context.close()
                 stranger.context.close()
 

@@ -61,6 +61,7 @@ def listen(page: Page) -> list[str]:
     return complaints
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("user", "theme", "width"), [("admin", "light", 1440), ("ada", "dark", 360)])
 def test_every_page(
     chromium: Browser, stack: Stack, crowd: dict[str, list[int]], user: str, theme: Literal["light", "dark"], width: int
