@@ -1,20 +1,21 @@
 """The rows of topics `queue…`: a window of the waiting jobs in groups, filtered and sorted as the topic says."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl
 
 from frontend.access import Visible
 from gpusched.lib.sql import query
 from gpusched.lib.sql import rows as tuples
 from gpusched.lib.times import rfc3339
+from gpusched.protocol.arrays import multirange
 from gpusched.protocol.reasons import Pending
 from jobs import representation
 from jobs.counting import WAITS, WEIGHT
+from jobs.places import ORDER, places_of
 
 Row = dict[str, Any]
 FIRST_ROWS = 500
@@ -39,31 +40,6 @@ _GROUP = {
 _GROUP_OF = {str(code): group for group, codes in _GROUP.items() for code in codes}
 
 
-class Waiting(NamedTuple):
-    """As much of a waiting job as it takes to choose and to count; in the order of the queue. `jobs`: as how many it
-    counts; an array as its elements that wait."""
-
-    id: int
-    tenant_id: int
-    tenant: str
-    user: str
-    state: str
-    reason: str
-    gpu_count: int
-    priority: int
-    submitted_at: float
-    name: str
-    jobs: int
-
-    @property
-    def gpus(self) -> int:
-        return self.gpu_count * self.jobs
-
-    @property
-    def group(self) -> str:
-        return group_of(self.state, self.reason)
-
-
 @dataclass(frozen=True)
 class Window:
     """Jobs number `first` to `last` (exclusive, from 0) of those that fit, in an order."""
@@ -76,38 +52,50 @@ class Window:
     is_descending: bool = False
 
 
-@dataclass
+# Windows of the same rows in the same order, and who sees them.
+Selection = tuple[Window, Visible]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """`ids`: by place among those that fit; `groups`: how many of all that fit are in each group."""
+
+    ids: Mapping[int, int]
+    groups: list[Row]
+
+
+@dataclass(frozen=True)
 class Queue:
-    """All that wait, with their places, and in full those that somebody sees."""
+    """What of the queue somebody looks at. `jobs`, `gpus`: of everybody's that wait."""
 
-    waiting: Sequence[Waiting]
-    gpus_ahead: Sequence[int]
-    full: dict[int, Row] = field(default_factory=dict)
-    _chosen: dict[tuple[Window, Visible], tuple[list[int], list[Row]]] = field(default_factory=dict)
-
-    def chosen(self, window: Window, visible: Visible) -> tuple[list[int], list[Row]]:
-        """Places in the queue of the window's jobs, and how many of all that fit are in each group."""
-        if (window, visible) not in self._chosen:
-            self._chosen[window, visible] = _choose(self.waiting, window, visible)
-        return self._chosen[window, visible]
+    jobs: int
+    gpus: int
+    chosen: Mapping[Selection, Chosen]
+    full: Mapping[int, Row]
 
 
-_SORTS: dict[str, Callable[[Waiting], Any]] = {
-    "submitted": lambda job: job.submitted_at,
-    "gpus": lambda job: job.gpu_count,
-    "priority": lambda job: job.priority,
-    "name": lambda job: job.name.casefold(),
-    "id": lambda job: job.id,
+_SORTS = {
+    "submitted": "j.submitted_at",
+    "gpus": "j.gpu_count",
+    "priority": "j.priority",
+    "name": 'lower(j.name) COLLATE "C"',
+    "id": "j.id",
 }
-_FILTERS = ("tenant", "user", "state", "reason", "group")
+_CASES = " ".join(
+    f"WHEN j.reason IN ({', '.join(repr(str(code)) for code in codes)}) THEN {GROUPS.index(group)}"
+    for group, codes in _GROUP.items()
+)
+_GROUP_SQL = f"CASE WHEN j.state = 'held' THEN {GROUPS.index('held')} {_CASES} ELSE {GROUPS.index('capacity')} END"
+_TENANT = "j.tenant_id IN (SELECT id FROM tenants_tenant WHERE {})"
+_USER = "j.user_id IN (SELECT id FROM auth_user WHERE {})"
+_FILTERS = {
+    "tenant": _TENANT.format("name = ANY(%s)"),
+    "user": _USER.format("username = ANY(%s)"),
+    "state": "j.state = ANY(%s)",
+    "reason": "j.reason = ANY(%s)",
+    "group": f"(%s::text[])[1 + {_GROUP_SQL}] IS NOT NULL",
+}
 
-# The same order as GET /api/v1/queue.
-_WAITING = f"""
-    SELECT j.id, j.tenant_id, t.name, u.username, j.state, j.reason, j.gpu_count, j.priority,
-           extract(epoch FROM j.submitted_at)::float8, j.name, {WEIGHT}
-      FROM jobs_job j JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-     WHERE {WAITS} ORDER BY j.priority DESC, j.submitted_at, j.id
-"""
 _FULL = f"""
     SELECT j.id, j.name, t.name AS tenant, u.username AS "user", j.state, j.gpu_count, j.gpu_models, j.gpu_memory_mb,
            j.priority, j.submitted_at, j.exit_code, j.signal, j.reason, j.evidence, j.reason_since, j.stop_reason,
@@ -132,7 +120,7 @@ def window_of(topic: str) -> Window | None:
     first, last = int(found[1] or 0), int(found[2] or FIRST_ROWS)
     asked = dict(parse_qsl(found[3] or "", keep_blank_values=True))
     sort = asked.pop("sort", "")
-    text = asked.pop("q", "").strip().casefold()
+    text = asked.pop("q", "").strip().lower()
     is_known = set(asked) <= set(_FILTERS) and sort.removeprefix("-") in ("", *_SORTS)
     if not is_known or not first < last <= first + MOST_ROWS:
         return None
@@ -141,75 +129,118 @@ def window_of(topic: str) -> Window | None:
 
 
 def load(windows: Collection[tuple[Window, Visible]]) -> Queue:
-    """`windows`: what is watched, and by whom."""
-    waiting = [Waiting(*row) for row in tuples(_WAITING)]
-    ahead = [0, *accumulate(job.gpus for job in waiting)]
-    queue = Queue(waiting, ahead)
-    seen = {waiting[at].id for window, visible in windows for at in queue.chosen(window, visible)[0]}
-    queue.full = {row["id"]: _full(row) for row in query(_FULL, [sorted(seen)])} if seen else {}
-    return queue
+    """`windows`: what is watched, and by whom. Costs what PostgreSQL needs to count and sort the queue, and the rows in
+    the windows."""
+    spans: dict[Selection, list[tuple[int, int]]] = {}
+    for window, visible in windows:
+        spans.setdefault(_selection(window, visible), []).append((window.first, window.last))
+    chosen = {selection: _choose(*selection, sorted(set(found))) for selection, found in spans.items()}
+    everything = chosen[_EVERYTHING].groups if _EVERYTHING in chosen else _groups("true", [])
+    ids = sorted({job_id for one in chosen.values() for job_id in one.ids.values()})
+    places = places_of(ids)
+    full = {
+        row["id"]: _full(row, places[row["id"]]) for row in (query(_FULL, [ids]) if ids else []) if row["id"] in places
+    }
+    return Queue(_sum(everything, "jobs"), _sum(everything, "gpus"), chosen, full)
 
 
 def restrict(queue: Queue, window: Window, visible: Visible) -> dict[str, Row]:
     """The viewer's jobs in the window by id; `total` counts everybody's, as GET /api/v1/queue does."""
-    chosen, groups = queue.chosen(window, visible)
-    rows: dict[str, Row] = {}
-    for at in chosen:
-        job = queue.waiting[at]
-        # One that has left the queue between the two questions is gone with the next look.
-        if full := queue.full.get(job.id):
-            rows[str(job.id)] = {**full, "group": job.group, "position": at + 1, "gpus_ahead": queue.gpus_ahead[at]}
+    chosen = queue.chosen[_selection(window, visible)]
+    ids = [chosen.ids[place] for place in range(window.first, window.last) if place in chosen.ids]
+    # One that has left the queue between two questions is gone with the next look.
+    rows = {str(job_id): queue.full[job_id] for job_id in ids if job_id in queue.full}
     total = {
-        "jobs": sum(job.jobs for job in queue.waiting),
-        "gpus": queue.gpus_ahead[-1],
+        "jobs": queue.jobs,
+        "gpus": queue.gpus,
         "shown": len(rows),
-        "matching": sum(group["jobs"] for group in groups),
-        "groups": groups,
+        "rows": _sum(chosen.groups, "rows"),
+        "matching": _sum(chosen.groups, "jobs"),
+        "groups": chosen.groups,
         "order": [int(key) for key in rows],
     }
     return {**rows, "total": total}
 
 
-def _choose(waiting: Sequence[Waiting], window: Window, visible: Visible) -> tuple[list[int], list[Row]]:
-    buckets: dict[str, list[int]] = {group: [] for group in GROUPS}
-    for at in _fitting(waiting, window, visible):
-        buckets[waiting[at].group].append(at)
-    groups = [
-        {
-            "group": group,
-            "jobs": sum(waiting[at].jobs for at in places),
-            "gpus": sum(waiting[at].gpus for at in places),
-        }
-        for group, places in buckets.items()
-        if places
-    ]
-    order = [at for places in buckets.values() for at in places]
+_EVERYTHING: Selection = (Window(0, 1), None)
+
+
+def _selection(window: Window, visible: Visible) -> Selection:
+    return replace(window, first=0, last=1), visible
+
+
+def _choose(window: Window, visible: Visible, spans: Sequence[tuple[int, int]]) -> Chosen:
+    """The ids at these places, from the first to before the last of each."""
+    where, params = _condition(window, visible)
+    order = f"{_GROUP_SQL}, {ORDER}"
     if window.sort:
-        sort = _SORTS[window.sort]
-        order.sort()
-        order.sort(key=lambda at: sort(waiting[at]), reverse=window.is_descending)
-    return order[window.first : window.last], groups
+        order = f"{_SORTS[window.sort]} {'DESC' if window.is_descending else ''}, {ORDER}"
+    found = tuples(
+        f"""SELECT o.place - 1, o.id
+              FROM unnest(ARRAY(SELECT j.id FROM jobs_job j WHERE {WAITS} AND {where} ORDER BY {order} LIMIT %s))
+                   WITH ORDINALITY AS o (id, place)
+             WHERE o.place::int - 1 <@ %s::int4multirange""",
+        [*params, max(last for _, last in spans), multirange(tuple(spans))],
+    )
+    return Chosen(dict(found), _groups(where, params))
 
 
-def _fitting(waiting: Sequence[Waiting], window: Window, visible: Visible) -> Iterator[int]:
-    allowed = None if visible is None else frozenset(visible)
-    for at, job in enumerate(waiting):
-        if allowed is not None and job.tenant_id not in allowed:
-            continue
-        if all(getattr(job, name) in values for name, values in window.only) and _says(job, window.text):
-            yield at
+def _groups(where: str, params: Sequence[Any]) -> list[Row]:
+    found = query(
+        f"""SELECT {_GROUP_SQL} AS number, count(*) AS rows, sum({WEIGHT})::bigint AS jobs,
+                   sum({WEIGHT} * j.gpu_count::bigint)::bigint AS gpus
+              FROM jobs_job j WHERE {WAITS} AND {where} GROUP BY 1 ORDER BY 1""",
+        params,
+    )
+    return [{"group": GROUPS[row.pop("number")], **row} for row in found]
 
 
-def _says(job: Waiting, text: str) -> bool:
-    return not text or any(text in part.casefold() for part in (str(job.id), job.name, job.user, job.tenant))
+def _condition(window: Window, visible: Visible) -> tuple[str, list[Any]]:
+    parts, params = ["true"], list[Any]()
+    if visible is not None:
+        parts.append("j.tenant_id = ANY(%s)")
+        params.append(list(visible))
+    for name, values in window.only:
+        parts.append(_FILTERS[name])
+        params.append([group if group in values else None for group in GROUPS] if name == "group" else sorted(values))
+    if window.text:
+        parts.append(_SAYS)
+        params += _searched(window.text) * 4
+    return " AND ".join(parts), params
 
 
-def _full(row: Row) -> Row:
+# PostgreSQL may know the cases of ASCII letters alone: of the others those that are looked for are made small here.
+_HAS = "strpos(lower(translate({}, %s, %s)), %s) > 0"
+_SAYS = "({})".format(
+    " OR ".join((
+        _HAS.format("j.id::text"),
+        _HAS.format("j.name"),
+        _TENANT.format(_HAS.format("name")),
+        _USER.format(_HAS.format("username")),
+    ))
+)  # fmt: skip
+
+
+def _searched(text: str) -> list[str]:
+    """For `_HAS`: large letters, the same as small ones, and the text."""
+    pairs = [(letter.upper(), letter) for letter in sorted(set(text)) if not letter.isascii()]
+    single = [(large, small) for large, small in pairs if len(large) == 1]
+    return ["".join(large for large, _ in single), "".join(small for _, small in single), text]
+
+
+def _sum(groups: Sequence[Row], name: str) -> int:
+    return sum(group[name] for group in groups)
+
+
+def _full(row: Row, place: tuple[int, int]) -> Row:
     names = ("id", "name", "tenant", "user", "state", "gpu_count", "gpu_memory_mb", "priority", "elements")
     reason = representation.reason(row)
     return {
         **{name: row[name] for name in names},
         "gpu_model": "|".join(row["gpu_models"]) or None,
+        "group": group_of(row["state"], row["reason"]),
+        "position": place[0],
+        "gpus_ahead": place[1],
         "submitted_at": rfc3339(row["submitted_at"]),
         "reason": reason and {name: reason[name] for name in ("code", "sentence", "next_step", "since")},
     }

@@ -15,9 +15,9 @@ from gpusched.protocol.jobs import FieldError, JobRequest
 from gpusched.protocol.states import NodeState
 from jobs import representation
 from jobs.counting import WAITS, WEIGHT, by_state
+from jobs.places import ORDER, places_of
 from scheduling import snapshot, whatif
 from scheduling.engine.budgets import is_spent, spent
-from scheduling.engine.estimate import Estimate
 from scheduling.engine.fairshare import average_gpus, entitlements, why_entitled
 from scheduling.engine.feasibility import impossible
 from scheduling.engine.model import Node, Policy, Tenant
@@ -72,13 +72,12 @@ def _cluster(fresh: bool) -> tuple[Sequence[Node], dict[int, Tenant], Policy]:
 
 # The queue as people read it: by priority, then by age. What starts next also depends on shares and fit, and that is
 # what each job's reason is for.
-_ORDER = "j.priority DESC, j.submitted_at, j.id"
 _GPUS = f"{WEIGHT} * j.gpu_count::bigint"
 
 
 def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[str, Any]:
-    """The caller's waiting jobs with their position among everybody's; of other tenants only the totals are told. The
-    first of a page have an estimate, unless so many wait that it takes long."""
+    """The caller's waiting jobs with their position among everybody's; of other tenants only the totals are told. Each
+    has an estimate, unless so many wait that it takes long."""
     visible = identity.visible_tenants()
     where, params = "true", list[Any]()
     if visible is not None:
@@ -87,44 +86,51 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
         where += " AND (-j.priority, extract(epoch FROM j.submitted_at)::float8, j.id) > (%s, %s, %s)"
         params += after
     rows = query(
-        f"""WITH waiting AS (
-                SELECT j.*, jobs_numbers(j.array_waiting) AS elements,
-                       (sum({WEIGHT}) OVER queue - {WEIGHT})::bigint + 1 AS position,
-                       (sum({_GPUS}) OVER queue - {_GPUS})::bigint AS gpus_ahead
-                  FROM jobs_job j WHERE {WAITS} WINDOW queue AS (ORDER BY {_ORDER}))
-            SELECT j.*, NULL AS placement, t.name AS tenant, u.username AS "user",
-                   extract(epoch FROM j.submitted_at)::float8 AS at
-              FROM waiting j JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-             WHERE {where} ORDER BY {_ORDER} LIMIT %s""",
+        f"""SELECT j.*, jobs_numbers(j.array_waiting) AS elements, NULL AS placement, t.name AS tenant,
+                   u.username AS "user", extract(epoch FROM j.submitted_at)::float8 AS at
+              FROM jobs_job j JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
+             WHERE {WAITS} AND {where} ORDER BY {ORDER} LIMIT %s""",
         [*params, limit],
     )
+    places = places_of([row["id"] for row in rows])
     [total] = query(
         f"SELECT coalesce(sum({WEIGHT}), 0)::bigint AS jobs, coalesce(sum({_GPUS}), 0)::bigint AS gpus"
         f"  FROM jobs_job j WHERE {WAITS}"
     )
     last = rows[-1] if len(rows) == limit else None
-    foreseen = whatif.foresee([row["id"] for row in rows if _may_start(row)][: whatif.MOST_FORESEEN])
+    foreseen = estimates_of([row["id"] for row in rows])
     return {
-        "items": [_queued(row, foreseen.get(row["id"])) for row in rows],
+        # One that has started between the two questions waits no more.
+        "items": [_queued(row, places[row["id"]], foreseen.get(row["id"])) for row in rows if row["id"] in places],
         "total": total["jobs"],
         "total_gpus": total["gpus"],
         "next": None if last is None else (-last["priority"], last["at"], last["id"]),
     }
 
 
-def _may_start(row: dict[str, Any]) -> bool:
-    return row["state"] != "held" and not row["open_dependencies"] and row["reason"] != reasons.Pending.MAX_PARALLEL
+def estimates_of(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """When these waiting jobs will probably start, as an explanation says it; of those that could, while no more than
+    `whatif.MOST_BEHIND` wait."""
+    found = whatif.foresee() if job_ids else {}
+    startable = query(
+        "SELECT id FROM jobs_job WHERE id = ANY(%s) AND state IN ('pending', 'running') AND open_dependencies = 0"
+        " AND reason <> %s",
+        [[job_id for job_id in job_ids if job_id in found], reasons.Pending.MAX_PARALLEL],
+    )
+    return {row["id"]: estimate_shape(found[row["id"]]) for row in startable}
 
 
-def _queued(row: dict[str, Any], estimate: Estimate | None) -> dict[str, Any]:
-    names = ("name", "tenant", "user", "state", "gpu_count", "priority", "position", "gpus_ahead",
-             "elements")  # fmt: skip
+def _queued(row: dict[str, Any], place: tuple[int, int], estimate: dict[str, Any] | None) -> dict[str, Any]:
+    names = ("name", "tenant", "user", "state", "gpu_count", "priority")
     return {
         "job_id": row["id"],
         **{name: row[name] for name in names},
+        "position": place[0],
+        "gpus_ahead": place[1],
+        "elements": row["elements"],
         "submitted_at": rfc3339(row["submitted_at"]),
         "reason": representation.reason(row),
-        "estimate": None if estimate is None else estimate_shape(estimate),
+        "estimate": estimate,
     }
 
 

@@ -5,15 +5,16 @@ at worst, and requests must go on."""
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpusched.lib.sql import rows
+from jobs.counting import WAITS
 from scheduling import snapshot
 from scheduling.engine.counterfactual import Step, obstacles, reason_of
 from scheduling.engine.estimate import Estimate, estimates
-from scheduling.engine.model import Policy, Snapshot
+from scheduling.engine.model import ELEMENT, Policy, Snapshot
 from scheduling.engine.planner import plan
 from scheduling.policy import policy
 
@@ -22,10 +23,10 @@ turn = threading.Lock()
 MOST_JOBS = snapshot.MOST_ASKED_ABOUT
 # How much of their time limits jobs use is learned from so many of the latest attempts; fewer say nothing.
 _LATEST, _ENOUGH, _UNKNOWN = 500, 10, 0.5
-# Estimates for the page of the queue are made for so many jobs, and again after a while.
-MOST_FORESEEN, _FRESH_SECONDS = 20, 5.0
-# … and only while no more than this wait: nobody asked for them.
-MOST_BEHIND, QUEUE_WORK = 2_000, 10_000
+# Estimates of the whole queue are made together, at most so often.
+_FRESH_SECONDS = 5.0
+# … and only while no more than this wait: nobody asked for them. A changed limit is judged by so many of the first.
+MOST_BEHIND, QUEUE_WORK, MOST_FORESEEN = 2_000, 10_000, 20
 
 
 class Present(NamedTuple):
@@ -71,7 +72,6 @@ def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:
 
 @dataclass
 class _Foreseen:
-    key: object = None
     until: float = 0.0
     found: Mapping[int, Estimate] = field(default_factory=dict)
 
@@ -79,17 +79,24 @@ class _Foreseen:
 _foreseen = _Foreseen()
 
 
-def foresee(job_ids: Collection[int]) -> Mapping[int, Estimate]:
-    """When waiting jobs will probably start, of at most MOST_FORESEEN; some seconds old. Empty where it takes long."""
-    wanted = tuple(job_ids)[:MOST_FORESEEN]
+def foresee() -> Mapping[int, Estimate]:
+    """When each waiting job will probably start; some seconds old. Empty while more than MOST_BEHIND wait."""
     with turn:
-        if _foreseen.key != wanted or time.monotonic() > _foreseen.until:
-            here = present()
-            is_small = len(here.snapshot.jobs) <= MOST_BEHIND
-            cheap = wanted if is_small else ()
-            _foreseen.found = estimates(*here, cheap, typical=typical(), work=QUEUE_WORK) if cheap else {}
-            _foreseen.key, _foreseen.until = wanted, time.monotonic() + _FRESH_SECONDS
+        if time.monotonic() > _foreseen.until:
+            _foreseen.found = _foresee_all()
+            _foreseen.until = time.monotonic() + _FRESH_SECONDS
         return _foreseen.found
+
+
+def _foresee_all() -> Mapping[int, Estimate]:
+    [(waiting,)] = rows(f"SELECT count(*) FROM jobs_job j WHERE {WAITS}")
+    if not 0 < waiting <= MOST_BEHIND:
+        return {}
+    here = present()
+    if len(here.snapshot.jobs) > MOST_BEHIND:
+        return {}
+    ids = [job.id for job in here.snapshot.jobs if job.id < ELEMENT]
+    return estimates(*here, ids, typical=typical(), work=QUEUE_WORK)
 
 
 def typical() -> float:

@@ -11,12 +11,12 @@ import type { TopicState } from "../src/store";
 import type { QueueRow, QueueTotal } from "../src/topics";
 
 const HEIGHTS = { row: 10, heading: 4 };
-const groups: Group[] = [{ group: "next", jobs: 2, gpus: 2 }, { group: "capacity", jobs: 100_000, gpus: 5 }, { group: "held", jobs: 1, gpus: 1 }];
+const groups: Group[] = [{ group: "next", rows: 2, jobs: 2, gpus: 2 }, { group: "capacity", rows: 100_000, jobs: 100_000, gpus: 5 }, { group: "held", rows: 1, jobs: 1, gpus: 1 }];
 const row = (id: number, more: Partial<QueueRow> = {}): QueueRow => ({
   id, name: `job ${id}`, tenant: "red", user: "ann", state: "pending", gpu_count: 2, gpu_model: null, gpu_memory_mb: null, priority: 500,
   position: id, gpus_ahead: 0, group: "capacity", submitted_at: "2026-01-31T08:00:00Z", reason: { code: "capacity", sentence: `because ${id}`, next_step: "" }, ...more,
 });
-const total = (order: number[], jobs = order.length): QueueTotal => ({ jobs, gpus: 2 * jobs, shown: order.length, matching: jobs, groups: [{ group: "capacity", jobs, gpus: 2 * jobs }], order });
+const total = (order: number[], jobs = order.length): QueueTotal => ({ jobs, gpus: 2 * jobs, shown: order.length, rows: jobs, matching: jobs, groups: [{ group: "capacity", rows: jobs, jobs, gpus: 2 * jobs }], order });
 const state = (ids: number[], jobs = ids.length): TopicState => ({
   status: "ready", seq: 1, error: null, known: true,
   rows: new Map<string, object>([...ids.map((id) => [String(id), row(id)] as const), ["total", total(ids, jobs)]]),

@@ -48,7 +48,7 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
         "is_understood": is_understood,
         "groups": _GROUPS,
         "tenants": _tenants(who),
-        "more": _more(asked, start + _WINDOW) if start + _WINDOW < total.get("matching", 0) else "",
+        "more": _more(asked, start + _WINDOW) if start + _WINDOW < total.get("rows", 0) else "",
     }
     return show(request, who, "pages/queue.html", words)
 

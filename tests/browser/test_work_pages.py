@@ -132,6 +132,32 @@ def test_one_jobs_tabs(page: Page, client: Client) -> None:
     wait_for(lambda: client.get(job.id).attempt == 2, 60, "its second attempt")
 
 
+def test_an_arrays_elements_are_watched_read_retried_and_cancelled(page: Page, client: Client) -> None:
+    """Live, without a reload; a started array with waiting elements stands in the queue, too."""
+    script = ["sh", "-c", "echo this is $GPUSCHED_ARRAY_INDEX; test $GPUSCHED_ARRAY_INDEX != 0 || exit 3; sleep 600"]
+    array = client.submit(script, gpus=1, name="sweep", array={"count": 60, "max_parallel": 2})
+    page.goto(f"/jobs/{array.id}/")
+    rows = page.locator("#elements tr[data-key]")
+    expect(rows).to_have_count(50)
+    expect(rows.nth(0).locator(".state-failed")).to_be_visible()
+    expect(rows.nth(2).locator(".state-running")).to_be_visible()
+    page.locator("#elements tr[data-key='2']").get_by_role("link", name="Log").click()
+    expect(page.locator("#element-log pre.log")).to_contain_text("this is 2")
+    rows.nth(5).get_by_role("checkbox").check()
+    page.locator("#element-part").fill("8-9")
+    page.locator("#elements-act").get_by_text("Cancel…").click()
+    page.get_by_role("button", name="Cancel the elements").click()
+    expect(page.locator(".flash")).to_contain_text("3 elements are cancelled")
+    expect(rows.nth(5).locator(".state-cancelled")).to_be_visible()
+    page.get_by_role("button", name="Retry the 1 that failed").click()
+    expect(page.locator(".flash")).to_contain_text("1 element is to run again")
+    page.locator("#element-state").select_option("cancelled")
+    expect(page).to_have_url(re.compile("state=cancelled"))
+    expect(rows).to_have_count(3)
+    page.goto("/queue/")
+    expect(page.locator(f"tr[data-key='{array.id}'] [data-label=Request]")).to_have_text("55 × 1 GPU")
+
+
 def test_submit_says_what_would_happen_while_one_types(page: Page, client: Client) -> None:
     page.goto("/submit/")
     box = page.locator("#equivalent")

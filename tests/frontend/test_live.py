@@ -72,7 +72,7 @@ async def open_page(hub):
 
 async def test_a_snapshot_then_deltas(open_page, cookie, user, tenant):
     page = await open_page(cookie, "queue", "jobs")
-    nothing = {"jobs": 0, "gpus": 0, "shown": 0, "matching": 0, "groups": [], "order": []}
+    nothing = {"jobs": 0, "gpus": 0, "shown": 0, "rows": 0, "matching": 0, "groups": [], "order": []}
     assert page.rows == {"queue": {"total": nothing}, "jobs": {}}
     job_id = await db(submit)(user, tenant, name="first")
     await page.until(lambda: str(job_id) in page.rows["queue"] and str(job_id) in page.rows["jobs"])

@@ -4,10 +4,13 @@ import pytest
 
 from frontend import feed, queuerows
 from frontend.queuerows import GROUPS, group_of
+from gpusched.lib.sql import query, rows
 from gpusched.protocol.reasons import Pending
 from jobs import services
 from jobs.models import Job
+from scheduling import services as scheduling
 from tests.factories import identity_for, make_member, make_tenant, submit
+from tests.jobs.test_arrays import submit_array
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -124,3 +127,38 @@ class TestFilters:
         window = queuerows.window_of("queue:0-2")
         assert window is not None
         assert len(queuerows.load([(window, None)]).full) == 2
+
+    def test_only_what_is_asked_for_leaves_the_database(self, anna, ours, monkeypatch):
+        """However long the queue, and wherever in it the window is."""
+        for _ in range(40):
+            submit(anna, ours)
+        fetched = []
+
+        def counted(found):
+            fetched.append(len(found))
+            return found
+
+        monkeypatch.setattr(queuerows, "query", lambda *given: counted(query(*given)))
+        monkeypatch.setattr(queuerows, "tuples", lambda *given: counted(rows(*given)))
+        assert len(shown("queue:30-33")) == 3
+        assert max(fetched) <= 3
+
+    def test_letters_of_other_alphabets_have_two_cases_too(self, anna, ours):
+        one = submit(anna, ours, name="Обучение STRAßE")
+        for text in ("обучение", "straße", "ОБУЧ"):
+            assert shown(f"queue?q={text}") == [one], text
+        assert shown("queue?q=%25") == shown("queue?q=_") == []
+
+
+def test_an_array_is_one_row_and_counts_as_its_waiting_elements(anna, ours):
+    """Also in the places of those behind it, as by REST."""
+    small = submit(anna, ours, priority=900)
+    array = submit_array(anna, ours, 50, gpu_count=2)
+    last = submit(anna, ours, priority=100)
+    found = feed.rows("queue", None)
+    assert found["total"]["order"] == [small, array, last]
+    assert found["total"]["groups"] == [{"group": "next", "rows": 3, "jobs": 52, "gpus": 102}]
+    assert (found["total"]["rows"], found["total"]["matching"], found["total"]["jobs"]) == (3, 52, 52)
+    assert [(found[str(j)]["position"], found[str(j)]["gpus_ahead"]) for j in (array, last)] == [(2, 1), (52, 101)]
+    told = scheduling.queue(identity_for(anna), None, 10)["items"]
+    assert [(job["position"], job["gpus_ahead"]) for job in told] == [(1, 0), (2, 1), (52, 101)]

@@ -2,6 +2,8 @@
 
 export interface Group {
   group: string;
+  /** Lines: an array is one, however many jobs it counts. */
+  rows: number;
   jobs: number;
   gpus: number;
 }
@@ -24,12 +26,12 @@ export class Geometry {
     private readonly heights: Heights,
     private readonly opened: { job: number; height: number } | null = null,
   ) {
-    const jobs = groups.reduce((sum, group) => sum + group.jobs, 0);
+    const jobs = groups.reduce((sum, group) => sum + group.rows, 0);
     this.lines = jobs + (isGrouped ? groups.length : 0);
     let line = 0;
     for (const group of isGrouped ? groups : []) {
       this.headings.push(line);
-      line += group.jobs + 1;
+      line += group.rows + 1;
     }
   }
 

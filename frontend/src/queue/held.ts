@@ -67,7 +67,7 @@ export class Held {
   }
 
   private difference(now: Known): string {
-    const more = (now.total?.matching ?? 0) - (this.total?.matching ?? 0);
+    const more = (now.total?.rows ?? 0) - (this.total?.rows ?? 0);
     if (more > 0) return `${more} new`;
     if (more < 0) return `${plural(-more, "row")} gone`;
     for (const [number, { order }] of this.shown) {

@@ -1,4 +1,5 @@
 // A part of the page that the server draws: when its topic changes the page is asked for again, and what differs is taken.
+import htmx from "htmx.org";
 import type { MakeView } from "../regions";
 import { morphChildren } from "../morph";
 
@@ -29,7 +30,10 @@ async function fetchAgain(): Promise<void> {
 function take(fresh: Document): void {
   for (const region of regions) {
     const counterpart = fresh.getElementById(region.id);
-    if (region.isConnected && counterpart !== null) morphChildren(region, counterpart);
+    if (!region.isConnected || counterpart === null) continue;
+    morphChildren(region, counterpart);
+    // What has come new may be more than a link.
+    htmx.process(region);
   }
   document.dispatchEvent(new CustomEvent("htmx:afterSettle"));
 }
