@@ -62,6 +62,8 @@ _CROSSINGS = """
       FROM tenants_budgetcrossing c JOIN tenants_tenant t ON t.id = c.tenant_id
      WHERE c.at > now() - make_interval(days => %(days)s) ORDER BY c.id DESC LIMIT %(most)s
 """
+# 0.01 GPU-hours: less is not worth a word, and would read as 0.
+_LEAST_GPU_SECONDS = 36
 _REFUNDS = """
     SELECT max(r.id) AS id, max(r.at) AS at, e.job_id, j.tenant_id, t.name AS tenant, j.user_id,
            sum(e.gpus * date_part('epoch', e.ended_at - e.started_at)) / 3600 AS gpu_hours
@@ -69,7 +71,8 @@ _REFUNDS = """
       JOIN tenants_tenant t ON t.id = j.tenant_id
      WHERE r.id > (SELECT max(id) FROM tenants_usagerefund) - %(looked_at)s
        AND r.at > now() - make_interval(days => %(days)s)
-     GROUP BY e.job_id, j.tenant_id, t.name, j.user_id ORDER BY 1 DESC LIMIT %(most)s
+     GROUP BY e.job_id, j.tenant_id, t.name, j.user_id
+    HAVING sum(e.gpus * date_part('epoch', e.ended_at - e.started_at)) >= %(least)s ORDER BY 1 DESC LIMIT %(most)s
 """
 _KINDS = {
     EndReason.PREEMPTED: ("preempted", "amber"),
@@ -88,7 +91,8 @@ _WENT = {
 def load() -> list[Doing]:
     """The latest, newest first."""
     given = {
-        "looked_at": _MOST_LOOKED_AT, "days": DAYS, "most": MOST, "held": HELD_NOTE, "faults": sorted(NODE_FAULTS)
+        "looked_at": _MOST_LOOKED_AT, "days": DAYS, "most": MOST, "held": HELD_NOTE, "faults": sorted(NODE_FAULTS),
+        "least": _LEAST_GPU_SECONDS,
     }  # fmt: skip
     found = [
         *(_of_event(row) for row in query(_EVENTS, given)),
@@ -169,7 +173,7 @@ def _of_crossing(row: Row) -> Doing:
 
 
 def _of_refund(row: Row) -> Doing:
-    sentence = f"{row['gpu_hours']:.1f} GPU-hours of job {row['job_id']} were refunded: a node failed under it"
+    sentence = f"{row['gpu_hours']:.2f} GPU-hours of job {row['job_id']} were refunded: a node failed under it"
     told = doing(
         f"refund:{row['id']}", row["at"], "refunded", "info", sentence, f"/jobs/{row['job_id']}/", row["tenant"]
     )

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from frontend import feed, noticerows
+from frontend import doings, feed, noticerows
 from gpusched.protocol.messages import Reading
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
@@ -15,6 +15,7 @@ from jobs.models import Job
 from nodes import health
 from nodes import services as node_services
 from nodes.models import Device, Node
+from tenants.models import UsageEntry, UsageRefund
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
 
@@ -255,3 +256,22 @@ class TestNotices:
         assert client.get("/notices/seen/").status_code == 405
         assert client.post("/notices/seen/").status_code == 204
         assert notices(anna, [ours.pk])[1]["unread"] == 0
+
+
+def test_a_refund_is_told_if_it_is_worth_a_word(ours, anna):
+    job_id = submit(anna, ours)
+    then = timezone.now()
+    for rank, seconds in ((0, 20), (1, 7)):
+        entry = UsageEntry.objects.create(
+            tenant=ours, user_id=anna.pk, job_id=job_id, attempt=1, rank=rank, node="n1", gpus=1,
+            started_at=then - timedelta(seconds=seconds), ended_at=then, cause="node_lost",
+        )  # fmt: skip
+        UsageRefund.objects.create(entry=entry, reason="node_lost")
+    assert [one for one in doings.load() if one.row["kind"] == "refunded"] == []
+    longer = UsageEntry.objects.create(
+        tenant=ours, user_id=anna.pk, job_id=job_id, attempt=2, rank=0, node="n1", gpus=1,
+        started_at=then - timedelta(seconds=45), ended_at=then, cause="node_lost",
+    )  # fmt: skip
+    UsageRefund.objects.create(entry=longer, reason="node_lost")
+    [told] = [one for one in doings.load() if one.row["kind"] == "refunded"]
+    assert told.row["sentence"] == f"0.02 GPU-hours of job {job_id} were refunded: a node failed under it"
