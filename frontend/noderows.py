@@ -12,7 +12,7 @@ from gpusched.protocol import throttling
 from nodes import incidents
 
 Row = dict[str, Any]
-_NODES = "SELECT name, joined_at, isolation FROM nodes_node WHERE name = ANY(%s)"
+_NODES = "SELECT name, joined_at, isolation, hints FROM nodes_node WHERE name = ANY(%s)"
 _DEVICES = """
     SELECT n.name AS node, d.id, d.mig_parent, d.numa_node, d.nvlink_island, r.read_at, r.utilisation_percent,
            r.memory_used_mb, r.temperature_celsius, r.power_watts, r.process_count, r.occupancy,
@@ -50,7 +50,9 @@ def load(names: Collection[str]) -> Nodes:
     """Of those that exist."""
     wanted = sorted(names)
     found = {
-        row["name"]: OneNode({"joined_at": rfc3339(row["joined_at"]), "isolation": row["isolation"]})
+        row["name"]: OneNode(
+            {"joined_at": rfc3339(row["joined_at"]), "isolation": row["isolation"], "hints": row["hints"]}
+        )
         for row in query(_NODES, [wanted])
     }
     for row in query(_DEVICES, [wanted]):
@@ -71,7 +73,9 @@ def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | Non
     if detail is None or listed is None:
         return None
     about = {key: value for key, value in listed.items() if key != "devices"}
-    rows = {"node": {**about, **detail.about}}
+    # Hints tell of accounts and folders of the machine: whoever can go there is an admin.
+    hints = detail.about["hints"] if visible is None else None
+    rows = {"node": {**about, **detail.about, "hints": hints}}
     for device in listed["devices"]:
         rows |= _device(device, detail.devices.get(device["id"], {}))
     others = [job for job in detail.jobs if visible is not None and job["tenant_id"] not in visible]

@@ -44,6 +44,13 @@ class Window:
         return min(1.0, max(0.0, (moment - self.begin) / timedelta(seconds=1) / whole))
 
 
+def hints(name: str) -> list[Row]:
+    """What its agent finds not well there: `check level says next_step`, what fails first."""
+    rows = query("SELECT hints FROM nodes_node WHERE name = %s", [name])
+    found: list[Row] = rows[0]["hints"] if rows else []
+    return sorted(found, key=lambda hint: hint["level"] != "fail")
+
+
 def running(name: str, visible: Sequence[int] | None) -> list[Row]:
     """Jobs with a rank there now; of those that may not be seen only how many GPUs they hold."""
     return [

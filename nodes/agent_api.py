@@ -41,14 +41,15 @@ def _endpoint(view: Callable[[HttpRequest], msgspec.Struct]) -> Callable[[HttpRe
 
 @_endpoint
 def join(request: HttpRequest) -> msgspec.Struct:
-    if not services.may_join(request.headers.get("Authorization", "")):
+    token = services.token_of(request.headers.get("Authorization", ""))
+    if not token:
         raise Problem(
             401, "not_authenticated", "this join token is unknown, expired or revoked", next_step="create a new one"
         )
     message = decode(request.body, Join)
     if not 8 <= len(message.node_key) <= 64 or not 1 <= len(message.name) <= 253 or "\x00" in message.name:
         raise invalid([FieldError("name", "out_of_range", "name: 1 to 253 characters; node_key: 8 to 64")])
-    return services.join(message, settings.ENV.heartbeat_seconds)
+    return services.join(message, settings.ENV.heartbeat_seconds, token)
 
 
 def _node(request: HttpRequest) -> int:

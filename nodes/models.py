@@ -43,7 +43,15 @@ class Node(models.Model):
         default=dict, blank=True, db_default=models.Value({}, output_field=models.JSONField()),
         help_text="Container runtimes that answer there, and their versions",
     )  # fmt: skip
+    hints = models.JSONField(
+        default=list, blank=True, db_default=models.Value([], output_field=models.JSONField()),
+        help_text="What its agent finds not well there, and what to do about it",
+    )  # fmt: skip
     joined_at = models.DateTimeField()
+    let_in_by = models.CharField(
+        max_length=12, blank=True, default="", db_default="", editable=False,
+        help_text="Prefix of the join token with which it joined last",
+    )  # fmt: skip
     last_seen_at = models.DateTimeField(null=True)
     clock_off_seconds = models.FloatField(null=True, help_text="By which its clock is ahead of the server's")
 

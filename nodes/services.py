@@ -41,15 +41,16 @@ def revoke_join_token(token_id: int) -> str:
     return f"join token {token.prefix}… lets no more nodes join"
 
 
-def may_join(header: str) -> bool:
-    """Whether an Authorization header carries a join token that is good."""
+def token_of(header: str) -> str:
+    """The prefix of the join token that an Authorization header carries; empty unless it is good."""
     prefix, secret = credentials.bearer(header)
     token = JoinToken.objects.filter(prefix=prefix, revoked_at=None, expires_at__gt=timezone.now()).first()
-    return token is not None and credentials.proves(secret, token.secret_hash)
+    return prefix if token is not None and credentials.proves(secret, token.secret_hash) else ""
 
 
-def join(message: Join, heartbeat_seconds: float) -> Joined:
+def join(message: Join, heartbeat_seconds: float, let_in_by: str = "") -> Joined:
     """Makes the node, or gives a known one (same `node_key`) a new credential; its inventory stays as it is.
+    `let_in_by`: the prefix of its join token.
 
     A name that another machine has is refused with 409 unless that one is lost and nothing of it is in use."""
     with transaction.atomic():
@@ -59,6 +60,7 @@ def join(message: Join, heartbeat_seconds: float) -> Joined:
             node = _take_name(message) or Node(name=message.name, joined_at=timezone.now())
             node.node_key = message.node_key
         node.credential_prefix, node.credential_hash = made.prefix, made.secret_hash
+        node.let_in_by = let_in_by
         node.save()
         telemetry.learn(node.pk, message.facts)
     return Joined(node_id=node.pk, credential=made.text, heartbeat_seconds=heartbeat_seconds)

@@ -8,12 +8,13 @@ from django.conf import settings
 from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, columns, execute, prepared, query
 from gpusched.protocol import xids
-from gpusched.protocol.messages import Isolation, NodeFacts, Reading
+from gpusched.protocol.messages import Hint, Isolation, NodeFacts, Reading
 from gpusched.protocol.states import NodeState
 from nodes import health, heat
 
 # Agents tell of an Xid for a minute; what claims to be older is not believed.
 MOST_SECONDS_AGO = 3600
+_MOST_HINTS = 20
 _SEEN = """
     WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) ORDER BY id FOR UPDATE)
     UPDATE nodes_node n SET last_seen_at = clock_timestamp(), boot_id = t.boot_id, clock_off_seconds = t.off,
@@ -45,7 +46,7 @@ def learn(node_id: int, facts: NodeFacts) -> None:
     execute(
         "UPDATE nodes_node SET hostname = %s, boot_id = %s, agent_version = %s, cpu_cores = %s, memory_mb = %s,"
         " labels = labels || %s::jsonb, driver_version = %s, runtimes = %s::jsonb, isolation = %s::jsonb,"
-        " pretend = %s WHERE id = %s",
+        " hints = %s::jsonb, pretend = %s WHERE id = %s",
         [
             facts.hostname[:253],
             facts.boot_id[:64],
@@ -56,6 +57,7 @@ def learn(node_id: int, facts: NodeFacts) -> None:
             (facts.driver_version or "")[:50],
             as_json({name[:30]: version[:50] for name, version in facts.runtimes.items()}),
             as_json(_isolation(facts.isolation)),
+            as_json([_bounded(hint) for hint in facts.hints[:_MOST_HINTS]]),
             facts.pretend,
             node_id,
         ],
@@ -94,6 +96,11 @@ def _isolation(told: Isolation | None) -> dict[str, Any]:
         return {}
     limits = [limit[:30] for limit in told.limits[:10]]
     return {"cgroup": told.cgroup, "limits": limits, "users": told.users[:30], "why": told.why[:200]}
+
+
+def _bounded(hint: Hint) -> dict[str, str]:
+    level = "fail" if hint.level == "fail" else "warn"
+    return {"check": hint.check[:30], "level": level, "says": hint.says[:300], "next_step": hint.next_step[:300]}
 
 
 # The columns of a reading as they are written, apart from the moments.

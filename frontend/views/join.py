@@ -17,13 +17,12 @@ from tenants.permissions import Identity
 _HOURS = (("1", "1 hour"), ("24", "24 hours"), ("168", "7 days"))
 _HERE = ("127.0.0.1", "localhost", "[::1]")
 
-# Machines that joined since the token was made: with which token one came is not kept.
+# A machine that was a node before and joined again with this token is one, too.
 _ARRIVED = """
     SELECT n.name, n.state, n.joined_at, n.agent_version, count(d.id) AS gpus,
-           string_agg(DISTINCT d.model, ', ' ORDER BY d.model) AS models
+           string_agg(DISTINCT d.model, ', ' ORDER BY d.model) AS models, n.joined_at < %s AS is_back
       FROM nodes_node n LEFT JOIN nodes_device d ON d.node_id = n.id
-     WHERE n.joined_at >= (SELECT created_at FROM nodes_jointoken WHERE id = %s)
-     GROUP BY n.id ORDER BY n.joined_at DESC, n.id DESC LIMIT 20
+     WHERE n.let_in_by = %s GROUP BY n.id ORDER BY n.joined_at DESC, n.id DESC LIMIT 20
 """
 
 
@@ -34,20 +33,25 @@ class JoinForm(forms.Form):
 @page
 def join(request: HttpRequest, who: Identity) -> HttpResponse:
     """GET says how; POST, by an admin, makes a token and shows its text this once."""
-    words: dict[str, Any] = {"url": request.build_absolute_uri("/").rstrip("/"), "form": JoinForm()}
-    words["is_here"] = request.get_host().rsplit(":", 1)[0] in _HERE
+    words: dict[str, Any] = {**joining(request), "form": JoinForm()}
     status = 200
     if request.method == "POST":
         who.require_admin()
         form = words["form"] = JoinForm(request.POST)
         if form.is_valid():
             token, words["secret"] = services.create_join_token(float(form.cleaned_data["hours"]), who.username)
-            words |= {"token": token, "arrived": _arrived(token.pk)}
+            words |= {"token": token, "arrived": _arrived(token)}
         status = 400 if form.errors else 200
     words["tokens"] = _good() if who.is_admin else []
     response = show(request, who, "pages/join.html", words, status=status)
     response["Cache-Control"] = "no-store"
     return response
+
+
+def joining(request: HttpRequest) -> dict[str, Any]:
+    """What the commands need that let a machine join, without a token."""
+    is_here = request.get_host().rsplit(":", 1)[0] in _HERE
+    return {"url": request.build_absolute_uri("/").rstrip("/"), "hours": _HOURS, "is_here": is_here}
 
 
 @page
@@ -57,7 +61,7 @@ def arrivals(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse
     token = JoinToken.objects.filter(pk=token_id).first()
     if token is None:
         raise not_found(f"join token {token_id}")
-    return show(request, who, "pages/join_light.html", {"token": token, "arrived": _arrived(token_id)})
+    return show(request, who, "pages/join_light.html", {"token": token, "arrived": _arrived(token)})
 
 
 @require_POST
@@ -67,8 +71,8 @@ def revoke(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
     return act(request, "join", lambda: services.revoke_join_token(token_id))
 
 
-def _arrived(token_id: int) -> list[dict[str, Any]]:
-    return query(_ARRIVED, [token_id])
+def _arrived(token: JoinToken) -> list[dict[str, Any]]:
+    return query(_ARRIVED, [token.created_at, token.prefix])
 
 
 def _good() -> list[JoinToken]:

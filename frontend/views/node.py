@@ -49,6 +49,7 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         "node": shown,
         "running": onenode.running(name, visible),
         "troubles": waysback.troubles(shown, since),
+        "hints": onenode.hints(name) if who.is_admin else [],
         "is_held": waysback.is_held(shown),
         "confirmed": confirmation(shown, since.get((None, shown["intent"]))),
         "incidents": incidents if who.is_admin else [],

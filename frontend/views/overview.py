@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponse
 
 from frontend import feed
 from frontend.views.entrance import page, show
+from frontend.views.join import joining
 from tenants.permissions import Identity
 
 _MOST_CELLS = 400
@@ -20,7 +21,7 @@ def overview(request: HttpRequest, who: Identity) -> HttpResponse:
 
 def show_overview(request: HttpRequest, who: Identity) -> HttpResponse:
     template = "pages/wall.html" if request.GET.get("wall") == "1" else "pages/overview.html"
-    return show(request, who, template, cluster_now(who))
+    return show(request, who, template, {**cluster_now(who), **joining(request)})
 
 
 def cluster_now(who: Identity) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 import os
 import pwd
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -17,6 +17,7 @@ from gpusched.agent.config import Config, ConfigError
 from gpusched.agent.identity import FILE, Identity
 from gpusched.agent.nvml import Nvml
 from gpusched.agent.service import Service
+from gpusched.protocol.messages import Hint
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 # Below it the end of a job may be all that can still be written; ten times that is what logs and jobs soon take.
@@ -68,11 +69,23 @@ def examine(directory: Path, unit: Service | None = None) -> list[Finding]:
     return [
         Finding("config", OK, "no problem with it"),
         *_driver(nvml, devices),
-        *_runtimes(told, devices),
+        *_runtimes(told, devices, runtimes.versions(told)),
         *_users(told),
         _cgroup(told, unit),
         _disk(directory),
         *_server(directory),
+    ]
+
+
+def hints(told: Config, nvml: Nvml, devices: int, there: Mapping[str, str], directory: Path | None) -> list[Hint]:
+    """What is not well of the machine itself, as the running agent sees it; `there`: the runtimes that answer."""
+    found = [*_driver(nvml, devices), *_runtimes(told, devices, there), *_users(told)]
+    if directory is not None:
+        found.append(_disk(directory))
+    return [
+        Hint(check=one.check, level=one.level, says=one.says, next_step=one.next_step)
+        for one in found
+        if one.level != OK
     ]
 
 
@@ -108,8 +121,7 @@ def _driver(nvml: Nvml, devices: int) -> Iterator[Finding]:
         yield Finding("gpus", OK, f"{devices} may be given to jobs")
 
 
-def _runtimes(told: Config, devices: int) -> Iterator[Finding]:
-    there = runtimes.versions(told)
+def _runtimes(told: Config, devices: int, there: Mapping[str, str]) -> Iterator[Finding]:
     for name, version in there.items():
         if devices and (step := gpupaths.missing(name, told.runtimes[name].command)):
             yield Finding(name, WARN, f"{version}, but its containers get no GPUs", step)

@@ -8,12 +8,13 @@ import random
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from gpusched import __version__
-from gpusched.agent import config, confinement, runtimes
+from gpusched.agent import config, confinement, doctor, runtimes
 from gpusched.agent.nvml import Nvml
 from gpusched.agent.rankdir import boot_id
 from gpusched.protocol.messages import DeviceFacts, NodeFacts, Reading
@@ -46,13 +47,17 @@ def _cpu_facts() -> NodeFacts:
 class RealMachine:
     """This machine and its GPUs."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
+        """`directory`: where the node keeps its files; None: it has none yet."""
         self._nvml = Nvml()
+        self._directory = directory
 
     def facts(self) -> NodeFacts:
         devices, driver = self._nvml.devices(), self._nvml.driver_version()
-        there = runtimes.versions(config.current())
-        return replace(_cpu_facts(), devices=devices, driver_version=driver, runtimes=there)
+        told = config.current()
+        there = runtimes.versions(told)
+        hints = doctor.hints(told, self._nvml, len(devices), there, self._directory)
+        return replace(_cpu_facts(), devices=devices, driver_version=driver, runtimes=there, hints=hints)
 
     def readings(self, busy: Callable[[], set[str]]) -> list[Reading]:
         return self._nvml.read()

@@ -91,7 +91,8 @@ def run(
     if pretend:
         machines.update(_pretend(pretend, name_prefix))
     else:
-        machines[name or _joined_name(data_dir)] = RealMachine()
+        own = name or _joined_name(data_dir)
+        machines[own] = RealMachine(daemon.directory_of(data_dir.absolute(), own))
     daemon.run(
         daemon.Plan(
             data_dir=data_dir.absolute(),

@@ -42,9 +42,18 @@ class Isolation(msgspec.Struct, kw_only=True, frozen=True):
     why: str = ""
 
 
+class Hint(msgspec.Struct, kw_only=True, frozen=True):
+    """What `gpusched-agent doctor` would not call well of the machine: `level` is `warn` or `fail`."""
+
+    check: str
+    level: str
+    says: str
+    next_step: str = ""
+
+
 class NodeFacts(msgspec.Struct, kw_only=True, frozen=True):
     """What a node is. `pretend` marks a node of the demo fleet whose devices do not exist. `runtimes`: container
-    runtimes that answer there, and their versions."""
+    runtimes that answer there, and their versions. `hints`: what to do on the machine."""
 
     hostname: str
     boot_id: str
@@ -56,6 +65,7 @@ class NodeFacts(msgspec.Struct, kw_only=True, frozen=True):
     driver_version: str | None = None
     isolation: Isolation | None = None
     runtimes: dict[str, str] = {}
+    hints: list[Hint] = []
     pretend: bool = False
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent import cgroup, doctor, gpupaths, identity
+from gpusched.agent import cgroup, config, doctor, gpupaths, identity
 from gpusched.agent.doctor import Finding
 from gpusched.agent.identity import Identity
+from gpusched.agent.nvml import Nvml
 from tests.agent.conftest import A100, set_devices
 from tests.agent.test_join import gpusched_agent, written
 
@@ -267,3 +268,13 @@ def test_a_credential_that_it_may_not_read_is_a_finding_and_no_traceback(tmp_pat
     [finding] = doctor._server(tmp_path)
     assert (finding.check, finding.level) == ("joined", "fail")
     assert "cannot be read" in finding.says
+
+
+def test_the_running_agent_tells_what_is_not_well_of_its_machine(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page shows it: what is well is not in it, and neither is what only the server's page could not be told."""
+    monkeypatch.setattr(doctor, "FEW_FREE_MB", 1 << 40)
+    told = doctor.hints(config.load(), Nvml(), 0, {}, node)
+    assert {hint.level for hint in told} <= {"warn", "fail"}
+    checks = {hint.check for hint in told}
+    assert {"runtimes", "disk"} <= checks and not checks & {"config", "server", "joined"}
+    assert all(hint.next_step for hint in told if hint.check in ("runtimes", "disk"))

@@ -1,0 +1,97 @@
+"""Letting a machine join: the token, the command, and the light that turns green."""
+
+import re
+
+import msgspec
+import pytest
+
+from gpusched.lib.sql import execute, query
+from gpusched.protocol.messages import Join
+from nodes.models import Node
+from tests.factories import make_node, make_user
+from tests.frontend.browsing import browser, found, text_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def admin():
+    return browser(make_user(admin=True))
+
+
+def let_in_by(token_id):
+    execute("UPDATE nodes_node SET let_in_by = (SELECT prefix FROM nodes_jointoken WHERE id = %s)", [token_id])
+
+
+def test_an_admin_gets_the_whole_command(admin):
+    response = admin.post("/join/", {"hours": "1"})
+    page = text_of(response)
+    assert re.search(r"gpusched-agent join http://testserver j[\w-]+\.[\w-]+", page)
+    assert response["Cache-Control"] == "no-store"
+    [token] = query("SELECT id, expires_at < now() + interval '61 minutes' AS is_short FROM nodes_jointoken")
+    assert token["is_short"]
+    assert "Waiting for a machine" in text_of(admin.get(f"/join/{token['id']}/"))
+    make_node(name="n1", gpus=2)
+    let_in_by(token["id"])
+    light = text_of(admin.get(f"/join/{token['id']}/"))
+    assert "light is-on" in light and "2 GPUs" in light
+
+
+def test_a_machine_that_joined_and_does_not_run_is_told_apart(admin):
+    admin.post("/join/", {"hours": "24"})
+    [token] = query("SELECT id FROM nodes_jointoken")
+    make_node(name="n1", gpus=1)
+    Node.objects.update(state="joined")
+    let_in_by(token["id"])
+    light = text_of(admin.get(f"/join/{token['id']}/"))
+    assert "light is-half" in light and "gpusched-agent run" in light
+
+
+def test_a_machine_that_was_a_node_before_turns_the_light_green(admin):
+    """And one that was let in otherwise meanwhile does not."""
+    back, other = make_node(name="n1", gpus=1), make_node(name="n2", gpus=1)
+    page = text_of(admin.post("/join/", {"hours": "24"}))
+    secret = found(r"gpusched-agent join http://testserver ([^<\s]+)<", page)
+    [token] = query("SELECT id FROM nodes_jointoken")
+    assert "Waiting for a machine" in text_of(admin.get(f"/join/{token['id']}/"))
+    again = Join(name=back.name, node_key=back.key, facts=back.facts())
+    answer = browser().post(
+        "/agent/join",
+        msgspec.json.encode(again),
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {secret}"},
+    )
+    assert answer.status_code == 200
+    light = text_of(admin.get(f"/join/{token['id']}/"))
+    assert "light is-on" in light and "is back and online" in light and other.name not in light
+
+
+def test_the_empty_overview_lets_a_machine_join(admin, member):
+    page = text_of(admin.get("/overview/"))
+    assert 'hx-post="/join/"' in page and "gpusched-agent join http://testserver TOKEN" in page
+    assert "Ask one for it" in text_of(browser(member).get("/overview/"))
+    make_node(name="n1")
+    assert "join-here" not in text_of(admin.get("/overview/"))
+
+
+def test_a_token_is_revoked(admin):
+    admin.post("/join/", {"hours": "24"})
+    [token] = query("SELECT id FROM nodes_jointoken")
+    assert "lets no more nodes join" in text_of(admin.post(f"/join/{token['id']}/revoke/", follow=True))
+    assert query("SELECT 1 FROM nodes_jointoken WHERE revoked_at IS NULL") == []
+    assert query("SELECT 1 FROM lib_auditentry WHERE action = 'join_token.revoke'")
+    assert admin.post("/join/999/revoke/").status_code == 404
+
+
+@pytest.mark.parametrize("hours", ["", "0", "99999", "x"])
+def test_only_offered_lives(hours, admin):
+    assert admin.post("/join/", {"hours": hours}).status_code == 400
+    assert query("SELECT 1 FROM nodes_jointoken") == []
+
+
+def test_others_are_told_whom_to_ask(member):
+    client = browser(member)
+    assert "Only an admin can make the TOKEN" in text_of(client.get("/join/"))
+    assert client.post("/join/", {"hours": "1"}).status_code == 403
+    assert "No node has joined yet" in text_of(client.get("/nodes/"))
+    assert query("SELECT 1 FROM nodes_jointoken") == []
