@@ -15,6 +15,8 @@ from gpusched.cli import (
     money,
     nodes,
     policy,
+    records,
+    say,
     secrets,
     simulate,
     submit,
@@ -50,8 +52,10 @@ def options(
     token_file: Annotated[
         str | None, typer.Option(help="File with the token [GPUSCHED_TOKEN, GPUSCHED_TOKEN_FILE].", show_default=False)
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="On stderr only what goes wrong, no notes.")] = False,
 ) -> None:
     ctx.obj = Globals(url, token_file)
+    say.be_quiet(quiet)
 
 
 def version(
@@ -103,6 +107,10 @@ app.command()(money.usage)
 app.command()(money.budget)
 app.add_typer(money.app, name="rate")
 app.command()(audit.audit)
+app.command()(records.incidents)
+app.command()(records.cycles)
+app.add_typer(records.app, name="exempt")
+app.command()(records.whoami)
 app.add_typer(tenants.app, name="tenant")
 app.add_typer(tokens.app, name="token")
 app.add_typer(secrets.app, name="secret")

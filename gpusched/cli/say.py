@@ -8,21 +8,35 @@ if TYPE_CHECKING:
     from gpusched.client import GpuschedError
 
 
+_IS_QUIET = False
+
+
+def be_quiet(is_quiet: bool) -> None:
+    """Whether notes are left out; failures never are."""
+    global _IS_QUIET
+    _IS_QUIET = is_quiet
+
+
 def note(text: str) -> None:
-    """One line on stderr."""
-    print(printable(text), file=sys.stderr, flush=True)
+    """One line on stderr, unless nobody wants notes."""
+    if not _IS_QUIET:
+        _line(text)
 
 
 def failure(error: "GpuschedError") -> None:
     """The sentence, the fields at fault if there are several, what can be done, and what to quote to an admin."""
-    note(f"error: {error}")
+    _line(f"error: {error}")
     if len(error.errors) > 1:
         for problem in error.errors:
-            note(f"  {problem.field}: {problem.message}")
+            _line(f"  {problem.field}: {problem.message}")
     if error.next_step:
-        note(f"next:  {error.next_step}")
+        _line(f"next:  {error.next_step}")
     if error.request_id and error.exit_code == 1:
-        note(f"request id: {error.request_id}")
+        _line(f"request id: {error.request_id}")
+
+
+def _line(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:

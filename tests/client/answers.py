@@ -39,6 +39,9 @@ BUDGET = {"tenant": "nlp", "soft_gpu_hours": 80, "hard_gpu_hours": 100, "version
 RATE = {"id": 3, "gpu_model": "H100", "price_per_gpu_hour": 2.5, "currency": "EUR", "starts_at": "2030-01-01T00:00:00Z"}
 ENTRY = {"id": 5, "at": "2030-01-01T10:00:00Z", "actor": "ada", "via": "page", "action": "quota.change",
          "subject": "quota nlp", "before": {"max_gpus": 4}, "after": {"max_gpus": None}}  # fmt: skip
+INCIDENT = {"id": 6, "node": "n1", "gpu": 3, "kind": "dirty", "cause": "pid 17", "since": "2030-01-01T10:00:00Z"}
+CYCLE = {"id": 9, "started_at": "2030-01-01T10:00:00Z", "trigger": "event", "pending": 4, "placed": 3, "plan_ms": 1.5}
+EXEMPTION = {"id": 5, "job_id": 42, "note": "by night", "created_by": "ada", "created_at": "2030-01-01T10:00:00Z"}
 TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_at": "2030-04-01T00:00:00Z"}
 
 
@@ -101,3 +104,8 @@ def answer_about_money(server: FakeServer) -> None:
     server.on("POST", "/rates", Answer(201, RATE))
     server.on("DELETE", "/rates/3", Answer(204, b""))
     server.on("GET", "/audit", Answer(200, {"items": [ENTRY]}))
+    server.on("GET", "/incidents", Answer(200, {"items": [INCIDENT]}))
+    server.on("GET", "/scheduling/cycles", Answer(200, {"items": [CYCLE]}))
+    server.on("GET", "/idle-exemptions", Answer(200, {"items": [EXEMPTION]}))
+    server.on("POST", "/idle-exemptions", Answer(201, EXEMPTION))
+    server.on("DELETE", "/idle-exemptions/5", Answer(204, b""))

@@ -41,6 +41,7 @@ def test_every_command_tells_every_failure(server: FakeServer, failure: str, mon
         if failure == "no server of ours" and name in (
             "token revoke",
             "rate end",
+            "exempt end",
             "secret set",
             "secret delete",
             "logs",

@@ -1,0 +1,148 @@
+"""Commands about what the server keeps: incidents, scheduling cycles, who may hold idle GPUs; and who one is."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpusched.cli import output, say
+from gpusched.cli.commands import for_each, group
+from gpusched.cli.output import Column, Format
+from gpusched.cli.session import connect
+
+if TYPE_CHECKING:
+    from gpusched.client.access import Me
+    from gpusched.client.inventory import Exemption
+    from gpusched.client.records import Incident
+    from gpusched.client.scheduling import Cycle
+
+app = group("Spare tenants or jobs the rule of GPUs that are held but idle (admins).")
+Most = Annotated[int, typer.Option("--limit", "-l", min=1, max=1000, help="At most this many, the newest first.")]
+
+_INCIDENTS: "tuple[Column[Incident], ...]" = (
+    Column("SINCE", lambda one: one.since),
+    Column("UNTIL", lambda one: one.until),
+    Column("NODE", lambda one: one.node),
+    Column("GPU", lambda one: one.gpu),
+    Column("KIND", lambda one: one.kind),
+    Column("UUID", lambda one: one.uuid, is_wide=True),
+    Column("DEVICE", lambda one: one.device_id, is_wide=True),
+    Column("CAUSE", lambda one: one.cause),
+)
+_CYCLES: "tuple[Column[Cycle], ...]" = (
+    Column("ID", lambda one: one.id),
+    Column("STARTED", lambda one: one.started_at),
+    Column("TRIGGER", lambda one: one.trigger),
+    Column("PENDING", lambda one: one.pending),
+    Column("PLACED", lambda one: one.placed),
+    Column("PREEMPTED", lambda one: one.preempted),
+    Column("STALE", lambda one: one.stale, is_wide=True),
+    Column("REASONS", lambda one: one.reasons_written, is_wide=True),
+    Column("RESERVED", lambda one: one.reserved_job_id, is_wide=True),
+    Column("WORKER", lambda one: one.worker, is_wide=True),
+    Column("SNAPSHOT MS", lambda one: one.snapshot_ms),
+    Column("PLAN MS", lambda one: one.plan_ms),
+    Column("COMMIT MS", lambda one: one.commit_ms),
+)
+_EXEMPTIONS: "tuple[Column[Exemption], ...]" = (
+    Column("ID", lambda one: one.id),
+    Column("TENANT", lambda one: one.tenant),
+    Column("JOB", lambda one: one.job_id),
+    Column("BY", lambda one: one.created_by),
+    Column("SINCE", lambda one: one.created_at),
+    Column("NOTE", lambda one: one.note),
+)
+
+
+def incidents(
+    ctx: typer.Context,
+    is_open: Annotated[bool, typer.Option("--open", help="Only what lasts.")] = False,
+    limit: Most = 100,
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """List what was not well with nodes and GPUs, newest first (admins).
+
+    \b
+    gpusched incidents --open
+    gpusched incidents -o csv --limit 1000 > incidents.csv
+    """
+    with connect(ctx) as client:
+        found = client.incidents(limit=limit, is_open=is_open)[:limit]
+    output.items(found, _INCIDENTS, form, lambda one: one.id)
+
+
+def cycles(ctx: typer.Context, limit: Most = 20, form: output.OutputOption = Format.TABLE) -> None:
+    """List the latest scheduling cycles: why each was run, what it decided, and how long it took (admins).
+
+    \b
+    gpusched cycles
+    gpusched cycles -o json --limit 1000 | jq '[.[].plan_ms] | max'
+    """
+    with connect(ctx) as client:
+        found = client.cycles(limit=limit)[:limit]
+    output.items(found, _CYCLES, form, lambda one: one.id)
+
+
+def whoami(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
+    """Print whose token is used, its scopes, and in which tenants it may do what.
+
+    \b
+    gpusched whoami
+    gpusched whoami -o json | jq -r '.tenants[].name'
+    """
+    with connect(ctx) as client:
+        me = client.me()
+    output.one(me, form, text=_me(me), name=me.user)
+
+
+def _me(me: "Me") -> str:
+    first = f"{me.user}{' (admin)' if me.is_admin else ''}; scopes: {', '.join(me.scopes)}"
+    return "\n".join([first, *(f"{one.role} of tenant {one.name}" for one in me.tenants)])
+
+
+@app.command("list")
+def list_exemptions(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
+    """List who may hold idle GPUs.
+
+    \b
+    gpusched exempt list
+    """
+    with connect(ctx) as client:
+        found = client.exemptions()
+    output.items(found, _EXEMPTIONS, form, lambda one: one.id)
+
+
+@app.command()
+def add(
+    ctx: typer.Context,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="All jobs of it.", show_default=False)] = None,
+    job: Annotated[int | None, typer.Option("--job", min=1, help="This job.", show_default=False)] = None,
+    note: Annotated[str, typer.Option(help="Why, for whoever looks at it next.")] = "",
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """Spare a tenant, or a job; prints the number of the exemption.
+
+    \b
+    gpusched exempt add --job 42 --note "waits for data by day"
+    """
+    if (tenant is None) == (job is None):
+        raise typer.BadParameter("give one of them", param_hint="--tenant or --job")
+    with connect(ctx) as client:
+        made = client.exempt(tenant=tenant, job_id=job, note=note)
+    say.note(f"{f'job {made.job_id}' if made.job_id else f'tenant {made.tenant}'} may hold idle GPUs")
+    output.one(made, form, text=str(made.id), name=made.id)
+
+
+@app.command()
+def end(ctx: typer.Context, ids: Annotated[list[int], typer.Argument(metavar="ID...", show_default=False)]) -> None:
+    """End exemptions.
+
+    \b
+    gpusched exempt end 5
+    """
+    with connect(ctx) as client:
+
+        def act(exemption: int) -> None:
+            client.end_exemption(exemption)
+            say.note(f"exemption {exemption} ended")
+
+        for_each(ids, act)

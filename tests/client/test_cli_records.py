@@ -1,0 +1,39 @@
+"""Commands about what the server keeps, and notes that nobody wants."""
+
+from tests.client.commandline import call
+from tests.client.fakeserver import Answer, FakeServer, problem
+
+ME = {"user": "ada", "scopes": ["read"], "tenants": [{"name": "nlp", "role": "owner"}]}
+
+
+def test_lists_tell_what_was_and_ask_for_no_more_than_wanted(full: FakeServer) -> None:
+    told = call(full.url, "incidents", "--open", "--limit", "5").stdout
+    assert "dirty" in told and "pid 17" in told
+    assert full.asked[-1].query == {"limit": "5", "open": "true"}
+    assert "event" in call(full.url, "cycles").stdout
+    assert call(full.url, "cycles", "-o", "name").stdout == "9\n"
+
+
+def test_an_exemption_is_of_a_job_or_a_tenant(full: FakeServer) -> None:
+    made = call(full.url, "exempt", "add", "--job", "42", "--note", "by night")
+    assert (made.exit_code, made.stdout) == (0, "5\n")
+    assert full.asked[-1].json == {"tenant": None, "job_id": 42, "note": "by night"}
+    for wrong in ([], ["--job", "42", "--tenant", "nlp"]):
+        assert call(full.url, "exempt", "add", *wrong).exit_code == 2
+    assert call(full.url, "exempt", "end", "5", "6").exit_code == 3, "the first ended, of the second there is none"
+
+
+def test_whoami_names_scopes_and_roles(full: FakeServer) -> None:
+    full.on("GET", "/me", Answer(200, ME))
+    assert call(full.url, "whoami").stdout == "ada; scopes: read\nowner of tenant nlp\n"
+
+
+def test_who_is_quiet_gets_no_notes_and_all_failures(full: FakeServer) -> None:
+    """A58: the data are the same."""
+    loud, quiet = call(full.url, "cancel", "42"), call(full.url, "--quiet", "cancel", "42")
+    assert loud.stderr and not quiet.stderr
+    assert (loud.exit_code, loud.stdout) == (quiet.exit_code, quiet.stdout)
+    full.on("POST", "/jobs/42/cancel", problem(403, "forbidden", "not yours", "ask"))
+    failed = call(full.url, "--quiet", "cancel", "42")
+    assert (failed.exit_code, failed.stderr) == (4, "error: not yours\nnext:  ask\n")
+    assert call(full.url, "hold", "42").stderr, "one that is quiet does not hush the next"
