@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import count, pairwise
 from typing import Any
 
@@ -25,6 +26,20 @@ _names = count(1)
 TOLERANCE = 1.0
 
 
+@cache
+def _times() -> dict[str, list[str]]:
+    """The columns that hold moments, by table; asked once, as no test changes them."""
+    rows = query(
+        """SELECT table_name AS t, column_name AS c FROM information_schema.columns
+            WHERE data_type = 'timestamp with time zone' AND table_schema = current_schema()
+              AND (table_name LIKE 'jobs\\_%%' OR table_name LIKE 'nodes\\_%%' OR table_name LIKE 'tenants\\_usage%%')"""
+    )
+    tables: dict[str, list[str]] = {}
+    for row in rows:
+        tables.setdefault(row["t"], []).append(row["c"])
+    return tables
+
+
 class Time:
     """True time: that of the machine, and what the history was made older by."""
 
@@ -36,17 +51,9 @@ class Time:
 
     def let_pass(self, seconds: float) -> None:
         """Makes all that the database knows older, as if so much time had gone by."""
-        columns = query(
-            """SELECT table_name AS t, column_name AS c FROM information_schema.columns
-                WHERE data_type = 'timestamp with time zone' AND table_schema = current_schema()
-                  AND (table_name LIKE 'jobs\\_%%' OR table_name LIKE 'nodes\\_%%' OR table_name LIKE 'tenants\\_usage%%')"""
-        )
-        tables: dict[str, list[str]] = {}
-        for row in columns:
-            tables.setdefault(row["t"], []).append(row["c"])
         with transaction.atomic():
             execute("SET LOCAL session_replication_role = replica")  # append-only tables, too
-            for table, names in tables.items():
+            for table, names in _times().items():
                 execute(f"UPDATE {table} SET " + ", ".join(f"{n} = {n} - interval '{seconds} s'" for n in names))
         self.passed += seconds
 
