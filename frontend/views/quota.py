@@ -116,7 +116,7 @@ def _differs(form: QuotaForm, now: dict[str, Any]) -> list[tuple[str, Any, Any]]
         return []
     then = form.limits()
     return [
-        (form.fields[name].label or name, _said(now[name]), _said(then[name]))
+        (str(form.fields[name].label), _said(now[name]), _said(then[name]))
         for name in now
         if name != "version" and name in then and now[name] != then[name]
     ]
