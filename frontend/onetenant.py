@@ -21,22 +21,26 @@ _MODELS = "SELECT model, count(*) AS gpus FROM nodes_device GROUP BY model ORDER
 
 
 def by_model(tenants: Iterable[Row]) -> dict[str, list[Row]]:
-    """For each tenant its use of each model of the fleet: `model gpus_held limit in_fleet`, `limit` the nearest one (of
-    the model, or of all GPUs; null: none), `is_own_limit` if it is of the model, `scale` what a bar's full width is."""
+    """For each tenant its use of each model of the fleet: `model gpus_held limit limits in_fleet`, `limit` the nearest
+    one (null: none), `limits` what it counts: empty for this model alone, else `all A100` or `all GPUs`."""
     there = query(_MODELS)
     held = {(row["tenant_id"], row["model"]): round(row["gpus"], 2) for row in query(_HELD)}
-    return {tenant["name"]: [_of_model(tenant, row, held) for row in there] for tenant in tenants}
+    names = [row["model"] for row in there]
+    return {tenant["name"]: [_of_model(tenant, row, held, names) for row in there] for tenant in tenants}
 
 
-def _of_model(tenant: Row, model: Row, held: Mapping[tuple[int, str], float]) -> Row:
+def _of_model(tenant: Row, model: Row, held: Mapping[tuple[int, str], float], names: Sequence[str]) -> Row:
     quota = tenant["quota"]
-    own = [limit for word, limit in quota["max_gpus_by_model"].items() if is_named(word, model["model"])]
-    limits = [*own, *([] if quota["max_gpus"] is None else [quota["max_gpus"]])]
+    limits = [(limit, word) for word, limit in quota["max_gpus_by_model"].items() if is_named(word, model["model"])]
+    if quota["max_gpus"] is not None:
+        limits.append((quota["max_gpus"], "GPUs"))
+    limit, word = min(limits, key=lambda each: each[0], default=(None, ""))
+    is_shared = word == "GPUs" or sum(is_named(word, name) for name in names) > 1
     return {
         "model": model["model"],
         "gpus_held": held.get((tenant["id"], model["model"]), 0),
-        "limit": min(limits, default=None),
-        "is_own_limit": bool(own) and min(own) == min(limits),
+        "limit": limit,
+        "limits": f"all {word}" if limit is not None and is_shared else "",
         "in_fleet": model["gpus"],
     }
 

@@ -39,6 +39,16 @@ class TestPages:
             assert "H100 80GB HBM3: 0 used, 1 at most, 2 in the fleet" in page
             assert "2 borrowed" in page
 
+    def test_a_limit_of_several_models_is_told_as_one(self, nlp, admin):
+        """It is not a limit of each of them."""
+        make_node(name="n1", gpus=4)
+        make_node(name="n2", gpus=4, model="NVIDIA A100-PCIE-40GB")
+        make_node(name="n3", gpus=4, model="NVIDIA H100 80GB HBM3")
+        Quota.objects.filter(tenant=nlp).update(max_gpus_by_model={"A100": 2}, max_gpus=3)
+        page = text_of(admin.get("/tenants/nlp/"))
+        assert "A100-PCIE-40GB: 0 used, 2 at most of all A100, 4 in the fleet" in page
+        assert "H100 80GB HBM3: 0 used, 3 at most of all GPUs, 4 in the fleet" in page
+
     def test_members_see_their_own_tenants_and_no_edit(self, nlp, member):
         """A08."""
         make_member(make_tenant("other"), name="stranger")
