@@ -18,12 +18,15 @@ _MOST_REMEMBERED = 64
 VIA = """CASE WHEN e.via <> '' OR e.actor NOT IN ('', 'scheduler') THEN e.via
               WHEN e.kind = 'started' OR e.kind = 'ended' AND e.data->>'reason' NOT IN ('node_lost', 'array_ended')
               THEN 'agent' ELSE 'scheduler' END AS via"""
+# Who writes a row has locked the table before its id is given out, and lets go of it after the row can be seen. Locks
+# are looked at after the statement's snapshot is taken: who is not among them has ended, and the next statement sees it.
 _NOW = """
     SELECT coalesce((SELECT max(id) FROM jobs_jobevent), 0) AS newest,
-           ARRAY(SELECT id FROM (SELECT pg_snapshot_xip(pg_current_snapshot())::text::bigint) AS one (id)
-                  WHERE id & 4294967295 NOT IN (
-                        SELECT backend_xid::text::bigint FROM pg_stat_activity
-                         WHERE backend_xid IS NOT NULL AND datname <> current_database())) AS running
+           ARRAY(SELECT virtualtransaction FROM pg_locks
+                  WHERE relation = 'jobs_jobevent'::regclass AND granted AND pid IS DISTINCT FROM pg_backend_pid()
+                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                    AND mode NOT IN ('AccessShareLock', 'RowShareLock', 'ShareUpdateExclusiveLock', 'ShareLock')
+                ) AS running
 """
 _AFTER = f"""
     SELECT e.id, e.at, e.job_id, t.name AS tenant, j.name, e.kind, e.attempt, e.actor, {VIA}, e.data
@@ -38,14 +41,14 @@ class Frontier:
     """Up to which id all events are known, committed or never to come.
 
     Ids are given out before their transactions commit: 11 can be there while 10 is still to come, and who has read on
-    from 11 would never see 10. So an id counts once all transactions have ended that ran when it was first seen. (One
-    that is given ids later has later ones.) A long transaction delays events; it never loses one. Those of other
-    databases of the same server do not matter."""
+    from 11 would never see 10. So an id counts once all transactions have ended that were writing events when it was
+    first seen. (One that is given ids later has later ones.) Such a transaction delays events while it lasts; it never
+    loses one. Others, however long, do not matter."""
 
     def __init__(self) -> None:
         self.settled = 0
         self._lock = threading.Lock()
-        self._seen: deque[tuple[int, frozenset[int]]] = deque()
+        self._seen: deque[tuple[int, frozenset[str]]] = deque()
 
     @property
     def is_waiting(self) -> bool:

@@ -149,10 +149,13 @@ def test_a_transaction_that_began_later_holds_nothing_up(nlp, member):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_transaction_of_another_database_holds_nothing_up(nlp, member):
+@pytest.mark.parametrize("database", ["postgres", None])
+def test_a_transaction_that_writes_other_things_holds_nothing_up(nlp, member, database):
+    """In another database or in this one, however long: a backup, a migration, somebody at a prompt."""
     start = read(Reader(None), 0)["next_since"]
-    with psycopg.connect(**{**connection.get_connection_params(), "dbname": "postgres"}) as elsewhere:
-        elsewhere.execute("SELECT pg_current_xact_id()")
+    own = connection.get_connection_params()
+    with psycopg.connect(**{**own, "dbname": database or own["dbname"]}) as elsewhere:
+        elsewhere.execute("CREATE TEMP TABLE unrelated AS SELECT pg_current_xact_id()")
         first = submit(member, nlp)
         assert [e["job_id"] for e in read(Reader(None), start)["items"]] == [first]
 
