@@ -1,5 +1,6 @@
 """Which topics may look different after which bell, which are looked at together, and how often at most."""
 
+from collections import deque
 from collections.abc import Collection, Iterable
 
 from frontend.topics import KINDS, job_of, kind_of
@@ -8,6 +9,7 @@ from frontend.topics import KINDS, job_of, kind_of
 PAUSE_SECONDS = 0.1
 # Looking at one list costs at most a tenth of a core, however large the cluster is; the others need not wait for it.
 PAUSE_PER_LOOK = 9.0
+LATEST_LOOKS = 5
 # What is read at leisure is told at leisure.
 _LONGER_PAUSES = {"people": 2.0, "mine": 0.5, "overview": 0.25, "readings": 0.9}
 # Readings and waits change without a bell; of the rest a lost bell costs this much freshness.
@@ -46,6 +48,21 @@ def is_leisurely(group: str) -> bool:
 def pause_after(group: str, look_seconds: float) -> float:
     """How long the topics of a group are left alone after a look."""
     return max(_LONGER_PAUSES.get(group, PAUSE_SECONDS), PAUSE_PER_LOOK * look_seconds)
+
+
+class Costs:
+    """What a look at each group costs, in seconds: as long as the quickest of the latest took. What another took
+    longer, it waited for something else; counted, that would keep a list still just when the machine is busy."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, deque[float]] = {}
+
+    def add(self, group: str, seconds: float) -> None:
+        self._latest.setdefault(group, deque(maxlen=LATEST_LOOKS)).append(seconds)
+
+    def of(self, group: str) -> float:
+        """0 before the first look."""
+        return min(self._latest.get(group, [0.0]))
 
 
 def period(topic: str) -> float:

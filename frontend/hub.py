@@ -60,7 +60,7 @@ class LiveHub:
         self._dirty: set[str] = set()
         self._looked_at: dict[str, float] = {}
         self._resumes_at: dict[str, float] = {}
-        self._took: dict[str, float] = {}
+        self._costs = bells.Costs()
         self._rung = asyncio.Event()
         self._bells = Rung()
         self._eyes = Eyes()
@@ -128,7 +128,7 @@ class LiveHub:
         client.wants |= wanted
         for group in {bells.group_of(topic) for topic in wanted}:
             # Who has just come waits for no leisure; only a list that takes long is not looked at without a break.
-            soon = monotonic() + max(bells.PAUSE_SECONDS, self._took.get(group, 0.0))
+            soon = monotonic() + max(bells.PAUSE_SECONDS, self._costs.of(group))
             self._resumes_at[group] = min(self._resumes_at.get(group, 0.0), soon)
         self._mark(wanted)
 
@@ -153,31 +153,27 @@ class LiveHub:
             await self._ring_or_time(self._seconds_to_wait())
             await asyncio.sleep(GATHER_SECONDS)
             self._rung.clear()
-            for are_leisurely in (False, True):
-                due = [(group, topics) for group, topics in self._due() if bells.is_leisurely(group) == are_leisurely]
-                news: dict[View, News] = {}
-                for group, topics in due:
-                    news |= await self._look_at(group, topics)
-                self._tell(news)
+            for group, topics in self._due():
+                self._tell(await self._look_at(group, topics), topics)
 
     async def _look_at(self, group: str, topics: set[str]) -> dict[View, News]:
         began = monotonic()
         self._dirty -= topics
         seen = await self._look(topics)
-        took = self._took[group] = monotonic() - began
-        pause = RETRY_SECONDS if seen is None else bells.pause_after(group, took)
+        self._costs.add(group, monotonic() - began)
+        pause = RETRY_SECONDS if seen is None else bells.pause_after(group, self._costs.of(group))
         self._resumes_at[group] = monotonic() + pause
         return seen or {}
 
     def _due(self) -> list[tuple[str, set[str]]]:
-        """What is to be looked at now, together what is loaded together."""
+        """What is to be looked at now, together what is loaded together; the quickest first, each told at once."""
         watched, now = self._watched(), monotonic()
         self._dirty = (self._dirty & watched) | {topic for topic in watched if self._due_at(topic) <= now}
         groups: dict[str, set[str]] = {}
         for topic in self._dirty:
             if self._resumes_at.get(bells.group_of(topic), 0.0) <= now:
                 groups.setdefault(bells.group_of(topic), set()).add(topic)
-        return list(groups.items())
+        return sorted(groups.items(), key=lambda due: (bells.is_leisurely(due[0]), self._costs.of(due[0])))
 
     async def _ring_or_time(self, seconds: float | None) -> None:
         with suppress(TimeoutError):
@@ -211,13 +207,16 @@ class LiveHub:
         self._looked_at.update(dict.fromkeys(topics, now))
         return news
 
-    def _tell(self, news: dict[View, News]) -> None:
+    def _tell(self, news: dict[View, News], topics: set[str]) -> None:
         self._known.update({seen: told.rows for seen, told in news.items() if told.rows is not None})
         for client in self._clients:
-            for topic in list(client.topics):
+            for topic in client.topics & topics:
                 told = news.get(view(topic, client.viewer))
                 if told is not None:
                     _tell_one(client, topic, told)
+
+    def _forget(self) -> None:
+        """What nobody watches any more."""
         watched = {view(topic, client.viewer) for client in self._clients for topic in client.topics}
         self._known = {seen: rows for seen, rows in self._known.items() if seen in watched}
         topics = {topic for topic, _ in watched}
@@ -242,6 +241,7 @@ class LiveHub:
             await asyncio.sleep(min(ALIVE_WAITS_SECONDS, ALIVE_SECONDS))
             for client in self._clients:
                 client.outbox.hurry()
+            self._forget()
 
     async def _ask_for_cycles(self) -> None:
         """Apart from saying so: a database that does not answer must not silence the pages."""

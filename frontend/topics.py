@@ -53,6 +53,7 @@ def tenant_of(topic: str) -> str | None:
     return found[1] if found else None
 
 
+@lru_cache(1 << 14)
 def view(topic: str, viewer: Viewer) -> View:
     """`viewer` with the person, of which only personal topics keep it."""
     kind = kind_of(topic)

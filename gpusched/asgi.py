@@ -20,6 +20,8 @@ from asgiref.sync import sync_to_async
 
 django.setup()
 
+import autobahn.twisted.websocket
+import autobahn.websocket.protocol
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
@@ -107,6 +109,11 @@ bodies.bound()
 # Twisted parses the Content-Type of each POST with the library for e-mail, a tenth of the time of a submit. There are a
 # handful of different ones.
 http._parseContentType = lru_cache(64)(http._parseContentType)
+# autobahn colours the words of a log line for each message that comes or goes, also where nobody logs: measured, that
+# is half of what a message to a page costs.
+for module in (autobahn.websocket.protocol, autobahn.twisted.websocket):
+    for name in ("hltype", "hlval"):
+        setattr(module, name, lambda value, **_: value)
 
 application = ProtocolTypeRouter(
     {

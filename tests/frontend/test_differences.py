@@ -9,7 +9,7 @@ from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend import feed, fleet, looking
+from frontend import bells, feed, fleet, looking
 from frontend.access import Viewer
 from frontend.differences import difference
 from frontend.looking import Eyes, Rung
@@ -123,3 +123,14 @@ class TestKnownFleet:
             cursor.execute("DELETE FROM nodes_node WHERE id = %s", [agent.id])
         assert set(fleet.load_again(known, {agent.id}, ()).members) == {other.name}
         assert set(feed.rows("nodes", None)) == {other.name}
+
+
+def test_one_look_that_had_to_wait_does_not_keep_its_list_still():
+    costs = bells.Costs()
+    assert costs.of("nodes") == 0.0
+    for seconds in (0.02, 2.0, 0.03):
+        costs.add("nodes", seconds)
+    assert costs.of("nodes") == 0.02
+    for _ in range(bells.LATEST_LOOKS):
+        costs.add("nodes", 0.5)
+    assert costs.of("nodes") == 0.5
