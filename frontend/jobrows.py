@@ -7,6 +7,7 @@ from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from jobs import api, logs, representation
+from scheduling.why import periods_of
 
 Row = dict[str, Any]
 _MOST_EVENTS = 1000
@@ -34,6 +35,8 @@ def load(job_ids: Iterable[int]) -> dict[int, Row]:
     jobs = representation.select("j.id = ANY(%s)", [sorted(rows)])
     for job in jobs:
         rows[job["id"]]["job"] = job
+    for job_id, periods in periods_of(jobs).items():
+        rows[job_id]["waits"] = {"periods": periods}
     for event in query(_EVENTS, [sorted(rows), _MOST_EVENTS]):
         rows[event["job_id"]][f"event:{event['id']}"] = _event(event)
     for attempt in query(_ATTEMPTS, [sorted(rows), _MOST_ATTEMPTS]):

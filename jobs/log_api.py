@@ -1,8 +1,11 @@
 """REST for the logs of jobs."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
-from django.http import HttpResponse
+from asgiref.sync import sync_to_async
+from django.http import HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
@@ -22,21 +25,25 @@ class Log(APIView):
         "The output of one rank",
         tag="jobs",
         media_types=("text/plain",),
-        refusals=(400, 401, 403, 404, 410),
+        refusals=(400, 401, 403, 404, 410, 429),
         parameters={
             "attempt": "default: the latest",
             "rank": "default 0",
             "offset": "first byte wanted, default 0; negative: from the end",
             "tail": "most bytes wanted of the end, instead of offset and limit",
             "limit": "most bytes wanted, at most 1048576",
+            "download": "true: all of it as a file, as far as it is written, however long",
         },
     )
-    def get(self, request: Request, job_id: int) -> HttpResponse:
+    def get(self, request: Request, job_id: int) -> HttpResponseBase:
         """Raw bytes. `X-Log-Next-Offset` is where to go on, `X-Log-Complete` says that nothing more will come."""
         job = seen_job(request, job_id)
-        given = read_query(request, ("attempt", "rank", "offset", "tail", "limit"))
+        given = read_query(request, ("attempt", "rank", "offset", "tail", "limit", "download"))
         number = whole_number(given, "attempt", job["attempt"], 0, 2**31 - 1)
         rank = whole_number(given, "rank", 0, 0, 2**31 - 1)
+        if given.get("download") == "true":
+            _is_over(job, number, rank)
+            return _file(job_id, number, rank)
         offset = whole_number(given, "offset", 0, -(2**62), 2**62)
         limit = whole_number(given, "limit", logs.MOST_READ, 1, logs.MOST_READ)
         if "tail" in given:
@@ -53,6 +60,37 @@ class Log(APIView):
         complete = piece.next_offset == piece.size and is_over is not None and piece.size >= is_over
         response["X-Log-Complete"] = "true" if complete else "false"
         return response
+
+
+MOST_DOWNLOADS = 8
+_downloads = {"now": 0}
+
+
+def _file(job_id: int, attempt: int, rank: int) -> StreamingHttpResponse:
+    """Piece by piece, and not by many at once: what slow readers have not taken yet stands in the server's memory."""
+    if _downloads["now"] >= MOST_DOWNLOADS:
+        said = f"{MOST_DOWNLOADS} logs are being downloaded from this web process already"
+        raise Problem(429, "too_many_downloads", said, next_step="try again in a moment, or read it by `offset`")
+    size = logs.size_of(job_id, attempt, rank)
+    name = f"job-{job_id}-attempt-{attempt}-rank-{rank}.log"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Length": str(size)}
+    return StreamingHttpResponse(
+        _pieces(job_id, attempt, rank, size), content_type="text/plain; charset=utf-8", headers=headers
+    )
+
+
+async def _pieces(job_id: int, attempt: int, rank: int, size: int) -> AsyncIterator[bytes]:
+    read, offset = sync_to_async(logs.read, thread_sensitive=False), 0
+    _downloads["now"] += 1
+    try:
+        while offset < size:
+            piece = await read(job_id, attempt, rank, offset, min(logs.MOST_READ, size - offset))
+            if not piece.data:
+                return  # deleted meanwhile: shorter than was said, which the reader notices
+            offset = piece.next_offset
+            yield piece.data
+    finally:
+        _downloads["now"] -= 1
 
 
 def _is_over(job: dict[str, Any], number: int, rank: int) -> int | None:

@@ -1,6 +1,7 @@
 """Answers why a job is where it is: its reason, what else stands in its way, what would cure it, when it will start."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
@@ -18,10 +19,12 @@ from scheduling.engine.counterfactual import Step
 from scheduling.sayings import change_shape, estimate_shape, reason_shape
 from tenants.permissions import Identity
 
+MOST_PERIODS = 200
+
 
 def brief(job_id: int, identity: Identity) -> dict[str, Any]:
     """The reason as it was last written, what stands before the job if it waits, and the reasons that it had before."""
-    job, since = _visible(job_id, identity)
+    job = _visible(job_id, identity)
     reason = job["reason"] or {
         "code": job["state"],
         "sentence": f"it is {job['state']}" + (f" on {', '.join(job['nodes'])}" if job["nodes"] else ""),
@@ -35,7 +38,7 @@ def brief(job_id: int, identity: Identity) -> dict[str, Any]:
         "state": job["state"],
         **reason,
         "position": position(job_id) if waits else None,
-        "history": _history(job_id, reason["code"] if waits else "", since),
+        "history": _history(job),
     }
 
 
@@ -81,33 +84,45 @@ def _waits(job: dict[str, Any]) -> bool:
     return job["state"] in WAITING
 
 
-def _visible(job_id: int, identity: Identity) -> tuple[dict[str, Any], Any]:
+def _visible(job_id: int, identity: Identity) -> dict[str, Any]:
     found = representation.select("j.id = %s", [job_id])
-    rows = query("SELECT tenant_id, reason_since FROM jobs_job WHERE id = %s", [job_id])
+    rows = query("SELECT tenant_id FROM jobs_job WHERE id = %s", [job_id])
     if not found or not identity.sees(rows[0]["tenant_id"]):
         raise not_found(f"job {job_id}")
-    return found[0], rows[0]["reason_since"]
+    return found[0]
 
 
-def _history(job_id: int, code: str, since: Any) -> list[dict[str, Any]]:
-    """The reasons that the job had, one after the other, with their durations; the present one has no end."""
-    rows = query(
-        "SELECT code, since_at, until_at FROM jobs_jobreason WHERE job_id = %s ORDER BY until_at DESC LIMIT 200",
-        [job_id],
-    )
-    periods = [(row["code"], row["since_at"], row["until_at"]) for row in reversed(rows)]
-    if code and since is not None:
-        periods.append((code, since, None))
+_PERIODS = """
+    SELECT p.* FROM unnest(%s::bigint[]) AS w (job_id),
+           LATERAL (SELECT job_id, code, since_at, until_at FROM jobs_jobreason WHERE job_id = w.job_id
+                     ORDER BY until_at DESC LIMIT %s) p ORDER BY p.until_at
+"""
+
+
+def periods_of(jobs: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+    """By id the reasons that these jobs, as REST shows them, waited for, one after the other: `code since_at until_at`;
+    the present one has no end."""
+    found: dict[int, list[dict[str, Any]]] = {job["id"]: [] for job in jobs}
+    for row in query(_PERIODS, [list(found), MOST_PERIODS]):
+        period = {"code": row["code"], "since_at": rfc3339(row["since_at"]), "until_at": rfc3339(row["until_at"])}
+        found[row["job_id"]].append(period)
+    for job in jobs:
+        if _waits(job) and job["reason"] and job["reason"]["since"]:
+            found[job["id"]].append(
+                {"code": job["reason"]["code"], "since_at": job["reason"]["since"], "until_at": None}
+            )
+    return found
+
+
+def _history(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same of one job with their durations until now."""
     now = timezone.now()
-    return [
-        {
-            "code": period,
-            "since_at": rfc3339(since_at),
-            "until_at": rfc3339(until_at),
-            "seconds": round(max(((until_at or now) - since_at).total_seconds(), 0.0), 1),
-        }
-        for period, since_at, until_at in periods
-    ]
+    return [{**period, "seconds": _seconds(period, now)} for period in periods_of([job])[job["id"]]]
+
+
+def _seconds(period: dict[str, Any], now: datetime) -> float:
+    until = now if period["until_at"] is None else datetime.fromisoformat(period["until_at"])
+    return round(max((until - datetime.fromisoformat(period["since_at"])).total_seconds(), 0.0), 1)
 
 
 def _cure(told: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any] | None:

@@ -31,12 +31,13 @@ test("waits are told by what they wait on, the present one up to now", () => {
 
 test("waits and attempts share one axis", () => {
   const region = document.createElement("section");
-  region.dataset.waits = JSON.stringify([{ code: "capacity", since_at: "2026-01-31T08:00:00Z", until_at: "2026-01-31T08:01:00Z" }]);
-  const state: TopicState = { status: "ready", seq: 1, rows: new Map([["attempt:1", attempt({ ended_at: "2026-01-31T08:02:00Z" })]]), error: null, known: true };
+  const waits = { periods: [{ code: "capacity", since_at: "2026-01-31T08:00:00Z", until_at: "2026-01-31T08:01:00Z" }] };
+  const state: TopicState = { status: "ready", seq: 1, rows: new Map<string, object>([["waits", waits], ["attempt:1", attempt({ ended_at: "2026-01-31T08:02:00Z" })]]), error: null, known: true };
   jobTimeline(region, {} as Page).draw(state);
   const parts = [...region.querySelectorAll<HTMLElement>(".axis > span")].map((part) => [part.className, part.style.left, part.style.width]);
   expect(parts).toEqual([["wait-on-capacity for-capacity", "0.00%", "50.00%"], ["axis-waiting", "50.00%", "8.33%"], ["axis-running", "58.33%", "41.67%"]]);
   expect(region.textContent).toContain("mostly: capacity");
+  expect(region.querySelector(".wait-legend")?.textContent).toBe("capacity 01:00");
 });
 
 test("readings become charts in their units, unknown ones stay unknown", () => {

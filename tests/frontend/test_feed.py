@@ -216,6 +216,18 @@ class TestRows:
             "name weight tier gpus_held jobs_live jobs_waiting guaranteed_gpus max_gpus share usage_gpu_hours"
         )
 
+    def test_why_a_job_waits_is_told_as_it_changes(self, user, ours):
+        make_node(gpus=1)
+        submit(user, ours, gpu_count=1)
+        job_id = submit(user, ours, gpu_count=1)
+        run_cycle()
+        services.hold(job_id, identity_for(user))
+        periods = feed.rows(f"job:{job_id}", [ours.pk])["waits"]["periods"]
+        assert [period["code"] for period in periods][-2:] == ["priority", "held_by_user"]
+        assert (periods[-2]["until_at"], periods[-1]["until_at"]) == (periods[-1]["since_at"], None)
+        services.cancel(job_id, identity_for(user))
+        assert feed.rows(f"job:{job_id}", [ours.pk])["waits"]["periods"][-1]["until_at"] is not None
+
     def test_a_job_with_its_story(self, user, ours):
         agent = make_node(gpus=1)
         job_id = submit(user, ours, gpu_count=1)

@@ -2,13 +2,15 @@
 
 import random
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from django.test import Client
+from asgiref.sync import async_to_sync
+from django.test import AsyncClient, Client
 from django.utils import timezone
 
 from gpusched import env
-from jobs import logs
+from jobs import log_api, logs
 from jobs.models import Attempt
 from scheduling import tasks
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
@@ -115,3 +117,44 @@ class TestOverRest:
         assert answer.status_code == status
         assert logs.size_of(job_id, 1, 0) == (0 if status == 410 else 14)
         assert tasks.drop_old() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_whole_log_is_downloaded_as_a_file(storage):
+    """A40: to the byte, piece by piece, with its length and a name."""
+    tenant = make_tenant()
+    user = make_member(tenant)
+    node = make_node()
+    job_id = submit(user, tenant)
+    run_cycle()
+    node.start_all()
+    data = random.Random(2).randbytes(2 * logs.MOST_READ + 5)
+    for offset in range(0, len(data), logs.MOST_READ):
+        logs.append(job_id, 1, 0, offset, data[offset : offset + logs.MOST_READ])
+    headers = {"Authorization": f"Bearer {make_token(user)}"}
+    path = f"/api/v1/jobs/{job_id}/logs"
+
+    async def read():
+        response: Any = await AsyncClient().get(f"{path}?download=true", headers=headers)
+        return response, [piece async for piece in response.streaming_content]
+
+    response, pieces = async_to_sync(read)()
+    assert b"".join(pieces) == data
+    assert [len(piece) for piece in pieces] == [logs.MOST_READ, logs.MOST_READ, 5]
+    assert response["Content-Length"] == str(len(data))
+    assert response["Content-Disposition"] == f'attachment; filename="job-{job_id}-attempt-1-rank-0.log"'
+    stranger = {"Authorization": f"Bearer {make_token(make_member(make_tenant()))}"}
+    assert Client().get(f"{path}?download=true", headers=stranger).status_code == 404
+    Attempt.objects.update(log_dropped_at=timezone.now())
+    assert Client().get(f"{path}?download=true", headers=headers).status_code == 410
+
+
+@pytest.mark.django_db
+def test_more_downloads_at_once_than_memory_allows_are_refused(monkeypatch):
+    tenant = make_tenant()
+    user = make_member(tenant)
+    job_id = submit(user, tenant)
+    monkeypatch.setitem(log_api._downloads, "now", log_api.MOST_DOWNLOADS)
+    headers = {"Authorization": f"Bearer {make_token(user)}"}
+    response = Client().get(f"/api/v1/jobs/{job_id}/logs?download=true", headers=headers)
+    assert (response.status_code, response.json()["code"]) == (429, "too_many_downloads")

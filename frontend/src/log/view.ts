@@ -74,6 +74,7 @@ export const jobLog: MakeView = (region) => {
     screen.clear();
     [start, problem, isGone] = [0, "", false];
     const [attempt, rank] = key.split(".").map(Number);
+    region.querySelector("[data-log-file]")?.setAttribute("href", `/api/v1/jobs/${job}/logs?attempt=${attempt}&rank=${rank}&download=true`);
     tail = attempt === undefined || rank === undefined ? null : new Tail({ job, attempt, rank }, { more, failed, gone });
     grow();
   };

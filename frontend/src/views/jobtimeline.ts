@@ -99,15 +99,26 @@ function waitRow(waits: readonly Span[], from: number, to: number): HTMLElement 
   );
 }
 
+/** How long each reason blocked it in all, the longest first. `present`: the code of the one that goes on. */
+function legend(blocked: readonly Span[], present: string | undefined): HTMLElement {
+  const sums = new Map<string, { span: Span; ms: number; times: number }>();
+  for (const span of blocked) {
+    const known = sums.get(span.words) ?? { span, ms: 0, times: 0 };
+    sums.set(span.words, { span, ms: known.ms + span.to - span.from, times: known.times + 1 });
+  }
+  const items = [...sums.values()].sort((a, b) => b.ms - a.ms).map(({ span, ms, times }) =>
+    h("li", {}, h("i", { class: span.kind, "aria-hidden": "true" }), `${span.words} `, h("span", { class: "muted" }, `${duration(ms / 1000)}${times > 1 ? `, ${times} times` : ""}${present?.replaceAll("_", " ") === span.words ? " so far" : ""}`)),
+  );
+  return h("ul", { class: "wait-legend" }, ...items);
+}
+
 const moment = (at: number): string => new Date(at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 export const jobTimeline: MakeView = (region) => {
-  const bar = region.querySelector(".wait-bar");
-  const legend = region.querySelector(".wait-legend");
-  const waits = JSON.parse(region.dataset.waits ?? "[]") as Wait[];
   return {
     draw(state) {
       const now = serverNow();
+      const waits = (state.rows.get("waits") as { periods: Wait[] } | undefined)?.periods ?? [];
       const attempts = under<AttemptRow>(state, "attempt:").map(([, row]) => row).sort((a, b) => a.number - b.number);
       const blocked = waited(waits, now);
       const every = [...attempts.flatMap((attempt) => spans(attempt, now)), ...blocked];
@@ -125,7 +136,7 @@ export const jobTimeline: MakeView = (region) => {
             h("tbody", {}, blocked.length > 0 && waitRow(blocked, from, to), ...attempts.map((attempt) => attemptRow(attempt, from, to, now))),
           ),
         attempts.length === 0 && empty("Not started yet: its attempts will be here."),
-        legend?.cloneNode(true) ?? bar?.cloneNode(true),
+        blocked.length > 0 && legend(blocked, waits.at(-1)?.until_at === null ? waits.at(-1)?.code : undefined),
       );
     },
   };
