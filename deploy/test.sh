@@ -27,7 +27,9 @@ failed=()
 tier() { local name=$1; shift; echo "== $name"; "$@" || failed+=("$name"); }
 tier "page, unit tests" npm --prefix frontend run --silent test
 tier "without and with the database" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m "not e2e and not browser" "$@"
-tier "the whole system as real processes, and the page in Chromium" .venv/bin/pytest -q --durations=25 -m "e2e or browser" "$@"
+tier "the whole system as real processes" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m "e2e and not browser" "$@"
+# Apart: Playwright keeps an event loop in its process, where Django's tests of the database cannot be.
+tier "the page in Chromium" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m browser "$@"
 if [ ${#failed[@]} -gt 0 ]; then
   printf 'failed: %s\n' "${failed[@]}"
   exit 1

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ Podman = tuple[list[str], list[str]]
 
 
 @pytest.fixture(scope="session")
-def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
-    command, arguments = podman.prepared(tmp_path_factory.mktemp("podman"))
-    yield command, arguments
-    subprocess.run([*command, "rm", "--all", "--force", "--time", "0"], capture_output=True, check=False)
+def working() -> Iterator[Podman]:
+    # The path of podman's run root has at most 50 characters, and pytest's own directories are longer in its workers.
+    with tempfile.TemporaryDirectory(prefix="podman-", dir="/tmp", ignore_cleanup_errors=True) as home:
+        command, arguments = podman.prepared(Path(home))
+        yield command, arguments
+        subprocess.run([*command, "rm", "--all", "--force", "--time", "0"], capture_output=True, check=False)
 
 
 @pytest.fixture
