@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
 
 from benchmarks.pictured import open_view, views
 from benchmarks.scenes import PASSWORD, people
@@ -83,7 +83,7 @@ def test_every_page(
     for view in [view for view in views(page) if not view.name.startswith("admin") and not view.is_for_nobody]:
         if open_view(page, view) >= 400:
             complaints[:] = [said for said in complaints if "Failed to load resource" not in said]
-        expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0, timeout=30_000)
+        expect(page.locator("[data-live][data-view]:not(.is-on)"), view.name).to_have_count(0, timeout=30_000)
         if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
             findings.append(f"{view.name} is {wide} px wide")
         page.evaluate(axe)
@@ -110,6 +110,16 @@ def test_the_theme_is_there_with_the_first_paint(chromium: Browser, stack: Stack
     page.context.close()
 
 
+def tab_to(target: Locator) -> None:
+    """As a person without a mouse: Tab, until it is there."""
+    target.wait_for()
+    for _ in range(120):
+        if target.evaluate("each => each === document.activeElement"):
+            return
+        target.page.keyboard.press("Tab")
+    raise AssertionError(f"Tab does not lead to {target}")
+
+
 def test_by_keys_alone(chromium: Browser, stack: Stack, crowd: dict[str, list[int]]) -> None:
     """From the login to a GPU, its job, a node and back, with help; the mouse is not touched."""
     page = enter(chromium, stack, "admin", stack.password, viewport={"width": 1440, "height": 900})
@@ -123,16 +133,25 @@ def test_by_keys_alone(chromium: Browser, stack: Stack, crowd: dict[str, list[in
     page.wait_for_url("**/fleet/")
     canvas = page.locator("canvas")
     expect(canvas).to_be_visible()
-    for _ in range(40):
-        if canvas.evaluate("each => each === document.activeElement"):
-            break
-        keys.press("Tab")
+    tab_to(canvas)
     expect(page.locator(".tooltip")).to_contain_text("GPU 0")
     keys.press("ArrowRight")
     expect(page.locator(".tooltip")).to_contain_text("GPU 1")
     keys.press("Enter")
     expect(page).to_have_url(re.compile(r"[?&]gpu=[^&]+/1"))
     expect(page.locator("[data-fleet-panel]")).to_contain_text("GPU 1")
+    question = page.locator("#do-gpu summary")
+    expect(question).to_be_visible()
+    tab_to(question)
+    keys.press("Enter")
+    tab_to(page.locator("#do-gpu input[name=note]"))
+    keys.type("by keys")
+    keys.press("Enter")
+    expect(page.locator("[data-fleet-panel] .state-quarantined")).to_contain_text("by keys")
+    tab_to(page.locator("#do-gpu").get_by_role("button", name="Clear"))
+    keys.press("Enter")
+    expect(page.locator("[data-fleet-panel] .state-quarantined")).to_have_count(0)
+    keys.press("Escape")
     keys.press("t")
     expect(page.locator("[data-view=fleet] table")).to_contain_text("Temperature")
     expect(page).to_have_url(re.compile("view=table"))
@@ -144,6 +163,21 @@ def test_by_keys_alone(chromium: Browser, stack: Stack, crowd: dict[str, list[in
         keys.press("ArrowDown")
     keys.press("Enter")
     page.wait_for_url(f"**/jobs/{crowd['jobs'][2]}/**")
+    tab_to(page.get_by_role("button", name="Hold"))
+    keys.press("Enter")
+    expect(page.locator("[data-view=job-head] .state-held")).to_be_visible()
+    tab_to(page.get_by_role("button", name="Release"))
+    keys.press("Enter")
+    expect(page.locator("[data-view=job-head] .state-held")).to_have_count(0)
+    keys.press("g")
+    keys.press("q")
+    page.wait_for_url("**/queue/")
+    expect(page.locator("table.queue tr[data-href]").first).to_be_visible()
+    keys.press("j")
+    keys.press("Tab")
+    keys.press("Enter")
+    expect(page.locator("tr.detail")).to_contain_text("Before it")
+    keys.press("Escape")
     keys.press("g")
     keys.press("n")
     page.wait_for_url("**/nodes/")
@@ -155,4 +189,21 @@ def test_by_keys_alone(chromium: Browser, stack: Stack, crowd: dict[str, list[in
     keys.press("j")
     keys.press("Enter")
     page.wait_for_url(re.compile(r"/nodes/[^/]+/"))
+    tab_to(page.locator("#node-actions summary", has_text="Cordon"))
+    keys.press("Enter")
+    tab_to(page.locator("#node-actions details[open] input[name=note]"))
+    keys.type("by keys")
+    keys.press("Enter")
+    expect(page.locator("#node-now .headline")).to_contain_text("by keys")
+    tab_to(page.locator("#node-actions").get_by_role("button", name="Uncordon"))
+    keys.press("Enter")
+    expect(page.locator("#node-now .headline")).to_contain_text("Takes jobs")
+    keys.press("g")
+    keys.press("s")
+    page.wait_for_url("**/submit/")
+    tab_to(page.locator("#id_command"))
+    keys.type("true")
+    tab_to(page.get_by_role("button", name="Submit", exact=True))
+    keys.press("Enter")
+    page.wait_for_url(re.compile(r"/jobs/\d+/"))
     page.context.close()
