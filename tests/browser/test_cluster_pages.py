@@ -63,11 +63,38 @@ def test_a_gpu_is_quarantined_and_cleared_and_its_readings_are_drawn(page: Page,
         stack.client().cancel(job.id)
 
 
+def test_a_gpu_its_job_and_its_node_are_acted_on_beside_the_map(page: Page, stack: Stack, node: str) -> None:
+    """Nothing is lost of a question that is open while readings come in; the map itself says that it is so."""
+    job = stack.client().submit(["sleep", "600"], gpus=1)
+    wait_for(lambda: stack.client().get(job.id).state == "running", 30, "the job to run")
+    placed = stack.client().get(job.id).nodes[0]
+    page.goto(f"/fleet/?job={job.id}&gpu={placed}/0")
+    panel = page.locator("[data-fleet-panel]")
+    panel.get_by_text("Quarantine…").click()
+    panel.locator("#do-gpu input[name=note]").fill("smells")
+    page.wait_for_timeout(2500)
+    panel.get_by_role("button", name="Quarantine", exact=True).click()
+    expect(page.locator(".toast")).to_contain_text("takes no new jobs")
+    expect(panel.locator(".panel-facts .state-quarantined")).to_contain_text("smells")
+    panel.get_by_role("button", name="Clear").click()
+    expect(panel.locator(".panel-facts .state-quarantined")).to_have_count(0)
+    panel.get_by_text("Drain…").click()
+    panel.locator("#do-node details[open]").get_by_role("button", name="Drain", exact=True).click()
+    expect(panel.locator(".confirmation")).to_contain_text("confirmed, draining")
+    panel.get_by_text("Cancel…").click()
+    panel.get_by_role("button", name="Cancel the job").click()
+    expect(panel.locator(".confirmation")).to_contain_text("confirmed, drained")
+    expect(panel.get_by_text("Cancel…")).to_have_count(0)
+    panel.get_by_role("button", name="Uncordon").click()
+    expect(panel.get_by_text("Cordon…")).to_be_visible()
+    assert page.evaluate("document.querySelector('.panel').scrollWidth <= document.querySelector('.panel').clientWidth")
+
+
 def test_the_light_turns_green_when_a_machine_joins(page: Page, stack: Stack) -> None:
     page.goto("/join/")
     page.get_by_role("button", name="Create a join token").click()
-    command = page.locator("pre", has_text="gpusched-agent join").inner_text()
     expect(page.locator(".arrivals")).to_contain_text("Waiting for a machine")
+    command = page.locator("pre", has_text="gpusched-agent join").inner_text()
     agent = stack.agent("--pretend", "1:NVIDIA L4:24576:1:8:32768", name="newcomer", token=command.split()[-1])
     try:
         expect(page.locator(".light.is-on")).to_be_visible(timeout=60_000)
