@@ -4,6 +4,7 @@ import base64
 import random
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import psycopg
@@ -76,6 +77,9 @@ def _kinds(first: int, last: int) -> dict[str, Callable[[], str]]:
     def some() -> int:
         return dice.randint(first, last)
 
+    def ago(days: float) -> str:
+        return f"{datetime.now(UTC) - timedelta(days=days):%Y-%m-%dT%H:%M:%SZ}"
+
     page, deep = _cursor(last - 100), _cursor((first + last) // 2)
     kinds: dict[str, Callable[[], str]] = {
         "list": lambda: "/jobs",
@@ -89,6 +93,19 @@ def _kinds(first: int, last: int) -> dict[str, Callable[[], str]]:
         "list by a common name": lambda: "/jobs?name=train",
         "list by a rare name": lambda: "/jobs?name=train%204321",
         "list by a name that is not": lambda: "/jobs?name=nothing",
+        "list of a user that is not": lambda: "/jobs?user=nobody",
+        "list of failed, half way back": lambda: f"/jobs?state=failed&cursor={deep}",
+        "list of a small tenant's failed": lambda: "/jobs?tenant=small&state=failed",
+        "list by half an hour of submits": lambda: f"/jobs?submitted_after={ago(5)}&submitted_before={ago(4.98)}",
+        "list of a small tenant by a day of submits": lambda: (
+            f"/jobs?tenant=small&submitted_after={ago(5)}&submitted_before={ago(4)}"
+        ),
+        "list by half an hour of ends": lambda: f"/jobs?ended_after={ago(5)}&ended_before={ago(4.98)}",
+        "list by a day of ends": lambda: f"/jobs?ended_after={ago(5)}&ended_before={ago(4)}",
+        "list by a day long ago, of ends": lambda: f"/jobs?ended_after={ago(400)}&ended_before={ago(399)}",
+        "list of a small tenant's failed by a day of ends": lambda: (
+            f"/jobs?tenant=small&state=failed&ended_after={ago(5)}&ended_before={ago(4)}"
+        ),
         "read": lambda: f"/jobs/{some()}",
         "events": lambda: f"/jobs/{some()}/events",
         "attempts": lambda: f"/jobs/{some()}/attempts",

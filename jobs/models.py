@@ -141,6 +141,7 @@ class Job(models.Model):
             models.Index(fields=["tenant", "-id"], name="job_listed_by_tenant", condition=Q(array=None)),
             models.Index(fields=["user", "-id"], name="job_listed_by_user", condition=Q(array=None)),
             models.Index(fields=["state", "-id"], name="job_listed_by_state", condition=Q(array=None)),
+            models.Index(fields=["ended_at"], name="job_by_end", condition=Q(array=None, ended_at__isnull=False)),
             models.Index(fields=["array", "state"], name="job_element_by_state", condition=_IS_ELEMENT),
             models.Index(fields=["state", "id"], name="job_array_by_state", condition=Q(array_count__isnull=False)),
         ]

@@ -66,6 +66,8 @@ def test_what_is_in_the_span_is_listed(member, jobs, given, days, monkeypatch):
     assert listed(member, **given) == days
     monkeypatch.setattr(api, "MOST_SEARCHED", 3)
     assert listed(member, **given) == days
+    monkeypatch.setattr(api, "MOST_AT_ONCE", 0)  # as if too many had ended in the span
+    assert listed(member, **given) == days
 
 
 def test_what_waits_has_not_ended(member, tenant, jobs):
