@@ -22,11 +22,12 @@ _DEVICES = """
 """
 _RUNNING = """
     SELECT n.name AS node, j.id, j.tenant_id, j.name, t.name AS tenant, u.username AS "user", j.state, j.priority,
-           j.attempt, j.started_at, count(DISTINCT l.device_id) AS gpus, count(DISTINCT s.id) AS ranks
+           j.attempt, j.started_at, j.gpu_count, count(DISTINCT l.device_id) AS gpus, count(DISTINCT s.id) AS ranks,
+           array_agg(DISTINCT d.index) FILTER (WHERE d.index IS NOT NULL) AS indices
       FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_job j ON j.id = s.job_id
       JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-      LEFT JOIN nodes_allocation l ON l.assignment_id = s.id
-     WHERE n.name = ANY(%s) AND s.state <> 'ended' GROUP BY n.name, j.id, t.name, u.username
+      LEFT JOIN nodes_allocation l ON l.assignment_id = s.id LEFT JOIN nodes_device d ON d.id = l.device_id
+     WHERE n.name = ANY(%s) AND s.state <> 'ended' GROUP BY n.name, j.id, t.name, u.username ORDER BY j.id
 """
 
 
@@ -57,13 +58,19 @@ def load(names: Collection[str]) -> Nodes:
     }
     for row in query(_DEVICES, [wanted]):
         found[row.pop("node")].devices[row["id"]] = row
-    for row in query(_RUNNING, [wanted]):
-        found[row.pop("node")].jobs.append({**row, "started_at": rfc3339(row["started_at"])})
+    for row in running(wanted):
+        told = {name: row[name] for name in row if name not in ("node", "gpu_count", "indices")}
+        found[row["node"]].jobs.append({**told, "started_at": rfc3339(row["started_at"])})
     for name, rows in incidents.of_nodes(found).items():
         found[name].incidents = [
             {**row, "since": rfc3339(row["since"]), "until": rfc3339(row["until"])} for row in rows
         ]
     return Nodes(fleet.load(wanted), found)
+
+
+def running(names: Collection[str]) -> list[Row]:
+    """Jobs with a rank on one of these nodes, each with its `node`, and how many GPUs it holds there and which."""
+    return query(_RUNNING, [sorted(names)])
 
 
 def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | None:

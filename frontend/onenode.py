@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from frontend import noderows
 from gpusched.lib.sql import query
 
 Row = dict[str, Any]
@@ -19,15 +20,6 @@ _RANKS = """
       FROM nodes_assignment s JOIN jobs_attempt a ON a.id = s.attempt_id JOIN jobs_job j ON j.id = s.job_id
       JOIN tenants_tenant t ON t.id = j.tenant_id JOIN nodes_node n ON n.id = s.node_id
      WHERE n.name = %s AND (s.ended_at IS NULL OR s.ended_at > %s) ORDER BY s.id DESC LIMIT %s
-"""
-_RUNNING = """
-    SELECT j.id, j.name, j.tenant_id, t.name AS tenant, u.username AS "user", j.state, s.started_at,
-           count(DISTINCT l.device_id) AS gpus, count(DISTINCT s.id) AS ranks, j.gpu_count,
-           array_agg(DISTINCT d.index) FILTER (WHERE d.index IS NOT NULL) AS indices
-      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_job j ON j.id = s.job_id
-      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-      LEFT JOIN nodes_allocation l ON l.assignment_id = s.id LEFT JOIN nodes_device d ON d.id = l.device_id
-     WHERE n.name = %s AND s.state <> 'ended' GROUP BY j.id, t.name, u.username, s.started_at ORDER BY j.id
 """
 
 
@@ -55,7 +47,7 @@ def running(name: str, visible: Sequence[int] | None) -> list[Row]:
     """Jobs with a rank there now; of those that may not be seen only how many GPUs they hold."""
     return [
         row if visible is None or row["tenant_id"] in visible else {"gpus": row["gpus"], "indices": row["indices"]}
-        for row in query(_RUNNING, [name])
+        for row in noderows.running([name])
     ]
 
 
