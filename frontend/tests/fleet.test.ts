@@ -1,11 +1,12 @@
 // The fleet: everything fits, nothing overlaps, cells are found; what is told of each; and how fast it is.
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { LARGEST, type LayoutGroup, columns, hit, layout, neighbour } from "../src/fleet/layout";
 import { fits, readAddress, writeAddress } from "../src/fleet/address";
 import { type Fill, look, owner, reads, secondsToFree, value } from "../src/fleet/looks";
 import { model, paints, tell } from "../src/fleet/model";
 import { type Context, type Palette, paint } from "../src/fleet/paint";
 import { isDark, ramp } from "../src/fleet/palette";
+import { Panel } from "../src/fleet/panel";
 import { stripCells } from "../src/fleet/strip";
 import type { Cell, DeviceRow, NodeRow } from "../src/topics";
 
@@ -212,4 +213,29 @@ test("recolouring 1,600 cells takes far less than a frame, without the canvas it
   }
   times.sort((a, b) => a - b);
   expect(times[20]).toBeLessThan(16);
+});
+
+test("the panel keeps the focus while readings come in, and says what is not there", () => {
+  const box = document.createElement("aside");
+  document.body.append(box);
+  const asked: unknown[] = [];
+  const panel = new Panel(box, { light: (light) => asked.push(light), closed: () => asked.push("closed") });
+  const cells = model(nodes(2), "none").cells;
+  const light = { cell: null, job: null, tenant: null };
+  vi.stubGlobal("fetch", () => Promise.reject(new Error("no server")));
+  panel.show(cells[0], cells, light, "gpu-0/0");
+  const close = box.querySelector<HTMLElement>("button[data-does=close]");
+  close?.focus();
+  const { node: host, device } = cells[0]!;
+  panel.show({ node: host, device: { ...device, reading: { ...device.reading!, temperature_celsius: 77 } } }, cells, light, "gpu-0/0");
+  expect(box.textContent).toContain("77 °C");
+  expect(document.activeElement).toBe(close);
+  box.querySelector<HTMLElement>("button[data-does=light]")?.click();
+  close?.click();
+  expect(asked).toEqual([{ job: host.devices[0]?.jobs?.[0] }, "closed"]);
+  panel.show(undefined, cells, { ...light, job: 999 }, "nowhere/7");
+  expect(box.textContent).toContain("There is no GPU nowhere/7");
+  expect(box.textContent).toContain("GPUs of job 999: none now");
+  panel.close();
+  vi.unstubAllGlobals();
 });

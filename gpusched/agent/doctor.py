@@ -85,7 +85,8 @@ def hints(told: Config, nvml: Nvml, devices: int, there: Mapping[str, str], dire
     return [
         Hint(check=one.check, level=one.level, says=one.says, next_step=one.next_step)
         for one in found
-        if one.level != OK
+        # A node without GPUs is well; its page says how to find those that it has.
+        if one.level != OK and (one.check, one.level) != ("driver", WARN)
     ]
 
 

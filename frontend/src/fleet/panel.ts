@@ -5,7 +5,7 @@ import { badge } from "../states";
 import { duration, serverNow } from "../time";
 import { byName, jobHref, jobLink, mib, nodeHref, nodeLink, shortModel, tenantLink } from "../views/pieces";
 import { PanelActions } from "./actions";
-import { type Spotlight, isPlain, spoken } from "./address";
+import { type Spotlight, fits, isPlain, spoken } from "./address";
 import { type Fill, OTHERS, absent, idleFor, look, owner, reads } from "./looks";
 import type { FleetCell } from "./model";
 
@@ -30,8 +30,10 @@ export class Panel {
     });
   }
 
-  show(chosen: FleetCell | undefined, cells: readonly FleetCell[], light: Spotlight): void {
-    const fresh = h("div", {}, isPlain(light) ? null : lit(cells, light), ...(chosen === undefined ? fleet(cells) : gpu(chosen, cells)));
+  /** `asked`: the GPU that the address names, there or not. */
+  show(chosen: FleetCell | undefined, cells: readonly FleetCell[], light: Spotlight, asked: string | null): void {
+    const missing = chosen === undefined && asked !== null && h("p", { class: "note amber", role: "status" }, `There is no GPU ${asked}, or not any more.`);
+    const fresh = h("div", {}, isPlain(light) ? null : lit(cells, light), missing, ...(chosen === undefined ? fleet(cells) : gpu(chosen, cells)));
     morphChildren(this.facts, fresh);
     this.actions.show(chosen);
   }
@@ -44,7 +46,7 @@ export class Panel {
 function lit(cells: readonly FleetCell[], light: Spotlight): HTMLElement {
   const all = h("button", { type: "button", class: "small", "data-does": "all" }, "Show all");
   const on = light.job === null ? [] : [...new Set(cells.filter(({ device }) => (device.jobs ?? []).includes(light.job ?? 0)).map(({ node }) => node.name))];
-  return h("p", { class: "lit" }, h("span", {}, `Lit: ${spoken(light)}`, on.length > 0 && `, on ${on.slice(0, 4).join(", ")}${on.length > 4 ? ` and ${on.length - 4} more` : ""}`), all);
+  return h("p", { class: "lit" }, h("span", {}, `Lit: ${spoken(light)}`, !cells.some((cell) => fits(cell, light)) && ": none now", on.length > 0 && `, on ${on.slice(0, 4).join(", ")}${on.length > 4 ? ` and ${on.length - 4} more` : ""}`), all);
 }
 
 function gpu(cell: FleetCell, cells: readonly FleetCell[]): Child[] {
@@ -96,6 +98,7 @@ function job(id: number, { node }: FleetCell, cells: readonly FleetCell[]): HTML
 }
 
 function fleet(cells: readonly FleetCell[]): Child[] {
+  if (cells.length === 0) return [h("h2", {}, "No GPUs")];
   const models = new Map<string, FleetCell[]>();
   for (const cell of cells) {
     const name = shortModel(cell.device.model);

@@ -1,8 +1,8 @@
 // The fleet's region: joins rows, address, layout, canvas, controls, legend, panel, tooltip and table.
-import { plural } from "../dom";
+import { h, plural, refill } from "../dom";
 import type { MakeView } from "../regions";
 import type { NodeRow } from "../topics";
-import { noNodes, whenEmpty } from "../views/pieces";
+import { empty, noNodes, whenEmpty } from "../views/pieces";
 import { type Address, type Spotlight, readAddress, writeAddress } from "./address";
 import { Chart } from "./chart";
 import { interact } from "./interaction";
@@ -41,7 +41,7 @@ export const fleet: MakeView = (region) => {
     if (legend !== null) showLegend(legend, now.fill, shown.cells);
     if (now.isTable) table.update(shown.cells);
     else chart.recolour(paints(shown.cells, now.fill, now.light, now.gpu), pointed);
-    panel?.show(shown.cells[chosen()], shown.cells, now.light);
+    panel?.show(shown.cells[chosen()], shown.cells, now.light, now.gpu);
   };
 
   const refresh = (): void => {
@@ -71,7 +71,7 @@ export const fleet: MakeView = (region) => {
     if (isLinked) tellAddress();
     if (group !== null) group.value = now.group;
     if (fill !== null) fill.value = now.fill;
-    if (nodes.length === 0) return;
+    if (shown.cells.length === 0) return;
     tooltip.hide();
     place();
     // Colours alone are a matter of one frame; where cells stand is not asked again for them.
@@ -119,9 +119,12 @@ export const fleet: MakeView = (region) => {
   return {
     draw(state) {
       nodes = [...state.rows.values()] as NodeRow[];
-      if (nodes.length === 0) {
+      const isBare = nodes.every((node) => node.devices.length === 0);
+      if (nodes.length === 0 || isBare) {
         tooltip.hide();
-        return region.replaceChildren(none());
+        shown = model(nodes, now.group);
+        panel?.show(undefined, [], now.light, now.gpu);
+        return refill(region, isBare && nodes.length > 0 ? empty("No node has a GPU: jobs without GPUs can run. ", h("a", { href: "/nodes/" }, "The nodes"), ".") : none());
       }
       place();
       refresh();
