@@ -9,6 +9,7 @@ from gpusched.protocol import throttling
 _NODES = """
     SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb, n.labels,
            n.agent_version, n.driver_version, n.runtimes, n.isolation, n.hostname, n.last_seen_at, n.joined_at,
+           n.clock_off_seconds,
            (SELECT jsonb_object_agg(m.unix_user, m.detail) FROM nodes_missinguser m
              WHERE m.node_id = n.id) AS missing_users,
            coalesce(s.cpu, 0) AS cpu_held, coalesce(s.memory, 0) AS memory_held, coalesce(s.jobs, '[]') AS jobs
@@ -50,7 +51,7 @@ def nodes(visible: list[int] | None, name: str | None = None) -> list[dict[str, 
 
 def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int] | None) -> dict[str, Any]:
     names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "agent_version",
-             "driver_version", "runtimes", "isolation", "hostname")  # fmt: skip
+             "driver_version", "runtimes", "isolation", "hostname", "clock_off_seconds")  # fmt: skip
     return {
         **{name: row[name] for name in names},
         "missing_users": row["missing_users"] or {},

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from gpusched.client import Client
     from gpusched.client.inventory import Device, Node, NodeAction
 
+# The server corrects by more than this alone: less may be the way of the message.
+_CLOCK_SECONDS = 5.0
+
 app = group("Look after nodes: cordon, drain, uncordon, let new ones join.")
 Names = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False)]
 
@@ -95,6 +98,8 @@ def show(
     if form in (Format.TABLE, Format.WIDE):
         say.note(f"runtimes: {_runtimes(found) or 'none for containers'}")
         say.note(f"isolation: {found.isolation}" + (f" ({found.isolation.why})" if found.isolation.why else ""))
+        if found.clock_off_seconds is not None and abs(found.clock_off_seconds) >= _CLOCK_SECONDS:
+            say.note(f"its clock is off by {found.clock_off_seconds:+.0f} s")
         for user, detail in found.missing_users.items():
             say.note(f"no Unix user {user or 'for tenants without unix_user'}: {detail}")
     output.items(found.devices, _DEVICE_COLUMNS, form, lambda device: device.uuid)

@@ -158,7 +158,8 @@ class Isolation(msgspec.Struct, kw_only=True):
 
 
 class Node(msgspec.Struct, kw_only=True):
-    """`state` is what is observed, `intent` what an admin wants."""
+    """`state` is what is observed, `intent` what an admin wants. `clock_off_seconds`: by which its clock is ahead
+    of the server's; None: unknown."""
 
     name: str
     state: str = ""
@@ -176,6 +177,7 @@ class Node(msgspec.Struct, kw_only=True):
     runtimes: dict[str, str] = {}
     isolation: Isolation = msgspec.field(default_factory=Isolation)
     missing_users: dict[str, str] = {}
+    clock_off_seconds: float | None = None
     last_seen_at: datetime | None = None
     joined_at: datetime | None = None
     jobs: list[int] = []

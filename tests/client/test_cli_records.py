@@ -1,5 +1,8 @@
 """Commands about what the server keeps, and notes that nobody wants."""
 
+import pytest
+
+from tests.client.answers import NODE
 from tests.client.commandline import call
 from tests.client.fakeserver import Answer, FakeServer, problem
 
@@ -26,6 +29,12 @@ def test_an_exemption_is_of_a_job_or_a_tenant(full: FakeServer) -> None:
 def test_whoami_names_scopes_and_roles(full: FakeServer) -> None:
     full.on("GET", "/me", Answer(200, ME))
     assert call(full.url, "whoami").stdout == "ada; scopes: read\nowner of tenant nlp\n"
+
+
+@pytest.mark.parametrize(("off", "is_told"), [(None, False), (0.4, False), (-31.2, True)])
+def test_a_clock_that_is_off_is_told_with_its_node(full: FakeServer, off: float | None, is_told: bool) -> None:
+    full.on("GET", "/nodes/n1", Answer(200, {**NODE, "clock_off_seconds": off}))
+    assert ("its clock is off by -31 s" in call(full.url, "node", "show", "n1").stderr) is is_told
 
 
 def test_who_is_quiet_gets_no_notes_and_all_failures(full: FakeServer) -> None:

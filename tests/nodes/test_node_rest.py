@@ -1,0 +1,24 @@
+"""What REST tells of one node beside its devices."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from tests.api.test_access import call
+from tests.factories import make_node, make_token
+
+pytestmark = pytest.mark.django_db
+
+
+def test_by_how_much_its_clock_is_off(user):
+    """Null while nothing was heard that tells; negative: behind."""
+    node, token = make_node(gpus=1), make_token(user)
+
+    def told():
+        return call("GET", f"/api/v1/nodes/{node.name}", token).json()["clock_off_seconds"]
+
+    node.sync(at=(timezone.now() - timedelta(seconds=90)).isoformat())
+    assert -100 < told() < -80
+    node.sync()
+    assert abs(told()) < 10
