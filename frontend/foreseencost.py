@@ -7,13 +7,13 @@ from typing import Any
 
 from gpusched.lib.sql import query
 from tenants import rates
-from tenants.budgets import Standing, standings
+from tenants.budgets import Standing, recent
 
 
 @dataclass(frozen=True)
 class Foreseen:
-    """Of `gpus` GPUs: `gpu_hours` at most, None without a time limit. `least`, `most`: money for that, by the models
-    that would do."""
+    """Of `gpus` GPUs at once: `gpu_hours` at most, None without a time limit. `least`, `most`: money for that, by the
+    models that would do."""
 
     gpus: int
     gpu_hours: float | None
@@ -41,9 +41,11 @@ def foreseen_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> Fore
     tenant = tenants.get(fields.get("tenant", ""))
     if not gpus or tenant is None or not 0 < gpus <= 1_000_000:
         return None
-    hours = gpus * minutes / 60 if minutes and minutes > 0 else None
+    array = fields.get("array") or {"count": 1}
+    hours = gpus * array["count"] * minutes / 60 if minutes and minutes > 0 else None
+    gpus *= min(array["count"], array.get("max_parallel") or array["count"])
     prices = _prices(str(fields.get("gpu_model", "")))
-    budget = next(iter(standings([tenant])), None)
+    budget = recent(tenant)
     if hours is None or not prices:
         return Foreseen(gpus, hours, None, None, budget)
     return Foreseen(gpus, hours, hours * min(prices), hours * max(prices), budget)

@@ -32,6 +32,7 @@ urlpatterns: list[URLPattern] = [
     path("mine/", mine.my_work, name="mine"),
     path("fleet/", cluster.fleet, name="fleet"),
     path("queue/", jobs.queue, name="queue"),
+    path("queue/estimates/", jobs.estimates, name="queue-estimates"),
     path("jobs/", jobs.jobs, name="jobs"),
     path("jobs/act/", jobs.act_on_several, name="jobs-act"),
     path("jobs/<id:job_id>/", job.job, name="job"),

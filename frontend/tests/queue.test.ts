@@ -1,5 +1,6 @@
 // The queue: arithmetic of its lines, windows of the feed, what stays still under the pointer, filters in the address.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { Estimates } from "../src/queue/estimates";
 import { Geometry, type Group } from "../src/queue/geometry";
 import { changed, nextSort, topicQuery } from "../src/queue/filters";
 import { Held } from "../src/queue/held";
@@ -134,4 +135,24 @@ test("an empty queue says what the server said of it, a filter without finds lea
   feed.say("queue:0-200", state([]));
   expect(region.textContent).toContain("No job waits at all");
   view.close?.();
+});
+
+test("estimates are asked for what is in sight, and again only for what is new", async () => {
+  vi.useFakeTimers();
+  const told = { 7: { p50_at: null, p90_at: null, later_than: null, sentence: "soon" } };
+  const get = vi.fn(async (_: string) => new Response(JSON.stringify(told)));
+  const changed = vi.fn();
+  const estimates = new Estimates(changed, get);
+  estimates.want([7, 8]);
+  await vi.advanceTimersByTimeAsync(400);
+  expect(get.mock.calls).toEqual([["/queue/estimates/?ids=7,8"]]);
+  expect([estimates.of(7)?.sentence, estimates.of(8)]).toEqual(["soon", undefined]);
+  estimates.want([8]);
+  await vi.advanceTimersByTimeAsync(400);
+  expect(get).toHaveBeenCalledTimes(1);
+  estimates.want([8, 9]);
+  await vi.advanceTimersByTimeAsync(400);
+  expect(get).toHaveBeenLastCalledWith("/queue/estimates/?ids=8,9");
+  estimates.close();
+  vi.useRealTimers();
 });

@@ -15,6 +15,7 @@ from gpusched.lib.sql import query
 from gpusched.protocol.states import JobState
 from jobs import services
 from jobs.api import listed
+from scheduling.services import estimates_of
 from tenants.permissions import Identity
 
 QUEUE_FILTERS = ("tenant", "user", "state", "reason", "group", "q", "sort")
@@ -54,6 +55,17 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
 
 
 @page
+def estimates(request: HttpRequest, who: Identity) -> HttpResponse:
+    """When those of `ids` that wait, and that the person may see, will probably start, by id as JSON."""
+    visible = who.visible_tenants()
+    rows = query(
+        "SELECT id FROM jobs_job WHERE id = ANY(%s) AND (%s::bigint[] IS NULL OR tenant_id = ANY(%s))",
+        [_ids(request.GET.get("ids", ""))[:MOST_AT_ONCE], visible, visible],
+    )
+    return _json({str(job_id): told for job_id, told in estimates_of([row["id"] for row in rows]).items()})
+
+
+@page
 def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
     """The newest jobs that the address asks for, a page of them; `cursor` goes on with older ones."""
     asked = _asked(request, JOBS_FILTERS)
@@ -90,7 +102,7 @@ MOST_AT_ONCE = 500
 def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
     """Does one thing to each of `ids`; says for which it was done and why not for the others, as JSON."""
     verb, text = request.POST.get("verb", ""), request.POST.get("ids", "")
-    ids = [int(word) for word in text.split(",") if word.isascii() and word.isdigit() and len(word) <= 18]
+    ids = _ids(text)
     if verb not in _VERBS or not ids or len(ids) > MOST_AT_ONCE:
         return _json({"sentence": f"Choose one to {MOST_AT_ONCE} jobs and what to do with them."}, 400)
     done: list[int] = []
@@ -102,6 +114,10 @@ def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
         except Problem as problem:
             refused.append({"id": job_id, "sentence": refusal(problem)})
     return _json({"done": done, "refused": refused})
+
+
+def _ids(text: str) -> list[int]:
+    return [int(word) for word in text.split(",") if word.isascii() and word.isdigit() and len(word) <= 18]
 
 
 def _json(answer: object, status: int = 200) -> HttpResponse:

@@ -44,6 +44,8 @@ def test_a_long_queue_scrolls_filters_sorts_and_opens(page: Page, client: Client
     rows = page.locator("table.queue tr[data-href]")
     expect(page.locator("tr.group").first).to_contain_text("Waits on you or on a time · 90 jobs")
     assert rows.count() < 60
+    # No GPU is missing to the first: it waits for a time, which its estimate knows.
+    expect(rows.first.locator("[data-label=Estimate]")).to_have_text(re.compile(r"in \d+ d$"))
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
     expect(page.locator("td.name", has_text=re.compile("^wait-89$"))).to_be_visible()
     page.evaluate("scrollTo(0, 0)")
@@ -108,6 +110,9 @@ def test_one_jobs_tabs(page: Page, client: Client) -> None:
     expect(page.locator("pre.log .ansi-fg-1")).to_have_text("red line")
     page.locator("[data-log-search]").fill("red")
     expect(page.locator(".log-note")).to_contain_text("1 lines with")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert download.value.path().read_bytes() == b"\x1b[31mred line\x1b[0m\n"
     page.get_by_role("link", name="GPUs", exact=True).click()
     expect(page).to_have_url(re.compile(r"\?tab=gpus"))
     expect(page.locator(".gpu-row:not(.gpu-heads)")).to_have_count(2)

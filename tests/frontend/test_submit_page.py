@@ -8,6 +8,9 @@ from html import unescape
 
 import msgspec
 import pytest
+from django.db import connection
+from django.db.models import F
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from frontend import equivalents
@@ -15,7 +18,7 @@ from gpusched.lib.sql import query
 from gpusched.protocol.jobs import JobRequest
 from jobs import representation
 from nodes.models import Node
-from tenants import rates, secrets
+from tenants import budgets, rates, secrets
 from tenants.models import Budget
 from tests.factories import make_node, run_cycle, submit
 from tests.frontend.browsing import browser, form, text_of
@@ -140,6 +143,22 @@ def test_what_it_costs_and_what_the_budget_has_left(nlp, member):
     )
     unlimited = text_of(browser(member).post("/submit/preview/", form(gpu_count="2")))
     assert "No time limit, so no bound: each hour is 2 GPU-hours." in unlimited
+    array = form(gpu_count="2", max_runtime_minutes="60", array="100%3")
+    assert "At most 200 GPU-hours, 400 at the rates" in text_of(browser(member).post("/submit/preview/", array))
+    array = form(gpu_count="2", array="100%3")
+    assert "each hour is 6 GPU-hours" in text_of(browser(member).post("/submit/preview/", array))
+
+
+def test_who_types_does_not_have_the_ledger_read_for_each_key(nlp, member, monkeypatch):
+    monkeypatch.setattr(budgets, "FRESH_SECONDS", 600.0)
+    Budget.objects.create(tenant=nlp, soft_gpu_hours=9)
+    client = browser(member)
+    with CaptureQueriesContext(connection) as asked:
+        for gpus in ("1", "2", "3"):
+            assert "9 GPU-hours left" in text_of(client.post("/submit/preview/", form(gpu_count=gpus)))
+    assert sum("tenants_usageentry" in one["sql"] and "tenants_budget b" in one["sql"] for one in asked) == 1
+    Budget.objects.update(soft_gpu_hours=5, version=F("version") + 1)
+    assert "5 GPU-hours left" in text_of(client.post("/submit/preview/", form(gpu_count="1")))
 
 
 @pytest.mark.parametrize(

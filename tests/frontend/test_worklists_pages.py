@@ -125,3 +125,18 @@ def test_the_groups_of_the_queue(nlp, member):
     assert keys(page) == [waiting, held]
     assert re.findall(r'scope="rowgroup">(\w+)<', page) == ["Capacity", "Held"]
     assert keys(text_of(client.get("/queue/?group=held"))) == [held]
+
+
+def test_estimates_are_of_waiting_jobs_that_the_person_may_see(nlp, member):
+    """A08; those that start at once or are held have none."""
+    make_node(name="n1", gpus=1)
+    submit(member, nlp, gpu_count=1, max_runtime_minutes=60)
+    run_cycle()
+    waiting = submit(member, nlp, gpu_count=1)
+    other = make_tenant("others")
+    foreign = submit(make_member(other), other, gpu_count=1)
+    run_cycle()
+    told = browser(member).get(f"/queue/estimates/?ids={waiting},{foreign},x,").json()
+    assert set(told) == {str(waiting)}
+    assert set(told[str(waiting)]) >= {"p50_at", "p90_at", "later_than", "sentence"}
+    assert browser(member).get("/queue/estimates/").json() == {}

@@ -1,11 +1,17 @@
-// When the first jobs of the queue will probably start: asked of REST now and then, as it takes a plan to answer.
+// When the jobs in sight will probably start: asked of the server now and then, as it takes a plan to answer.
 import type { Estimate } from "./row";
 
 const AGAIN_MS = 20_000;
+const SOON_MS = 300;
+/** The server answers no more at once. */
+const MOST = 500;
 
 export class Estimates {
   private known = new Map<number, Estimate>();
+  private wanted: readonly number[] = [];
+  private asked = new Set<number>();
   private readonly timer: number;
+  private soon = 0;
   private isOver = false;
 
   constructor(
@@ -13,26 +19,38 @@ export class Estimates {
     private readonly get: (url: string) => Promise<Response> = (url) => fetch(url, { credentials: "same-origin" }),
   ) {
     this.timer = window.setInterval(() => void this.ask(), AGAIN_MS);
-    void this.ask();
   }
 
   of(id: number): Estimate | undefined {
     return this.known.get(id);
   }
 
+  /** These are in sight now; of those that are new the server is asked soon. */
+  want(ids: readonly number[]): void {
+    this.wanted = ids.slice(0, MOST);
+    if (this.soon !== 0 || this.isOver || this.wanted.every((id) => this.asked.has(id))) return;
+    this.soon = window.setTimeout(() => {
+      this.soon = 0;
+      void this.ask();
+    }, SOON_MS);
+  }
+
   close(): void {
     this.isOver = true;
     clearInterval(this.timer);
+    clearTimeout(this.soon);
   }
 
   private async ask(): Promise<void> {
-    if (document.hidden) return;
+    if (document.hidden || this.wanted.length === 0) return;
+    const ids = this.wanted;
+    this.asked = new Set(ids);
     try {
-      const response = await this.get("/api/v1/queue?limit=20");
+      const response = await this.get(`/queue/estimates/?ids=${ids.join()}`);
       if (!response.ok) return;
-      const { items } = (await response.json()) as { items: { job_id: number; estimate: Estimate | null }[] };
+      const found = Object.entries((await response.json()) as Record<string, Estimate>);
       const before = this.known;
-      this.known = new Map(items.flatMap(({ job_id: id, estimate }) => (estimate === null ? [] : [[id, same(before.get(id), estimate)] as const])));
+      this.known = new Map(found.map(([id, estimate]) => [Number(id), same(before.get(Number(id)), estimate)]));
       if (!this.isOver) this.changed();
     } catch {
       // Without estimates the queue is as good as it was; the page's chip says when the server is not there.

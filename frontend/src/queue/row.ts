@@ -6,7 +6,7 @@ import type { QueueRow } from "../topics";
 import { jobHref, jobLink, reasonOf, request, tenantLink } from "../views/pieces";
 import type { Group } from "./geometry";
 
-/** Of GET /api/v1/queue, for the first jobs of the queue only. */
+/** As GET /api/v1/queue tells it. */
 export interface Estimate {
   p50_at: string | null;
   p90_at: string | null;

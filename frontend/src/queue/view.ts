@@ -161,6 +161,7 @@ class QueueView implements View {
       lines.push(tr);
       if (tr.dataset.key === this.detail.key) lines.push(this.detail.element);
     }
+    this.estimates.want(lines.map((tr) => Number(tr.dataset.key)).filter((id) => id > 0));
     this.arrange(lines);
     this.above.style.height = `${geometry.top(first)}px`;
     this.below.style.height = `${Math.max(0, geometry.height - geometry.top(last + 1))}px`;

@@ -1,7 +1,10 @@
 // The parts of the Overview but the strip: counts, largest, attention, waiting.
 import { type Child, h, link, na, plural, refill } from "../dom";
+import { Estimates } from "../queue/estimates";
+import { type Estimate, foreseen } from "../queue/row";
 import type { MakeView } from "../regions";
 import { badge, waitGroup } from "../states";
+import type { TopicState } from "../store";
 import { duration, elapsed, roughly } from "../time";
 import type { AttentionPart, AttentionRow, Cell, LargestRow, NextRow, OverviewStatus, WaitingRow } from "../topics";
 import { CELLS, CELL_WORDS, count, empty, jobHref, jobLink, nodeHref, shortModel, under } from "./pieces";
@@ -95,21 +98,32 @@ function place(part: AttentionPart): Child {
   return h("span", { class: "muted" }, part.words);
 }
 
-export const overviewWaiting: MakeView = (region) => ({
-  draw(state) {
-    const status = state.rows.get("status") as OverviewStatus | undefined;
-    const rows = under<WaitingRow>(state, "waiting:").map(([, row]) => row);
-    if (rows.length === 0) return refill(region, noneWaits());
-    rows.sort((a, b) => b.jobs - a.jobs || (a.code < b.code ? -1 : 1));
-    const next = under<NextRow>(state, "next:").map(([, row]) => row).sort((a, b) => a.place - b.place);
-    refill(
-      region,
-      status && h("p", { class: "waits" }, ...waits(status)),
-      next.length > 0 && h("p", { class: "waits" }, "next to start: ", ...next.flatMap((row, at): Child[] => [at > 0 && ", ", candidate(row)])),
-      h("ul", { class: "list" }, ...rows.map(reason)),
-    );
-  },
-});
+export const overviewWaiting: MakeView = (region) => {
+  let last: TopicState | null = null;
+  const estimates = new Estimates(() => last !== null && drawWaiting(region, last, estimates));
+  return {
+    draw(state) {
+      last = state;
+      drawWaiting(region, state, estimates);
+    },
+    close: () => estimates.close(),
+  };
+};
+
+function drawWaiting(region: HTMLElement, state: TopicState, estimates: Estimates): void {
+  const status = state.rows.get("status") as OverviewStatus | undefined;
+  const rows = under<WaitingRow>(state, "waiting:").map(([, row]) => row);
+  if (rows.length === 0) return refill(region, noneWaits());
+  rows.sort((a, b) => b.jobs - a.jobs || (a.code < b.code ? -1 : 1));
+  const next = under<NextRow>(state, "next:").map(([, row]) => row).sort((a, b) => a.place - b.place);
+  estimates.want(next.map((row) => row.id));
+  refill(
+    region,
+    status && h("p", { class: "waits" }, ...waits(status)),
+    next.length > 0 && h("p", { class: "waits" }, "next to start: ", ...next.flatMap((row, at): Child[] => [at > 0 && ", ", candidate(row, estimates.of(row.id))])),
+    h("ul", { class: "list" }, ...rows.map(reason)),
+  );
+}
 
 function waits(status: OverviewStatus): Child[] {
   const said = (seconds: number | null): Child => (seconds === null ? na("not known") : h("b", { title: duration(seconds) }, roughly(seconds)));
@@ -127,9 +141,9 @@ function reason(row: WaitingRow): HTMLElement {
   );
 }
 
-function candidate(row: NextRow): HTMLElement {
+function candidate(row: NextRow, estimate: Estimate | undefined): HTMLElement {
   const wanted = row.gpu_count === 0 ? "CPU only" : plural(row.gpu_count, "GPU");
-  return h("span", { title: row.sentence }, h("a", { href: jobHref(row.id) }, row.name || `job ${row.id}`), ` ${wanted}`);
+  return h("span", { title: row.sentence }, h("a", { href: jobHref(row.id) }, row.name || `job ${row.id}`), ` ${wanted}`, estimate && " ", estimate && foreseen(estimate));
 }
 
 function noneWaits(): HTMLElement {
