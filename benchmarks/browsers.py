@@ -7,31 +7,26 @@ transaction was about to commit: a browser that reads it knows how old it is."""
 import asyncio
 import json
 import multiprocessing
-import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 from msgspec.structs import replace
 from websockets.asyncio.client import connect
-from websockets.exceptions import WebSocketException
 
 from benchmarks.agents import SPEC, _decode, cpu_seconds, join
+from benchmarks.onlookers import ARRIVAL_SECONDS, Heard, onlooking
 from benchmarks.report import arguments, percentile, publish
 from benchmarks.stack import ROOT, Stack
 from gpusched.agent.machine import PretendMachine
 from gpusched.protocol.messages import Reading
 
-MARK = re.compile(r"mark-(\d+\.\d+)-")
 CHANGES_PER_SECOND, READS_PER_SECOND = 2, 2
-PROCESSES, PEOPLE, WAITING_JOBS = 2, 50, 300
-# So long the browsers take to come: a storm of them is another question.
-ARRIVAL_SECONDS, MOST_TRIES = 25, 5
+PEOPLE, WAITING_JOBS = 50, 300
 
 # Sessions as a login makes them: 500 logins would take minutes of hashing.
 _PEOPLE = """
@@ -74,7 +69,7 @@ def main() -> None:
         try:
             time.sleep(5)
             without = measure(stack, options.seconds)
-            with browsing(
+            with onlooking(
                 stack.url, people, jobs[0], options.browsers, 2 * (ARRIVAL_SECONDS + options.seconds)
             ) as results:
                 time.sleep(ARRIVAL_SECONDS + options.seconds)
@@ -88,12 +83,11 @@ def main() -> None:
     publish_figures(options, without, during, heard)
 
 
-def publish_figures(
-    options: Any, without: dict[str, float], during: dict[str, float], heard: list[dict[str, Any]]
-) -> None:
-    ages = {kind: [age for one in heard for age in one["ages"][kind]] for kind in ("nodes", "queue", "job")}
+def publish_figures(options: Any, without: dict[str, float], during: dict[str, float], heard: list[Heard]) -> None:
+    ages = {kind: [age for one in heard for age in one.ages[kind]] for kind in ("nodes", "queue", "job")}
     every = [age for found in ages.values() for age in found]
-    connected = sum(one["connected"] for one in heard)
+    connected = sum(one.connected for one in heard)
+    frames = sum(one.frames for one in heard)
     publish(
         {
             "browsers": connected,
@@ -107,11 +101,13 @@ def publish_figures(
             "database_cores_of_browsers": during["database"] - without["database"],
             "cycle_ms_without": without["cycle_ms"],
             "cycle_ms": during["cycle_ms"],
-            "kib_per_browser_and_second": sum(one["bytes"] for one in heard) / 1024 / connected / heard[0]["seconds"],
-            "messages_per_second": sum(one["messages"] for one in heard) / heard[0]["seconds"],
+            "kib_per_browser_and_second": sum(one.bytes for one in heard) / 1024 / connected / heard[0].seconds,
+            "messages_per_second": frames / heard[0].seconds,
+            "us_of_web_per_message": 1e6 * (during["web"] - without["web"]) * heard[0].seconds / frames,
+            "cores_of_the_browsers_themselves": sum(one.cores for one in heard),
         },
         options.json,
-        options.browsers - connected + sum(one["failed"] for one in heard),
+        options.browsers - connected + sum(one.failed for one in heard),
     )
 
 
@@ -130,7 +126,7 @@ def database_url(stack: Stack) -> str:
 
 
 def change(url: str, job_id: int, stop: threading.Event) -> None:
-    """Twice a second, with the doorbell in the transaction, as services do it."""
+    """Twice a second, with the doorbell after the commit, as services do it."""
     with psycopg.connect(url) as connection:
         [(node_id,)] = connection.execute("SELECT min(id) FROM nodes_node").fetchall()
         while not stop.wait(1 / CHANGES_PER_SECOND):
@@ -140,6 +136,7 @@ def change(url: str, job_id: int, stop: threading.Event) -> None:
             )
             for sql, topic, row in rows:
                 connection.execute(sql, [f"mark-{time.time():.4f}-", row])
+                connection.commit()
                 connection.execute("SELECT pg_notify('gpusched_events', %s)", [json.dumps({topic: [row]})])
                 connection.commit()
 
@@ -214,83 +211,6 @@ def varied(machine: PretendMachine, seq: int) -> list[Reading]:
         )
         for at, reading in enumerate(machine.readings(set))
     ]
-
-
-# --- browsers ---------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def browsing(url: str, people: dict[str, Any], job_id: int, browsers: int, seconds: float) -> Iterator[Any]:
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    share = [browsers // PROCESSES + (number < browsers % PROCESSES) for number in range(PROCESSES)]
-    processes = [
-        context.Process(target=browse, args=(url, people, job_id, sum(share[:number]), count, seconds, queue))
-        for number, count in enumerate(share)
-    ]
-    for process in processes:
-        process.start()
-    try:
-        yield lambda: [queue.get(timeout=seconds + 60) for _ in processes]
-    finally:
-        for process in processes:
-            process.join(20)
-            process.kill()
-
-
-def browse(url: str, people: dict[str, Any], job_id: int, first: int, count: int, seconds: float, results: Any) -> None:
-    heard: dict[str, Any] = {"ages": {"nodes": [], "queue": [], "job": []}, "bytes": 0, "messages": 0, "failed": 0}
-    heard.update(connected=0, seconds=0.0)
-    asyncio.run(_browse(url, people, job_id, first, count, seconds, heard))
-    results.put(heard)
-
-
-async def _browse(
-    url: str, people: dict[str, Any], job_id: int, first: int, count: int, seconds: float, heard: dict[str, Any]
-) -> None:
-    kinds = {"nodes": ["overview", "nodes", "readings"], "queue": ["queue:0-100"], "job": [f"job:{job_id}"]}
-    until = time.monotonic() + seconds
-    counted_from = time.monotonic() + seconds / 2
-    heard["seconds"] = seconds / 2
-
-    async def page(number: int) -> None:
-        kind = list(kinds)[number % 3]
-        key = people["keys"][number % len(people["keys"])]
-        headers = {"Cookie": f"{people['cookie']}={key}", "Origin": url}
-        address = url.replace("http", "ws", 1) + "/ws/live/"
-        await asyncio.sleep((number - first) / count * ARRIVAL_SECONDS)
-        async with await opened(address, headers) as socket:
-            heard["connected"] += 1
-            await socket.send(json.dumps({"subscribe": [*kinds[kind], "notices"]}))
-            seen = ""
-            while time.monotonic() < until:
-                try:
-                    text = await asyncio.wait_for(socket.recv(), 10)
-                except TimeoutError:
-                    heard["failed"] += 1
-                    return
-                if text.startswith('{"alive"'):
-                    await socket.send(json.dumps({"seen": text[10:34]}))
-                if time.monotonic() < counted_from:
-                    continue
-                heard["messages"] += 1
-                heard["bytes"] += len(text)
-                if (mark := MARK.search(text)) and mark[1] != seen:
-                    # A snapshot in place of what was missed is no news of this moment; there are none of it here.
-                    seen = mark[1]
-                    heard["ages"][kind].append(time.time() - float(seen))
-
-    async def opened(address: str, headers: dict[str, str]) -> Any:
-        for tries in range(MOST_TRIES):
-            with suppress(OSError, TimeoutError, WebSocketException):
-                return await connect(
-                    address, additional_headers=headers, max_size=None, max_queue=None, ping_interval=None,
-                    open_timeout=30,
-                )  # fmt: skip
-            await asyncio.sleep(1 + tries)
-        raise TimeoutError("a browser could not connect")
-
-    await asyncio.gather(*(page(first + number) for number in range(count)))
 
 
 if __name__ == "__main__":
