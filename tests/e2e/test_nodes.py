@@ -1,10 +1,12 @@
-"""Cancelling and losing nodes, with real processes."""
+"""Cancelling, extending and losing nodes, with real processes."""
 
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,27 @@ def test_a_node_falls_silent_and_returns(stack: Stack, tmp_path: Path) -> None:
     assert (client.get(job.id).state, client.get(job.id).attempt) == ("running", 2)
     client.cancel(job.id)
     assert client.wait(job.id, timeout=30).state == "cancelled"
+
+
+def test_an_extended_job_outlives_its_old_limit_and_is_stopped_at_the_new_one(stack: Stack, tmp_path: Path) -> None:
+    """A36: the running process reads the new deadline beside the old one; its end is told with the time that it had."""
+    client = stack.client()
+    script = f"""#!/bin/sh
+trap 'cp $GPUSCHED_DEADLINE_FILE {tmp_path}/new; exit 0' TERM
+echo $GPUSCHED_DEADLINE > {tmp_path}/old
+while :; do sleep 0.1; done
+"""
+    job = client.submit(script=script, gpus=1, max_runtime_minutes=0.2)
+    wait_for(lambda: (tmp_path / "old").exists(), 30, "the job to run")
+    told = client.extend(job.id, max_runtime_minutes=0.3)
+    assert (told.status, told.ends_at) == ("changed", told.job.deadline_at)
+    done = client.wait(job.id, timeout=60)
+    assert done.started_at and done.ended_at and done.reason
+    assert 18 <= (done.ended_at - done.started_at).total_seconds() < 40
+    assert (done.state, done.reason.code, done.deadline_at) == ("failed", "time_limit", None)
+    old, new = (datetime.fromisoformat(text) for text in _deadlines(tmp_path))
+    assert (new - old).total_seconds() == pytest.approx(6, abs=0.01)
+
+
+def _deadlines(directory: Path) -> tuple[str, str]:
+    return (directory / "old").read_text().strip(), json.loads((directory / "new").read_text())["deadline_at"]
