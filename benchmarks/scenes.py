@@ -90,7 +90,7 @@ def four(stack: Stack) -> None:
     _ended(who["grace"])
     for name in ("homework-3", "homework-4"):  # one GPU is all that his tenant may hold
         who["linus"].submit(["sleep", "7200"], gpus=1, name=name)
-    who["kofi"].submit(["sleep", "7200"], gpus=16, ranks=2, gang_scheduling=True, gpu_model=H100, name="era5")
+    who["kofi"].submit(["sleep", "7200"], gpus=16, ranks=2, gang_scheduling=True, gpu_model=A100, name="era5")
     _pause_for(lambda: stack.client().status().running_jobs >= 3)
 
 
