@@ -78,7 +78,9 @@ export class PanelActions {
       toast(sentence);
       form.closest<HTMLDetailsElement>("details.confirm")?.removeAttribute("open");
     } catch (error) {
-      toast(`Nothing is known of what was asked: ${error instanceof Error ? error.message : "no answer"}. Look at it, and try again.`);
+      // What fetch itself says of a server that is away differs from browser to browser.
+      const why = error instanceof TypeError ? "the server gave no answer" : error instanceof Error ? error.message : "no answer";
+      toast(`Nothing is known of what was asked: ${why}. Look at it, and try again.`);
     }
     if (button !== null) [button.disabled, button.textContent] = [false, words];
     void this.look();
