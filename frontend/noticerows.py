@@ -22,6 +22,7 @@ LONG_WAIT_MINUTES = 60
 _WAITED_SECONDS = 60
 _MOST_LOOKED_AT = 20_000
 
+# Of an array its own end is told, not that of each of a hundred thousand elements.
 _OWN = f"""
     SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.actor, e.data, j.name, j.user_id, j.tenant_id, t.name AS tenant,
            {doings.IS_REQUEUED}
@@ -29,9 +30,10 @@ _OWN = f"""
       JOIN auth_user u ON u.id = j.user_id
      WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s AND e.at > now() - make_interval(days => %(days)s)
        AND j.user_id = ANY(%(users)s)
-       AND (e.kind = 'ended' OR e.kind IN ('idle_warning', 'idle_would_end')
+       AND (e.kind IN ('idle_warning', 'idle_would_end') OR j.array_id IS NULL AND (
+            e.kind = 'ended'
             OR e.kind = 'started' AND e.attempt = 1 AND e.at > j.submitted_at + make_interval(secs => %(waited)s)
-            OR e.kind IN ('cancelled', 'held', 'stopping') AND e.actor NOT IN ('', 'scheduler', u.username))
+            OR e.kind IN ('cancelled', 'held', 'stopping') AND e.actor NOT IN ('', 'scheduler', u.username)))
      ORDER BY e.id DESC LIMIT %(most)s
 """
 _LONG = """

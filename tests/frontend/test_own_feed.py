@@ -193,6 +193,20 @@ class TestNotices:
         assert [words.partition(": ")[2] for words in said(told)] == ["completed", "exited with code 3"]
         assert state["unread"] == 2
 
+    def test_of_an_array_its_end_is_told_once_and_says_how_many_failed(self, anna, ours):
+        agent = make_node(gpus=3)
+        array = submit_array(anna, ours, 3)
+        run_cycle()
+        first, *others = agent.start_all()
+        agent.end(first)
+        agent.end(*others, exit_code=3)
+        assert notices(anna, [ours.pk])[0] == {}
+        run_cycle()
+        told, state = notices(anna, [ours.pk])
+        assert [(row["severity"], row["href"]) for row in told.values()] == [("red", f"/jobs/{array}/")]
+        assert "2 failed" in said(told)[0]
+        assert state["unread"] == 1
+
     def test_read_is_read_until_something_new_comes(self, anna, ours):
         agent = make_node(gpus=1)
         _, key = run(agent, anna, ours)
