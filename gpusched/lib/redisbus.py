@@ -24,7 +24,8 @@ SAY_SECONDS = 1.0
 AVOID_SECONDS = 2.0
 BEAT_SECONDS, SILENCE_SECONDS, LOOK_SECONDS = 1.0, 3.0, 0.7
 MOST_SENDERS = 1000
-FAILURES = (RedisError, OSError, TimeoutError)
+# An address that nobody understands is a ValueError; whatever it is, PostgreSQL stands in.
+FAILURES = (RedisError, OSError, TimeoutError, ValueError, RuntimeError)
 
 
 class Said(msgspec.Struct, omit_defaults=True):

@@ -7,7 +7,7 @@ from django.db import connections
 
 from frontend import bells, looking
 from frontend import hub as hubs
-from gpusched.lib import redisbus
+from gpusched.lib import events, redisbus
 from gpusched.lib.changes import EVERYTHING
 from gpusched.lib.ringer import Wire, ringer
 from tests.factories import make_member, make_tenant, submit
@@ -102,6 +102,16 @@ async def test_a_number_that_is_missing_or_no_message_at_all_is_taken_for_any_ch
     assert heard == [{"jobs": [1]}, {"jobs": [2]}, EVERYTHING, EVERYTHING]
     await get_channel_layer(redisbus.LAYER).group_send(redisbus.GROUP, {"sender": 5})
     await shows(page, await page.submit())
+
+
+@pytest.mark.parametrize("address", ["redis://127.0.0.1:1", "redis://127.0.0.1:none"])
+def test_an_address_where_there_is_no_redis_leaves_postgresql(settings, notified, address):
+    ringer.stop()
+    settings.CHANNEL_LAYERS = layers(address)
+    events.changed("jobs", [7])
+    assert ringer.flush(20)
+    ringer.stop()
+    assert notified == ['{"jobs":[7]}']
 
 
 def test_state_and_deltas_equal_a_fresh_load(redis, monkeypatch):
