@@ -143,7 +143,9 @@ function reason(row: WaitingRow): HTMLElement {
 
 function candidate(row: NextRow, estimate: Estimate | undefined): HTMLElement {
   const wanted = row.gpu_count === 0 ? "CPU only" : plural(row.gpu_count, "GPU");
-  return h("span", { title: row.sentence }, h("a", { href: jobHref(row.id) }, row.name || `job ${row.id}`), ` ${wanted}`, estimate && " ", estimate && foreseen(estimate));
+  // Where nothing can be foreseen nothing is said here; the row of the queue says so.
+  const when = estimate !== undefined && (estimate.p50_at ?? estimate.p90_at ?? estimate.later_than) !== null && foreseen(estimate);
+  return h("span", { title: row.sentence }, h("a", { href: jobHref(row.id) }, row.name || `job ${row.id}`), ` ${wanted}`, when && " ", when);
 }
 
 function noneWaits(): HTMLElement {
