@@ -78,3 +78,17 @@ def test_a_clock_that_is_nearly_right_is_believed(seconds_ago, off):
     at = (datetime.now(UTC) - timedelta(seconds=off)).isoformat()
     started = Started(key="1.1.0", at=at, pid=1, seconds_ago=seconds_ago)
     assert clocks.as_here(started, at) is started
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("off", [300.0, 3600.0, -3600.0])
+def test_when_it_ran_is_told_truly_though_late_and_by_a_wrong_clock(off, is_old):
+    """A32, A53, A57: nobody listened from the start to well after the end."""
+    world = World(is_old=is_old, off=off)
+    live(world, [*RUN[:3], ("let_pass", 100), ("exit", 0, 0), ("exit", 1, 0), ("let_pass", 600)])
+    [rank] = [rank for machine in world.machines for rank in machine.ranks.values()]
+    entries = UsageEntry.objects.filter(tenant=world.tenant)
+    assert entries
+    for entry in entries:
+        assert entry.started_at.timestamp() + world.time.passed == pytest.approx(rank.began, abs=2)
+        assert entry.ended_at.timestamp() + world.time.passed == pytest.approx(rank.ended, abs=2)
