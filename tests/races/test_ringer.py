@@ -10,8 +10,9 @@ import pytest
 from django.db import connection, transaction
 
 from gpusched.lib import events, wake
+from gpusched.lib.changes import MOST_IDS
 from gpusched.lib.own_connections import connection_parameters
-from gpusched.lib.ringer import CHANNEL, CYCLE_CHANNEL, MOST_IDS, ringer
+from gpusched.lib.ringer import CHANNEL, CYCLE_CHANNEL, ringer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PATIENCE_SECONDS = 20.0
