@@ -21,10 +21,11 @@ from tenants.permissions import identity
 
 
 class NewServiceToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """`name`: of the program; its account is `name@tenant`. `expires_in_days` null: it does not expire."""
+    """`name`: of the program; its account is `name@tenant`. `role` null: the one that this account has, else member.
+    `expires_in_days` null: it does not expire."""
 
     name: str
-    role: Literal["viewer", "member"] = "member"
+    role: Literal["viewer", "member"] | None = None
     scopes: tuple[Literal["read", "write"], ...] = ("read", "write")
     expires_in_days: float | None = 365.0
 
@@ -53,7 +54,8 @@ class ServiceTokens(APIView):
             raise invalid([FieldError("scopes", "required", "at least one")])
         require_days(wanted.expires_in_days)
         scopes = [Scope(scope) for scope in wanted.scopes]
-        token, text = service_tokens.create(tenant, wanted.name, Role(wanted.role), scopes, wanted.expires_in_days)
+        role = Role(wanted.role) if wanted.role else None
+        token, text = service_tokens.create(tenant, wanted.name, role, scopes, wanted.expires_in_days)
         return Response({**token_shown(token), "user": token.user.username, "token": text}, status=201)
 
 

@@ -99,8 +99,9 @@ def set_member(tenant: Tenant, user: User, role: str) -> Membership:
     with transaction.atomic():
         old = Membership.objects.select_for_update().filter(tenant=tenant, user=user).first()
         membership, _ = Membership.objects.update_or_create(tenant=tenant, user=user, defaults={"role": role})
-        before = {"role": str(old.role)} if old else None
-        audit.record("member.set", f"{user.username} in {tenant.name}", before, {"role": str(role)})
+        if old is None or old.role != role:
+            before = {"role": str(old.role)} if old else None
+            audit.record("member.set", f"{user.username} in {tenant.name}", before, {"role": str(role)})
     return membership
 
 

@@ -56,7 +56,9 @@ def create(
     scope: Annotated[list[str] | None, typer.Option(help="read, write or admin; repeat it. [read and write]")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Good for this tenant only.")] = None,
     service: Service = None,
-    role: Annotated[str | None, typer.Option(help="Of a program: member or viewer. [member]")] = None,
+    role: Annotated[
+        str | None, typer.Option(help="Of a program: member or viewer. [as its other tokens, else member]")
+    ] = None,
     days: Annotated[
         float | None, typer.Option(min=0.01, help="How long it is good. [90; 365 of programs]", show_default=False)
     ] = None,
@@ -78,7 +80,7 @@ def create(
             made = client.create_token(name, scopes=scope or None, tenant=tenant, expires_in_days=days or 90)
         else:
             made = client.create_service_token(
-                service, name, role=role or "member", scopes=scope or None, expires_in_days=days or 365
+                service, name, role=role, scopes=scope or None, expires_in_days=days or 365
             )
     say.note(f"token {made.id} ({made.prefix}…) created; it is shown this once")
     output.one(made, form, text=made.token, name=made.id)

@@ -1,7 +1,7 @@
 """The calls about who may do what: tokens of people, programs and new nodes, login, and oneself."""
 
 from gpusched.client.access import IssuedServiceToken, IssuedToken, JoinToken, Me, ServiceToken, Token
-from gpusched.client.calls import API, Call, get, nothing, segment, write
+from gpusched.client.calls import API, Call, get, json_as, nothing, segment, write
 from gpusched.client.errors import Invalid
 from gpusched.client.exchange import Flow, exchange
 from gpusched.client.models import Page
@@ -9,7 +9,7 @@ from gpusched.client.models import Page
 
 def join_token(*, expires_in_hours: float = 24) -> Call[JoinToken]:
     """A secret with which one new node may join."""
-    return write("POST", "/nodes/join-tokens", JoinToken, {"expires_in_hours": expires_in_hours}, is_repeatable=False)
+    return write("POST", "/nodes/join-tokens", JoinToken, {"expires_in_hours": expires_in_hours})
 
 
 def tokens() -> Call[Page[Token]]:
@@ -27,7 +27,7 @@ def create_token(
         "tenant": tenant,
         "expires_in_days": expires_in_days,
     }
-    return write("POST", "/tokens", IssuedToken, body, is_repeatable=False)
+    return write("POST", "/tokens", IssuedToken, body)
 
 
 def revoke_token(token_id: int) -> Call[None]:
@@ -44,18 +44,19 @@ def create_service_token(
     tenant: str,
     name: str,
     *,
-    role: str = "member",
+    role: str | None = None,
     scopes: list[str] | None = None,
     expires_in_days: float | None = 365,
 ) -> Call[IssuedServiceToken]:
-    """A token for a program, which belongs to no person (owners). `role`: member or viewer."""
+    """A token for a program, which belongs to no person (owners). `role`: member or viewer; None: that of the
+    program's other tokens, else member."""
     body = {
         "name": name,
-        "role": role,
+        **({"role": role} if role else {}),
         "scopes": ["read", "write"] if scopes is None else scopes,
         "expires_in_days": expires_in_days,
     }
-    return write("POST", _of(tenant), IssuedServiceToken, body, is_repeatable=False)
+    return write("POST", _of(tenant), IssuedServiceToken, body)
 
 
 def revoke_service_token(tenant: str, token_id: int) -> Call[ServiceToken]:
@@ -66,7 +67,8 @@ def revoke_service_token(tenant: str, token_id: int) -> Call[ServiceToken]:
 def login(username: str, password: str, token_name: str) -> Call[IssuedToken]:
     """Changes a password into a token."""
     body = {"username": username, "password": password, "token_name": token_name}
-    return write("POST", "/login", IssuedToken, body, is_repeatable=False)
+    # Without a caller there are no idempotency keys.
+    return Call("POST", f"{API}/login", json_as(IssuedToken), body=body, is_repeatable=False)
 
 
 def me() -> Call[Me]:

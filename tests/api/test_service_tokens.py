@@ -73,6 +73,24 @@ def test_a_second_one_is_there_to_change_over_and_either_is_revoked_alone(owner)
     assert [call("GET", "/api/v1/me", one["token"]).status_code for one in (first, second)] == [401, 200]
 
 
+def test_a_second_one_leaves_the_role_of_the_first(nlp, owner):
+    """Both are of one account: what one may do the other may."""
+    first = make(owner, role="viewer")
+    second = make(owner)
+    assert Membership.objects.get(user__username="ci@nlp").role == "viewer"
+    for one in (first, second):
+        assert call("POST", "/api/v1/jobs", one["token"], {"command": ["true"]}).status_code == 403
+    refused = call("POST", PATH, owner, {"name": "ci", "role": "member"})
+    told = refused.json()
+    assert (refused.status_code, told["code"], told["errors"][0]["field"]) == (409, "role_differs", "role")
+    assert "leave role out to keep viewer" in told["next_step"]
+    assert Membership.objects.get(user__username="ci@nlp").role == "viewer"
+    for one in (first, second):
+        call("DELETE", f"{PATH}/{one['id']}", owner)
+    make(owner, role="member")
+    assert Membership.objects.get(user__username="ci@nlp").role == "member", "no token in use was changed by it"
+
+
 def test_a_person_is_not_taken_for_a_program(nlp, owner):
     make_user("ci@nlp")
     answer = call("POST", PATH, owner, {"name": "ci"})
