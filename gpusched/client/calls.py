@@ -25,8 +25,8 @@ class Reply:
 class Call(Generic[T]):
     """One request and the reading of its answer.
 
-    `is_repeatable`: sending it twice does what sending it once does, so it may be sent again when nobody knows
-    whether it arrived."""
+    `is_repeatable`: sending it twice does what sending it once does, if only for its idempotency key, so it may be sent
+    again when nobody knows whether it arrived."""
 
     method: str
     path: str
@@ -42,9 +42,19 @@ def get(path: str, kind: type[T], **query: str | int | None) -> Call[T]:
     return Call("GET", API + path, json_as(kind), query={k: v for k, v in query.items() if v is not None})
 
 
-def write(method: str, path: str, kind: type[T], body: object = None, *, is_repeatable: bool = True) -> Call[T]:
-    """A POST, PUT, PATCH or DELETE with a JSON body (or none) and a JSON answer."""
-    return Call(method, API + path, json_as(kind), body=body, is_repeatable=is_repeatable)
+def write(
+    method: str, path: str, kind: type[T], body: object = None, *, key: str | None = None, is_dry_run: bool = False
+) -> Call[T]:
+    """A POST, PUT, PATCH or DELETE with a JSON body (or none) and a JSON answer. A POST has an idempotency key, `key`
+    or its own, that is the same over its repeats."""
+    return Call(
+        method,
+        API + path,
+        json_as(kind),
+        query={"dry_run": "true"} if is_dry_run else {},
+        body=body,
+        headers={"Idempotency-Key": key or uuid.uuid4().hex} if method == "POST" else {},
+    )
 
 
 def json_as(kind: type[T]) -> Callable[[Reply], T]:
@@ -64,8 +74,3 @@ def segment(name: str) -> str:
 def given(**values: Any) -> dict[str, Any]:
     """The values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
-
-
-def fresh_key() -> str:
-    """An idempotency key: one for each logical call, kept over its repeats."""
-    return uuid.uuid4().hex

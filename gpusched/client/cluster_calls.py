@@ -39,7 +39,7 @@ def create_tenant(
 ) -> Call[Tenant]:
     """A new tenant, without limits until `set_quota`."""
     body = given(name=name, display_name=display_name, weight=weight, tier=tier, unix_user=unix_user)
-    return write("POST", "/tenants", Tenant, body, is_repeatable=False)
+    return write("POST", "/tenants", Tenant, body)
 
 
 def change_tenant(

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from gpusched.client.arrays import Element
-from gpusched.client.calls import API, Call, Reply, fresh_key, get, given, json_as, write
+from gpusched.client.calls import API, Call, Reply, get, given, json_as, write
 from gpusched.client.errors import Invalid
 from gpusched.client.events import Event, EventPage
 from gpusched.client.extension import Extended
@@ -76,26 +76,14 @@ def as_request(fields: dict[str, Any]) -> JobRequest:
 
 def submit(job: JobRequest, key: str | None = None) -> Call[Acted]:
     """Only what differs from the defaults is sent, so that an older server is not asked about fields it has not."""
-    return Call(
-        "POST",
-        f"{API}/jobs",
-        json_as(Acted),
-        body=_without_defaults(job),
-        headers={"Idempotency-Key": key or fresh_key()},
-    )
+    return write("POST", "/jobs", Acted, _without_defaults(job), key=key)
 
 
 def submit_many(jobs: Sequence[JobRequest], key: str | None = None, *, dry_run: bool = False) -> Call[BulkActed]:
     """Submits 1 to 10,000 jobs, all or none; gives their ids in this order. They may wait for each other by `ref`. Two
     with the same `key` are one. `dry_run`: all is checked, and nothing submitted."""
-    return Call(
-        "POST",
-        f"{API}/jobs/bulk",
-        json_as(BulkActed),
-        query={"dry_run": "true"} if dry_run else {},
-        body={"jobs": [_without_defaults(job) for job in jobs]},
-        headers={"Idempotency-Key": key or fresh_key()},
-    )
+    body = {"jobs": [_without_defaults(job) for job in jobs]}
+    return write("POST", "/jobs/bulk", BulkActed, body, key=key, is_dry_run=dry_run)
 
 
 def _without_defaults(job: JobRequest) -> dict[str, object]:
@@ -140,8 +128,7 @@ def cancel(job_id: int, elements: str | None = None) -> Call[Acted]:
 def retry(job_id: int, elements: str = "failed") -> Call[Acted]:
     """Has a job run again that failed, was cancelled or preempted; of an array elements that failed, or by numbers
     like 3-7,9 those that have ended."""
-    # Sent twice it would also retry what failed again in between.
-    return write("POST", f"/jobs/{job_id}/retry", Acted, {"elements": elements}, is_repeatable=False)
+    return write("POST", f"/jobs/{job_id}/retry", Acted, {"elements": elements})
 
 
 def elements(
@@ -162,8 +149,7 @@ def release(job_id: int) -> Call[Acted]:
 
 def requeue(job_id: int) -> Call[Acted]:
     """Stops a live job and puts it back into the queue."""
-    # Sent twice it would also stop the attempt that the first one led to.
-    return write("POST", f"/jobs/{job_id}/requeue", Acted, is_repeatable=False)
+    return write("POST", f"/jobs/{job_id}/requeue", Acted)
 
 
 def extend(
@@ -178,14 +164,7 @@ def extend(
     """Changes the time limit of a job that waits or runs, by `add_minutes` or to `max_runtime_minutes`. `dry_run`: says
     what would follow, and changes nothing. Two with the same `key` are one."""
     wanted = given(add_minutes=add_minutes, max_runtime_minutes=max_runtime_minutes, force=force or None)
-    return Call(
-        "POST",
-        f"{API}/jobs/{job_id}/extend",
-        json_as(Extended),
-        query={"dry_run": "true"} if dry_run else {},
-        body=wanted,
-        headers={"Idempotency-Key": key or fresh_key()},
-    )
+    return write("POST", f"/jobs/{job_id}/extend", Extended, wanted, key=key, is_dry_run=dry_run)
 
 
 def why(job_id: int) -> Call[Explanation]:

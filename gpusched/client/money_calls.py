@@ -40,7 +40,7 @@ def set_rate(
     """A rate from now, or from a later time on (admins). `gpu_model`: words of the driver's name, or * for the rest."""
     body = {"gpu_model": gpu_model, "price_per_gpu_hour": price_per_gpu_hour}
     times = given(starts_at=_moment(starts_at), ends_at=_moment(ends_at))
-    return write("POST", "/rates", RateData, {**body, **times}, is_repeatable=False)
+    return write("POST", "/rates", RateData, {**body, **times})
 
 
 def end_rate(rate_id: int) -> Call[None]:

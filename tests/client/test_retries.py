@@ -1,10 +1,26 @@
 """What the SDK tries again, with which key, and what it does not dare to."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from gpusched.client import AsyncClient, Client, Conflict, RateLimited, ServerError, Unreachable, exchange
+from gpusched.client import (
+    AsyncClient,
+    Client,
+    Conflict,
+    Invalid,
+    RateLimited,
+    ServerError,
+    Unreachable,
+    access_calls,
+    cluster_calls,
+    exchange,
+    job_calls,
+    money_calls,
+    record_calls,
+)
+from gpusched.client.calls import Call
 from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, sequence
 
 BUSY = problem(503, "starting", "the server starts")
@@ -48,10 +64,37 @@ def test_the_async_client_repeats_the_same_way(server: FakeServer) -> None:
     assert len({asked.headers["idempotency-key"] for asked in server.asked}) == 1
 
 
+POSTS = [
+    job_calls.retry(42),
+    job_calls.requeue(42),
+    job_calls.hold(42),
+    job_calls.extend(42, add_minutes=5),
+    access_calls.create_token("laptop"),
+    access_calls.create_service_token("nlp", "ci"),
+    access_calls.join_token(),
+    cluster_calls.create_tenant("nlp"),
+    cluster_calls.drain("n1"),
+    money_calls.set_rate("*", 2),
+    record_calls.exempt(tenant="nlp"),
+]
+
+
+@pytest.mark.parametrize("call", POSTS, ids=lambda call: call.path)
+def test_every_post_is_repeated_with_the_same_key_when_its_answer_is_lost(server: FakeServer, call: Call[Any]) -> None:
+    """A03: the server answers the second as it did the first."""
+    server.routes["POST", call.path] = sequence(Answer(0), Answer(502), problem(400, "x", "arrived"))
+    with Client(server.url) as client, pytest.raises(Invalid, match="arrived"):
+        client.send(call)
+    keys = [asked.headers["idempotency-key"] for asked in server.asked]
+    assert len(keys) == 3
+    assert len({*keys}) == 1
+
+
 def test_what_is_not_safe_to_repeat_is_sent_once(server: FakeServer) -> None:
-    server.on("POST", "/jobs/42/requeue", Answer(0))
+    """Who logs in is nobody yet, and keys belong to somebody."""
+    server.on("POST", "/login", Answer(0))
     with Client(server.url) as client, pytest.raises(Unreachable, match="not known whether"):
-        client.requeue(42)
+        client.send(access_calls.login("ada", "pw", "laptop"))
     assert len(server.asked) == 1
 
 
@@ -60,7 +103,7 @@ def test_what_never_arrived_is_repeated_also_if_it_is_not_safe(server: FakeServe
     server.close()
     told: list[str] = []
     with Client(url, patience_seconds=0.5, on_retry=told.append) as client, pytest.raises(Unreachable) as caught:
-        client.requeue(42)
+        client.send(access_calls.login("ada", "pw", "laptop"))
     assert "Connection refused" in told[0]
     assert url in str(caught.value)
 
