@@ -69,7 +69,7 @@ def _since(request: Request, given: dict[str, str], *, is_stream: bool) -> int:
     # A browser that connects again sends the address of the first time, and the id of the last event beside it.
     if is_stream and (last := request.headers.get("Last-Event-ID")):
         given = {**given, "since": last}
-    return whole_number(given, "since", 0, 0, 2**62) if "since" in given else frontier.advance()
+    return whole_number(given, "since", 0, 0, 2**62) if "since" in given else frontier.now()
 
 
 def _reader(who: Identity, given: dict[str, str]) -> Reader:

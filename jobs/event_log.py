@@ -19,7 +19,8 @@ VIA = """CASE WHEN e.via <> '' OR e.actor NOT IN ('', 'scheduler') THEN e.via
               WHEN e.kind = 'started' OR e.kind = 'ended' AND e.data->>'reason' NOT IN ('node_lost', 'array_ended')
               THEN 'agent' ELSE 'scheduler' END AS via"""
 # Who writes a row has locked the table before its id is given out, and lets go of it after the row can be seen. Locks
-# are looked at after the statement's snapshot is taken: who is not among them has ended, and the next statement sees it.
+# are looked at after the statement's snapshot is taken: who is not among them has ended, and the next statement sees
+# it.
 _NOW = """
     SELECT coalesce((SELECT max(id) FROM jobs_jobevent), 0) AS newest,
            ARRAY(SELECT virtualtransaction FROM pg_locks
@@ -47,6 +48,7 @@ class Frontier:
 
     def __init__(self) -> None:
         self.settled = 0
+        self._first: int | None = None
         self._lock = threading.Lock()
         self._seen: deque[tuple[int, frozenset[str]]] = deque()
 
@@ -60,12 +62,19 @@ class Frontier:
         with self._lock:
             [now] = query(_NOW)
             running = frozenset(now["running"])
+            if self._first is None:
+                self._first = now["newest"]
             newest = self._seen[-1][0] if self._seen else self.settled
             if now["newest"] > newest and len(self._seen) < _MOST_REMEMBERED:
                 self._seen.append((now["newest"], running))
             while self._seen and not self._seen[0][1] & running:
                 self.settled = self._seen.popleft()[0]
             return self.settled
+
+    def now(self) -> int:
+        """Looks, and gives the id after which all is new. While the first look of this process does not count yet,
+        that is the newest that it saw: what counts is 0 until then, and from there all history would be told."""
+        return max(self.advance(), self._first or 0)
 
 
 frontier = Frontier()

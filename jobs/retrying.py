@@ -15,13 +15,13 @@ RETRIED = (JobState.FAILED, JobState.PREEMPTED, JobState.CANCELLED)
 
 
 def again(which: str, params: Sequence[Any], states: Sequence[str], actor: str) -> list[int]:
-    """Those of the jobs that ended in one of `states` are pending again, with their queue time and all their retries;
-    gives their ids. `which`: a condition in SQL."""
+    """Those of the jobs that ended in one of `states` are pending again, with their queue time, all their retries and
+    the time before which they may not start; gives their ids. `which`: a condition in SQL."""
     rows = query(
         f"""WITH moved AS (
                 UPDATE jobs_job SET state = 'pending', reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}',
                        reason_since = now(), ended_at = NULL, started_at = NULL, exit_code = NULL, signal = NULL,
-                       retries_used = 0, eligible_at = NULL
+                       retries_used = 0, eligible_at = not_before
                  WHERE {which} AND state = ANY(%s) RETURNING id, attempt)
             INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
             SELECT id, clock_timestamp(), 'retried', attempt, %s, '{{}}' FROM moved RETURNING job_id""",

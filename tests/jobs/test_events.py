@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from urllib.parse import urlencode
 
 import psycopg
@@ -112,33 +112,59 @@ def test_a_wrong_question_is_refused_by_name(member, query):
 # --- nothing is skipped -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db(transaction=True)
-def test_what_commits_late_is_told_before_what_was_given_a_later_id(nlp, member):
-    """Two connections: the first takes its ids first and commits last. Who read on from the second would miss it."""
-    reader = Reader(None)
-    start = read(reader, 0)["next_since"]
+@contextmanager
+def written_but_not_committed(member, tenant):
+    """Gives the id of a job as a list; it is committed when this ends."""
     has_written, may_commit = threading.Event(), threading.Event()
     late: list[int] = []
 
     def slowly() -> None:
         try:
             with transaction.atomic():
-                late.append(submit(member, nlp))
+                late.append(submit(member, tenant))
                 has_written.set()
-                may_commit.wait(10)
+                may_commit.wait(30)
         finally:
             connection.close()
 
     thread = threading.Thread(target=slowly)
     thread.start()
-    assert has_written.wait(10)
-    early = submit(member, nlp)
-    before = read(reader, start)
-    may_commit.set()
-    thread.join()
+    assert has_written.wait(30)
+    try:
+        yield late
+    finally:
+        may_commit.set()
+        thread.join()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_commits_late_is_told_before_what_was_given_a_later_id(nlp, member):
+    """Two connections: the first takes its ids first and commits last. Who read on from the second would miss it."""
+    reader = Reader(None)
+    start = read(reader, 0)["next_since"]
+    with written_but_not_committed(member, nlp) as late:
+        early = submit(member, nlp)
+        before = read(reader, start)
     after = read(reader, before["next_since"])
     assert (before["items"], before["next_since"]) == ([], start)
     assert [e["job_id"] for e in after["items"]] == [*late, early]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_from_now_on_is_not_from_the_beginning_though_the_first_look_meets_a_writer(nlp, member, monkeypatch):
+    """A web process that has just started, while somebody submits: its first look settles nothing."""
+    old = submit(member, nlp)
+    newest = read(Reader(None), 0)["next_since"]
+    token, cold = make_token(member), Frontier()
+    for module in (event_log, event_api):
+        monkeypatch.setattr(module, "frontier", cold)
+    with written_but_not_committed(member, nlp) as late:
+        start = call("GET", EVENTS, token).json()
+        assert cold.settled == 0
+    assert (start["items"], start["next_since"], start["more"]) == ([], newest, False)
+    told = [e["job_id"] for e in call("GET", f"{EVENTS}?since={start['next_since']}", token).json()["items"]]
+    assert told == late
+    assert old not in told
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,5 +1,7 @@
 """A job that has ended runs again by another attempt: when it may, and what of it is kept."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from django.test import Client
 
@@ -66,6 +68,34 @@ def test_a_cancelled_job_waits_again(user, tenant, who):
     job_id = submit(user, tenant)
     services.cancel(job_id, who)
     assert retry(user, job_id)[1]["job"]["state"] == "pending"
+
+
+def test_a_job_for_later_is_not_started_now_by_a_retry(node, user, tenant, who):
+    later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    job_id = submit(user, tenant, not_before=later)
+    services.cancel(job_id, who)
+    retry(user, job_id)
+    run_cycle()
+    assert list(Job.objects.values_list("state", "reason")) == [("pending", "not_before")]
+
+
+@pytest.mark.parametrize("elements", ["0-1", "0"])
+def test_an_array_for_later_is_not_started_now_by_a_retry(node, user, tenant, who, elements):
+    array = submit_array(user, tenant, 2, not_before=(datetime.now(UTC) + timedelta(days=1)).isoformat())
+    services.cancel(array, who)
+    services.retry(array, who, elements)
+    run_cycle()
+    assert list(Job.objects.values_list("state", "reason")) == [("pending", "not_before")]
+
+
+def test_an_element_that_was_to_start_later_is_not_started_now_by_a_retry(node, user, tenant, who):
+    array = submit_array(user, tenant, 2)
+    fail(node)
+    run_cycle()
+    Job.objects.update(not_before=datetime.now(UTC) + timedelta(days=1))
+    services.retry(array, who, "failed")
+    run_cycle()
+    assert set(Job.objects.filter(array_id=array).values_list("state", flat=True)) == {"pending"}
 
 
 @pytest.mark.parametrize(("exit_code", "step"), [(0, "submit it again"), (None, "see its state")])
