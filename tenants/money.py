@@ -34,6 +34,8 @@ class Rate(models.Model):
     price_per_gpu_hour = models.DecimalField(max_digits=12, decimal_places=4, validators=[MinValueValidator(0)])
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField(null=True, blank=True)
+    # It was set without an end, and the rate after it gave it this one; it goes on if that is taken back.
+    ends_with_next = models.BooleanField(default=False, db_default=False, editable=False)
     created_by = models.CharField(max_length=150, blank=True, default="")
     created_at = models.DateTimeField(db_default=Now())
 

@@ -1,12 +1,13 @@
 """What a GPU-hour costs and from when to when: rates are set for what is to come, and end; the past keeps its price."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
 from gpusched.lib import audit
 from gpusched.lib.problems import Problem, invalid, not_found
@@ -32,20 +33,20 @@ class Piece(NamedTuple):
 def set_rate(gpu_model: str, price: Decimal, starts_at: datetime | None, ends_at: datetime | None, actor: str) -> int:
     """A new rate from `starts_at` (None: now) on; gives its id. One that is in force without an end ends there.
 
-    What has been priced stays so: 409 for a time, in the past or with a planned end, for which the model has a rate."""
+    What has been priced stays so: 409 for a time, in the past or with a planned end, for which the model has a rate,
+    and for the past also where a rate of other words prices a model that these name closer."""
     _check(gpu_model, price)
     try:
         with transaction.atomic():
+            execute("LOCK TABLE tenants_rate IN SHARE ROW EXCLUSIVE MODE")  # what is looked at stays so
             [(now,)] = rows("SELECT clock_timestamp()")
             begins_at = starts_at or now
             if ends_at is not None and ends_at <= begins_at:
                 raise invalid([FieldError("ends_at", "out_of_range", "must be after starts_at")])
             if begins_at >= now:  # for the past there is only what has no rate yet
-                execute(
-                    "UPDATE tenants_rate SET ends_at = %s WHERE lower(gpu_model) = lower(%s)"
-                    "   AND ends_at IS NULL AND starts_at < %s",
-                    [begins_at, gpu_model, begins_at],
-                )
+                _end_open(gpu_model, begins_at)
+            elif priced := _priced_else(gpu_model, begins_at, min(now, ends_at or now)):
+                raise _overlaps(priced.gpu_model)
             [made] = query(
                 "INSERT INTO tenants_rate (gpu_model, price_per_gpu_hour, starts_at, ends_at, created_by)"
                 " VALUES (%s, %s, %s, %s, %s) RETURNING id",
@@ -54,38 +55,29 @@ def set_rate(gpu_model: str, price: Decimal, starts_at: datetime | None, ends_at
             facts = {"price_per_gpu_hour": str(price), "starts_at": rfc3339(begins_at), "ends_at": rfc3339(ends_at)}
             audit.record("rate.set", f"rate {made['id']} of {gpu_model}", None, facts)
     except IntegrityError as error:
-        raise Problem(
-            409,
-            "rate_overlaps",
-            f"there is a rate of {gpu_model} for a part of that time, and what has been priced stays so",
-            next_step="choose a time from now on, or end the planned rate first",
-        ) from error
+        raise _overlaps(gpu_model) from error
     made_id: int = made["id"]
     return made_id
 
 
 def end_rate(rate_id: int) -> None:
-    """Ends a rate now; one that has not begun is taken back, and the one before goes on in its place. Harmless when it
-    has ended."""
+    """Ends a rate now; one that has not begun is taken back, and the one before goes on in its place, unless it was set
+    with an end. Harmless when it has ended."""
     with transaction.atomic():
-        if not query("SELECT 1 FROM tenants_rate WHERE id = %s FOR UPDATE", [rate_id]):
+        execute("LOCK TABLE tenants_rate IN SHARE ROW EXCLUSIVE MODE")
+        found = query("SELECT *, clock_timestamp() AS now FROM tenants_rate WHERE id = %s", [rate_id])
+        if not found:
             raise not_found(f"rate {rate_id}")
-        taken_back = query(
-            "DELETE FROM tenants_rate WHERE id = %s AND starts_at >= clock_timestamp()"
-            " RETURNING gpu_model, starts_at, ends_at",
-            [rate_id],
-        )
-        for rate in taken_back:
+        [rate] = found
+        if rate["starts_at"] >= rate["now"]:
+            execute("DELETE FROM tenants_rate WHERE id = %s", [rate_id])
+            audit.record("rate.end", _subject(rate), _facts(rate), None)
+            _go_on(rate["gpu_model"], rate["starts_at"])
+        elif rate["ends_at"] is None or rate["ends_at"] > rate["now"]:
             execute(
-                "UPDATE tenants_rate SET ends_at = %s WHERE lower(gpu_model) = lower(%s) AND ends_at = %s",
-                [rate["ends_at"], rate["gpu_model"], rate["starts_at"]],
+                "UPDATE tenants_rate SET ends_at = %s, ends_with_next = false WHERE id = %s", [rate["now"], rate_id]
             )
-        execute(
-            "UPDATE tenants_rate SET ends_at = clock_timestamp()"
-            " WHERE id = %s AND (ends_at IS NULL OR ends_at > clock_timestamp())",
-            [rate_id],
-        )
-        audit.record("rate.end", f"rate {rate_id}", {}, None)
+            audit.record("rate.end", _subject(rate), _facts(rate), _facts({**rate, "ends_at": rate["now"]}))
 
 
 def pieces(gpu_models: Iterable[str]) -> list[Piece]:
@@ -103,6 +95,61 @@ def is_named(word: str, gpu_model: str) -> bool:
     """`A100` names `NVIDIA A100-SXM4-80GB`: equal or a whole word of it, as limits per model are understood."""
     whole = rf"(?<![a-z0-9]){re.escape(word.lower())}(?![a-z0-9])"
     return word == EVERY_MODEL or re.search(whole, gpu_model.lower()) is not None
+
+
+def _end_open(gpu_model: str, at: datetime) -> None:
+    """The rate in force without an end, or the last planned one, ends where another begins."""
+    open_ones = query(
+        "UPDATE tenants_rate SET ends_at = %s, ends_with_next = true WHERE lower(gpu_model) = lower(%s)"
+        "   AND ends_at IS NULL AND starts_at < %s RETURNING *",
+        [at, gpu_model, at],
+    )
+    for rate in open_ones:
+        audit.record("rate.change", _subject(rate), {"ends_at": None}, {"ends_at": rfc3339(at)})
+
+
+def _go_on(gpu_model: str, at: datetime) -> None:
+    """The rate that ended for the one that began then, now gone, ends where the one after that begins, if there is."""
+    went_on = query(
+        "UPDATE tenants_rate r SET ends_at = n.starts_at, ends_with_next = n.starts_at IS NOT NULL"
+        "  FROM (SELECT min(starts_at) AS starts_at FROM tenants_rate"
+        "         WHERE lower(gpu_model) = lower(%s) AND starts_at >= %s) n"
+        " WHERE lower(r.gpu_model) = lower(%s) AND r.ends_at = %s AND r.ends_with_next RETURNING r.*",
+        [gpu_model, at, gpu_model, at],
+    )
+    for rate in went_on:
+        audit.record("rate.change", _subject(rate), {"ends_at": rfc3339(at)}, {"ends_at": rfc3339(rate["ends_at"])})
+
+
+def _priced_else(gpu_model: str, begin: datetime, end: datetime) -> Rate | None:
+    """A rate of other words that prices, in this time, a model that these words name and would count for instead."""
+    new = Rate(gpu_model=gpu_model, starts_at=begin)
+    there = Rate.objects.filter(Q(ends_at=None) | Q(ends_at__gt=begin), starts_at__lt=end)
+    outdone = [rate for rate in there if _closeness(new)[:2] < _closeness(rate)[:2]]
+    if not outdone:
+        return None
+    models = rows("SELECT DISTINCT gpu_model FROM tenants_usageentry UNION SELECT DISTINCT model FROM nodes_device")
+    # A word that is a part of this one names all that this one does.
+    named = [gpu_model, *(model for (model,) in models if is_named(gpu_model, model))]
+    return next((rate for rate in outdone if any(is_named(rate.gpu_model, model) for model in named)), None)
+
+
+def _overlaps(gpu_model: str) -> Problem:
+    return Problem(
+        409,
+        "rate_overlaps",
+        f"there is a rate of {gpu_model} for a part of that time, and what has been priced stays so",
+        next_step="choose a time from now on, or end the planned rate first",
+    )
+
+
+def _subject(rate: Mapping[str, Any]) -> str:
+    return f"rate {rate['id']} of {rate['gpu_model']}"
+
+
+def _facts(rate: Mapping[str, Any]) -> dict[str, Any]:
+    times = {name: rfc3339(rate[name]) for name in ("starts_at", "ends_at")}
+    return {"price_per_gpu_hour": str(rate["price_per_gpu_hour"]), **times}
 
 
 def _closeness(rate: Rate) -> tuple[int, str, datetime]:

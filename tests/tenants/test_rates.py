@@ -9,6 +9,7 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpusched.lib.models import AuditEntry
 from scheduling.engine.shapes import is_model
 from tenants import rates
 from tenants.models import Rate, UsageRefund
@@ -118,6 +119,38 @@ class TestSetting:
         assert set_rate(admin, starts_at=long_ago, ends_at=before.isoformat()), "a time without a rate may get one"
         assert Rate.objects.filter(ends_at=None).count() == 1
 
+    def test_no_closer_word_prices_the_past_anew(self, admin, tenant, user):
+        """What A100 cost by the rate of every model it still costs."""
+        make_rate("*", 1, 0)
+        entry(tenant, user, hours=2)
+        past, later = START.isoformat(), START + timedelta(hours=1)
+        for fields in ({}, {"ends_at": later.isoformat()}, {"gpu_model": "H100"}):
+            assert set_rate(admin, 409, starts_at=past, **fields)["code"] == "rate_overlaps"
+        assert used(make_token(user))["total"]["cost"] == 2.0
+        set_rate(admin, gpu_model="A100")
+        before = START - timedelta(hours=5)
+        set_rate(admin, starts_at=before.isoformat(), ends_at=past)  # nothing had a price then
+        assert used(make_token(user))["total"]["cost"] == 2.0
+
+    def test_words_of_one_model_do_not_price_its_past_twice(self, admin, tenant, user):
+        make_rate("80GB", 1, 0, 5)
+        make_rate("A100", 1, 5, 9)
+        for begin in (0, 5):
+            times = {"starts_at": (START + timedelta(hours=begin)).isoformat()}
+            times["ends_at"] = (START + timedelta(hours=begin + 4)).isoformat()
+            # That the first is of the same model only the ledger tells.
+            set_rate(admin, 201 if begin == 0 else 409, gpu_model="A100-SXM4", **times)
+            Rate.objects.filter(gpu_model="A100-SXM4").delete()
+            entry(tenant, user, hours=1, job=begin + 1)
+            set_rate(admin, 409, gpu_model="A100-SXM4", **times)
+
+    def test_hours_without_a_price_get_one(self, admin, tenant, user):
+        make_rate("A100", 2, 0)
+        entry(tenant, user, hours=2)
+        entry(tenant, user, hours=3, job=2, model="NVIDIA T4")
+        set_rate(admin, gpu_model="*", starts_at=START.isoformat())
+        assert used(make_token(user))["total"]["cost"] == 2 * 2 + 3 * 2.5
+
     def test_the_database_refuses_two_rates_at_once(self):
         make_rate("A100", 1, 0, 5)
         make_rate("A100", 1, 5)
@@ -134,6 +167,46 @@ class TestSetting:
             assert call("DELETE", f"/api/v1/rates/{now}", admin).status_code == 204
         ended = Rate.objects.get().ends_at
         assert ended is not None and ended <= timezone.now()
+
+    def test_an_end_that_was_given_stays_when_the_next_rate_is_taken_back(self, admin):
+        moment = (timezone.now() + timedelta(days=1)).isoformat()
+        first = set_rate(admin, ends_at=moment)
+        planned = set_rate(admin, starts_at=moment)["id"]
+        assert call("DELETE", f"/api/v1/rates/{planned}", admin).status_code == 204
+        [left] = call("GET", "/api/v1/rates", admin).json()["items"]
+        assert (left["id"], left["ends_at"]) == (first["id"], first["ends_at"])
+
+    def test_of_three_rates_the_first_goes_on_until_the_third(self, admin):
+        day, after, late = ((timezone.now() + timedelta(days=days)).isoformat() for days in (1, 2, 3))
+        set_rate(admin)
+        second = set_rate(admin, starts_at=day, ends_at=after)["id"]
+        third = set_rate(admin, starts_at=late)
+        assert call("DELETE", f"/api/v1/rates/{second}", admin).status_code == 204
+        first, _ = call("GET", "/api/v1/rates", admin).json()["items"]
+        assert first["ends_at"] == third["starts_at"]
+        assert call("DELETE", f"/api/v1/rates/{third['id']}", admin).status_code == 204
+        assert Rate.objects.get().ends_at is None
+
+    def test_each_rate_that_changes_leaves_a_row(self, admin):
+        first = set_rate(admin)["id"]
+        planned = set_rate(admin, starts_at=(timezone.now() + timedelta(days=1)).isoformat())
+        for rate in (planned["id"], first, first):
+            assert call("DELETE", f"/api/v1/rates/{rate}", admin).status_code == 204
+        kept = AuditEntry.objects.filter(action__startswith="rate").order_by("id")
+        told = [(row.action, row.subject, row.before or {}, row.after or {}) for row in kept]
+        assert [(action, subject) for action, subject, _, _ in told] == [
+            ("rate.set", f"rate {first} of A100"),
+            ("rate.change", f"rate {first} of A100"),
+            ("rate.set", f"rate {planned['id']} of A100"),
+            ("rate.end", f"rate {planned['id']} of A100"),
+            ("rate.change", f"rate {first} of A100"),
+            ("rate.end", f"rate {first} of A100"),
+        ]
+        shortened, back, longer, over = told[1], told[3], told[4], told[5]
+        assert shortened[2:] == ({"ends_at": None}, {"ends_at": planned["starts_at"]})
+        assert longer[2:] == ({"ends_at": planned["starts_at"]}, {"ends_at": None})
+        assert (back[2]["price_per_gpu_hour"], back[3]) == ("2.5000", {})
+        assert (over[2], set(over[3])) == ({"ends_at": None}, {"ends_at"})
 
     @pytest.mark.parametrize(
         ("fields", "field"),
