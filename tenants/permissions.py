@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from django.contrib.auth.models import AbstractBaseUser, User
 from django.http import HttpRequest
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
@@ -12,7 +13,7 @@ from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
 from gpusched.lib import audit, credentials, ratelimits
-from gpusched.lib.api import read_query
+from gpusched.lib.api import read_body, read_query
 from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import execute, prepared, query
 from gpusched.protocol.states import Role, Scope
@@ -114,6 +115,10 @@ def _roles(memberships: list[list[Any]]) -> tuple[dict[int, Role], dict[int, str
     return {m[0]: Role(m[1]) for m in memberships}, {m[0]: m[2] for m in memberships}
 
 
+class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a write that takes none: nothing, or {}."""
+
+
 class TokenAuthentication(BaseAuthentication):
     """`Authorization: Bearer <prefix>.<secret>`."""
 
@@ -146,8 +151,8 @@ class PageSession(SessionAuthentication):
 class ScopeForMethod(BasePermission):
     """Reading needs scope `read`, anything else `write`. What a role may do is asked by each endpoint.
 
-    Parameters of a write that its view does not know (`write_parameters`) are refused before anything is done: who asks
-    for a dry run must never get a real one."""
+    Parameters of a write that its view does not know (`write_parameters`), and a body where it reads none, are refused
+    before anything is done: who asks for a dry run, or for a part, must never get a real one, or all of it."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if not isinstance(request.auth, Identity):
@@ -160,6 +165,9 @@ class ScopeForMethod(BasePermission):
         if request.method not in SAFE_METHODS:
             audit.act_as(request.auth.username, request.auth.via)
             read_query(request, getattr(view, "write_parameters", ()))
+            handler = getattr(view, str(request.method).lower(), None)
+            if not getattr(handler, "takes_body", True):
+                read_body(request, _Nothing)
         return True
 
 
