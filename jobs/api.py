@@ -11,10 +11,13 @@ from gpusched.client.events import Event
 from gpusched.client.foresight import WouldSubmit
 from gpusched.client.models import Acted, Attempt, JobData, Page
 from gpusched.lib.api import (
+    PAGED,
+    cursor_number,
     decode_cursor,
     encode_cursor,
     is_dry_run,
     page_limit,
+    paged,
     raw_body,
     read_body,
     read_query,
@@ -206,25 +209,32 @@ Requeue = _action("requeue", "Stop a live job and put it back into the queue", s
 
 
 class Events(APIView):
-    @documented("What happened to a job, in order", tag="jobs", answer=Page[Event])
+    @documented("What happened to a job, in order", tag="jobs", answer=Page[Event], parameters=PAGED)
     def get(self, request: Request, job_id: int) -> Response:
         seen_job(request, job_id)
+        given = read_query(request, PAGED)
+        limit = page_limit(given)
         rows = query(
-            f"SELECT at, kind, attempt, actor, {VIA}, data FROM jobs_jobevent e"
-            " WHERE job_id = %s ORDER BY id LIMIT 10000",
-            [job_id],
+            f"SELECT id, at, kind, attempt, actor, {VIA}, data FROM jobs_jobevent e"
+            " WHERE job_id = %s AND id > %s ORDER BY id LIMIT %s",
+            [job_id, cursor_number(given) or 0, limit],
         )
         is_admin = identity(request).visible_tenants() is None
         items = [{**row, "at": rfc3339(row["at"]), "data": shown(row["data"], is_admin=is_admin)} for row in rows]
-        return Response({"items": items, "next_cursor": None})
+        return Response(paged(items, limit))
 
 
 class Attempts(APIView):
-    @documented("The executions of a job, with how each rank ended", tag="jobs", answer=Page[Attempt])
+    @documented("The executions of a job, with how each rank ended", tag="jobs", answer=Page[Attempt], parameters=PAGED)
     def get(self, request: Request, job_id: int) -> Response:
         seen_job(request, job_id)
-        rows = query("SELECT * FROM jobs_attempt WHERE job_id = %s ORDER BY number", [job_id])
-        return Response({"items": [attempt(row) for row in rows], "next_cursor": None})
+        given = read_query(request, PAGED)
+        limit = page_limit(given)
+        rows = query(
+            "SELECT * FROM jobs_attempt WHERE job_id = %s AND number > %s ORDER BY number LIMIT %s",
+            [job_id, cursor_number(given) or 0, limit],
+        )
+        return Response(paged([attempt(row) for row in rows], limit, "number"))
 
 
 def attempt(row: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from rest_framework.views import APIView
 from gpusched.client.inventory import DeviceAction
 from gpusched.client.models import Page
 from gpusched.client.records import Incident
-from gpusched.lib.api import read_body, read_query, whole_number
+from gpusched.lib.api import PAGED, cursor_number, page_limit, paged, read_body, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid
 from gpusched.lib.sql import atomically, query
@@ -60,20 +60,24 @@ class Retire(APIView):
         return Response({"id": int(device_id), "health": "retired", "health_note": "", "message": message})
 
 
+_FILTERS = {"open": "true: only what lasts", **PAGED}
+
+
 class Incidents(APIView):
     @documented(
         "What was not well with nodes and devices, newest first (admin)",
         tag="nodes",
         answer=Page[Incident],
-        parameters={"limit": "1 to 1000", "open": "true: only what lasts"},
+        parameters=_FILTERS,
     )
     def get(self, request: Request) -> Response:
         identity(request).require_admin()
-        given = read_query(request, ("limit", "open"))
+        given = read_query(request, _FILTERS)
         if given.get("open", "true") not in ("true", "false"):
             raise invalid([FieldError("open", "invalid_value", "must be true or false")])
-        limit = whole_number(given, "limit", 100, 1, 1000)
-        return Response({"items": incidents.latest(limit, is_open=given.get("open") == "true"), "next_cursor": None})
+        limit = page_limit(given)
+        found = incidents.latest(limit, cursor_number(given), is_open=given.get("open") == "true")
+        return Response(paged(found, limit))
 
 
 def _answer(device_id: int, message: str) -> Response:

@@ -57,7 +57,10 @@ OF_NODES = pgtrigger.Trigger(
 _LATEST = """
     SELECT i.id, n.name AS node, d.index AS gpu, d.uuid, i.device_id, i.kind, i.cause, i.since, i.until
       FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id LEFT JOIN nodes_device d ON d.id = i.device_id
-     WHERE NOT %s OR i.until IS NULL ORDER BY i.since DESC, i.id DESC LIMIT %s
+     WHERE (NOT %(is_open)s OR i.until IS NULL)
+       AND (%(before)s::bigint IS NULL
+            OR (i.since, i.id) < (SELECT one.since, one.id FROM nodes_incident one WHERE one.id = %(before)s))
+     ORDER BY i.since DESC, i.id DESC LIMIT %(limit)s
 """
 _OF_NODES = """
     SELECT n.name AS node, i.id, i.device_id, d.index AS gpu, i.kind, i.cause, i.since, i.until
@@ -77,9 +80,9 @@ def of_nodes(names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def latest(limit: int, *, is_open: bool = False) -> list[dict[str, Any]]:
-    """The newest first; `is_open`: only those that last."""
+def latest(limit: int, before: int | None = None, *, is_open: bool = False) -> list[dict[str, Any]]:
+    """The newest first; those older than the one with the id `before`; `is_open`: only those that last."""
     return [
         {**row, "since": rfc3339(row["since"]), "until": rfc3339(row["until"])}
-        for row in query(_LATEST, [is_open, limit])
+        for row in query(_LATEST, {"is_open": is_open, "before": before, "limit": limit})
     ]

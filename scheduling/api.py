@@ -13,7 +13,16 @@ from gpusched.client.inventory import Health as HealthData
 from gpusched.client.inventory import Readiness, Share
 from gpusched.client.models import Page
 from gpusched.client.scheduling import Cycle, QueuePage
-from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_body, read_query, whole_number
+from gpusched.lib.api import (
+    PAGED,
+    cursor_number,
+    decode_cursor,
+    encode_cursor,
+    page_limit,
+    paged,
+    read_body,
+    read_query,
+)
 from gpusched.lib.listener import listener
 from gpusched.lib.openapi import documented
 from gpusched.protocol.jobs import JobRequest
@@ -70,16 +79,16 @@ class Shares(APIView):
 
 class Cycles(APIView):
     @documented(
-        "The latest scheduling cycles with the time of each phase (admin)",
+        "Scheduling cycles, newest first, with the time of each phase (admin)",
         tag="scheduling",
         answer=Page[Cycle],
-        parameters={"limit": "1 to 1000"},
+        parameters=PAGED,
     )
     def get(self, request: Request) -> Response:
         identity(request).require_admin()
-        given = read_query(request, ("limit",))
-        items = services.cycles(whole_number(given, "limit", 100, 1, 1000))
-        return Response({"items": items, "next_cursor": None})
+        given = read_query(request, PAGED)
+        limit = page_limit(given)
+        return Response(paged(services.cycles(limit, cursor_number(given)), limit))
 
 
 class ClusterStatus(APIView):

@@ -22,6 +22,7 @@ from tenants.permissions import Identity
 LEAST_MINUTES, MOST_MINUTES = 0.01, 5_256_000.0
 # What moves by less is no delay to anybody.
 FELT_SECONDS = 60.0
+MOST_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,16 @@ def extend(job_id: int, wanted: Extension, identity: Identity, *, is_dry_run: bo
     another one that waits is promised the place and nobody forces it."""
     if wanted.force:
         identity.require_admin()
+    for _ in range(MOST_TRIES - 1):
+        try:
+            return _extend(job_id, wanted, identity, is_dry_run=is_dry_run)
+        except Problem as problem:  # it began to run, say: what follows may be something else now
+            if problem.code != "changed_meanwhile":
+                raise
+    return _extend(job_id, wanted, identity, is_dry_run=is_dry_run)
+
+
+def _extend(job_id: int, wanted: Extension, identity: Identity, *, is_dry_run: bool) -> dict[str, Any]:
     job = timelimits.limited(job_id, identity)
     seconds = _wanted_seconds(job, wanted)
     _require_allowed(job, seconds, identity)

@@ -153,10 +153,11 @@ def save(new: SchedulingPolicy) -> None:
     wake.request_cycle()
 
 
-def history(limit: int) -> list[dict[str, Any]]:
-    """The latest edits, newest first: when, who, and what was set to what."""
+def history(limit: int, before: int | None = None) -> list[dict[str, Any]]:
+    """Edits, newest first: when, who, and what was set to what; those that made a version older than `before`."""
     kept = SchedulingPolicy.pgh_event_models["update"].objects  # type: ignore[attr-defined]
-    events_found = list(kept.select_related("pgh_context").order_by("-pgh_id")[: limit + 1])
+    older = kept.all() if before is None else kept.filter(version__lt=before)
+    events_found = list(older.select_related("pgh_context").order_by("-pgh_id")[: limit + 1])
     return [
         {
             "at": rfc3339(event.pgh_created_at),

@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 
 from gpusched.client.models import Page
 from gpusched.client.scheduling import EditedPolicy, PolicyEdit
-from gpusched.lib.api import if_match, is_dry_run, read_body, read_query, whole_number
+from gpusched.lib.api import PAGED, cursor_number, if_match, is_dry_run, page_limit, paged, read_body, read_query
 from gpusched.lib.openapi import documented
 from scheduling import policy, preview
 from tenants.permissions import identity
@@ -89,13 +89,13 @@ class PolicyHistory(APIView):
         "The edits of the scheduling policy, newest first (admin)",
         tag="scheduling",
         answer=Page[PolicyEdit],
-        parameters={"limit": "1 to 1000"},
+        parameters=PAGED,
     )
     def get(self, request: Request) -> Response:
         identity(request).require_admin()
-        given = read_query(request, ("limit",))
-        items = policy.history(whole_number(given, "limit", 100, 1, 1000))
-        return Response({"items": items, "next_cursor": None})
+        given = read_query(request, PAGED)
+        limit = page_limit(given)
+        return Response(paged(policy.history(limit, cursor_number(given)), limit, "version"))
 
 
 def _answer(values: dict[str, Any], **more: str) -> Response:

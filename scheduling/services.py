@@ -186,9 +186,12 @@ def scheduler_lag() -> dict[str, Any]:
     }
 
 
-def cycles(limit: int) -> list[dict[str, Any]]:
-    """The latest recorded cycles, newest first."""
-    rows = query("SELECT * FROM scheduling_cycle ORDER BY id DESC LIMIT %s", [limit])
+def cycles(limit: int, before: int | None = None) -> list[dict[str, Any]]:
+    """Recorded cycles, newest first; those older than the one with the id `before`."""
+    rows = query(
+        "SELECT * FROM scheduling_cycle WHERE %s::bigint IS NULL OR id < %s ORDER BY id DESC LIMIT %s",
+        [before, before, limit],
+    )
     return [
         {**row, "started_at": rfc3339(row["started_at"]), "reserved_at": rfc3339(row["reserved_at"])} for row in rows
     ]

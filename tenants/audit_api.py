@@ -8,7 +8,7 @@ from rest_framework.views import APIView
 
 from gpusched.client.models import Page
 from gpusched.client.records import AuditEntry
-from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_query
+from gpusched.lib.api import PAGED, cursor_number, page_limit, paged, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
@@ -18,8 +18,7 @@ _FILTERS = {
     "actor": "name of who did it",
     "action": "like quota.change; or its beginning, like quota",
     "subject": "like quota nlp",
-    "limit": "1 to 1000, default 100",
-    "cursor": "next_cursor of the page before",
+    **PAGED,
 }
 _ENTRIES = """
     SELECT id, at, actor, via, agent, request_id, action, subject, before, after FROM lib_auditentry
@@ -43,7 +42,5 @@ class Audit(APIView):
         given = read_query(request, _FILTERS)
         limit = page_limit(given)
         params: dict[str, Any] = {name: given.get(name) for name in ("actor", "action", "subject")}
-        before = decode_cursor(given["cursor"], tuple[int])[0] if "cursor" in given else None
-        found = query(_ENTRIES, {**params, "before": before, "limit": limit})
-        more = encode_cursor(found[-1]["id"]) if len(found) == limit else None
-        return Response({"items": [{**row, "at": rfc3339(row["at"])} for row in found], "next_cursor": more})
+        found = query(_ENTRIES, {**params, "before": cursor_number(given), "limit": limit})
+        return Response(paged([{**row, "at": rfc3339(row["at"])} for row in found], limit))

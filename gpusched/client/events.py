@@ -7,8 +7,10 @@ import msgspec
 
 
 class Event(msgspec.Struct, kw_only=True):
-    """`actor`: the person, if it was one. `via`: page, `token` and its prefix, agent, or scheduler."""
+    """`id`: its place in the order of all jobs' events. `actor`: the person, if it was one. `via`: page, `token` and
+    its prefix, agent, or scheduler."""
 
+    id: int = 0
     at: datetime
     kind: str
     attempt: int | None = None

@@ -29,8 +29,11 @@ _POLL_SECONDS = 20
 def all_items(
     call: Call[Page[T]], patience: float, limit: int | None = None, *, is_sized: bool = False
 ) -> Flow[list[T]]:
-    """Up to `limit` items (None: all), from as many pages as it takes. `is_sized`: the call takes a `limit` itself."""
+    """Up to `limit` items (None: all), from as many pages as it takes. `is_sized`: the call takes a `limit` itself; one
+    that has been given a `limit` gets no more than that."""
     found: list[T] = []
+    if isinstance(given := call.query.get("limit"), int):
+        limit, is_sized = given, True
     while True:
         if is_sized:
             size = MOST_PER_PAGE if limit is None else min(MOST_PER_PAGE, limit - len(found))

@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -112,6 +112,19 @@ def whole_number(query: Mapping[str, str], name: str, default: int, lowest: int,
 
 def page_limit(query: Mapping[str, str]) -> int:
     return whole_number(query, "limit", DEFAULT_LIMIT, 1, MOST_LIMIT)
+
+
+PAGED = {"limit": "1 to 1000, default 100", "cursor": "next_cursor of the page before"}
+
+
+def cursor_number(query: Mapping[str, str]) -> int | None:
+    """Where the page before ended, of a list that is ordered by one whole number; None for the first page."""
+    return decode_cursor(query["cursor"], tuple[int])[0] if "cursor" in query else None
+
+
+def paged(items: Sequence[Mapping[str, Any]], limit: int, key: str = "id") -> dict[str, Any]:
+    """The answer of such a list; `key` names the number in each item."""
+    return {"items": items, "next_cursor": encode_cursor(items[-1][key]) if len(items) == limit else None}
 
 
 def encode_cursor(*parts: int | float | str) -> str:

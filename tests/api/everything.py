@@ -69,7 +69,8 @@ def money(world: World) -> Iterator[Answered]:
     yield world.ask("POST /rates", "?dry_run=true")
     yield world.ask("POST /rates")
     yield world.ask("GET /rates")
-    entry(world.tenant, world.user, at=timezone.now() - timedelta(hours=3), hours=2)
+    for job in (1, 2):
+        entry(world.tenant, world.user, at=timezone.now() - timedelta(hours=3 * job), hours=2, job=job)
     yield world.ask("PUT /tenants/{name}/budget", "?dry_run=true")
     yield world.ask("PUT /tenants/{name}/budget", body={"soft_gpu_hours": 1, "hard_gpu_hours": 1000})
     budgets.note_crossings()
@@ -101,6 +102,10 @@ def jobs(world: World) -> Iterator[Answered]:
     world.node.start_all()
     [running] = query("SELECT min(id) AS id FROM jobs_job WHERE state = 'running'")
     yield world.ask("POST /jobs/{job_id}/requeue", job_id=running["id"])
+    world.node.end(*world.node.held, reason="cancelled", exit_code=None, signal=15)
+    run_cycle()
+    world.node.start_all()
+    yield world.ask("GET /jobs/{job_id}/attempts", job_id=running["id"])
     yield from array(world)
 
 
@@ -203,6 +208,7 @@ def cluster(world: World) -> Iterator[Answered]:
     yield "GET /api/v1/health", Client().get("/api/v1/health")
     yield "GET /api/v1/ready", Client().get("/api/v1/ready")
     yield world.ask("PATCH /scheduling/policy", "?dry_run=true", body={"online_percent": 20})
+    yield world.ask("PATCH /scheduling/policy", body={"online_percent": 0, "min_runtime_seconds": 1})
     yield world.ask("GET /scheduling/policy/history")
 
 

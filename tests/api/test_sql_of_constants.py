@@ -14,7 +14,11 @@ _CONSTANT = re.compile(r"(\w+\.)?_?[A-Z][A-Z_0-9]*|[A-Z]\w+\.[A-Z_]+")
 # What is put there and is no name of a constant: by file and expression, with why it is none of a caller's words.
 LOOKED_AT = {
     ("frontend/noticerows.py", "NoticesSeen._meta.db_table"): "Django's name of a table",
+    ("frontend/queuerows.py", "order"): "constants",
+    ("frontend/queuerows.py", "where"): "of parts that are constants; values are parameters",
+    ("gpusched/lib/ringer.py", "sql"): "a call per message, its words parameters",
     ("jobs/api.py", "where"): "of parts that are constants; values are parameters",
+    ("jobs/dates.py", "where"): "as in jobs/api.py, its caller",
     ("jobs/dependencies.py", "lock"): "one of two constants",
     ("jobs/elements.py", "states"): "constants",
     ("jobs/insertion.py", "_new(_recordset(_COLUMNS), ', '.join(_COLUMNS))"): "names of columns",
@@ -22,6 +26,7 @@ LOOKED_AT = {
     ("jobs/insertion.py", "rows"): "of the same",
     ("jobs/representation.py", "tail"): "constants of its callers",
     ("jobs/representation.py", "where"): "as in jobs/api.py, its caller",
+    ("jobs/retrying.py", "which"): "constants of its callers",
     ("nodes/samples.py", "', '.join(names)"): "names of columns",
     ("nodes/samples.py", "_BY[by]"): "a constant by a word that is known, or a KeyError",
     ("nodes/samples.py", "at"): "constants",

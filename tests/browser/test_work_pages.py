@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 
 from benchmarks.stack import ROOT, Stack, wait_for
 from gpusched.client import Client
+from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.jobs import JobRequest
 
 pytestmark = pytest.mark.browser
@@ -140,7 +141,7 @@ def test_one_jobs_tabs(page: Page, client: Client) -> None:
 def test_an_arrays_elements_are_watched_read_retried_and_cancelled(page: Page, client: Client) -> None:
     """Live, without a reload; a started array with waiting elements stands in the queue, too."""
     script = ["sh", "-c", "echo this is $GPUSCHED_ARRAY_INDEX; test $GPUSCHED_ARRAY_INDEX != 0 || exit 3; sleep 600"]
-    array = client.submit(script, gpus=1, name="sweep", array={"count": 60, "max_parallel": 2})
+    array = client.submit(script, gpus=1, name="sweep", array=ArrayRequest(count=60, max_parallel=2))
     page.goto(f"/jobs/{array.id}/")
     rows = page.locator("#elements tr[data-key]")
     expect(rows).to_have_count(50)
@@ -160,7 +161,7 @@ def test_an_arrays_elements_are_watched_read_retried_and_cancelled(page: Page, c
     expect(page).to_have_url(re.compile("state=cancelled"))
     expect(rows).to_have_count(3)
     page.goto("/queue/")
-    expect(page.locator(f"tr[data-key='{array.id}'] [data-label=Request]")).to_have_text("54 × 1 GPU")
+    expect(page.locator(f"tr[data-key='{array.id}'] [data-label=Request]")).to_have_text("54 \N{MULTIPLICATION SIGN} 1 GPU")
 
 
 def test_submit_says_what_would_happen_while_one_types(page: Page, client: Client) -> None:

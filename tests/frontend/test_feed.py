@@ -267,7 +267,7 @@ class TestRows:
         services.cancel(ids[0], identity_for(user))
         viewers = [Viewer(seen) for seen in (None, (ours.pk,), (theirs.pk,), (ours.pk, theirs.pk), ())]
         topics = [*ALL, *(f"job:{i}" for i in ids)]
-        with django_assert_max_num_queries(25 + len(viewers)):  # of the queue each audience has its own windows
+        with django_assert_max_num_queries(26 + len(viewers)):  # of the queue each audience has its own windows
             loaded = feed.load([(topic, viewer) for topic in topics for viewer in viewers])
         with django_assert_max_num_queries(0):
             for viewer in viewers:

@@ -2,7 +2,7 @@
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connections
 from django.db.backends.postgresql import base
 
 from gpusched.lib.own_connections import connection_parameters
@@ -12,8 +12,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def as_in_the_next_request():
-    connection.health_check_enabled = True
-    connection.health_check_done = False
+    own = connections["default"]
+    own.health_check_enabled = True  # type: ignore[attr-defined]
+    own.health_check_done = False  # type: ignore[attr-defined]
 
 
 def test_a_connection_that_the_server_has_closed_is_replaced():

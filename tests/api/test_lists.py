@@ -1,0 +1,71 @@
+"""Each list of the API that grows is read in pages, and the pages together are the list (A54)."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.everything import everything
+from tests.api.test_access import call
+
+pytestmark = pytest.mark.django_db
+# As long as the fleet, the tenants, or what people have made by hand: answered whole.
+WHOLE = {
+    "gpus", "idle-exemptions", "nodes", "rates", "scheduling/shares", "tenants", "tenants/{name}/secrets",
+    "tenants/{name}/service-tokens", "tokens",
+}  # fmt: skip
+KEYS = ("job_id", "index", "number", "version", "key", "id", "at")
+
+
+def lists() -> Iterator[tuple[str, set[str]]]:
+    """Each list of the document, with the names of its parameters."""
+    described = json.loads((Path(__file__).resolve().parents[2] / "docs" / "openapi.json").read_text())
+    for path, operations in described["paths"].items():
+        answers = operations.get("get", {}).get("responses", {})
+        for media in answers.get("200", {}).get("content", {}).values():
+            name = media["schema"].get("$ref", "").rpartition("/")[2]
+            if "next_cursor" in described["components"]["schemas"].get(name, {}).get("properties", {}):
+                yield path.removeprefix("/api/v1/"), {one["name"] for one in operations["get"].get("parameters", ())}
+
+
+def test_each_list_has_pages_or_is_one_that_stays_short():
+    found = dict(lists())
+    assert {path for path, names in found.items() if not {"limit", "cursor"} <= names} == WHOLE
+
+
+def key_of(item: dict[str, Any]) -> Any:
+    return next(item[name] for name in KEYS if name in item)
+
+
+def pages(ask: Any, first: dict[str, Any]) -> Iterator[Any]:
+    page = first
+    while page["next_cursor"] is not None:
+        page = ask(f"limit=1&cursor={page['next_cursor']}")
+        yield from map(key_of, page["items"])
+
+
+def test_pages_of_one_item_are_together_what_one_page_of_all_is():
+    paged: set[str] = set()
+    growing = {path for path, names in lists() if "cursor" in names}
+    for name, response in everything():
+        path = name.removeprefix("GET /api/v1/")
+        if path not in growing:
+            continue
+        asked = response.request
+
+        def ask(more: str, asked: Any = asked) -> dict[str, Any]:
+            query = "&".join(part for part in asked["QUERY_STRING"].split("&") if part and "limit=" not in part)
+            token = asked["HTTP_AUTHORIZATION"].removeprefix("Bearer ")
+            answer = call("GET", f"{asked['PATH_INFO']}?{query}&{more}".replace("?&", "?"), token)
+            assert answer.status_code == 200, (asked["PATH_INFO"], more, answer.content)
+            body: dict[str, Any] = answer.json()
+            return body
+
+        whole = [key_of(item) for item in ask("limit=1000")["items"]]
+        first = ask("limit=1")
+        assert [*map(key_of, first["items"]), *pages(ask, first)] == whole, path
+        if len(whole) > 1:
+            paged.add(path)
+    assert paged == growing, "each has two items somewhere"
