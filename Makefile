@@ -24,6 +24,7 @@ check: setup-dev   ## style, types, import contracts, TypeScript
 	.venv/bin/lint-imports
 	.venv/bin/bandit -q -c pyproject.toml -r gpusched tenants jobs nodes scheduling frontend/*.py frontend/views frontend/templatetags deploy manage.py
 	$(PY) deploy/check_tree.py
+	$(PY) deploy/check_api.py
 	. deploy/node.sh && cd frontend && npm run --silent check
 
 bench: setup-dev   ## the figures of the README
