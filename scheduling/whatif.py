@@ -73,6 +73,7 @@ def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:
 @dataclass
 class _Foreseen:
     until: float = 0.0
+    is_too_many: bool = False
     found: Mapping[int, Estimate] = field(default_factory=dict)
 
 
@@ -83,18 +84,27 @@ def foresee() -> Mapping[int, Estimate]:
     """When each waiting job will probably start; some seconds old. Empty while more than MOST_BEHIND wait."""
     with turn:
         if time.monotonic() > _foreseen.until:
-            _foreseen.found = _foresee_all()
+            found = _foresee_all()
+            _foreseen.is_too_many, _foreseen.found = found is None, found or {}
             _foreseen.until = time.monotonic() + _FRESH_SECONDS
         return _foreseen.found
 
 
-def _foresee_all() -> Mapping[int, Estimate]:
+def why_none() -> str | None:
+    """Why `foresee` knew nothing when it last looked; None if it did not refuse to look."""
+    return f"no estimates while more than {MOST_BEHIND:,} jobs wait" if _foreseen.is_too_many else None
+
+
+def _foresee_all() -> Mapping[int, Estimate] | None:
+    """None: too many wait."""
     [(waiting,)] = rows(f"SELECT count(*) FROM jobs_job j WHERE {WAITS}")
-    if not 0 < waiting <= MOST_BEHIND:
+    if waiting == 0:
         return {}
+    if waiting > MOST_BEHIND:
+        return None
     here = present()
     if len(here.snapshot.jobs) > MOST_BEHIND:
-        return {}
+        return None
     ids = [job.id for job in here.snapshot.jobs if job.id < ELEMENT]
     return estimates(*here, ids, typical=typical(), work=QUEUE_WORK)
 

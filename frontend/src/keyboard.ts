@@ -92,8 +92,12 @@ function open(event: Event, go: (href: string) => void): void {
   go(href);
 }
 
+/** What lies uppermost: first open menus and questions, then the panel of the fleet, which gives the focus back itself. */
 function close(): void {
-  for (const menu of document.querySelectorAll<HTMLDetailsElement>("details.menu[open], details.confirm[open], details.more[open]")) menu.open = false;
+  const open = document.querySelectorAll<HTMLDetailsElement>("details.menu[open], details.confirm[open], details.more[open]");
+  for (const menu of open) menu.open = false;
+  const panel = document.querySelector<HTMLElement>("[data-fleet-panel] [data-does=close]");
+  if (open.length === 0 && panel !== null) return panel.click();
   if (document.activeElement instanceof HTMLElement) document.activeElement.blur();
 }
 

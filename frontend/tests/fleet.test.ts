@@ -8,6 +8,7 @@ import { type Context, type Palette, paint } from "../src/fleet/paint";
 import { isDark, ramp } from "../src/fleet/palette";
 import { Panel } from "../src/fleet/panel";
 import { stripCells } from "../src/fleet/strip";
+import { FleetTable } from "../src/fleet/table";
 import type { Cell, DeviceRow, NodeRow } from "../src/topics";
 
 export function node(at: number, devices = 8): NodeRow {
@@ -238,4 +239,41 @@ test("the panel keeps the focus while readings come in, and says what is not the
   expect(box.textContent).toContain("GPUs of job 999: none now");
   panel.close();
   vi.unstubAllGlobals();
+});
+
+describe("the table", () => {
+  const dark = { cell: null, job: null, tenant: null };
+  const opened: string[] = [];
+  const make = (): FleetTable => {
+    const table = new FleetTable((name) => opened.push(name), () => undefined);
+    document.body.replaceChildren(table.element);
+    return table;
+  };
+  const keys = (): (string | undefined)[] => [...document.querySelectorAll<HTMLElement>("tbody tr")].map((tr) => tr.dataset.key);
+
+  test("has the groups of the map as headings", () => {
+    make().update(model(nodes(4), "model"), dark, null);
+    expect(keys().filter((key) => key?.startsWith("group:"))).toEqual(["group:A100", "group:H100"]);
+    expect(keys().length).toBe(34);
+  });
+
+  test("has only what is asked for, until all are wanted; then that is marked", () => {
+    const table = make();
+    const asked = { ...dark, job: 1 };
+    table.update(model(nodes(3), "none"), asked, "gpu-1/3");
+    expect(keys()).toEqual(Array.from({ length: 8 }, (_, index) => `gpu-1/${index}`));
+    expect(table.element.textContent).toContain("8 GPUs of 24: GPUs of job 1");
+    expect(table.rowOf("gpu-1/3")?.getAttribute("aria-current")).toBe("true");
+    document.querySelector<HTMLElement>(".lit button")?.click();
+    table.update(model(nodes(3), "none"), asked, null);
+    expect([keys().length, document.querySelectorAll("tr.is-lit").length, document.querySelectorAll("[aria-current]").length]).toEqual([24, 8, 0]);
+  });
+
+  test("Enter shows the row's GPU, and does not leave the page", () => {
+    const table = make();
+    table.update(model(nodes(1), "none"), dark, null);
+    const event = new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true });
+    table.rowOf("gpu-0/2")?.dispatchEvent(event);
+    expect([opened, event.defaultPrevented]).toEqual([["gpu-0/2"], true]);
+  });
 });

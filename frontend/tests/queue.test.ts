@@ -93,13 +93,15 @@ test("filters and order stand in the address, and in the topic's name in one ord
 
 test("an estimate is told as time from now, with its sentence", () => {
   const now = Date.parse("2026-01-31T08:00:00Z");
-  const soon = foreseen({ p50_at: "2026-01-31T08:12:00Z", p90_at: null, later_than: null, sentence: "starts soon" }, now);
+  const soon = foreseen({ p50_at: "2026-01-31T08:12:00Z", p90_at: null, later_than: null, sentence: "starts soon" }, null, now);
   expect([soon.textContent, soon.title]).toEqual(["in 12 min", "starts soon"]);
-  expect(foreseen({ p50_at: null, p90_at: null, later_than: null, sentence: "no estimate" }, now).textContent).toBe("none");
+  expect(foreseen({ p50_at: null, p90_at: null, later_than: null, sentence: "no estimate" }, null, now).textContent).toBe("none");
+  const unknown = foreseen(undefined, "no estimates while more than 2,000 jobs wait");
+  expect([unknown.textContent, unknown.title.startsWith("no estimates while more than 2,000 jobs wait")]).toEqual(["n/a", true]);
 });
 
 test("hostile names are text", () => {
-  const tr = jobRow(row(1, { name: "<script>x</script><b>y", user: "<i>" }), undefined, false, () => undefined);
+  const tr = jobRow(row(1, { name: "<script>x</script><b>y", user: "<i>" }), undefined, null, false, () => undefined);
   expect(tr.querySelector("script, b, i")).toBeNull();
   expect(tr.textContent).toContain("<script>");
 });
@@ -139,14 +141,14 @@ test("an empty queue says what the server said of it, a filter without finds lea
 
 test("estimates are asked for what is in sight, and again only for what is new", async () => {
   vi.useFakeTimers();
-  const told = { 7: { p50_at: null, p90_at: null, later_than: null, sentence: "soon" } };
+  const told = { estimates: { 7: { p50_at: null, p90_at: null, later_than: null, sentence: "soon" } }, why_none: "too many" };
   const get = vi.fn(async (_: string) => new Response(JSON.stringify(told)));
   const changed = vi.fn();
   const estimates = new Estimates(changed, get);
   estimates.want([7, 8]);
   await vi.advanceTimersByTimeAsync(400);
   expect(get.mock.calls).toEqual([["/queue/estimates/?ids=7,8"]]);
-  expect([estimates.of(7)?.sentence, estimates.of(8)]).toEqual(["soon", undefined]);
+  expect([estimates.of(7)?.sentence, estimates.of(8), estimates.whyNone]).toEqual(["soon", undefined, "too many"]);
   estimates.want([8]);
   await vi.advanceTimersByTimeAsync(400);
   expect(get).toHaveBeenCalledTimes(1);

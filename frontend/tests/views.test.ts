@@ -84,3 +84,15 @@ test("keys: pages, rows, opening, and none of it while typing", () => {
   press("Escape");
   expect(document.activeElement?.hasAttribute("data-filter")).toBe(false);
 });
+
+test("Escape closes the question of a panel first, then the panel, which gives the focus back itself", () => {
+  const closed = vi.fn(() => document.querySelector<HTMLElement>("#map")?.focus());
+  document.body.innerHTML = '<canvas id="map" tabindex="0"></canvas><aside data-fleet-panel><button data-does="close">x</button><details class="confirm" open><summary>Drain</summary></details></aside>';
+  document.querySelector("button")?.addEventListener("click", closed);
+  const press = (): boolean => document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true, cancelable: true }));
+  press();
+  expect([document.querySelector("details")?.open, closed.mock.calls.length]).toEqual([false, 0]);
+  press();
+  expect(closed).toHaveBeenCalled();
+  expect(document.activeElement?.id).toBe("map");
+});

@@ -15,6 +15,7 @@ from gpusched.lib.sql import query
 from gpusched.protocol.states import JobState
 from jobs import services
 from jobs.api import listed
+from scheduling import whatif
 from scheduling.services import estimates_of
 from tenants.permissions import Identity
 
@@ -56,13 +57,15 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
 
 @page
 def estimates(request: HttpRequest, who: Identity) -> HttpResponse:
-    """When those of `ids` that wait, and that the person may see, will probably start, by id as JSON."""
+    """When those of `ids` that wait, and that the person may see, will probably start, by id in `estimates`; `why_none`
+    says why nobody's start is worked out."""
     visible = who.visible_tenants()
     rows = query(
         "SELECT id FROM jobs_job WHERE id = ANY(%s) AND (%s::bigint[] IS NULL OR tenant_id = ANY(%s))",
         [_ids(request.GET.get("ids", ""))[:MOST_AT_ONCE], visible, visible],
     )
-    return _json({str(job_id): told for job_id, told in estimates_of([row["id"] for row in rows]).items()})
+    found = estimates_of([row["id"] for row in rows])
+    return _json({"estimates": {str(job_id): told for job_id, told in found.items()}, "why_none": whatif.why_none()})
 
 
 @page

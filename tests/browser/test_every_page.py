@@ -152,6 +152,8 @@ def test_by_keys_alone(chromium: Browser, stack: Stack, crowd: dict[str, list[in
     keys.press("Enter")
     expect(page.locator("[data-fleet-panel] .state-quarantined")).to_have_count(0)
     keys.press("Escape")
+    expect(canvas).to_be_focused()
+    expect(page).not_to_have_url(re.compile("gpu="))
     keys.press("t")
     expect(page.locator("[data-view=fleet] table")).to_contain_text("Temperature")
     expect(page).to_have_url(re.compile("view=table"))

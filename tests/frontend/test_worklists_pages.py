@@ -6,6 +6,7 @@ import pytest
 
 from gpusched.lib.sql import query
 from gpusched.protocol.states import Role
+from scheduling import whatif
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, text_of
 
@@ -136,7 +137,15 @@ def test_estimates_are_of_waiting_jobs_that_the_person_may_see(nlp, member):
     other = make_tenant("others")
     foreign = submit(make_member(other), other, gpu_count=1)
     run_cycle()
-    told = browser(member).get(f"/queue/estimates/?ids={waiting},{foreign},x,").json()
+    told = browser(member).get(f"/queue/estimates/?ids={waiting},{foreign},x,").json()["estimates"]
     assert set(told) == {str(waiting)}
     assert set(told[str(waiting)]) >= {"p50_at", "p90_at", "later_than", "sentence"}
-    assert browser(member).get("/queue/estimates/").json() == {}
+    assert browser(member).get("/queue/estimates/").json() == {"estimates": {}, "why_none": None}
+
+
+def test_where_too_many_wait_for_estimates_it_is_said(nlp, member, monkeypatch):
+    waiting = [submit(member, nlp, gpu_count=1) for _ in range(2)]
+    monkeypatch.setattr(whatif, "MOST_BEHIND", 1)
+    monkeypatch.setattr(whatif, "_foreseen", whatif._Foreseen())
+    told = browser(member).get(f"/queue/estimates/?ids={waiting[0]}").json()
+    assert told == {"estimates": {}, "why_none": "no estimates while more than 1 jobs wait"}

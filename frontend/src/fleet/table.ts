@@ -1,17 +1,25 @@
 // The fleet as a table: the same facts as the canvas, for whoever prefers or needs text.
-import { h } from "../dom";
+import { h, plural } from "../dom";
 import { type Line, LiveTable } from "../rows";
 import { badge } from "../states";
 import { jobLink, nodeLink, shortModel, tenantLink } from "../views/pieces";
+import { type Spotlight, fits, isPlain, spoken } from "./address";
 import { type Fill, absent, idleFor, look, owner, reads } from "./looks";
-import { type FleetCell, nameOf } from "./model";
+import { type FleetCell, type Model, nameOf } from "./model";
 
 export class FleetTable {
   private readonly table: LiveTable<FleetCell>;
   readonly element: HTMLElement;
   private known = new Map<string, FleetCell>();
 
-  constructor() {
+  /** Without what is not asked for, until all are wanted. */
+  private isAll = false;
+  private readonly words = h("span");
+  private readonly switch = h("button", { type: "button", class: "small" });
+  private readonly said = h("p", { class: "lit" }, this.words, this.switch);
+
+  /** `opened`: a row's GPU, by its name, is to be shown beside. */
+  constructor(opened: (name: string) => void, changed: () => void) {
     const reading = (label: string, fill: Fill) => ({
       label,
       className: "num",
@@ -34,19 +42,71 @@ export class FleetTable {
       reading("Power", "power"),
       reading("Time to free", "until"),
     ]);
-    this.element = h("div", { class: "card flush" }, this.table.element);
+    this.element = h("div", { class: "card flush" }, this.said, this.table.element);
+    this.switch.addEventListener("click", () => {
+      this.isAll = !this.isAll;
+      changed();
+    });
+    const open = (event: Event, row: Element | null): void => {
+      const name = row instanceof HTMLTableRowElement && this.known.has(row.dataset.key ?? "") ? row.dataset.key : undefined;
+      if (name === undefined) return;
+      // The page's own keys would open the node.
+      event.preventDefault();
+      opened(name);
+    };
+    this.element.addEventListener("keydown", (event) => event.key === "Enter" && event.target instanceof Element && open(event, event.target));
+    this.element.addEventListener("click", (event) => event.target instanceof Element && event.target.closest("a, button") === null && open(event, event.target.closest("tr")));
   }
 
-  update(cells: readonly FleetCell[]): void {
+  /** What the map has, in its order and groups; `gpu`: the name of the chosen one. */
+  update({ groups, cells }: Model, light: Spotlight, gpu: string | null): void {
+    const isAsked = !isPlain(light);
     const next = new Map<string, FleetCell>();
-    const lines = cells.map((cell): Line<FleetCell> => {
-      const key = nameOf(cell);
-      const old = this.known.get(key);
-      const row = old !== undefined && old.node === cell.node ? old : cell;
-      next.set(key, row);
-      return { key, row };
-    });
+    const lines: Line<FleetCell>[] = [];
+    let from = 0;
+    for (const group of groups) {
+      const to = from + group.nodes.reduce((sum, node) => sum + node.cells, 0);
+      const shown = cells.slice(from, to).filter((cell) => !isAsked || this.isAll || fits(cell, light));
+      if (group.title !== "" && shown.length > 0) lines.push({ key: `group:${group.title.split(" · ")[0]}`, heading: group.title });
+      lines.push(...shown.map((cell) => this.line(cell, next)));
+      from = to;
+    }
     this.known = next;
     this.table.update(lines);
+    this.mark(light, gpu);
+    this.tell(cells, light);
+  }
+
+  /** The row of a GPU, to give it the focus. */
+  rowOf(name: string): HTMLElement | null {
+    return this.rows().find((tr) => tr.dataset.key === name) ?? null;
+  }
+
+  private line(cell: FleetCell, next: Map<string, FleetCell>): Line<FleetCell> {
+    const key = nameOf(cell);
+    const old = this.known.get(key);
+    const row = old !== undefined && old.node === cell.node ? old : cell;
+    next.set(key, row);
+    return { key, row };
+  }
+
+  private mark(light: Spotlight, gpu: string | null): void {
+    for (const tr of this.rows()) {
+      const cell = this.known.get(tr.dataset.key ?? "");
+      tr.classList.toggle("is-lit", cell !== undefined && !isPlain(light) && fits(cell, light));
+      if (tr.dataset.key === gpu) tr.setAttribute("aria-current", "true");
+      else tr.removeAttribute("aria-current");
+    }
+  }
+
+  private tell(cells: readonly FleetCell[], light: Spotlight): void {
+    this.said.hidden = isPlain(light);
+    const count = cells.filter((cell) => fits(cell, light)).length;
+    this.words.textContent = `${plural(count, "GPU")} of ${cells.length}: ${spoken(light)}`;
+    this.switch.textContent = this.isAll ? "Only these" : "All GPUs";
+  }
+
+  private rows(): HTMLElement[] {
+    return [...this.element.querySelectorAll<HTMLElement>("tbody tr[data-key]")];
   }
 }

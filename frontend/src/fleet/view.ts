@@ -21,13 +21,16 @@ function control(name: string): HTMLSelectElement | null {
 export const fleet: MakeView = (region) => {
   const chart = new Chart(region);
   const tooltip = new Tooltip();
-  const table = new FleetTable();
+  const table = new FleetTable(
+    (gpu) => change({ gpu }),
+    () => recolour(),
+  );
   const none = whenEmpty(region, noNodes);
   const [group, fill] = [control("group"), control("fill")];
   const toggle = document.querySelector<HTMLElement>("[data-fleet-table]");
   const beside = document.querySelector("[data-fleet-panel]");
   const legend = document.querySelector("[data-fleet-legend]");
-  const panel = beside === null ? null : new Panel(beside, { light: (asked) => change({ light: { ...DARK, ...asked } }), closed: () => change({ gpu: null }) });
+  const panel = beside === null ? null : new Panel(beside, { light: (asked) => change({ light: { ...DARK, ...asked } }), closed: shut });
   const isLinked = group !== null;
   let now: Address = readAddress(location.search);
   let nodes: NodeRow[] = [];
@@ -39,7 +42,7 @@ export const fleet: MakeView = (region) => {
 
   const recolour = (): void => {
     if (legend !== null) showLegend(legend, now.fill, shown.cells);
-    if (now.isTable) table.update(shown.cells);
+    if (now.isTable) table.update(shown, now.light, now.gpu);
     else chart.recolour(paints(shown.cells, now.fill, now.light, now.gpu), pointed);
     panel?.show(shown.cells[chosen()], shown.cells, now.light, now.gpu);
   };
@@ -97,6 +100,13 @@ export const fleet: MakeView = (region) => {
     if (pointed >= 0) point(-1);
     if (now.gpu !== null || now.light.job !== null) change({ gpu: null, light: { ...now.light, job: null } });
   };
+
+  /** Who closes the panel goes on where its GPU stands. */
+  function shut(): void {
+    const row = now.gpu === null ? null : table.rowOf(now.gpu);
+    change({ gpu: null });
+    (now.isTable ? (row ?? toggle) : chart.canvas)?.focus({ preventScroll: true });
+  }
 
   const keyed = (event: KeyboardEvent): void => {
     const isElsewhere = event.target instanceof HTMLElement && event.target.matches("input, select, textarea, dialog *");

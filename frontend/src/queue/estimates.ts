@@ -7,6 +7,8 @@ const SOON_MS = 300;
 const MOST = 500;
 
 export class Estimates {
+  /** Why the server works out nobody's start; null if it does. */
+  whyNone: string | null = null;
   private known = new Map<number, Estimate>();
   private wanted: readonly number[] = [];
   private asked = new Set<number>();
@@ -48,7 +50,9 @@ export class Estimates {
     try {
       const response = await this.get(`/queue/estimates/?ids=${ids.join()}`);
       if (!response.ok) return;
-      const found = Object.entries((await response.json()) as Record<string, Estimate>);
+      const told = (await response.json()) as { estimates: Record<string, Estimate>; why_none: string | null };
+      const found = Object.entries(told.estimates);
+      this.whyNone = told.why_none;
       const before = this.known;
       this.known = new Map(found.map(([id, estimate]) => [Number(id), same(before.get(Number(id)), estimate)]));
       if (!this.isOver) this.changed();

@@ -186,7 +186,8 @@ class QueueView implements View {
     if (row === null) return this.kept(`blank:${what.job}`, [], () => blankRow(`blank:${what.job}`));
     const isOpen = this.detail.key === String(row.id);
     const estimate = this.estimates.of(row.id);
-    const tr = this.kept(String(row.id), [row, estimate, isOpen], () => jobRow(row, estimate, isOpen, () => this.detail.toggle(row.id)));
+    const { whyNone } = this.estimates;
+    const tr = this.kept(String(row.id), [row, estimate, whyNone, isOpen], () => jobRow(row, estimate, whyNone, isOpen, () => this.detail.toggle(row.id)));
     tr.classList.toggle("is-gone", isGone);
     tr.setAttribute("aria-rowindex", String(line + 2));
     return tr;
