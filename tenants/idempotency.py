@@ -11,6 +11,7 @@ from cryptography.fernet import InvalidToken
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 
+from gpusched.lib import ratelimits
 from gpusched.lib.problems import Problem, invalid, response_for
 from gpusched.lib.sealing import seal_for
 from gpusched.lib.sql import execute, query
@@ -89,6 +90,7 @@ def _once(request: HttpRequest, caller: str, key: str, answer: Callable[[], Http
     with transaction.atomic():
         claimed = query(_CLAIM, [caller, key, request_hash])
         if not claimed:
+            ratelimits.count(request, caller)  # no view does it, as none is asked
             return _replay(caller, key, request_hash)
         response = answer()
         if hasattr(response, "render"):

@@ -2,6 +2,7 @@
 
 import pytest
 from django.conf import settings
+from django.test import Client
 
 from gpusched.env import read
 from gpusched.lib import ratelimits
@@ -39,6 +40,16 @@ def test_refusals_count_and_other_tokens_do_not(user):
     answers = [call("POST", "/api/v1/tenants", token, {}).status_code for _ in range(4)]
     assert answers == [403, 403, 403, 429]
     assert call("GET", "/api/v1/me", other).status_code == 200
+
+
+def test_kept_answers_count_too(user):
+    headers = {"Authorization": f"Bearer {make_token(user)}", "Idempotency-Key": "k1"}
+    body = {"name": "t", "scopes": ["read"]}
+    answers = [Client().post("/api/v1/tokens", body, "application/json", headers=headers) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [201, 201, 201, 429]
+    assert [answer.get("Idempotent-Replay") for answer in answers] == [None, "true", "true", None]
+    assert [answer["RateLimit-Remaining"] for answer in answers] == ["2", "1", "0", "0"]
+    assert answers[3]["Retry-After"]
 
 
 def test_bad_tokens_are_refused_more_cheaply_and_good_ones_still_pass(user):
