@@ -16,7 +16,8 @@ from gpusched.lib.openapi import documented
 from gpusched.lib.problems import Problem, invalid
 from gpusched.protocol.jobs import FieldError
 from jobs.event_hub import MOST_STREAMS, hub
-from jobs.event_log import Reader, frontier, read
+from jobs.event_log import KINDS, Reader, frontier, read
+from tenants.api import find_tenant
 from tenants.permissions import Identity, identity, identity_of_token, identity_of_user
 
 MOST_WAIT_SECONDS = 30
@@ -44,7 +45,7 @@ class Events(APIView):
         answer=EventPage,
         parameters=PARAMETERS,
         media_types=("application/json", "text/event-stream"),
-        refusals=(400, 401, 403, 406, 429),
+        refusals=(400, 401, 403, 404, 406, 429),
     )
     def get(self, request: Request) -> HttpResponseBase:
         """With `Accept: text/event-stream` a stream that goes on from `Last-Event-ID`. Else one answer; go on with
@@ -53,7 +54,9 @@ class Events(APIView):
         wait = whole_number(given, "wait", 0, 0, MOST_WAIT_SECONDS)
         is_stream = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)
         since = _since(request, given, is_stream=is_stream)
-        reader = _reader(identity(request), given)
+        who = identity(request)
+        _require_known(who, given)
+        reader = _reader(who, given)
         if is_stream:
             _require_room()
             again = _again(request._request, request.META.get("HTTP_AUTHORIZATION", ""), given)
@@ -72,11 +75,20 @@ def _since(request: Request, given: dict[str, str], *, is_stream: bool) -> int:
     return whole_number(given, "since", 0, 0, 2**62) if "since" in given else frontier.now()
 
 
+def _require_known(who: Identity, given: dict[str, str]) -> None:
+    """Refuses what would be waited for in vain: a kind that there is not (400), a tenant that there is not, or that the
+    caller does not see (404)."""
+    for kind in given["kind"].split(",") if "kind" in given else ():
+        if kind not in KINDS:
+            message = f"there is no kind '{kind[:50]}'; use {', '.join(KINDS)}"
+            raise invalid([FieldError("kind", "unknown_value", message)])
+    if "tenant" in given:
+        find_tenant(given["tenant"], who)
+
+
 def _reader(who: Identity, given: dict[str, str]) -> Reader:
     visible = who.visible_tenants()
     kinds = tuple(given["kind"].split(",")) if "kind" in given else None
-    if kinds and (len(kinds) > 20 or max(map(len, kinds)) > 20):
-        raise invalid([FieldError("kind", "too_long", "at most 20 words of at most 20 characters")])
     return Reader(None if visible is None else tuple(visible), given.get("tenant"), kinds, page_limit(given))
 
 

@@ -49,9 +49,10 @@ def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
 
 def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"") -> Submitted:
     """Makes a pending job. With an idempotency key, N submits make one job and get one answer; the same key with
-    another body is a 409. 400 for a bad request, 422 for one that can never run, 429 when the queue is full."""
+    another body, or for another tenant (tokens may be limited to one), is a 409. 400 for a bad request, 422 for one
+    that can never run, 429 when the queue is full."""
     row, tenant_id, tenant = _understood(request, identity)
-    request_hash = hashlib.sha256(raw).hexdigest() if key else ""
+    request_hash = hashlib.sha256(b"%d\n%s" % (tenant_id, raw)).hexdigest() if key else ""
     try:
         _require_possible(request, tenant_id, tenant)
         require_room()

@@ -43,8 +43,10 @@ def identity_for(user: User) -> Identity:
     return identity_of_user(user)
 
 
-def make_token(user: User, *scopes: Scope) -> str:
-    return tenant_services.create_token(user.pk, "test", list(scopes or (Scope.READ, Scope.WRITE, Scope.ADMIN)))[1]
+def make_token(user: User, *scopes: Scope, tenant: Tenant | None = None) -> str:
+    """Limited to `tenant`, if one is given."""
+    allowed: list[str] = list(scopes or (Scope.READ, Scope.WRITE, Scope.ADMIN))
+    return tenant_services.create_token(user.pk, "test", allowed, tenant_id=tenant.pk if tenant else None)[1]
 
 
 def submit(user: User, tenant: Tenant, **fields: Any) -> int:

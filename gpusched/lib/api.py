@@ -154,10 +154,11 @@ def is_dry_run(request: Request) -> bool:
 
 
 def if_match(request: Request, of: str, version: int | None = None) -> int | None:
-    """The version that an edit expects: of the header, else of the body; None: any. 400 for what is no ETag `of` it."""
+    """The version that an edit expects: of the header, else of the body; None: any, as `*` (RFC 9110, 13.1.1). 400 for
+    what is no ETag `of` it."""
     match = request.headers.get("If-Match", "").strip().strip('"')
-    if not match:
+    if match in ("", "*"):
         return version
-    if not match.isdigit() or len(match) > 9:
+    if not (match.isascii() and match.isdigit()) or len(match) > 9:
         raise invalid([FieldError("If-Match", "invalid", f"is not an ETag of {of}")])
     return int(match)

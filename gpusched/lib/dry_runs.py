@@ -29,20 +29,26 @@ class DryRuns:
     def process_view(
         self, request: HttpRequest, view: Callable[..., HttpResponse], args: Any, kwargs: Any
     ) -> HttpResponse | None:
-        if "dry_run" not in request.GET or not _is_ours(request, view):
+        if "dry_run" not in request.GET or not _is_write(request, view):
             return None
-        given = request.GET.copy()
-        [wanted] = given.pop("dry_run")[-1:]
-        request.GET = given  # type: ignore[assignment]
+        wanted = request.GET["dry_run"]
         if wanted not in ("true", "false"):
             return response_for(invalid([FieldError("dry_run", "wrong_type", "must be true or false")]))
-        return _taken_back(lambda: view(request, *args, **kwargs)) if wanted == "true" else None
+        is_own = "dry_run" in getattr(view.cls, "write_parameters", ())  # type: ignore[attr-defined]
+        if not is_own:
+            given = request.GET.copy()
+            del given["dry_run"]
+            request.GET = given  # type: ignore[assignment]
+        if wanted == "false":
+            return None
+        response = view(request, *args, **kwargs) if is_own else _taken_back(lambda: view(request, *args, **kwargs))
+        response[HEADER] = "true"
+        return response
 
 
-def _is_ours(request: HttpRequest, view: object) -> bool:
-    cls = getattr(view, "cls", None)
-    is_write = request.method in _WRITES and request.path_info.startswith("/api/v1/") and cls is not None
-    return is_write and has_dry_run(request.path_info) and "dry_run" not in getattr(cls, "write_parameters", ())
+def _is_write(request: HttpRequest, view: object) -> bool:
+    is_write = request.method in _WRITES and request.path_info.startswith("/api/v1/")
+    return is_write and hasattr(view, "cls") and has_dry_run(request.path_info)
 
 
 def has_dry_run(path: str) -> bool:
@@ -55,7 +61,6 @@ def _taken_back(answer: Callable[[], HttpResponse]) -> HttpResponse:
         if hasattr(response, "render"):
             response.render()
         transaction.set_rollback(True)
-    response[HEADER] = "true"
     if response.status_code == 201:
         response.status_code = 200  # nothing was made
     return response

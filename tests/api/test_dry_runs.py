@@ -36,6 +36,7 @@ def test_each_write_is_answered_and_nothing_is_kept():
             continue
         real = MATRIX[method, path][CALLERS.index("admin")]
         assert answer.status_code == (200 if real == 201 else real), (method, path, answer.content)
+        assert answer["Dry-Run"] == "true", (method, path)
         now = everything()
         assert {name for name in before if before[name] != now[name]} == set(), (method, path)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from contextlib import asynccontextmanager
 from urllib.parse import urlencode
 
@@ -17,6 +18,7 @@ from jobs.event_hub import EventHub
 from jobs.event_log import Frontier, Reader, read
 from tenants import services as tenant_services
 from tests.api.test_access import call
+from tests.docs.reading import text_of
 from tests.factories import identity_for, make_member, make_tenant, make_token, make_user, submit
 
 EVENTS = "/api/v1/events"
@@ -74,7 +76,7 @@ def test_only_what_one_may_see_is_told_and_filters_narrow_it(nlp, member):
 
     token, admin = make_token(member), make_token(make_user(admin=True))
     assert seen(token) == [(own, "submitted"), (own, "cancelled")]
-    assert seen(token, tenant="other") == []
+    assert seen(token, tenant="nlp", kind="submitted") == [(own, "submitted")]
     assert seen(token, kind="cancelled,ended") == [(own, "cancelled")]
     assert seen(admin) == [(foreign, "submitted"), (own, "submitted"), (own, "cancelled")]
     assert seen(admin, tenant="other") == [(foreign, "submitted")]
@@ -101,10 +103,28 @@ def test_an_answer_looks_at_a_bounded_part_and_goes_on(nlp, member, monkeypatch)
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("query", ["since=-1", "since=x", "wait=31", "limit=0", "nonsense=1", "kind=" + "x" * 30])
+@pytest.mark.parametrize("query", ["since=-1", "since=x", "wait=31", "limit=0", "nonsense=1", "kind=ended,endd"])
 def test_a_wrong_question_is_refused_by_name(member, query):
     """A55: also where a stream was asked for."""
-    assert call("GET", f"{EVENTS}?{query}", make_token(member)).status_code == 400
+    answer = call("GET", f"{EVENTS}?{query}", make_token(member))
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, query.partition("=")[0])
+
+
+def test_the_kinds_are_documented():
+    [words] = re.findall(r"Kinds: `([^`]*)`", text_of("docs/rest.md"))
+    assert words.split() == list(event_log.KINDS)
+
+
+@pytest.mark.django_db
+def test_a_tenant_that_is_not_seen_is_not_waited_for(member):
+    """A08: nor is it told whether it exists."""
+    make_tenant("other")
+    for name in ("other", "nowhere"):
+        answer = call("GET", f"{EVENTS}?wait=30&tenant={name}", make_token(member))
+        assert (answer.status_code, answer.json()["detail"].replace(name, "X")) == (
+            404,
+            "there is no tenant 'X', or you may not see it",
+        )
 
 
 # --- as they come -----------------------------------------------------------------------------------------------------

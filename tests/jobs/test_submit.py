@@ -6,6 +6,7 @@ from django.test import Client
 
 from gpusched.protocol.jobs import JobRequest, problems
 from jobs.models import IdempotencyKey, Job, JobEvent
+from tenants.models import Membership
 from tests.factories import make_member, make_node, make_tenant, make_token
 
 pytestmark = pytest.mark.django_db
@@ -228,6 +229,21 @@ class TestIdempotency:
             headers={"Authorization": f"Bearer {other}", "Idempotency-Key": "k1"},
         )
         assert Job.objects.count() == 2
+
+    def test_one_body_for_two_tenants_is_two_requests(self, user, tenant):
+        """A08: a token that is limited to another tenant learns nothing of the job, nor does it think one submitted."""
+        other = make_tenant("other")
+        Membership.objects.create(user=user, tenant=other, role="member")
+        for owner, status in ((tenant, 201), (other, 409), (tenant, 201)):
+            answer = Client().post(
+                "/api/v1/jobs",
+                {"command": ["x"]},
+                content_type="application/json",
+                headers={"Authorization": f"Bearer {make_token(user, tenant=owner)}", "Idempotency-Key": "k1"},
+            )
+            assert answer.status_code == status
+            assert ("job" in answer.json()) == (status == 201)
+        assert [job.tenant for job in Job.objects.all()] == [tenant]
 
     def test_a_refused_request_leaves_its_key_free(self, post):
         assert post({"command": "x"}, **{"Idempotency-Key": "k1"})[0] == 400

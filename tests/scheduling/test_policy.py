@@ -122,8 +122,11 @@ def test_somebody_elses_edit_is_not_overwritten(admin):
     etag = read(admin)["ETag"]
     patch(admin, {"online_percent": 20})
     assert patch(admin, {"online_percent": 30}, **{"If-Match": etag}).status_code == 412
+    # A digit to Unicode, and no number.
+    assert patch(admin, {"online_percent": 30}, **{"If-Match": "\xb2"}).status_code == 400
     assert patch(admin, {"online_percent": 30, "version": 0}).status_code == 412
     assert patch(admin, {"online_percent": 30, "version": 1}).status_code == 200
+    assert patch(admin, {"online_percent": 40}, **{"If-Match": "*"}).status_code == 200
 
 
 @pytest.mark.parametrize(
