@@ -25,6 +25,7 @@ import tenants.audit_api
 import tenants.budget_api
 import tenants.secret_api
 import tenants.service_api
+import tenants.token_api
 import tenants.usage_api
 from frontend.errors import page_error
 from gpusched.lib.problems import Problem, not_found, response_for, too_large, wants_problem
@@ -80,10 +81,10 @@ api = [
         ("rates", tenants.usage_api.Rates.as_view()),
         ("rates/<id:rate_id>", tenants.usage_api.OneRate.as_view()),
         ("audit", tenants.audit_api.Audit.as_view()),
-        ("tokens", tenants.api.Tokens.as_view()),
-        ("tokens/<id:token_id>", tenants.api.OneToken.as_view()),
-        ("me", tenants.api.Me.as_view()),
-        ("login", tenants.api.LogIn.as_view()),
+        ("tokens", tenants.token_api.Tokens.as_view()),
+        ("tokens/<id:token_id>", tenants.token_api.OneToken.as_view()),
+        ("me", tenants.token_api.Me.as_view()),
+        ("login", tenants.token_api.LogIn.as_view()),
         ("nodes", nodes.api.Nodes.as_view()),
         ("nodes/join-tokens", nodes.api.JoinTokens.as_view()),
         (_NODE, nodes.api.OneNode.as_view()),

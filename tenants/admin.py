@@ -10,7 +10,7 @@ from django.contrib.auth.admin import GroupAdmin as PlainGroupAdmin
 from django.contrib.auth.admin import UserAdmin as PlainUserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import Model
-from django.forms import BaseFormSet, BooleanField, ModelForm
+from django.forms import BooleanField, HiddenInput, IntegerField, ModelForm
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
@@ -55,17 +55,32 @@ LIMITS = (
 
 
 class QuotaForm(ModelForm):  # type: ignore[type-arg]
-    """Shows what an edit would do; one that contradicts what runs is saved the second time, when that was seen."""
+    """Shows what an edit would do: one that has an effect is saved the second time, when that was seen; none that was
+    made on what another has changed since."""
 
     go_ahead = BooleanField(
         required=False,
-        help_text="An edit that contradicts running or waiting jobs is not saved at once: its effect is shown first",
+        label="Save anyway",
+        help_text="An edit with an effect on running or waiting jobs is not saved at once: its effect is shown first",
     )
+    seen_version = IntegerField(widget=HiddenInput, required=False)
     effect: dict[str, Any]
 
     class Meta:
         model = Quota
         fields = (*LIMITS, "guaranteed_gpus")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["seen_version"].initial = self.instance.version
+
+    @property
+    def changed_data(self) -> list[str]:
+        """Of the quota; neither the tick nor the version is a part of it."""
+        return [name for name in super().changed_data if name in self.Meta.fields]
+
+    def limits(self) -> dict[str, Any]:
+        return {name: self.cleaned_data[name] for name in self.Meta.fields}
 
     def clean_max_gpus_by_model(self) -> dict[str, int]:
         """An emptied field means no limits."""
@@ -76,12 +91,18 @@ class QuotaForm(ModelForm):  # type: ignore[type-arg]
         self.effect = {}
         if self.errors or not self.instance.pk:
             return cleaned
-        limits = {name: cleaned[name] for name in self.Meta.fields}
-        if any(getattr(self.instance, name) != value for name, value in limits.items()):
-            self.effect = effects.quota_effect(self.instance.tenant_id, limits)
-            if self.effect.get("contradicts") and not cleaned.get("go_ahead"):
-                said = "; ".join(self.effect["sentences"])
-                self.add_error("go_ahead", f"Not saved yet. With this edit {said}. Tick this to save it nevertheless.")
+        limits = self.limits()
+        if all(getattr(self.instance, name) == value for name, value in limits.items()):
+            return cleaned
+        # The row is locked from here until the admin has saved: both are one transaction.
+        now = Quota.objects.select_for_update().get(pk=self.instance.pk)
+        if cleaned.get("seen_version") != now.version:
+            self.add_error(None, f"Not saved. {_last_edit(now)}. Load this page again and repeat your edit.")
+            return cleaned
+        self.effect = effects.quota_effect(self.instance.tenant_id, limits)
+        if self.effect.get("sentences") and not cleaned.get("go_ahead"):
+            said = "; ".join(self.effect["sentences"])
+            self.add_error("go_ahead", f"Not saved yet. With this edit {said}. Tick this to save it anyway.")
         return cleaned
 
 
@@ -132,13 +153,16 @@ class TenantAdmin(Audited):
         with pghistory.context(actor=request.user.get_username(), via="admin"):
             return super().changeform_view(request, *args, **kwargs)
 
-    def save_formset(self, request: HttpRequest, form: ModelForm[Any], formset: BaseFormSet[Any], change: bool) -> None:
-        for edited in (f for f in formset.forms if isinstance(f, QuotaForm) and set(f.changed_data) - {"go_ahead"}):
-            edited.instance.version += 1
-            for sentence in edited.effect.get("sentences", ()):
-                messages.info(request, f"Quota: {sentence}.")
-        super().save_formset(request, form, formset, change)
+    def save_formset(self, request: HttpRequest, form: ModelForm[Any], formset: Any, change: bool) -> None:
         tenant = form.instance
+        if formset.model is Quota and formset.initial_forms:
+            # For the admin's own log, which asks the formset.
+            formset.new_objects, formset.changed_objects, formset.deleted_objects = [], [], []
+            for edited in (one for one in formset.forms if one.changed_data):
+                _change_quota(request, tenant, edited)
+                formset.changed_objects.append((edited.instance, edited.changed_data))
+        else:
+            super().save_formset(request, form, formset, change)
         UsageBalance.objects.get_or_create(tenant=tenant, defaults={"as_of": timezone.now()})
         services.announce_quota_edit(tenant)
 
@@ -149,6 +173,23 @@ class TenantAdmin(Audited):
 
     def view_on_site(self, obj: Tenant) -> str:
         return reverse("tenant", args=[obj.name])
+
+
+def _change_quota(request: HttpRequest, tenant: Tenant, edited: QuotaForm) -> None:
+    """As every other edit of a quota; says what it does."""
+    version = edited.cleaned_data["seen_version"]
+    services.change_quota(tenant.pk, edited.limits(), actor=request.user.get_username(), expected_version=version)
+    for sentence in edited.effect.get("sentences", ()):
+        messages.info(request, f"Quota: {sentence}.")
+
+
+def _last_edit(quota: Quota) -> str:
+    """Who changed it when, in words."""
+    events = _quota_events(quota.tenant_id)
+    if not events:
+        return f"The quota was changed meanwhile: it is at version {quota.version}"
+    at, who, what = events[0]
+    return f"The quota was changed meanwhile, by {who} at {at}: {what}"
 
 
 def _quota_events(tenant_id: int) -> list[tuple[str, str, str]]:
@@ -183,6 +224,11 @@ class ApiTokenAdmin(Audited):
     list_filter = ("user", "tenant")
     readonly_fields = ("name", "prefix", "user", "tenant", "scopes", "created_at", "last_used_at")
     fields = (*readonly_fields, "expires_at", "revoked_at")
+
+    def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if obj.revoked_at is not None:
+            services.revoke_token(obj)  # those made with it
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -36,6 +36,12 @@ class Identity:
     limited_to: int | None = None  # a token's only tenant
     expires_at: datetime | None = None  # of a token
 
+    @property
+    def token_prefix(self) -> str | None:
+        """Of the token that asks; None on the pages."""
+        word, _, prefix = self.via.partition(" ")
+        return prefix if word == "token" else None
+
     def sees(self, tenant_id: int) -> bool:
         return self.is_admin or tenant_id in self.roles
 

@@ -7,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.access import IssuedServiceToken, ServiceToken
+from gpusched.client.access import IssuedServiceToken, RevokedServiceToken, ServiceToken
 from gpusched.client.models import Page
 from gpusched.lib.api import read_body, read_query
 from gpusched.lib.openapi import documented
@@ -15,9 +15,10 @@ from gpusched.lib.problems import invalid
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.states import Role, Scope
 from tenants import service_tokens
-from tenants.api import find_tenant, require_days, token_shown
+from tenants.api import find_tenant
 from tenants.models import Tenant
 from tenants.permissions import identity
+from tenants.token_api import require_days, token_shown
 
 
 class NewServiceToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +53,9 @@ class ServiceTokens(APIView):
         wanted = read_body(request, NewServiceToken)
         if not wanted.scopes:
             raise invalid([FieldError("scopes", "required", "at least one")])
+        if not set(wanted.scopes) <= (held := identity(request).scopes):
+            message = f"none that you lack; yours: {', '.join(sorted(held))}"
+            raise invalid([FieldError("scopes", "not_permitted", message)])
         require_days(wanted.expires_in_days)
         scopes = [Scope(scope) for scope in wanted.scopes]
         role = Role(wanted.role) if wanted.role else None
@@ -60,10 +64,10 @@ class ServiceTokens(APIView):
 
 
 class OneServiceToken(APIView):
-    @documented("Revoke a token of a program (owner)", tag="tokens", answer=ServiceToken)
+    @documented("Revoke a token of a program, and those made with it (owner)", tag="tokens", answer=RevokedServiceToken)
     def delete(self, request: Request, name: str, token_id: int) -> Response:
-        token = service_tokens.revoke(_owned(request, name), token_id)
-        return Response({**token_shown(token), "user": token.user.username})
+        token, others = service_tokens.revoke(_owned(request, name), token_id)
+        return Response({**token_shown(token), "user": token.user.username, "also_revoked": others})
 
 
 def _owned(request: Request, name: str) -> Tenant:

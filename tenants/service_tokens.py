@@ -52,13 +52,14 @@ def listed(tenant: Tenant) -> list[ApiToken]:
     return list(found.select_related("tenant", "user"))
 
 
-def revoke(tenant: Tenant, token_id: int) -> ApiToken:
-    """Harmless when repeated. 404 for a token that is none of the tenant's programs."""
+def revoke(tenant: Tenant, token_id: int) -> tuple[ApiToken, list[int]]:
+    """It, and the ids of those revoked with it as it made them. Harmless when repeated. 404 for a token that is
+    none of the tenant's programs."""
     token = ApiToken.objects.filter(pk=token_id, tenant=tenant, user__groups__name=GROUP).first()
     if token is None:
         raise not_found(f"service token {token_id}")
-    services.revoke_token(token)
-    return ApiToken.objects.select_related("tenant", "user").get(pk=token_id)
+    others = services.revoke_token(token)
+    return ApiToken.objects.select_related("tenant", "user").get(pk=token_id), others
 
 
 def _role(tenant: Tenant, account: User, wanted: Role | None) -> Role:

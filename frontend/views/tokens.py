@@ -71,7 +71,7 @@ def revoke(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
         raise not_found(f"token {token_id}")
 
     def do() -> str:
-        services.revoke_token(token)
-        return f"token {token.name} is revoked"
+        others = services.revoke_token(token)
+        return f"token {token.name} is revoked" + (f", and {len(others)} made with it" if others else "")
 
     return act(request, "tokens", do)

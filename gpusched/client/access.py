@@ -14,11 +14,14 @@ class JoinToken(msgspec.Struct, kw_only=True):
 
 
 class Token(msgspec.Struct, kw_only=True):
+    """`made_by`: the id of the token that made it, with which it is revoked; None: made on the page or at a login."""
+
     id: int
     name: str = ""
     prefix: str = ""
     scopes: list[str] = []
     tenant: str | None = None
+    made_by: int | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
@@ -31,10 +34,22 @@ class IssuedToken(Token, kw_only=True):
     token: str
 
 
+class RevokedToken(Token, kw_only=True):
+    """`also_revoked`: the ids of those made with it, which are revoked with it."""
+
+    also_revoked: list[int] = []
+
+
 class ServiceToken(Token, kw_only=True):
     """A token of a program; `user` is the account that the program has in its tenant, `name@tenant`."""
 
     user: str = ""
+
+
+class RevokedServiceToken(ServiceToken, kw_only=True):
+    """`also_revoked`: the ids of those made with it, which are revoked with it."""
+
+    also_revoked: list[int] = []
 
 
 class IssuedServiceToken(ServiceToken, kw_only=True):

@@ -16,7 +16,8 @@ from nodes.consumers import AgentConsumer
 from nodes.health_api import QuarantineNote
 from nodes.idle_api import NewExemption
 from scheduling.policy_api import PolicyChanges
-from tenants.api import Login, NewTenant, NewToken, QuotaFields, TenantChanges
+from tenants.api import NewTenant, QuotaFields, TenantChanges
+from tenants.token_api import Login, NewToken
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 SHAPE = {"type", "title", "status", "detail", "code", "next_step", "request_id", "errors", "error"}

@@ -7,6 +7,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
+from gpusched.lib.models import AuditEntry
 from gpusched.protocol.states import Role, Scope
 from jobs.models import Job
 from tenants import services
@@ -122,7 +123,68 @@ def test_what_no_program_may_have_is_refused_by_name(owner, body, field):
     assert not User.objects.filter(username__endswith="@nlp").exists()
 
 
+def test_an_owner_gives_no_program_what_the_own_token_lacks(nlp):
+    _, text = services.create_token(make_member(nlp, Role.OWNER).pk, "writes", [Scope.WRITE])
+    answer = call("POST", PATH, text, {"name": "ci"})
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "scopes")
+    assert call("POST", PATH, text, {"name": "ci", "scopes": ["write"]}).status_code == 201
+
+
+class TestWhatWasMadeWithAToken:
+    def test_it_is_revoked_with_it(self, nlp):
+        """Who has stolen a token has nothing left when that one is revoked."""
+        token = make_token(make_member(nlp))
+        body = {"name": "t", "scopes": ["read", "write"]}
+        child = call("POST", "/api/v1/tokens", token, body).json()
+        grandchild = call("POST", "/api/v1/tokens", child["token"], body).json()
+        assert [child["made_by"], grandchild["made_by"]] == [ApiToken.objects.get(name="test").pk, child["id"]]
+        sibling = call("POST", "/api/v1/tokens", token, body).json()
+        answer = call("DELETE", f"/api/v1/tokens/{child['id']}", token).json()
+        assert (answer["also_revoked"], bool(answer["revoked_at"])) == ([grandchild["id"]], True)
+        used = [call("GET", "/api/v1/me", one).status_code for one in (child["token"], grandchild["token"])]
+        assert (used, call("GET", "/api/v1/me", sibling["token"]).status_code) == ([401, 401], 200)
+        kept = AuditEntry.objects.filter(action="token.revoke").values_list("subject", flat=True)
+        assert set(kept) == {f"token {one['prefix']}" for one in (child, grandchild)}
+        assert call("DELETE", f"/api/v1/tokens/{child['id']}", token).json()["also_revoked"] == []
+
+    def test_of_a_program_too(self, owner):
+        program = make(owner)
+        made = call("POST", "/api/v1/tokens", program["token"], {"name": "t", "scopes": ["read"]}).json()
+        assert call("DELETE", f"{PATH}/{program['id']}", owner).json()["also_revoked"] == [made["id"]]
+        assert call("GET", "/api/v1/me", made["token"]).status_code == 401
+
+    def test_in_the_admin_too(self, nlp):
+        token = make_token(make_member(nlp))
+        made = call("POST", "/api/v1/tokens", token, {"name": "t", "scopes": ["read"]}).json()
+        browser = Client()
+        browser.force_login(make_user(admin=True))
+        fields = {"expires_at_0": "", "expires_at_1": "", "revoked_at_0": "2026-01-01", "revoked_at_1": "00:00:00"}
+        answer = browser.post(f"/admin/tenants/apitoken/{made['made_by']}/change/", fields)
+        assert answer.status_code == 302, answer.content
+        assert call("GET", "/api/v1/me", made["token"]).status_code == 401
+
+
+def test_a_token_for_one_tenant_knows_and_revokes_only_tokens_for_it(nlp):
+    user = make_member(nlp)
+    other = make_tenant("other")
+    services.set_member(other, user, Role.MEMBER)
+    wide, _ = services.create_token(user.pk, "wide", [Scope.READ])
+    foreign, _ = services.create_token(user.pk, "foreign", [Scope.READ], tenant_id=other.pk)
+    _, text = services.create_token(user.pk, "limited", [Scope.READ, Scope.WRITE], tenant_id=nlp.pk)
+    second, _ = services.create_token(user.pk, "second", [Scope.READ], tenant_id=nlp.pk)
+    assert {one["name"] for one in call("GET", "/api/v1/tokens", text).json()["items"]} == {"limited", "second"}
+    answers = [call("DELETE", f"/api/v1/tokens/{one.pk}", text).status_code for one in (wide, foreign, second)]
+    assert answers == [404, 404, 200]
+    assert len(call("GET", "/api/v1/tokens", make_token(user)).json()["items"]) == 5, "one without a tenant knows all"
+
+
 class TestNoStrongerToken:
+    def test_none_that_may_do_more(self, nlp):
+        _, text = services.create_token(make_member(nlp).pk, "writes", [Scope.WRITE])
+        for scopes in (["read"], ["write", "admin"]):
+            answer = call("POST", "/api/v1/tokens", text, {"name": "x", "scopes": scopes})
+            assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "scopes")
+
     def test_none_that_lives_longer(self, nlp):
         soon = timezone.now() + timedelta(hours=1)
         _, text = services.create_token(make_member(nlp).pk, "short", [Scope.READ, Scope.WRITE], expires_at=soon)

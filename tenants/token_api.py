@@ -1,0 +1,147 @@
+"""REST for one's own tokens and identity, and the login that gives a token for a password."""
+
+from typing import Any
+
+import msgspec
+from django.contrib.auth import authenticate
+from django.db.models import QuerySet
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.client.access import IssuedToken, RevokedToken, Token
+from gpusched.client.access import Me as MeData
+from gpusched.client.models import Page
+from gpusched.lib import audit
+from gpusched.lib.api import read_body
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import Problem, invalid, not_found
+from gpusched.lib.times import rfc3339
+from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.states import Scope
+from tenants import services
+from tenants.api import find_tenant
+from tenants.models import ApiToken
+from tenants.permissions import Identity, identity
+
+
+class NewToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`tenant` limits the token to one tenant; `expires_in_days` null: it does not expire."""
+
+    name: str
+    scopes: tuple[Scope, ...] = (Scope.READ, Scope.WRITE)
+    tenant: str | None = None
+    expires_in_days: float | None = 90.0
+
+
+class Login(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    username: str
+    password: str
+    token_name: str = "login"
+
+
+def token_shown(token: ApiToken) -> dict[str, Any]:
+    return {
+        "id": token.pk,
+        "name": token.name,
+        "prefix": token.prefix,
+        "scopes": token.scopes,
+        "tenant": token.tenant.name if token.tenant else None,
+        "made_by": token.made_by_id,
+        "created_at": rfc3339(token.created_at),
+        "expires_at": rfc3339(token.expires_at),
+        "last_used_at": rfc3339(token.last_used_at),
+        "revoked_at": rfc3339(token.revoked_at),
+    }
+
+
+def require_days(days: float | None) -> None:
+    """400 unless it is a life that a token may have."""
+    if days is not None and not 0 < days <= 3650:
+        raise invalid([FieldError("expires_in_days", "out_of_range", "more than 0, at most 3650, or null")])
+
+
+class Tokens(APIView):
+    @documented("List your tokens; asked with one for a tenant, those for it", tag="tokens", answer=Page[Token])
+    def get(self, request: Request) -> Response:
+        mine = _own(identity(request)).select_related("tenant")
+        return Response({"items": [token_shown(token) for token in mine], "next_cursor": None})
+
+    @documented(
+        "Create a token; its text is shown this once", tag="tokens", body=NewToken, answer=IssuedToken, status=201
+    )
+    def post(self, request: Request) -> Response:
+        who = identity(request)
+        wanted = read_body(request, NewToken)
+        if not 1 <= len(wanted.name) <= 100 or "\x00" in wanted.name:
+            raise invalid([FieldError("name", "out_of_range", "1 to 100 characters")])
+        if not wanted.scopes or not set(wanted.scopes) <= who.scopes:
+            message = f"at least one, and none that you lack; yours: {', '.join(sorted(who.scopes))}"
+            raise invalid([FieldError("scopes", "not_permitted", message)])
+        require_days(wanted.expires_in_days)
+        # A token must not make one that reaches further, or lives longer.
+        tenant_id = find_tenant(wanted.tenant, who).pk if wanted.tenant else who.limited_to
+        ends = [end for end in (services.expiry(wanted.expires_in_days), who.expires_at) if end is not None]
+        token, text = services.create_token(
+            who.user_id,
+            wanted.name,
+            list(wanted.scopes),
+            tenant_id=tenant_id,
+            expires_at=min(ends, default=None),
+            made_by=who.token_prefix,
+        )
+        return Response({**token_shown(token), "token": text}, status=201)
+
+
+class OneToken(APIView):
+    @documented("Revoke one of your tokens, and those made with it", tag="tokens", answer=RevokedToken)
+    def delete(self, request: Request, token_id: int) -> Response:
+        token = _own(identity(request)).filter(pk=token_id).first()
+        if token is None:
+            raise not_found(f"token {token_id}")
+        others = services.revoke_token(token)
+        token.refresh_from_db()
+        return Response({**token_shown(token), "also_revoked": others})
+
+
+def _own(who: Identity) -> QuerySet[ApiToken]:
+    """The caller's tokens; of other tenants than its own a token that is limited to one knows none."""
+    mine = ApiToken.objects.filter(user_id=who.user_id)
+    return mine if who.limited_to is None else mine.filter(tenant_id=who.limited_to)
+
+
+class Me(APIView):
+    @documented("Who you are and what you may do", tag="tokens", answer=MeData)
+    def get(self, request: Request) -> Response:
+        who = identity(request)
+        roles = [{"name": who.tenant_names[i], "role": role} for i, role in sorted(who.roles.items())]
+        return Response(
+            {"user": who.username, "is_admin": who.is_admin, "scopes": sorted(who.scopes), "tenants": roles}
+        )
+
+
+class LogIn(APIView):
+    authentication_classes = []
+    permission_classes = [AllowAny]
+
+    @documented(
+        "Exchange a name and password for a token",
+        tag="tokens",
+        body=Login,
+        answer=IssuedToken,
+        status=201,
+        refusals=(400, 401, 429),
+    )
+    def post(self, request: Request) -> Response:
+        wanted = read_body(request, Login)
+        if "\x00" in wanted.username + wanted.password + wanted.token_name:
+            raise invalid([FieldError("username", "invalid_character", "must not contain a NUL character")])
+        user = authenticate(request._request, username=wanted.username, password=wanted.password)
+        if user is None:
+            raise Problem(401, "not_authenticated", "wrong name or password", next_step="check both and try again")
+        audit.act_as(user.get_username(), "password")
+        scopes = [Scope.READ, Scope.WRITE, *([Scope.ADMIN] if user.is_superuser else [])]
+        name = wanted.token_name[:100] or "login"
+        token, text = services.create_token(user.pk, name, list(scopes), expires_at=services.expiry(90))
+        return Response({**token_shown(token), "token": text}, status=201)
