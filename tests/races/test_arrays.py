@@ -6,6 +6,7 @@ import pytest
 from django.db import connections
 
 from gpusched.protocol.arrays import ArrayRequest
+from gpusched.protocol.messages import Stop
 from jobs import arrays, representation, services
 from jobs.models import Job
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
@@ -95,7 +96,8 @@ def test_cycles_cancels_and_retries_at_once_lose_and_double_nothing(user, tenant
         assert Job.objects.filter(array_id=array, state__in=["scheduled", "running", "stopping"]).count() <= 4
         keys = node.start_all()
         node.end(*[key for key in node.held if key in keys])
-        node.end(*node.held, reason="cancelled", exit_code=None, signal=15)
+        told = {order.key for order in node.sync().assignments if isinstance(order, Stop)}  # also before they started
+        node.end(*told, reason="cancelled", exit_code=None, signal=15)
         run_cycle()
     together(run_cycle, lambda: services.retry(array, who, "0-9"))
     for _ in range(40):
