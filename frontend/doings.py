@@ -11,7 +11,7 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.unnamed import ANOTHER
-from nodes.strikes import NOTE as HELD_NOTE
+from nodes.causes import HELD_NOTE
 
 Row = dict[str, Any]
 MOST = 100

@@ -9,6 +9,7 @@ from typing import Any
 from frontend.access import Visible
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
+from nodes import causes
 from nodes.cells import CELL, HOLDERS
 
 Row = dict[str, Any]
@@ -156,10 +157,10 @@ def _told_node(member: Member, allowed: set[int] | None) -> Row:
     for device in member.row["devices"]:
         holding = [live for live in seen if live["device_id"] == device["id"]]
         jobs, tenants = sorted({live["job_id"] for live in holding}), sorted({live["tenant"] for live in holding})
-        devices.append({**device, "jobs": jobs, "tenants": tenants})
+        devices.append(causes.told({**device, "jobs": jobs, "tenants": tenants}, allowed))
     holders = {live["job_id"]: _holder(live) for live in seen}
     told = {"jobs": sorted(holders), "holders": {str(job): holders[job] for job in holders}, "devices": devices}
-    return {**_without_seen(member.row), **told}
+    return causes.told({**_without_seen(member.row), **told}, allowed)
 
 
 def _holder(live: Row) -> Row:

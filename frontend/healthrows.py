@@ -7,7 +7,7 @@ from frontend import doings
 from frontend.access import Visible
 from gpusched import __version__
 from gpusched.lib.sql import query
-from nodes import incidents
+from nodes import causes, incidents
 from scheduling import services
 
 Row = dict[str, Any]
@@ -37,9 +37,9 @@ def load(known: list[doings.Doing]) -> Health:
 
 
 def restrict(loaded: Health, visible: Visible) -> dict[str, Row]:
-    """Causes name jobs and people of whichever tenant: only admins read them."""
+    """Incidents without what nodes.causes keeps, and the doings that the viewer may read."""
     rows = dict(loaded.rows)
     for row in loaded.incidents:
-        rows[f"incident:{row['id']}"] = row if visible is None else {**row, "cause": None}
+        rows[f"incident:{row['id']}"] = causes.told(row, visible)
     rows.update({f"did:{one.row['key']}": one.row for one in doings.restrict(loaded.doings, visible)})
     return rows

@@ -9,7 +9,7 @@ from frontend.access import Visible
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import throttling
-from nodes import incidents
+from nodes import causes, incidents
 
 Row = dict[str, Any]
 _NODES = "SELECT name, joined_at, isolation, hints FROM nodes_node WHERE name = ANY(%s)"
@@ -80,19 +80,16 @@ def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | Non
     if detail is None or listed is None:
         return None
     about = {key: value for key, value in listed.items() if key != "devices"}
-    # Hints tell of accounts and folders of the machine: whoever can go there is an admin.
-    hints = detail.about["hints"] if visible is None else None
-    rows = {"node": {**about, **detail.about, "hints": hints}}
+    rows = {"node": causes.told({**about, **detail.about}, visible)}
     for device in listed["devices"]:
-        rows |= _device(device, detail.devices.get(device["id"], {}))
+        rows |= _device(device, causes.told(detail.devices.get(device["id"], {}), visible))
     others = [job for job in detail.jobs if visible is not None and job["tenant_id"] not in visible]
     rows["others"] = {"jobs": len(others), "gpus": sum(job["gpus"] for job in others)}
     for job in detail.jobs:
         if job not in others:
             rows[f"job:{job['id']}"] = {key: value for key, value in job.items() if key != "tenant_id"}
     for incident in detail.incidents:
-        # Causes name jobs and people of whichever tenant.
-        rows[f"incident:{incident['id']}"] = incident if visible is None else {**incident, "cause": None}
+        rows[f"incident:{incident['id']}"] = causes.told(incident, visible)
     return rows
 
 

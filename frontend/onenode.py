@@ -7,12 +7,15 @@ from typing import Any
 
 from frontend import noderows
 from gpusched.lib.sql import query
+from nodes import causes
 
 Row = dict[str, Any]
 # Ranks of the time shown; what is older than the newest of these is left out, and said to be.
 MOST_RANKS = 4000
 # Parts of the whole: bars narrower than this that touch are drawn as one.
 _NARROW, _NEAR = 0.002, 0.001
+# What is shorter is no link: 24 pixels of a wide window are the least that a finger hits.
+_REACHABLE = 0.025
 
 _RANKS = """
     SELECT s.job_id, s.number, s.rank, s.state, s.reason, s.device_ids, s.ended_at,
@@ -90,10 +93,10 @@ def _span(row: Row, window: Window, visible: Sequence[int] | None) -> Row:
 
 
 def _gap(row: Row, window: Window, visible: Sequence[int] | None) -> Row:
-    """Causes may name jobs: they are told to those who see all of them."""
     begin, end = window.part(row["since"]), window.part(row["until"] or window.end)
     kind = row["kind"].replace("_", " ")
-    said = f"{kind}: {row['cause']}" if row["cause"] and visible is None else kind
+    cause = causes.told(row, visible)["cause"]
+    said = f"{kind}: {cause}" if cause else kind
     return _placed({"begin": begin, "end": end, "said": said, "kind": row["kind"]})
 
 
@@ -114,4 +117,5 @@ def _merged(spans: list[Row]) -> list[Row]:
 
 def _placed(row: Row) -> Row:
     width = max(row["end"] - row["begin"], 0.0)
-    return {**row, "left": f"{100 * row['begin']:.3f}", "width": f"{100 * width:.3f}"}
+    placed = {"left": f"{100 * row['begin']:.3f}", "width": f"{100 * width:.3f}"}
+    return {**row, **placed, "is_reachable": width >= _REACHABLE}

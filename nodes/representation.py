@@ -5,6 +5,7 @@ from typing import Any
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import throttling
+from nodes import causes
 
 _NODES = """
     SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb, n.labels,
@@ -40,7 +41,8 @@ _READ = (
 
 
 def nodes(visible: list[int] | None, name: str | None = None) -> list[dict[str, Any]]:
-    """All nodes, or the one of that name. `visible`: the tenants whose job ids are told; None: all."""
+    """All nodes, or the one of that name. `visible`: the tenants whose job ids are told; None: all, and what
+    nodes.causes keeps from others."""
     rows = query(_NODES, [name, name])
     ids = None if name is None else [row["id"] for row in rows]
     devices: dict[int, list[dict[str, Any]]] = {row["id"]: [] for row in rows}
@@ -52,7 +54,7 @@ def nodes(visible: list[int] | None, name: str | None = None) -> list[dict[str, 
 def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int] | None) -> dict[str, Any]:
     names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "agent_version",
              "driver_version", "runtimes", "isolation", "hostname", "clock_off_seconds")  # fmt: skip
-    return {
+    shown = {
         **{name: row[name] for name in names},
         "missing_users": row["missing_users"] or {},
         "cpu_cores_free": row["cpu_cores"] - row["cpu_held"] / 1000,
@@ -62,6 +64,7 @@ def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int]
         "jobs": _told(row["jobs"], visible),
         "devices": devices,
     }
+    return causes.told(shown, visible)
 
 
 def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
@@ -73,7 +76,7 @@ def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
             "throttled_by": throttling.words(row["throttle_reasons"]),
             "read_at": rfc3339(row["read_at"]),
         }
-    return {
+    shown = {
         "id": row["id"],
         "uuid": row["uuid"],
         "index": row["index"],
@@ -88,6 +91,7 @@ def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
         "jobs": _told(row["jobs"], visible),
         "reading": reading,
     }
+    return causes.told(shown, visible)
 
 
 def _told(pairs: list[list[int]] | None, visible: list[int] | None) -> list[int]:

@@ -12,6 +12,7 @@ from gpusched.lib.sql import query
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
 from nodes import services
+from nodes.causes import HELD_NOTE
 from nodes.cells import IS_REPLACED
 
 logger = logging.getLogger(__name__)
@@ -20,7 +21,6 @@ USERS, PART = 2, 10
 FIRST_MINUTES, LONGEST_MINUTES = 10, 24 * 60
 # A node that was well for so long after a hold starts anew.
 FORGIVEN_AFTER_DAYS = 7
-NOTE = "held after "
 
 # What an admin closed and opened again starts anew. The reasons stand here as in the index `assignment_faults`.
 _STRUCK = """
@@ -46,11 +46,11 @@ def hold(node_ids: Iterable[int]) -> None:
         # Two who come at once must not each take the last place. Let go of at the end of the transaction.
         query("SELECT pg_advisory_xact_lock(%s)", [Lock.NODE_HOLDS])
     for node in struck:
-        if query(_ROOM, [PART, NOTE])[0]["room"] < 1:
+        if query(_ROOM, [PART, HELD_NOTE])[0]["room"] < 1:
             logger.warning("node %s has had %d faults; too many nodes are held already", node["name"], node["faults"])
             continue
         jobs = ", ".join(map(str, sorted(node["jobs"])))
-        note = f"{NOTE}{node['faults']} node faults: jobs {jobs}"
+        note = f"{HELD_NOTE}{node['faults']} node faults: jobs {jobs}"
         logger.warning("node %s is %s", node["name"], note)
         services.set_intent(node["name"], NodeIntent.CORDONED, note)
 
@@ -75,7 +75,7 @@ def release() -> int:
     """Opens held nodes whose time is over and that are well; inside a transaction. Gives how many."""
     due = query(
         _DUE,
-        {"note": NOTE, "days": FORGIVEN_AFTER_DAYS, "first": FIRST_MINUTES, "longest": LONGEST_MINUTES},
+        {"note": HELD_NOTE, "days": FORGIVEN_AFTER_DAYS, "first": FIRST_MINUTES, "longest": LONGEST_MINUTES},
     )
     for node in due:
         logger.warning("node %s is tried again; it was held %d times", node["name"], node["held"])

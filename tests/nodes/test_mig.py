@@ -10,7 +10,7 @@ from django.test import Client
 from gpusched.protocol.messages import DeviceFacts, Reading, Run
 from gpusched.protocol.states import NodeIntent
 from jobs.models import Job
-from nodes import samples, services, strikes
+from nodes import causes, samples, services, strikes
 from nodes.models import Device, GpuClock, Incident
 from nodes.models import Reading as NodeReading
 from tests.factories import make_node, make_token, make_user, run_cycle, submit
@@ -103,7 +103,7 @@ def test_what_another_division_replaced_holds_no_node_and_counts_no_time():
     """A39: the way back needs nobody, and the GPU-seconds are those of the devices that there are."""
     node = divided(instance(0, "3g.40gb", 40448))
     node.sync(readings=[Reading(uuid=one.uuid) for one in node.devices])
-    services.set_intent(node.name, NodeIntent.CORDONED, f"{strikes.NOTE}2 node faults")
+    services.set_intent(node.name, NodeIntent.CORDONED, f"{causes.HELD_NOTE}2 node faults")
     Incident.objects.update(since=F("since") - timedelta(hours=1))
     node.devices = [*node.devices[:1], instance(1, "1g.10gb", 9984)]
     node.sync(facts=node.facts())

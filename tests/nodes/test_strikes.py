@@ -9,7 +9,7 @@ from django.utils import timezone
 from gpusched.protocol.states import NodeIntent
 from jobs import services as jobs
 from jobs.models import Job
-from nodes import incidents, services, strikes
+from nodes import causes, incidents, services, strikes
 from nodes.models import Assignment, Device, Incident, Node
 from scheduling import tasks
 from tests.factories import identity_for, make_member, make_node, run_cycle, submit
@@ -166,7 +166,7 @@ class TestTheWayBack:
             assert strikes.release() == 0
             self.pass_minutes(2)
             assert strikes.release() == 1
-            services.set_intent(node.name, NodeIntent.CORDONED, f"{strikes.NOTE}2 node faults")
+            services.set_intent(node.name, NodeIntent.CORDONED, f"{causes.HELD_NOTE}2 node faults")
 
     def test_a_week_without_a_hold_starts_anew(self, node, user, other, tenant):
         self.pass_minutes(11)

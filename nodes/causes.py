@@ -1,0 +1,22 @@
+"""What the texts that say why a node or device is out of service tell those who may not see every tenant: the kind."""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+# How the note of a node begins that the system holds.
+HELD_NOTE = "held after "
+# What of a row names processes, jobs, people or folders of whichever tenant, and what stands there for the others.
+_TEXTS: dict[str, Any] = {"health_note": "", "occupant": "", "cause": None, "hints": None, "missing_users": {}}
+_HELD = re.compile(rf"{HELD_NOTE}\d+ node faults")
+
+
+def told(row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]:
+    """The row of a node, device or incident as somebody may read it; `visible`: the tenants that they see, None: all.
+    Of the note of a node only that the system holds it is left."""
+    if visible is not None:
+        row = {name: _TEXTS.get(name, value) for name, value in row.items()}
+        if held := row.get("intent_note"):
+            found = _HELD.match(held)
+            row["intent_note"] = found[0] if found else ""
+    return row

@@ -1,0 +1,98 @@
+"""Nothing that a member is told names another tenant, its people or its jobs: each kind of topic, each page and route."""
+
+import json
+
+import pytest
+
+from frontend import feed, topics
+from gpusched.lib.sql import execute, rows
+from gpusched.protocol.messages import Reading
+from nodes.models import Node
+from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
+from tests.frontend.browsing import PAGES
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ours():
+    return make_tenant("ours")
+
+
+@pytest.fixture
+def anna(ours):
+    return make_member(ours, name="anna")
+
+
+@pytest.fixture
+def agent():
+    """With a node on which a job of others runs and is named in all texts."""
+    agent = make_node(gpus=1)
+    agent.sync(readings=[Reading(uuid=d.uuid, utilisation_percent=50) for d in agent.devices])
+    theirs = make_tenant("theirs")
+    name_them_everywhere(agent, make_member(theirs, name="zoe"), theirs)
+    return agent
+
+
+def name_them_everywhere(agent, user, tenant):
+    """A job of theirs, and texts of the fleet that name them and it."""
+    job_id = submit(user, tenant, name="zebra")
+    run_cycle()
+    agent.start_all()
+    Node.objects.update(
+        intent="cordoned", intent_note=f"held after 2 node faults: jobs {job_id}, zebra",
+        hints=[{"check": "users", "level": "fail", "says": "zoe has no account", "next_step": "make zoe"}],
+    )  # fmt: skip
+    execute("UPDATE nodes_device SET health = 'foreign', health_note = 'pid 7 of zoe (zebra)'")
+    execute("UPDATE nodes_reading SET occupancy = 'foreign', occupant = 'pid 7 of zoe (zebra)'")
+    execute(
+        "INSERT INTO nodes_missinguser (node_id, unix_user, detail, since) SELECT id, 'zoe', 'of theirs', now() FROM nodes_node"
+    )
+
+
+def topics_of(job_id, agent):
+    """One topic of each kind."""
+    named = {"job": f"job:{job_id}", "node": f"node:{agent.name}", "tenant": "tenant:theirs"}
+    return {kind: named.get(kind, kind) for kind in topics.KINDS}
+
+
+def addresses_of(job_id, agent, device_id):
+    """Pages that tell of the fleet, and the same by REST."""
+    node = f"/nodes/{agent.name}/"
+    return (*PAGES, node, f"{node}gpus/{device_id}/actions/", "/overview/?wall=1", "/api/v1/nodes", f"/api/v1{node[:-1]}",
+            "/api/v1/gpus", "/api/v1/queue", "/api/v1/jobs", "/api/v1/events", "/api/v1/cluster/status")  # fmt: skip
+
+
+class TestWhoeverIsThere:
+    """A08: another tenant is told of as so many GPUs, by whichever text, topic, page or route."""
+
+    def test_nothing_names_them(self, anna, ours, agent, client):
+        [[job_id]] = rows("SELECT id FROM jobs_job")
+        asked = topics_of(job_id, agent)
+        seen = {kind: json.dumps(feed.rows(topic, [ours.pk], anna.pk)) for kind, topic in asked.items()}
+        client.force_login(anna)
+        [[device_id]] = rows("SELECT id FROM nodes_device")
+        for address in addresses_of(job_id, agent, device_id):
+            answer = client.get(address)
+            assert answer.status_code == 200, address
+            seen[address] = answer.content.decode()
+        assert {
+            where: word for where, text in seen.items() for word in ("theirs", "zoe", "zebra", "pid 7") if word in text
+        } == {}
+
+    def test_what_is_the_matter_is_told_and_an_admin_reads_why(self, anna, ours, agent, client):
+        [[job_id]] = rows("SELECT id FROM jobs_job")
+        client.force_login(anna)
+        page = client.get(f"/nodes/{agent.name}/").content.decode()
+        assert "a process that gpusched did not start is on it" in page and "so it is held" in page
+        [row] = feed.rows("nodes", [ours.pk]).values()
+        assert (row["intent_note"], row["devices"][0]["health"]) == ("held after 2 node faults", "foreign")
+        [row] = feed.rows("nodes", None).values()
+        assert row["intent_note"].endswith(f"jobs {job_id}, zebra")
+        assert row["devices"][0]["health_note"] == "pid 7 of zoe (zebra)"
+        client.force_login(make_user("root", admin=True))
+        told = client.get(f"/api/v1/nodes/{agent.name}").json()
+        assert (told["devices"][0]["health_note"], told["missing_users"]) == (
+            "pid 7 of zoe (zebra)",
+            {"zoe": "of theirs"},
+        )
