@@ -235,7 +235,9 @@ Q_CLUSTER = {
     "retry": 600,
     "poll": 1.0,
     "guard_cycle": 0.5,
-    "save_limit": -1,
+    # The latest of each task are kept, so that others see when it last ended well (scheduling/housekeeping.py).
+    "save_limit": 5,
+    "save_limit_per": "func",
     "max_attempts": 1,
     "ack_failures": True,
     "catch_up": False,

@@ -27,7 +27,7 @@ from gpusched.lib.listener import listener
 from gpusched.lib.openapi import documented
 from gpusched.protocol.jobs import JobRequest
 from jobs import services as job_services
-from scheduling import services, why
+from scheduling import housekeeping, services, why
 from tenants.permissions import identity
 
 
@@ -118,12 +118,16 @@ class Ready(APIView):
         refusals=(),
     )
     def get(self, request: Request) -> Response:
-        """Lost agents and a Redis that is away are told, and do not make the server unready: it goes on without."""
+        """Lost agents, a Redis that is away and housekeeping that stands still are told, and do not make the server
+        unready: it goes on without."""
+        late = None
         try:
             lag, agents = services.scheduler_lag(), services.agents()
+            late = housekeeping.lag_seconds(housekeeping.ages())
             is_ready = bool(lag["is_alive"])
             parts = {"database": True, "scheduler": is_ready, "cycle_age_seconds": lag["age_seconds"], "agents": agents}
         except DatabaseError:
             is_ready, parts = False, {"database": False, "scheduler": False, "cycle_age_seconds": None, "agents": {}}
         said = {"status": "ok" if is_ready else "not ready", **parts, "redis": listener.hears_redis}
+        said |= {"housekeeping": housekeeping.is_working(late), "housekeeping_lag_seconds": late and round(late, 1)}
         return Response(said, status=200 if is_ready else 503)

@@ -16,7 +16,7 @@ from gpusched.protocol.states import JobState
 from jobs import tally
 from jobs.counting import WAITS, WEIGHT, by_state
 from nodes import samples
-from scheduling import capacity, services, whatif
+from scheduling import capacity, housekeeping, services, whatif
 from tenants import budgets
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -117,6 +117,12 @@ def _tenants() -> Iterator[Metric]:
     if listener.hears_redis is not None:
         redis.add_metric([], 1 if listener.hears_redis else 0)
     yield redis
+    chores = GaugeMetricFamily(
+        "gpu_scheduler_housekeeping_age_seconds", "Since a task of housekeeping last ended well", labels=["task"]
+    )
+    for task, age in housekeeping.ages().items():
+        chores.add_metric([task], age)
+    yield chores
 
 
 def _histogram(name: str, text: str, label: str | None) -> Metric:

@@ -230,7 +230,8 @@ class Health(msgspec.Struct, kw_only=True):
 
 class Readiness(msgspec.Struct, kw_only=True):
     """`cycle_age_seconds`: since the last cycle ended; None: there was none. `agents`: nodes by state, and `total`.
-    `redis`: whether changes that are told by Redis arrive; None: no Redis is set."""
+    `redis`: whether changes that are told by Redis arrive; None: no Redis is set. `housekeeping`: whether the worker
+    beside the cycles does its tasks, and by how many seconds the latest of them is late; None: one never ended well."""
 
     status: str
     database: bool
@@ -238,6 +239,8 @@ class Readiness(msgspec.Struct, kw_only=True):
     cycle_age_seconds: float | None
     agents: dict[str, int]
     redis: bool | None = None
+    housekeeping: bool = False
+    housekeeping_lag_seconds: float | None = None
 
 
 class Exemption(msgspec.Struct, kw_only=True):

@@ -134,7 +134,7 @@ def test_every_metric_is_documented_with_its_type_and_labels(monkeypatch: pytest
     """A54."""
     from jobs import tally
     from nodes import samples
-    from scheduling import metrics, services, whatif
+    from scheduling import housekeeping, metrics, services, whatif
     from scheduling.engine.model import Policy, Snapshot
     from tenants import budgets
 
@@ -147,6 +147,7 @@ def test_every_metric_is_documented_with_its_type_and_labels(monkeypatch: pytest
     monkeypatch.setattr(whatif, "cluster", lambda: whatif.Present(Snapshot((), (), (), ()), Policy(), 0.0))
     monkeypatch.setattr(budgets, "standings", list)
     monkeypatch.setattr(services, "scheduler_lag", lambda: {"is_alive": False})
+    monkeypatch.setattr(housekeeping, "ages", lambda: {"mend": 1.0})
     real = {}
     for family in metrics._Database().collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -2,18 +2,23 @@
 
 import json
 import logging
+from datetime import timedelta
 
 import pytest
 from django.db import DatabaseError
 from django.test import Client, override_settings
+from django.utils import timezone
+from django_q.models import Schedule, Task
+from django_q.monitor import save_task
 
 from gpusched.env import read
 from gpusched.lib import logs, requests
 from gpusched.lib.listener import Listener
 from gpusched.lib.sql import execute
+from gpusched.management.commands import worker
 from jobs.models import Attempt, Job
 from nodes.models import Node
-from scheduling import policy, services
+from scheduling import housekeeping, policy, services, tasks
 from scheduling.models import Beat
 from tests.factories import make_node, run_cycle, submit
 
@@ -25,12 +30,19 @@ def ready():
     return answer.status_code, answer.json()
 
 
+def ended(name, seconds_ago, success=True):
+    at = timezone.now() - timedelta(seconds=seconds_ago)
+    key = f"{name}{seconds_ago}{success}"
+    Task.objects.create(id=key, name=key, func=f"scheduling.tasks.{name}", started=at, stopped=at, success=success)
+
+
 class TestReady:
     def test_not_before_the_first_cycle(self):
         assert ready() == (
             503,
             {"status": "not ready", "database": True, "scheduler": False, "cycle_age_seconds": None,
-             "agents": {"joined": 0, "online": 0, "lost": 0, "total": 0}, "redis": None},
+             "agents": {"joined": 0, "online": 0, "lost": 0, "total": 0}, "redis": None,
+             "housekeeping": False, "housekeeping_lag_seconds": None},
         )  # fmt: skip
 
     def test_a_cycle_that_changes_nothing_is_a_sign_of_life(self):
@@ -65,6 +77,52 @@ class TestReady:
         status, answer = ready()
         assert (status, answer["redis"]) == (200, hears)
         assert f"gpu_scheduler_redis_heard {float(hears)}" in Client().get("/metrics").content.decode()
+
+    @pytest.mark.parametrize(
+        ("ages", "is_working", "lag"),
+        [
+            ({"mend": 50, "roll_up": 70, "drop_old": 3000}, True, 10),
+            ({"mend": 400, "roll_up": 30, "drop_old": 3000}, False, 340),
+            ({"mend": 30, "roll_up": 30, "drop_old": 7200}, False, 3600),
+            ({"mend": 30, "roll_up": 30}, False, None),
+        ],
+    )
+    def test_housekeeping_that_stands_still_is_told_and_does_not_make_it_unready(self, ages, is_working, lag):
+        run_cycle()
+        for name, age in ages.items():
+            ended(name, age)
+            ended(name, age + 500)
+            ended(name, 1, success=False)
+        status, answer = ready()
+        assert (status, answer["housekeeping"]) == (200, is_working)
+        told = answer["housekeeping_lag_seconds"]
+        assert told == (None if lag is None else pytest.approx(lag, abs=30))
+        text = Client().get("/metrics").content.decode()
+        assert text.count("gpu_scheduler_housekeeping_age_seconds{") == len(ages)
+        [line] = [one for one in text.splitlines() if 'housekeeping_age_seconds{task="mend"}' in one]
+        assert float(line.split()[1]) == pytest.approx(ages["mend"], abs=30)
+
+    def test_each_task_that_the_worker_plans_is_watched(self):
+        worker._plan_housekeeping()
+        planned = {row.name: row.minutes for row in Schedule.objects.all()}
+        assert planned == housekeeping.EVERY_MINUTES
+        assert all(callable(getattr(tasks, name)) for name in planned)
+
+    def test_the_worker_keeps_when_each_task_ended_whatever_the_others_do(self):
+        now = timezone.now()
+        for name, times in (("drop_old", 1), ("mend", 20)):
+            task = {
+                "name": name,
+                "func": f"scheduling.tasks.{name}",
+                "args": (),
+                "kwargs": {},
+                "success": True,
+                "sync": True,
+            }
+            for n in range(times):
+                save_task({**task, "id": f"{name}{n}", "started": now, "stopped": now, "result": 1}, None)
+        assert housekeeping.ages().keys() == {"drop_old", "mend"}
+        assert Task.objects.count() < 10
 
     def test_without_a_database_it_is_not_ready(self, monkeypatch):
         def fails():

@@ -36,8 +36,10 @@ class Command(BaseCommand):
 def _plan_housekeeping() -> None:
     from django_q.models import Schedule
 
+    from scheduling.housekeeping import EVERY_MINUTES
+
     Schedule.objects.filter(name="keep_samples").delete()  # of older versions
-    for function, minutes in (("mend", 1), ("roll_up", 1), ("drop_old", 60)):
+    for function, minutes in EVERY_MINUTES.items():
         Schedule.objects.update_or_create(
             name=function,
             defaults={
