@@ -68,6 +68,8 @@ class _Pair:
                 yield f"{name}: parameter {key[1]} is gone"
             else:
                 where = f"{name}: parameter {key[1]}"
+                if key[0] == "query" and _is_text_made_narrower(parameter["schema"], now[key]["schema"]):
+                    continue
                 yield from self.schema(where, parameter.get("schema", {}), now[key].get("schema", {}), is_sent=True)
         for key, parameter in now.items():
             if parameter.get("required") and not before.get(key, {}).get("required"):
@@ -137,6 +139,11 @@ class _Pair:
             yield from (f"{where}.{name} is required now" for name in sorted(must_now - must))
         else:
             yield from (f"{where}.{name} may be missing now" for name in sorted((must - must_now) & fields.keys()))
+
+
+def _is_text_made_narrower(old: Document, new: Document) -> bool:
+    """In an address all is text: who sent no number where one is told now has been refused ever since."""
+    return old == {"type": "string"} and new.get("type") in ("integer", "boolean")
 
 
 def _kinds(schema: Document, document: Document) -> dict[tuple[str, str], Document]:

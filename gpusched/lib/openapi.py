@@ -11,6 +11,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
 from gpusched.lib.dry_runs import has_dry_run
+from gpusched.lib.openapi_headers import COMPONENTS, add_headers, schema_of
 
 
 class PlainNames(AutoSchema):
@@ -91,7 +92,9 @@ def documented(
             **{other: OpenApiResponse(_schema(kind), description="Otherwise") for other, kind in (also or {}).items()},
             **problems,
         },
-        parameters=[OpenApiParameter(name, str, description=text) for name, text in (parameters or {}).items()],
+        parameters=[
+            OpenApiParameter(name, schema_of(name, text), description=text) for name, text in (parameters or {}).items()
+        ],
     )
 
     def mark(method: Any) -> Any:
@@ -125,7 +128,7 @@ def _always(method: str, operation: Mapping[str, Any]) -> list[str]:
     """What any such request may be answered, whatever its view does: other content than there is (406), a bad body
     (413, 415), a used idempotency key or one that is being worked on (409), too many requests (429)."""
     found = ["406"]
-    if any(scheme for scheme in operation.get("security", ())):
+    if _is_secured(operation):
         found += ["401", "403", "429"]
         if method == "post":
             found += ["400", "409"]
@@ -134,12 +137,16 @@ def _always(method: str, operation: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def _is_secured(operation: Mapping[str, Any]) -> bool:
+    return any(scheme for scheme in operation.get("security", ()))
+
+
 def _add_dry_run(operation: dict[str, Any]) -> None:
     """Of a write that says nothing of its own of it."""
     parameters = operation.setdefault("parameters", [])
     if all(parameter["name"] != "dry_run" for parameter in parameters):
         said = "true: answered as it would be, with the header Dry-Run, and nothing is kept"
-        parameters.append({"in": "query", "name": "dry_run", "schema": {"type": "string"}, "description": said})
+        parameters.append({"in": "query", "name": "dry_run", "schema": schema_of("dry_run", said), "description": said})
         if made := operation["responses"].get("201"):
             operation["responses"].setdefault("200", {**made, "description": "The same, of a dry run"})
 
@@ -154,6 +161,7 @@ def add_components(result: dict[str, Any], generator: Any, request: Any, public:
     _, components = msgspec.json.schema_components(sorted(_structs, key=str), ref_template=_REF)
     schemas.update(components)
     schemas["Problem"] = _PROBLEM
+    result["components"]["headers"] = COMPONENTS
     for path, operations in result["paths"].items():
         for method, operation in operations.items():
             if method != "get" and has_dry_run(path):
@@ -161,6 +169,7 @@ def add_components(result: dict[str, Any], generator: Any, request: Any, public:
             for code in _always(method, operation):
                 refused = {"content": {"": {"schema": _refusal()}}, "description": "Refused, with the reason"}
                 operation["responses"].setdefault(code, refused)
+            add_headers(operations, method, is_secured=_is_secured(operation))
             for response in operation.get("responses", {}).values():
                 content = response.get("content", {})
                 if any(kind.get("schema") == _refusal() for kind in content.values()):

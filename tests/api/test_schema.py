@@ -6,7 +6,7 @@ import pytest
 from django.core.management import call_command
 
 from tests.api.test_access import call
-from tests.factories import make_member, make_tenant, make_token
+from tests.factories import make_member, make_tenant, make_token, make_user
 
 pytestmark = pytest.mark.django_db
 OPEN = {"/api/v1/health", "/api/v1/ready", "/api/v1/login", "/health", "/ready", "/api/v1/openapi.json", "/api/v1/docs"}
@@ -46,6 +46,31 @@ def test_every_query_parameter_says_what_it_is(operations):
         for parameter in operation.get("parameters", ()):
             if parameter["in"] != "path" and parameter["name"] != "format":  # of those the names say it
                 assert parameter.get("description"), f"{method} {path}: {parameter['name']}"
+
+
+def test_headers_and_types_are_told_as_they_are():
+    """A54: what an operation reads and answers beside its body."""
+    token, admin = make_token(make_member(make_tenant("nlp"))), make_token(make_user(admin=True))
+    document = call("GET", "/api/v1/openapi.json", token).json()
+    quota, submit = document["paths"]["/api/v1/tenants/{name}/quota"], document["paths"]["/api/v1/jobs"]
+
+    def parameters(operation):
+        return {one["name"]: one["schema"] for one in operation["parameters"]}
+
+    assert {"If-Match", "dry_run"} <= set(parameters(quota["put"]))
+    assert "If-Match" not in parameters(quota["get"])
+    assert "Idempotency-Key" in parameters(submit["post"])
+    assert parameters(submit["get"])["limit"] == {"type": "integer", "minimum": 1, "maximum": 1000}
+    assert parameters(submit["get"])["tenant"] == {"type": "string"}
+    assert parameters(submit["post"])["dry_run"] == {"type": "boolean"}
+    assert "headers" not in submit["post"]["responses"]["400"]
+    for operation, path, body in ((quota["get"], "", None), (quota["put"], "?dry_run=true", {"max_gpus": 1})):
+        method = "PUT" if body else "GET"
+        answer = call(method, f"/api/v1/tenants/nlp/quota{path}", admin if body else token, body)
+        told = set(operation["responses"]["200"]["headers"])
+        assert told <= set(document["components"]["headers"])
+        assert {name for name in document["components"]["headers"] if name in answer} <= told
+        assert "Dry-Run" in told if body else "ETag" in answer
 
 
 def test_the_document_is_made_without_a_warning_and_is_valid(capsys):
