@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pghistory
@@ -77,10 +78,10 @@ class QuotaForm(ModelForm):  # type: ignore[type-arg]
     @property
     def changed_data(self) -> list[str]:
         """Of the quota; neither the tick nor the version is a part of it."""
-        return [name for name in super().changed_data if name in self.Meta.fields]
+        return [name for name in super().changed_data if name in QuotaForm.Meta.fields]
 
     def limits(self) -> dict[str, Any]:
-        return {name: self.cleaned_data[name] for name in self.Meta.fields}
+        return {name: self.cleaned_data[name] for name in QuotaForm.Meta.fields}
 
     def clean_max_gpus_by_model(self) -> dict[str, int]:
         """An emptied field means no limits."""
@@ -97,10 +98,10 @@ class QuotaForm(ModelForm):  # type: ignore[type-arg]
         # The row is locked from here until the admin has saved: both are one transaction.
         now = Quota.objects.select_for_update().get(pk=self.instance.pk)
         if cleaned.get("seen_version") != now.version:
-            self.add_error(None, f"Not saved. {_last_edit(now)}. Load this page again and repeat your edit.")
+            self.add_error("go_ahead", f"Not saved. {_last_edit(now)}. Load this page again and repeat your edit.")
             return cleaned
         self.effect = effects.quota_effect(self.instance.tenant_id, limits)
-        if self.effect.get("sentences") and not cleaned.get("go_ahead"):
+        if _is_felt(self.effect) and not cleaned.get("go_ahead"):
             said = "; ".join(self.effect["sentences"])
             self.add_error("go_ahead", f"Not saved yet. With this edit {said}. Tick this to save it anyway.")
         return cleaned
@@ -166,6 +167,13 @@ class TenantAdmin(Audited):
         UsageBalance.objects.get_or_create(tenant=tenant, defaults={"as_of": timezone.now()})
         services.announce_quota_edit(tenant)
 
+    def construct_change_message(
+        self, request: HttpRequest, form: Any, formsets: Iterable[Any] | None, add: bool = False
+    ) -> Any:
+        """The service has kept what was done to the quota."""
+        others = [one for one in formsets or () if add or one.model is not Quota]
+        return super().construct_change_message(request, form, others, add)
+
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Jobs and the ledger name their tenant for ever; only a tenant without any may go."""
         may: bool = super().has_delete_permission(request, obj)
@@ -181,6 +189,12 @@ def _change_quota(request: HttpRequest, tenant: Tenant, edited: QuotaForm) -> No
     services.change_quota(tenant.pk, edited.limits(), actor=request.user.get_username(), expected_version=version)
     for sentence in edited.effect.get("sentences", ()):
         messages.info(request, f"Quota: {sentence}.")
+
+
+def _is_felt(effect: dict[str, Any]) -> bool:
+    """Whether an edit does anything to jobs at once; what else is to be said of it is told when it is made."""
+    kinds = ("would_start", "would_wait", "would_never_start", "would_stop")
+    return bool(effect.get("contradicts")) or any(effect[kind]["jobs"] for kind in kinds if kind in effect)
 
 
 def _last_edit(quota: Quota) -> str:

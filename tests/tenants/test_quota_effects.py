@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from django.test import Client
 
+from gpusched.lib.sql import query
 from jobs.models import Job
 from scheduling.models import SchedulingPolicy
 from tenants import services
@@ -164,7 +165,7 @@ def tenant_form(tenant, **quota):
     return {
         "display_name": "", "weight": "1", "tier": "standard", "allow_preemption": "on", "can_preempt_others": "on",
         "quota-TOTAL_FORMS": 1, "quota-INITIAL_FORMS": 1, "quota-0-id": tenant.quota.pk, "quota-0-tenant": tenant.pk,
-        "quota-0-guaranteed_gpus": 0, "quota-0-max_gpus_by_model": "{}", **prefix,
+        "quota-0-guaranteed_gpus": 0, "quota-0-max_gpus_by_model": "{}", "quota-0-seen_version": tenant.quota.version, **prefix,
         "memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0,
     }  # fmt: skip
 
@@ -186,6 +187,43 @@ def test_in_admin_a_harmless_edit_is_saved_at_once(tenant, browser):
     make_node(gpus=8)
     browser.post(f"/admin/tenants/tenant/{tenant.pk}/change/", tenant_form(tenant, max_gpus_by_model='{"A100": 4}'))
     assert Quota.objects.get(tenant=tenant).max_gpus_by_model == {"A100": 4}
+
+
+def test_in_admin_an_edit_with_an_effect_is_shown_before_it_is_saved(user, tenant, browser):
+    """Also one that contradicts nothing: waiting jobs would start."""
+    make_node(gpus=8)
+    services.change_quota(tenant.pk, {"max_gpus": 1}, actor="root")
+    run_jobs(user, tenant, 2)
+    tenant.quota.refresh_from_db()
+    address = f"/admin/tenants/tenant/{tenant.pk}/change/"
+    page = browser.post(address, tenant_form(tenant, max_gpus=4)).content.decode()
+    assert "1 waiting job (1 GPU) would start" in page
+    assert Quota.objects.get(tenant=tenant).max_gpus == 1
+    browser.post(address, tenant_form(tenant, max_gpus=4, go_ahead="on"))
+    assert Quota.objects.get(tenant=tenant).max_gpus == 4
+
+
+def test_in_admin_an_edit_of_what_another_has_changed_is_refused(tenant, browser):
+    """A07: nothing is undone silently; who changed it is told."""
+    address = f"/admin/tenants/tenant/{tenant.pk}/change/"
+    assert 'name="quota-0-seen_version" value="1"' in browser.get(address).content.decode()
+    services.change_quota(tenant.pk, {"guaranteed_gpus": 3, "max_gpus": 5}, actor="ann")
+    page = browser.post(address, tenant_form(tenant, max_gpus=9, go_ahead="on")).content.decode()
+    assert "changed meanwhile, by ann" in page and "guaranteed_gpus=3" in page
+    quota = Quota.objects.get(tenant=tenant)
+    assert (quota.guaranteed_gpus, quota.max_gpus, quota.version) == (3, 5, 2)
+
+
+def test_in_admin_an_edit_is_audited_once_and_is_no_edit_of_the_quota_where_only_the_tenant_differs(tenant, browser):
+    address = f"/admin/tenants/tenant/{tenant.pk}/change/"
+    browser.post(address, {**tenant_form(tenant), "weight": "2"})
+    assert Quota.objects.get(tenant=tenant).version == 1
+    browser.post(address, tenant_form(tenant, max_cpu_cores=9, go_ahead="on"))
+    quota = Quota.objects.get(tenant=tenant)
+    assert (quota.max_cpu_cores, quota.version) == (9, 2)
+    assert [row["action"] for row in query("SELECT action FROM lib_auditentry WHERE subject LIKE 'quota%%'")] == [
+        "quota.change"
+    ]
 
 
 POLICY = {
