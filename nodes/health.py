@@ -119,21 +119,21 @@ _CLEAR = """
 def quarantine(device_id: int, note: str, actor: str) -> str:
     """Gives no new jobs to a device until it is cleared; what runs there may end. Says so. 404 for an unknown id."""
     text = f"{note} (by {actor})" if note else f"by {actor}"
-    name = _name(device_id)
+    name, before = _name(device_id), _health(device_id)
     _tell(query(_QUARANTINE, [text[:200], device_id])[0]["node_id"])
-    audit.record("gpu.quarantine", name, None, {"note": note})
+    audit.record("gpu.quarantine", name, before, _health(device_id))
     return f"{name} takes no new jobs until it is cleared; what runs there may end"
 
 
 def clear(device_id: int) -> str:
     """Puts a device back to what its readings say, and says what that is. 404 for an unknown id; 409 if it is well."""
-    name = _name(device_id)
+    name, before = _name(device_id), _health(device_id)
     rows = query(_CLEAR, [device_id])
     if not rows:
         raise Problem(409, "wrong_state", f"{name} is in service", next_step="nothing to do")
     _tell(rows[0]["node_id"])
     health = rows[0]["health"]
-    audit.record("gpu.clear", name, None, {"health": health})
+    audit.record("gpu.clear", name, before, _health(device_id))
     return f"{name} takes jobs again" if health in ("ok", "hot") else f"{name} is cleared, but it is {health}"
 
 
@@ -144,6 +144,12 @@ def _name(device_id: int) -> str:
     if not rows:
         raise not_found(f"GPU {device_id}")
     return f"GPU {rows[0]['index']} of {rows[0]['name']}"
+
+
+def _health(device_id: int) -> dict[str, str]:
+    """As audit keeps it; the row stays as it is until the transaction is over."""
+    [row] = query("SELECT health, health_note AS note FROM nodes_device WHERE id = %s FOR UPDATE", [device_id])
+    return row
 
 
 def _tell(node_id: int) -> None:

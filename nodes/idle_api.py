@@ -79,9 +79,10 @@ class OneExemption(APIView):
     def delete(self, request: Request, exemption_id: int) -> Response:
         identity(request).require_admin()
         with transaction.atomic():
+            before = _told(exemption_id)
             if not execute("DELETE FROM nodes_idleexemption WHERE id = %s", [exemption_id]):
                 raise not_found(f"exemption {exemption_id}")
-            audit.record("idle_exemption.end", f"exemption {exemption_id}", {}, None)
+            audit.record("idle_exemption.end", f"exemption {exemption_id}", before[0], None)
         return Response(status=204)
 
 

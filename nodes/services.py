@@ -8,6 +8,7 @@ from django.utils import timezone
 from gpusched.lib import audit, credentials, events, wake
 from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import query
+from gpusched.lib.times import rfc3339
 from gpusched.protocol.messages import Join, Joined
 from gpusched.protocol.states import NodeIntent, NodeState
 from nodes import accounts, telemetry
@@ -37,7 +38,8 @@ def revoke_join_token(token_id: int) -> str:
         if token.revoked_at is None:
             token.revoked_at = timezone.now()
             token.save(update_fields=["revoked_at"])
-            audit.record("join_token.revoke", f"join token {token.prefix}", {}, None)
+            after = {"revoked_at": rfc3339(token.revoked_at)}
+            audit.record("join_token.revoke", f"join token {token.prefix}", {"revoked_at": None}, after)
     return f"join token {token.prefix}… lets no more nodes join"
 
 

@@ -38,6 +38,7 @@ class Audit(APIView):
         refusals=(400, 401, 403),
     )
     def get(self, request: Request) -> Response:
+        """What is done to jobs is told by their events: `GET /events`, `GET /jobs/{job_id}/events`."""
         identity(request).require_admin()
         given = read_query(request, _FILTERS)
         limit = page_limit(given)

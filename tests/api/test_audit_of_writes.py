@@ -1,0 +1,155 @@
+"""Each write of the API, done to something that is there, leaves who did it, by which way, and what was before and
+after: in the audit, or of a job in its events."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from gpusched.lib.models import AuditEntry
+from gpusched.lib.sql import execute, query
+from gpusched.urls import api
+from jobs.models import JobEvent
+from tests.api.test_access import call, methods_of
+from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
+
+pytestmark = pytest.mark.django_db
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The entry that a write leaves, and which of before and after it has."""
+
+    action: str
+    has_before: bool
+    has_after: bool
+    body: Any = None
+
+
+ENTRIES = {
+    "POST jobs/bulk": Kept("jobs.bulk", False, True, {"jobs": [{"tenant": "nlp", "command": ["x"]}]}),
+    "POST tenants": Kept("tenant.create", False, True, {"name": "new"}),
+    "PATCH tenants/{name}": Kept("tenant.change", True, True, {"weight": 2}),
+    "PUT tenants/{name}/quota": Kept("quota.change", True, True, {"max_gpus": 4}),
+    "PUT tenants/{name}/budget": Kept("budget.change", True, True, {"hard_gpu_hours": 9}),
+    "PUT tenants/{name}/secrets/{secret}": Kept("secret.set", True, True, {"value": "y"}),
+    "DELETE tenants/{name}/secrets/{secret}": Kept("secret.delete", True, False),
+    "POST tenants/{name}/service-tokens": Kept("token.create", False, True, {"name": "ci"}),
+    "DELETE tenants/{name}/service-tokens/{program_id}": Kept("token.revoke", True, True),
+    "POST rates": Kept("rate.set", False, True, {"gpu_model": "H100", "price_per_gpu_hour": 2}),
+    "DELETE rates/{rate_id}": Kept("rate.end", True, True),
+    "POST tokens": Kept("token.create", False, True, {"name": "t"}),
+    "DELETE tokens/{token_id}": Kept("token.revoke", True, True),
+    "POST login": Kept("token.create", False, True, {"username": "root", "password": "correct horse battery"}),
+    "POST nodes/join-tokens": Kept("join_token.create", False, True),
+    "POST nodes/{node}/cordon": Kept("node.intent", True, True),
+    "POST nodes/{node}/uncordon": Kept("node.intent", True, True),
+    "POST nodes/{node}/drain": Kept("node.intent", True, True),
+    "POST gpus/{device_id}/quarantine": Kept("gpu.quarantine", True, True),
+    "POST gpus/{device_id}/clear": Kept("gpu.clear", True, True),
+    "POST gpus/{device_id}/retire": Kept("gpu.retire", True, False),
+    "POST idle-exemptions": Kept("idle_exemption.create", False, True, {"tenant": "other"}),
+    "DELETE idle-exemptions/{exemption_id}": Kept("idle_exemption.end", True, False),
+    "PATCH scheduling/policy": Kept("policy.change", True, True, {"online_percent": 20}),
+}
+# Writes of jobs, with their bodies.
+EVENTS: dict[str, Any] = {
+    "POST jobs": {"tenant": "nlp", "command": ["x"]},
+    "DELETE jobs/{pending}": None,
+    "POST jobs/{pending}/cancel": None,
+    "POST jobs/{pending}/hold": None,
+    "POST jobs/{held}/release": None,
+    "POST jobs/{running}/requeue": None,
+    "POST jobs/{ended}/retry": None,
+    "POST jobs/{pending}/extend": {"max_runtime_minutes": 60},
+}
+WRITES_NOTHING = {"POST jobs/simulate"}
+
+
+@pytest.fixture
+def admin():
+    return make_token(make_user("root", admin=True))
+
+
+@pytest.fixture
+def there(admin):
+    """One of each thing that a write may be done to."""
+    tenant = make_tenant("nlp")
+    make_tenant("other")
+    user = make_member(tenant)
+
+    def made(path: str, body: Any = None, method: str = "POST") -> Any:
+        answer = call(method, f"/api/v1/{path}", admin, body)
+        assert answer.status_code < 300, answer.content
+        return answer.json()
+
+    made("tenants/nlp/secrets/wandb", {"value": "x"}, "PUT")
+    made("tenants/nlp/budget", {"hard_gpu_hours": 8}, "PUT")
+    found = {
+        "name": "nlp",
+        "secret": "wandb",
+        "node": "n1",
+        "program_id": made("tenants/nlp/service-tokens", {"name": "nightly"})["id"],
+        "token_id": made("tokens", {"name": "old"})["id"],
+        "rate_id": made("rates", {"gpu_model": "A100", "price_per_gpu_hour": 2})["id"],
+        "exemption_id": made("idle-exemptions", {"tenant": "nlp"})["id"],
+    }
+    node = make_node(gpus=2, name="n1")
+    found["running"] = submit(user, tenant)
+    run_cycle()
+    node.start_all()
+    found |= {state: submit(user, tenant) for state in ("pending", "held", "ended")}
+    made(f"jobs/{found['held']}/hold")
+    made(f"jobs/{found['ended']}/cancel")
+    [device] = query("SELECT id FROM nodes_device WHERE held_whole = 0")
+    return found | {"device_id": device["id"]}
+
+
+def prepare(route: str, admin: str, there: dict[str, Any]) -> None:
+    """What must be so that the write has something to do."""
+    if route.endswith("/uncordon"):
+        call("POST", f"/api/v1/nodes/{there['node']}/cordon", admin)
+    elif route.endswith("/clear"):
+        call("POST", f"/api/v1/gpus/{there['device_id']}/quarantine", admin)
+    elif route.endswith("/retire"):
+        execute("UPDATE nodes_device SET health = 'lost' WHERE id = %s", [there["device_id"]])
+
+
+def do(route: str, admin: str, there: dict[str, Any], body: Any) -> None:
+    method, _, path = route.partition(" ")
+    token = None if path == "login" else admin
+    answer = call(method, f"/api/v1/{path.format(**there)}", token, body)
+    assert answer.status_code < 300, answer.content
+
+
+@pytest.mark.parametrize("route", ENTRIES)
+def test_a_write_leaves_what_was_before_and_after(route, admin, there):
+    kept = ENTRIES[route]
+    prepare(route, admin, there)
+    last = AuditEntry.objects.latest("id").pk
+    do(route, admin, there, kept.body)
+    [entry] = AuditEntry.objects.filter(pk__gt=last, action=kept.action)
+    assert (entry.actor, entry.via.split(" ")[0]) == ("root", "password" if route == "POST login" else "token")
+    assert (bool(entry.before), bool(entry.after)) == (kept.has_before, kept.has_after)
+    assert entry.before != entry.after
+
+
+@pytest.mark.parametrize("route", EVENTS)
+def test_a_write_of_a_job_leaves_an_event_with_who_did_it(route, admin, there):
+    last = JobEvent.objects.latest("id").pk
+    do(route, admin, there, EVENTS[route])
+    told = JobEvent.objects.filter(pk__gt=last).values_list("actor", "via")
+    assert ("root", f"token {admin.split('.')[0]}") in list(told)
+
+
+def test_every_write_of_the_api_is_among_these():
+    """A new one fails until it is told what it leaves."""
+    there = {
+        f"{method} {shape(str(endpoint.pattern))}" for endpoint in api for method in methods_of(endpoint) - {"GET"}
+    }
+    assert there == {shape(route) for route in {*ENTRIES, *EVENTS, *WRITES_NOTHING}}
+
+
+def shape(route: str) -> str:
+    return re.sub(r"<[^>]+>|{[^}]+}", "{}", route)
