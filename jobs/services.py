@@ -3,7 +3,7 @@
 import hashlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,7 @@ from gpusched.lib.sql import query
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
-from gpusched.protocol.states import LIVE, WAITING, JobState, Role
+from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState, Role
 from jobs import admission, dependencies, elements, representation, retrying, transitions
 from jobs.insertion import insert
 from jobs.rows import row_of, tenant_of
@@ -162,11 +162,14 @@ def require_room(jobs: int = 1) -> None:
 # --- actions on one job -----------------------------------------------------------------------------------------------
 
 
-def cancel(job_id: int, identity: Identity, part: str | None = None) -> str:
+def cancel(job_id: int, identity: Identity, part: str | None = None, if_state: Collection[str] | None = None) -> str:
     """Ends a job: at once if it waits, else its processes are stopped first. Harmless when repeated. `part`: of an
-    array only these elements, like 3-7,9."""
+    array only these elements, like 3-7,9. `if_state`: 409 if the job lives in another state than these by now."""
 
     def act(job: dict[str, Any]) -> str:
+        if if_state is not None and job["state"] not in (*if_state, *FINAL):
+            now = f"job {job_id} is {job['state']} by now"
+            raise Problem(409, "wrong_state", now, next_step="cancel it once more to stop its processes")
         by = {"by": identity.username}
         if job["array_count"] is not None:
             return elements.cancel(job, part, identity.username)

@@ -1,5 +1,5 @@
 // Forms that can be taken back: what is asked for is sent some seconds later, unless Undo is pressed; a page that is left
-// sends it at once. <form data-undo="Job 7 is cancelled">.
+// sends it at once. <form data-undo="Job 7 will be cancelled">.
 import { h } from "./dom";
 
 export const UNDO_MS = 5000;
@@ -26,12 +26,12 @@ export function startUndo(): void {
   addEventListener("pagehide", () => waiting.forEach((each) => each.send(true)));
 }
 
-/** Shows that `words` is about to be, and calls `send` after some seconds unless it is undone. */
+/** Shows what will be (`words`: "Job 7 will be cancelled"), and calls `send` after some seconds unless it is undone. */
 export function later(words: string, send: (isLeaving: boolean) => void, ms = UNDO_MS): void {
   const left = h("span", { class: "muted", "aria-hidden": "true" });
   const undo = h("button", { type: "button", class: "small" }, "Undo");
   const now = h("button", { type: "button", class: "small" }, "Now");
-  const shown = h("div", { class: "toast", role: "status" }, h("span", {}, `${words}.`), left, undo, now);
+  const shown = h("div", { class: "toast", role: "status" }, h("span", {}, `${words} in ${Math.round(ms / 1000)} s.`), left, undo, now);
   const until = performance.now() + ms;
   const end = (): void => {
     clearTimeout(timer);

@@ -59,12 +59,12 @@ afterEach(() => void vi.useRealTimers());
 test("what can be taken back is sent some seconds later, and not at all when it is undone", () => {
   startUndo();
   const sent = vi.fn((event: Event) => event.preventDefault());
-  document.body.innerHTML = '<form data-undo="Job 7 is cancelled" action="/jobs/7/cancel/"><button>Cancel</button></form>';
+  document.body.innerHTML = '<form data-undo="Job 7 will be cancelled" action="/jobs/7/cancel/"><button>Cancel</button></form>';
   const form = document.querySelector("form") as HTMLFormElement;
   form.addEventListener("submit", sent);
   const press = (word: string): void => [...document.querySelectorAll("button")].find((button) => button.textContent === word)?.click();
   press("Cancel");
-  expect(document.querySelector(".toast")?.textContent).toContain("Job 7 is cancelled.");
+  expect(document.querySelector(".toast")?.textContent).toContain("Job 7 will be cancelled in 5 s.");
   press("Undo");
   vi.advanceTimersByTime(2 * UNDO_MS);
   expect(sent).not.toHaveBeenCalled();

@@ -187,7 +187,15 @@ def act_on(request: HttpRequest, who: Identity, job_id: int, verb: str) -> HttpR
         return act(request, "job", lambda: _extend(request, who, job_id), job_id)
     if verb not in _VERBS:
         raise not_found(f"action '{verb[:20]}'")
+    if verb == "cancel":
+        return act(request, "job", lambda: services.cancel(job_id, who, if_state=asked_states(request)), job_id)
     return act(request, "job", lambda: _VERBS[verb](job_id, who), job_id)
+
+
+def asked_states(request: HttpRequest) -> list[str] | None:
+    """`if_state`: what was asked for is meant only for a job in one of these; it may have been asked some time ago."""
+    text = request.POST.get("if_state", "")
+    return text.split(",") if text else None
 
 
 def _extend(request: HttpRequest, who: Identity, job_id: int) -> str:

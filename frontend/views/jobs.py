@@ -10,6 +10,7 @@ from django.views.decorators.http import require_POST
 
 from frontend import feed, queuerows
 from frontend.views.entrance import page, refusal, show
+from frontend.views.job import asked_states
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.protocol.states import JobState
@@ -103,7 +104,8 @@ MOST_AT_ONCE = 500
 @require_POST
 @page
 def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
-    """Does one thing to each of `ids`; says for which it was done and why not for the others, as JSON."""
+    """Does one thing to each of `ids`; says for which it was done and why not for the others, as JSON. `if_state`: what
+    may be cancelled."""
     verb, text = request.POST.get("verb", ""), request.POST.get("ids", "")
     ids = _ids(text)
     if verb not in _VERBS or not ids or len(ids) > MOST_AT_ONCE:
@@ -112,7 +114,10 @@ def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
     refused: list[dict[str, Any]] = []
     for job_id in dict.fromkeys(ids):
         try:
-            _VERBS[verb](job_id, who)
+            if verb == "cancel":
+                services.cancel(job_id, who, if_state=asked_states(request))
+            else:
+                _VERBS[verb](job_id, who)
             done.append(job_id)
         except Problem as problem:
             refused.append({"id": job_id, "sentence": refusal(problem)})

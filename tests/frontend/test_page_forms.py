@@ -220,3 +220,28 @@ class TestTokens:
         assert "Token laptop is revoked." in text_of(browser(member).post(f"/tokens/{token.pk}/revoke/", follow=True))
         token.refresh_from_db()
         assert token.revoked_at is not None
+
+
+class TestCancelLater:
+    """A cancel of a waiting job is sent some seconds later: one that runs by then is not stopped unasked."""
+
+    def test_a_job_that_has_started_is_left_and_the_question_is_shown(self, nlp, member):
+        make_node(name="n1", gpus=1)
+        job_id = submit(member, nlp, gpu_count=1)
+        client = browser(member)
+        assert 'name="if_state" value="pending,held"' in text_of(client.get(f"/jobs/{job_id}/"))
+        run_cycle()
+        page = text_of(client.post(f"/jobs/{job_id}/cancel/", {"if_state": "pending,held"}, follow=True))
+        assert f"Job {job_id} is scheduled by now. Cancel it once more to stop its processes." in page
+        assert f"Cancel job {job_id}? Its processes are stopped" in page
+        told = client.post("/jobs/act/", {"verb": "cancel", "ids": str(job_id), "if_state": "pending,held"}).json()
+        assert [told["done"], told["refused"][0]["id"]] == [[], job_id]
+        assert query("SELECT state FROM jobs_job") == [{"state": "scheduled"}]
+        client.post(f"/jobs/{job_id}/cancel/")
+        assert query("SELECT state FROM jobs_job") == [{"state": "stopping"}]
+
+    def test_one_that_still_waits_is_cancelled(self, nlp, member):
+        job_id = submit(member, nlp, gpu_count=0)
+        told = browser(member).post("/jobs/act/", {"verb": "cancel", "ids": str(job_id), "if_state": "pending,held"})
+        assert told.json()["done"] == [job_id]
+        assert query("SELECT state FROM jobs_job") == [{"state": "cancelled"}]

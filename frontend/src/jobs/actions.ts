@@ -14,6 +14,8 @@ const FITS: Record<Verb, readonly string[]> = {
 };
 export const VERBS: readonly Verb[] = ["hold", "release", "requeue", "retry", "cancel"];
 const DONE: Record<Verb, string> = { cancel: "cancelled or being stopped", hold: "held", release: "released", requeue: "being requeued", retry: "to run again" };
+/** Of those that need no question. */
+const WAITING = "pending,held";
 /** More than this: the number must be typed. */
 const MANY = 20;
 
@@ -37,18 +39,20 @@ interface Answer {
 export async function act(verb: Verb, rows: readonly JobRow[], done: () => void): Promise<void> {
   const ids = rows.map((row) => row.id);
   const how = caution(verb, rows);
-  const go = (isLeaving = false): void => void send(verb, ids, isLeaving).then(done);
+  const go = (isLeaving = false): void => void send(verb, ids, isLeaving, how === "undo" ? WAITING : null).then(done);
   if (how === "none") return go();
   if (how === "undo") return later(`${plural(ids.length, "waiting job")} will be cancelled`, go);
   if (await isSure(verb, rows, how === "type")) go();
 }
 
-async function send(verb: Verb, ids: readonly number[], isLeaving: boolean): Promise<void> {
+/** `states`: jobs that are in another state by now are left alone. */
+async function send(verb: Verb, ids: readonly number[], isLeaving: boolean, states: string | null = null): Promise<void> {
   const form = document.querySelector<HTMLFormElement>("form[data-act-on-several]");
   if (form === null) return;
   const body = new URLSearchParams([...new FormData(form)].map(([name, value]) => [name, String(value)]));
   body.set("verb", verb);
   body.set("ids", ids.join());
+  if (states !== null) body.set("if_state", states);
   try {
     const response = await fetch(form.action, { method: "POST", body, credentials: "same-origin", keepalive: isLeaving });
     if (!response.ok) throw new Error(`the server answered ${response.status}`);
