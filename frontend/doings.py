@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -35,18 +36,21 @@ class Doing(NamedTuple):
 # Of an event e: whether the job went back to the queue after that attempt.
 IS_REQUEUED = """EXISTS (SELECT 1 FROM jobs_jobevent r WHERE r.job_id = e.job_id AND r.kind = 'requeued'
                       AND r.attempt = e.attempt) AS is_requeued"""
-# What the system stopped, and what ended by a fault of a node; whether it went back to the queue.
+# What the system stopped, and what ended by a fault of a node; whether it went back to the queue. So many of each
+# tenant, here and below: what others had is no reason to tell somebody less.
 _EVENTS = f"""
-    SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.data, j.name, j.tenant_id, t.name AS tenant, j.user_id,
-           o.tenant_id AS other_tenant_id, ot.name AS other_tenant,
-           {IS_REQUEUED}
-      FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN tenants_tenant t ON t.id = j.tenant_id
+    SELECT e.*, t.name AS tenant, o.tenant_id AS other_tenant_id, ot.name AS other_tenant, {IS_REQUEUED} FROM (
+        SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.data, j.name, j.tenant_id, j.user_id,
+               row_number() OVER (PARTITION BY j.tenant_id ORDER BY e.id DESC) AS place
+          FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id
+         WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s
+           AND e.at > now() - make_interval(days => %(days)s)
+           AND (e.kind = 'stopping' AND e.actor = 'scheduler'
+                OR e.kind = 'ended' AND e.data->>'reason' = ANY(%(faults)s)
+                OR e.kind = 'cancelled' AND e.data->>'reason' = 'dependency_failed')) e
+      JOIN tenants_tenant t ON t.id = e.tenant_id
       LEFT JOIN jobs_job o ON o.id = (e.data->>'by_job')::bigint LEFT JOIN tenants_tenant ot ON ot.id = o.tenant_id
-     WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s AND e.at > now() - make_interval(days => %(days)s)
-       AND (e.kind = 'stopping' AND e.actor = 'scheduler'
-            OR e.kind = 'ended' AND e.data->>'reason' = ANY(%(faults)s)
-            OR e.kind = 'cancelled' AND e.data->>'reason' = 'dependency_failed')
-     ORDER BY e.id DESC LIMIT %(most)s
+     WHERE e.place <= %(most)s ORDER BY e.id DESC
 """
 _INCIDENTS = """
     SELECT i.id, i.since AS at, i.kind, i.cause, n.name AS node, d.index AS gpu
@@ -58,21 +62,24 @@ _INCIDENTS = """
      ORDER BY i.since DESC, i.id DESC LIMIT %(most)s
 """
 _CROSSINGS = """
-    SELECT c.id, c.at, c.bound, c.gpu_hours, c.tenant_id, t.name AS tenant
-      FROM tenants_budgetcrossing c JOIN tenants_tenant t ON t.id = c.tenant_id
-     WHERE c.at > now() - make_interval(days => %(days)s) ORDER BY c.id DESC LIMIT %(most)s
+    SELECT c.*, t.name AS tenant FROM (
+        SELECT id, at, bound, gpu_hours, tenant_id, row_number() OVER (PARTITION BY tenant_id ORDER BY id DESC) AS place
+          FROM tenants_budgetcrossing WHERE at > now() - make_interval(days => %(days)s)) c
+      JOIN tenants_tenant t ON t.id = c.tenant_id WHERE c.place <= %(most)s ORDER BY c.id DESC
 """
 # 0.01 GPU-hours: less is not worth a word, and would read as 0.
 _LEAST_GPU_SECONDS = 36
 _REFUNDS = """
-    SELECT max(r.id) AS id, max(r.at) AS at, e.job_id, j.tenant_id, t.name AS tenant, j.user_id,
-           sum(e.gpus * date_part('epoch', e.ended_at - e.started_at)) / 3600 AS gpu_hours
-      FROM tenants_usagerefund r JOIN tenants_usageentry e ON e.id = r.entry_id JOIN jobs_job j ON j.id = e.job_id
-      JOIN tenants_tenant t ON t.id = j.tenant_id
-     WHERE r.id > (SELECT max(id) FROM tenants_usagerefund) - %(looked_at)s
-       AND r.at > now() - make_interval(days => %(days)s)
-     GROUP BY e.job_id, j.tenant_id, t.name, j.user_id
-    HAVING sum(e.gpus * date_part('epoch', e.ended_at - e.started_at)) >= %(least)s ORDER BY 1 DESC LIMIT %(most)s
+    SELECT r.*, t.name AS tenant FROM (
+        SELECT max(r.id) AS id, max(r.at) AS at, e.job_id, j.tenant_id, j.user_id,
+               sum(e.gpus * date_part('epoch', e.ended_at - e.started_at)) / 3600 AS gpu_hours,
+               row_number() OVER (PARTITION BY j.tenant_id ORDER BY max(r.id) DESC) AS place
+          FROM tenants_usagerefund r JOIN tenants_usageentry e ON e.id = r.entry_id JOIN jobs_job j ON j.id = e.job_id
+         WHERE r.id > (SELECT max(id) FROM tenants_usagerefund) - %(looked_at)s
+           AND r.at > now() - make_interval(days => %(days)s)
+         GROUP BY e.job_id, j.tenant_id, j.user_id
+        HAVING sum(e.gpus * date_part('epoch', e.ended_at - e.started_at)) >= %(least)s) r
+      JOIN tenants_tenant t ON t.id = r.tenant_id WHERE r.place <= %(most)s ORDER BY r.id DESC
 """
 _KINDS = {
     EndReason.PREEMPTED: ("preempted", "amber"),
@@ -89,7 +96,7 @@ _WENT = {
 
 
 def load() -> list[Doing]:
-    """The latest, newest first."""
+    """The latest of each tenant and of the fleet, newest first."""
     given = {
         "looked_at": _MOST_LOOKED_AT, "days": DAYS, "most": MOST, "held": HELD_NOTE, "faults": sorted(NODE_FAULTS),
         "least": _LEAST_GPU_SECONDS,
@@ -100,17 +107,17 @@ def load() -> list[Doing]:
         *(_of_crossing(row) for row in query(_CROSSINGS, given)),
         *(_of_refund(row) for row in query(_REFUNDS, given)),
     ]
-    return sorted(found, key=lambda doing: doing.at, reverse=True)[:MOST]
+    return sorted(found, key=lambda doing: doing.at, reverse=True)
 
 
 def restrict(doings: Iterable[Doing], visible: Visible) -> list[Doing]:
-    """Those that the viewer may read; a job of a tenant that they do not see is not named."""
+    """The latest that the viewer may read; a job of a tenant that they do not see is not named."""
+    read = (doing for doing in doings if visible is None or doing.tenant_id in visible)
     return [
         doing
         if visible is None or doing.other_tenant_id in (None, *visible)
         else doing._replace(row={**doing.row, "sentence": doing.unnamed})
-        for doing in doings
-        if visible is None or doing.tenant_id in visible
+        for doing in islice(read, MOST)
     ]
 
 

@@ -20,24 +20,27 @@ _HELD = """
       LEFT JOIN nodes_allocation l ON l.assignment_id = s.id
      WHERE j.user_id = %s GROUP BY j.tenant_id
 """
+# Of jobs j of a person: a tenant that one has left is another's.
+IS_SEEN = """EXISTS (SELECT 1 FROM auth_user p WHERE p.id = j.user_id AND (p.is_superuser OR EXISTS (
+    SELECT 1 FROM tenants_membership m WHERE m.user_id = p.id AND m.tenant_id = j.tenant_id)))"""
 _RUNS = "j.array_count IS NULL AND j.state IN ('scheduled', 'running', 'stopping')"
 _COUNTS = f"""
     SELECT j.user_id, coalesce(sum({WEIGHT}) FILTER (WHERE {WAITS}), 0)::int AS waiting,
            count(*) FILTER (WHERE {_RUNS}) AS running
-      FROM jobs_job j WHERE j.user_id = ANY(%s) AND j.ended_at IS NULL GROUP BY j.user_id
+      FROM jobs_job j WHERE j.user_id = ANY(%s) AND j.ended_at IS NULL AND {IS_SEEN} GROUP BY j.user_id
 """
 # Which jobs are shown of each person w (user_id), and in which part. An array stands once where its elements wait, and
 # once when it is over; those that run are jobs of their own.
 PARTS = f"""
     LATERAL (
-        (SELECT j.id, 'running' AS part FROM jobs_job j WHERE j.user_id = w.user_id AND {_RUNS}
+        (SELECT j.id, 'running' AS part FROM jobs_job j WHERE j.user_id = w.user_id AND {_RUNS} AND {IS_SEEN}
           ORDER BY j.id LIMIT {MOST})
          UNION ALL
-        (SELECT j.id, 'waiting' FROM jobs_job j WHERE j.user_id = w.user_id AND {WAITS}
+        (SELECT j.id, 'waiting' FROM jobs_job j WHERE j.user_id = w.user_id AND {WAITS} AND {IS_SEEN}
           ORDER BY j.priority DESC, j.submitted_at, j.id LIMIT {MOST})
          UNION ALL
         (SELECT j.id, 'recent' FROM jobs_job j WHERE j.user_id = w.user_id AND j.array_id IS NULL
-            AND j.ended_at IS NOT NULL ORDER BY j.id DESC LIMIT {RECENT})) p
+            AND j.ended_at IS NOT NULL AND {IS_SEEN} ORDER BY j.id DESC LIMIT {RECENT})) p
 """
 
 

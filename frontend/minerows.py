@@ -45,7 +45,7 @@ def load(user_ids: Collection[int]) -> dict[int, dict[str, Row]]:
 
 
 def restrict(loaded: Mapping[int, dict[str, Row]], viewer: Viewer) -> dict[str, Row]:
-    """What is somebody's own is theirs to see, also in a tenant that they have left."""
+    """What is somebody's own is theirs to see; in a tenant that they have left nothing is."""
     return {} if viewer.user_id is None else loaded[viewer.user_id]
 
 

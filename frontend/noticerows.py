@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from frontend import doings
+from frontend import doings, mine
 from frontend.access import Viewer
 from frontend.doings import Doing, doing
 from frontend.models import NoticesSeen
@@ -22,27 +22,28 @@ LONG_WAIT_MINUTES = 60
 _WAITED_SECONDS = 60
 _MOST_LOOKED_AT = 20_000
 
-# Of an array its own end is told, not that of each of a hundred thousand elements.
+# Of an array its own end is told, not that of each of a hundred thousand elements. So many of each person: one who is
+# busy takes nothing from another.
 _OWN = f"""
-    SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.actor, e.data, j.name, j.user_id, j.tenant_id, t.name AS tenant,
-           {doings.IS_REQUEUED}
-      FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN tenants_tenant t ON t.id = j.tenant_id
-      JOIN auth_user u ON u.id = j.user_id
-     WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s AND e.at > now() - make_interval(days => %(days)s)
-       AND j.user_id = ANY(%(users)s)
-       AND (e.kind IN ('idle_warning', 'idle_would_end') OR j.array_id IS NULL AND (
-            e.kind = 'ended'
-            OR e.kind = 'started' AND e.attempt = 1 AND e.at > j.submitted_at + make_interval(secs => %(waited)s)
-            OR e.kind IN ('cancelled', 'held', 'stopping') AND e.actor NOT IN ('', 'scheduler', u.username)))
-     ORDER BY e.id DESC LIMIT %(most)s
+    SELECT e.*, t.name AS tenant, {doings.IS_REQUEUED} FROM (
+        SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.actor, e.data, j.name, j.user_id, j.tenant_id,
+               row_number() OVER (PARTITION BY j.user_id ORDER BY e.id DESC) AS place
+          FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN auth_user u ON u.id = j.user_id
+         WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s
+           AND e.at > now() - make_interval(days => %(days)s) AND j.user_id = ANY(%(users)s) AND {mine.IS_SEEN}
+           AND (e.kind IN ('idle_warning', 'idle_would_end') OR j.array_id IS NULL AND (
+                e.kind = 'ended'
+                OR e.kind = 'started' AND e.attempt = 1 AND e.at > j.submitted_at + make_interval(secs => %(waited)s)
+                OR e.kind IN ('cancelled', 'held', 'stopping') AND e.actor NOT IN ('', 'scheduler', u.username)))) e
+      JOIN tenants_tenant t ON t.id = e.tenant_id WHERE e.place <= %(most)s ORDER BY e.id DESC
 """
-_LONG = """
+_LONG = f"""
     SELECT w.*, t.name AS tenant FROM unnest(%(users)s::int[]) AS u (id)
      CROSS JOIN LATERAL (
         SELECT j.id, j.name, j.user_id, j.tenant_id, j.submitted_at + make_interval(mins => %(minutes)s) AS at,
                j.reason, j.evidence, j.reason_since, j.stop_reason, j.stop_evidence, j.exit_code, j.signal,
                j.max_runtime_seconds, NULL AS placement
-          FROM jobs_job j WHERE j.user_id = u.id AND j.state = 'pending'
+          FROM jobs_job j WHERE j.user_id = u.id AND j.state = 'pending' AND {mine.IS_SEEN}
            AND j.submitted_at < now() - make_interval(mins => %(minutes)s) ORDER BY j.submitted_at LIMIT %(most)s) w
       JOIN tenants_tenant t ON t.id = w.tenant_id
 """
@@ -63,10 +64,10 @@ def load(user_ids: Collection[int], known: list[Doing]) -> Notices:
     users = sorted(user_ids)
     given = {
         "users": users, "looked_at": _MOST_LOOKED_AT, "days": doings.DAYS, "waited": _WAITED_SECONDS,
-        "most": MOST * max(1, len(users)), "minutes": LONG_WAIT_MINUTES,
+        "most": MOST, "minutes": LONG_WAIT_MINUTES,
     }  # fmt: skip
     own: dict[int, list[Doing]] = {user: [] for user in users}
-    for told in [*map(_of_event, query(_OWN, given)), *map(_of_wait, query(_LONG, {**given, "most": MOST}))]:
+    for told in [*map(_of_event, query(_OWN, given)), *map(_of_wait, query(_LONG, given))]:
         own[told.user_id or 0].append(told)
     return Notices(own, known, {row["user_id"]: row["until"] for row in query(_SEEN, [users])})
 

@@ -1,0 +1,110 @@
+"""What a person is told does not depend on what others are told: each has their latest, of the tenants that they see."""
+
+import pytest
+
+from frontend import doings, feed, noticerows
+from frontend.access import Viewer
+from gpusched.lib.sql import execute
+from gpusched.protocol.reasons import EndReason
+from jobs import services, transitions
+from nodes.models import Device
+from tenants.models import Membership
+from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ours():
+    return make_tenant("ours")
+
+
+@pytest.fixture
+def anna(ours):
+    return make_member(ours, name="anna")
+
+
+def end_for(user, tenant, count):
+    """So many notices for the person: a job that was held by somebody else so often."""
+    job_id = submit(user, tenant)
+    services.hold(job_id, identity_for(make_user(admin=True)))
+    execute(
+        "INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
+        " SELECT job_id, now(), kind, attempt, actor, data FROM jobs_jobevent, generate_series(2, %s)"
+        "  WHERE job_id = %s AND kind = 'held'",
+        [count, job_id],
+    )
+
+
+def own(loaded, user, visible):
+    rows = noticerows.restrict(loaded, Viewer(visible, user.pk))
+    return sorted(key for key, row in rows.items() if key != "state" and row["is_mine"])
+
+
+def test_who_is_quiet_is_told_as_much_beside_who_is_busy(ours, anna):
+    """A52: what is loaded for all who look is what each would load alone."""
+    busy = make_member(ours, name="busy")
+    end_for(anna, ours, 5)
+    end_for(busy, ours, 500)
+    visible = (ours.pk,)
+    alone = [own(noticerows.load([user.pk], []), user, visible) for user in (anna, busy)]
+    assert [len(keys) for keys in alone] == [5, noticerows.MOST]
+    together = noticerows.load([anna.pk, busy.pk], [])
+    assert [own(together, user, visible) for user in (anna, busy)] == alone
+
+
+def preempted(agent, user, tenant):
+    job_id = submit(user, tenant, name="train")
+    run_cycle()
+    agent.start_all()
+    transitions.stop([job_id], EndReason.PREEMPTED, {"by": "job 9", "why": "waits", "rule": "priority"}, "scheduler")
+    return job_id
+
+
+def again(job_id, count):
+    """The event of that job so often again."""
+    execute(
+        "INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
+        " SELECT job_id, now(), kind, attempt, actor, data FROM jobs_jobevent, generate_series(1, %s)"
+        "  WHERE job_id = %s AND kind = 'stopping'",
+        [count, job_id],
+    )
+
+
+def test_incidents_and_the_jobs_of_others_take_nothing_from_what_a_member_is_told(ours, anna):
+    agent = make_node(gpus=2)
+    job_id = preempted(agent, anna, ours)
+    other = make_tenant("other")
+    again(preempted(agent, make_member(other), other), doings.MOST)
+    device = Device.objects.order_by("-pk")[0]
+    execute(
+        "INSERT INTO nodes_incident (node_id, device_id, kind, cause, since, until)"
+        " SELECT node_id, id, 'lost', '', now(), now() FROM nodes_device, generate_series(1, %s) WHERE id = %s",
+        [doings.MOST, device.pk],
+    )
+    did = [row["href"] for key, row in feed.rows("health", [ours.pk]).items() if key.startswith("did:")]
+    assert did == [f"/jobs/{job_id}/"]
+    seen_by_all = [key for key in feed.rows("health", None) if key.startswith("did:")]
+    assert len(seen_by_all) == doings.MOST
+
+
+def test_jobs_of_a_tenant_that_one_has_left_are_not_told(ours, anna, client):
+    """Their pages are 404."""
+    agent = make_node(gpus=1)
+    end_for(anna, ours, 1)
+    running = submit(anna, ours, name="left-behind")
+    run_cycle()
+    agent.start_all()
+    assert f"job:{running}" in feed.rows("mine", [ours.pk], anna.pk)
+    Membership.objects.all().delete()
+    assert feed.rows("mine", [], anna.pk) == {"counts": {"running": 0, "waiting": 0}}
+    assert list(feed.rows("notices", [], anna.pk)) == ["state"]
+    client.force_login(anna)
+    assert client.get(f"/jobs/{running}/").status_code == 404
+    assert "left-behind" not in client.get("/mine/").content.decode()
+
+
+def test_an_admin_is_told_of_their_jobs_in_any_tenant(ours):
+    admin = make_user("root", admin=True)
+    job_id = submit(admin, ours)
+    assert f"job:{job_id}" in feed.rows("mine", None, admin.pk)
