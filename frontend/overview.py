@@ -15,21 +15,22 @@ from scheduling import services
 Row = dict[str, Any]
 _MOST_NEXT = 3
 
-_WAITS = f"({WAITS} AND j.state <> 'held')"
+# For how long: of held jobs nobody but their holder knows.
+_IS_TIMED = f"{WAITS} AND j.state <> 'held'"
 _JOBS = f"""
     SELECT count(*) FILTER (WHERE j.state = 'running' AND j.array_count IS NULL) AS running_jobs,
-           coalesce(sum({WEIGHT}) FILTER (WHERE {_WAITS}), 0)::bigint AS pending_jobs,
-           floor(extract(epoch FROM clock_timestamp() - min(submitted_at) FILTER (WHERE {_WAITS})))::bigint
+           coalesce(sum({WEIGHT}) FILTER (WHERE {WAITS}), 0)::bigint AS pending_jobs,
+           floor(extract(epoch FROM clock_timestamp() - min(submitted_at) FILTER (WHERE {_IS_TIMED})))::bigint
                 AS oldest_wait_seconds,
            floor(percentile_cont(0.9) WITHIN GROUP (ORDER BY extract(epoch FROM clock_timestamp() - submitted_at))
-                 FILTER (WHERE {_WAITS}))::bigint AS p90_wait_seconds
-      FROM jobs_job j WHERE j.state IN ('pending', 'running')
+                 FILTER (WHERE {_IS_TIMED}))::bigint AS p90_wait_seconds
+      FROM jobs_job j WHERE j.state IN ('pending', 'held', 'running')
 """
 _WAITING = f"""
     SELECT DISTINCT ON (tenant_id, reason) tenant_id, id, priority, submitted_at, reason, evidence, reason_since,
            stop_reason, stop_evidence, exit_code, signal, max_runtime_seconds, NULL AS placement,
            (sum({WEIGHT}) OVER kind)::bigint AS jobs, (sum({WEIGHT} * gpu_count::bigint) OVER kind)::bigint AS gpus
-      FROM jobs_job j WHERE {_WAITS}
+      FROM jobs_job j WHERE {WAITS}
     WINDOW kind AS (PARTITION BY tenant_id, reason)
      ORDER BY tenant_id, reason, priority DESC, submitted_at, id
 """
@@ -41,7 +42,7 @@ _NEXT = f"""
                stop_evidence, exit_code, signal, max_runtime_seconds, NULL AS placement, soon,
                row_number() OVER (PARTITION BY tenant_id ORDER BY soon, priority DESC, submitted_at, id) AS place
           FROM jobs_job j JOIN unnest(%s::text[]) WITH ORDINALITY AS w (code, soon) ON reason = code
-         WHERE {_WAITS}) waiting
+         WHERE {_IS_TIMED}) waiting
      WHERE place <= %s ORDER BY soon, priority DESC, submitted_at, id
 """
 _SOON = [

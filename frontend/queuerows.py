@@ -86,6 +86,8 @@ _CASES = " ".join(
     for group, codes in _GROUP.items()
 )
 _GROUP_SQL = f"CASE WHEN j.state = 'held' THEN {GROUPS.index('held')} {_CASES} ELSE {GROUPS.index('capacity')} END"
+# Of jobs j: those that wait for GPUs, and neither for a person nor for a time nor for another job.
+ASKS = f"({WAITS} AND j.gpu_count > 0 AND {_GROUP_SQL} < {GROUPS.index('you')})"
 _TENANT = "j.tenant_id IN (SELECT id FROM tenants_tenant WHERE {})"
 _USER = "j.user_id IN (SELECT id FROM auth_user WHERE {})"
 _FILTERS = {

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from frontend import queuerows
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from jobs.counting import WAITS, WEIGHT
@@ -12,22 +13,24 @@ from tenants.api import tenants_shown
 
 Row = dict[str, Any]
 _NAMES = ("weight", "gpus_held", "jobs_live", "guaranteed_gpus", "max_gpus", "share", "usage_gpu_hours")
+_NONE = {"jobs_waiting": 0, "jobs_asking": 0}
+# All that wait, and of them those that only want for GPUs.
+_WAITING = f"""
+    SELECT j.tenant_id, sum({WEIGHT})::bigint AS jobs_waiting,
+           coalesce(sum({WEIGHT}) FILTER (WHERE {queuerows.ASKS}), 0)::bigint AS jobs_asking
+      FROM jobs_job j WHERE {WAITS} GROUP BY j.tenant_id
+"""
 
 
 def load() -> dict[int, Row]:
     """All tenants by id."""
     tiers = {row["id"]: row["tier"] for row in query("SELECT id, tier FROM tenants_tenant")}
-    waiting = {
-        row["tenant_id"]: row["n"]
-        for row in query(
-            f"SELECT j.tenant_id, sum({WEIGHT})::bigint AS n FROM jobs_job j WHERE {WAITS} GROUP BY j.tenant_id"
-        )
-    }
+    waiting = {row["tenant_id"]: row for row in query(_WAITING)}
     return {
         share["tenant_id"]: {
             "name": share["tenant"],
             "tier": tiers.get(share["tenant_id"], "standard"),
-            "jobs_waiting": waiting.get(share["tenant_id"], 0),
+            **{name: waiting.get(share["tenant_id"], _NONE)[name] for name in _NONE},
             **{name: share[name] for name in _NAMES},
         }
         for share in services.shares()

@@ -166,7 +166,7 @@ def cluster_status() -> dict[str, Any]:
         **gpus,
         "total_jobs": sum(states.values()),
         "running_jobs": states.get("running", 0),
-        "pending_jobs": states.get("pending", 0),
+        "pending_jobs": states.get("pending", 0) + states.get("held", 0),
         "jobs_by_state": states,
         "scheduler": scheduler_lag(),
     }

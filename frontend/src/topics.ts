@@ -279,7 +279,10 @@ export interface TenantRow {
   tier: string | number | null;
   gpus_held: number;
   jobs_live: number;
+  /** Held ones too. */
   jobs_waiting: number;
+  /** Of them those that wait for room or quota alone. */
+  jobs_asking: number;
   guaranteed_gpus: number | null;
   max_gpus: number | null;
   share: number | null;

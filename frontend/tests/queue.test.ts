@@ -74,7 +74,7 @@ test("under the pointer the order stays, contents follow, and the news are count
   held.hold();
   feed.say("queue:0-200", state([7, 1, 3, 8]));
   expect([0, 1, 2].map((job) => [held.row(job).row?.id, held.row(job).isGone])).toEqual([[1, false], [2, true], [3, false]]);
-  expect([held.news, held.total?.matching]).toEqual(["1 new", 3]);
+  expect([held.news, held.total?.matching]).toEqual(["2 new", 3]);
   held.release();
   held.adopt(windows);
   expect([0, 1, 2, 3].map((job) => held.row(job).row?.id)).toEqual([7, 1, 3, 8]);
@@ -82,6 +82,24 @@ test("under the pointer the order stays, contents follow, and the news are count
   held.hold();
   feed.say("queue:0-200", state([1, 7, 3, 8]));
   expect(held.news).toBe("new order");
+});
+
+test("rows that came are told as new, whatever went; of a queue that is not all known only how much longer it is", () => {
+  const feed = new Feed();
+  const held = new Held();
+  const windows = new Windows(feed, "", () => held.take(windows));
+  const news = (said: TopicState): string => {
+    feed.say("queue:0-200", said);
+    return held.news;
+  };
+  windows.want(0, 10);
+  news(state([1, 2, 3]));
+  held.hold();
+  expect([news(state([3, 4, 5, 6, 7, 8])), news(state([2, 3])), news(state([1, 2, 3]))]).toEqual(["5 new", "1 row gone", ""]);
+  held.release();
+  news(state([1, 2, 3], 1000));
+  held.hold();
+  expect([news(state([2, 3, 4], 1003)), news(state([2, 3, 4], 999))]).toEqual(["3 rows more", "1 row fewer"]);
 });
 
 test("filters and order stand in the address, and in the topic's name in one order", () => {

@@ -35,7 +35,7 @@ test("a strip has a cell per GPU; a big one has exact shares", () => {
 });
 
 test("a bullet bar shows used, borrowed, guarantee and limit on one scale", () => {
-  const tenant: TenantRow = { name: "red", weight: 1, tier: "standard", gpus_held: 6, jobs_live: 1, jobs_waiting: 0, guaranteed_gpus: 4, max_gpus: 8, share: 1, usage_gpu_hours: 1 };
+  const tenant: TenantRow = { name: "red", weight: 1, tier: "standard", gpus_held: 6, jobs_live: 1, jobs_waiting: 0, jobs_asking: 0, guaranteed_gpus: 4, max_gpus: 8, share: 1, usage_gpu_hours: 1 };
   const bar = bullet(tenant, 8);
   const style = (name: string): string => bar.querySelector<HTMLElement>(name)?.style.cssText ?? "";
   expect(style(".bar-used")).toContain("50");
@@ -44,6 +44,18 @@ test("a bullet bar shows used, borrowed, guarantee and limit on one scale", () =
   expect(style(".bar-limit")).toContain("100");
   overviewTenants(region, {} as Page).draw(state({ "tenant:red": tenant }));
   expect(region.textContent).toContain("2 borrowed");
+});
+
+test("under its guarantee is who asks for GPUs; what it holds itself is no want", () => {
+  const tenant: TenantRow = { name: "red", weight: 1, tier: "standard", gpus_held: 1, jobs_live: 1, jobs_waiting: 3, jobs_asking: 0, guaranteed_gpus: 4, max_gpus: 8, share: 1, usage_gpu_hours: 1 };
+  const tenants = (red: number, blue: number): TopicState =>
+    state({ "tenant:red": { ...tenant, jobs_asking: red }, "tenant:blue": { ...tenant, name: "blue", gpus_held: 2, jobs_asking: blue } });
+  const view = overviewTenants(region, {} as Page);
+  const order = (): string[] => [...region.querySelectorAll("tbody tr a.tenant")].map((link) => link.textContent ?? "");
+  view.draw(tenants(0, 0));
+  expect([order(), region.querySelector(".is-starved")]).toEqual([["blue", "red"], null]);
+  view.draw(tenants(1, 0));
+  expect([order(), region.querySelectorAll(".is-starved").length]).toEqual([["red", "blue"], 1]);
 });
 
 test("what a job asks for, in words", () => {

@@ -213,7 +213,7 @@ class TestRows:
             "id name tenant user state reason gpu_count nodes submitted_at started_at ended_at exit_code attempt array"
         )
         assert set(feed.rows("tenants", None)["ours"]) == words(
-            "name weight tier gpus_held jobs_live jobs_waiting guaranteed_gpus max_gpus share usage_gpu_hours"
+            "name weight tier gpus_held jobs_live jobs_waiting jobs_asking guaranteed_gpus max_gpus share usage_gpu_hours"
         )
 
     def test_why_a_job_waits_is_told_as_it_changes(self, user, ours):

@@ -6,9 +6,12 @@ import pytest
 
 from frontend import feed
 from gpusched.protocol.states import NodeIntent
+from jobs import services as job_services
 from nodes import services as node_services
 from nodes.models import Device
-from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+from scheduling.services import cluster_status
+from tenants.api import tenants_shown
+from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
 
@@ -110,3 +113,43 @@ def test_entitled_is_by_weight_among_those_who_ask_and_what_a_limit_leaves_goes_
     rows = feed.rows("overview", None)
     told = {tenant.name: rows[f"tenant:{tenant.name}"]["entitled_gpus"] for tenant in (small, big, quiet)}
     assert told == {"small": 1.0, "big": 7.0, "quiet": None}
+
+
+def hold(job_id, user):
+    job_services.hold(job_id, identity_for(user))
+
+
+def test_waiting_jobs_are_counted_the_same_everywhere():
+    """Held ones too: by the number, by the reasons, by the tenants, by the queue and by REST."""
+    tenant = make_tenant("ours")
+    user = make_member(tenant)
+    jobs = [submit(user, tenant) for _ in range(3)]
+    hold(jobs[0], user)
+    rows = feed.rows("overview", None)
+    by_reason = sum(row["jobs"] for key, row in rows.items() if key.startswith("waiting:"))
+    queue = feed.rows("queue", None)["total"]["jobs"]
+    counted = [rows["status"]["pending_jobs"], by_reason, rows["tenant:ours"]["jobs_waiting"], queue]
+    assert [*counted, cluster_status()["pending_jobs"], tenants_shown(None)[0]["pending_jobs"]] == [3] * 6
+    for job_id in jobs[1:]:
+        hold(job_id, user)
+    assert feed.rows("overview", None)["status"]["oldest_wait_seconds"] is None, "nobody knows for how long"
+
+
+def test_under_its_guarantee_is_who_waits_for_gpus_alone(client):
+    """A job that its owner holds, that has a time to start at or that fits nowhere wants for nothing."""
+    make_node(gpus=1)
+    tenant = make_tenant("ours", quota={"guaranteed_gpus": 4})
+    user = make_member(tenant)
+    hold(submit(user, tenant), user)
+    submit(user, tenant, not_before="2099-01-01T00:00:00Z")
+    submit(user, tenant, gpu_count=1, gpu_model="no such")
+    run_cycle()
+    asking = [feed.rows("tenants", None)["ours"]["jobs_asking"]]
+    client.force_login(user)
+    assert "under its guarantee" not in client.get("/tenants/").content.decode()
+    submit(user, tenant)
+    submit(user, tenant)
+    run_cycle()
+    row = feed.rows("tenants", None)["ours"]
+    assert [*asking, row["jobs_asking"], row["jobs_waiting"]] == [0, 1, 4]
+    assert "under its guarantee" in client.get("/tenants/").content.decode()

@@ -67,13 +67,22 @@ export class Held {
   }
 
   private difference(now: Known): string {
-    const more = (now.total?.rows ?? 0) - (this.total?.rows ?? 0);
-    if (more > 0) return `${more} new`;
-    if (more < 0) return `${plural(-more, "row")} gone`;
+    const [before, after] = [ids(this.shown), ids(now.known)];
+    const [rows, newer] = [this.total?.rows ?? 0, now.total?.rows ?? 0];
+    // Where not all rows are known, one that was not seen may have moved into sight: only the totals can be compared.
+    const isWhole = before.size === rows && after.size === newer;
+    const come = isWhole ? [...after].filter((id) => !before.has(id)).length : newer - rows;
+    if (come > 0) return isWhole ? `${come} new` : `${plural(come, "row")} more`;
+    const gone = isWhole ? [...before].filter((id) => !after.has(id)).length : rows - newer;
+    if (gone > 0) return isWhole ? `${plural(gone, "row")} gone` : `${plural(gone, "row")} fewer`;
     for (const [number, { order }] of this.shown) {
       const newer = now.known.get(number)?.order;
       if (newer !== undefined && newer.some((id, at) => id !== order[at])) return "new order";
     }
     return "";
   }
+}
+
+function ids(windows: ReadonlyMap<number, Window>): ReadonlySet<number> {
+  return new Set([...windows.values()].flatMap(({ order }) => order));
 }

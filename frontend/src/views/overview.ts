@@ -28,7 +28,7 @@ export const overviewCounts = ofStatus((status) => {
       ...CELLS.map(part),
       count("/nodes/", `${status.online_nodes} / ${status.total_nodes}`, "nodes online"),
       count("/jobs/?state=running", status.running_jobs, "jobs running"),
-      count("/queue/", status.pending_jobs, "jobs waiting"),
+      count("/queue/", status.pending_jobs, "jobs waiting or held"),
     ),
     !status.cycle_is_alive &&
       h("p", { class: "note bad", role: "alert" }, "The scheduler does not run: nothing new starts until it does. See the log of the server."),
@@ -119,7 +119,7 @@ function drawWaiting(region: HTMLElement, state: TopicState, estimates: Estimate
   estimates.want(next.map((row) => row.id));
   refill(
     region,
-    status && h("p", { class: "waits" }, ...waits(status)),
+    status && status.oldest_wait_seconds !== null && h("p", { class: "waits", title: "of those that are not held" }, ...waits(status)),
     next.length > 0 && h("p", { class: "waits" }, "next to start: ", ...next.flatMap((row, at): Child[] => [at > 0 && ", ", candidate(row, estimates.of(row.id))])),
     h("ul", { class: "list" }, ...rows.map(reason)),
   );

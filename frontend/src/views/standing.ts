@@ -23,12 +23,12 @@ function part({ tenant }: Shown): Child[] {
 }
 
 /** Over or under its guarantee, where that is to be said. */
-function standing({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_waiting: waiting }: TenantRow): Child {
+function standing({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_asking: asking }: TenantRow): Child {
   if (guaranteed !== null && held > guaranteed) {
     return h("span", { class: "pill", title: "more than its guarantee: others may take these back" }, `${shorten(held - guaranteed)} borrowed`);
   }
-  if (guaranteed !== null && held < guaranteed && waiting > 0) {
-    return h("span", { class: "pill is-starved", title: "its jobs wait although it holds less than its guarantee" }, "under its guarantee");
+  if (guaranteed !== null && held < guaranteed && asking > 0) {
+    return h("span", { class: "pill is-starved", title: "its jobs wait for GPUs although it holds less than its guarantee" }, "under its guarantee");
   }
   return null;
 }
@@ -39,7 +39,7 @@ const COLUMNS: Column<Shown>[] = [
   { label: "Of its share", cell: part, className: "num nums" },
   { label: "Guaranteed", cell: ({ tenant }) => tenant.guaranteed_gpus ?? 0, className: "num" },
   {
-    label: "Waiting",
+    label: h("span", { title: "held ones too" }, "Waiting"),
     cell: ({ tenant }) => (tenant.jobs_waiting === 0 ? 0 : h("a", { href: `/queue/?tenant=${encodeURIComponent(tenant.name)}` }, tenant.jobs_waiting)),
     className: "num",
   },
@@ -69,5 +69,5 @@ export const overviewTenants: MakeView = (region) => {
 
 /** Who is denied what it was promised comes first. */
 function urgency(tenant: Entitled): number {
-  return tenant.jobs_waiting > 0 && tenant.gpus_held < (tenant.guaranteed_gpus ?? 0) ? 1 : 0;
+  return tenant.jobs_asking > 0 && tenant.gpus_held < (tenant.guaranteed_gpus ?? 0) ? 1 : 0;
 }
