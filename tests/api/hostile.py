@@ -38,7 +38,7 @@ BODIES: dict[tuple[str, str], type[msgspec.Struct]] = {
 WRITTEN = (
     "tenants_tenant", "tenants_quota", "tenants_apitoken", "jobs_job", "jobs_jobevent", "jobs_attempt", "nodes_node",
     "nodes_device", "nodes_jointoken", "nodes_idleexemption", "scheduling_schedulingpolicy", "lib_auditentry",
-    "tenants_usageentry",
+    "tenants_usageentry", "nodes_assignment", "nodes_allocation",
 )  # fmt: skip
 # What breaks programs: the ends of numbers, texts that PostgreSQL or UTF-8 cannot hold, wrong types, depth.
 HOSTILE = st.one_of(
@@ -74,12 +74,16 @@ def headers_of_an_admin():
 
 
 def node_at_work():
-    """A node that runs a job."""
-    agent = make_node(name="n2", gpus=1)
-    submit(make_member(tenant := make_tenant("team")), tenant)
+    """A node that runs a job, beside another one that does."""
+    agents = [make_node(name=name, gpus=1) for name in ("n2", "n3")]
+    member = make_member(tenant := make_tenant("team"))
+    for _ in agents:
+        submit(member, tenant)
     run_cycle()
-    agent.start_all()
-    return agent
+    for agent in agents:
+        agent.start_all()
+    assert all(rows for name, rows in of_others(agents[0].id).items() if name != "ledger")  # written at the end of each
+    return agents[0]
 
 
 def write(headers, data):
@@ -117,8 +121,11 @@ def say_as_agent(node, data):
     body = data.draw(st.one_of(body_of(kind), reports(node.held)))
     headers = {"Authorization": f"Bearer {node.credential}"}
     with transaction.atomic():
-        before = counts()
+        before, others = counts(), of_others(node.id)
         check(Client().post(f"/agent/{path}", body, content_type="application/json", headers=headers), before)
+        # Refused or accepted: it has spoken for itself alone, and what it did is whole.
+        assert of_others(node.id) == others
+        assert not query(_BROKEN)
         transaction.set_rollback(True)
 
 
@@ -162,6 +169,36 @@ def _required(fields):
     return {field.name: good[field.name] for field in fields if field.name in good}
 
 
+# Devices that are held twice, jobs that run nowhere, and assignments of jobs that have ended.
+_BROKEN = """
+    SELECT 'device' AS what, device_id AS id FROM nodes_allocation GROUP BY device_id HAVING count(*) > 1
+    UNION ALL
+    SELECT 'job', j.id FROM jobs_job j WHERE j.state IN ('scheduled', 'running', 'stopping') AND NOT EXISTS
+           (SELECT 1 FROM nodes_assignment a JOIN jobs_attempt t ON t.id = a.attempt_id
+             WHERE a.job_id = j.id AND t.number = j.attempt AND t.ended_at IS NULL)
+    UNION ALL
+    SELECT 'allocation', l.id FROM nodes_allocation l JOIN nodes_assignment a ON a.id = l.assignment_id
+      JOIN jobs_job j ON j.id = a.job_id WHERE j.state NOT IN ('scheduled', 'running', 'stopping')
+"""
+
+
+def of_others(node_id):
+    """All rows about other nodes, and about what runs there: state, devices, ledger."""
+    mine = f"SELECT job_id FROM nodes_assignment WHERE node_id = {int(node_id)}"
+    return {
+        name: query(sql)
+        for name, sql in {
+            "nodes": f"SELECT * FROM nodes_node WHERE id <> {int(node_id)} ORDER BY id",
+            "devices": f"SELECT * FROM nodes_device WHERE node_id <> {int(node_id)} ORDER BY id",
+            "assignments": f"SELECT * FROM nodes_assignment WHERE node_id <> {int(node_id)} ORDER BY id",
+            "allocations": f"""SELECT l.* FROM nodes_allocation l JOIN nodes_assignment a ON a.id = l.assignment_id
+                                WHERE a.node_id <> {int(node_id)} ORDER BY l.id""",
+            "jobs": f"SELECT * FROM jobs_job WHERE id NOT IN ({mine}) ORDER BY id",
+            "ledger": f"SELECT * FROM tenants_usageentry WHERE job_id NOT IN ({mine}) ORDER BY id",
+        }.items()
+    }
+
+
 def counts():
     [row] = query("SELECT " + ", ".join(f"(SELECT count(*) FROM {table}) AS {table}" for table in WRITTEN))
     return row
@@ -194,9 +231,20 @@ def reports(held):
             ["exit_code", "signal", "at", "reason", "started_at", "detail", "peak_memory_mb", "seconds_ago", "key"]
         ),
     )
+    foreign = st.sampled_from(["ended", "started"]).map(
+        lambda kind: {
+            "reports": [{"kind": kind, "key": other_key(held[0]), "at": "2030-01-01T00:00:00Z", "reason": "exited"}]
+        }
+    )
     odd = st.sampled_from(list(wrong)).map(lambda name: {name: wrong[name]})
     common = {"seq": 5, "at": "2030-01-01T00:00:00Z", "boot_id": "boot-1", "held": held, "running": held}
-    return st.one_of(reading, ended, odd).map(lambda part: msgspec.json.encode({**common, **part}))
+    return st.one_of(reading, ended, foreign, odd).map(lambda part: msgspec.json.encode({**common, **part}))
+
+
+def other_key(key):
+    """Of the job that was submitted after this one, or before it: it runs on the other node."""
+    [row] = query("SELECT id FROM jobs_job WHERE id <> %s", [int(key.split(".")[0])])
+    return f"{row['id']}.{key.partition('.')[2]}"
 
 
 # To which consumer, and what.
