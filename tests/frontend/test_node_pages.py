@@ -160,7 +160,8 @@ class TestOneNode:
         agent.end(f"{foreign}.1.0", exit_code=None, reason="node_fault")
         lanes = re.findall(r'(?s)<div class="lane" .*?</div></div>', text_of(admin.get("/nodes/n1/?span=1h")))
         assert len(lanes) == 4
-        assert sum(f'href="/jobs/{foreign}/"' in lane and "is-bad" in lane for lane in lanes) == 2
+        assert sum(f'title="job {foreign} ' in lane and "is-bad" in lane for lane in lanes) == 2
+        assert f'href="/jobs/{foreign}/"' not in "".join(lanes), "seconds of an hour are too narrow for a finger"
 
     def test_notes_never_become_markup(self, admin):
         make_node(name="n1", gpus=1)
