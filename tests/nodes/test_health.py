@@ -179,7 +179,7 @@ class TestQuarantine:
         answer = client.post(f"/api/v1/gpus/{device}/clear", content_type="application/json")
         assert (answer.status_code, answer.json()["health"]) == (200, "ok")
         assert client.post(f"/api/v1/gpus/{device}/clear", content_type="application/json").status_code == 409
-        assert client.post("/api/v1/gpus/999999/clear").status_code == 404
+        assert client.post("/api/v1/gpus/999999/clear", content_type="application/json").status_code == 404
         nul = client.post(f"/api/v1/gpus/{device}/quarantine", {"note": "a\0"}, content_type="application/json")
         assert nul.status_code == 400
 
