@@ -1,9 +1,12 @@
 // The log: colours, control sequences, UTF-8 and line boundaries anywhere, reading in order, search.
-import { beforeEach, describe, expect, test } from "vitest";
+import { beforeEach, describe, expect, test, vi } from "vitest";
 import { Ansi, type Piece } from "../src/log/ansi";
 import { Lines, wholeFrom } from "../src/log/lines";
 import { MOST_CHARACTERS, Screen } from "../src/log/screen";
 import { type LogPart, Tail, logUrl } from "../src/log/tail";
+import { jobLog } from "../src/log/view";
+import type { Page } from "../src/regions";
+import { NOTHING } from "../src/store";
 
 const text = (pieces: readonly Piece[]): string => pieces.map((piece) => piece.text).join("");
 const bytes = (words: string): Uint8Array => new TextEncoder().encode(words);
@@ -197,3 +200,32 @@ describe("screen", () => {
     expect(box.textContent).toBe("100%");
   });
 });
+
+test("a search says how far it looked, and goes through all of the log when asked", async () => {
+  const whole = bytes(`needle at the top\n${`${"hay ".repeat(200)}\n`.repeat(350)}`);
+  vi.stubGlobal("fetch", async (url: string): Promise<Response> => {
+    const asked = new URL(url, "http://x").searchParams;
+    const given = Number(asked.get("offset"));
+    const from = given < 0 ? Math.max(0, whole.length + given) : given;
+    const piece = whole.slice(from, from + Number(asked.get("limit")));
+    return new Response(piece, { headers: { "X-Log-Offset": `${from}`, "X-Log-Next-Offset": `${from + piece.length}`, "X-Log-Size": `${whole.length}`, "X-Log-Complete": "true" } });
+  });
+  const region = document.createElement("section");
+  region.dataset.live = "job:7";
+  document.body.replaceChildren(region);
+  const view = jobLog(region, {} as Page);
+  view.draw({ ...NOTHING, status: "ready", known: true, rows: new Map([["log:1.0", { attempt: 1, rank: 0, size: whole.length }]]) });
+  const note = (): string => region.querySelector(".log-note")?.textContent ?? "";
+  await vi.waitFor(() => expect(region.querySelectorAll(".line").length).toBeGreaterThan(50), 20_000);
+  const search = region.querySelector<HTMLInputElement>("input[type=search]") as HTMLInputElement;
+  search.value = "needle";
+  search.dispatchEvent(new Event("input"));
+  expect(note()).toMatch(/0 lines with “needle” in the last 6[34] KiB shown/);
+  const further = [...region.querySelectorAll("button")].find((button) => button.textContent === "Search all of it");
+  expect(further?.hidden).toBe(false);
+  further?.click();
+  await vi.waitFor(() => expect(note()).toContain("1 line with “needle”."), 20_000);
+  expect(further?.hidden).toBe(true);
+  view.close?.();
+  vi.unstubAllGlobals();
+}, 60_000);

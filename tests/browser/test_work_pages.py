@@ -110,7 +110,7 @@ def test_one_jobs_tabs(page: Page, client: Client) -> None:
     page.goto(f"/jobs/{job.id}/")
     expect(page.locator("pre.log .ansi-fg-1")).to_have_text("red line")
     page.locator("[data-log-search]").fill("red")
-    expect(page.locator(".log-note")).to_contain_text("1 lines with")
+    expect(page.locator(".log-note")).to_contain_text("1 line with")
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
     assert download.value.path().read_bytes() == b"\x1b[31mred line\x1b[0m\n"

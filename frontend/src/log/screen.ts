@@ -33,6 +33,11 @@ export class Screen {
     this.box.scrollTop = this.box.scrollHeight - before;
   }
 
+  /** How many characters are shown. */
+  get size(): number {
+    return this.characters;
+  }
+
   get hasRoom(): boolean {
     return this.characters < MOST_CHARACTERS;
   }

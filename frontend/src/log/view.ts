@@ -1,5 +1,5 @@
 // The log's region: joins the stream's choice, tail, screen, search and follow.
-import { h } from "../dom";
+import { h, plural } from "../dom";
 import type { MakeView } from "../regions";
 import type { LogRow } from "../topics";
 import { Lines, wholeFrom } from "./lines";
@@ -14,7 +14,8 @@ export const jobLog: MakeView = (region) => {
   const wrap = region.querySelector<HTMLInputElement>("[data-log-wrap]");
   wrap?.addEventListener("change", () => pre.classList.toggle("is-long", !wrap.checked));
   const note = h("p", { class: "log-note muted small", role: "status" });
-  pre.after(note);
+  const further = h("button", { type: "button", class: "small", hidden: true }, "Search all of it");
+  pre.after(note, further);
   const screen = new Screen(pre);
   let rows: LogRow[] = [];
   let tail: Tail | null = null;
@@ -25,15 +26,21 @@ export const jobLog: MakeView = (region) => {
   pre.textContent = "";
   screen.clear();
 
+  let isSearching = false;
+  const isFull = (): boolean => screen.isTrimmed || !screen.hasRoom;
+  const kib = (): string => `${Math.max(1, Math.round(screen.size / 1024))} KiB`;
+
   const say = (): void => {
     const words = [
       problem,
       isGone ? "" : rows.length === 0 ? "No output yet." : tail?.isComplete ? (screen.isEmpty ? "It wrote nothing." : "The end.") : tail !== null && screen.isEmpty ? "No output yet." : "",
-      search.value !== "" ? `${screen.hits} lines with “${search.value}”` : "",
+      search.value !== "" ? `${plural(screen.hits, "line")} with “${search.value}”${start > 0 || screen.isTrimmed ? ` in the last ${kib()} shown` : ""}.` : "",
+      search.value !== "" && isFull() && (start > 0 || screen.isTrimmed) ? "The page holds no more: gpusched logs shows all, and so does the file." : "",
     ];
+    further.hidden = search.value === "" || start === 0 || isFull() || isSearching;
     note.textContent = words.filter(Boolean).join(" ");
-    earlier.disabled = start === 0 || screen.isTrimmed || !screen.hasRoom;
-    earlier.title = screen.isTrimmed || !screen.hasRoom ? "the page holds as much as it can; the command gpusched logs shows all" : "";
+    earlier.disabled = start === 0 || isFull() || isSearching;
+    earlier.title = isFull() ? "the page holds as much as it can; the command gpusched logs shows all" : "";
   };
 
   const toEnd = (): void => {
@@ -99,24 +106,38 @@ export const jobLog: MakeView = (region) => {
     // Scrolling up stops following; scrolling to the end follows again.
     follow.checked = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 24;
   });
-  earlier.addEventListener("click", () => {
+  /** Reads the piece before what is shown; false if there is none to go on with. */
+  const readEarlier = async (): Promise<boolean> => {
     const reading = tail;
-    if (reading === null || start === 0) return;
-    earlier.disabled = true;
+    if (reading === null || start === 0) return false;
     follow.checked = false;
-    reading
-      .earlier(start, EARLIER_BYTES)
-      .then((part) => {
-        if (reading !== tail) return;
-        const skipped = part.offset > 0 ? wholeFrom(part.bytes) : 0;
-        const piece = new Lines();
-        const done = piece.feed(part.bytes.subarray(skipped), true);
-        screen.prepend(piece.open.length > 0 ? [...done, piece.open] : done);
-        start = part.offset + skipped;
-        say();
-      })
-      .catch((error: unknown) => failed(error instanceof Error ? error.message : "no answer"));
+    try {
+      const part = await reading.earlier(start, EARLIER_BYTES);
+      if (reading !== tail) return false;
+      const skipped = part.offset > 0 ? wholeFrom(part.bytes) : 0;
+      const piece = new Lines();
+      const done = piece.feed(part.bytes.subarray(skipped), true);
+      screen.prepend(piece.open.length > 0 ? [...done, piece.open] : done);
+      start = part.offset + skipped;
+    } catch (error) {
+      failed(error instanceof Error ? error.message : "no answer");
+      return false;
+    }
+    say();
+    return start > 0 && !isFull();
+  };
+  earlier.addEventListener("click", () => {
+    earlier.disabled = true;
+    void readEarlier();
   });
+  further.addEventListener("click", () => void searchFurther());
+  const searchFurther = async (): Promise<void> => {
+    isSearching = true;
+    say();
+    while (search.value !== "" && (await readEarlier()));
+    isSearching = false;
+    say();
+  };
 
   return {
     draw(state) {
