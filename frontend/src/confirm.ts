@@ -1,9 +1,10 @@
-// Buttons that ask for something say "requested…" until the job shows it; a question stays open until it is answered;
+// Buttons that ask for something say "requested…" until the rows show it, then "confirmed"; a question stays open until it is answered;
 // tells the page when a job's state changed.
+import { standing } from "./asked";
 import type { Hub } from "./hub";
 import type { JobDetail } from "./topics";
 
-/** If nothing changed by then, the button may be pressed again. */
+/** If it is not so by then, the button says why; it is not pressed twice. */
 const PATIENCE_MS = 30_000;
 
 export function startConfirm(hub: Hub): void {
@@ -14,30 +15,45 @@ export function startConfirm(hub: Hub): void {
     const button = pressed instanceof HTMLButtonElement ? pressed : null;
     const topic = button?.dataset.confirmedBy ?? form.dataset.confirmedBy;
     // After the browser has read the form: a disabled button would be missing from what is sent.
-    if (button !== null && topic !== undefined) setTimeout(() => wait(hub, button, topic));
+    if (button !== null && topic !== undefined) setTimeout(() => wait(hub, button, form, topic));
   });
 }
 
-function wait(hub: Hub, button: HTMLButtonElement, topic: string): void {
-  const before = hub.state(topic).rows.get("job");
+function wait(hub: Hub, button: HTMLButtonElement, form: HTMLFormElement, topic: string): void {
+  const before = hub.state(topic).rows;
   const words = button.textContent;
-  let end = (): void => undefined;
-  const restore = (): void => {
+  const action = button.getAttribute("formaction") ?? form.getAttribute("action") ?? "";
+  const minutes = Number(new FormData(form).get("max_runtime_minutes") ?? "") || null;
+  let [now, isLate] = [hub.state(topic), false];
+  let stop = (): void => undefined;
+  const end = (): void => {
     clearTimeout(timer);
     removeEventListener("pageshow", restore);
     document.removeEventListener("htmx:responseError", restore);
+    stop();
+  };
+  const restore = (): void => {
+    end();
     button.disabled = false;
     button.textContent = words;
-    end();
   };
-  const timer = setTimeout(restore, PATIENCE_MS);
+  const show = (): void => {
+    // What the connection knew before it was lost says nothing of what was asked since.
+    const at = now.status === "ready" ? standing(action, before, now.rows, minutes) : { done: null, now: "" };
+    button.textContent = at.done ?? (isLate ? `not confirmed yet: ${at.now || "the page hears nothing of it"}` : "requested…");
+    if (at.done !== null) end();
+  };
+  const timer = setTimeout(() => {
+    isLate = true;
+    show();
+  }, PATIENCE_MS);
   button.disabled = true;
   button.textContent = "requested…";
   addEventListener("pageshow", restore);
   document.addEventListener("htmx:responseError", restore);
-  end = hub.listen(topic, (state) => {
-    const now = state.rows.get("job");
-    if (before !== undefined && now !== undefined && now !== before) restore();
+  stop = hub.listen(topic, (state) => {
+    now = state;
+    show();
   });
 }
 

@@ -69,12 +69,14 @@ export class PanelActions {
   private async send(form: HTMLFormElement, pressed: HTMLElement | null): Promise<void> {
     const button = pressed instanceof HTMLButtonElement ? pressed : form.querySelector("button");
     const words = button?.textContent ?? "";
+    let isDone = false;
     const body = new URLSearchParams([...new FormData(form)].map(([name, value]) => [name, String(value)]));
     if (button !== null) [button.disabled, button.textContent] = [true, "requested…"];
     try {
       const answer = await fetch(form.action, { method: "POST", body, redirect: "error", headers: { Accept: "application/json" } });
       if (!answer.ok) throw new Error(answer.status === 404 ? "it is not there any more" : `the server answered ${answer.status}`);
-      const { sentence } = (await answer.json()) as { sentence: string };
+      const { is_done, sentence } = (await answer.json()) as { is_done: boolean; sentence: string };
+      isDone = is_done;
       toast(sentence);
       form.closest<HTMLDetailsElement>("details.confirm")?.removeAttribute("open");
     } catch (error) {
@@ -82,7 +84,8 @@ export class PanelActions {
       const why = error instanceof TypeError ? "the server gave no answer" : error instanceof Error ? error.message : "no answer";
       toast(`Nothing is known of what was asked: ${why}. Look at it, and try again.`);
     }
-    if (button !== null) [button.disabled, button.textContent] = [false, words];
+    // What was done is shown by the next look, with the button that fits then; until then it is not pressed twice.
+    if (button !== null && !isDone) [button.disabled, button.textContent] = [false, words];
     void this.look();
   }
 }
