@@ -266,7 +266,7 @@ async def test_a_cordoned_node(open_page, cookie):
     page = await open_page(cookie, "nodes", "overview")
     assert page.rows["overview"]["status"]["free_gpus"] == 2
     await db(node_services.set_intent)(agent.name, NodeIntent.CORDONED, "new fans")
-    await page.until(lambda: page.rows["nodes"][agent.name]["intent_note"] == "new fans")
+    await page.until(lambda: page.rows["nodes"][agent.name]["intent"] == "cordoned")
     await page.until(lambda: page.rows["overview"]["status"]["unavailable_gpus"] == 2)
 
 
