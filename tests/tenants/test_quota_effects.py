@@ -6,9 +6,7 @@ import msgspec
 import pytest
 from django.test import Client
 
-from gpusched.lib.sql import query
 from jobs.models import Job
-from scheduling.models import SchedulingPolicy
 from tenants import services
 from tenants.models import Quota
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
@@ -148,136 +146,6 @@ def test_with_too_many_waiting_jobs_only_what_runs_is_told(user, tenant, admin, 
     effect = put(admin, {"max_gpus": 1})["effect"]
     assert effect["sentences"][1] == "2 jobs wait, too many to foresee which would start or stop"
     assert effect["running_over"][0]["in_use"] == 2
-
-
-# --- in Django admin --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def browser(admin):
-    client = Client()
-    client.force_login(admin)
-    return client
-
-
-def tenant_form(tenant, **quota):
-    prefix = {f"quota-0-{name}": value for name, value in quota.items()}
-    return {
-        "display_name": "", "weight": "1", "tier": "standard", "allow_preemption": "on", "can_preempt_others": "on",
-        "quota-TOTAL_FORMS": 1, "quota-INITIAL_FORMS": 1, "quota-0-id": tenant.quota.pk, "quota-0-tenant": tenant.pk,
-        "quota-0-guaranteed_gpus": 0, "quota-0-max_gpus_by_model": "{}", "quota-0-seen_version": tenant.quota.version, **prefix,
-        "memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0,
-    }  # fmt: skip
-
-
-def test_in_admin_an_edit_that_contradicts_running_work_is_saved_the_second_time(user, tenant, browser):
-    make_node(gpus=8)
-    run_jobs(user, tenant, 4)
-    address = f"/admin/tenants/tenant/{tenant.pk}/change/"
-    page = browser.post(address, tenant_form(tenant, max_gpus=2)).content.decode()
-    assert "tenant nlp uses 4 GPUs, more than the limit of 2" in page
-    assert Quota.objects.get(tenant=tenant).max_gpus is None
-    saved = browser.post(address, tenant_form(tenant, max_gpus=2, go_ahead="on"), follow=True)
-    assert "its running jobs go on" in saved.content.decode()
-    quota = Quota.objects.get(tenant=tenant)
-    assert (quota.max_gpus, quota.version) == (2, 2)
-
-
-def test_in_admin_a_harmless_edit_is_saved_at_once(tenant, browser):
-    make_node(gpus=8)
-    browser.post(f"/admin/tenants/tenant/{tenant.pk}/change/", tenant_form(tenant, max_gpus_by_model='{"A100": 4}'))
-    assert Quota.objects.get(tenant=tenant).max_gpus_by_model == {"A100": 4}
-
-
-def test_in_admin_an_edit_with_an_effect_is_shown_before_it_is_saved(user, tenant, browser):
-    """Also one that contradicts nothing: waiting jobs would start."""
-    make_node(gpus=8)
-    services.change_quota(tenant.pk, {"max_gpus": 1}, actor="root")
-    run_jobs(user, tenant, 2)
-    tenant.quota.refresh_from_db()
-    address = f"/admin/tenants/tenant/{tenant.pk}/change/"
-    page = browser.post(address, tenant_form(tenant, max_gpus=4)).content.decode()
-    assert "1 waiting job (1 GPU) would start" in page
-    assert Quota.objects.get(tenant=tenant).max_gpus == 1
-    browser.post(address, tenant_form(tenant, max_gpus=4, go_ahead="on"))
-    assert Quota.objects.get(tenant=tenant).max_gpus == 4
-
-
-def test_in_admin_an_edit_of_what_another_has_changed_is_refused(tenant, browser):
-    """A07: nothing is undone silently; who changed it is told."""
-    address = f"/admin/tenants/tenant/{tenant.pk}/change/"
-    assert 'name="quota-0-seen_version" value="1"' in browser.get(address).content.decode()
-    services.change_quota(tenant.pk, {"guaranteed_gpus": 3, "max_gpus": 5}, actor="ann")
-    page = browser.post(address, tenant_form(tenant, max_gpus=9, go_ahead="on")).content.decode()
-    assert "changed meanwhile, by ann" in page and "guaranteed_gpus=3" in page
-    quota = Quota.objects.get(tenant=tenant)
-    assert (quota.guaranteed_gpus, quota.max_gpus, quota.version) == (3, 5, 2)
-
-
-def test_in_admin_an_edit_is_audited_once_and_is_no_edit_of_the_quota_where_only_the_tenant_differs(tenant, browser):
-    address = f"/admin/tenants/tenant/{tenant.pk}/change/"
-    browser.post(address, {**tenant_form(tenant), "weight": "2"})
-    assert Quota.objects.get(tenant=tenant).version == 1
-    browser.post(address, tenant_form(tenant, max_cpu_cores=9, go_ahead="on"))
-    quota = Quota.objects.get(tenant=tenant)
-    assert (quota.max_cpu_cores, quota.version) == (9, 2)
-    assert [row["action"] for row in query("SELECT action FROM lib_auditentry WHERE subject LIKE 'quota%%'")] == [
-        "quota.change"
-    ]
-
-
-POLICY = {
-    "policy": "fair", "aging_points_per_minute": 1, "usage_half_life_days": 7, "usage_window_minutes": 5,
-    "dynamic_share_bound": 0, "cost_by_model": "{}", "starving_after_days": 12, "starving_percent": 35, "online_percent": 0, "enable_gang_scheduling": "on",
-    "enable_preemption": "on", "min_runtime_seconds": 600, "preemption_delay_seconds": 60, "enable_thermal_aware": "on",
-    "thermal_threshold_celsius": 85, "thermal_moves": "monitor", "thermal_move_minutes": 10,
-    "held_idle_policy": "monitor", "held_idle_percent": 5, "held_idle_minutes": 60,
-    "held_idle_interactive_minutes": 240, "held_idle_grace_minutes": 20, "member_extend_minutes": 60, "load_threshold": 1, "load_threshold_shared": 0.85,
-}  # fmt: skip
-ADDRESS = "/admin/scheduling/schedulingpolicy/"
-
-
-def test_in_admin_the_policy_is_edited_with_its_history(browser):
-    assert browser.get(ADDRESS).status_code == 302
-    assert SchedulingPolicy.objects.get().version == 0
-    page = browser.post(f"{ADDRESS}1/change/", {**POLICY, "online_percent": 20}, follow=True)
-    assert page.status_code == 200
-    row = SchedulingPolicy.objects.get()
-    assert (row.online_percent, row.version) == (20, 1)
-    history = browser.get(f"{ADDRESS}1/change/").content.decode()
-    assert "online_percent: 0 → 20" in history and "root" in history
-
-
-def test_in_admin_a_setting_that_would_do_nothing_is_refused(browser):
-    browser.get(ADDRESS)
-    page = browser.post(f"{ADDRESS}1/change/", {**POLICY, "cost_by_model": '{"A100": 2}'}).content.decode()
-    assert "would do nothing while the policy is fair" in page
-    assert SchedulingPolicy.objects.get().version == 0
-
-
-def test_in_admin_a_policy_that_would_stop_jobs_is_saved_the_second_time(user, tenant, browser):
-    from scheduling import policy
-
-    policy.change({"min_runtime_seconds": 3600, "preemption_delay_seconds": 0}, actor="root")
-    node = make_node(gpus=1)
-    run_jobs(user, tenant, 1, priority=100)
-    node.start_all()
-    submit(user, tenant, priority=2000)
-    form = {**POLICY, "min_runtime_seconds": 0, "preemption_delay_seconds": 0}
-    page = browser.post(f"{ADDRESS}1/change/", form).content.decode()
-    assert "1 running job (1 GPU) would be stopped for others" in page
-    assert SchedulingPolicy.objects.get().min_runtime_seconds == 3600
-    browser.post(f"{ADDRESS}1/change/", {**form, "go_ahead": "on"})
-    assert SchedulingPolicy.objects.get().min_runtime_seconds == 0
-
-
-def test_in_admin_emptied_fields_mean_nothing_in_particular(tenant, browser):
-    """A55"""
-    browser.post(f"/admin/tenants/tenant/{tenant.pk}/change/", tenant_form(tenant, max_gpus=9, max_gpus_by_model=""))
-    assert Quota.objects.get(tenant=tenant).max_gpus_by_model == {}
-    browser.get(ADDRESS)
-    browser.post(f"{ADDRESS}1/change/", {**POLICY, "online_percent": 5, "cost_by_model": ""})
-    assert SchedulingPolicy.objects.get().cost_by_model == {}
 
 
 @pytest.mark.parametrize(
