@@ -13,10 +13,9 @@ _HELD = re.compile(rf"{HELD_NOTE}\d+ node faults")
 
 def told(row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]:
     """The row of a node, device or incident as somebody may read it; `visible`: the tenants that they see, None: all.
-    Of the note of a node only that the system holds it is left."""
+    What an admin noted with a cordon is for all; of the system's own note the jobs that it names are left out."""
     if visible is not None:
         row = {name: _TEXTS.get(name, value) for name, value in row.items()}
-        if held := row.get("intent_note"):
-            found = _HELD.match(held)
-            row["intent_note"] = found[0] if found else ""
+        if found := _HELD.match(row.get("intent_note") or ""):
+            row["intent_note"] = found[0]
     return row
