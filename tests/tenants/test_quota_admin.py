@@ -158,3 +158,14 @@ def test_in_admin_emptied_fields_mean_nothing_in_particular(tenant, browser):
     browser.get(ADDRESS)
     browser.post(f"{ADDRESS}1/change/", {**POLICY, "online_percent": 5, "cost_by_model": ""})
     assert SchedulingPolicy.objects.get().cost_by_model == {}
+
+
+@pytest.mark.parametrize("max_gpus", ["", "4"])
+def test_a_tenant_made_in_admin_has_a_quota_also_if_nobody_touched_it(browser, max_gpus):
+    form = {
+        "name": "vision", "display_name": "", "weight": "1", "tier": "standard", "quota-TOTAL_FORMS": 1,
+        "quota-INITIAL_FORMS": 0, "quota-0-max_gpus": max_gpus, "quota-0-guaranteed_gpus": 0,
+        "quota-0-max_gpus_by_model": "{}", "memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0,
+    }  # fmt: skip
+    assert browser.post("/admin/tenants/tenant/add/", form).status_code == 302
+    assert Quota.objects.get(tenant__name="vision").max_gpus == (int(max_gpus) if max_gpus else None)
