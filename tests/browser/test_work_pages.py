@@ -161,7 +161,9 @@ def test_an_arrays_elements_are_watched_read_retried_and_cancelled(page: Page, c
     expect(page).to_have_url(re.compile("state=cancelled"))
     expect(rows).to_have_count(3)
     page.goto("/queue/")
-    expect(page.locator(f"tr[data-key='{array.id}'] [data-label=Request]")).to_have_text("54 \N{MULTIPLICATION SIGN} 1 GPU")
+    expect(page.locator(f"tr[data-key='{array.id}'] [data-label=Request]")).to_have_text(
+        "54 \N{MULTIPLICATION SIGN} 1 GPU"
+    )
 
 
 def test_submit_says_what_would_happen_while_one_types(page: Page, client: Client) -> None:
