@@ -161,8 +161,9 @@ class ApiToken(models.Model):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens")
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, null=True, blank=True, help_text="Limited to it")
     made_by = models.ForeignKey(
-        "self", on_delete=models.CASCADE, null=True, blank=True, editable=False, help_text="The token that made it"
-    )
+        "self", on_delete=models.CASCADE, null=True, blank=True, editable=False, db_index=False,
+        help_text="The token that made it",
+    )  # fmt: skip
     name = models.CharField(max_length=100)
     prefix = models.CharField(max_length=12, unique=True, editable=False)
     secret_hash = models.CharField(max_length=64, editable=False)

@@ -14,6 +14,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='apitoken',
             name='made_by',
-            field=models.ForeignKey(blank=True, editable=False, help_text='The token that made it', null=True, on_delete=django.db.models.deletion.CASCADE, to='tenants.apitoken'),
+            field=models.ForeignKey(blank=True, db_index=False, editable=False, help_text='The token that made it', null=True, on_delete=django.db.models.deletion.CASCADE, to='tenants.apitoken'),
         ),
     ]

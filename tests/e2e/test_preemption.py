@@ -31,7 +31,7 @@ def test_the_urgent_job_takes_over_and_the_victim_comes_back(stack: Stack, tmp_p
     """A16, A36: the notice has the deadline; the preemptor starts when the process is gone; the victim requeues."""
     client = stack.client()
     victim = client.submit(script=TRAINER, args=[str(tmp_path)], gpus=8, priority=200, grace_seconds=20)
-    wait_for(lambda: (tmp_path / "pid-1").exists(), 20, "the trainer to run")
+    wait_for(lambda: (tmp_path / "pid-1").exists() and bool((tmp_path / "pid-1").read_text()), 20, "the trainer to run")
     pid = int((tmp_path / "pid-1").read_text())
     urgent = client.submit(["sh", "-c", f"kill -0 {pid} 2>/dev/null && echo early; sleep 2"], gpus=8, priority=2000)
     wait_for(lambda: client.get(urgent.id).state == "running", 30, "the urgent job to run")
