@@ -58,7 +58,7 @@ def test_a_gpu_is_quarantined_and_cleared_and_its_readings_are_drawn(page: Page,
         wait_for(lambda: stack.client().get(job.id).state == "running", 30, "the job to run")
         placed = stack.client().get(job.id).nodes[0]
         page.goto(f"/nodes/{placed}/")
-        expect(page.locator(f"a.lane-span.is-live[href='/jobs/{job.id}/']")).to_be_visible()
+        expect(page.locator(f".lane-span.is-live[title^='job {job.id} ']")).to_be_visible()
     finally:
         stack.client().cancel(job.id)
 
