@@ -6,6 +6,7 @@ from typing import Any
 from gpusched.lib.sql import query
 from jobs import representation
 from jobs.counting import WAITS, WEIGHT
+from jobs.places import ORDER
 from tenants import budgets
 from tenants.api import tenants_shown
 from tenants.permissions import Identity
@@ -37,7 +38,7 @@ PARTS = f"""
           ORDER BY j.id LIMIT {MOST})
          UNION ALL
         (SELECT j.id, 'waiting' FROM jobs_job j WHERE j.user_id = w.user_id AND {WAITS} AND {IS_SEEN}
-          ORDER BY j.priority DESC, j.submitted_at, j.id LIMIT {MOST})
+          ORDER BY {ORDER} LIMIT {MOST})
          UNION ALL
         (SELECT j.id, 'recent' FROM jobs_job j WHERE j.user_id = w.user_id AND j.array_id IS NULL
             AND j.ended_at IS NOT NULL AND {IS_SEEN} ORDER BY j.id DESC LIMIT {RECENT})) p

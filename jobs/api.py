@@ -13,7 +13,6 @@ from gpusched.client.models import Acted, Attempt, JobData, Page
 from gpusched.lib.api import (
     PAGED,
     cursor_number,
-    decode_cursor,
     encode_cursor,
     is_dry_run,
     page_limit,
@@ -44,8 +43,7 @@ _FILTERS = {
     "array": "id of an array: its elements that are jobs, instead of jobs and arrays",
     "name": "part of the job's name; a page may then have fewer items, or none, and a next_cursor",
     **dates.FILTERS,
-    "limit": "1 to 1000, default 100",
-    "cursor": "next_cursor of the page before",
+    **PAGED,
 }
 
 
@@ -125,10 +123,9 @@ def _condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, l
     more, moments = dates.submitted(given, of_array="array" in given)
     parts += more
     params += moments
-    if "cursor" in given:
-        (last,) = decode_cursor(given["cursor"], tuple[int])
+    if (last := cursor_number(given)) is not None:
         parts.append("j.id < %s")
-        params.append(last if isinstance(last, int) else 0)
+        params.append(last)
     return " AND ".join(parts), params
 
 

@@ -7,7 +7,7 @@ from rest_framework.views import APIView
 
 from gpusched.client.arrays import Element
 from gpusched.client.models import Acted, Page
-from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_body, read_query
+from gpusched.lib.api import PAGED, cursor_number, page_limit, paged, read_body, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid
 from gpusched.protocol.arrays import Ranges, multirange, parsed
@@ -21,8 +21,7 @@ from tenants.permissions import identity
 ELEMENT_FILTERS = {
     "state": "states separated by commas; also waiting, live, final",
     "index": "numbers of elements like 3-7,9",
-    "limit": "1 to 1000, default 100",
-    "cursor": "next_cursor of the page before",
+    **PAGED,
 }
 
 
@@ -86,8 +85,7 @@ class Elements(APIView):
             return Response({"items": [], "next_cursor": None})
         states = states_of(given["state"]) if "state" in given else list(JobState)
         items = elements_of(job_id, multirange(_wanted(given, count)), states, limit)
-        following = encode_cursor(items[-1]["index"]) if len(items) == limit else None
-        return Response({"items": items, "next_cursor": following})
+        return Response(paged(items, limit, "index"))
 
 
 def _wanted(given: dict[str, str], count: int) -> Ranges:
@@ -96,8 +94,6 @@ def _wanted(given: dict[str, str], count: int) -> Ranges:
         chosen = parsed(given["index"], count) if "index" in given else ((0, count),)
     except ValueError as error:
         raise invalid([FieldError("index", "invalid", str(error))]) from error
-    after = -1
-    if "cursor" in given:
-        (last,) = decode_cursor(given["cursor"], tuple[int])
-        after = last if isinstance(last, int) else after
-    return tuple((max(first, after + 1), end) for first, end in chosen if end > after + 1)
+    last = cursor_number(given)
+    start = 0 if last is None else last + 1
+    return tuple((max(first, start), end) for first, end in chosen if end > start)

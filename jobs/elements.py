@@ -95,16 +95,17 @@ def release(array: Row, reasons: Sequence[Pending], actor: str) -> bool:
     return bool(rows)
 
 
+# Of an array a that is open: whether any of it was ever placed.
+_OPEN = "CASE WHEN EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = a.id) THEN 'running' ELSE 'pending' END"
 _RELEASE = f"""
     UPDATE jobs_job a SET reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}', reason_since = now(),
-           state = CASE WHEN EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = a.id) THEN 'running' ELSE 'pending' END
+           state = {_OPEN}
      WHERE id = %s AND state = 'held' AND reason = ANY(%s) RETURNING id
 """
 _REOPEN = f"""
     UPDATE jobs_job a SET array_waiting = array_waiting + array_cancelled * %s::int4multirange,
            array_cancelled = array_cancelled - %s::int4multirange, ended_at = NULL,
-           state = CASE WHEN EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = a.id) THEN 'running'
-                        ELSE 'pending' END,
+           state = {_OPEN},
            reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}', reason_since = now()
      WHERE id = %s
 """

@@ -7,7 +7,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.client.records import RollupPage, SamplePage
-from gpusched.lib.api import decode_cursor, encode_cursor, page_limit, read_query
+from gpusched.lib.api import PAGED, cursor_number, encode_cursor, page_limit, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid, not_found
 from gpusched.lib.sql import query
@@ -21,8 +21,7 @@ LATELY = {"raw": timedelta(hours=1), "5m": timedelta(days=1)}
 PARAMETERS = {
     "resolution": "raw (samples, the default) or 5m (roll-ups)",
     "since": "RFC 3339; default: an hour ago, of roll-ups a day",
-    "limit": "1 to 1000, default 100",
-    "cursor": "next_cursor of the page before",
+    **PAGED,
 }
 
 
@@ -49,8 +48,7 @@ class Samples(APIView):
 
 
 def _since(given: dict[str, str], default: datetime) -> datetime:
-    if "cursor" in given:
-        (last,) = decode_cursor(given["cursor"], tuple[int])
+    if (last := cursor_number(given)) is not None:
         try:
             return EPOCH + (last + 1) * MICROSECOND
         except OverflowError as error:

@@ -55,10 +55,10 @@ class Queue(APIView):
         "Your waiting jobs with their position among everybody's",
         tag="scheduling",
         answer=QueuePage,
-        parameters={"limit": "1 to 1000, default 100", "cursor": "next_cursor of the page before"},
+        parameters=PAGED,
     )
     def get(self, request: Request) -> Response:
-        given = read_query(request, ("limit", "cursor"))
+        given = read_query(request, PAGED)
         after = decode_cursor(given["cursor"], tuple[int, float, int]) if "cursor" in given else None
         found = services.queue(identity(request), after, page_limit(given))
         following = found.pop("next")

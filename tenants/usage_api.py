@@ -16,7 +16,7 @@ from rest_framework.views import APIView
 
 from gpusched.client.models import Page
 from gpusched.client.usage import RateData, Usage
-from gpusched.lib.api import JsonRenderer, decode_cursor, encode_cursor, page_limit, read_body, read_query
+from gpusched.lib.api import PAGED, JsonRenderer, decode_cursor, encode_cursor, page_limit, read_body, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid
 from gpusched.lib.times import parsed, rfc3339
@@ -30,8 +30,7 @@ PARAMETERS = {
     "from": "RFC 3339 or a day, UTC; default: the first of this month",
     "to": "the same, not included; default: now",
     "by": f"{', '.join(accounting.BY)}; default day",
-    "limit": "1 to 1000, default 100",
-    "cursor": "next_cursor of the page before",
+    **PAGED,
     "format": "json, or csv: all rows at once (also by Accept: text/csv)",
 }
 MOST_ROWS = 100_000

@@ -1,4 +1,4 @@
-"""A tenant and its member, and pages that look afresh whether the fleet is a pretend one."""
+"""Two tenants with a member each, and pages that look afresh whether the fleet is a pretend one."""
 
 import pytest
 
@@ -21,3 +21,13 @@ def nlp():
 @pytest.fixture
 def member(nlp):
     return make_member(nlp)
+
+
+@pytest.fixture
+def ours():
+    return make_tenant("ours")
+
+
+@pytest.fixture
+def anna(ours):
+    return make_member(ours, name="anna")

@@ -22,11 +22,6 @@ ALL = ("overview", "nodes", "queue", "jobs", "tenants")
 
 
 @pytest.fixture
-def ours():
-    return make_tenant("ours")
-
-
-@pytest.fixture
 def theirs():
     return make_tenant("theirs")
 

@@ -14,16 +14,6 @@ from tests.factories import identity_for, make_member, make_node, make_tenant, m
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def ours():
-    return make_tenant("ours")
-
-
-@pytest.fixture
-def anna(ours):
-    return make_member(ours, name="anna")
-
-
 def end_for(user, tenant, count):
     """So many notices for the person: a job that was held by somebody else so often."""
     job_id = submit(user, tenant)

@@ -15,16 +15,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def ours():
-    return make_tenant("ours")
-
-
-@pytest.fixture
-def anna(ours):
-    return make_member(ours, name="anna")
-
-
-@pytest.fixture
 def agent():
     """With a node on which a job of others runs and is named in all texts."""
     agent = make_node(gpus=1)

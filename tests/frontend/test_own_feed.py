@@ -24,18 +24,8 @@ SECRETS = ("theirs", "zoe", "hidden")
 
 
 @pytest.fixture
-def ours():
-    return make_tenant("ours")
-
-
-@pytest.fixture
 def theirs():
     return make_tenant("theirs")
-
-
-@pytest.fixture
-def anna(ours):
-    return make_member(ours, name="anna")
 
 
 @pytest.fixture

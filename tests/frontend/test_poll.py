@@ -16,16 +16,6 @@ def ask(client, *topics):
 
 
 @pytest.fixture
-def ours():
-    return make_tenant("ours")
-
-
-@pytest.fixture
-def anna(ours):
-    return make_member(ours, name="anna")
-
-
-@pytest.fixture
 def browser(anna):
     client = Client()
     client.force_login(anna)

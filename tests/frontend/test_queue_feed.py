@@ -16,18 +16,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def ours():
-    return make_tenant("ours")
-
-
-@pytest.fixture
 def theirs():
     return make_tenant("theirs")
-
-
-@pytest.fixture
-def anna(ours):
-    return make_member(ours, name="anna")
 
 
 @pytest.fixture

@@ -11,24 +11,9 @@ from gpusched.protocol.messages import Run
 from jobs import representation, services
 from jobs.models import Job, JobEvent
 from scheduling.why import explain
-from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant, name="ada")
-
-
-@pytest.fixture
-def who(user):
-    return identity_for(user)
 
 
 def submit_array(user, tenant, count, max_parallel=None, **fields):

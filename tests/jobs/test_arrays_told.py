@@ -11,25 +11,10 @@ from jobs import services
 from jobs.models import Job
 from scheduling import extending, metrics
 from scheduling import services as scheduling
-from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+from tests.factories import make_node, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant, name="ada")
-
-
-@pytest.fixture
-def who(user):
-    return identity_for(user)
 
 
 def test_a_simulation_says_how_many_elements_would_start(user, tenant, who):

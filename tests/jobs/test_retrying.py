@@ -8,25 +8,10 @@ from django.test import Client
 from gpusched.lib.problems import Problem
 from jobs import services
 from jobs.models import Job, JobEvent
-from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
+from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant, name="ada")
-
-
-@pytest.fixture
-def who(user):
-    return identity_for(user)
 
 
 @pytest.fixture

@@ -13,16 +13,6 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant, name="ada")
-
-
-@pytest.fixture
 def post(user):
     """Posts a job request and gives (status, answer)."""
     token = make_token(user)

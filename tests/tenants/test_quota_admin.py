@@ -7,19 +7,9 @@ from gpusched.lib.sql import query
 from scheduling.models import SchedulingPolicy
 from tenants import services
 from tenants.models import Quota
-from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
+from tests.factories import make_node, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
 
 
 @pytest.fixture

@@ -15,16 +15,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
-
-
-@pytest.fixture
 def admin():
     return make_user("root", admin=True)
 
