@@ -57,9 +57,9 @@ def test_lists_walk_an_index(nlp):
     execute("ANALYZE jobs_job")
     for given, visible, index in (
         ({}, None, "jobs_job_pkey"),
-        ({"tenant": "small"}, None, "job_listed_by_tenant"),
-        ({}, [small.pk], "job_listed_by_tenant"),
-        ({"user": "seldom"}, None, "job_listed_by_user"),
+        ({"tenant": "small"}, None, "job_by_tenant"),
+        ({}, [small.pk], "job_by_tenant"),
+        ({"user": "seldom"}, None, "job_by_user"),
         ({"state": "waiting"}, None, "job_unfinished"),
         ({"cursor": "WzEwMDBd"}, None, "jobs_job_pkey"),
     ):
