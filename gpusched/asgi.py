@@ -31,11 +31,12 @@ from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.signals import request_started
 from django.http import FileResponse
 from django.http.response import HttpResponseBase
-from django.urls import path, set_script_prefix
+from django.urls import get_resolver, path, set_script_prefix
 from twisted.web import http
 
 from frontend.consumers import LiveConsumer
 from gpusched.lib import bodies
+from gpusched.lib.processes import settle_heap
 from nodes.consumers import AgentConsumer
 from nodes.hub import hub
 
@@ -126,3 +127,7 @@ application = ProtocolTypeRouter(
         ),
     }
 )
+
+# The views, too, which otherwise the first request loads.
+assert get_resolver().url_patterns
+settle_heap()

@@ -3,11 +3,12 @@
 import os
 import sys
 from argparse import ArgumentParser
+from importlib import import_module
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from gpusched.lib.processes import forks_die_with_parent
+from gpusched.lib.processes import forks_die_with_parent, settle_heap
 
 
 class Command(BaseCommand):
@@ -28,6 +29,8 @@ class Command(BaseCommand):
             _plan_housekeeping()
         from django_q.cluster import Cluster
 
+        import_module("scheduling.tasks")  # once for all its processes
+        settle_heap()
         cluster = Cluster()
         cluster.start()
         cluster.sentinel.join()
