@@ -44,7 +44,11 @@ export function startKeyboard(go: (href: string) => void = (href) => location.as
     }
     const page = performance.now() - chordAt < CHORD_MS ? PAGES[event.key] : undefined;
     chordAt = -Infinity;
-    if (page !== undefined && hasPage(page[0])) return go(page[0]);
+    if (page !== undefined && hasPage(page[0])) {
+      // `t` alone means something on the Fleet page, which is being left.
+      event.preventDefault();
+      return go(page[0]);
+    }
     if (event.key === "g") chordAt = performance.now();
     else if (event.key === "?") showHelp();
     else if (event.key === "/") focusFilter(event);

@@ -4,7 +4,7 @@ import { type Layout, hit, neighbour } from "./layout";
 export interface FleetEvents {
   layout(): Layout;
   /** The cell that is pointed at or has the focus changed; -1 is none. */
-  pointed(cell: number, byKeyboard: boolean): void;
+  pointed(cell: number): void;
   opened(cell: number): void;
   /** Escape: back to where nothing is chosen. */
   left(): void;
@@ -22,7 +22,7 @@ export function interact(canvas: HTMLCanvasElement, events: FleetEvents): void {
   const point = (cell: number, byKeyboard: boolean): void => {
     if (cell === current && !byKeyboard) return;
     current = cell;
-    events.pointed(cell, byKeyboard);
+    events.pointed(cell);
   };
   const at = (event: MouseEvent): number => {
     const box = canvas.getBoundingClientRect();

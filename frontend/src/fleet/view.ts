@@ -110,7 +110,7 @@ export const fleet: MakeView = (region) => {
 
   const keyed = (event: KeyboardEvent): void => {
     const isElsewhere = event.target instanceof HTMLElement && event.target.matches("input, select, textarea, dialog *");
-    if (event.key !== "t" || event.ctrlKey || event.metaKey || event.altKey || isElsewhere) return;
+    if (event.key !== "t" || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isElsewhere) return;
     change({ isTable: !now.isTable });
   };
 
