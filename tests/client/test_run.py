@@ -1,8 +1,10 @@
-"""`gpusched run` as a real process: its output, its exit code, and Ctrl-C."""
+"""`gpusched run` as a real process: its output, its exit code, and the signals that it gets."""
 
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -37,13 +39,13 @@ def test_run_shows_the_output_and_exits_as_the_job(server: FakeServer, end: Answ
 
 
 class Interruptible:
-    """A job that runs until it is cancelled; with `is_stubborn`, longer."""
+    """A job that runs until it is cancelled, and then ends with `end`; with `is_stubborn`, longer."""
 
-    def __init__(self, server: FakeServer, *, is_stubborn: bool) -> None:
-        self.state, self.is_stubborn = "running", is_stubborn
+    def __init__(self, server: FakeServer, end: Mapping[str, Any] | None = None, *, is_stubborn: bool = False) -> None:
+        self.state, self.is_stubborn, self.end, self.how = "running", is_stubborn, dict(end or {}), dict[str, Any]()
         self.log = GrowingLog(b"working\n", *[b""] * 10_000)
         server.on("POST", "/jobs", acted())
-        server.on("GET", "/jobs/42", lambda _: Answer(200, job(state=self.state, attempt=1)))
+        server.on("GET", "/jobs/42", lambda _: Answer(200, job(**{"state": self.state, "attempt": 1, **self.how})))
         server.on("GET", "/jobs/42/logs", self.log)
         server.on("POST", "/jobs/42/cancel", self.cancel)
 
@@ -51,7 +53,7 @@ class Interruptible:
         self.state = "stopping"
         if not self.is_stubborn:
             self.log.pieces[:] = [b"saved\n"]
-            self.state = "cancelled"
+            self.state, self.how = "cancelled", self.end
         return acted("cancelled", state=self.state)
 
 
@@ -68,7 +70,7 @@ def interrupt(
 
 
 def test_ctrl_c_cancels_and_shows_what_the_job_still_says(server: FakeServer) -> None:
-    Interruptible(server, is_stubborn=False)
+    Interruptible(server)
     process = start(server.url, "run", "--", "true")
     interrupt(process, server, "GET", "/jobs/42/logs")
     out, err = process.communicate(timeout=20)
@@ -77,14 +79,52 @@ def test_ctrl_c_cancels_and_shows_what_the_job_still_says(server: FakeServer) ->
     assert "Traceback" not in err.decode()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_other_signals_that_ask_it_to_end_cancel_the_job_too(server: FakeServer, number: int) -> None:
-    Interruptible(server, is_stubborn=False)
+@pytest.mark.parametrize(
+    ("number", "end", "code"),
+    [
+        (signal.SIGTERM, {}, 143),
+        (signal.SIGHUP, {}, 129),
+        (signal.SIGINT, {"exit_code": 3}, 3),
+        (signal.SIGINT, {"exit_code": 0}, 0),
+        (signal.SIGINT, {"signal": 15}, 143),
+        (signal.SIGTERM, {"signal": 9}, 137),
+    ],
+)
+def test_what_asks_it_to_end_cancels_the_job_and_the_code_is_the_jobs(
+    server: FakeServer, number: int, end: dict[str, Any], code: int
+) -> None:
+    Interruptible(server, end)
     process = start(server.url, "run", "--", "true")
     interrupt(process, server, "GET", "/jobs/42/logs", number)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (128 + number, b"working\nsaved\n")
-    assert any(asked.path.endswith("/cancel") for asked in server.asked)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (code, b"working\nsaved\n")
+    assert sum(asked.path.endswith("/cancel") for asked in server.asked) == 1
+
+
+def test_a_signal_while_the_job_is_submitted_leaves_no_job_behind(server: FakeServer) -> None:
+    """The answer to the submit is lost twice, and the signal comes before it is had."""
+    Interruptible(server)
+    server.on("POST", "/jobs", sequence(Answer(0), Answer(0), acted()))
+    process = start(server.url, "run", "--", "true")
+    interrupt(process, server, "POST", "/jobs")
+    _, err = process.communicate(timeout=20)
+    keys = {asked.headers["idempotency-key"] for asked in server.asked if asked.path == "/api/v1/jobs"}
+    assert (process.returncode, len(keys)) == (130, 1)
+    assert sum(asked.path.endswith("/42/cancel") for asked in server.asked) == 1
+    assert "cancelled as soon as its id is known" in err.decode()
+
+
+def test_a_cancel_that_does_not_arrive_is_sent_again(server: FakeServer) -> None:
+    it = Interruptible(server)
+    process = start(server.url, "run", "--", "true")
+    too_late = problem(503, "starting", "the server starts")
+    away = Answer(503, too_late.body, {"Retry-After": "100"})
+    left = [away]
+    server.on("POST", "/jobs/42/cancel", lambda asked: left.pop() if left else it.cancel(asked))
+    interrupt(process, server, "GET", "/jobs/42/logs")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, b"working\nsaved\n")
+    assert "the server starts" in err.decode()
 
 
 def test_a_second_ctrl_c_leaves_at_once(server: FakeServer) -> None:
@@ -98,7 +138,7 @@ def test_a_second_ctrl_c_leaves_at_once(server: FakeServer) -> None:
 
 
 def test_ctrl_c_just_as_the_job_ends_is_no_error(server: FakeServer) -> None:
-    it = Interruptible(server, is_stubborn=False)
+    it = Interruptible(server)
 
     def too_late(_: Asked) -> Answer:
         it.cancel(_)

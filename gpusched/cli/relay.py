@@ -1,0 +1,61 @@
+"""Acts on the signals that `run` gets, for its job: beside the reading of the output, which goes on undisturbed."""
+
+import threading
+import time
+from signal import Signals
+from typing import TYPE_CHECKING
+
+from gpusched.cli import say
+from gpusched.cli.signals import ENDING, Received
+
+if TYPE_CHECKING:
+    from gpusched.client import Client
+
+_AGAIN_SECONDS = 2.0
+
+
+class Relay:
+    """`received`: what came and will come. The job may be told later: a signal waits for that, so that none leaves a
+    job that nobody knows of."""
+
+    def __init__(self, client: "Client", received: Received) -> None:
+        self._client, self._received = client, received
+        self._job_id = 0
+        self._is_known = threading.Event()
+        # It must not keep the command from ending.
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def tell_job(self, job_id: int) -> None:
+        self._job_id = job_id
+        self._is_known.set()
+
+    def _work(self) -> None:
+        while True:
+            number = self._received.waiting.get()
+            if number in ENDING and not self._is_known.is_set():
+                say.note("\nthe job is cancelled as soon as its id is known; Ctrl-C again leaves at once")
+            self._is_known.wait()
+            if number in ENDING:
+                self._cancel()
+            else:
+                self._pass_on(number)
+
+    def _cancel(self) -> None:
+        from gpusched.client import Conflict, GpuschedError, Unreachable
+
+        say.note(f"\ncancelling job {self._job_id}; Ctrl-C again leaves at once")
+        while True:
+            try:
+                self._client.cancel(self._job_id)
+            except Unreachable as error:
+                say.note(f"not cancelled yet: {error}")
+                time.sleep(_AGAIN_SECONDS)
+                continue
+            except Conflict:
+                say.note(f"job {self._job_id} had ended already")
+            except GpuschedError as error:
+                say.failure(error)
+            return
+
+    def _pass_on(self, number: Signals) -> None:
+        say.note(f"{number.name} is not passed on: only ends can be told to the processes of a job")
