@@ -145,6 +145,9 @@ class Assignment(models.Model):
     peak_memory_mb = models.PositiveIntegerField(null=True)
     log_bytes = models.BigIntegerField(null=True, help_text="Final size of the log; empty while it may grow")
     missing_since = models.DateTimeField(null=True, help_text="The agent's messages do not name it since then")
+    limit_version = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Of the job's time limits the one that its agent says is in force there"
+    )
 
     class Meta:
         constraints = [

@@ -8,8 +8,8 @@ from typing import Any
 from django.db import OperationalError
 from msgspec.structs import replace
 
-from gpusched.lib.sql import atomically, execute, query
-from gpusched.protocol.messages import Desired, Ended, Started, Sync
+from gpusched.lib.sql import atomically, columns, execute, query
+from gpusched.protocol.messages import Desired, Ended, Started, Sync, key_of
 from gpusched.protocol.states import RankState
 from nodes import blame, checkpoints, clocks, reports, strikes, telemetry
 from nodes.desired import desired, live
@@ -92,6 +92,7 @@ def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
     latest = dict(batch)
     rows_of = live(sorted(latest))
     faulted = _watch_missing(rows_of, latest)
+    _keep_limits(rows_of, latest)
     telemetry.seen(
         [
             (node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync), clocks.ahead(sync.at))
@@ -121,14 +122,35 @@ def _answer(orders: Desired, sync: Sync) -> Desired:
     )
 
 
+def _key(row: dict[str, Any]) -> str:
+    return key_of(row["job_id"], row["number"], row["rank"])
+
+
 def _keys(rows: list[dict[str, Any]]) -> set[str]:
-    return {f"{row['job_id']}.{row['number']}.{row['rank']}" for row in rows}
+    return {_key(row) for row in rows}
 
 
 def _is_clean(rows: list[dict[str, Any]], sync: Sync) -> bool:
     """No process lives there of an attempt that is over for us."""
     ended = {report.key for report in sync.reports if isinstance(report, Ended)}
     return set(sync.running) - ended <= _keys(rows)
+
+
+def _keep_limits(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, Sync]) -> None:
+    """Notes which of the changed time limits are in force where they run, as the agents say; never a version that there
+    is not, nor one before that is known."""
+    told = [
+        (row["id"], min(latest[node_id].limits.get(_key(row), 0), row["limit_version"]), row["limit_in_force"])
+        for node_id, rows in rows_of.items()
+        if latest[node_id].limits
+        for row in rows
+    ]
+    if fresh := [(assignment_id, version) for assignment_id, version, known in told if version > known]:
+        execute(
+            "UPDATE nodes_assignment s SET limit_version = t.version FROM unnest(%s::bigint[], %s::int[])"
+            " AS t (id, version) WHERE s.id = t.id AND s.limit_version < t.version",
+            columns(fresh, 2),
+        )
 
 
 def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, Sync]) -> set[int]:

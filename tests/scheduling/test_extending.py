@@ -7,6 +7,7 @@ import pytest
 from gpusched.protocol.messages import Limit
 from gpusched.protocol.states import Role
 from jobs.models import Job, JobEvent
+from nodes.models import Assignment
 from scheduling import policy
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
@@ -49,6 +50,19 @@ def test_the_agent_is_told_until_it_has_the_new_limit(user, tenant, node, runnin
     assert node.sync(limits={key: 1}).limits == []
     extend(running, user, max_runtime_minutes=45)
     assert node.sync(limits={key: 1}).limits == [Limit(key=key, version=2, max_runtime_seconds=2700)]
+
+
+def test_which_limit_is_in_force_is_known_from_the_agent_alone(user, node, running):
+    """However often it says so, and whatever else it claims: no version that there is not, and none of before."""
+    extend(running, user, add_minutes=30)
+    [key] = node.held
+
+    def in_force(limits: dict[str, int]) -> int:
+        node.sync(limits=limits)
+        return Assignment.objects.get(job_id=running).limit_version
+
+    assert [in_force({}), in_force({"9.9.9": 1}), in_force({key: -5})] == [0, 0, 0]
+    assert [in_force({key: 2**70}), in_force({key: 1}), in_force({key: 0}), in_force({})] == [1, 1, 1, 1]
 
 
 def test_a_job_says_when_its_limit_ends_while_it_runs(user, tenant, node, running):
