@@ -39,6 +39,7 @@ urlpatterns: list[URLPattern] = [
     path("jobs/<id:job_id>/actions/", job.actions, name="job-actions"),
     path("jobs/<id:job_id>/foreseen/", job.foreseen, name="job-foreseen"),
     path("jobs/<id:job_id>/readings/", job.gpu_readings, name="job-readings"),
+    path("jobs/<id:job_id>/log-hits/", job.log_hits, name="job-log-hits"),
     path("jobs/<id:job_id>/cost/", job.cost, name="job-cost"),
     path("jobs/<id:job_id>/elements/<str:verb>/", elements.act_on_elements, name="elements-act"),
     path("jobs/<id:job_id>/<str:verb>/", job.act_on, name="job-act"),

@@ -23,7 +23,7 @@ from gpusched.lib.problems import invalid, not_found
 from gpusched.lib.sql import query
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.states import WAITING
-from jobs import logs, services
+from jobs import logs, logsearch, services
 from scheduling import extending
 from scheduling.why import brief, explain
 from tenants.permissions import Identity
@@ -38,7 +38,8 @@ _VERBS = {
 _TAIL_BYTES = 64 << 10
 _MOST_DIGITS = 9
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_STREAM = re.compile(r"(\d{1,9})\.(\d{1,9})")
+_STREAM = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
+_OFFSET = re.compile(r"[0-9]{1,15}")
 
 
 @page
@@ -151,6 +152,24 @@ def gpu_readings(request: HttpRequest, who: Identity, job_id: int) -> HttpRespon
     found = readings(job_id, number)
     if found is None:
         raise not_found(f"attempt of job {job_id}")
+    return HttpResponse(msgspec.json.encode(found), content_type="application/json")
+
+
+@page
+def log_hits(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """Lines of the log `log=ATTEMPT.RANK` with the text `q`, from byte `offset` on, with `line` lines before it: JSON,
+    as jobs/logsearch.py has it. It may have been ended before the log: then it is asked again, from `next_offset`."""
+    _visible(job_id, who)
+    text, stream = request.GET.get("q", ""), _STREAM.fullmatch(request.GET.get("log", ""))
+    offset, line = request.GET.get("offset", "0"), request.GET.get("line", "0")
+    if not stream:
+        raise invalid([FieldError("log", "wrong_type", "must be an attempt and a rank, like 1.0")])
+    if not text.strip() or not text.isprintable() or len(text.encode()) > logsearch.MOST_NEEDLE_BYTES:
+        said = f"must be one line of text, of at most {logsearch.MOST_NEEDLE_BYTES} bytes"
+        raise invalid([FieldError("q", "wrong_value", said)])
+    if not (_OFFSET.fullmatch(offset) and _OFFSET.fullmatch(line)):
+        raise invalid([FieldError("offset", "wrong_type", "must be a number of bytes, and line one of lines")])
+    found = logsearch.search(job_id, int(stream[1]), int(stream[2]), text, int(offset), int(line))
     return HttpResponse(msgspec.json.encode(found), content_type="application/json")
 
 

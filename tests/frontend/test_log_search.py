@@ -1,0 +1,112 @@
+"""A search in a log on the server (A40): all of it, by line and byte, so much at a time, of whatever is in it."""
+
+import random
+
+import pytest
+
+from jobs import logs, logsearch
+from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+from tests.frontend.browsing import browser
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def folder(settings, tmp_path):
+    settings.DATA_DIR = tmp_path
+    settings.STORAGES = {**settings.STORAGES}  # lets go of the storage that knows the folder of before
+
+
+def write(data, job_id=1):
+    for at in range(0, len(data), 8 * MIB):
+        logs.append(job_id, 1, 0, at, data[at : at + 8 * MIB])
+
+
+def all_of(text):
+    """[(line, offset)] over as many answers as it takes, and how many those were."""
+    hits, offset, line, answers = [], 0, 0, 0
+    while True:
+        found = logsearch.search(1, 1, 0, text, offset, line)
+        answers += 1
+        assert len(found.hits) <= logsearch.MOST_HITS
+        hits += found.hits
+        if found.is_all:
+            return hits, answers
+        assert found.next_offset > offset, "it would be asked in a circle"
+        offset, line = found.next_offset, found.next_line
+
+
+def test_a_log_of_a_hundred_megabytes_is_searched_to_its_first_line(monkeypatch):
+    """A40. In as many answers as the time of one needs."""
+    line = b"step %09d loss 0.123456 " + b"x" * 70 + b"\n"
+    block = b"".join(line % number for number in range(10_000))
+    data = b"needle first\n" + block * (100 * MIB // len(block)) + b"and the last Needle\n"
+    write(data)
+    hits, _ = all_of("needle")
+    assert [(hit.line, hit.offset) for hit in hits] == [(1, 0), (data.count(b"\n"), data.rindex(b"Needle"))]
+    assert hits[1].text == "and the last Needle"
+    monkeypatch.setattr(logsearch, "SECONDS", 0)
+    again, answers = all_of("needle")
+    assert again == hits
+    assert answers == -(-len(data) // MIB) or answers > 90
+
+
+def test_finds_are_those_of_a_plain_search_wherever_pieces_are_cut(monkeypatch):
+    chance = random.Random(7)
+    monkeypatch.setattr(logs, "MOST_READ", 64)
+    for _ in range(200):
+        data = bytes(chance.choices(b"ab\xc3\xa4\n", (30, 10, 5, 5, chance.choice((0, 1, 8))), k=chance.randrange(400)))
+        logs.drop(1, 1, 0)
+        logs.append(1, 1, 0, 0, data)
+        lines = data.split(b"\n")
+        expected = [number for number, line in enumerate(lines, 1) if b"bab" in line.lower()]
+        hits, _ = all_of("BaB")
+        assert sorted({hit.line for hit in hits}) == expected
+        assert all(data[hit.offset : hit.offset + 3] == b"bab" for hit in hits)
+
+
+def test_no_answer_has_more_than_its_share_and_the_next_goes_on():
+    write(b"a hit\n" * 1000)
+    hits, answers = all_of("hit")
+    assert [hit.line for hit in hits] == list(range(1, 1001))
+    assert answers >= 5
+
+
+def test_what_is_written_later_is_found_by_going_on_and_a_line_that_has_not_ended_is_looked_at_twice():
+    write(b"one\nneed")
+    found = logsearch.search(1, 1, 0, "need")
+    assert ([hit.line for hit in found.hits], found.next_offset, found.next_line, found.is_all) == ([2], 4, 1, True)
+    logs.append(1, 1, 0, 8, b"le\n")
+    assert [hit.line for hit in logsearch.search(1, 1, 0, "needle", found.next_offset, found.next_line).hits] == [2]
+
+
+def test_a_find_in_a_very_long_line_shows_what_is_around_it():
+    write(b"x" * (3 * MIB) + b" needle " + b"y" * MIB)
+    (hit,), _ = all_of("needle")
+    assert (hit.line, hit.offset) == (1, 3 * MIB + 1)
+    assert " needle " in hit.text
+    assert len(hit.text) < 300
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_page_asks_for_finds_and_others_get_none(nlp, member):
+    """A08, A55"""
+    make_node(name="n1", gpus=1).start_all()
+    job_id = submit(member, nlp, gpu_count=1)
+    run_cycle()
+    write(b"one\ntwo needles\n", job_id)
+    page = browser(member)
+    told = page.get(f"/jobs/{job_id}/log-hits/?log=1.0&q=Needle").json()
+    assert told["hits"] == [[2, 8, "two needles"]]
+    assert (told["is_all"], told["next_offset"], told["next_line"], told["size"]) == (True, 16, 2, 16)
+    for wrong in (
+        "log=1.0",
+        "log=1.0&q=",
+        "log=x&q=a",
+        "log=1.0&q=a%0Ab",
+        "log=1.0&q=a&offset=-1",
+        f"log=1.0&q={'a' * 801}",
+    ):
+        assert page.get(f"/jobs/{job_id}/log-hits/?{wrong}").status_code == 400, wrong
+    other = make_member(make_tenant("vision"), name="otto")
+    assert browser(other).get(f"/jobs/{job_id}/log-hits/?log=1.0&q=needle").status_code == 404
