@@ -20,13 +20,17 @@ export function clock(at: number): string {
   return `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
 }
 
-/** 04:07, 1:04:07, 3 d 01:04:07 */
+/** In its two largest units, which no one takes for a time of day: 7 s, 4 min 7 s, 1 h 4 min, 3 d 1 h */
 export function duration(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));
-  const [days, hours] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24];
-  const rest = `${pad(Math.floor(whole / 60) % 60)}:${pad(whole % 60)}`;
-  if (days > 0) return `${days} d ${pad(hours)}:${rest}`;
-  return hours > 0 ? `${hours}:${rest}` : rest;
+  const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
+  if (days > 0) return both(days, "d", hours, "h");
+  if (hours > 0) return both(hours, "h", minutes, "min");
+  return minutes > 0 ? both(minutes, "min", whole % 60, "s") : `${whole} s`;
+}
+
+function both(large: number, unit: string, small: number, smaller: string): string {
+  return small > 0 ? `${large} ${unit} ${small} ${smaller}` : `${large} ${unit}`;
 }
 
 /** A length of time in one rounded unit: 40 s, 3 min, 5 h, 2 d */

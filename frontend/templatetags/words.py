@@ -24,6 +24,7 @@ _SHAPES = {
     "active": "■", "revoked": "⊘", "expired": "⊘",
 }  # fmt: skip
 
+_UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 _NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')  # nosec B308
 
 
@@ -39,15 +40,15 @@ def state(name: str, word: str = "") -> SafeString:
 
 @register.filter
 def duration(seconds: Any) -> str:
-    """04:07, 1:04:07, 3 d 01:04:07."""
+    """In its two largest units, which no one takes for a time of day: 7 s, 4 min 7 s, 1 h 4 min, 3 d 1 h."""
     if seconds is None or seconds == "":
         return "n/a"
-    minutes, left = divmod(max(0, int(float(seconds))), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours:02}:{minutes:02}:{left:02}"
-    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes:02}:{left:02}"
+    left = max(0, int(float(seconds)))
+    for size, unit, part, smaller in _UNITS:
+        if left >= size:
+            whole, rest = left // size, left % size // part
+            return f"{whole} {unit} {rest} {smaller}" if rest else f"{whole} {unit}"
+    return f"{left} s"
 
 
 @register.filter

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { ago, duration, relative, roughly, tick } from "../src/time";
 
 test("durations", () => {
-  expect([0, 247, 3847, 263047].map(duration)).toEqual(["00:00", "04:07", "1:04:07", "3 d 01:04:07"]);
+  expect([0, 60, 247, 3600, 3847, 86400, 263047].map(duration)).toEqual(["0 s", "1 min", "4 min 7 s", "1 h", "1 h 4 min", "1 d", "3 d 1 h"]);
 });
 
 test("roughly, in one unit", () => {

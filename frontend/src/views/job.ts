@@ -28,6 +28,12 @@ function placed(job: JobDetail): Child[] {
   return by.size > 4 ? [...shown, ` and ${by.size - 4} more`] : shown;
 }
 
+/** Nothing while it has not run yet: when it was submitted stands beside it. */
+function ran(job: JobDetail): HTMLElement | null {
+  if (job.started_at === null) return job.ended_at === null ? null : fact("Ran", "never");
+  return fact(job.ended_at === null ? "Running for" : "Ran", elapsed(job.started_at, job.ended_at));
+}
+
 /** How far an array has come: its elements by state, each leading to them. */
 function elements({ id, array }: JobDetail): HTMLElement | null {
   if (!array) return null;
@@ -54,9 +60,9 @@ export const jobHead: MakeView = (region) => ({
         fact("Tenant", tenantLink(job.tenant)),
         fact("Request", request(job)),
         fact("Submitted", ago(job.submitted_at)),
-        fact(job.ended_at === null ? "Running for" : "Ran", elapsed(job.started_at, job.ended_at)),
+        ran(job),
         fact("Time limit", job.max_runtime_minutes === null ? "none" : duration(job.max_runtime_minutes * 60)),
-        fact("Nodes", ...placed(job)),
+        (job.nodes ?? []).length + job.devices.length > 0 && fact("Nodes", ...placed(job)),
         job.ended_at !== null && fact("Ended", ago(job.ended_at)),
         ended(job) !== "" && fact("Exit", ended(job)),
         job.attempt > 1 && fact("Attempt", job.attempt),
