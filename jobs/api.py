@@ -48,7 +48,6 @@ _FILTERS = {
 
 
 class Jobs(APIView):
-    write_parameters = ("dry_run",)
     keeps_answers = True
 
     @documented(

@@ -22,8 +22,6 @@ class _Unread(msgspec.Struct):
 
 
 class Bulk(APIView):
-    write_parameters = ("dry_run",)
-
     @documented(
         "Submit many jobs, all or none",
         tag="jobs",

@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 from gpusched.client.access import JoinToken
 from gpusched.client.inventory import Node, NodeAction, NodeDevice
 from gpusched.client.models import Page
-from gpusched.lib.api import read_body, read_query
+from gpusched.lib.api import read_body
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid, not_found
 from gpusched.lib.times import rfc3339
@@ -23,7 +23,6 @@ from tenants.permissions import identity
 class Nodes(APIView):
     @documented("List nodes with their devices and latest readings", tag="nodes", answer=Page[Node])
     def get(self, request: Request) -> Response:
-        read_query(request, ())
         return Response({"items": representation.nodes(identity(request).visible_tenants()), "next_cursor": None})
 
 
@@ -39,7 +38,6 @@ class OneNode(APIView):
 class Gpus(APIView):
     @documented("List devices", tag="nodes", answer=Page[NodeDevice])
     def get(self, request: Request) -> Response:
-        read_query(request, ())
         nodes = representation.nodes(identity(request).visible_tenants())
         items = [{"node": node["name"], **device} for node in nodes for device in node["devices"]]
         return Response({"items": items, "next_cursor": None})
@@ -75,7 +73,12 @@ class NewJoinToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 
 class JoinTokens(APIView):
     @documented(
-        "Create a token with which nodes join (admin)", tag="nodes", body=NewJoinToken, answer=JoinToken, status=201
+        "Create a token with which nodes join (admin)",
+        tag="nodes",
+        body=NewJoinToken,
+        answer=JoinToken,
+        status=201,
+        has_dry_run=False,
     )
     def post(self, request: Request) -> Response:
         who = identity(request)

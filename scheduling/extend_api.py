@@ -13,8 +13,6 @@ from tenants.permissions import identity
 
 
 class Extend(APIView):
-    write_parameters = ("dry_run",)
-
     @documented(
         "Change the time limit of a job that waits or runs",
         tag="jobs",

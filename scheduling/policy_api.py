@@ -52,8 +52,6 @@ class PolicyChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 
 
 class SchedulingPolicy(APIView):
-    write_parameters = ("dry_run",)
-
     @documented("Read the scheduling policy", tag="scheduling", answer=EditedPolicy)
     def get(self, request: Request) -> Response:
         identity(request)

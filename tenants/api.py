@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 from gpusched.client.inventory import EditedQuota, Quota
 from gpusched.client.inventory import Tenant as TenantData
 from gpusched.client.models import Page
-from gpusched.lib.api import if_match, is_dry_run, read_body, read_query
+from gpusched.lib.api import if_match, is_dry_run, read_body
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import not_found
 from gpusched.lib.sql import query
@@ -109,7 +109,6 @@ def find_tenant(name: str, who: Identity) -> Tenant:
 class Tenants(APIView):
     @documented("List the tenants that you belong to (admins: all)", tag="tenants", answer=Page[TenantData])
     def get(self, request: Request) -> Response:
-        read_query(request, ())
         return Response({"items": tenants_shown(identity(request).visible_tenants()), "next_cursor": None})
 
     @documented(
@@ -147,8 +146,6 @@ class TenantQuota(APIView):
     @documented("Read a quota", tag="tenants", answer=Quota)
     def get(self, request: Request, name: str) -> Response:
         return self._answer(find_tenant(name, identity(request)).pk)
-
-    write_parameters = ("dry_run",)
 
     @documented(
         "Replace a quota (admin)",

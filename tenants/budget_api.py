@@ -27,8 +27,6 @@ class BudgetFields(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 
 
 class TenantBudget(APIView):
-    write_parameters = ("dry_run",)
-
     @documented("How the budget of a tenant stands", tag="usage", answer=BudgetData)
     def get(self, request: Request, name: str) -> Response:
         tenant = find_tenant(name, identity(request))

@@ -154,11 +154,21 @@ class PageSession(SessionAuthentication):
         return found[0], identity_of_user(found[0])
 
 
-class ScopeForMethod(BasePermission):
-    """Reading needs scope `read`, anything else `write`. What a role may do is asked by each endpoint.
-
-    Parameters of a write that its view does not know (`write_parameters`), and a body where it reads none, are refused
+class Anybody(BasePermission):
+    """For who has not said who they are. Parameters that are not documented, and a body where none is read, are refused
     before anything is done: who asks for a dry run, or for a part, must never get a real one, or all of it."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        handler: Any = getattr(view, str(request.method).lower(), None)
+        if hasattr(handler, "query_parameters"):
+            read_query(request, handler.query_parameters)
+            if request.method not in SAFE_METHODS and not handler.takes_body:
+                read_body(request, _Nothing)
+        return True
+
+
+class ScopeForMethod(Anybody):
+    """Reading needs scope `read`, anything else `write`. What a role may do is asked by each endpoint."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if not isinstance(request.auth, Identity):
@@ -170,11 +180,7 @@ class ScopeForMethod(BasePermission):
             )
         if request.method not in SAFE_METHODS:
             audit.act_as(request.auth.username, request.auth.via)
-            read_query(request, getattr(view, "write_parameters", ()))
-            handler = getattr(view, str(request.method).lower(), None)
-            if not getattr(handler, "takes_body", True):
-                read_body(request, _Nothing)
-        return True
+        return super().has_permission(request, view)
 
 
 def identity(request: Request | HttpRequest) -> Identity:

@@ -7,7 +7,7 @@ from rest_framework.views import APIView
 
 from gpusched.client.access import Secret
 from gpusched.client.models import Page
-from gpusched.lib.api import read_body, read_query
+from gpusched.lib.api import read_body
 from gpusched.lib.openapi import documented
 from gpusched.protocol.states import Role
 from tenants import secrets
@@ -27,7 +27,6 @@ class Secrets(APIView):
         who = identity(request)
         tenant = find_tenant(name, who)
         who.require(Role.MEMBER, tenant.pk, f"tenant '{name}'")
-        read_query(request, ())
         return Response({"items": secrets.listed(tenant), "next_cursor": None})
 
 

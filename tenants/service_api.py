@@ -9,7 +9,7 @@ from rest_framework.views import APIView
 
 from gpusched.client.access import IssuedServiceToken, RevokedServiceToken, ServiceToken
 from gpusched.client.models import Page
-from gpusched.lib.api import read_body, read_query
+from gpusched.lib.api import read_body
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid
 from gpusched.protocol.jobs import FieldError
@@ -35,7 +35,6 @@ class ServiceTokens(APIView):
     @documented("The tokens of a tenant's programs (owner)", tag="tokens", answer=Page[ServiceToken])
     def get(self, request: Request, name: str) -> Response:
         tenant = _owned(request, name)
-        read_query(request, ())
         items = [{**token_shown(token), "user": token.user.username} for token in service_tokens.listed(tenant)]
         return Response({"items": items, "next_cursor": None})
 
@@ -46,6 +45,7 @@ class ServiceTokens(APIView):
         answer=IssuedServiceToken,
         status=201,
         refusals=(400, 401, 403, 404, 409),
+        has_dry_run=False,
     )
     def post(self, request: Request, name: str) -> Response:
         """It belongs to nobody's person, and works on when its maker has left."""

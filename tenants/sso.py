@@ -74,22 +74,27 @@ def _unwelcome(who: Person, rules: oidc.Rules) -> Problem | None:
 
 
 def _user_of(who: Person) -> User:
-    """An account of that name is theirs only if it has no password: whoever may choose a name at the provider must not
-    become the local admin."""
+    """An account of that name is theirs only if it has no password and is nobody's yet: whoever may choose a name at
+    the provider must become neither the local admin nor somebody who came in by the provider before."""
     user = User.objects.select_for_update().filter(username=who.name).first()
     if user is None:
         if not settings.ENV.oidc_create_users:
             raise _refused(f"there is no account {who.name} here", "ask an admin to make one")
         user = User.objects.create_user(who.name, who.email[:254])
         audit.record("user.create", f"user {who.name}", None, {"email": who.email})
-    elif (
-        user.has_usable_password() or user.is_superuser or not user.is_active or user.groups.filter(name=GROUP).exists()
-    ):
+    elif not _is_free(user):
         raise _refused(
             f"there is an account {who.name} here that is not bound to this login",
-            "ask an admin to take its password away, then it is yours at your next login",
+            "ask an admin; one without a password that nobody has come in as is yours at your next login",
         )
     return user
+
+
+def _is_free(user: User) -> bool:
+    from allauth.socialaccount.models import SocialAccount  # not installed as an app where this is switched off
+
+    is_local = user.has_usable_password() or user.is_superuser or user.groups.filter(name=GROUP).exists()
+    return user.is_active and not is_local and not SocialAccount.objects.filter(user=user).exists()
 
 
 def _set_admin(user: User, rules: oidc.Rules, *, is_admin: bool) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 from django.contrib.auth import authenticate
 from django.db.models import QuerySet
-from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -23,7 +22,7 @@ from gpusched.protocol.states import Scope
 from tenants import services
 from tenants.api import find_tenant
 from tenants.models import ApiToken
-from tenants.permissions import Identity, identity
+from tenants.permissions import Anybody, Identity, identity
 
 
 class NewToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +68,12 @@ class Tokens(APIView):
         return Response({"items": [token_shown(token) for token in mine], "next_cursor": None})
 
     @documented(
-        "Create a token; its text is shown this once", tag="tokens", body=NewToken, answer=IssuedToken, status=201
+        "Create a token; its text is shown this once",
+        tag="tokens",
+        body=NewToken,
+        answer=IssuedToken,
+        status=201,
+        has_dry_run=False,
     )
     def post(self, request: Request) -> Response:
         who = identity(request)
@@ -123,7 +127,7 @@ class Me(APIView):
 
 class LogIn(APIView):
     authentication_classes = []
-    permission_classes = [AllowAny]
+    permission_classes = [Anybody]
 
     @documented(
         "Exchange a name and password for a token",
@@ -132,6 +136,7 @@ class LogIn(APIView):
         answer=IssuedToken,
         status=201,
         refusals=(400, 401, 429),
+        has_dry_run=False,
     )
     def post(self, request: Request) -> Response:
         wanted = read_body(request, Login)

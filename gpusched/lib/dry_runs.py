@@ -1,6 +1,6 @@
 """`?dry_run=true` on any write of the API: it is done as it would be, answered, and all of it taken back.
 
-Views that say more of what would follow (an effect, a simulation) do it themselves, by their `write_parameters`."""
+Views that say more of what would follow (an effect, a simulation) have the parameter themselves."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +13,6 @@ from gpusched.protocol.jobs import FieldError
 
 HEADER = "Dry-Run"
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-# Their answers are secrets, which would open nothing.
-_WITHOUT = ("/login", "tokens")
 
 
 class DryRuns:
@@ -29,12 +27,13 @@ class DryRuns:
     def process_view(
         self, request: HttpRequest, view: Callable[..., HttpResponse], args: Any, kwargs: Any
     ) -> HttpResponse | None:
-        if "dry_run" not in request.GET or not _is_write(request, view):
+        write = _write(request, view)
+        if "dry_run" not in request.GET or not getattr(write, "has_dry_run", False):
             return None
         wanted = request.GET["dry_run"]
         if wanted not in ("true", "false"):
             return response_for(invalid([FieldError("dry_run", "wrong_type", "must be true or false")]))
-        is_own = "dry_run" in getattr(view.cls, "write_parameters", ())  # type: ignore[attr-defined]
+        is_own = "dry_run" in write.query_parameters
         if not is_own:
             given = request.GET.copy()
             del given["dry_run"]
@@ -46,13 +45,11 @@ class DryRuns:
         return response
 
 
-def _is_write(request: HttpRequest, view: object) -> bool:
-    is_write = request.method in _WRITES and request.path_info.startswith("/api/v1/")
-    return is_write and hasattr(view, "cls") and has_dry_run(request.path_info)
-
-
-def has_dry_run(path: str) -> bool:
-    return not path.endswith(_WITHOUT)
+def _write(request: HttpRequest, view: object) -> Any:
+    """The method of the view that this request is for, if it is a write of the API."""
+    if request.method not in _WRITES or not request.path_info.startswith("/api/v1/"):
+        return None
+    return getattr(getattr(view, "cls", None), request.method.lower(), None)
 
 
 def _taken_back(answer: Callable[[], HttpResponse]) -> HttpResponse:

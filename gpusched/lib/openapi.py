@@ -10,7 +10,6 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
-from gpusched.lib.dry_runs import has_dry_run
 from gpusched.lib.openapi_headers import COMPONENTS, add_headers, schema_of
 
 
@@ -41,6 +40,7 @@ class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-
 
 _REF = "#/components/schemas/{name}"
 _structs: set[Any] = set()
+_NO_DRY_RUN = "x-no-dry-run"  # only until the schema is complete
 
 _PROBLEM: dict[str, Any] = {
     "type": "object",
@@ -78,9 +78,11 @@ def documented(
     operation_id: str | None = None,
     media_types: tuple[str, ...] = ("application/json",),
     also: Mapping[int, Any] | None = None,
+    has_dry_run: bool = True,
 ) -> Callable[[Any], Any]:
     """Marks one method of a view. `answer` and `body` are msgspec types; a tuple: one of them; status 204 has none.
-    `parameters`: query parameters with their meaning; `also`: what other good statuses answer."""
+    `parameters`: query parameters with their meaning; `also`: what other good statuses answer. `has_dry_run`: of a
+    write (gpusched/lib/dry_runs.py)."""
     problems = {code: OpenApiResponse(_refusal(), description="Refused, with the reason") for code in refusals}
     documents = extend_schema(
         summary=summary,
@@ -95,11 +97,13 @@ def documented(
         parameters=[
             OpenApiParameter(name, schema_of(name, text), description=text) for name, text in (parameters or {}).items()
         ],
+        extensions=None if has_dry_run else {_NO_DRY_RUN: True},
     )
 
     def mark(method: Any) -> Any:
-        # By it tenants/permissions.py refuses bodies.
-        method.takes_body = body is not None
+        # By these tenants/permissions.py refuses bodies and parameters that nobody reads.
+        method.takes_body, method.query_parameters = body is not None, tuple(parameters or ())
+        method.has_dry_run = has_dry_run
         return documents(method)
 
     return mark
@@ -162,9 +166,9 @@ def add_components(result: dict[str, Any], generator: Any, request: Any, public:
     schemas.update(components)
     schemas["Problem"] = _PROBLEM
     result["components"]["headers"] = COMPONENTS
-    for path, operations in result["paths"].items():
+    for operations in result["paths"].values():
         for method, operation in operations.items():
-            if method != "get" and has_dry_run(path):
+            if not operation.pop(_NO_DRY_RUN, method == "get"):
                 _add_dry_run(operation)
             for code in _always(method, operation):
                 refused = {"content": {"": {"schema": _refusal()}}, "description": "Refused, with the reason"}

@@ -32,7 +32,7 @@ def test_each_write_is_answered_and_nothing_is_kept():
     for method, path in WRITES:
         answer = call(method, f"{path.format(own=own)}?dry_run=true", token, BODIES.get((method, path)))
         if path.endswith(SECRETS):
-            assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, "unknown_parameter"), path
+            assert (answer.status_code, answer.json().get("code")) == (400, "invalid"), (path, answer.content)
             continue
         real = MATRIX[method, path][CALLERS.index("admin")]
         assert answer.status_code == (200 if real == 201 else real), (method, path, answer.content)

@@ -9,8 +9,9 @@ from gpusched.lib import logins
 from gpusched.lib.addresses import client_of, networks
 from gpusched.lib.models import LoginAttempts
 from gpusched.lib.sql import execute
+from tenants.models import ApiToken
 from tests.api.test_access import call
-from tests.factories import make_user
+from tests.factories import make_token, make_user
 
 pytestmark = pytest.mark.django_db
 RIGHT, WRONG = "correct horse battery", "wrong"
@@ -40,6 +41,28 @@ def test_the_fourth_guess_at_a_name_is_refused_even_if_it_is_right():
     answer = log_in(password=RIGHT)
     assert (answer.status_code, answer.json()["code"]) == (429, "too_many_logins")
     assert 0 < int(answer["Retry-After"]) <= logins.WINDOW_SECONDS
+
+
+def test_guesses_that_carry_a_key_are_counted_too():
+    """With somebody's token a key would have what is refused taken back, and the count of the guess with it."""
+    headers = {"Authorization": f"Bearer {make_token(make_user('viewer'))}"}
+    body = b'{"username": "grace", "password": "wrong"}'
+    answers = [
+        Client(REMOTE_ADDR="10.0.0.1").post(
+            "/api/v1/login", body, content_type="application/json", headers={**headers, "Idempotency-Key": f"guess {n}"}
+        )
+        for n in range(4)
+    ]
+    assert [answer.status_code for answer in answers] == [401] * 3 + [429]
+
+
+def test_a_login_has_no_dry_run():
+    """It would be a login, with a token that nobody asked for."""
+    answer = Client().post(
+        "/api/v1/login?dry_run=true", {"username": "grace", "password": RIGHT}, content_type="application/json"
+    )
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "dry_run")
+    assert not ApiToken.objects.exists()
 
 
 def test_somebody_elses_guesses_do_not_lock_a_person_out():

@@ -149,6 +149,17 @@ def test_no_local_account_is_taken_over(up: Stack, browser: httpx.Client, provid
     assert me(browser) is None
 
 
+def test_nobody_becomes_who_came_in_before(browser: httpx.Client, provider: Provider) -> None:
+    """Another person of the provider who calls themselves as somebody who is known already."""
+    log_in(browser)
+    assert (me(browser) or {})["user"] == "grace"
+    with httpx.Client(base_url=browser.base_url, follow_redirects=True, timeout=60) as other:
+        provider.person = {**GRACE, "groups": ["ml"], "sub": "another"}
+        refused = log_in(other)
+        assert (refused.status_code, "not bound to this login" in refused.text) == (403, True)
+        assert me(other) is None
+
+
 def test_it_leads_nowhere_else(browser: httpx.Client) -> None:
     assert log_in(browser, "https://evil.example/").url.host == "127.0.0.1"
 
