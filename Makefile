@@ -6,7 +6,7 @@ PY = .venv/bin/python
 # Where this is set, every process would compile all its modules again at each start: seconds instead of tenths.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo up test check bench setup setup-dev clean openapi
+.PHONY: demo up test check bench setup setup-dev clean openapi reference
 
 demo: setup        ## a pretend fleet, three tenants and a trickle of real jobs
 	@GPUSCHED_DATA_DIR=$(DATA)-demo exec $(PY) manage.py up --demo
@@ -25,10 +25,14 @@ check: setup-dev   ## style, types, import contracts, TypeScript
 	.venv/bin/bandit -q -c pyproject.toml -r gpusched tenants jobs nodes scheduling frontend/*.py frontend/views frontend/templatetags deploy manage.py
 	$(PY) deploy/check_tree.py
 	$(PY) deploy/check_api.py
+	$(PY) -m deploy.reference --check
 	. deploy/node.sh && cd frontend && npm run --silent check
 
 bench: setup-dev   ## the figures of the README
 	@set -e; for name in latency submit start_1600 agents memory; do echo "== $$name"; $(PY) benchmarks/$$name.py; done
+
+reference: openapi ## writes what docs/ have from the code: docs/reference/, and marked parts of others
+	$(PY) -m deploy.reference
 
 openapi: setup-dev ## writes docs/openapi.json, against which breaking changes are found
 	$(PY) manage.py spectacular --format openapi-json --validate --fail-on-warn --file docs/openapi.json

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from gpusched.lib import histograms
 from gpusched.lib.listener import listener
@@ -17,6 +17,7 @@ from jobs import tally
 from jobs.counting import WAITS, WEIGHT, by_state
 from nodes import samples
 from scheduling import capacity, housekeeping, services, whatif
+from scheduling.metric_families import FAMILIES, counter, gauge, histogram
 from tenants import budgets
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,28 +28,26 @@ class _Database:
         yield from _jobs()
         yield from _devices()
         yield from _tenants()
-        yield _histogram(
-            "gpu_scheduler_scheduling_latency_seconds", "Time of each phase of a scheduling cycle", "phase"
-        )
-        yield _histogram("gpu_scheduler_submit_to_start_seconds", "From submit to the first process", None)
+        yield _histogram("gpu_scheduler_scheduling_latency_seconds")
+        yield _histogram("gpu_scheduler_submit_to_start_seconds")
         yield _preemptions()
         yield _largest_gang()
 
 
 def _jobs() -> Iterator[Metric]:
     states = by_state()
-    jobs = GaugeMetricFamily("gpu_scheduler_jobs_total", "Jobs by state", labels=["state"])
+    jobs = gauge("gpu_scheduler_jobs_total")
     for state in JobState:
         jobs.add_metric([state], states.get(state, 0))
     yield jobs
-    queue = GaugeMetricFamily("gpu_scheduler_queue_size", "Waiting jobs by reason", labels=["reason"])
+    queue = gauge("gpu_scheduler_queue_size")
     for row in query(f"SELECT j.reason, sum({WEIGHT})::int AS n FROM jobs_job j WHERE {WAITS} GROUP BY j.reason"):
         queue.add_metric([row["reason"]], row["n"])
     yield queue
 
 
 def _preemptions() -> Metric:
-    stopped = CounterMetricFamily("gpu_scheduler_preemptions", "Jobs told to stop for others", labels=["rule"])
+    stopped = counter("gpu_scheduler_preemptions_total")
     counted = histograms.read("gpu_scheduler_preemptions_total")
     for rule in ("priority", "reclaim", "online", "heat"):
         stopped.add_metric([rule], counted[rule][1] if rule in counted else 0)
@@ -56,7 +55,7 @@ def _preemptions() -> Metric:
 
 
 def _largest_gang() -> Metric:
-    largest = GaugeMetricFamily("gpu_scheduler_largest_startable_gang", "GPUs of the largest gang that could start now")
+    largest = gauge("gpu_scheduler_largest_startable_gang")
     here = whatif.cluster()
     largest.add_metric([], capacity.largest_startable_gang(here.snapshot, here.policy))
     return largest
@@ -71,68 +70,66 @@ _READINGS = """
 
 def _devices() -> Iterator[Metric]:
     """A device without a fresh reading has no series: unknown is never zero."""
-    utilisation = GaugeMetricFamily("gpu_scheduler_gpu_utilization", "Percent", labels=["node", "gpu"])
-    heat = GaugeMetricFamily("gpu_scheduler_gpu_temperature_celsius", "Degrees Celsius", labels=["node", "gpu"])
+    utilisation = gauge("gpu_scheduler_gpu_utilization")
+    heat = gauge("gpu_scheduler_gpu_temperature_celsius")
     for row in query(_READINGS):
         for family, name in ((utilisation, "utilisation_percent"), (heat, "temperature_celsius")):
             if row[name] is not None:
                 family.add_metric([row["node"], row["gpu"]], row[name])
     yield from (utilisation, heat)
-    agents = GaugeMetricFamily("gpu_scheduler_agents", "Nodes by state of their agent", labels=["state"])
+    agents = gauge("gpu_scheduler_agents")
     for row in query("SELECT state, count(*) AS n FROM nodes_node GROUP BY state"):
         agents.add_metric([row["state"]], row["n"])
     yield agents
-    seconds = CounterMetricFamily("gpu_scheduler_gpu_seconds", "Time of GPUs by what they were", labels=["state"])
+    seconds = counter("gpu_scheduler_gpu_seconds_total")
     for cell, counted in samples.gpu_seconds().items():
         seconds.add_metric([cell], counted)
     yield seconds
 
 
 def _tenants() -> Iterator[Metric]:
-    gpus = GaugeMetricFamily("gpu_scheduler_tenant_gpus", "GPUs of a tenant", labels=["tenant", "kind"])
+    gpus = gauge("gpu_scheduler_tenant_gpus")
     for share in services.shares():
         gpus.add_metric([share["tenant"], "used"], share["gpus_held"])
         gpus.add_metric([share["tenant"], "guaranteed"], share["guaranteed_gpus"])
         if share["max_gpus"] is not None:
             gpus.add_metric([share["tenant"], "limit"], share["max_gpus"])
     yield gpus
-    budget = GaugeMetricFamily(
-        "gpu_scheduler_tenant_budget_gpu_hours", "GPU-hours of a tenant in its period", labels=["tenant", "kind"]
-    )
+    budget = gauge("gpu_scheduler_tenant_budget_gpu_hours")
     for one in budgets.standings():
         kinds = {"used": one.used_gpu_hours, "soft": one.soft_gpu_hours, "hard": one.hard_gpu_hours}
         for kind, hours in kinds.items():
             if hours is not None:
                 budget.add_metric([one.tenant, kind], hours)
     yield budget
-    ended = CounterMetricFamily("gpu_scheduler_attempts_ended", "Attempts by how they ended", labels=["reason"])
+    ended = counter("gpu_scheduler_attempts_ended_total")
     for reason, number in tally.attempts_by_reason().items():
         if reason in set(EndReason):  # the catalogue is closed, and so is the number of series
             ended.add_metric([reason], number)
     yield ended
-    leader = GaugeMetricFamily("gpu_scheduler_cycle_leader", "1 while scheduling cycles run")
+    leader = gauge("gpu_scheduler_cycle_leader")
     leader.add_metric([], 1 if services.scheduler_lag()["is_alive"] else 0)
     yield leader
-    redis = GaugeMetricFamily("gpu_scheduler_redis_heard", "1 while changes told by Redis arrive at this web process")
+    redis = gauge("gpu_scheduler_redis_heard")
     if listener.hears_redis is not None:
         redis.add_metric([], 1 if listener.hears_redis else 0)
     yield redis
-    chores = GaugeMetricFamily(
-        "gpu_scheduler_housekeeping_age_seconds", "Since a task of housekeeping last ended well", labels=["task"]
-    )
+    chores = gauge("gpu_scheduler_housekeeping_age_seconds")
     for task, age in housekeeping.ages().items():
         chores.add_metric([task], age)
     yield chores
 
 
-def _histogram(name: str, text: str, label: str | None) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=[label] if label else [])
+def _histogram(name: str) -> Metric:
+    """One without a label is kept under the empty value of one."""
+    family = histogram(name)
+    is_labelled = bool(FAMILIES[name].labels)
     for value, (counts, total) in histograms.read(name).items():
         running, buckets = 0, []
         for bound, count in zip([*histograms.BOUNDS, float("inf")], counts, strict=True):
             running += count
             buckets.append(("+Inf" if bound == float("inf") else str(bound), running))
-        family.add_metric([value] if label else [], buckets, total)
+        family.add_metric([value] if is_labelled else [], buckets, total)
     return family
 
 

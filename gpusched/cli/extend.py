@@ -27,6 +27,10 @@ def extend(
     \b
     gpusched extend 42 --by 60
     gpusched extend 42 --to 1440 --dry-run
+
+    --by is by how much it changes (less than 0: shorter), --to the new limit, both in minutes. It says which waiting
+    jobs start later by it; --dry-run only says so. Members may extend their own running jobs by as much as the policy
+    allows.
     """
     if (by is None) == (to is None):
         raise typer.BadParameter("give one of them", param_hint="--by or --to")

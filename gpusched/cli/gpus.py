@@ -25,6 +25,8 @@ def quarantine(
 
     \b
     gpusched gpu quarantine 17 --note "falls off the bus under load"
+
+    For admins. The note says why, to everybody who looks.
     """
     _act(ctx, ids, lambda client, device: client.quarantine(device, note=note))
 
@@ -35,6 +37,8 @@ def clear(ctx: typer.Context, ids: Ids) -> None:
 
     \b
     gpusched gpu clear 17
+
+    For admins.
     """
     _act(ctx, ids, lambda client, device: client.clear(device))
 
@@ -45,6 +49,8 @@ def retire(ctx: typer.Context, ids: Ids) -> None:
 
     \b
     gpusched gpu retire 17
+
+    For admins. Readings and samples go; the ledger and incidents stay. Refused while a job holds it.
     """
     _act(ctx, ids, lambda client, device: client.retire(device))
 

@@ -1,6 +1,7 @@
 """Commands that look at what waits, what happens, what has been, and who is due."""
 
 import json
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,6 +47,8 @@ def queue(
     gpusched queue
     gpusched queue --watch
     gpusched queue -o json | jq '.[].estimate'
+
+    With -o wide also when each will probably start.
     """
     with connect(ctx) as client:
         screen.items(lambda: client.queue(limit=limit), _QUEUE, form, lambda item: item.job_id, is_watching=watch)
@@ -180,7 +183,9 @@ def share(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
 def wait(
     ctx: typer.Context,
     job_ids: Annotated[list[int], typer.Argument(metavar="ID...", min=1, show_default=False)],
-    timeout: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after this long.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after this long, for all together.")
+    ] = None,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
     """Wait until jobs have ended. Exits with 0 if all completed, 1 if not, 7 if the time ran out.
@@ -188,14 +193,27 @@ def wait(
     \b
     gpusched wait 42
     gpusched wait --timeout 3600 $(gpusched submit -- true)
+
+    With -o the jobs that have ended are printed, also when the time runs out for others.
     """
     ended: list[Job] = []
+    until = time.monotonic() + (timeout or 0.0)
     with connect(ctx) as client:
-        for_each(job_ids, lambda job_id: ended.append(client.wait(job_id, timeout)))
+
+        def attend(job_id: int) -> None:
+            ended.append(client.wait(job_id, None if timeout is None else max(0.0, until - time.monotonic())))
+
+        try:
+            for_each(job_ids, attend)
+        finally:
+            _tell_ended(ended, form)
+    if any(job.state != "completed" for job in ended):
+        raise typer.Exit(1)
+
+
+def _tell_ended(ended: "list[Job]", form: Format) -> None:
     for job in ended:
         why = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
         say.note(f"job {job.id} {job.state}{why}")
     if form is not Format.TABLE:
         output.items(ended, _ENDED, form, lambda job: job.id)
-    if any(job.state != "completed" for job in ended):
-        raise typer.Exit(1)

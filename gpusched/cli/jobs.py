@@ -80,6 +80,9 @@ def why(ctx: typer.Context, job_id: JobId, form: output.OutputOption = Format.TA
     \b
     gpusched why 42
     gpusched why 42 -o json
+
+    The reason in a sentence, since when, the next step, what would start it, what else is in the way, what is ahead,
+    when it starts, and its reasons before.
     """
     with connect(ctx) as client:
         told = client.why(job_id)
@@ -133,6 +136,8 @@ def logs(
     gpusched logs -f --tail 20 42
     gpusched logs 42 --attempt 1 --rank 3
     gpusched logs 42 --element 17
+
+    All of it, from the first byte: `gpusched logs 42 > 42.log`. With --follow it goes on to the end of the job.
     """
     from gpusched.cli import reading
 
@@ -155,6 +160,8 @@ def cancel(
     gpusched cancel 42
     gpusched cancel --yes 42 43 44
     gpusched cancel 42 --elements 3-7,9
+
+    Several at once ask first; --yes does not. A job that has ended stays as it is.
     """
     if len(job_ids) > 1:
         confirm(f"Cancel {len(job_ids)} jobs?", is_sure=yes)
@@ -172,6 +179,8 @@ def retry(
     \b
     gpusched retry 42
     gpusched retry 42 --elements 3-7,9
+
+    It is another attempt of the same job, with its id and queue time.
     """
     _act(ctx, [job_id], form, lambda client, job_id: client.retry(job_id, part))
 
@@ -199,6 +208,8 @@ def requeue(ctx: typer.Context, job_ids: JobIds, yes: Yes = False, form: output.
 
     \b
     gpusched requeue 42
+
+    Several at once ask first; --yes does not. A job keeps its queue time, and no retry is used up.
     """
     if len(job_ids) > 1:
         confirm(f"Requeue {len(job_ids)} jobs?", is_sure=yes)

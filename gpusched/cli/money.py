@@ -62,6 +62,8 @@ def usage(
     gpusched usage nlp
     gpusched usage nlp --by user --from 2030-01-01 --to 2030-02-01
     gpusched usage nlp --by job -o csv > january.csv
+
+    The sum goes to stderr, so that a file has the rows alone.
     """
     with connect(ctx) as client:
         found = client.usage(tenant, by=by, start=start, end=end)
@@ -94,6 +96,8 @@ def budget(
     gpusched budget nlp
     gpusched budget nlp --soft 800 --hard 1000
     gpusched budget nlp --hard none --dry-run
+
+    Bounds are GPU-hours, `none` is no bound; --days N counts the last N days, --days month the calendar month (UTC).
     """
     given = {"soft_gpu_hours": soft, "hard_gpu_hours": hard, "days": days}
     changes = {name: _bound(name, text) for name, text in given.items() if text is not None}

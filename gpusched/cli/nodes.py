@@ -92,6 +92,9 @@ def show(
     \b
     gpusched node show gpu-3
     gpusched node show gpu-3 -o wide
+
+    stderr says which container runtimes it has and how it keeps jobs apart. The ids of GPUs, which `gpusched gpu`
+    takes, are among the columns; -o wide has all readings.
     """
     with connect(ctx) as client:
         found = client.node(name)
@@ -111,6 +114,8 @@ def cordon(ctx: typer.Context, names: Names) -> None:
 
     \b
     gpusched node cordon gpu-3
+
+    For admins. `gpusched node uncordon` is the way back.
     """
     _act(ctx, names, lambda client, name: client.cordon(name))
 
@@ -121,6 +126,8 @@ def drain(ctx: typer.Context, names: Names) -> None:
 
     \b
     gpusched node drain gpu-3
+
+    For admins. Nothing is stopped: the node is empty when all its GPUs are free.
     """
     _act(ctx, names, lambda client, name: client.drain(name))
 
@@ -131,6 +138,8 @@ def uncordon(ctx: typer.Context, names: Names) -> None:
 
     \b
     gpusched node uncordon gpu-3
+
+    For admins. Also the way back for a node that is held for its faults.
     """
     _act(ctx, names, lambda client, name: client.uncordon(name))
 
@@ -146,6 +155,8 @@ def join_token(
     \b
     gpusched node join-token
     gpusched node join-token -o json | jq -r .command
+
+    For admins. Any number of nodes may join with it, until it expires.
     """
     with connect(ctx) as client:
         made = client.join_token(expires_in_hours=hours)

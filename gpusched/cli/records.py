@@ -123,6 +123,8 @@ def add(
 
     \b
     gpusched exempt add --job 42 --note "waits for data by day"
+
+    GPUs that are held but idle: docs/operations.md has the rule.
     """
     if (tenant is None) == (job is None):
         raise typer.BadParameter("give one of them", param_hint="--tenant or --job")

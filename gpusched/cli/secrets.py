@@ -41,6 +41,9 @@ def set_secret(
     gpusched secret set wandb
     gpusched secret set wandb < token.txt
     gpusched secret set deploy-key --tenant nlp --file key.pem
+
+    A file is taken to the byte; of a single line on stdin its end is left out. A prompt shows nothing. For owners of
+    the tenant.
     """
     _check(name)
     value = _value(file)
@@ -72,6 +75,8 @@ def delete(
 
     \b
     gpusched secret delete wandb
+
+    Asks first; --yes does not. For owners of the tenant.
     """
     _check(name)
     confirm(f"Delete secret {name}? Jobs that name it fail from then on.", is_sure=yes)

@@ -69,6 +69,8 @@ def create(
 
     \b
     gpusched tenant create nlp --display-name "Language team" --weight 2
+
+    For admins. Members are added in /admin/.
     """
     with connect(ctx) as client:
         made = client.create_tenant(name, display_name=display_name, weight=weight, tier=tier, unix_user=unix_user)
@@ -99,6 +101,9 @@ def quota(
     gpusched quota nlp
     gpusched quota nlp --max-gpus 16 --guaranteed-gpus 8
     gpusched quota nlp --max-gpus-by-model A100=8 --dry-run
+
+    What is not given stays. A lowered limit stops nothing that runs; --dry-run says which jobs would start, wait or be
+    stopped. Edits are for admins.
     """
     given = {
         "max_gpus": max_gpus,

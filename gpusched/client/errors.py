@@ -34,11 +34,11 @@ class GpuschedError(Exception):
 
 
 class ServerError(GpuschedError):
-    """The server failed, or what answered is no gpusched server."""
+    """Any other error: the server failed, or what answered is no gpusched server."""
 
 
 class Invalid(GpuschedError):
-    """The request is malformed; `errors` names the fields."""
+    """Wrong usage, or an invalid request; `errors` names the fields."""
 
     exit_code = 2
 
@@ -62,7 +62,7 @@ class Conflict(GpuschedError):
 
 
 class NeverFits(GpuschedError):
-    """The job can never run: larger than any node, or than its tenant's limit."""
+    """The job can never run: larger than any node or than its tenant's limit, or after a job that ended otherwise."""
 
     exit_code = 6
 
@@ -80,7 +80,7 @@ class Unreachable(GpuschedError, ConnectionError):
 
 
 class RateLimited(GpuschedError):
-    """Too many requests, or the queue is full."""
+    """For now: too many requests, the queue is full, or the budget of the tenant is used up until it is renewed."""
 
     exit_code = 9
 
@@ -89,6 +89,8 @@ _BY_CODE: dict[str, type[GpuschedError]] = {
     "never_fits": NeverFits,
     "tenant_limit": NeverFits,
     "quota_exceeded": NeverFits,
+    "dependency_failed": NeverFits,
+    "budget_used_up": RateLimited,
 }
 
 _BY_STATUS: dict[int, type[GpuschedError]] = {

@@ -1,0 +1,13 @@
+"""Writes the reference into docs/: `make reference`; with --check only says what is not as the code has it."""
+
+import sys
+
+from deploy.reference.documents import ROOT, made
+
+changed = [path for path, text in made().items() if not path.exists() or path.read_text() != text]
+for path in changed:
+    print(f"{path.relative_to(ROOT)} {'is not as the code has it' if '--check' in sys.argv else 'is written'}")
+    if "--check" not in sys.argv:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(made()[path])
+sys.exit(bool(changed and "--check" in sys.argv))

@@ -1,0 +1,161 @@
+"""The reference of the command line, from its parser: each command with usage, options and examples."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import typer.main
+
+from deploy.reference.parts import HEAD, anchor, code, table
+from gpusched.cli.app import app
+from gpusched.cli.flags import FLAGS
+from gpusched.client import errors
+
+NAME = "gpusched"
+_INTRODUCTION = """\
+# Reference: the command line
+
+Each command with its arguments and options. [cli.md](../cli.md) says how they go together: job files, output, where the
+server is found. `gpusched COMMAND --help` prints the same.
+
+## Commands
+
+"""
+_JOB_FLAGS = "Flags of a job"
+_HIDDEN = {"help"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command; `parser` is what reads its words."""
+
+    name: str
+    parser: Any
+
+    @property
+    def heading(self) -> str:
+        return f"{NAME} {self.name}"
+
+
+def commands() -> list[Command]:
+    """All of them, each group after the commands that stand alone."""
+    return list(_walk(typer.main.get_command(app), ""))
+
+
+def _walk(group: Any, before: str) -> Iterator[Command]:
+    for word, parser in group.commands.items():
+        name = f"{before} {word}".strip()
+        if hasattr(parser, "commands"):
+            yield from _walk(parser, name)
+        else:
+            yield Command(name, parser)
+
+
+def overview(folder: str = "reference/") -> str:
+    """A row for each command, which leads to it."""
+    page = f"{folder}cli.md" if folder else ""
+    rows = [
+        (f"[{code(one.name)}]({page}#{anchor(one.heading)})", help_of(one.parser.help).summary) for one in commands()
+    ]
+    return table(("command", "does"), rows)
+
+
+def reference() -> str:
+    """The whole document."""
+    parts = [HEAD, _INTRODUCTION, overview(folder=""), "\n## Before the command\n\n"]
+    parts.append(_options(typer.main.get_command(app).params, typer.main.get_command(app)))
+    parts += [_section(one) for one in commands()]
+    parts += [f"\n## {_JOB_FLAGS}\n\nOf `submit` and `run`. Each is named after a field of a [job request]"]
+    parts += ["(../rest.md#job-request), which says more.\n\n", _job_flags()]
+    parts += ["\n## Exit codes\n\n", exit_codes()]
+    return "".join(parts)
+
+
+@dataclass(frozen=True)
+class Help:
+    """The three parts that each help has: a sentence, examples, and what else there is to know."""
+
+    summary: str
+    examples: list[str]
+    more: str
+
+
+def help_of(text: str | None) -> Help:
+    summary, *others = re.split(r"\n\s*\n", inspect.cleandoc(text or "").strip())
+    examples: list[str] = []
+    more: list[str] = []
+    for part in others:
+        if part.startswith(("\b", "\n")):
+            examples += [line.strip() for line in part.replace("\b", "").strip().splitlines()]
+        else:
+            more.append(" ".join(part.split()))
+    return Help(" ".join(summary.split()), examples, "\n\n".join(more))
+
+
+def _section(command: Command) -> str:
+    told = help_of(command.parser.help)
+    parts = [f"\n## {command.heading}\n\n{told.summary}\n\n```text\n{_usage(command)}\n```\n"]
+    if options := _options(command.parser.params, command.parser):
+        parts.append(f"\n{options}")
+    if _has_job_flags(command.parser):
+        parts.append(f"\nAnd the [flags of a job](#{anchor(_JOB_FLAGS)}).\n")
+    if told.more:
+        parts.append("\n" + re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](../\1)", told.more) + "\n")
+    if told.examples:
+        lines = [re.sub(r"   \((.*)\)$", r"   # \1", line) for line in told.examples]
+        parts.append("\n```sh\n" + "\n".join(lines) + "\n```\n")
+    return "".join(parts)
+
+
+def _usage(command: Command) -> str:
+    usage: str = command.parser.get_usage(_context(command.parser, command.heading))
+    return " ".join(usage.removeprefix("Usage: ").split())
+
+
+def _context(parser: Any, name: str) -> Any:
+    return parser.context_class(parser, info_name=name)
+
+
+def _options(params: list[Any], parser: Any) -> str:
+    """A table of what a command takes of its own; empty if that is nothing."""
+    shared = {flag.name for flag in FLAGS} if _has_job_flags(parser) else set()
+    rows = [_row(param, parser) for param in params if param.name not in shared | _HIDDEN]
+    return table(("option", "meaning"), [row for row in rows if row]) if any(rows) else ""
+
+
+def _has_job_flags(parser: Any) -> bool:
+    return any(param.name == FLAGS[-1].name for param in parser.params)
+
+
+def _job_flags() -> str:
+    [submit] = [one.parser for one in commands() if one.name == "submit"]
+    wanted = [flag.name for flag in FLAGS if flag.name != "command"]
+    rows = [_row(param, submit) for name in wanted for param in submit.params if param.name == name]
+    return table(("option", "meaning"), [row for row in rows if row])
+
+
+def _row(param: Any, parser: Any) -> tuple[str, str] | None:
+    """How it is written, and what it means. Arguments without a help of their own stand in the usage already."""
+    record = param.get_help_record(_context(parser, NAME))
+    if record is None or record[1].strip() in ("", "[required]"):
+        return None
+    spelling, meaning = record
+    return code(" ".join(spelling.split())), meaning
+
+
+def exit_codes() -> str:
+    """From the exceptions of the SDK, which the command line turns into them."""
+    rows = [("0", "done")]
+    rows += [(str(one.exit_code), said_of(one)) for one in exceptions()]
+    return table(("code", "when"), rows)
+
+
+def exceptions() -> list[type[errors.GpuschedError]]:
+    """Those that mirror an exit code, in its order."""
+    return sorted(errors.GpuschedError.__subclasses__(), key=lambda one: one.exit_code)
+
+
+def said_of(kind: type) -> str:
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").split())

@@ -1,0 +1,30 @@
+"""Which documents hold reference: some as a whole, some in marked parts beside what people write."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.reference import command_line, operation
+from deploy.reference.parts import filled
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+WHOLE: dict[str, Callable[[], str]] = {
+    "reference/cli.md": command_line.reference,
+}
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": command_line.overview,
+    "exit-codes": command_line.exit_codes,
+    "settings": operation.settings,
+    "metrics": operation.metrics,
+}
+
+
+def made() -> dict[Path, str]:
+    """Every document that has something from the code, as it is to be."""
+    texts = {DOCS / name: make() for name, make in WHOLE.items()}
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text()
+        if (now := filled(text, PARTS)) != text or "<!-- from the code:" in text:
+            texts[path] = now
+    return texts

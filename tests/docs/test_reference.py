@@ -1,0 +1,41 @@
+"""What documents have from the code is what the code has now; `make reference` writes it (A54)."""
+
+import re
+
+import pytest
+
+from deploy.reference import documents
+from deploy.reference.command_line import commands, help_of
+from deploy.reference.parts import COMMAND, filled, names_of_parts
+from tests.docs.reading import ROOT
+
+MADE = documents.made()
+
+
+@pytest.mark.parametrize("path", MADE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_reference_is_as_the_code_has_it(path):
+    """A54."""
+    found = path.read_text() if path.exists() else ""
+    assert found == MADE[path], f"{path.relative_to(ROOT)} is not as the code has it; run `{COMMAND}` and commit it"
+
+
+def test_every_generator_writes_somewhere():
+    used = {name for path in MADE for name in names_of_parts(path.read_text())}
+    assert used == set(documents.PARTS)
+
+
+def test_a_part_that_was_edited_by_hand_is_written_anew():
+    text = "before\n<!-- from the code: exit-codes -->\nby hand\n<!-- until here -->\nafter\n"
+    assert filled(text, {"exit-codes": lambda: "made\n"}) == text.replace("by hand", "made")
+    with pytest.raises(KeyError):
+        filled(text, {})
+
+
+def test_every_command_has_a_sentence_and_an_example():
+    """A54: what the reference is made of is there."""
+    for command in commands():
+        told = help_of(command.parser.help)
+        assert told.summary.endswith("."), command.name
+        assert any(re.search(rf"\bgpusched {command.name}\b", line) for line in told.examples), command.name
+        for param in command.parser.params:
+            assert param.param_type_name == "argument" or param.help, f"{command.name}: {param.name} says nothing"
