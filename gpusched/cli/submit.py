@@ -7,7 +7,7 @@ import typer
 from gpusched.cli import foreseen, output, say
 from gpusched.cli.flags import with_job_flags
 from gpusched.cli.session import connect
-from gpusched.cli.signals import Signalled, signals_raised
+from gpusched.cli.signals import Received, Signalled, signals_received
 
 if TYPE_CHECKING:
     from gpusched.client import Client, Job
@@ -57,20 +57,23 @@ def submit(
 
 @with_job_flags
 def run(ctx: typer.Context, jobs: list[dict[str, Any]]) -> None:
-    """Submit a job, show its output, and exit with its exit code. Ctrl-C (SIGINT, SIGTERM, SIGHUP) cancels it.
+    """Submit a job, show its output, and exit with its exit code.
 
     \b
     gpusched run --gpus 1 -- nvidia-smi
     gpusched run --gpus 4 --max-runtime-minutes 30 -- python train.py > train.log
+
+    Ctrl-C, SIGTERM or SIGHUP cancels the job: it gets SIGTERM and its grace, and run goes on until its end; a second
+    one leaves at once. The exit code is the job's, 128 + N where signal N ended it; without either 128 + the number of
+    the signal that run got (130 after Ctrl-C), or 1.
     """
     if len(jobs) > 1:
         raise typer.BadParameter("run takes one job; see gpusched submit", param_hint="--file")
     if jobs[0].get("array"):
         raise typer.BadParameter("run shows one output; see gpusched submit", param_hint="--array")
-    with connect(ctx) as client:
-        job = _submitted(client, jobs[0], None)
-        say.note(f"job {job.id} submitted; Ctrl-C cancels it")
-        raise typer.Exit(_attend(client, job))
+    # From before the submit: a job whose id is not known yet could not be cancelled.
+    with connect(ctx) as client, signals_received() as received:
+        raise typer.Exit(_run(client, jobs[0], received))
 
 
 def _submit_all(
@@ -94,33 +97,31 @@ def _request(client: "Client", fields: dict[str, Any]) -> "JobRequest":
     return as_request({"tenant": tenant, **fields} if tenant else fields)
 
 
-def _attend(client: "Client", job: "Job") -> int:
-    """Shows the job up to its end, or through its cancellation. Gives the exit code to end with."""
+def _run(client: "Client", fields: dict[str, Any], received: Received) -> int:
+    """Submits the job and shows it up to its end, whoever ends it. Gives the exit code to end with."""
     from gpusched.cli.following import Reader
-    from gpusched.client import Conflict
+    from gpusched.cli.relay import Relay
 
-    reader = Reader(client, job)
-    with signals_raised():
-        try:
-            return exit_code(reader.read())
-        except Signalled as told:
-            code = 128 + told.number
-            say.note(f"\ncancelling job {job.id}; Ctrl-C again leaves at once")
-        try:
-            try:
-                client.cancel(job.id)
-            except Conflict:
-                say.note(f"job {job.id} had ended already")
-            reader.read()
-        except Signalled:
-            say.note(f"\nleft job {job.id} before its end was seen; see: gpusched why {job.id}")
-    return code
+    relay, job = Relay(client, received), None
+    try:
+        job = _submitted(client, fields, None)
+        say.note(f"job {job.id} submitted; Ctrl-C cancels it")
+        relay.tell_job(job.id)
+        ended = Reader(client, job).read()
+    except Signalled as told:
+        see = f"gpusched why {job.id}" if job else "gpusched ps"
+        say.note(f"\nleft {f'job {job.id}' if job else 'the job'} before its end was seen; see: {see}")
+        return 128 + told.number
+    return exit_code(ended, received.ending)
 
 
-def exit_code(job: "Job") -> int:
-    """The code of the job's process, as a shell would give it; 1 where it has none."""
+def exit_code(job: "Job", told: int | None = None) -> int:
+    """The code of the job's process, as a shell would give it; where it has none 128 + the signal by which we were
+    `told` to end it, or 1."""
     if job.state == "completed":
         return 0
     if job.signal:
         return 128 + job.signal
+    if told is not None:
+        return 128 + told if job.exit_code is None else job.exit_code
     return job.exit_code or 1
