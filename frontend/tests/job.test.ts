@@ -37,7 +37,7 @@ test("waits and attempts share one axis", () => {
   const parts = [...region.querySelectorAll<HTMLElement>(".axis > span")].map((part) => [part.className, part.style.left, part.style.width]);
   expect(parts).toEqual([["wait-on-capacity for-capacity", "0.00%", "50.00%"], ["axis-waiting", "50.00%", "8.33%"], ["axis-running", "58.33%", "41.67%"]]);
   expect(region.textContent).toContain("mostly: capacity");
-  expect(region.querySelector(".wait-legend")?.textContent).toBe("capacity 01:00");
+  expect(region.querySelector(".wait-legend")?.textContent).toBe("capacity 1 min");
 });
 
 test("readings become charts in their units, unknown ones stay unknown", () => {
