@@ -12,6 +12,7 @@ from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest
+from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeState
 from jobs import representation
 from jobs.counting import WAITS, WEIGHT, by_state
@@ -47,10 +48,11 @@ def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None
         if found is None:
             return None
     assert found is not None
-    quota = found.code in (reasons.Pending.TENANT_LIMIT, reasons.Pending.BUDGET)
+    # What is used up is renewed: other than a limit it does not say that the job can never run.
+    refused: dict[str, str] = {Pending.TENANT_LIMIT: "quota_exceeded", Pending.BUDGET: "budget_used_up"}
     return Problem(
-        403 if quota else 422,
-        "quota_exceeded" if quota else found.code,
+        403 if found.code in refused else 422,
+        refused.get(found.code, found.code),
         reasons.sentence(found.code, found.evidence),
         next_step=reasons.next_step(found.code),
         errors=[FieldError("gpu_count", found.code, reasons.sentence(found.code, found.evidence))],
@@ -115,7 +117,7 @@ def estimates_of(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
     startable = query(
         "SELECT id FROM jobs_job WHERE id = ANY(%s) AND state IN ('pending', 'running') AND open_dependencies = 0"
         " AND reason <> %s",
-        [[job_id for job_id in job_ids if job_id in found], reasons.Pending.MAX_PARALLEL],
+        [[job_id for job_id in job_ids if job_id in found], Pending.MAX_PARALLEL],
     )
     return {row["id"]: estimate_shape(found[row["id"]]) for row in startable}
 

@@ -57,7 +57,7 @@ def wait(job_id: int, timeout: float | None) -> Flow[JobData]:
         left = pause if deadline is None else deadline - time.monotonic()
         if left <= 0:
             raise Timeout(
-                f"job {job_id} is still {job.state} after {timeout:g} s",
+                f"job {job_id} is still {job.state}, and the time to wait for it is over",
                 next_step="it goes on; wait longer or cancel it",
             )
         yield Pause(min(pause, left))

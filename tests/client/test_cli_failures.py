@@ -17,6 +17,8 @@ FAILURES: dict[str, tuple[Answer, int]] = {
     "changed meanwhile": (problem(412, "version_conflict", "somebody changed it", "read it again"), 5),
     "never fits": (problem(422, "never_fits", "the largest node has 8 GPUs", "ask for less"), 6),
     "over the limit": (problem(403, "quota_exceeded", "quota exceeded for tenant nlp", "raise the quota"), 6),
+    "after what failed": (problem(422, "dependency_failed", "can never start: job 7 is failed", "run it again"), 6),
+    "over the budget": (problem(403, "budget_used_up", "the budget of tenant nlp is used up", "wait"), 9),
     "rate-limited": (problem(429, "too_many", "too many requests", "slow down"), 9),
     "internal": (problem(500, "internal", "the server failed", "tell an admin", request_id="req-7"), 1),
     "starting": (problem(503, "starting", "the server starts", "try again"), 8),

@@ -163,7 +163,20 @@ def test_wait_exits_with_0_or_1_and_with_7_when_the_time_runs_out(
     full.on("GET", "/jobs/42", Answer(200, job(state="running")))
     late = call(full.url, "wait", "--timeout", "0.02", "42")
     assert (late.exit_code, late.stdout) == (7, "")
-    assert "still running after 0.02 s" in late.stderr
+    assert "job 42 is still running, and the time to wait for it is over" in late.stderr
+
+
+def test_wait_has_one_time_for_all_and_prints_what_ended(full: FakeServer) -> None:
+    """A58"""
+    for job_id in (1, 2, 3, 4):
+        full.on("GET", f"/jobs/{job_id}", Answer(200, job(job_id, "completed" if job_id == 3 else "running")))
+    began = time.monotonic()
+    late = call(full.url, "wait", "--timeout", "1", "-o", "name", "1", "2", "3", "4")
+    assert (late.exit_code, late.stdout) == (7, "3\n")
+    assert time.monotonic() - began >= 1
+    assert sum(asked.path == "/api/v1/jobs/1" for asked in full.asked) > 1
+    # No time is left for these, and they are looked at once.
+    assert [sum(asked.path == f"/api/v1/jobs/{other}" for asked in full.asked) for other in (2, 3, 4)] == [1, 1, 1]
 
 
 def test_history_of_a_job_says_what_happened(full: FakeServer) -> None:

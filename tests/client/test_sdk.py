@@ -75,7 +75,7 @@ def test_the_async_client_does_the_same(server: FakeServer) -> None:
 
 def test_wait_raises_in_time_and_the_job_goes_on(server: FakeServer) -> None:
     server.on("GET", "/jobs/42", Answer(200, job(state="running")))
-    with Client(server.url) as c, pytest.raises(Timeout, match=r"still running after 0\.05 s") as caught:
+    with Client(server.url) as c, pytest.raises(Timeout, match=r"still running") as caught:
         c.wait(42, timeout=0.05)
     assert caught.value.exit_code == 7
     assert isinstance(caught.value, TimeoutError)

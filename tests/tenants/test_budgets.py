@@ -79,7 +79,7 @@ class TestHard:
         assert answer["sentence"] == "the budget of tenant nlp is used up: 20 of 20 GPU-hours in the last 30 days"
         assert answer["counterfactual"]["change"] == "budget"
         refused = call("POST", "/api/v1/jobs", make_token(user), {"command": ["x"], "gpu_count": 1})
-        assert (refused.status_code, refused.json()["code"]) == (403, "quota_exceeded")
+        assert (refused.status_code, refused.json()["code"]) == (403, "budget_used_up")
         assert "budget of tenant nlp is used up" in refused.json()["detail"]
         assert call("POST", "/api/v1/jobs", make_token(user), {"command": ["x"], "gpu_count": 0}).status_code == 201
         assert Job.objects.get(pk=running).state == "running"
