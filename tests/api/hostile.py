@@ -1,177 +1,188 @@
-"""What hostile callers send, and what they must be answered (A55); a few in tests/api, many in tests/e2e."""
+"""What hostile callers send to any write of the API, and what they must be answered (A55); a little of it in tests/api,
+much in tests/e2e."""
 
-import string
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+from urllib.parse import quote, urlencode
 
-import msgspec
-from django.db import transaction
-from django.test import Client
+from django.db import connection, transaction
 from hypothesis import strategies as st
 
-from frontend.consumers import LiveConsumer
 from gpusched.lib.sql import query
-from gpusched.protocol.jobs import JobRequest
-from gpusched.protocol.messages import Join, Sync
-from nodes.api import IntentNote, NewJoinToken
-from nodes.consumers import AgentConsumer
-from nodes.health_api import QuarantineNote
-from nodes.idle_api import NewExemption
-from scheduling.policy_api import PolicyChanges
-from tenants.api import NewTenant, QuotaFields, TenantChanges
-from tenants.token_api import Login, NewToken
-from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
+from tests.api.mutations import NO_JSON, encoded, mutated
+from tests.api.operations import Operation, Stage, contents, operations, writes
 
 SHAPE = {"type", "title", "status", "detail", "code", "next_step", "request_id", "errors", "error"}
-BODIES: dict[tuple[str, str], type[msgspec.Struct]] = {
-    ("POST", "/api/v1/jobs"): JobRequest,
-    ("POST", "/api/v1/jobs/simulate"): JobRequest,
-    ("POST", "/api/v1/tenants"): NewTenant,
-    ("PATCH", "/api/v1/tenants/nlp"): TenantChanges,
-    ("PUT", "/api/v1/tenants/nlp/quota"): QuotaFields,
-    ("POST", "/api/v1/tokens"): NewToken,
-    ("POST", "/api/v1/login"): Login,
-    ("POST", "/api/v1/nodes/n1/cordon"): IntentNote,
-    ("POST", "/api/v1/nodes/join-tokens"): NewJoinToken,
-    ("POST", "/api/v1/gpus/1/quarantine"): QuarantineNote,
-    ("POST", "/api/v1/idle-exemptions"): NewExemption,
-    ("PATCH", "/api/v1/scheduling/policy"): PolicyChanges,
+NAMES = ("\x00", "..", "../jobs", "9" * 18, "9" * 19, "-1", "💥", "a" * 300, "%", "%s", " ", "\u202e", "nlp/quota", "'")
+# As a header has them: any character of Latin-1 but the ends of lines.
+_HEADER = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n"), max_size=40)
+HEADERS: dict[str, st.SearchStrategy[str]] = {
+    "If-Match": st.one_of(_HEADER, st.sampled_from(["*", '"1"', 'W/"1"', '"1", "2"', "9" * 400, "\x00", "²"])),
+    "If-None-Match": _HEADER,
+    "Idempotency-Key": st.one_of(_HEADER, st.sampled_from(["", "k", "k" * 255, "k" * 256, "\x00"])),
+    "Dry-Run": st.sampled_from(["true", "false", "?", "\x00"]),
+    "Range": st.one_of(_HEADER, st.sampled_from(["bytes=0-1", "bytes=5-1", "bytes=-1", "bytes=0-" + "9" * 40])),
+    "Content-Encoding": st.sampled_from(["gzip", "br", "\x00"]),
+    "Accept": st.sampled_from(["*/*", "application/json", "image/png", "x", ";;;", "application/json;q=nan"]),
+    "Accept-Language": _HEADER,
+    "X-Request-Id": st.one_of(_HEADER, st.just("x" * 5000)),
+    "X-Forwarded-For": _HEADER,
+    "X-HTTP-Method-Override": st.sampled_from(["DELETE", "GET"]),
 }
-WRITTEN = (
-    "tenants_tenant", "tenants_quota", "tenants_apitoken", "jobs_job", "jobs_jobevent", "jobs_attempt", "nodes_node",
-    "nodes_device", "nodes_jointoken", "nodes_idleexemption", "scheduling_schedulingpolicy", "lib_auditentry",
-    "tenants_usageentry", "nodes_assignment", "nodes_allocation",
+_VALUES = st.one_of(
+    st.text(max_size=30),
+    st.integers().map(str),
+    st.sampled_from(["true", "false", "maybe", "WzFd", "W10", "WyJ4Il0", "WzFlNDAwXQ", "9" * 400, "\x00", "nan", "1e400", "-1",
+                     "2030-01-01", "9999-12-31T23:59:59Z", "0001-01-01", "2030-01-01T00:00:00+99:00"]),
 )  # fmt: skip
-# What breaks programs: the ends of numbers, texts that PostgreSQL or UTF-8 cannot hold, wrong types, depth.
-HOSTILE = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**70), 2**70),
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.text(max_size=20),
-    st.sampled_from(
-        ["", "\x00", "nlp", "../..", "a" * 300, "%s", "{}", "9" * 40, "2030-01-01T00:00:00Z", "💥", "'; --"]
-    ),
-    st.lists(st.one_of(st.text(max_size=5), st.integers()), max_size=3),
-    st.dictionaries(st.text(string.ascii_letters + "\x00", max_size=5), st.text(max_size=5), max_size=3),
-)
-NO_JSON = st.sampled_from(
-    [b"", b"{", b"[" * 50_000, b'{"a":' * 20_000, b"\xff\xfe", b'{"name": "\xff"}', b'{"name": "\\ud800"}', b"null", b"1e999",
-     b'{"priority": 1e999}', b'{"gpu_count": 1' + b"0" * 5000 + b"}", b'"text"', b"[]", b"{}x", b"\x00", b"NaN"]
-)  # fmt: skip
-LISTS = st.tuples(
-    st.sampled_from(
-        ["jobs", "queue", "audit", "incidents", "jobs/1/logs", "scheduling/cycles", "gpus/1/samples", "rates"]
-    ),
-    st.sampled_from(["limit", "cursor", "state", "since", "offset", "tail", "rank", "tenant", "open", "resolution"]),
-    st.one_of(st.text(max_size=30), st.integers().map(str), st.sampled_from(["WzFd", "W10", "WyJ4Il0", "WzFlNDAwXQ"])),
-)
 
 
-def headers_of_an_admin():
-    """With a tenant and a node to talk about."""
-    make_member(make_tenant("nlp"))
-    make_node(name="n1", gpus=1)
-    return {"Authorization": f"Bearer {make_token(make_user(admin=True))}"}
+@dataclass(frozen=True)
+class Sent:
+    """`must`: the status that it has to get; None: any that is documented. `is_elsewhere`: under a name that may lead to
+    another address, or to none."""
+
+    raw: bytes
+    kind: str = "application/json"
+    more: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    must: int | None = None
+    ids: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return bool(self.ids)
 
 
-def node_at_work():
-    """A node that runs a job, beside another one that does."""
-    agents = [make_node(name=name, gpus=1) for name in ("n2", "n3")]
-    member = make_member(tenant := make_tenant("team"))
-    for _ in agents:
-        submit(member, tenant)
-    run_cycle()
-    for agent in agents:
-        agent.start_all()
-    assert all(rows for name, rows in of_others(agents[0].id).items() if name != "ledger")  # written at the end of each
-    return agents[0]
+def catalogue(stage: Stage, one: Operation, chosen: int | None = None) -> Iterator[Sent]:
+    """Each kind of attack on one write. `chosen`: of many alike only this one, by number."""
+    valid = stage.body(one)
+    good = encoded(valid)
+
+    def some(these: tuple[Any, ...]) -> tuple[Any, ...]:
+        return these if chosen is None else (these[chosen % len(these)],)
+
+    yield from (Sent(raw, must=400) for raw in some(NO_JSON))
+    for raw in (
+        good[:-1] or b"{",
+        b"[" + good + b"]",
+        encoded({**valid, "no_such_field": 1}),
+        encoded({**valid, "\x00": 1}),
+    ):
+        yield Sent(raw, must=400)
+    yield Sent(encoded({**valid, "\ud800": "\udfff"}), must=400)
+    for kind in some(("text/xml", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x", "\x00")):
+        yield Sent(good, kind, must=415)
+    for name in some(tuple(one.fields)) if one.fields else ():
+        yield Sent(encoded({**valid, name: {"\x00": [[]]}}))
+    for more in some(("?no_such=1", "?dry_run=maybe", "?%00=%00", "?dry_run=")):
+        yield Sent(good, more=more, must=None if more == "?dry_run=" else 400)
+    for headers in some(({"If-Match": "x"}, {"Range": "bytes=5-1"}, {"Dry-Run": "?"}, {"If-Match": '"99999999999"'})):
+        yield Sent(good, headers=headers)
+    if "Idempotency-Key" in one.parameters("header"):
+        yield Sent(good, headers={"Idempotency-Key": "k" * 256}, must=400)
+    for name in one.parameters("path"):
+        yield from (Sent(good, ids={name: value}) for value in some(NAMES))
 
 
-def write(headers, data):
-    """Any write of the API, with JSON that nearly fits or with what is none; taken back afterwards."""
-    method, path = data.draw(st.sampled_from(list(BODIES)))
-    body = data.draw(body_of(BODIES[method, path]))
-    with transaction.atomic():
-        before = counts()
-        check(Client().generic(method, path, body, content_type="application/json", headers=headers), before)
-        transaction.set_rollback(True)
+def try_catalogue(stage: Stage, *, share: int = 1) -> int:
+    """On each write of the API; gives how many requests there were. `share`: of the attacks on one write only each so
+    many-th, another one for the next write."""
+    before, number = contents(), 0
+    for n, one in enumerate(writes()):
+        for sent in islice(catalogue(stage, one, None if share == 1 else n), n % share, None, share):
+            number += 1
+            send(stage, (one, sent), before)
+    return number
 
 
-def put_into_every_field(headers, value):
+def put_into_every_field(stage: Stage, value: Any) -> None:
     """One after the other, in each write: the field that forgets to look is found."""
-    for (method, path), kind in BODIES.items():
-        if path.endswith("/simulate"):
-            continue  # the same fields as a submit, and slow
-        fields = msgspec.structs.fields(kind)
-        for field in fields:
-            body = msgspec.json.encode({**_required(fields), field.name: value})
-            with transaction.atomic():
-                before = counts()
-                check(Client().generic(method, path, body, content_type="application/json", headers=headers), before)
-                transaction.set_rollback(True)
-
-
-def ask_list(headers, asked):
-    path, name, value = asked
-    check(Client().get(f"/api/v1/{path}", {name: value}, headers=headers))
-
-
-def say_as_agent(node, data):
-    """Any message with the credential of a node; taken back afterwards."""
-    path, kind = data.draw(st.sampled_from([("join", Join), ("sync", Sync)]))
-    body = data.draw(st.one_of(body_of(kind), reports(node.held)))
-    headers = {"Authorization": f"Bearer {node.credential}"}
-    with transaction.atomic():
-        before, others = counts(), of_others(node.id)
-        check(Client().post(f"/agent/{path}", body, content_type="application/json", headers=headers), before)
-        # Refused or accepted: it has spoken for itself alone, and what it did is whole.
-        assert of_others(node.id) == others
-        assert not query(_BROKEN)
-        transaction.set_rollback(True)
-
-
-async def say_over_websocket(message):
-    """It is closed with a code of ours, or heard."""
-    kind, raw = message
-    consumer, codes = kind(), []
-
-    async def close(code):
-        codes.append(code)
-
-    async def send(text_data):
-        pass
-
-    consumer.close, consumer.send = close, send
-    await consumer.receive(**({"text_data": raw} if isinstance(raw, str) else {"bytes_data": raw}))
-    assert set(codes) <= {4400, 4413}
+    before = contents()
+    for one in writes():
+        if not one.path.endswith("/simulate"):  # the same fields as a submit, and slow
+            for name in one.fields:
+                send(stage, (one, Sent(encoded({**stage.body(one), name: value}))), before)
 
 
 @st.composite
-def body_of(draw, kind):
-    """JSON with some fields of a struct, each as it should be or not."""
-    if draw(st.integers(0, 5)) == 0:
-        return draw(NO_JSON)
-    fields = msgspec.structs.fields(kind)
-    names = draw(st.lists(st.sampled_from([field.name for field in fields] + ["surplus"]), max_size=4, unique=True))
-    return msgspec.json.encode({**_required(fields), **{name: draw(HOSTILE) for name in names}})
+def requests(draw: st.DrawFn, stage: Stage) -> tuple[Operation, Sent]:
+    """Any write with anything wrong: its body, its query, its headers, the names in its address."""
+    one = draw(st.sampled_from(writes()))
+    full = {name: None for name in one.fields} if draw(st.booleans()) else {}
+    raw = draw(st.one_of(mutated({**full, **stage.body(one)}), st.sampled_from(NO_JSON)))
+    names = sorted(one.parameters("query") | {"dry_run", "no_such"})
+    given = draw(st.dictionaries(st.sampled_from(names), _VALUES, max_size=2)) if draw(st.booleans()) else {}
+    chosen = draw(st.lists(st.sampled_from(sorted(HEADERS)), max_size=3, unique=True))
+    headers = {name: draw(HEADERS[name]) for name in chosen}
+    odd = sorted(one.parameters("path")) if draw(st.integers(0, 5)) == 0 else []
+    ids = {name: draw(st.one_of(st.sampled_from(NAMES), st.text(max_size=20))) for name in odd}
+    return one, Sent(raw, more=_query(given), headers=headers, ids=ids)
 
 
-def _required(fields):
-    """So that most requests come further than the first check."""
-    good = {
-        "name": "x",
-        "tenant": "nlp",
-        "command": ["true"],
-        "username": "u",
-        "password": "p",
-        "seq": 1,
-        "boot_id": "boot-1",
-    }
-    return {field.name: good[field.name] for field in fields if field.name in good}
+@st.composite
+def questions(draw: st.DrawFn, stage: Stage) -> tuple[Operation, Sent]:
+    """Any read, asked for anything; also with forged cursors."""
+    one = draw(st.sampled_from([one for one in operations() if not one.is_write]))
+    names = sorted(one.parameters("query") - {"wait"} | {"no_such"})
+    given = draw(st.dictionaries(st.sampled_from(names), _VALUES, max_size=3))
+    chosen = draw(st.lists(st.sampled_from(sorted(HEADERS)), max_size=2, unique=True))
+    return one, Sent(b"", more=_query(given), headers={name: draw(HEADERS[name]) for name in chosen})
 
 
-# Devices that are held twice, jobs that run nowhere, and assignments of jobs that have ended.
+def _query(given: Mapping[str, str]) -> str:
+    # Half a character cannot be sent in an address.
+    return "?" + urlencode(given, errors="replace") if given else ""
+
+
+def send(stage: Stage, asked: tuple[Operation, Sent], before: dict[str, str]) -> None:
+    """Sends it; whatever is done is taken back afterwards. `before`: the contents of the database."""
+    one, sent = asked
+    ids = {**stage.ids(one), **{name: quote(value, safe="", errors="replace") for name, value in sent.ids.items()}}
+    headers = {name.replace("-", "_"): value for name, value in sent.headers.items()}
+    with transaction.atomic():
+        answer = stage.ask(one.method, one.path.format(**ids) + sent.more, sent.raw, kind=sent.kind, **headers)
+        said = (one.name, sent, answer.status_code, answer.content[:300])
+        assert answer.status_code in one.statuses | ({400, 404, 405} if sent.is_elsewhere else set()), said
+        assert sent.must in (None, answer.status_code), said
+        if answer.status_code == 401:  # a guessed password is counted
+            before = {name: mark for name, mark in before.items() if name != "lib_loginattempts"}
+        check(answer, before)
+        transaction.set_rollback(True)
+
+
+def check(answer: Any, before: Mapping[str, str] | None = None) -> Any:
+    """A refusal of one shape that has written nothing, or else done, and done wholly."""
+    assert answer.status_code < 500, answer.content
+    if answer.status_code >= 400:
+        assert answer["Content-Type"] == "application/problem+json", answer.content[:200]
+        told = answer.json()
+        assert set(told) == SHAPE, told
+        assert (told["status"], told["request_id"]) == (answer.status_code, answer["X-Request-Id"])
+        assert told["title"] and told["detail"] and told["code"] and told["error"] == told["detail"], told
+    if before is not None and answer.status_code >= 400:
+        now = contents()
+        assert {name for name in before if before[name] != now[name]} == set()
+    elif before is not None:
+        is_whole()
+    return answer
+
+
+def is_whole() -> None:
+    """What must hold after anything."""
+    assert not query(_BROKEN)
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute("SET CONSTRAINTS ALL DEFERRED")
+
+
+# Devices that are held twice or say that they are and are not, jobs that run nowhere, and what ended and still holds
+# something.
 _BROKEN = """
-    SELECT 'device' AS what, device_id AS id FROM nodes_allocation GROUP BY device_id HAVING count(*) > 1
+    SELECT 'device' AS what, device_id AS id FROM nodes_allocation GROUP BY device_id
+    HAVING count(*) FILTER (WHERE memory_mb IS NULL) > 0 AND count(*) > 1
     UNION ALL
     SELECT 'job', j.id FROM jobs_job j WHERE j.state IN ('scheduled', 'running', 'stopping') AND NOT EXISTS
            (SELECT 1 FROM nodes_assignment a JOIN jobs_attempt t ON t.id = a.attempt_id
@@ -179,76 +190,10 @@ _BROKEN = """
     UNION ALL
     SELECT 'allocation', l.id FROM nodes_allocation l JOIN nodes_assignment a ON a.id = l.assignment_id
       JOIN jobs_job j ON j.id = a.job_id WHERE j.state NOT IN ('scheduled', 'running', 'stopping')
+    UNION ALL
+    SELECT 'attempt', t.id FROM jobs_attempt t JOIN jobs_job j ON j.id = t.job_id
+     WHERE t.ended_at IS NULL AND j.state NOT IN ('scheduled', 'running', 'stopping')
+    UNION ALL
+    SELECT 'held', d.id FROM nodes_device d WHERE d.held_whole <>
+           (SELECT count(*) FROM nodes_allocation a WHERE a.device_id = d.id AND a.memory_mb IS NULL)
 """
-
-
-def of_others(node_id):
-    """All rows about other nodes, and about what runs there: state, devices, ledger."""
-    mine = f"SELECT job_id FROM nodes_assignment WHERE node_id = {int(node_id)}"
-    return {
-        name: query(sql)
-        for name, sql in {
-            "nodes": f"SELECT * FROM nodes_node WHERE id <> {int(node_id)} ORDER BY id",
-            "devices": f"SELECT * FROM nodes_device WHERE node_id <> {int(node_id)} ORDER BY id",
-            "assignments": f"SELECT * FROM nodes_assignment WHERE node_id <> {int(node_id)} ORDER BY id",
-            "allocations": f"""SELECT l.* FROM nodes_allocation l JOIN nodes_assignment a ON a.id = l.assignment_id
-                                WHERE a.node_id <> {int(node_id)} ORDER BY l.id""",
-            "jobs": f"SELECT * FROM jobs_job WHERE id NOT IN ({mine}) ORDER BY id",
-            "ledger": f"SELECT * FROM tenants_usageentry WHERE job_id NOT IN ({mine}) ORDER BY id",
-        }.items()
-    }
-
-
-def counts():
-    [row] = query("SELECT " + ", ".join(f"(SELECT count(*) FROM {table}) AS {table}" for table in WRITTEN))
-    return row
-
-
-def check(answer, before=None):
-    """A refusal of one shape that has written nothing, or else done."""
-    assert answer.status_code < 500, answer.content
-    if answer.status_code >= 400:
-        assert answer["Content-Type"] == "application/problem+json", answer.content[:200]
-        assert set(answer.json()) == SHAPE
-        assert answer.json()["request_id"] == answer["X-Request-Id"]
-        assert before is None or counts() == before
-    return answer
-
-
-def reports(held):
-    """A sync with one report or reading about what is really there, with one wrong value."""
-    wrong = {"at": "never", "boot_id": 7, "running": [1], "held": {"a": 1}}
-    reading = st.builds(lambda value, name: {"readings": [{"uuid": "GPU-n2-0", name: value}]}, HOSTILE, st.sampled_from(
-        ["utilisation_percent", "memory_used_mb", "power_watts", "occupancy", "process_ids", "xids", "ecc_corrected"]))  # fmt: skip
-    ended = st.builds(
-        lambda value, name: {
-            "reports": [
-                {"kind": "ended", "key": held[0], "at": "2030-01-01T00:00:00Z", "reason": "exited", name: value}
-            ]
-        },
-        HOSTILE,
-        st.sampled_from(
-            ["exit_code", "signal", "at", "reason", "started_at", "detail", "peak_memory_mb", "seconds_ago", "key"]
-        ),
-    )
-    foreign = st.sampled_from(["ended", "started"]).map(
-        lambda kind: {
-            "reports": [{"kind": kind, "key": other_key(held[0]), "at": "2030-01-01T00:00:00Z", "reason": "exited"}]
-        }
-    )
-    odd = st.sampled_from(list(wrong)).map(lambda name: {name: wrong[name]})
-    common = {"seq": 5, "at": "2030-01-01T00:00:00Z", "boot_id": "boot-1", "held": held, "running": held}
-    return st.one_of(reading, ended, foreign, odd).map(lambda part: msgspec.json.encode({**common, **part}))
-
-
-def other_key(key):
-    """Of the job that was submitted after this one, or before it: it runs on the other node."""
-    [row] = query("SELECT id FROM jobs_job WHERE id <> %s", [int(key.split(".")[0])])
-    return f"{row['id']}.{key.partition('.')[2]}"
-
-
-# To which consumer, and what.
-MESSAGES = st.tuples(
-    st.sampled_from([AgentConsumer, LiveConsumer]),
-    st.one_of(NO_JSON, body_of(Sync), st.binary(max_size=50), st.text(max_size=50)),
-)

@@ -1,0 +1,171 @@
+"""Every operation of docs/openapi.json, and a small cluster in which each of them has something to succeed on."""
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from django.test import Client
+
+from gpusched.lib.sql import execute, prepared, query
+from tests.api.test_access import BODIES
+from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
+
+PASSWORD = "correct horse battery"
+# In which state a job is to be so that this can be done to it; `pending` for all others that change it.
+_STATES = {"release": "held", "retry": "ended", "requeue": "running"}
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    path: str
+    document: dict[str, Any] = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} {self.path}"
+
+    @property
+    def is_write(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def is_secured(self) -> bool:
+        return any(self.document.get("security", ()))
+
+    @property
+    def statuses(self) -> set[int]:
+        """What it says that it answers."""
+        return {int(code) for code in self.document["responses"]}
+
+    def parameters(self, place: str) -> set[str]:
+        """Of `query`, `path` or `header`."""
+        return {one["name"] for one in self.document.get("parameters", ()) if one["in"] == place}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Of its body, with their schemas."""
+        schema = self.document.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+        component = components().get(schema.get("$ref", "").rpartition("/")[2], {})
+        found: dict[str, Any] = component.get("properties", {})
+        return found
+
+
+@cache
+def _document() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(__file__).resolve().parents[2] / "docs" / "openapi.json").read_text())
+    return found
+
+
+def components() -> dict[str, Any]:
+    found: dict[str, Any] = _document()["components"]["schemas"]
+    return found
+
+
+@cache
+def operations() -> tuple[Operation, ...]:
+    return tuple(
+        Operation(method.upper(), path, document)
+        for path, found in sorted(_document()["paths"].items())
+        for method, document in sorted(found.items())
+    )
+
+
+def writes() -> tuple[Operation, ...]:
+    return tuple(one for one in operations() if one.is_write)
+
+
+class Stage:
+    """One of each thing that an address names, in the state in which the operation finds something to do."""
+
+    def __init__(self) -> None:
+        self.tenant = make_tenant("nlp")
+        make_tenant("other")
+        self.user, self.admin = make_member(self.tenant, name="ada"), make_user("root", admin=True)
+        self.token = make_token(self.admin)
+        self.agent = make_node(name="n1", gpus=4)
+        self.jobs = {"running": submit(self.user, self.tenant, max_runtime_minutes=600)}
+        run_cycle()
+        self.agent.start_all()
+        self.jobs |= {state: submit(self.user, self.tenant) for state in ("pending", "held", "ended")}
+        self._make(f"jobs/{self.jobs['held']}/hold")
+        self._make(f"jobs/{self.jobs['ended']}/cancel")
+        make_node(name="n2", gpus=1)
+        self._make("nodes/n2/cordon")
+        free = [row["id"] for row in query("SELECT id FROM nodes_device WHERE held_whole = 0 ORDER BY id")]
+        self._devices = {"clear": free[1], "retire": free[2]}
+        self._free = free[0]
+        self._make(f"gpus/{free[1]}/quarantine")
+        execute("UPDATE nodes_device SET health = 'lost' WHERE id = %s", [free[2]])
+        self._make("tenants/nlp/secrets/wandb", {"value": "x"}, "PUT")
+        self._made = {
+            "service_token_id": self._make("tenants/nlp/service-tokens", {"name": "nightly"})["id"],
+            "token_id": self._make("tokens", {"name": "old"})["id"],
+            "rate_id": self._make("rates", {"gpu_model": "H100", "price_per_gpu_hour": 2})["id"],
+            "exemption_id": self._make("idle-exemptions", {"tenant": "other"})["id"],
+        }
+
+    def _make(self, path: str, body: Any = None, method: str = "POST") -> Any:
+        answer = self.ask(method, f"/api/v1/{path}", msgspec.json.encode(body or {}))
+        assert answer.status_code < 300, answer.content
+        return answer.json()
+
+    def ids(self, one: Operation) -> dict[str, Any]:
+        """What there is for each parameter of its path: a new kind of parameter needs its line here."""
+        verb = one.path.rpartition("/")[2]
+        is_program = "/service-tokens/" in one.path
+        known: dict[str, Any] = {
+            "job_id": self.jobs[_STATES.get(verb, "pending" if one.is_write else "running")],
+            "name": ("n2" if verb == "uncordon" else "n1") if "/nodes/" in one.path else "nlp",
+            "secret": "wandb",
+            "device_id": self._devices.get(verb, self._free),
+            **self._made,
+            "token_id": self._made["service_token_id" if is_program else "token_id"],
+        }
+        return {name: known[name] for name in one.parameters("path")}
+
+    def body(self, one: Operation) -> dict[str, Any]:
+        """One with which it succeeds."""
+        if one.path.endswith("/login"):
+            return {"username": "ada", "password": PASSWORD}
+        short = one.path.format(**{**dict.fromkeys(one.parameters("path"), ""), "name": "nlp", "secret": "wandb",
+                                   "job_id": "{own}"})  # fmt: skip
+        bodies: dict[tuple[str, str], Any] = BODIES
+        return dict(bodies.get((one.method, short), {}))
+
+    def address(self, one: Operation) -> str:
+        return one.path.format(**self.ids(one))
+
+    def do(self, one: Operation, more: str = "", *, token: str | None = None, **headers: str) -> Any:
+        """As it is to succeed; `more`: a query string."""
+        raw = msgspec.json.encode(self.body(one)) if one.is_write else b""
+        return self.ask(one.method, self.address(one) + more, raw, token=token, **headers)
+
+    def ask(
+        self, method: str, address: str, raw: bytes = b"", *, kind: str = "application/json", token: str | None = None,
+        **headers: str,
+    ) -> Any:  # fmt: skip
+        """`token`: that of an admin unless told; empty: none. Headers by name, with _ for -."""
+        token = self.token if token is None else token
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        given |= {"Authorization": f"Bearer {token}"} if token else {}
+        return Client().generic(method, address, raw, content_type=kind, headers=given)
+
+
+def contents(*besides: str) -> dict[str, str]:
+    """A mark of the rows of each table but `besides`: how many there are, and which transaction (or part of one) wrote
+    the newest; of tokens how many, for each says when it was last used."""
+    return {row["t"]: row["m"] for row in prepared(_marks(besides))}
+
+
+@cache
+def _marks(besides: tuple[str, ...]) -> str:
+    names = [row["t"] for row in query("SELECT table_name AS t FROM information_schema.tables WHERE table_schema = 'public'"
+                                       " AND table_type = 'BASE TABLE' AND table_name <> ALL(%s) ORDER BY 1",
+                                       [["django_session", "nodes_listenerlease", *besides]])]  # fmt: skip
+    newest = dict.fromkeys(names, "coalesce(max(xmin::text::bigint), 0)") | {"tenants_apitoken": "''"}
+    parts = (f"SELECT '{name}' AS t, count(*) || ' ' || {newest[name]} AS m FROM {name}" for name in names)
+    return " UNION ALL ".join(parts)
