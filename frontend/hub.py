@@ -5,7 +5,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,15 +12,14 @@ from itertools import count
 from time import monotonic
 
 import msgspec
-from django.db import connections
 
 from frontend import bells, feed
 from frontend.access import Access, Session, Viewer, access_of
 from frontend.looking import Eyes, News, Rung
 from frontend.outbox import Outbox
+from frontend.sight import Sight
 from frontend.topics import View, kind_of, view
 from gpusched.lib.listener import Listener, listener
-from gpusched.lib.threads import ask
 from gpusched.lib.times import rfc3339
 from scheduling.services import scheduler_lag
 
@@ -66,8 +64,7 @@ class LiveHub:
         self._eyes = Eyes()
         self._cycle_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._looks = ThreadPoolExecutor(1, thread_name_prefix="live-looks")
-        self._questions = ThreadPoolExecutor(1, thread_name_prefix="live-questions")
+        self._sight = Sight()
 
     def start(self) -> None:
         """Harmless when repeated; called with the first page."""
@@ -82,16 +79,14 @@ class LiveHub:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for pool in (self._looks, self._questions):
-            pool.submit(connections.close_all)
-            pool.shutdown()
+        self._sight.close()
 
     # --- what pages do ---------------------------------------------------------------------------------------------
 
     async def join(self, client: Client) -> int | None:
         """None, or the code to close with."""
         self.start()
-        answer = await ask(self._questions, lambda: access_of([client.session]))
+        answer = await self._sight.question(lambda: access_of([client.session]))
         if answer is None:
             return TRY_AGAIN_LATER
         if not answer[0].is_allowed:
@@ -199,7 +194,7 @@ class LiveHub:
         before = {seen: self._known[seen] for seen in views if seen in self._known}
         rung, self._bells = self._bells, Rung()
         now = monotonic()
-        news = await ask(self._looks, lambda: self._eyes.look(views, before, wanted, rung))
+        news = await self._sight.look(lambda: self._eyes.look(views, before, wanted, rung))
         if news is None:
             self._bells.hear("nodes", ())
             self._mark(topics)
@@ -229,6 +224,8 @@ class LiveHub:
         said: dict[str, object] = {"alive": rfc3339(datetime.now(UTC)), "cycle_age_seconds": age}
         if self._doorbell.hears_redis is False:
             said["late"] = True
+        if (blind := self._sight.blind_seconds) is not None:
+            said["blind_seconds"] = round(blind, 1)
         return msgspec.json.encode({**said, "answer": True} if is_to_answer else said).decode()
 
     async def _say_alive(self) -> None:
@@ -246,7 +243,7 @@ class LiveHub:
     async def _ask_for_cycles(self) -> None:
         """Apart from saying so: a database that does not answer must not silence the pages."""
         while True:
-            lag = await ask(self._questions, scheduler_lag) if self._clients else None
+            lag = await self._sight.question(scheduler_lag) if self._clients else None
             if lag is not None and lag["age_seconds"] is not None:
                 self._cycle_at = monotonic() - lag["age_seconds"]
             await asyncio.sleep(ALIVE_SECONDS)
@@ -256,7 +253,7 @@ class LiveHub:
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
             clients = list(self._clients)
-            answers = await ask(self._questions, lambda: access_of([c.session for c in clients]))  # noqa: B023
+            answers = await self._sight.question(lambda: access_of([c.session for c in clients]))  # noqa: B023
             for client, answer in zip(clients, answers or [], strict=False):
                 await self._take_access(client, answer)
 

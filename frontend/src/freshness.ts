@@ -10,6 +10,8 @@ export interface Heard {
   isLoggedOut: boolean;
   /** The server does not hear of changes at once, and looks for them every second. */
   isLate: boolean;
+  /** For so long the server's database had not answered when it last said that it is alive. */
+  blindSeconds: number | null;
   /** On this page's clock; null before the first. */
   aliveAt: number | null;
   cycleAgeSeconds: number | null;
@@ -40,6 +42,10 @@ export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshn
   }
   if (aliveAt === null) return { level: "delayed", text: "connecting…", title: "" };
   const age = now - aliveAt;
+  if (heard.blindSeconds !== null) {
+    const seconds = Math.round(heard.blindSeconds + age / 1000);
+    return { level: "delayed", text: `delayed ${seconds} s`, title: "the server cannot look at its database; what is shown is from before" };
+  }
   if (age <= LIVE_MS && heard.isLate) {
     return { level: "delayed", text: "delayed 1 s", title: "the server has lost Redis, and looks for changes every second" };
   }

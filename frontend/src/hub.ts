@@ -13,7 +13,7 @@ type Listener = (state: TopicState) => void;
 const PATIENCE_MS = 5000;
 
 export class Hub implements SocketEvents {
-  readonly heard: Heard = { isConnected: false, isLoggedOut: false, isLate: false, aliveAt: null, cycleAgeSeconds: null, polledAt: null };
+  readonly heard: Heard = { isConnected: false, isLoggedOut: false, isLate: false, blindSeconds: null, aliveAt: null, cycleAgeSeconds: null, polledAt: null };
   hasFailed = false;
   /** Called when the connection comes or goes, and when the server says that it is alive. */
   onHeard: () => void = () => undefined;
@@ -135,6 +135,7 @@ export class Hub implements SocketEvents {
       this.heard.aliveAt = this.now();
       this.heard.cycleAgeSeconds = message.cycle_age_seconds ?? null;
       this.heard.isLate = message.late === true;
+      this.heard.blindSeconds = message.blind_seconds ?? null;
       learnServerTime(message.alive);
       return this.onHeard();
     }

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { freshness } from "../src/freshness";
 import { clock } from "../src/time";
 
-const heard = (aliveAt: number | null, isConnected = true) => ({ isConnected, isLoggedOut: false, isLate: false, aliveAt, cycleAgeSeconds: 0.4, polledAt: null as number | null });
+const heard = (aliveAt: number | null, isConnected = true) => ({ isConnected, isLoggedOut: false, isLate: false, blindSeconds: null as number | null, aliveAt, cycleAgeSeconds: 0.4, polledAt: null as number | null });
 
 test("live for 5 s, then delayed with the age", () => {
   expect(freshness(heard(10_000), 10_000, false).text).toBe("live");
@@ -14,6 +14,12 @@ test("live for 5 s, then delayed with the age", () => {
 test("a server that hears of changes late is not live", () => {
   expect(freshness({ ...heard(10_000), isLate: true }, 11_000, false)).toMatchObject({ level: "delayed", text: "delayed 1 s" });
   expect(freshness({ ...heard(10_000), isLate: true }, 17_000, false)).toMatchObject({ level: "delayed", text: "delayed 7 s" });
+});
+
+test("a server whose database does not answer is not live, and says for how long", () => {
+  const blind = { ...heard(10_000), blindSeconds: 6.2 };
+  expect(freshness(blind, 12_000, false)).toMatchObject({ level: "delayed", text: "delayed 8 s" });
+  expect(freshness(blind, 12_000, false).title).toContain("database");
 });
 
 test("without a socket offline, with the time last known", () => {

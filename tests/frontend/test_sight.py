@@ -1,0 +1,31 @@
+"""A page is told while what it shows cannot be looked at."""
+
+import psycopg
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from frontend import hub as hubs
+from frontend import sight
+from gpusched.lib.own_connections import connection_parameters
+from tests.frontend.page import Page, cookie_of, live_hub
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BLIND = '"blind_seconds"'
+
+
+async def test_a_page_is_told_while_the_database_hangs(anna, monkeypatch):
+    """Not only of one that is gone; otherwise the page would call old rows live. It hears when that is over."""
+    monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(sight, "PATIENCE_SECONDS", 0.3)
+    async with live_hub(monkeypatch):
+        page = await Page(await sync_to_async(cookie_of)(anna), ["jobs"]).connect()
+        await page.until(lambda: "jobs" in page.rows)
+        assert not any(BLIND in said for said in page.heard)
+        async with await psycopg.AsyncConnection.connect(**connection_parameters()) as locking:
+            await locking.execute("LOCK TABLE jobs_job IN ACCESS EXCLUSIVE MODE")
+            await page.subscribe("jobs")
+            await page.until(lambda: BLIND in page.heard[-1])
+        await page.until(lambda: '"alive"' in page.heard[-1] and BLIND not in page.heard[-1])
+        await page.leave()
+    await sync_to_async(connections.close_all)()
