@@ -10,7 +10,6 @@ from gpusched.cli.session import connect
 from gpusched.protocol.states import FINAL, LIVE
 
 if TYPE_CHECKING:
-    from gpusched.client import Client
     from gpusched.client.arrays import Element
     from gpusched.client.models import ArrayData
 
@@ -56,14 +55,3 @@ def progress(array: "ArrayData | None") -> str | None:
     return (
         f"{ended}/{array.count} ended" + (f", {failed} failed" if failed else "") + (f", {live} live" if live else "")
     )
-
-
-def job_of(client: "Client", array_id: int, number: int) -> int:
-    """The job that an element is. Raises NotFound if there is none yet."""
-    from gpusched.client import NotFound
-
-    for one in client.elements(array_id, index=number):
-        if one.job_id is not None:
-            return one.job_id
-        raise NotFound(f"element {number} of array {array_id} is {one.state} and no job yet")
-    raise NotFound(f"job {array_id} is no array", next_step="leave --element out")

@@ -101,8 +101,9 @@ def history(
         if job_id is not None:
             output.items(client.history(job_id), _EVENTS, form, lambda event: event.kind)
             return
-        span = {"ended_after": since, "ended_before": until}
-        jobs = client.list(tenant=tenant, user=user, state=sorted(FINAL), **span, limit=limit)
+        jobs = client.list(
+            tenant=tenant, user=user, state=sorted(FINAL), ended_after=since, ended_before=until, limit=limit
+        )
     output.items(jobs, _ENDED, form, lambda job: job.id)
 
 

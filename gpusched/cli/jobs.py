@@ -140,10 +140,11 @@ def logs(
     All of it, from the first byte: `gpusched logs 42 > 42.log`. With --follow it goes on to the end of the job.
     """
     from gpusched.cli import reading
+    from gpusched.client.arrays import job_of
 
     with connect(ctx) as client:
         if element is not None:
-            job_id = elements.job_of(client, job_id, element)
+            job_id = job_of(client.element(job_id, element), job_id)
         reading.show(client, job_id, attempt=attempt, rank=rank, tail=tail, is_following=follow)
 
 

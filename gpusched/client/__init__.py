@@ -17,10 +17,14 @@ from gpusched.client.errors import (
 )
 
 if TYPE_CHECKING:
-    from gpusched.client.aio import AsyncClient, AsyncJob
-    from gpusched.client.sync import Client, Job
+    from gpusched.client.aio import AsyncClient
+    from gpusched.client.aio_handles import AsyncArrayElement, AsyncJob
+    from gpusched.client.handles import ArrayElement, Job
+    from gpusched.client.sync import Client
 
 __all__ = [
+    "ArrayElement",
+    "AsyncArrayElement",
     "AsyncClient",
     "AsyncJob",
     "Client",
@@ -38,7 +42,14 @@ __all__ = [
     "Unreachable",
 ]
 
-_LAZY = {"Client": "sync", "Job": "sync", "AsyncClient": "aio", "AsyncJob": "aio"}
+_LAZY = {
+    "Client": "sync",
+    "ArrayElement": "handles",
+    "Job": "handles",
+    "AsyncClient": "aio",
+    "AsyncArrayElement": "aio_handles",
+    "AsyncJob": "aio_handles",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -10,11 +10,12 @@ import httpx
 from gpusched.client import config, flows, job_calls, secret_calls, wire
 from gpusched.client.access import Secret
 from gpusched.client.aio_cluster import ClusterMethods
+from gpusched.client.aio_handles import AsyncArrayElement, AsyncJob
 from gpusched.client.arrays import Element
 from gpusched.client.calls import Call, Reply
 from gpusched.client.events import JobEvent
 from gpusched.client.exchange import PATIENCE_SECONDS, Emit, Flow, Lost, Pause
-from gpusched.client.foresight import Explanation, Simulation
+from gpusched.client.foresight import Simulation
 from gpusched.client.models import Acted, JobData, Log, Page
 from gpusched.client.scheduling import QueueItem
 
@@ -22,68 +23,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class AsyncJob(JobData, kw_only=True, dict=True):
-    """A job as it was when it was read, with what can be done to it."""
-
-    @property
-    def client(self) -> "AsyncClient":
-        return cast("AsyncClient", self.__dict__["_client"])
-
-    @property
-    def message(self) -> str:
-        """What the server said when the job was submitted or acted on; else empty."""
-        return cast(str, self.__dict__["_message"])
-
-    async def refresh(self) -> "AsyncJob":
-        """The job as it is now."""
-        return await self.client.get(self.id)
-
-    async def why(self) -> Explanation:
-        """Why it is where it is, in a sentence, and what can be done."""
-        return await self.client.why(self.id)
-
-    async def wait(self, timeout: float | None = None) -> "AsyncJob":  # noqa: ASYNC109 as in Job
-        """The job once it has ended; raises Timeout after `timeout` seconds."""
-        return await self.client.wait(self.id, timeout)
-
-    async def logs(
-        self, *, attempt: int | None = None, rank: int = 0, offset: int = 0, limit: int | None = None
-    ) -> Log:
-        """A piece of its output; `follow` reads it as it grows."""
-        return await self.client.logs(self.id, attempt=attempt, rank=rank, offset=offset, limit=limit)
-
-    def follow(self, *, attempt: int | None = None, rank: int = 0, offset: int = 0) -> "AsyncIterator[Log | AsyncJob]":
-        """Its output as it grows, and itself at each change of state."""
-        return self.client.follow(self.id, attempt=attempt, rank=rank, offset=offset)
-
-    async def cancel(self, elements: str | None = None) -> "AsyncJob":
-        """Ends it; of an array only these `elements`, like 3-7,9."""
-        return await self.client.cancel(self.id, elements)
-
-    async def retry(self, elements: str = "failed") -> "AsyncJob":
-        """Has elements of the array run again: those that failed, or by numbers like 3-7,9."""
-        return await self.client.retry(self.id, elements)
-
-    async def elements(self, *, state: str | None = None, index: int | str | None = None) -> list[Element]:
-        """The elements of the array by their numbers; `index` like 3-7,9. A job that is no array has none."""
-        return await self.client.elements(self.id, state=state, index=index)
-
-    async def hold(self) -> "AsyncJob":
-        return await self.client.hold(self.id)
-
-    async def release(self) -> "AsyncJob":
-        return await self.client.release(self.id)
-
-    async def queue_again(self) -> "AsyncJob":
-        """Requeues it (`requeue` is the field that says whether that may happen by itself)."""
-        return await self.client.requeue(self.id)
-
-
 # The class below has a method named `list`, which hides the type of that name in its annotations.
 _Jobs = list[AsyncJob]
 _Queue = list[QueueItem]
 _Secrets = list[Secret]
-_Elements = list[Element]
+_Elements = list[AsyncArrayElement]
 
 
 def _call(build: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]":
@@ -169,21 +113,10 @@ class AsyncClient(ClusterMethods):
         """One job as it is now."""
         return self._own(await self.send(job_calls.job(job_id)))
 
-    async def list(
-        self,
-        *,
-        tenant: str | None = None,
-        state: str | Iterable[str] | None = None,
-        user: str | None = None,
-        name: str | None = None,
-        ended_after: str | None = None,
-        ended_before: str | None = None,
-        limit: int | None = 100,
-    ) -> _Jobs:
-        """Jobs that you may see, newest first; `state` is one or several; times as 2030-01-31 or RFC 3339; `limit`
-        None is all of them."""
-        dates = {"ended_after": ended_after, "ended_before": ended_before}
-        call = job_calls.jobs(tenant=tenant, state=state, user=user, name=name, **dates)
+    async def list(self, *, limit: int | None = 100, **filters: Unpack[job_calls.JobFilters]) -> _Jobs:
+        """Jobs that you may see, newest first; `limit` None is all of them. `state` is one or several; `array`: the
+        elements of this array that are jobs; times as 2030-01-31 or RFC 3339."""
+        call = job_calls.jobs(**filters)
         return [
             self._own(job)
             for job in await self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
@@ -199,7 +132,21 @@ class AsyncClient(ClusterMethods):
     ) -> _Elements:
         """The elements of an array by their numbers, those too that are no jobs yet; `index` like 3-7,9."""
         call = job_calls.elements(job_id, state=state, index=index)
-        return await self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
+        found = await self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
+        return [self._element(job_id, one) for one in found]
+
+    async def element(self, job_id: int, index: int) -> AsyncArrayElement:
+        """One element of an array as it is now. Raises NotFound where there is none."""
+        return self._element(job_id, await self._run(flows.element(job_id, index, self.patience_seconds)))
+
+    async def wait_element(
+        self,
+        job_id: int,
+        index: int,
+        timeout: float | None = None,  # noqa: ASYNC109 as in Client
+    ) -> AsyncArrayElement:
+        """The element once it has ended; raises Timeout after `timeout` seconds (it goes on then)."""
+        return self._element(job_id, await self._run(flows.wait_element(job_id, index, timeout)))
 
     async def queue(self, *, limit: int | None = 100) -> _Queue:
         """Who waits, in the order in which they are looked at; `limit` None is all of them."""
@@ -255,6 +202,11 @@ class AsyncClient(ClusterMethods):
         job = AsyncJob(**{name: getattr(data, name) for name in data.__struct_fields__})
         job.__dict__.update(_client=self, _message=message)
         return job
+
+    def _element(self, array_id: int, data: Element) -> AsyncArrayElement:
+        one = AsyncArrayElement(**{name: getattr(data, name) for name in data.__struct_fields__})
+        one.__dict__.update(_client=self, _array_id=array_id)
+        return one
 
     async def _run(self, flow: Flow[T]) -> T:
         answer: object = None

@@ -4,6 +4,7 @@ from datetime import datetime
 
 import msgspec
 
+from gpusched.client.errors import NotFound
 from gpusched.client.models import Reason
 
 
@@ -20,3 +21,10 @@ class Element(msgspec.Struct, kw_only=True):
     nodes: list[str] = []
     started_at: datetime | None = None
     ended_at: datetime | None = None
+
+
+def job_of(one: Element, array_id: int) -> int:
+    """The id of the job that an element is. Raises NotFound before it is one."""
+    if one.job_id is None:
+        raise NotFound(f"element {one.index} of array {array_id} is {one.state} and no job yet")
+    return one.job_id

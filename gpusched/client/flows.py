@@ -1,18 +1,23 @@
-"""What takes several calls: reading all pages, waiting for the end of a job, and following its output."""
+"""What takes several calls: reading all pages, waiting for the end of a job or an element, and following its output."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from gpusched.client.arrays import Element
 from gpusched.client.calls import Call
-from gpusched.client.errors import Timeout
+from gpusched.client.errors import NotFound, Timeout
 from gpusched.client.exchange import Emit, Flow, Pause, exchange
+from gpusched.client.job_calls import elements as read_elements
 from gpusched.client.job_calls import events as read_events
 from gpusched.client.job_calls import job as read_job
 from gpusched.client.job_calls import logs as read_logs
 from gpusched.client.models import JobData, Log, Page
+from gpusched.protocol.states import FINAL
 
 T = TypeVar("T")
+S = TypeVar("S", JobData, Element)
 
 MOST_PER_PAGE = 1000
 PIECE_BYTES = 1 << 20
@@ -47,17 +52,35 @@ def all_items(
 
 def wait(job_id: int, timeout: float | None) -> Flow[JobData]:
     """The job once it has ended. Raises Timeout after `timeout` seconds; the job goes on then."""
+    return _until_final(lambda patience: exchange(read_job(job_id), patience), timeout, f"job {job_id}")
+
+
+def element(array_id: int, index: int, patience: float) -> Flow[Element]:
+    """One element of an array. Raises NotFound if the job is no array, or has no such element."""
+    page = yield from exchange(read_elements(array_id, index=index), patience)
+    for one in page.items:
+        return one
+    raise NotFound(f"job {array_id} is no array", next_step="ask for the job itself")
+
+
+def wait_element(array_id: int, index: int, timeout: float | None) -> Flow[Element]:
+    """As `wait`, of an element of an array, that need not be a job yet."""
+    what = f"element {index} of array {array_id}"
+    return _until_final(lambda patience: element(array_id, index, patience), timeout, what)
+
+
+def _until_final(look: Callable[[float], Flow[S]], timeout: float | None, what: str) -> Flow[S]:
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = _QUICK_SECONDS
     while True:
         left = FOLLOW_PATIENCE_SECONDS if deadline is None else deadline - time.monotonic()
-        job = yield from exchange(read_job(job_id), min(FOLLOW_PATIENCE_SECONDS, max(left, 0.0)))
-        if job.is_final:
-            return job
+        seen = yield from look(min(FOLLOW_PATIENCE_SECONDS, max(left, 0.0)))
+        if seen.state in FINAL:
+            return seen
         left = pause if deadline is None else deadline - time.monotonic()
         if left <= 0:
             raise Timeout(
-                f"job {job_id} is still {job.state}, and the time to wait for it is over",
+                f"{what} is still {seen.state}, and the time to wait for it is over",
                 next_step="it goes on; wait longer or cancel it",
             )
         yield Pause(min(pause, left))

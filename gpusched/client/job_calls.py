@@ -57,6 +57,20 @@ class JobOptions(TypedDict, total=False):
     topology: str
 
 
+class JobFilters(TypedDict, total=False):
+    """Which jobs `list` gives: those that meet all of these."""
+
+    tenant: str | None
+    state: str | Iterable[str] | None
+    user: str | None
+    name: str | None
+    array: int | None
+    submitted_after: str | None
+    submitted_before: str | None
+    ended_after: str | None
+    ended_before: str | None
+
+
 def request(command: Sequence[str], gpus: int, default_tenant: str | None, options: JobOptions) -> JobRequest:
     """The job request that these arguments stand for. Raises Invalid for wrong names and types."""
     if isinstance(command, str):
@@ -103,17 +117,11 @@ def job(job_id: int) -> Call[JobData]:
     return get(f"/jobs/{job_id}", JobData)
 
 
-def jobs(
-    *,
-    tenant: str | None = None,
-    state: str | Iterable[str] | None = None,
-    user: str | None = None,
-    name: str | None = None,
-    ended_after: str | None = None,
-    ended_before: str | None = None,
-) -> Call[Page[JobData]]:
-    dates = {"ended_after": ended_after, "ended_before": ended_before}
-    return get("/jobs", Page[JobData], tenant=tenant, state=_states(state), user=user, name=name, **dates)
+def jobs(*, state: str | Iterable[str] | None = None, **filters: str | int | None) -> Call[Page[JobData]]:
+    """By JobFilters; others are a TypeError."""
+    if unknown := set(filters) - JobFilters.__optional_keys__:
+        raise TypeError(f"jobs are not listed by {', '.join(sorted(unknown))}")
+    return get("/jobs", Page[JobData], state=_states(state), **filters)
 
 
 def _states(state: str | Iterable[str] | None) -> str | None:

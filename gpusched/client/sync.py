@@ -13,7 +13,8 @@ from gpusched.client.arrays import Element
 from gpusched.client.calls import Call, Reply
 from gpusched.client.events import JobEvent
 from gpusched.client.exchange import PATIENCE_SECONDS, Emit, Flow, Lost, Pause
-from gpusched.client.foresight import Explanation, Simulation
+from gpusched.client.foresight import Simulation
+from gpusched.client.handles import ArrayElement, Job
 from gpusched.client.models import Acted, JobData, Log, Page
 from gpusched.client.scheduling import QueueItem
 from gpusched.client.sync_cluster import ClusterMethods
@@ -22,66 +23,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Job(JobData, kw_only=True, dict=True):
-    """A job as it was when it was read, with what can be done to it."""
-
-    @property
-    def client(self) -> "Client":
-        return cast("Client", self.__dict__["_client"])
-
-    @property
-    def message(self) -> str:
-        """What the server said when the job was submitted or acted on; else empty."""
-        return cast(str, self.__dict__["_message"])
-
-    def refresh(self) -> "Job":
-        """The job as it is now."""
-        return self.client.get(self.id)
-
-    def why(self) -> Explanation:
-        """Why it is where it is, in a sentence, and what can be done."""
-        return self.client.why(self.id)
-
-    def wait(self, timeout: float | None = None) -> "Job":
-        """The job once it has ended; raises Timeout after `timeout` seconds."""
-        return self.client.wait(self.id, timeout)
-
-    def logs(self, *, attempt: int | None = None, rank: int = 0, offset: int = 0, limit: int | None = None) -> Log:
-        """A piece of its output; `follow` reads it as it grows."""
-        return self.client.logs(self.id, attempt=attempt, rank=rank, offset=offset, limit=limit)
-
-    def follow(self, *, attempt: int | None = None, rank: int = 0, offset: int = 0) -> "Iterator[Log | Job]":
-        """Its output as it grows, and itself at each change of state."""
-        return self.client.follow(self.id, attempt=attempt, rank=rank, offset=offset)
-
-    def cancel(self, elements: str | None = None) -> "Job":
-        """Ends it; of an array only these `elements`, like 3-7,9."""
-        return self.client.cancel(self.id, elements)
-
-    def retry(self, elements: str = "failed") -> "Job":
-        """Has elements of the array run again: those that failed, or by numbers like 3-7,9."""
-        return self.client.retry(self.id, elements)
-
-    def elements(self, *, state: str | None = None, index: int | str | None = None) -> list[Element]:
-        """The elements of the array by their numbers; `index` like 3-7,9. A job that is no array has none."""
-        return self.client.elements(self.id, state=state, index=index)
-
-    def hold(self) -> "Job":
-        return self.client.hold(self.id)
-
-    def release(self) -> "Job":
-        return self.client.release(self.id)
-
-    def queue_again(self) -> "Job":
-        """Requeues it (`requeue` is the field that says whether that may happen by itself)."""
-        return self.client.requeue(self.id)
-
-
 # The class below has a method named `list`, which hides the type of that name in its annotations.
 _Jobs = list[Job]
 _Queue = list[QueueItem]
 _Secrets = list[Secret]
-_Elements = list[Element]
+_Elements = list[ArrayElement]
 
 
 def _call(build: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P], T]":
@@ -161,21 +107,10 @@ class Client(ClusterMethods):
         """One job as it is now."""
         return self._own(self.send(job_calls.job(job_id)))
 
-    def list(
-        self,
-        *,
-        tenant: str | None = None,
-        state: str | Iterable[str] | None = None,
-        user: str | None = None,
-        name: str | None = None,
-        ended_after: str | None = None,
-        ended_before: str | None = None,
-        limit: int | None = 100,
-    ) -> _Jobs:
-        """Jobs that you may see, newest first; `state` is one or several; times as 2030-01-31 or RFC 3339; `limit`
-        None is all of them."""
-        dates = {"ended_after": ended_after, "ended_before": ended_before}
-        call = job_calls.jobs(tenant=tenant, state=state, user=user, name=name, **dates)
+    def list(self, *, limit: int | None = 100, **filters: Unpack[job_calls.JobFilters]) -> _Jobs:
+        """Jobs that you may see, newest first; `limit` None is all of them. `state` is one or several; `array`: the
+        elements of this array that are jobs; times as 2030-01-31 or RFC 3339."""
+        call = job_calls.jobs(**filters)
         return [self._own(job) for job in self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))]
 
     def elements(
@@ -188,7 +123,16 @@ class Client(ClusterMethods):
     ) -> _Elements:
         """The elements of an array by their numbers, those too that are no jobs yet; `index` like 3-7,9."""
         call = job_calls.elements(job_id, state=state, index=index)
-        return self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
+        found = self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
+        return [self._element(job_id, one) for one in found]
+
+    def element(self, job_id: int, index: int) -> ArrayElement:
+        """One element of an array as it is now. Raises NotFound where there is none."""
+        return self._element(job_id, self._run(flows.element(job_id, index, self.patience_seconds)))
+
+    def wait_element(self, job_id: int, index: int, timeout: float | None = None) -> ArrayElement:
+        """The element once it has ended; raises Timeout after `timeout` seconds (it goes on then)."""
+        return self._element(job_id, self._run(flows.wait_element(job_id, index, timeout)))
 
     def queue(self, *, limit: int | None = 100) -> _Queue:
         """Who waits, in the order in which they are looked at; `limit` None is all of them."""
@@ -243,6 +187,11 @@ class Client(ClusterMethods):
         job = Job(**{name: getattr(data, name) for name in data.__struct_fields__})
         job.__dict__.update(_client=self, _message=message)
         return job
+
+    def _element(self, array_id: int, data: Element) -> ArrayElement:
+        one = ArrayElement(**{name: getattr(data, name) for name in data.__struct_fields__})
+        one.__dict__.update(_client=self, _array_id=array_id)
+        return one
 
     def _run(self, flow: Flow[T]) -> T:
         answer: object = None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpusched.client.job_calls import JobFilters
 from tests.api.everything import everything
 from tests.api.test_access import call
 
@@ -28,6 +29,11 @@ def lists() -> Iterator[tuple[str, set[str]]]:
             name = media["schema"].get("$ref", "").rpartition("/")[2]
             if "next_cursor" in described["components"]["schemas"].get(name, {}).get("properties", {}):
                 yield path.removeprefix("/api/v1/"), {one["name"] for one in operations["get"].get("parameters", ())}
+
+
+def test_the_sdk_lists_jobs_by_every_filter():
+    """A54"""
+    assert JobFilters.__optional_keys__ == dict(lists())["jobs"] - {"limit", "cursor"}
 
 
 def test_each_list_has_pages_or_is_one_that_stays_short():

@@ -1,12 +1,25 @@
 """Arrays on the command line and in the SDK: submitted, listed, cancelled and retried by parts."""
 
+import inspect
+
 import pytest
 
-from gpusched.cli.elements import job_of
-from gpusched.client import AsyncClient, Client, NotFound
+from gpusched.client import (
+    ArrayElement,
+    AsyncArrayElement,
+    AsyncClient,
+    AsyncJob,
+    Client,
+    Job,
+    NotFound,
+    Timeout,
+    flows,
+)
+from gpusched.client.job_calls import JobFilters
+from gpusched.client.models import Log
 from gpusched.protocol.arrays import ArrayRequest
 from tests.client.commandline import call
-from tests.client.fakeserver import Answer, FakeServer, acted, job, log
+from tests.client.fakeserver import Answer, Asked, FakeServer, acted, job, log
 
 ARRAY = {
     "count": 100,
@@ -20,7 +33,7 @@ ELEMENTS = [
 ]  # fmt: skip
 
 
-def element_pages(asked):
+def element_pages(asked: Asked) -> Answer:
     """Two pages, or the one element that is asked for."""
     if "index" in asked.query:
         return Answer(200, {"items": [one for one in ELEMENTS if str(one["index"]) == asked.query["index"]]})
@@ -108,7 +121,94 @@ async def test_the_asynchronous_handle_has_them_too(arrays: FakeServer) -> None:
         assert shown.count == 100
 
 
+def elements_that_go_on(server: FakeServer) -> None:
+    """Element 3 has failed until it is retried; 4 is a job at the third look, and then ends."""
+    looks: list[int] = []
+
+    def answer(asked: Asked) -> Answer:
+        if asked.query["index"] == "3":
+            again = any(one.path.endswith("/42/retry") for one in server.asked)
+            return Answer(200, {"items": [{**ELEMENTS[0], **({"state": "pending"} if again else {})}]})
+        looks.append(4)
+        later = {"job_id": 58, "state": "running" if len(looks) < 5 else "completed", "exit_code": 0}
+        return Answer(200, {"items": [{**ELEMENTS[1], **(later if len(looks) > 2 else {})}]})
+
+    listed = server.routes["GET", "/api/v1/jobs/42/elements"]
+    assert callable(listed)
+    server.on("GET", "/jobs/42/elements", lambda asked: answer(asked) if "index" in asked.query else listed(asked))
+    server.on("GET", "/jobs/57", Answer(200, job(57, "failed")))
+    server.on("GET", "/jobs/57/logs", log(b"element 3\n", complete=True))
+
+
+def test_an_element_is_a_handle(arrays: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
+    elements_that_go_on(arrays)
+    with Client(arrays.url) as c:
+        failed, waiting = c.elements(42)
+        assert (failed.array_id, failed.job().id, failed.logs().text) == (42, 57, "element 3\n")
+        with pytest.raises(NotFound, match="element 4 of array 42 is pending and no job yet"):
+            waiting.logs()
+        assert failed.retry().state == "pending"
+        assert arrays.asked[-2].json == {"elements": "3"}
+        with pytest.raises(Timeout, match="element 3 of array 42 is still pending"):
+            failed.wait(timeout=0)
+        done = waiting.wait(timeout=60)
+        assert (done.index, done.state, done.job_id) == (4, "completed", 58)
+        assert done.cancel().index == 4
+        assert arrays.asked[-2].json == {"elements": "4"}
+        assert b"".join(item.data for item in failed.follow() if isinstance(item, Log)) == b"element 3\n"
+
+
+async def test_an_element_is_an_asynchronous_handle(arrays: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
+    elements_that_go_on(arrays)
+    async with AsyncClient(arrays.url) as c:
+        failed, waiting = await c.elements(42)
+        assert ((await failed.job()).id, (await failed.logs()).text) == (57, "element 3\n")
+        with pytest.raises(NotFound, match="no job yet"):
+            await waiting.logs()
+        assert (await failed.retry()).state == "pending"
+        assert arrays.asked[-2].json == {"elements": "3"}
+        assert (await waiting.wait(timeout=60)).state == "completed"
+        assert (await waiting.cancel()).index == 4
+        said = [item.data async for item in failed.follow() if isinstance(item, Log)]
+        assert b"".join(said) == b"element 3\n"
+
+
+def test_both_handles_can_do_the_same() -> None:
+    def verbs(kind: type) -> dict[str, list[str]]:
+        named = {name: getattr(kind, name) for name in vars(kind) if not name.startswith("_")}
+        return {name: list(inspect.signature(one).parameters) for name, one in named.items() if callable(one)}
+
+    assert verbs(ArrayElement) == verbs(AsyncArrayElement)
+    assert set(verbs(ArrayElement)) == {"cancel", "follow", "job", "logs", "refresh", "retry", "wait"}
+    assert verbs(Job) == verbs(AsyncJob)
+
+
+async def test_jobs_are_listed_by_all_that_rest_knows(arrays: FakeServer) -> None:
+    wanted: JobFilters = {
+        "tenant": "nlp",
+        "state": ["failed", "live"],
+        "user": "ada",
+        "name": "train",
+        "array": 42,
+        "submitted_after": "2030-01-01",
+        "submitted_before": "2030-01-02",
+        "ended_after": "2030-01-03",
+        "ended_before": "2030-01-04",
+    }
+    sent = {**{name: str(value) for name, value in wanted.items()}, "state": "failed,live", "limit": "5"}
+    with Client(arrays.url) as c:
+        c.list(limit=5, **wanted)
+        assert arrays.asked[-1].query == sent
+        with pytest.raises(TypeError, match="by weather"):
+            c.list(weather="fine")  # type: ignore[call-arg]
+    async with AsyncClient(arrays.url) as c:
+        await c.list(limit=5, **wanted)
+    assert arrays.asked[-1].query == sent
+
+
 def test_a_job_that_is_no_array_has_no_element(server: FakeServer) -> None:
     server.on("GET", "/jobs/42/elements", Answer(200, {"items": []}))
     with Client(server.url) as c, pytest.raises(NotFound, match="no array"):
-        job_of(c, 42, 1)
+        c.element(42, 1)
