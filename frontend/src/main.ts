@@ -1,8 +1,9 @@
 // The page's entry: starts each part once.
 import htmx from "htmx.org";
+import { startJobActions } from "./actions";
+import { startAsking } from "./asking";
 import { bell } from "./bell";
 import { startCommands } from "./commands";
-import { keepQuestionOpen, startConfirm, startJobChanges } from "./confirm";
 import { applyFilter, startFilter } from "./filter";
 import { startCopy } from "./copy";
 import { overviewStrip } from "./fleet/strip";
@@ -79,12 +80,11 @@ startWall();
 startFilter();
 startCopy();
 startUndo();
+startAsking();
 regions.scan();
 // A page without anything live (login, tokens) holds no connection.
 if (chips.length > 0 || document.querySelector("[data-live]") !== null) {
-  startConfirm(hub);
-  startJobChanges(hub);
-  keepQuestionOpen();
+  startJobActions(hub);
   hub.onHeard = showHeard;
   hub.setHidden(document.hidden);
   hub.start();
@@ -95,6 +95,7 @@ if (chips.length > 0 || document.querySelector("[data-live]") !== null) {
   addEventListener("pageshow", (event) => event.persisted && location.reload());
 }
 document.addEventListener("htmx:afterSettle", () => regions.scan());
+document.addEventListener("redrawn", (event) => event.target instanceof Element && htmx.process(event.target));
 setInterval(() => {
   hub.watch();
   void polling.tick();

@@ -53,7 +53,9 @@ function morph(old: Node, fresh: Node): void {
   morphChildren(old, fresh);
 }
 
-/** A field that somebody types into, and what another part of the script draws. */
+/** A field that somebody has typed into, the form around one where somebody is, and what another part of the script draws. */
 function isInUse(element: Element): boolean {
-  return element.matches("input, textarea, select, [data-view]") || (element.matches("form") && element.contains(document.activeElement));
+  if (element instanceof HTMLInputElement) return element === document.activeElement || element.value !== element.defaultValue || element.checked !== element.defaultChecked;
+  if (element.matches("textarea, select, [data-view], [data-kept], [aria-disabled]")) return true;
+  return element.matches("form") && element.contains(document.activeElement) && document.activeElement?.matches("input, textarea, select") === true;
 }

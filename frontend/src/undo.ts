@@ -83,6 +83,9 @@ function submit(form: HTMLFormElement): void {
     document.body.append(form);
   }
   form.requestSubmit();
+  // It may be refused, and asked for once more.
+  delete form.dataset.sent;
+  if (form.hidden) form.remove();
 }
 
 function leave(form: HTMLFormElement): void {

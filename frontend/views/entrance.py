@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView, redirect_to_login
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect, render, resolve_url
 from django.utils.cache import patch_cache_control
 
 from frontend.errors import page_error
@@ -83,7 +84,18 @@ def act(request: HttpRequest, target: str, action: Callable[[], str], *args: Any
     if request.get_preferred_type(["text/html", "application/json"]) == "application/json":
         return JsonResponse({"is_done": is_done, "sentence": sentence})
     (messages.success if is_done else messages.error)(request, sentence)
-    return redirect(target, *args)
+    address = resolve_url(target, *args)
+    return redirect(address + _shown_part(request, address))
+
+
+def _shown_part(request: HttpRequest, path: str) -> str:
+    """What of the page was shown (`?tab=log`), if it was asked from the page that is returned to."""
+    try:
+        came_from = urlsplit(request.headers.get("Referer", ""))
+    except ValueError:
+        return ""
+    is_same = came_from.netloc == request.get_host() and came_from.path == path
+    return f"?{came_from.query}" if is_same and came_from.query else ""
 
 
 def refusal(problem: Problem) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
-from frontend import equivalents, feed
+from frontend import asked, equivalents, feed
 from frontend.ahead import ahead_of
 from frontend.feed import Rows
 from frontend.jobcost import cost_of
@@ -48,16 +48,15 @@ def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     log then."""
     row = _visible(job_id, who)
     rows = feed.rows(f"job:{job_id}", who.visible_tenants())
-    asked = request.GET.get("tab", "")
+    wanted = request.GET.get("tab", "")
     tabs = _tabs(rows["job"])
-    tab = asked if asked in tabs else tabs[0] if rows["job"]["array"] else "why" if row["state"] in WAITING else "log"
+    tab = wanted if wanted in tabs else tabs[0] if rows["job"]["array"] else "why" if row["state"] in WAITING else "log"
     words = {
         "job": rows["job"],
-        "verbs": verbs_of(row, who),
-        "extended": _extended(row),
+        **_may_be_done(row, who),
         "tabs": [(name, _label(name, row["state"])) for name in tabs],
         "tab": tab,
-        "is_chosen": bool(asked),
+        "is_chosen": bool(wanted),
         **_TAB_WORDS[tab](request, who, rows),
     }
     return show(request, who, "pages/job.html", words)
@@ -99,9 +98,13 @@ def _why_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
 
 
 def _spec_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
-    asked = equivalents.request_of(rows["job"])
+    request_of_it = equivalents.request_of(rows["job"])
     command = shlex.join([*rows["job"]["command"], *rows["job"]["args"]])
-    return {"command": command, "command_line": equivalents.command_line(asked), "json": equivalents.as_json(asked)}
+    return {
+        "command": command,
+        "command_line": equivalents.command_line(request_of_it),
+        "json": equivalents.as_json(request_of_it),
+    }
 
 
 def _events_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
@@ -110,8 +113,8 @@ def _events_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, An
 
 def _gpus_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
     attempts = sorted((r["number"] for k, r in rows.items() if k.startswith("attempt:")), reverse=True)
-    asked = request.GET.get("attempt", "")
-    return {"attempts": attempts, "attempt": int(asked) if asked in map(str, attempts) else next(iter(attempts), None)}
+    given = request.GET.get("attempt", "")
+    return {"attempts": attempts, "attempt": int(given) if given in map(str, attempts) else next(iter(attempts), None)}
 
 
 TABS = {
@@ -147,8 +150,8 @@ _RULES = {
 def gpu_readings(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     """What the charts of the tab GPUs show, as JSON: the kept readings of an attempt's devices while it had them."""
     _visible(job_id, who)
-    asked = request.GET.get("attempt", "")
-    number = int(asked) if asked.isascii() and asked.isdigit() and len(asked) <= _MOST_DIGITS else None
+    given = request.GET.get("attempt", "")
+    number = int(given) if given.isascii() and given.isdigit() and len(given) <= _MOST_DIGITS else None
     found = readings(job_id, number)
     if found is None:
         raise not_found(f"attempt of job {job_id}")
@@ -182,12 +185,13 @@ def cost(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
 
 @page
 def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """The buttons, for a page that shows the job in state `seen`; 204 if it still is."""
+    """The buttons that fit it now, and how what was asked for last stands."""
     row = _visible(job_id, who)
-    if request.GET.get("seen") == row["state"]:
-        return HttpResponse(status=204)
-    words = {"job": row, "verbs": verbs_of(row, who), "extended": _extended(row)}
-    return show(request, who, "pages/job_actions.html", words)
+    return show(request, who, "pages/job_actions.html", {"job": row, **_may_be_done(row, who)})
+
+
+def _may_be_done(row: dict[str, Any], who: Identity) -> dict[str, Any]:
+    return {"verbs": verbs_of(row, who), "extended": _extended(row), "standing": asked.of_job(row)}
 
 
 @page
@@ -229,7 +233,8 @@ def _extend(request: HttpRequest, who: Identity, job_id: int) -> str:
 
 def _visible(job_id: int, who: Identity) -> dict[str, Any]:
     rows = query(
-        "SELECT id, tenant_id, user_id, state, reason, max_runtime_seconds, array_count FROM jobs_job WHERE id = %s",
+        "SELECT id, tenant_id, user_id, state, attempt, reason, max_runtime_seconds, array_count FROM jobs_job"
+        " WHERE id = %s",
         [job_id],
     )
     if not rows or not who.sees(rows[0]["tenant_id"]):
@@ -246,8 +251,8 @@ def _extended(row: dict[str, Any]) -> str:
 def _stream(wanted: str, streams: list[dict[str, Any]]) -> tuple[int, int] | None:
     """Attempt and rank of the log to show: the one asked for if it exists, else the latest attempt's first rank."""
     known = [(row["attempt"], row["rank"]) for row in streams]
-    if (match := _STREAM.fullmatch(wanted)) and (asked := (int(match[1]), int(match[2]))) in known:
-        return asked
+    if (match := _STREAM.fullmatch(wanted)) and (named := (int(match[1]), int(match[2]))) in known:
+        return named
     return known[0] if known else None
 
 

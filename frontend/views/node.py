@@ -1,26 +1,23 @@
 """One node: its state and the way back, who held its GPUs, their readings, and what an admin may do to it."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 import msgspec
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from frontend import onenode, waysback
+from frontend import asked, onenode, waysback
 from frontend.views.entrance import act, page, show
 from gpusched import __version__
-from gpusched.lib.problems import not_found
+from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import atomically, query
-from gpusched.lib.times import parsed, rfc3339
+from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import NodeIntent
 from nodes import health, representation, retiring, services
 from nodes.incidents import of_nodes
-from scheduling.services import scheduler_lag
 from tenants.permissions import Identity
 
 _INTENTS = {
@@ -38,20 +35,20 @@ _TICKS = 6
 def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     shown = found_node(name, who)
     visible = who.visible_tenants()
-    asked = request.GET.get("span", "24h")
-    span = asked if asked in SPANS else "24h"
+    given = request.GET.get("span", "24h")
+    span = given if given in SPANS else "24h"
     hours, resolution = SPANS[span]
     now = timezone.now()
     window = onenode.Window(now - timedelta(hours=hours), now)
     incidents = of_nodes([name])[name]
     since = {(row["device_id"], row["kind"]): row["since"] for row in incidents if row["until"] is None}
     words: dict[str, Any] = {
-        "node": shown,
+        "node": {**shown, "devices": [{**d, "asked": asked.of_device(d, incidents)} for d in shown["devices"]]},
         "running": onenode.running(name, visible),
         "troubles": waysback.troubles(shown, since),
         "hints": onenode.hints(name) if who.is_admin else [],
         "is_held": waysback.is_held(shown),
-        "confirmed": confirmation(shown, since.get((None, shown["intent"]))),
+        "asked": asked.of_node(shown, incidents, jobs_there(name)),
         "incidents": incidents if who.is_admin else [],
         "lanes": onenode.lanes(name, shown["devices"], incidents, window, visible),
         "ticks": _ticks(window),
@@ -74,15 +71,6 @@ def found_node(name: str, who: Identity) -> dict[str, Any]:
     if not found:
         raise not_found(f"node '{name[:253]}'")
     return found[0]
-
-
-def confirmation(node: dict[str, Any], wanted_at: datetime | None) -> dict[str, Any]:
-    """Whether what an admin wants is so: the scheduler has looked since; of a drain, also how many jobs are left."""
-    if node["intent"] == NodeIntent.OPEN or wanted_at is None:
-        return {}
-    beat = scheduler_lag()["last_cycle_at"]
-    is_seen = beat is not None and parsed(beat) > wanted_at
-    return {"wanted_at": wanted_at, "is_seen": is_seen, "jobs_left": jobs_there(node["name"])}
 
 
 def jobs_there(name: str) -> int:
@@ -109,10 +97,13 @@ def set_intent(request: HttpRequest, who: Identity, name: str, verb: str) -> Htt
         raise not_found(f"action '{verb[:20]}'")
     found_node(name, who)
     note = request.POST.get("note", "").strip()
-    if "\x00" in note:
-        messages.error(request, "The note must not contain a NUL character.")
-        return redirect("node", name)
-    return _act_as_admin(request, who, name, lambda: services.set_intent(name, _INTENTS[verb], note))
+
+    def do() -> str:
+        if "\x00" in note:
+            raise Problem(400, "invalid", "the note must not contain a NUL character", next_step="write it without")
+        return services.set_intent(name, _INTENTS[verb], note)
+
+    return _act_as_admin(request, who, name, do)
 
 
 @require_POST

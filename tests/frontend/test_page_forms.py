@@ -157,12 +157,6 @@ class TestJobPage:
         for path in (f"/jobs/{job_id}/", f"/jobs/{job_id}/actions/"):
             assert set(re.findall(rf'action="/jobs/{job_id}/(\w+)/"', text_of(client.get(path)))) == verbs
 
-    def test_buttons_are_fetched_anew_only_when_the_state_changed(self, nlp, member):
-        job_id = submit(member, nlp)
-        client = browser(member)
-        assert client.get(f"/jobs/{job_id}/actions/?seen=pending").status_code == 204
-        assert "/hold/" in text_of(client.get(f"/jobs/{job_id}/actions/?seen=held"))
-
     def test_buttons_act_and_the_page_says_so(self, nlp, member):
         job_id = submit(member, nlp)
         client = browser(member)

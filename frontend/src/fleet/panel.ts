@@ -1,10 +1,10 @@
 // Beside the map: the facts of the chosen GPU with its node and its jobs, or of the whole fleet while none is chosen.
+import { Actions } from "../actions";
 import { type Child, h, na, plural } from "../dom";
 import { morphChildren } from "../morph";
 import { badge } from "../states";
 import { duration, serverNow } from "../time";
 import { byName, jobHref, jobLink, mib, nodeHref, nodeLink, shortModel, tenantLink } from "../views/pieces";
-import { PanelActions } from "./actions";
 import { type Spotlight, fits, isPlain, spoken } from "./address";
 import { type Fill, OTHERS, absent, idleFor, look, owner, reads } from "./looks";
 import type { FleetCell } from "./model";
@@ -17,7 +17,7 @@ export interface PanelEvents {
 
 export class Panel {
   private readonly facts = h("div", { class: "panel-facts" });
-  private readonly actions = new PanelActions();
+  private readonly actions = new Actions();
 
   constructor(box: Element, events: PanelEvents) {
     box.replaceChildren(this.facts, this.actions.element);
@@ -35,12 +35,17 @@ export class Panel {
     const missing = chosen === undefined && asked !== null && h("p", { class: "note amber", role: "status" }, `There is no GPU ${asked}, or not any more.`);
     const fresh = h("div", {}, isPlain(light) ? null : lit(cells, light), missing, ...(chosen === undefined ? fleet(cells) : gpu(chosen, cells)));
     morphChildren(this.facts, fresh);
-    this.actions.show(chosen);
+    this.actions.show(chosen === undefined ? "" : `/nodes/${encodeURIComponent(chosen.node.name)}/gpus/${chosen.device.id}/actions/`, seen(chosen));
   }
 
   close(): void {
     this.actions.close();
   }
+}
+
+/** What decides what may be done there. */
+function seen(cell: FleetCell | undefined): string {
+  return cell === undefined ? "" : JSON.stringify([cell.node.state, cell.node.intent, cell.node.intent_note, cell.node.jobs, cell.device.health, cell.device.jobs]);
 }
 
 function lit(cells: readonly FleetCell[], light: Spotlight): HTMLElement {

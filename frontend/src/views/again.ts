@@ -21,6 +21,8 @@ async function fetchAgain(): Promise<void> {
     // The socket says whether the server is there; the next change asks again.
   }
   isBusy = false;
+  // What was asked for is looked at until it is so.
+  isOwed ||= [...regions].some((region) => region.querySelector("[data-awaited]") !== null);
   timer = setTimeout(() => {
     timer = undefined;
     if (isOwed) void fetchAgain();
@@ -37,6 +39,8 @@ function take(fresh: Document): void {
   }
   document.dispatchEvent(new CustomEvent("htmx:afterSettle"));
 }
+
+document.addEventListener("asked", () => regions.size > 0 && owe());
 
 function owe(): void {
   isOwed = true;

@@ -1,0 +1,113 @@
+// What was asked for: "requested…" at once, in place and once; then as the server draws it, until it is confirmed. A
+// question that is open is not closed, nor another opened, by what is drawn anew around it.
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { Actions } from "../src/actions";
+import { startAsking } from "../src/asking";
+
+const BUTTONS = `<form data-asks data-key="hold" method="post" action="/jobs/7/hold/"><button>Hold</button></form>`;
+const EXTEND = `<details class="confirm" data-key="extend"><summary>Extend…</summary><form data-asks action="/jobs/7/extend/"><input name="max_runtime_minutes" value="60"><button>Set the limit</button></form></details>`;
+const CANCEL = `<details class="confirm" data-key="sure-cancel"><summary>Cancel…</summary><form data-asks action="/jobs/7/cancel/"><button>Cancel the job</button></form></details>`;
+const AWAITED = '<p class="confirmation" data-awaited>not confirmed yet: node n1 silent for 40 s</p>';
+
+let answers: (answer: object) => void;
+let drawn = "";
+let fails: Error | null = null;
+const posts: [string, string][] = [];
+const looks = vi.fn<(address: string) => void>();
+
+startAsking();
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  fails = null;
+  posts.length = 0;
+  looks.mockClear();
+  document.body.innerHTML = `<div id="actions">${BUTTONS}${EXTEND}${CANCEL}</div>`;
+  drawn = BUTTONS + EXTEND + CANCEL;
+  vi.stubGlobal("fetch", (address: string, how?: { body?: URLSearchParams }) => {
+    if (how?.body === undefined) {
+      looks(address);
+      return Promise.resolve({ ok: true, status: 200, text: () => Promise.resolve(drawn) });
+    }
+    posts.push([address, how.body.toString()]);
+    if (fails !== null) return Promise.reject(fails);
+    return new Promise((resolve) => (answers = (answer) => resolve({ ok: true, status: 200, json: () => Promise.resolve(answer) })));
+  });
+});
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
+
+const button = (words: string): HTMLButtonElement => [...document.querySelectorAll("button")].find((one) => one.textContent === words) as HTMLButtonElement;
+const settle = (): Promise<unknown> => vi.advanceTimersByTimeAsync(0);
+const box = (): HTMLElement => document.querySelector("#actions") as HTMLElement;
+const open = (): string[] => [...document.querySelectorAll<HTMLDetailsElement>("details[open]")].map((one) => one.dataset.key ?? "");
+
+test("a button says requested at once, is not pressed twice, and is itself again when the server has answered", async () => {
+  const heard = vi.fn();
+  document.addEventListener("asked", heard);
+  const hold = button("Hold");
+  hold.click();
+  hold.click();
+  expect([hold.textContent, hold.getAttribute("aria-disabled"), posts.length]).toEqual(["requested…", "true", 1]);
+  answers({ is_done: true, sentence: "Job 7 is held." });
+  await settle();
+  expect([hold.textContent, hold.getAttribute("aria-disabled"), heard.mock.calls.length]).toEqual(["Hold", null, 1]);
+  expect(document.querySelector(".toast")?.textContent).toContain("Job 7 is held.");
+});
+
+test("a question is closed by what was done and stays open with what was typed when it was refused", async () => {
+  const [question, minutes] = [document.querySelector("details") as HTMLDetailsElement, document.querySelector("input") as HTMLInputElement];
+  question.open = true;
+  minutes.value = "90";
+  button("Set the limit").click();
+  expect(posts).toEqual([["/jobs/7/extend/", "max_runtime_minutes=90"]]);
+  answers({ is_done: false, sentence: "Job 9 is promised a start." });
+  await settle();
+  expect([question.open, minutes.value]).toEqual([true, "90"]);
+  button("Set the limit").click();
+  answers({ is_done: true, sentence: "Done." });
+  await settle();
+  expect([question.open, minutes.value]).toEqual([false, "60"]);
+});
+
+test("a server that gives no answer is told, and may be asked again", async () => {
+  fails = new TypeError("fetch failed");
+  button("Hold").click();
+  await settle();
+  expect([document.body.textContent?.includes("Nothing is known of what was asked: the server gave no answer"), button("Hold").getAttribute("aria-disabled")]).toEqual([true, null]);
+});
+
+test("what is drawn anew leaves the open question open, no other, and keeps what was typed", async () => {
+  const actions = new Actions(box());
+  const [extend, cancel] = [...document.querySelectorAll("details")] as HTMLDetailsElement[];
+  (cancel as HTMLDetailsElement).open = true;
+  drawn = EXTEND + CANCEL;
+  actions.show("/jobs/7/actions/", "running");
+  await settle();
+  expect([open(), button("Hold"), (extend as HTMLDetailsElement).isConnected]).toEqual([["sure-cancel"], undefined, true]);
+  (cancel as HTMLDetailsElement).open = false;
+  (extend as HTMLDetailsElement).open = true;
+  (document.querySelector("input") as HTMLInputElement).value = "90";
+  drawn = CANCEL + EXTEND.replace("60", "120");
+  actions.show("/jobs/7/actions/", "running still");
+  await settle();
+  expect([open(), document.querySelector("input")?.value]).toEqual([["extend"], "90"]);
+  actions.close();
+});
+
+test("while something is awaited it is looked at each second, and no more when it is confirmed; a later question begins with the new limit", async () => {
+  drawn = BUTTONS + EXTEND + CANCEL + AWAITED;
+  const actions = new Actions(box());
+  actions.show("/jobs/7/actions/", "stopping");
+  await settle();
+  expect(box().textContent).toContain("node n1 silent for 40 s");
+  await vi.advanceTimersByTimeAsync(2100);
+  expect(looks.mock.calls.length).toBe(3);
+  drawn = BUTTONS + EXTEND.replace("60", "120") + CANCEL;
+  await vi.advanceTimersByTimeAsync(5000);
+  expect(looks.mock.calls.length).toBe(4);
+  expect(document.querySelector("input")?.value).toBe("120");
+  actions.close();
+});

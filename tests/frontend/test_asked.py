@@ -1,0 +1,188 @@
+"""What was asked of a job, a node or a GPU, on any page: requested, who confirmed it, or what is in the way."""
+
+import re
+from typing import Any
+
+import pytest
+
+from gpusched.lib.sql import execute, query
+from tests.factories import FakeAgent, make_node, make_user, run_cycle, submit
+from tests.frontend.browsing import browser, text_of
+from tests.jobs.test_arrays import submit_array
+
+pytestmark = pytest.mark.django_db(transaction=True)
+LATE = "interval '40 seconds'"
+
+
+@pytest.fixture
+def node() -> FakeAgent:
+    return make_node(name="n1", gpus=4)
+
+
+@pytest.fixture
+def running(nlp: Any, member: Any, node: FakeAgent) -> int:
+    job_id = submit(member, nlp, gpu_count=1, max_runtime_minutes=60)
+    run_cycle()
+    node.start_all()
+    return job_id
+
+
+def asked_of(job_id: int, member: Any) -> str:
+    """What stands beside the buttons, as text; a part of the page says the same as the whole page."""
+    said = []
+    for path in (f"/jobs/{job_id}/", f"/jobs/{job_id}/actions/"):
+        found = re.findall(r'<p class="confirmation.*?</p>', text_of(browser(member).get(path)), re.S)
+        said.append(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", found[0])) + _awaited(found[0]) if found else "")
+    assert said[0] == said[1]
+    return said[0]
+
+
+def _awaited(html: str) -> str:
+    return " AWAITED" if "data-awaited" in html else ""
+
+
+def wait_forty_seconds() -> None:
+    execute("SET session_replication_role = replica")
+    execute(f"UPDATE jobs_jobevent SET at = at - {LATE}")
+    execute("SET session_replication_role = DEFAULT")
+
+
+def silence(name: str) -> None:
+    execute(f"UPDATE nodes_node SET last_seen_at = clock_timestamp() - {LATE} WHERE name = %s", [name])
+
+
+@pytest.mark.parametrize(("verb", "word"), [("cancel", "Cancel"), ("requeue", "Requeue")])
+def test_an_end_is_confirmed_when_no_process_is_left(
+    verb: str, word: str, running: int, node: FakeAgent, member: Any
+) -> None:
+    browser(member).post(f"/jobs/{running}/{verb}/")
+    said = asked_of(running, member)
+    assert f"{word}: ○ requested node n1 is ending its processes" in said and "AWAITED" in said
+    wait_forty_seconds()
+    assert "▲ not confirmed yet node n1 is ending its processes" in asked_of(running, member)
+    silence("n1")
+    assert "▲ not confirmed yet node n1 silent for 40 s" in asked_of(running, member)
+    node.end(*node.held, reason="cancelled" if verb == "cancel" else "requeued")
+    said = asked_of(running, member)
+    assert f"{word}: ✓ confirmed by n1" in said and "AWAITED" not in said
+
+
+def test_a_node_that_was_lost_has_confirmed_nothing(running: int, node: FakeAgent, member: Any) -> None:
+    """A37: the job has ended for us; its processes may live until the node is online again, which it is without them."""
+    browser(member).post(f"/jobs/{running}/cancel/")
+    key = node.held[0]
+    execute("UPDATE nodes_assignment SET state = 'ended', ended_at = clock_timestamp(), reason = 'node_lost'")
+    execute(
+        "UPDATE jobs_job SET state = 'cancelled', stop_reason = '', stop_evidence = '{}', ended_at = clock_timestamp()"
+    )
+    execute("UPDATE nodes_node SET state = 'lost'")
+    wait_forty_seconds()
+    silence("n1")
+    assert "not confirmed yet node n1 silent for 40 s" in asked_of(running, member)
+    node.sync(held=[key], running=[key])
+    assert "not confirmed yet node n1 is ending its processes" in asked_of(running, member)
+    node.sync(held=[], running=[])
+    assert "confirmed by n1" in asked_of(running, member)
+
+
+def test_all_ranks_answer_for_a_gang(nlp: Any, member: Any) -> None:
+    nodes = {name: make_node(name=name, gpus=2) for name in ("n1", "n2")}
+    job_id = submit(member, nlp, gpu_count=4, gang_scheduling=True, ranks=2)
+    run_cycle()
+    for node in nodes.values():
+        node.start_all()
+    browser(member).post(f"/jobs/{job_id}/cancel/")
+    assert "requested node n1, n2 is ending" in asked_of(job_id, member)
+    nodes["n2"].end(*nodes["n2"].held, reason="cancelled")
+    assert "requested node n1 is ending" in asked_of(job_id, member)
+    nodes["n1"].end(*nodes["n1"].held, reason="cancelled")
+    assert "confirmed by n1, n2" in asked_of(job_id, member)
+
+
+def test_a_new_limit_is_confirmed_when_it_is_in_force_there(running: int, node: FakeAgent, member: Any) -> None:
+    browser(member).post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "90"})
+    assert "Time limit: ○ requested node n1 has not taken it over" in asked_of(running, member)
+    wait_forty_seconds()
+    silence("n1")
+    assert "not confirmed yet node n1 silent for 40 s" in asked_of(running, member)
+    node.sync(limits={node.held[0]: 1})
+    assert "confirmed by n1" in asked_of(running, member)
+    browser(member).post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "80"})
+    assert "requested" in asked_of(running, member)
+
+
+def test_of_a_job_that_waits_nobody_else_has_to_confirm_anything(nlp: Any, member: Any) -> None:
+    job_id = submit(member, nlp, max_runtime_minutes=60)
+    assert asked_of(job_id, member) == ""
+    for verb, word in (
+        ("hold", "Hold"),
+        ("release", "Release"),
+        ("extend", "Time limit"),
+        ("cancel", "Cancel"),
+        ("retry", "Retry"),
+    ):
+        browser(member).post(f"/jobs/{job_id}/{verb}/", {"max_runtime_minutes": "90"})
+        said = asked_of(job_id, member)
+        assert f"{word}: ✓ confirmed" in said and "AWAITED" not in said
+
+
+def test_an_array_is_stopped_when_all_its_elements_are(nlp: Any, member: Any, node: FakeAgent) -> None:
+    array_id = submit_array(member, nlp, 3)
+    run_cycle()
+    node.start_all()
+    browser(member).post(f"/jobs/{array_id}/cancel/")
+    assert "requested node n1 is ending its processes" in asked_of(array_id, member)
+    node.end(*node.held, reason="cancelled")
+    assert "Cancel: ✓ confirmed" in asked_of(array_id, member)
+
+
+def test_what_is_long_confirmed_is_no_news(running: int, node: FakeAgent, member: Any) -> None:
+    browser(member).post(f"/jobs/{running}/cancel/")
+    node.end(*node.held, reason="cancelled")
+    for _ in range(20):
+        wait_forty_seconds()
+    assert asked_of(running, member) == ""
+
+
+def test_beside_the_map_it_says_the_same(running: int, node: FakeAgent, member: Any) -> None:
+    [held] = query("SELECT device_id FROM nodes_allocation")
+    admin = browser(make_user(admin=True))
+    panel = f"/nodes/n1/gpus/{held['device_id']}/actions/"
+    execute("UPDATE scheduling_beat SET at = now() - interval '1 hour'")
+    admin.post(f"/jobs/{running}/cancel/")
+    admin.post(f"/nodes/n1/gpus/{held['device_id']}/quarantine/", {"note": "smells"})
+    admin.post("/nodes/n1/cordon/")
+    page = text_of(admin.get(panel))
+    assert [word in page for word in ("Cancel:", "Quarantine:", "Cordon:")] == [True] * 3
+    assert page.count("data-awaited") == 3
+    run_cycle()
+    node.end(*node.held, reason="cancelled")
+    assert "data-awaited" not in text_of(admin.get(panel))
+    admin.post(f"/nodes/n1/gpus/{held['device_id']}/clear/")
+    admin.post("/nodes/n1/uncordon/")
+    run_cycle()
+    page = text_of(admin.get(panel))
+    assert ["Clear:" in page, "it takes jobs again" in page, "data-awaited" in page] == [True, True, False]
+
+
+def test_one_returns_to_what_one_saw_of_the_page(nlp: Any, member: Any) -> None:
+    """Without the page's script; only to the same page of this site."""
+    job_id = submit(member, nlp)
+    client = browser(member)
+
+    def leads_to(referer: str) -> str:
+        verb = "hold" if "held" not in query("SELECT state FROM jobs_job")[0]["state"] else "release"
+        return str(client.post(f"/jobs/{job_id}/{verb}/", headers={"referer": referer})["Location"])
+
+    bare = f"/jobs/{job_id}/"
+    assert leads_to(f"http://testserver{bare}?tab=log&log=1.0") == f"{bare}?tab=log&log=1.0"
+    for other in (f"http://evil.example{bare}?tab=log", "http://testserver/queue/?q=x", "", "http://[", "garbage"):
+        assert leads_to(other) == bare
+
+
+def test_a_part_of_the_page_is_told_in_place(nlp: Any, member: Any) -> None:
+    job_id = submit(member, nlp)
+    client = browser(member)
+    answer = client.post(f"/jobs/{job_id}/hold/", headers={"accept": "application/json"})
+    assert answer.json() == {"is_done": True, "sentence": f"Job {job_id} is held."}
+    assert "is held." not in text_of(client.get(f"/jobs/{job_id}/")), "it was said already"
