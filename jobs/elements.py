@@ -67,11 +67,11 @@ def _cancel_waiting(array_id: int, chosen: str) -> int:
 
 
 def hold(array: Row, reason: Pending, actor: str) -> str:
-    """Keeps what waits from starting; what is live goes on."""
-    if array["state"] not in (JobState.PENDING, JobState.RUNNING):
+    """Keeps what waits from starting; what is live goes on. The hold of an admin takes the place of a user's."""
+    if array["state"] not in (JobState.PENDING, JobState.RUNNING, JobState.HELD):
         raise _wrong_state(array, "only an array of which some wait can be held")
-    waiting = [row["id"] for row in _locked(array["id"], ALL, "('pending')")]
-    transitions.hold(waiting, reason, actor)
+    waiting = [row["id"] for row in _locked(array["id"], ALL, "('pending', 'held')")]
+    waiting = transitions.hold(waiting, reason, actor)
     [row] = query(
         "UPDATE jobs_job SET state = 'held', reason = %s, evidence = '{}', reason_since = now() WHERE id = %s"
         " RETURNING jobs_numbers(array_waiting) AS n",

@@ -194,12 +194,13 @@ def hold(job_id: int, identity: Identity) -> str:
     def act(job: dict[str, Any]) -> str:
         owner = identity.user_id == job["user_id"] or job["tenant_id"] in identity.roles
         reason = Pending.HELD_BY_USER if owner else Pending.HELD_BY_ADMIN
-        if job["array_count"] is not None and job["state"] != JobState.HELD:
+        if job["state"] == JobState.HELD and job["reason"] in (reason, Pending.HELD_BY_ADMIN):
+            return f"job {job_id} is held"
+        if job["array_count"] is not None:
             return elements.hold(job, reason, identity.username)
-        if job["state"] == JobState.PENDING:
-            transitions.hold([job_id], reason, identity.username)
-        elif job["state"] != JobState.HELD:
+        if job["state"] not in (JobState.PENDING, JobState.HELD):
             raise _wrong_state(job, "only a waiting job can be held")
+        transitions.hold([job_id], reason, identity.username)
         return f"job {job_id} is held"
 
     return _act(job_id, identity, act)
@@ -262,7 +263,7 @@ def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str]) 
     """Locks the job, checks that the caller may touch it (their own; any in the tenant as its owner), and acts."""
     with transaction.atomic():
         rows = query(
-            "SELECT id, tenant_id, user_id, state, stop_reason, array_count, set_config(%s, %s, true)"
+            "SELECT id, tenant_id, user_id, state, reason, stop_reason, array_count, set_config(%s, %s, true)"
             "  FROM jobs_job WHERE id = %s FOR UPDATE",
             [audit.VIA, identity.via, job_id],
         )

@@ -162,8 +162,9 @@ def _cancel(job_ids: Sequence[int], reason: EndReason, evidence: dict[str, Any],
 
 
 def hold(job_ids: Sequence[int], reason: Pending, actor: str) -> list[int]:
-    """pending → held."""
-    return _move_waiting(job_ids, ("pending",), "held", reason, {}, actor, "held")
+    """pending → held. The hold of an admin takes the place of a user's."""
+    old = ("pending", "held") if reason == Pending.HELD_BY_ADMIN else ("pending",)
+    return _move_waiting(job_ids, old, "held", reason, {}, actor, "held")
 
 
 def release(job_ids: Sequence[int], reasons: Sequence[Pending], actor: str) -> list[int]:
