@@ -4,11 +4,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.api import hostile, hostile_agents
+from tests.api import hostile, hostile_agents, hostile_sockets
 from tests.api.operations import Stage, contents
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db]
-LIMITS = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+LIMITS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture
@@ -69,3 +69,10 @@ def test_no_message_of_an_agent_breaks_the_server_or_reaches_another_node_by_the
 def test_what_no_field_can_hold_is_refused_by_each_by_the_dozen(stage, value):
     """A55"""
     hostile.put_into_every_field(stage, value)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_page_and_no_agent_breaks_its_hub_or_disturbs_its_neighbours():
+    """A55: over sockets that are really connected."""
+    hostile_sockets.try_agents_socket(examples=40)
+    hostile_sockets.try_live_feed(examples=20)
