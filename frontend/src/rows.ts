@@ -114,7 +114,7 @@ export class LiveTable<R extends object> {
   private fill(tr: HTMLTableRowElement, row: R): void {
     this.columns.forEach((column, at) => {
       const content = column.cell(row);
-      const label = typeof column.label === "string" ? column.label : null;
+      const label = typeof column.label === "string" ? column.label : column.label.textContent;
       const fresh = h("td", { "data-label": label, class: column.className });
       // As a card on a phone a cell is a grid of label and content: the content must be one element.
       add(fresh, Array.isArray(content) && content.length > 1 ? [h("div", {}, ...content)] : [content].flat());

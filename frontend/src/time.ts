@@ -60,9 +60,14 @@ export function elapsed(from: string | null, to: string | null = null): HTMLElem
   return h("span", { class: "duration", title: `${absolute(from)} to ${absolute(to)}` }, duration(seconds));
 }
 
-function timed(iso: string | null, how: "relative" | "since"): HTMLElement {
+/** The time since then in one unit, where there is little room: 3 min; ticks. */
+export function lasting(iso: string): HTMLElement {
+  return timed(iso, "roughly");
+}
+
+function timed(iso: string | null, how: "relative" | "since" | "roughly"): HTMLElement {
   if (iso === null || Number.isNaN(Date.parse(iso))) return h("span", { class: "na", title: "not yet" }, "–");
-  const node = h("time", { datetime: iso, title: absolute(iso), "data-tick": how, class: how === "since" ? "duration" : "ago" });
+  const node = h("time", { datetime: iso, title: absolute(iso), "data-tick": how, class: how === "relative" ? "ago" : "duration" });
   refresh(node, serverNow());
   return node;
 }
@@ -74,7 +79,8 @@ function absolute(iso: string): string {
 function refresh(node: HTMLElement, now: number): void {
   const then = Date.parse(node.getAttribute("datetime") ?? "");
   if (Number.isNaN(then)) return;
-  const text = node.dataset.tick === "since" ? duration((now - then) / 1000) : relative(then, now);
+  const seconds = (now - then) / 1000;
+  const text = node.dataset.tick === "since" ? duration(seconds) : node.dataset.tick === "roughly" ? roughly(seconds) : relative(then, now);
   if (node.textContent !== text) node.textContent = text;
 }
 

@@ -180,6 +180,15 @@ describe("the address", () => {
   });
 });
 
+test("groups stand side by side only where the title of each has room", () => {
+  const racks = Array.from({ length: 20 }, (_, at): LayoutGroup => ({ title: `rack r${at} · 80 GPUs, 70 free`, nodes: groups(10)[0]?.nodes ?? [] }));
+  for (const width of [340, 700, 1150]) {
+    const where = layout(racks, width, 640);
+    const [left, ...others] = [...new Set(where.titles.map((title) => title.x))].sort((a, b) => a - b);
+    expect(others.every((x, at) => x - (at === 0 ? (left ?? 0) : (others[at - 1] ?? 0)) >= 156)).toBe(true);
+  }
+});
+
 test("the strip has a cell for each GPU, over the whole width, and none outside it", () => {
   for (const [nodes, width] of [[200, 1174], [4, 1174], [1, 300], [1000, 1174], [200, 328]] as const) {
     const { cells, height } = stripCells(Array.from({ length: nodes }, () => 8), width);

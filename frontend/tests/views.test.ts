@@ -6,6 +6,7 @@ import { startKeyboard } from "../src/keyboard";
 import type { Page } from "../src/regions";
 import type { TopicState } from "../src/store";
 import { overviewStrip } from "../src/fleet/strip";
+import { overviewAttention } from "../src/views/overview";
 import { bullet, request, strip } from "../src/views/pieces";
 import { overviewTenants } from "../src/views/standing";
 import type { TenantRow } from "../src/topics";
@@ -56,6 +57,19 @@ test("under its guarantee is who asks for GPUs; what it holds itself is no want"
   expect([order(), region.querySelector(".is-starved")]).toEqual([["blue", "red"], null]);
   view.draw(tenants(1, 0));
   expect([order(), region.querySelectorAll(".is-starved").length]).toEqual([["red", "blue"], 1]);
+});
+
+test("no more than what fits the page is listed; what is left out is counted and linked", () => {
+  const trouble = (at: number): object => ({ kind: `k${at}`, severity: "red", count: 1, sentence: `trouble ${at}`, href: null, parts: [], more: 0 });
+  const rows = Object.fromEntries(Array.from({ length: 9 }, (_, at) => [`attention:${at}`, trouble(at)]));
+  const region = document.createElement("section");
+  const view = overviewAttention(region, { hub: null as never });
+  view.draw(state(rows));
+  expect(region.querySelectorAll("li").length).toBe(8);
+  expect(region.querySelector(".rest a")?.textContent).toBe("2 more kinds of trouble");
+  delete rows["attention:8"];
+  view.draw(state(rows));
+  expect([...region.querySelectorAll("li")].at(-1)?.textContent).toContain("trouble 7");
 });
 
 test("what a job asks for, in words", () => {

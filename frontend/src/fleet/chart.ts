@@ -39,8 +39,7 @@ export class Chart {
     if (shape === this.shape && !this.isOtherWidth()) return;
     this.shape = shape;
     this.width = this.room();
-    const top = this.region.getBoundingClientRect().top + scrollY;
-    this.where = layout(groups, this.width, Math.max(LEAST_HEIGHT, innerHeight - top - 24));
+    this.where = layout(groups, this.width, Math.max(LEAST_HEIGHT, this.below()));
     this.height = Math.ceil(this.where.height) + 2;
     const ratio = devicePixelRatio || 1;
     this.canvas.width = Math.round(this.width * ratio);
@@ -87,6 +86,13 @@ export class Chart {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     paintCards(context as Context, this.where, this.palette);
     this.stamp = stamps(this.where.size, ratio, this.palette);
+  }
+
+  /** The height that is left: of the screen below the map's upper edge, or of a frame that hides what is too much. */
+  private below(): number {
+    const frame = this.region.parentElement;
+    if (frame !== null && getComputedStyle(frame).overflowY === "hidden") return frame.clientHeight;
+    return innerHeight - (this.region.getBoundingClientRect().top + scrollY) - 24;
   }
 
   private room(): number {

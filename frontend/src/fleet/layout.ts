@@ -41,6 +41,8 @@ export const LARGEST = 96;
 export const SMALLEST = 7;
 const TITLE = 22;
 const COLUMN_GAP = 20;
+/** What the title of a group needs; in narrower columns the titles would lie over each other. */
+const LEAST_COLUMN = 156;
 
 /** 8 devices stand in two rows of 4; a lone one stands alone. */
 export function columns(cells: number): number {
@@ -48,7 +50,8 @@ export function columns(cells: number): number {
 }
 
 export function layout(groups: readonly LayoutGroup[], width: number, height: number): Layout {
-  const abreast = groups.length > 1 ? [1, 2, 3, 4, 5] : [1];
+  const most = Math.max(1, Math.floor((width + COLUMN_GAP) / (LEAST_COLUMN + COLUMN_GAP)));
+  const abreast = groups.length > 1 ? [1, 2, 3, 4, 5].filter((side) => side <= most) : [1];
   const found = abreast.map((side) => largest(groups, width, height, side));
   const rank = (where: Layout): number => (where.width > width ? -1 : where.height <= height ? where.size : 1 / where.height);
   return found.reduce((best, each) => (rank(each) > rank(best) ? each : best));

@@ -228,6 +228,7 @@ function replace(old: HTMLTableRowElement, fresh: HTMLTableRowElement): void {
 }
 
 function said(total: QueueTotal): string {
+  if (total.jobs === 0) return "Nobody waits.";
   const all = `${plural(total.jobs, "job")} with ${plural(total.gpus, "GPU")} in the queue`;
   return total.matching === total.jobs ? `${all}.` : `${plural(total.matching, "job")} shown; ${all}.`;
 }

@@ -1,5 +1,5 @@
 // The table of nodes, in groups by what is to be done about them: state, devices and what ails them, what is free.
-import { type Child, h, refill } from "../dom";
+import { type Child, h, na, refill } from "../dom";
 import type { MakeView } from "../regions";
 import { type Line, LiveTable } from "../rows";
 import { badge, glyph } from "../states";
@@ -65,8 +65,10 @@ function jobsCell(node: NodeRow): Child[] {
   return ids.slice(0, 8).flatMap((id, at) => [at > 0 ? " " : null, jobLink(id)]).concat(ids.length > 8 ? [` +${ids.length - 8}`] : []);
 }
 
-const share = (free: number | null, all: number | null, show: (value: number) => string): Child =>
-  free === null || all === null ? orUnknown(null, "the node has not said") : h("span", {}, show(free), h("span", { class: "muted" }, ` / ${show(all)}`));
+/** Of what nobody can use at present nothing is said to be free. */
+const share = ({ state }: NodeRow, free: number | null, all: number | null, show: (value: number) => string): Child =>
+  state === "lost" ? na("the node is lost: nothing can start there")
+  : free === null || all === null ? orUnknown(null, "the node has not said") : h("span", {}, show(free), h("span", { class: "muted" }, ` / ${show(all)}`));
 
 const tidy = (value: number): string => String(Math.round(value * 100) / 100);
 
@@ -88,8 +90,8 @@ export const nodes: MakeView = (region) => {
       { label: "Node", cell: nameCell, className: "title" },
       { label: "State", cell: stateCell },
       { label: "GPUs", cell: devices },
-      { label: "CPU cores free", cell: (node) => share(node.cpu_cores_free, node.cpu_cores, tidy), className: "num" },
-      { label: "Memory free", cell: (node) => share(node.memory_mb_free, node.memory_mb, mib), className: "num" },
+      { label: "CPU cores free", cell: (node) => share(node, node.cpu_cores_free, node.cpu_cores, tidy), className: "num" },
+      { label: "Memory free", cell: (node) => share(node, node.memory_mb_free, node.memory_mb, mib), className: "num" },
       { label: "Jobs", cell: jobsCell },
       { label: "Agent", cell: (node) => orUnknown(node.agent_version, "its agent has not said"), className: "muted" },
       { label: "Seen", cell: (node) => ago(node.last_seen_at), className: "nowrap" },

@@ -5,9 +5,12 @@ import { type Estimate, foreseen } from "../queue/row";
 import type { MakeView } from "../regions";
 import { badge, waitGroup } from "../states";
 import type { TopicState } from "../store";
-import { duration, elapsed, roughly } from "../time";
+import { duration, lasting, roughly } from "../time";
 import type { AttentionPart, AttentionRow, Cell, LargestRow, NextRow, OverviewStatus, WaitingRow } from "../topics";
-import { CELLS, CELL_WORDS, count, empty, jobHref, jobLink, nodeHref, shortModel, under } from "./pieces";
+import { CELLS, CELL_WORDS, count, empty, jobHref, jobLink, nodeHref, rest, shortModel, under, upTo } from "./pieces";
+
+/** So many lines fit the page; what follows is counted and linked. */
+const [NOTICES, REASONS, MODELS] = [7, 6, 4];
 
 /** A view of the row `status`, which makes new children each time. */
 function ofStatus(draw: (status: OverviewStatus) => Child[]): MakeView {
@@ -51,8 +54,9 @@ export const overviewLargest: MakeView = (region) => ({
   draw(state) {
     const rows = under<LargestRow>(state, "largest:").map(([, row]) => row);
     rows.sort((a, b) => b.gpus - a.gpus || a.model.localeCompare(b.model));
+    const shown = upTo(MODELS, rows);
     if (rows.length === 0) return refill(region, empty("There are no GPUs: jobs without GPUs can run."));
-    const items = rows.map((row) =>
+    const items = shown.map((row) =>
       h(
         "li",
         {},
@@ -61,7 +65,7 @@ export const overviewLargest: MakeView = (region) => ({
         h("span", { class: "muted on-one" }, `${row.on_one_node} on one node`),
       ),
     );
-    refill(region, h("ul", { class: "list" }, ...items));
+    refill(region, h("ul", { class: "list" }, ...items, rest(rows.length - shown.length, "more models", "/fleet/?group=model")));
   },
 });
 
@@ -75,7 +79,8 @@ export const overviewAttention: MakeView = (region) => ({
     const rank = (row: AttentionRow): number => ["red", "amber", "note"].indexOf(row.severity);
     rows.sort((a, b) => rank(a) - rank(b) || b.count - a.count || (a.kind < b.kind ? -1 : 1));
     if (rows.length === 0) return refill(region, empty("Nothing is broken, and nothing is held but idle."));
-    refill(region, h("ul", { class: "list" }, ...rows.map(notice)));
+    const shown = upTo(NOTICES, rows);
+    refill(region, h("ul", { class: "list" }, ...shown.map(notice), rest(rows.length - shown.length, "more kinds of trouble", "/cluster/health/")));
   },
 });
 
@@ -86,12 +91,18 @@ function notice(row: AttentionRow): HTMLElement {
     "li",
     { class: `is-${row.severity}` },
     badge(MARKS[row.kind] ?? row.kind, NAMES[row.kind] ?? row.kind),
-    h("span", { class: "grow" }, link(row.href, row.sentence), where.length > 0 && h("span", { class: "places" }, ...where, more)),
+    h("span", { class: "grow", title: where.length > 0 ? tell(row) : null }, link(row.href, row.sentence), where.length > 0 && h("span", { class: "places" }, ...where, more)),
   );
 }
 
+/** All of it as text: where there is no room for a second line, it is cut. */
+function tell({ parts, more }: AttentionRow): string {
+  const where = parts.map(({ job, node, words }) => [job === null ? node : `job ${job}`, words].filter(Boolean).join(" "));
+  return `${where.join(", ")}${more > 0 ? ` and ${more} more` : ""}`;
+}
+
 function place(part: AttentionPart): Child {
-  const since = part.since !== null && h("span", { class: "muted" }, " for ", elapsed(part.since));
+  const since = part.since !== null && h("span", { class: "muted" }, " for ", lasting(part.since));
   const words = part.words === "" ? "" : ` ${part.words}`;
   if (part.job !== null) return h("span", {}, jobLink(part.job, `job ${part.job}`), h("span", { class: "muted" }, words), since);
   if (part.node !== null) return h("span", {}, h("a", { href: nodeHref(part.node) }, part.node), h("span", { class: "muted" }, words), since);
@@ -116,12 +127,13 @@ function drawWaiting(region: HTMLElement, state: TopicState, estimates: Estimate
   if (rows.length === 0) return refill(region, noneWaits());
   rows.sort((a, b) => b.jobs - a.jobs || (a.code < b.code ? -1 : 1));
   const next = under<NextRow>(state, "next:").map(([, row]) => row).sort((a, b) => a.place - b.place);
+  const shown = upTo(REASONS, rows);
   estimates.want(next.map((row) => row.id));
   refill(
     region,
     status && status.oldest_wait_seconds !== null && h("p", { class: "waits", title: "of those that are not held" }, ...waits(status)),
     next.length > 0 && h("p", { class: "waits" }, "next to start: ", ...next.flatMap((row, at): Child[] => [at > 0 && ", ", candidate(row, estimates.of(row.id))])),
-    h("ul", { class: "list" }, ...rows.map(reason)),
+    h("ul", { class: "list" }, ...shown.map(reason), rest(rows.length - shown.length, "more reasons", "/queue/")),
   );
 }
 
@@ -137,7 +149,7 @@ function reason(row: WaitingRow): HTMLElement {
     h("b", { class: "how-many" }, row.jobs),
     h("a", { class: "nowrap code", href: `/queue/?reason=${encodeURIComponent(row.code)}` }, row.code.replaceAll("_", " ") || "waiting"),
     h("span", { class: "muted nowrap" }, plural(row.gpus, "GPU")),
-    row.example_id !== null && h("span", { class: "grow reason" }, row.example_sentence, " ", jobLink(row.example_id, `job ${row.example_id}`)),
+    row.example_id !== null && h("span", { class: "grow reason", title: row.example_sentence }, row.example_sentence, " ", jobLink(row.example_id, `job ${row.example_id}`)),
   );
 }
 

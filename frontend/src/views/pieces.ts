@@ -149,6 +149,16 @@ export function noNodes(): HTMLElement {
   return empty(h("b", {}, "No node has joined yet."), " ", h("a", { href: "/join/" }, "Join a node"), ", and it appears here by itself.");
 }
 
+/** The first of them; all, where only one would be left out: its line is as high as that which counts it. */
+export function upTo<R>(most: number, rows: readonly R[]): readonly R[] {
+  return rows.length <= most + 1 ? rows : rows.slice(0, most);
+}
+
+/** The last line of a list that has been cut. */
+export function rest(count: number, what: string, href: string): HTMLElement | null {
+  return count > 0 ? h("li", { class: "rest" }, h("a", { href }, `${count} ${what}`)) : null;
+}
+
 /** What a region shows when it has nothing to show: what the server said, if it had nothing either, else this. */
 export function whenEmpty(region: HTMLElement, otherwise: () => HTMLElement): () => HTMLElement {
   const said = region.querySelector("table") === null ? region.querySelector<HTMLElement>(":scope > .empty") : null;

@@ -3,7 +3,7 @@ import { type Child, h, refill } from "../dom";
 import type { MakeView } from "../regions";
 import { type Column, type Line, LiveTable } from "../rows";
 import type { TenantRow } from "../topics";
-import { barScale, bullet, empty, tenantHref, tenantLink, under, whenEmpty } from "./pieces";
+import { barScale, bullet, empty, tenantHref, tenantLink, under, upTo, whenEmpty } from "./pieces";
 
 type Entitled = TenantRow & { entitled_gpus?: number | null };
 
@@ -11,6 +11,9 @@ interface Shown {
   tenant: Entitled;
   scale: number;
 }
+
+/** So many fit the page; the others are counted and linked. */
+const MOST = 6;
 
 const shorten = (value: number): number => Math.round(value * 10) / 10;
 
@@ -48,6 +51,7 @@ const COLUMNS: Column<Shown>[] = [
 export const overviewTenants: MakeView = (region) => {
   const none = whenEmpty(region, () => empty("No tenant to show. An admin makes one, and adds you to it."));
   const table = new LiveTable<Shown>(COLUMNS, (tr, { tenant }) => (tr.dataset.href = tenantHref(tenant.name)), "rows compact");
+  const others = h("p", { class: "rest" });
   const made = new WeakMap<Entitled, Shown>();
   const shown = (tenant: Entitled, scale: number): Shown => {
     const known = made.get(tenant);
@@ -61,8 +65,11 @@ export const overviewTenants: MakeView = (region) => {
       const rows = under<Entitled>(state, "tenant:").sort(([, a], [, b]) => urgency(b) - urgency(a) || b.gpus_held - a.gpus_held || (a.name < b.name ? -1 : 1));
       if (rows.length === 0) return refill(region, none());
       const scale = barScale(rows.map(([, row]) => row));
-      table.update(rows.map(([key, row]): Line<Shown> => ({ key, row: shown(row, scale) })));
-      if (table.element.parentElement !== region) region.replaceChildren(table.element);
+      const cut = upTo(MOST, rows);
+      table.update(cut.map(([key, row]): Line<Shown> => ({ key, row: shown(row, scale) })));
+      if (table.element.parentElement !== region) region.replaceChildren(table.element, others);
+      others.hidden = cut.length === rows.length;
+      refill(others, h("a", { href: "/tenants/" }, `${rows.length - cut.length} more tenants`));
     },
   };
 };
