@@ -6,7 +6,7 @@ from typing import Any
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
-from jobs import api, logs, representation
+from jobs import attempt_api, logs, representation
 from scheduling.why import periods_of
 
 Row = dict[str, Any]
@@ -56,7 +56,7 @@ def restrict(loaded: Row | None, visible: Sequence[int] | None) -> dict[str, Row
 
 def _attempt(row: Row) -> dict[str, Row]:
     number = row["number"]
-    found: dict[str, Row] = {f"attempt:{number}": api.attempt(row)}
+    found: dict[str, Row] = {f"attempt:{number}": attempt_api.attempt(row)}
     for placed in row["placement"]:
         rank = placed["rank"]
         size = logs.size_of(row["job_id"], number, rank)

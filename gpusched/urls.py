@@ -9,6 +9,7 @@ from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 
 import jobs.api
 import jobs.array_api
+import jobs.attempt_api
 import jobs.bulk_api
 import jobs.event_api
 import jobs.log_api
@@ -67,7 +68,7 @@ api = [
         (f"{_JOB}/extend", scheduling.extend_api.Extend.as_view()),
         (f"{_JOB}/explain", scheduling.api.Explain.as_view()),
         (f"{_JOB}/events", jobs.api.Events.as_view()),
-        (f"{_JOB}/attempts", jobs.api.Attempts.as_view()),
+        (f"{_JOB}/attempts", jobs.attempt_api.Attempts.as_view()),
         (f"{_JOB}/logs", jobs.log_api.Log.as_view()),
         ("tenants", tenants.api.Tenants.as_view()),
         (_TENANT, tenants.api.OneTenant.as_view()),

@@ -9,7 +9,7 @@ from rest_framework.views import APIView
 
 from gpusched.client.events import Event
 from gpusched.client.foresight import WouldSubmit
-from gpusched.client.models import Acted, Attempt, JobData, Page
+from gpusched.client.models import Acted, JobData, Page
 from gpusched.lib.api import (
     PAGED,
     cursor_number,
@@ -26,7 +26,6 @@ from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid, not_found
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs import dates, representation, services
@@ -53,6 +52,7 @@ class Jobs(APIView):
     @documented(
         "Submit a job",
         tag="jobs",
+        who="member",
         body=JobRequest,
         answer=Acted,
         status=201,
@@ -61,7 +61,8 @@ class Jobs(APIView):
         parameters={"dry_run": "true: answer 200 with what jobs/simulate answers, and submit nothing"},
     )
     def post(self, request: Request) -> HttpResponse:
-        """Answered when durable. Send an `Idempotency-Key`, then repeating the request is safe for 24 hours."""
+        """The body is a job request. Answered once it is durable. Send an `Idempotency-Key`, then repeating the request
+        is safe for 24 hours."""
         if is_dry_run(request):
             found = services.simulate(read_body(request, JobRequest), identity(request))
             message = f"nothing was submitted; in the queue of tenant {found['tenant']} {found['sentence']}"
@@ -75,8 +76,10 @@ class Jobs(APIView):
             response["Idempotent-Replay"] = "true"
         return response
 
-    @documented("List jobs, newest first", tag="jobs", answer=Page[JobData], parameters=_FILTERS)
+    @documented("List jobs, newest first", tag="jobs", who="viewer", answer=Page[JobData], parameters=_FILTERS)
     def get(self, request: Request) -> Response:
+        """Of own tenants. An array is listed once. A page that searches by part of a name looks at 5,000 jobs, as does
+        one of a span in which more than 2,000 ended: it may have few items, or none, and yet a `next_cursor`."""
         given = read_query(request, _FILTERS)
         items, cursor = listed(given, identity(request).visible_tenants(), page_limit(given))
         return Response({"items": items, "next_cursor": cursor})
@@ -176,14 +179,14 @@ def seen_job(request: Request, job_id: int) -> dict[str, Any]:
 
 
 class Job(APIView):
-    @documented("Read a job", tag="jobs", answer=JobData)
+    @documented("Read a job", tag="jobs", who="viewer", answer=JobData)
     def get(self, request: Request, job_id: int) -> Response:
         seen_job(request, job_id)
         return Response(representation.select("j.id = %s", [job_id])[0])
 
-    @documented("Cancel a job", tag="jobs", answer=Acted)
+    @documented("Cancel a job", tag="jobs", who="own jobs: member, else owner", answer=Acted)
     def delete(self, request: Request, job_id: int) -> Response:
-        """The same as POST …/cancel."""
+        """The same as POST …/cancel; the job stays readable."""
         return acted(job_id, services.cancel(job_id, identity(request)))
 
 
@@ -192,9 +195,17 @@ def acted(job_id: int, message: str) -> Response:
     return Response({"job_id": job_id, "status": job["state"], "message": message, "job": job})
 
 
-def _action(verb: str, summary: str, act: Any) -> type[APIView]:
+def _action(verb: str, summary: str, more: str, act: Any) -> type[APIView]:
     class Action(APIView):
-        @documented(summary, tag="jobs", answer=Acted, operation_id=f"jobs_{verb}", refusals=(401, 403, 404, 409))
+        @documented(
+            summary,
+            description=more,
+            tag="jobs",
+            who="own jobs: member, else owner",
+            answer=Acted,
+            operation_id=f"jobs_{verb}",
+            refusals=(401, 403, 404, 409),
+        )
         def post(self, request: Request, job_id: int) -> Response:
             return acted(job_id, act(job_id, identity(request)))
 
@@ -202,14 +213,34 @@ def _action(verb: str, summary: str, act: Any) -> type[APIView]:
     return Action
 
 
-Hold = _action("hold", "Keep a waiting job from starting", services.hold)
-Release = _action("release", "Let a held job wait for its turn again", services.release)
-Requeue = _action("requeue", "Stop a live job and put it back into the queue", services.requeue)
+Hold = _action(
+    "hold",
+    "Keep a waiting job from starting",
+    "By an admin who is no member of the tenant it is an admin's hold.",
+    services.hold,
+)
+Release = _action(
+    "release",
+    "Let a held job wait for its turn again",
+    "From its old queue time. An admin's hold needs an admin.",
+    services.release,
+)
+Requeue = _action(
+    "requeue",
+    "Stop a live job and put it back into the queue",
+    "To where it stood. Uses up no retry, and asks not whether `requeue` is true.",
+    services.requeue,
+)
 
 
 class Events(APIView):
-    @documented("What happened to a job, in order", tag="jobs", answer=Page[Event], parameters=PAGED)
+    @documented("What happened to a job, in order", tag="jobs", who="viewer", answer=Page[Event], parameters=PAGED)
     def get(self, request: Request, job_id: int) -> Response:
+        """`via` is by which way a person did it, `page` or `token` and its prefix; else `agent` (told by the node's) or
+        `scheduler`. Kinds: `submitted scheduled started stopping ended requeued retried held released eligible
+        limit_changed cancelled preempting idle_warning idle_would_end idle_over`. Of a job of another tenant for which
+        this one was stopped `data` says no more than that; admins find its id in `by_job`. `preempting`, of the job
+        that others were stopped for: `victims` of its own tenant, and how many `of_other_tenants`."""
         seen_job(request, job_id)
         given = read_query(request, PAGED)
         limit = page_limit(given)
@@ -221,52 +252,3 @@ class Events(APIView):
         is_admin = identity(request).visible_tenants() is None
         items = [{**row, "at": rfc3339(row["at"]), "data": shown(row["data"], is_admin=is_admin)} for row in rows]
         return Response(paged(items, limit))
-
-
-class Attempts(APIView):
-    @documented("The executions of a job, with how each rank ended", tag="jobs", answer=Page[Attempt], parameters=PAGED)
-    def get(self, request: Request, job_id: int) -> Response:
-        seen_job(request, job_id)
-        given = read_query(request, PAGED)
-        limit = page_limit(given)
-        rows = query(
-            "SELECT * FROM jobs_attempt WHERE job_id = %s AND number > %s ORDER BY number LIMIT %s",
-            [job_id, cursor_number(given) or 0, limit],
-        )
-        return Response(paged([attempt(row) for row in rows], limit, "number"))
-
-
-def attempt(row: dict[str, Any]) -> dict[str, Any]:
-    """One execution as the API and the page show it."""
-    state = "ended" if row["ended_at"] else "running" if row["started_at"] else "scheduled"
-    return {
-        "number": row["number"],
-        "state": state,
-        "reason": row["reason"] or None,
-        "sentence": reasons.sentence(row["reason"], row["evidence"]) if row["reason"] else None,
-        "class": row["evidence"].get("class"),
-        "exit_code": row["exit_code"],
-        "signal": row["signal"],
-        "scheduled_at": rfc3339(row["scheduled_at"]),
-        "started_at": rfc3339(row["started_at"]),
-        "saved_at": rfc3339(row["saved_at"]),
-        "ended_at": rfc3339(row["ended_at"]),
-        "ranks": [_rank(rank, row["outcomes"].get(str(rank["rank"])), state) for rank in row["placement"]],
-    }
-
-
-def _rank(rank: dict[str, Any], outcome: dict[str, Any] | None, state: str) -> dict[str, Any]:
-    ended = outcome or {}
-    return {
-        **rank,
-        "state": "ended" if outcome else state,
-        "reason": ended.get("reason"),
-        "class": ended.get("class"),
-        "exit_code": ended.get("exit_code"),
-        "signal": ended.get("signal"),
-        "detail": ended.get("detail") or None,
-        "started_at": ended.get("started_at"),
-        "ended_at": ended.get("ended_at"),
-        "peak_memory_mb": ended.get("peak_memory_mb"),
-        "peak_memory_of": ended.get("peak_memory_of"),
-    }

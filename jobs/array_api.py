@@ -41,13 +41,15 @@ class Cancel(APIView):
     @documented(
         "Cancel a job, or elements of an array; their processes are stopped first",
         tag="jobs",
+        who="own jobs: member, else owner",
         body=CancelRequest,
         answer=Acted,
         operation_id="jobs_cancel",
         refusals=(400, 401, 403, 404, 409, 413),
     )
     def post(self, request: Request, job_id: int) -> Response:
-        """The body may be left out. Harmless when repeated."""
+        """At once if it waits, else its processes are stopped first. Harmless when repeated, or when it has ended.
+        `elements` like `3-7,9`: of an array only these. The body may be left out."""
         wanted = read_body(request, CancelRequest)
         return acted(job_id, services.cancel(job_id, identity(request), wanted.elements))
 
@@ -56,14 +58,17 @@ class Retry(APIView):
     @documented(
         "Have a job that failed, or elements of an array that have ended, run again",
         tag="jobs",
+        who="own jobs: member, else owner",
         body=RetryRequest,
         answer=Acted,
         operation_id="jobs_retry",
         refusals=(400, 401, 403, 404, 409, 413, 422, 429),
     )
     def post(self, request: Request, job_id: int) -> Response:
-        """By another attempt, with the same id and queue time: a job that failed, was cancelled or was preempted. Of an
-        array those elements that failed, or those named; it is open again."""
+        """A job that failed, was cancelled or was preempted: by another attempt, with the same id and queue time, not
+        before its `not_before`, with all its `max_retries`, and what it depends on looked at anew if it never started.
+        Of an array those elements that failed, or with `elements` like `3-7,9` these, if they have ended; it is open
+        again."""
         wanted = read_body(request, RetryRequest)
         return acted(job_id, services.retry(job_id, identity(request), wanted.elements))
 
@@ -72,12 +77,14 @@ class Elements(APIView):
     @documented(
         "List the elements of an array, by their numbers",
         tag="jobs",
+        who="viewer",
         answer=Page[Element],
         parameters=ELEMENT_FILTERS,
         refusals=(400, 401, 403, 404),
     )
     def get(self, request: Request, job_id: int) -> Response:
-        """An element becomes a job, with an id, when it is placed. A job that is no array has none."""
+        """Those too that are no jobs yet: an element becomes a job, with an id, when it is placed. A job that is no
+        array has none."""
         count = seen_job(request, job_id)["array_count"]
         given = read_query(request, ELEMENT_FILTERS)
         limit = page_limit(given)

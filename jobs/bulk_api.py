@@ -25,6 +25,7 @@ class Bulk(APIView):
     @documented(
         "Submit many jobs, all or none",
         tag="jobs",
+        who="member",
         body=BulkRequest,
         answer=BulkActed,
         status=201,
@@ -33,7 +34,8 @@ class Bulk(APIView):
         parameters={"dry_run": "true: check all of it, answer 200, and submit nothing"},
     )
     def post(self, request: Request) -> Response:
-        """Answered when all are durable. What is wrong is named by the number of the job: `jobs[3].gpu_count`."""
+        """1 to 10,000 job requests, all submitted or none, answered once all are durable; `job_ids` in the order of the
+        request. What is wrong is named by the number of the job, from 0: `jobs[3].gpu_count`, of 100 errors at most."""
         is_dry = is_dry_run(request)
         requests = _read(raw_body(request) or b"{}")
         ids = submit_all(requests, identity(request), is_dry_run=is_dry)

@@ -42,14 +42,15 @@ class Events(APIView):
     @documented(
         "What happens to jobs that you may see, in order",
         tag="jobs",
+        who="viewer",
         answer=EventPage,
         parameters=PARAMETERS,
         media_types=("application/json", "text/event-stream"),
         refusals=(400, 401, 403, 404, 406, 429),
     )
     def get(self, request: Request) -> HttpResponseBase:
-        """With `Accept: text/event-stream` a stream that goes on from `Last-Event-ID`. Else one answer; go on with
-        `since` set to its `next_since`."""
+        """Of own tenants. With `Accept: text/event-stream` a stream that goes on from `Last-Event-ID`. Else one answer;
+        go on with `since` set to its `next_since`. docs/rest.md, Following events, says more."""
         given = read_query(request, PARAMETERS)
         wait = whole_number(given, "wait", 0, 0, MOST_WAIT_SECONDS)
         is_stream = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)

@@ -24,6 +24,7 @@ class Log(APIView):
     @documented(
         "The output of one rank",
         tag="jobs",
+        who="viewer",
         media_types=("text/plain",),
         refusals=(400, 401, 403, 404, 410, 429),
         parameters={
@@ -36,7 +37,8 @@ class Log(APIView):
         },
     )
     def get(self, request: Request, job_id: int) -> HttpResponseBase:
-        """Raw bytes. `X-Log-Next-Offset` is where to go on, `X-Log-Complete` says that nothing more will come."""
+        """Raw bytes, read by offset: `X-Log-Attempt`, `X-Log-Offset`, `X-Log-Next-Offset` (go on from here),
+        `X-Log-Size`, and `X-Log-Complete: true` once nothing more will come."""
         job = seen_job(request, job_id)
         given = read_query(request, ("attempt", "rank", "offset", "tail", "limit", "download"))
         number = whole_number(given, "attempt", job["attempt"], 0, 2**31 - 1)

@@ -21,14 +21,17 @@ from tenants.permissions import identity
 
 
 class Nodes(APIView):
-    @documented("List nodes with their devices and latest readings", tag="nodes", answer=Page[Node])
+    @documented("List nodes with their devices and latest readings", tag="nodes", who="anybody", answer=Page[Node])
     def get(self, request: Request) -> Response:
+        """Not paged."""
         return Response({"items": representation.nodes(identity(request).visible_tenants()), "next_cursor": None})
 
 
 class OneNode(APIView):
-    @documented("Read a node", tag="nodes", answer=Node)
+    @documented("Read a node", tag="nodes", who="anybody", answer=Node)
     def get(self, request: Request, name: str) -> Response:
+        """`clock_off_seconds`: by which its clock is ahead of the server's, null while unknown; `isolation`: how it
+        keeps jobs apart; `missing_users`: Unix users that it lacked when jobs came (docs/agent.md)."""
         found = representation.nodes(identity(request).visible_tenants(), name) if "\x00" not in name else []
         if not found:
             raise not_found(f"node '{name[:253]}'")
@@ -36,8 +39,9 @@ class OneNode(APIView):
 
 
 class Gpus(APIView):
-    @documented("List devices", tag="nodes", answer=Page[NodeDevice])
+    @documented("List devices", tag="nodes", who="anybody", answer=Page[NodeDevice])
     def get(self, request: Request) -> Response:
+        """Each with its `node`; not paged."""
         nodes = representation.nodes(identity(request).visible_tenants())
         items = [{"node": node["name"], **device} for node in nodes for device in node["devices"]]
         return Response({"items": items, "next_cursor": None})
@@ -49,7 +53,7 @@ class IntentNote(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
 def _intent(verb: str, intent: NodeIntent, summary: str) -> type[APIView]:
     class Intent(APIView):
-        @documented(summary, tag="nodes", body=IntentNote, answer=NodeAction, operation_id=f"nodes_{verb}")
+        @documented(summary, tag="nodes", who="admin", body=IntentNote, answer=NodeAction, operation_id=f"nodes_{verb}")
         def post(self, request: Request, name: str) -> Response:
             identity(request).require_admin()
             note = read_body(request, IntentNote).note
@@ -62,9 +66,9 @@ def _intent(verb: str, intent: NodeIntent, summary: str) -> type[APIView]:
     return Intent
 
 
-Cordon = _intent("cordon", NodeIntent.CORDONED, "Take no new jobs (admin)")
-Uncordon = _intent("uncordon", NodeIntent.OPEN, "Take jobs again (admin)")
-Drain = _intent("drain", NodeIntent.DRAINING, "Take no new jobs until what runs has ended (admin)")
+Cordon = _intent("cordon", NodeIntent.CORDONED, "Take no new jobs; at most 200 characters of a note are kept")
+Uncordon = _intent("uncordon", NodeIntent.OPEN, "Take jobs again")
+Drain = _intent("drain", NodeIntent.DRAINING, "Take no new jobs until what runs has ended; nothing is stopped")
 
 
 class NewJoinToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -73,14 +77,16 @@ class NewJoinToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 
 class JoinTokens(APIView):
     @documented(
-        "Create a token with which nodes join (admin)",
+        "Create a token with which nodes join",
         tag="nodes",
+        who="admin",
         body=NewJoinToken,
         answer=JoinToken,
         status=201,
         has_dry_run=False,
     )
     def post(self, request: Request) -> Response:
+        """At most for 8760 hours. Any number of nodes may join with it."""
         who = identity(request)
         who.require_admin()
         hours = read_body(request, NewJoinToken).expires_in_hours

@@ -23,9 +23,14 @@ class QuarantineNote(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
 
 class Quarantine(APIView):
     @documented(
-        "Give a device no new jobs until it is cleared (admin)", tag="nodes", body=QuarantineNote, answer=DeviceAction
+        "Give a device no new jobs until it is cleared",
+        tag="nodes",
+        who="admin",
+        body=QuarantineNote,
+        answer=DeviceAction,
     )
     def post(self, request: Request, device_id: int) -> Response:
+        """Whatever its readings say; what runs there may end."""
         who = identity(request)
         who.require_admin()
         note = read_body(request, QuarantineNote).note
@@ -36,25 +41,29 @@ class Quarantine(APIView):
 
 class Clear(APIView):
     @documented(
-        "Put a device back to what its readings say (admin)",
+        "Put a device back to what its readings say",
         tag="nodes",
+        who="admin",
         answer=DeviceAction,
         refusals=(400, 401, 403, 404, 409),
     )
     def post(self, request: Request, device_id: int) -> Response:
+        """409 if it is in service."""
         identity(request).require_admin()
         return _answer(device_id, atomically(lambda: health.clear(int(device_id))))
 
 
 class Retire(APIView):
     @documented(
-        "Forget a device that is gone for good (admin)",
+        "Forget a device that is gone for good",
         tag="nodes",
+        who="admin",
         answer=DeviceAction,
         refusals=(400, 401, 403, 404, 409),
     )
     def post(self, request: Request, device_id: int) -> Response:
-        """Lists, counts and figures know it no more. It comes back by itself if its agent names it again."""
+        """With its readings and samples; the ledger and its incidents stay. 409 while a job holds it or its agent reads
+        it. It comes back by itself if the agent names it again."""
         identity(request).require_admin()
         message = atomically(lambda: retiring.retire(int(device_id)))
         return Response({"id": int(device_id), "health": "retired", "health_note": "", "message": message})
@@ -65,12 +74,15 @@ _FILTERS = {"open": "true: only what lasts", **PAGED}
 
 class Incidents(APIView):
     @documented(
-        "What was not well with nodes and devices, newest first (admin)",
+        "What was not well with nodes and devices, newest first",
         tag="nodes",
+        who="admin",
         answer=Page[Incident],
         parameters=_FILTERS,
     )
     def get(self, request: Request) -> Response:
+        """`gpu` is the index of the GPU, null: the node; `until` null: it lasts. `kind` is the health of a device, or
+        `node_lost`, `cordoned`, `draining`, `would_move`."""
         identity(request).require_admin()
         given = read_query(request, _FILTERS)
         if given.get("open", "true") not in ("true", "false"):

@@ -39,19 +39,22 @@ _ADD = """
 
 
 class Exemptions(APIView):
-    @documented("Who is exempt from the rule of held but idle GPUs (admin)", tag="nodes", answer=Page[Exemption])
+    @documented("Who is exempt from the rule of held but idle GPUs", tag="nodes", who="admin", answer=Page[Exemption])
     def get(self, request: Request) -> Response:
+        """docs/operations.md has the rule."""
         identity(request).require_admin()
         return Response({"items": _told(None), "next_cursor": None})
 
     @documented(
-        "Exempt a tenant, or a job, from that rule (admin)",
+        "Exempt a tenant, or a job, from that rule",
         tag="nodes",
+        who="admin",
         body=NewExemption,
         answer=Exemption,
         status=201,
     )
     def post(self, request: Request) -> Response:
+        """A `tenant` or a `job_id`, and a `note`. Exempt already: the same with the new note."""
         who = identity(request)
         who.require_admin()
         wanted = read_body(request, NewExemption)
@@ -74,7 +77,7 @@ class Exemptions(APIView):
 
 
 class OneExemption(APIView):
-    @documented("End an exemption (admin)", tag="nodes", status=204)
+    @documented("End an exemption", tag="nodes", who="admin", status=204)
     def delete(self, request: Request, exemption_id: int) -> Response:
         identity(request).require_admin()
         with transaction.atomic():

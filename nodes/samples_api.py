@@ -29,10 +29,13 @@ class Samples(APIView):
     @documented(
         "Read the kept readings of a device, oldest first",
         tag="nodes",
+        who="anybody",
         answer=(SamplePage, RollupPage),
         parameters=PARAMETERS,
     )
     def get(self, request: Request, device_id: int) -> Response:
+        """`raw` items have `cell` (`busy held_idle free unavailable`, for so many `seconds` before) and the reading;
+        those of `5m` begin at `at`, and have `…_min`, `…_mean` and `…_max` of each; null where unknown."""
         given = read_query(request, PARAMETERS)
         resolution = given.get("resolution", "raw")
         if resolution not in LATELY:

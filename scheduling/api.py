@@ -32,8 +32,9 @@ from tenants.permissions import identity
 
 
 class Explain(APIView):
-    @documented("Why a job is where it is, and what is ahead of it", tag="jobs", answer=Explanation)
+    @documented("Why a job is where it is, and what is ahead of it", tag="jobs", who="viewer", answer=Explanation)
     def get(self, request: Request, job_id: int) -> Response:
+        """Why it waits, what would help, when it starts: an explanation. Asked of the scheduler at that moment."""
         return Response(why.explain(job_id, identity(request)))
 
 
@@ -41,12 +42,14 @@ class Simulate(APIView):
     @documented(
         "What would become of a job if it were submitted now; nothing is submitted",
         tag="jobs",
+        who="member",
         body=JobRequest,
         answer=Simulation,
         refusals=(400, 401, 403, 404, 413, 422, 429),
     )
     def post(self, request: Request) -> Response:
-        """Refused as the submit would be. The same as `POST /jobs?dry_run=true`."""
+        """The body is a job request, the answer a simulation. Refused as the submit would be; nothing is written. The
+        same as `POST /jobs?dry_run=true`."""
         return Response(job_services.simulate(read_body(request, JobRequest), identity(request)))
 
 
@@ -54,10 +57,13 @@ class Queue(APIView):
     @documented(
         "Your waiting jobs with their position among everybody's",
         tag="scheduling",
+        who="anybody",
         answer=QueuePage,
         parameters=PAGED,
     )
     def get(self, request: Request) -> Response:
+        """`position` is among everybody's, by priority and age; `gpus_ahead`: what those before it ask for. Each has an
+        `estimate` as in an explanation, some seconds old, while no more than 2,000 jobs wait."""
         given = read_query(request, PAGED)
         after = decode_cursor(given["cursor"], tuple[int, float, int]) if "cursor" in given else None
         found = services.queue(identity(request), after, page_limit(given))
@@ -69,9 +75,12 @@ class Shares(APIView):
     @documented(
         "What each of your tenants holds and has used, by weight (admins: all tenants)",
         tag="scheduling",
+        who="anybody",
         answer=Page[Share],
     )
     def get(self, request: Request) -> Response:
+        """`effective_weight` is what the weight counts as, by how much it follows past use, and `weight_reason` says
+        why."""
         who = identity(request)
         items = [share for share in services.shares() if who.sees(share["tenant_id"])]
         return Response({"items": items, "next_cursor": None})
@@ -79,12 +88,14 @@ class Shares(APIView):
 
 class Cycles(APIView):
     @documented(
-        "Scheduling cycles, newest first, with the time of each phase (admin)",
+        "Scheduling cycles, newest first, with the time of each phase",
         tag="scheduling",
+        who="admin",
         answer=Page[Cycle],
         parameters=PAGED,
     )
     def get(self, request: Request) -> Response:
+        """In milliseconds."""
         identity(request).require_admin()
         given = read_query(request, PAGED)
         limit = page_limit(given)
@@ -92,8 +103,9 @@ class Cycles(APIView):
 
 
 class ClusterStatus(APIView):
-    @documented("The state of the cluster in numbers", tag="cluster", answer=ClusterNumbers)
+    @documented("The state of the cluster in numbers", tag="cluster", who="anybody", answer=ClusterNumbers)
     def get(self, request: Request) -> Response:
+        """`pending_jobs`: waiting or held, of an array each element. `pretend`: GPUs and readings are made up."""
         return Response({**services.cluster_status(), "version": __version__})
 
 
@@ -101,7 +113,7 @@ class Health(APIView):
     authentication_classes = []
     permission_classes = [AllowAny]
 
-    @documented("The web process answers (no authentication)", tag="cluster", answer=HealthData, refusals=())
+    @documented("The web process answers", tag="cluster", who="no token", answer=HealthData, refusals=())
     def get(self, request: Request) -> Response:
         return Response({"status": "ok", "version": __version__})
 
@@ -111,15 +123,16 @@ class Ready(APIView):
     permission_classes = [AllowAny]
 
     @documented(
-        "Database and scheduler work, and agents are heard (no authentication); 503 if the first two do not",
+        "Database and scheduler work, and agents are heard",
         tag="cluster",
+        who="no token",
         answer=Readiness,
         also={503: Readiness},
         refusals=(),
     )
     def get(self, request: Request) -> Response:
-        """Lost agents, a Redis that is away and housekeeping that stands still are told, and do not make the server
-        unready: it goes on without."""
+        """503 if the first two do not. Lost agents, a Redis that is away and housekeeping that stands still are told,
+        and do not make the server unready: it goes on without."""
         late = None
         try:
             lag, agents = services.scheduler_lag(), services.agents()

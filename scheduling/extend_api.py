@@ -16,6 +16,7 @@ class Extend(APIView):
     @documented(
         "Change the time limit of a job that waits or runs",
         tag="jobs",
+        who="own jobs: member, else owner",
         body=Extension,
         answer=Extended,
         operation_id="jobs_extend",
@@ -23,7 +24,8 @@ class Extend(APIView):
         refusals=(400, 401, 403, 404, 409),
     )
     def post(self, request: Request, job_id: int) -> Response:
-        """Refused (409) where a waiting job is promised the place, unless an admin forces it."""
+        """`max_runtime_minutes` is the new limit, `add_minutes` by how much it changes. Refused (409) where a waiting
+        job is promised the place, unless an admin forces it. docs/rest.md, Time limits, says who may extend what."""
         wanted = read_body(request, Extension)
         told = extending.extend(job_id, wanted, identity(request), is_dry_run=is_dry_run(request))
         return Response({"job_id": job_id, **told, "job": representation.select("j.id = %s", [job_id])[0]})

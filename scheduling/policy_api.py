@@ -52,21 +52,25 @@ class PolicyChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 
 
 class SchedulingPolicy(APIView):
-    @documented("Read the scheduling policy", tag="scheduling", answer=EditedPolicy)
+    @documented("Read the scheduling policy", tag="scheduling", who="anybody", answer=EditedPolicy)
     def get(self, request: Request) -> Response:
+        """Its fields are those of the settings (docs/settings.md). `version` 0: as the environment says. With
+        `ETag`."""
         identity(request)
         return _answer(policy.values())
 
     @documented(
-        "Change the scheduling policy (admin)",
+        "Change the scheduling policy",
         tag="scheduling",
+        who="admin",
         body=PolicyChanges,
         answer=EditedPolicy,
         parameters={"dry_run": "true: answer 200 with the policy as it would be and its effect, and change nothing"},
         refusals=(400, 401, 403, 412),
     )
     def patch(self, request: Request) -> Response:
-        """Takes effect in the next cycle. `If-Match` (or `version`) refuses to overwrite somebody else's edit."""
+        """What is given, from the next cycle on; refuses what would do nothing. `If-Match` (or `version`) refuses to
+        overwrite somebody else's edit; `dry_run=true` answers with the `effect`."""
         who = identity(request)
         who.require_admin()
         given = msgspec.structs.asdict(read_body(request, PolicyChanges))
@@ -84,12 +88,14 @@ class SchedulingPolicy(APIView):
 
 class PolicyHistory(APIView):
     @documented(
-        "The edits of the scheduling policy, newest first (admin)",
+        "The edits of the scheduling policy, newest first",
         tag="scheduling",
+        who="admin",
         answer=Page[PolicyEdit],
         parameters=PAGED,
     )
     def get(self, request: Request) -> Response:
+        """`changes` has each field's `from` and `to`."""
         identity(request).require_admin()
         given = read_query(request, PAGED)
         limit = page_limit(given)

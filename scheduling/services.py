@@ -49,10 +49,10 @@ def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None
             return None
     assert found is not None
     # What is used up is renewed: other than a limit it does not say that the job can never run.
-    refused: dict[str, str] = {Pending.TENANT_LIMIT: "quota_exceeded", Pending.BUDGET: "budget_used_up"}
+    is_limit, is_spent_up = found.code == Pending.TENANT_LIMIT, found.code == Pending.BUDGET
     return Problem(
-        403 if found.code in refused else 422,
-        refused.get(found.code, found.code),
+        403 if is_limit or is_spent_up else 422,
+        "quota_exceeded" if is_limit else "budget_used_up" if is_spent_up else found.code,
         reasons.sentence(found.code, found.evidence),
         next_step=reasons.next_step(found.code),
         errors=[FieldError("gpu_count", found.code, reasons.sentence(found.code, found.evidence))],

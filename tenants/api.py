@@ -107,19 +107,26 @@ def find_tenant(name: str, who: Identity) -> Tenant:
 
 
 class Tenants(APIView):
-    @documented("List the tenants that you belong to (admins: all)", tag="tenants", answer=Page[TenantData])
+    @documented(
+        "List the tenants that you belong to (admins: all)", tag="tenants", who="anybody", answer=Page[TenantData]
+    )
     def get(self, request: Request) -> Response:
+        """With `quota`, `in_use` and `pending_jobs`."""
         return Response({"items": tenants_shown(identity(request).visible_tenants()), "next_cursor": None})
 
     @documented(
-        "Create a tenant (admin)",
+        "Create a tenant",
         tag="tenants",
+        who="admin",
         body=NewTenant,
         answer=TenantData,
         status=201,
         refusals=(400, 401, 403, 409),
     )
     def post(self, request: Request) -> Response:
+        """`name` is lower-case letters, digits and dashes; `tier` also `premium` or `opportunistic`;
+        `preemption_budget_per_hour` null: any number of its jobs may be preempted; `unix_user` empty: the node's choice
+        (docs/agent.md, Whose processes)."""
         who = identity(request)
         who.require_admin()
         fields = _values(read_body(request, NewTenant))
@@ -128,12 +135,13 @@ class Tenants(APIView):
 
 
 class OneTenant(APIView):
-    @documented("Read a tenant", tag="tenants", answer=TenantData)
+    @documented("Read a tenant", tag="tenants", who="viewer", answer=TenantData)
     def get(self, request: Request, name: str) -> Response:
         return Response(_shown(find_tenant(name, identity(request)).pk))
 
-    @documented("Change a tenant (admin)", tag="tenants", body=TenantChanges, answer=TenantData)
+    @documented("Change a tenant", tag="tenants", who="admin", body=TenantChanges, answer=TenantData)
     def patch(self, request: Request, name: str) -> Response:
+        """What is given, all but `name` and `quota`."""
         who = identity(request)
         tenant = find_tenant(name, who)
         who.require_admin()
@@ -143,22 +151,25 @@ class OneTenant(APIView):
 
 
 class TenantQuota(APIView):
-    @documented("Read a quota", tag="tenants", answer=Quota)
+    @documented("Read a quota", tag="tenants", who="viewer", answer=Quota)
     def get(self, request: Request, name: str) -> Response:
+        """Null: no limit. `max_gpus_by_model` is like `{"A100": 16}`: a word of the driver's name for it. With
+        `ETag`."""
         return self._answer(find_tenant(name, identity(request)).pk)
 
     @documented(
-        "Replace a quota (admin)",
+        "Replace a quota",
         tag="tenants",
+        who="admin",
         body=QuotaFields,
         answer=EditedQuota,
         parameters={"dry_run": "true: answer 200 with the quota as it would be and its effect, and change nothing"},
         refusals=(400, 401, 403, 404, 412),
     )
     def put(self, request: Request, name: str) -> Response:
-        """Nothing that runs is stopped by a limit; `effect` says what follows.
-
-        `If-Match` (or `version`) refuses to overwrite somebody else's edit."""
+        """All of it: a limit that is left out is none. A lowered limit stops nothing; a tenant above it starts nothing
+        until it is below. The answer has the `effect`; `dry_run=true` gives it and changes nothing. What would do
+        nothing is refused. `If-Match` (or `version`) refuses to overwrite somebody else's edit."""
         who = identity(request)
         tenant = find_tenant(name, who)
         who.require_admin()

@@ -31,14 +31,16 @@ _ENTRIES = """
 
 class Audit(APIView):
     @documented(
-        "Who changed what, newest first (admin)",
+        "Who changed what, newest first",
         tag="audit",
+        who="admin",
         answer=Page[AuditEntry],
         parameters=_FILTERS,
         refusals=(400, 401, 403),
     )
     def get(self, request: Request) -> Response:
-        """What is done to jobs is told by their events: `GET /events`, `GET /jobs/{job_id}/events`."""
+        """`action` may be the beginning of one, `quota` for `quota.change`. What is done to jobs is told by their
+        events: `GET /events`, `GET /jobs/{job_id}/events`."""
         identity(request).require_admin()
         given = read_query(request, _FILTERS)
         limit = page_limit(given)

@@ -27,21 +27,25 @@ class BudgetFields(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 
 
 class TenantBudget(APIView):
-    @documented("How the budget of a tenant stands", tag="usage", answer=BudgetData)
+    @documented("How the budget of a tenant stands", tag="usage", who="viewer", answer=BudgetData)
     def get(self, request: Request, name: str) -> Response:
+        """GPU-hours of the calendar month (UTC), or of the last `days`; null: no bound. `state` is `within`,
+        `soft_exceeded` or `hard_exceeded`; `crossings` are the latest 20 times that one was used up. With `ETag`."""
         tenant = find_tenant(name, identity(request))
         return _answer(tenant, next(iter(budgets.standings([tenant.pk])), None))
 
     @documented(
-        "Replace the budget of a tenant (admin)",
+        "Replace the budget of a tenant",
         tag="usage",
+        who="admin",
         body=BudgetFields,
         answer=BudgetData,
         parameters={"dry_run": "true: answer how it would stand, and change nothing"},
         refusals=(400, 401, 403, 404, 412, 413, 415),
     )
     def put(self, request: Request, name: str) -> Response:
-        """What runs goes on. `If-Match` (or `version`) refuses to overwrite somebody else's edit."""
+        """Both bounds null: no budget. What runs goes on. Answers how it stands then; `dry_run=true` changes nothing.
+        `If-Match` (or `version`) refuses to overwrite somebody else's edit."""
         who = identity(request)
         tenant = find_tenant(name, who)
         who.require_admin()

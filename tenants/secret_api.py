@@ -22,8 +22,11 @@ class SecretValue(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
 
 
 class Secrets(APIView):
-    @documented("The secrets of a tenant by name, without their values", tag="tenants", answer=Page[Secret])
+    @documented(
+        "The secrets of a tenant by name, without their values", tag="tenants", who="member", answer=Page[Secret]
+    )
     def get(self, request: Request, name: str) -> Response:
+        """Who set each when; not paged. No answer has a value."""
         who = identity(request)
         tenant = find_tenant(name, who)
         who.require(Role.MEMBER, tenant.pk, f"tenant '{name}'")
@@ -32,24 +35,27 @@ class Secrets(APIView):
 
 class OneSecret(APIView):
     @documented(
-        "Set a secret of a tenant (owner)",
+        "Set a secret of a tenant",
         tag="tenants",
+        who="owner",
         body=SecretValue,
         answer=Secret,
         status=201,
         also={200: Secret},
     )
     def put(self, request: Request, name: str, secret: str) -> Response:
-        """201 for a new name, 200 for a new value: attempts that start from now on get it."""
+        """201 for a new name, 200 for a new value: attempts that start from now on get it. `value` is text of at most
+        64 KiB, not empty, without control characters but tabs and ends of lines. A tenant has at most 64; a name is 1
+        to 100 letters, digits, `.`, `_`, `-`, and no dot first."""
         who = identity(request)
         tenant = find_tenant(name, who)
         who.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
         shown, is_new = secrets.keep(tenant, secret, read_body(request, SecretValue).value, actor=who.username)
         return Response(shown, status=201 if is_new else 200)
 
-    @documented("Delete a secret of a tenant (owner)", tag="tenants", status=204)
+    @documented("Delete a secret of a tenant", tag="tenants", who="owner", status=204)
     def delete(self, request: Request, name: str, secret: str) -> Response:
-        """Jobs that name it and get their orders afterwards end as launch_failed."""
+        """Jobs that name it and get their orders afterwards end as `launch_failed`."""
         who = identity(request)
         tenant = find_tenant(name, who)
         who.require(Role.OWNER, tenant.pk, f"tenant '{name}'")

@@ -32,15 +32,17 @@ class NewServiceToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
 
 
 class ServiceTokens(APIView):
-    @documented("The tokens of a tenant's programs (owner)", tag="tokens", answer=Page[ServiceToken])
+    @documented("The tokens of a tenant's programs", tag="tokens", who="owner", answer=Page[ServiceToken])
     def get(self, request: Request, name: str) -> Response:
+        """As own tokens, with the account's `user`."""
         tenant = _owned(request, name)
         items = [{**token_shown(token), "user": token.user.username} for token in service_tokens.listed(tenant)]
         return Response({"items": items, "next_cursor": None})
 
     @documented(
-        "Create a token for a program; its text is shown this once (owner)",
+        "Create a token for a program; its text is shown this once",
         tag="tokens",
+        who="owner",
         body=NewServiceToken,
         answer=IssuedServiceToken,
         status=201,
@@ -48,7 +50,11 @@ class ServiceTokens(APIView):
         has_dry_run=False,
     )
     def post(self, request: Request, name: str) -> Response:
-        """It belongs to nobody's person, and works on when its maker has left."""
+        """It belongs to an account `name@tenant` without a password, and outlives its maker. `role` is `member` or
+        `viewer`; left out: that of the program's other tokens, else `member`. `scopes`: none that you lack.
+        `expires_in_days` null: never. A second one of the same name is one to change over to: all of a name have one
+        role, and another is 409 `role_differs` while one of them is in use. It is the one kind of token that may
+        outlive the token with which it was made, and is not revoked with it."""
         tenant = _owned(request, name)
         wanted = read_body(request, NewServiceToken)
         if not wanted.scopes:
@@ -64,8 +70,11 @@ class ServiceTokens(APIView):
 
 
 class OneServiceToken(APIView):
-    @documented("Revoke a token of a program, and those made with it (owner)", tag="tokens", answer=RevokedServiceToken)
+    @documented(
+        "Revoke a token of a program, and those made with it", tag="tokens", who="owner", answer=RevokedServiceToken
+    )
     def delete(self, request: Request, name: str, token_id: int) -> Response:
+        """`also_revoked`: the ids of those made with it."""
         token, others = service_tokens.revoke(_owned(request, name), token_id)
         return Response({**token_shown(token), "user": token.user.username, "also_revoked": others})
 

@@ -62,20 +62,26 @@ def require_days(days: float | None) -> None:
 
 
 class Tokens(APIView):
-    @documented("List your tokens; asked with one for a tenant, those for it", tag="tokens", answer=Page[Token])
+    @documented(
+        "List your tokens; asked with one for a tenant, those for it", tag="tokens", who="anybody", answer=Page[Token]
+    )
     def get(self, request: Request) -> Response:
+        """Without their text. `made_by`: the id of the token that made it, else null."""
         mine = _own(identity(request)).select_related("tenant")
         return Response({"items": [token_shown(token) for token in mine], "next_cursor": None})
 
     @documented(
         "Create a token; its text is shown this once",
         tag="tokens",
+        who="anybody",
         body=NewToken,
         answer=IssuedToken,
         status=201,
         has_dry_run=False,
     )
     def post(self, request: Request) -> Response:
+        """`scopes`: none that you lack; `tenant` limits it to one; `expires_in_days` null: never. Made with a token, it
+        lives no longer and reaches no further than that one, and is revoked with it."""
         who = identity(request)
         wanted = read_body(request, NewToken)
         if not 1 <= len(wanted.name) <= 100 or "\x00" in wanted.name:
@@ -99,8 +105,10 @@ class Tokens(APIView):
 
 
 class OneToken(APIView):
-    @documented("Revoke one of your tokens, and those made with it", tag="tokens", answer=RevokedToken)
+    @documented("Revoke one of your tokens, and those made with it", tag="tokens", who="its user", answer=RevokedToken)
     def delete(self, request: Request, token_id: int) -> Response:
+        """And with those, those made with them (`also_revoked`: their ids). One that is for a tenant finds no
+        others."""
         token = _own(identity(request)).filter(pk=token_id).first()
         if token is None:
             raise not_found(f"token {token_id}")
@@ -116,7 +124,7 @@ def _own(who: Identity) -> QuerySet[ApiToken]:
 
 
 class Me(APIView):
-    @documented("Who you are and what you may do", tag="tokens", answer=MeData)
+    @documented("Who you are and what you may do", tag="tokens", who="anybody", answer=MeData)
     def get(self, request: Request) -> Response:
         who = identity(request)
         roles = [{"name": who.tenant_names[i], "role": role} for i, role in sorted(who.roles.items())]
@@ -132,6 +140,7 @@ class LogIn(APIView):
     @documented(
         "Exchange a name and password for a token",
         tag="tokens",
+        who="no token",
         body=Login,
         answer=IssuedToken,
         status=201,
@@ -139,6 +148,7 @@ class LogIn(APIView):
         has_dry_run=False,
     )
     def post(self, request: Request) -> Response:
+        """For 90 days, with all scopes that the user may have."""
         wanted = read_body(request, Login)
         if "\x00" in wanted.username + wanted.password + wanted.token_name:
             raise invalid([FieldError("username", "invalid_character", "must not contain a NUL character")])

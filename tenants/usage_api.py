@@ -65,14 +65,17 @@ class TenantUsage(APIView):
 
     @documented(
         "What a tenant used, and what it costs",
-        tag="tenants",
+        tag="usage",
+        who="viewer",
         answer=Usage,
         parameters=PARAMETERS,
         media_types=("application/json", "text/csv"),
         refusals=(400, 401, 403, 404, 406),
     )
     def get(self, request: Request, name: str) -> Response:
-        """Running jobs are counted to now. A day is one of UTC."""
+        """Running jobs are counted to now. A day is one of UTC. Of `total`, and of each item by its `key`:
+        `gpu_seconds`, of which `running_gpu_seconds` are not in the ledger yet, `refunded_gpu_seconds` cost nothing and
+        `unpriced_gpu_seconds` have no rate. `format=csv` (or `Accept: text/csv`) has all rows."""
         given = read_query(request, PARAMETERS)
         tenant = find_tenant(name, identity(request))
         by = given.get("by", "day")
@@ -111,20 +114,30 @@ class NewRate(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
 
 
 class Rates(APIView):
-    @documented("What GPU-hours cost, by model and time", tag="usage", answer=Page[RateData], refusals=(400, 401, 403))
+    @documented(
+        "What GPU-hours cost, by model and time",
+        tag="usage",
+        who="anybody",
+        answer=Page[RateData],
+        refusals=(400, 401, 403),
+    )
     def get(self, request: Request) -> Response:
+        """Not paged."""
         return Response({"items": [_rate(rate) for rate in Rate.objects.all()], "next_cursor": None})
 
     @documented(
-        "Set a rate from now or a later time on (admin)",
+        "Set a rate from now or a later time on",
         tag="usage",
+        who="admin",
         body=NewRate,
         answer=RateData,
         status=201,
         refusals=(400, 401, 403, 409, 413, 415),
     )
     def post(self, request: Request) -> Response:
-        """A rate without an end ends where the next of its model begins."""
+        """`gpu_model` is words of the driver's name, or `*` for every other model; `price_per_gpu_hour` has at most 4
+        decimals; `starts_at` null: now. A rate without an end ends where the next of its model begins. 409 for a time
+        that has a rate already."""
         who = identity(request)
         who.require_admin()
         wanted = read_body(request, NewRate)
@@ -141,7 +154,7 @@ class Rates(APIView):
 
 
 class OneRate(APIView):
-    @documented("End a rate now, or take a planned one back (admin)", tag="usage", status=204)
+    @documented("End a rate now, or take a planned one back", tag="usage", who="admin", status=204)
     def delete(self, request: Request, rate_id: int) -> Response:
         identity(request).require_admin()
         rates.end_rate(rate_id)

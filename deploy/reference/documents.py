@@ -1,9 +1,10 @@
 """Which documents hold reference: some as a whole, some in marked parts beside what people write."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from deploy.reference import command_line, operation
+from deploy.reference import command_line, operation, rest
 from deploy.reference.parts import filled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -11,10 +12,16 @@ DOCS = ROOT / "docs"
 
 WHOLE: dict[str, Callable[[], str]] = {
     "reference/cli.md": command_line.reference,
+    "reference/rest.md": rest.reference,
 }
 PARTS: dict[str, Callable[[], str]] = {
     "commands": command_line.overview,
     "exit-codes": command_line.exit_codes,
+    "routes-jobs": partial(rest.overview, "jobs"),
+    "routes-tenants": partial(rest.overview, "tenants", "tokens", "audit"),
+    "routes-money": partial(rest.overview, "usage"),
+    "routes-nodes": partial(rest.overview, "nodes"),
+    "routes-cluster": partial(rest.overview, "scheduling", "cluster"),
     "settings": operation.settings,
     "metrics": operation.metrics,
 }

@@ -70,6 +70,8 @@ def documented(
     summary: str,
     *,
     tag: str,
+    who: str,
+    description: str | None = None,
     answer: Any = None,
     status: int = 200,
     body: Any = None,
@@ -80,12 +82,15 @@ def documented(
     also: Mapping[int, Any] | None = None,
     has_dry_run: bool = True,
 ) -> Callable[[Any], Any]:
-    """Marks one method of a view. `answer` and `body` are msgspec types; a tuple: one of them; status 204 has none.
+    """Marks one method of a view. `who` may ask it: the least role in the tenant, `admin`, `anybody` with a token, …
+    `description`: the docstring, unless given. `answer` and `body` are msgspec types; a tuple: one of them; status 204
+    has none.
     `parameters`: query parameters with their meaning; `also`: what other good statuses answer. `has_dry_run`: of a
     write (gpusched/lib/dry_runs.py)."""
     problems = {code: OpenApiResponse(_refusal(), description="Refused, with the reason") for code in refusals}
     documents = extend_schema(
-        summary=summary,
+        summary=f"{summary} ({who})" if who in ("admin", "owner", "no token") else summary,
+        description=description,
         tags=[tag],
         operation_id=operation_id,
         request={"application/json": _schema(body)} if body is not None else None,
@@ -97,7 +102,7 @@ def documented(
         parameters=[
             OpenApiParameter(name, schema_of(name, text), description=text) for name, text in (parameters or {}).items()
         ],
-        extensions=None if has_dry_run else {_NO_DRY_RUN: True},
+        extensions={"x-who": who, **({} if has_dry_run else {_NO_DRY_RUN: True})},
     )
 
     def mark(method: Any) -> Any:

@@ -1,6 +1,10 @@
 """Role × resource × verb as a matrix, and no way to learn that something of another tenant exists (A08). For other
 credentials see test_callers.py."""
 
+import json
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 from django.test import Client
@@ -142,6 +146,29 @@ def test_every_endpoint_is_in_the_matrix():
     there = {(method, p) for p in api for method in methods_of(p)}
     missing = {(method, p) for method, p in there if not any(m == method and p.resolve(path) for m, path in known)}
     assert {f"{method} {p.pattern}" for method, p in missing} == {"POST login", "GET ready"}
+
+
+# `who` of an endpoint's documentation → the first of CALLERS that may.
+LEAST = {
+    "no token": "anonymous", "anybody": "stranger", "its user": "stranger", "viewer": "viewer", "member": "member",
+    "own jobs: member, else owner": "member", "owner": "owner", "admin": "admin",
+}  # fmt: skip
+
+
+def test_the_documentation_says_who_may():
+    """A08, A54: `who` of each endpoint is what the matrix has; that is what docs/reference/rest.md tells."""
+    document = json.loads((Path(__file__).parents[2] / "docs" / "openapi.json").read_text())
+    for (method, path), statuses in MATRIX.items():
+        wanted = path.replace("{own}", "1")
+        found = sorted(document["paths"], key=lambda template: template.count("{"))
+        template = next(t for t in found if re.fullmatch(re.sub(r"{\w+}", "[^/]+", t), wanted))
+        who = document["paths"][template][method.lower()]["x-who"]
+        first = CALLERS.index(LEAST[who])
+        assert statuses[first] not in (401, 403), f"{method} {path}: {who} may not"
+        # Lists of what a role sees are empty for strangers, and no secret.
+        assert who in ("viewer", "no token") or statuses[first - 1] in (401, 403, 404), (
+            f"{method} {path}: not only {who}"
+        )
 
 
 def methods_of(endpoint):

@@ -22,7 +22,7 @@ def rows(text: str) -> list[list[str]]:
     """The body rows of all tables of a text, cell by cell."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    return [row for row, line in zip(cells, lines, strict=True) if row[0].startswith("`") and "---" not in line]
+    return [row for row, line in zip(cells, lines, strict=True) if row[0].startswith(("`", "[`")) and "---" not in line]
 
 
 def first_words(text: str) -> list[str]:

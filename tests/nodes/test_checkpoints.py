@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from gpusched.lib.sql import query
-from jobs.api import attempt
+from jobs.attempt_api import attempt
 from jobs.models import Attempt, Job
 from scheduling import snapshot
 from scheduling.engine.model import Policy

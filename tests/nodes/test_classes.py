@@ -3,7 +3,7 @@
 import pytest
 
 from jobs import representation
-from jobs.api import attempt
+from jobs.attempt_api import attempt
 from jobs.models import Job
 from scheduling import why
 from tests.factories import identity_for, make_node, run_cycle, submit
