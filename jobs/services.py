@@ -14,7 +14,8 @@ from django.db import IntegrityError, transaction
 
 from gpusched.lib import audit, events, wake
 from gpusched.lib.problems import Problem, invalid, not_found
-from gpusched.lib.sql import query
+from gpusched.lib.requests import concerns
+from gpusched.lib.sql import execute, query
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
@@ -60,6 +61,8 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     except IntegrityError:
         if not key:
             raise
+        if execute(_FORGET_OLD, [identity.user_id, key]):
+            return submit(request, identity, key, raw)
         return _replay(identity, key, request_hash)
     except Problem:
         # The cluster may have changed since the first time: a repeated request is answered as it was then.
@@ -117,7 +120,14 @@ def _answer(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: st
     """The job as it was when it was submitted: a replay gives the same bytes however far the job has come."""
     job = representation.fresh(row, job_id, submitted_at, tenant, user)
     message = f"job {job_id} is in the queue of tenant {tenant}"
+    concerns([job_id])
     return msgspec.json.encode({"job_id": job_id, "status": "submitted", "message": message, "job": job})
+
+
+# Housekeeping does it for all, but a day is a day where that stands still, too.
+_FORGET_OLD = """
+    DELETE FROM jobs_idempotencykey WHERE user_id = %s AND key = %s AND created_at <= now() - interval '24 hours'
+"""
 
 
 def _used(identity: Identity, key: str) -> list[dict[str, Any]]:
@@ -126,7 +136,7 @@ def _used(identity: Identity, key: str) -> list[dict[str, Any]]:
                   (SELECT e.data FROM jobs_jobevent e WHERE e.job_id = j.id AND e.kind = 'submitted') AS waited_for
              FROM jobs_idempotencykey k JOIN jobs_job j ON j.id = k.job_id
              JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-            WHERE k.user_id = %s AND k.key = %s""",
+            WHERE k.user_id = %s AND k.key = %s AND k.created_at > now() - interval '24 hours'""",
         [identity.user_id, key],
     )
 

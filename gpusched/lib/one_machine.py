@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PRETEND_FLEET = ("2:NVIDIA A100-SXM4-40GB:40960:8:64:524288", "2:NVIDIA H100 80GB HBM3:81559:8:96:1048576")
 # A machine that is busy with something else takes a minute and more.
 START_SECONDS = 180.0
+# More than an agent may say (nodes/consumers.py): too much is refused by the code that says so.
+_SOCKET_BYTES = 5 << 20
 
 
 class StartError(RuntimeError):
@@ -167,7 +169,8 @@ class Machine:
         manage = [python, "manage.py"]
         files = (self.shared.fileno(),) if self.shared else ()
         where = ["--fd", str(files[0])] if files else ["-b", self.env.http_host, "-p", str(self.port)]
-        web = [python, "-m", "daphne", *where, "--ping-interval", "20",
+        most = ["--websocket-max-message-size", str(_SOCKET_BYTES), "--websocket-max-frame-size", str(_SOCKET_BYTES)]
+        web = [python, "-m", "daphne", *where, *most, "--ping-interval", "20",
                "--application-close-timeout", "2", "-v", "0", "gpusched.asgi:application"]  # fmt: skip
         plan = [
             *((f"web{number or ''}", web, self._environment()) for number in range(self.env.web_processes)),

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from django.test import Client
 
+from gpusched.lib.sql import execute
 from gpusched.protocol.jobs import JobRequest, problems
 from jobs.models import IdempotencyKey, Job, JobEvent
 from tenants.models import Membership
@@ -208,6 +209,15 @@ class TestIdempotency:
         status, answer = post({"command": ["y"]}, **{"Idempotency-Key": "k1"})
         assert (status, answer["code"]) == (409, "idempotency_key_reused")
         assert Job.objects.count() == 1
+
+    def test_a_key_is_free_again_after_a_day(self, post):
+        """Where no housekeeping has forgotten it, too."""
+        post({"command": ["x"]}, **{"Idempotency-Key": "k1"})
+        execute("UPDATE jobs_idempotencykey SET created_at = now() - interval '25 hours'")
+        assert post({"command": ["y"]}, **{"Idempotency-Key": "k1"})[0] == 201
+        assert Job.objects.count() == 2
+        assert post({"command": ["y"]}, **{"Idempotency-Key": "k1"})[0] == 201
+        assert Job.objects.count() == 2
 
     def test_keys_of_two_users_are_two_keys(self, post, tenant):
         post({"command": ["x"]}, **{"Idempotency-Key": "k1"})
