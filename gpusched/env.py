@@ -154,7 +154,13 @@ class Env:
     log_storage: str = field(default="", metadata={"doc": "a Django storage class for logs; empty: files in DATA_DIR"})
     log_storage_options: str = field(default="", metadata={"doc": "what the class is made with, as a JSON object"})
     log_retention_days: float = field(default=0.0, metadata={"doc": "after this long, logs are deleted; 0: never"})
-    currency: str = field(default="credits", metadata={"doc": "what rates are told in: a word, nothing is converted; past bills are told in it, too, so set it before the first rate"})
+    currency: str = field(
+        default="credits",
+        metadata={
+            "doc": "what rates are told in: a word, nothing is converted; past bills are told in it, too, so set it before"
+            " the first rate"
+        },
+    )
     oidc_issuer: str = field(
         default="", metadata={"doc": "the address of the OpenID Connect provider that people log in by; empty: none"}
     )

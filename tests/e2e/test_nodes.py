@@ -10,8 +10,12 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
+from benchmarks.agents import join
 from benchmarks.stack import A100, Stack, wait_for
+from nodes.consumers import MOST_BYTES, TOO_LARGE
 from tests.agent.test_life import DAEMONISE, is_alive
 
 pytestmark = pytest.mark.e2e
@@ -105,3 +109,20 @@ while :; do sleep 0.1; done
 
 def _deadlines(directory: Path) -> tuple[str, str]:
     return (directory / "old").read_text().strip(), json.loads((directory / "new").read_text())["deadline_at"]
+
+
+@pytest.mark.parametrize(("size", "code"), [(2 << 20, None), (MOST_BYTES + 1, TOO_LARGE)])
+def test_a_socket_takes_what_an_agent_may_say_and_refuses_more_with_the_reason(
+    stack: Stack, size: int, code: int | None
+) -> None:
+    """The server below would close it at 1 MiB by itself, without a word, and the agent would say it all again."""
+    credential = join(stack.url, stack.client().join_token().token, "talkative")
+    address = stack.url.replace("http", "ws") + "/ws/agent/"
+    with connect(address, additional_headers={"Authorization": f"Bearer {credential}"}, max_size=None) as socket:
+        socket.send("x" * size)
+        if code is None:
+            assert "not understood" in str(socket.recv(60))
+        else:
+            with pytest.raises(ConnectionClosed):
+                socket.recv(60)
+            assert socket.close_code == code
