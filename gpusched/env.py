@@ -157,8 +157,8 @@ class Env:
     currency: str = field(
         default="credits",
         metadata={
-            "doc": "what rates are told in: a word, nothing is converted; past bills are told in it, too, so set it before"
-            " the first rate"
+            "doc": "what rates are told in: a word, nothing is converted; past bills are told in it, too, so set it"
+            " before the first rate"
         },
     )
     oidc_issuer: str = field(
