@@ -1,8 +1,10 @@
 """What a hostile agent says with the credential of its node, in any message of the protocol, and what must not come of it
 (A55): it speaks for itself alone, whatever it says."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from django.db import transaction
@@ -15,11 +17,11 @@ from gpusched.protocol.messages import Join, Sync
 from jobs import logs
 from nodes import services
 from tests.api.hostile import SHAPE, is_whole
-from tests.api.mutations import NO_JSON, mutated
+from tests.api.mutations import NO_JSON, encoded, mutated
 from tests.api.operations import contents
 from tests.factories import FakeAgent, make_member, make_node, make_tenant, now, run_cycle, submit
 
-# What a message may tell of a rank or a device; their fields are changed in the full ones below.
+LOG = b"theirs"
 Told = dict[str, Any]
 
 
@@ -36,6 +38,11 @@ class Fleet:
         return self.agent.held[0]
 
     @property
+    def key_of_theirs(self) -> tuple[int, int, int]:
+        job_id, attempt, rank = map(int, self.theirs.split("."))
+        return job_id, attempt, rank
+
+    @property
     def theirs(self) -> str:
         return self.other.held[0]
 
@@ -49,9 +56,9 @@ def fleet() -> Fleet:
     for agent in agents:
         agent.start_all()
         assert len(agent.held) == 1
-    job_id, attempt, rank = map(int, agents[1].held[0].split("."))
-    logs.append(job_id, attempt, rank, 0, b"theirs")
-    return Fleet(agents[0], agents[1], services.create_join_token(1.0, "root")[1])
+    made = Fleet(agents[0], agents[1], services.create_join_token(1.0, "root")[1])
+    logs.append(*made.key_of_theirs, 0, LOG)
+    return made
 
 
 def full(kind: type[msgspec.Struct], **values: Any) -> Told:
@@ -103,20 +110,50 @@ def others(fleet: Fleet) -> tuple[Any, ...]:
     started = {"kind": "started", "key": fleet.theirs, "at": now(), "pid": 1}
     reading = {"uuid": agent.devices[0].uuid, "lost": True, "xids": [{"code": 79, "seconds_ago": 0}]}
     return (
-        fleet.theirs, agent.name, agent.key, agent.devices[0].uuid, ended, started, reading, {fleet.theirs: now()},
+        fleet.theirs, agent.name, agent.devices[0].uuid, ended, started, reading, {fleet.theirs: now()},
         {fleet.theirs: 2}, [fleet.theirs], [ended], [started], [reading], "exited", "node_lost", "cancelled",
     )  # fmt: skip
+
+
+def impersonations(fleet: Fleet) -> list[Told]:
+    """Valid syncs that tell of the other's ranks, devices, or both, as if they were its own."""
+    names = [(fleet.mine, fleet.theirs), *zip(_uuids(fleet.agent), _uuids(fleet.other), strict=True)]
+    found = []
+    for chosen in (names[:1], names[1:], names):
+        text = json.dumps(sync_of(fleet))
+        for mine, theirs in chosen:
+            text = text.replace(mine, theirs)
+        found.append(json.loads(text))
+    return found
+
+
+def _uuids(agent: FakeAgent) -> list[str]:
+    return [device.uuid for device in agent.devices]
+
+
+def syncs(fleet: Fleet) -> st.SearchStrategy[bytes]:
+    """Valid ones, and those, with a few changes."""
+    own = mutated(sync_of(fleet), others(fleet), most=5)
+    return st.one_of(own, own, *(mutated(one, most=1) for one in impersonations(fleet)))
+
+
+def impersonate(fleet: Fleet) -> None:
+    """Over HTTP, without any change; and as the log of the other's rank."""
+    for one in impersonations(fleet):
+        post(fleet, "/agent/sync", encoded(one), fleet.agent.credential)
+    answer = post(fleet, f"/agent/logs?key={fleet.theirs}&offset={len(LOG)}", b"mine", fleet.agent.credential)
+    assert answer.status_code == 404
 
 
 def say(fleet: Fleet, data: st.DataObject) -> None:
     """Any message over HTTP; taken back afterwards."""
     kind = data.draw(st.sampled_from(("sync", "sync", "join", "logs")))
     if kind == "logs":
-        return say_log(fleet, data)
-    valid = sync_of(fleet) if kind == "sync" else join_of(fleet)
-    raw = data.draw(st.one_of(mutated(valid, others(fleet), most=5), st.sampled_from(NO_JSON)))
+        say_log(fleet, data)
+        return
+    known = syncs(fleet) if kind == "sync" else mutated(join_of(fleet), others(fleet), most=5)
+    raw = data.draw(st.one_of(known, known, st.sampled_from(NO_JSON)))
     post(fleet, f"/agent/{kind}", raw, fleet.agent.credential if kind == "sync" else fleet.join_token)
-    return None
 
 
 def say_log(fleet: Fleet, data: st.DataObject) -> None:
@@ -127,14 +164,10 @@ def say_log(fleet: Fleet, data: st.DataObject) -> None:
     body = data.draw(st.one_of(st.binary(max_size=100), st.just(b"x" * ((1 << 20) + 1))))
     asked = {"key": data.draw(st.one_of(mine, st.text(max_size=10))), "offset": data.draw(offset)}
     asked = {name: asked[name] for name in data.draw(st.sampled_from((("key", "offset"), ("key",), ("offset",), ())))}
-    path = "/agent/logs?" + "&".join(f"{name}={_quoted(value)}" for name, value in asked.items())
+    path = "/agent/logs?" + "&".join(
+        f"{name}={quote(value, safe='', errors='replace')}" for name, value in asked.items()
+    )
     post(fleet, path, body, fleet.agent.credential)
-
-
-def _quoted(text: str) -> str:
-    from urllib.parse import quote
-
-    return quote(text, safe="", errors="replace")
 
 
 def post(fleet: Fleet, path: str, raw: bytes, credential: str) -> Any:
@@ -153,6 +186,7 @@ def post(fleet: Fleet, path: str, raw: bytes, credential: str) -> Any:
             # A join under another name makes another node, which is nobody's.
             assert now_others[name][: len(rows)] == rows, (name, path, raw)
             assert name in ("nodes", "devices") or len(now_others[name]) == len(rows), name
+        assert logs.read(*fleet.key_of_theirs, 0, 100).data == LOG
         is_whole()
         transaction.set_rollback(True)
         return answer

@@ -30,8 +30,8 @@ from jobs import services as job_services
 from nodes import services as node_services
 from nodes.hub import AgentHub
 from tests.api.hostile import is_whole
-from tests.api.hostile_agents import Fleet, fleet, of_others, others, sync_of
-from tests.api.mutations import NO_JSON, mutated
+from tests.api.hostile_agents import Fleet, fleet, impersonations, of_others, syncs
+from tests.api.mutations import NO_JSON, encoded, mutated
 from tests.factories import identity_for, make_member, make_tenant, make_user, now
 from tests.frontend.page import Page, cookie_of, live_hub
 
@@ -54,13 +54,15 @@ def _same(examples: int) -> hypothesis.settings:
 
 
 def texts(valid: st.SearchStrategy[bytes], most_bytes: int) -> st.SearchStrategy[list[Message]]:
-    """A few messages, as text or as bytes, most of them nearly valid."""
-    text = valid.map(bytes.decode)
+    """A few messages, as text or as bytes, nearly valid; then perhaps some that are nothing."""
+    near: st.SearchStrategy[Message] = st.one_of(valid.map(bytes.decode), valid)
     odd: st.SearchStrategy[Message] = st.one_of(
         st.sampled_from(NO_JSON), st.binary(max_size=50), st.text(st.characters(exclude_categories=["Cs"]), max_size=50),
         st.sampled_from(["x" * (most_bytes + 1), b"\x00" * (most_bytes + 1), "", b""]),
     )  # fmt: skip
-    return st.lists(st.one_of(text, text, text, valid, odd), min_size=1, max_size=6)
+    return st.tuples(st.lists(near, min_size=1, max_size=5), st.lists(odd, max_size=2)).map(
+        lambda both: [*both[0], *both[1]]
+    )
 
 
 def wishes() -> st.SearchStrategy[list[Message]]:
@@ -73,7 +75,7 @@ def wishes() -> st.SearchStrategy[list[Message]]:
 
 def reports(at: Fleet) -> st.SearchStrategy[list[Message]]:
     """Of an agent."""
-    return texts(mutated(sync_of(at), others(at), most=4), 4 << 20)
+    return texts(syncs(at), 4 << 20)
 
 
 @dataclass
@@ -253,6 +255,7 @@ async def knock_as_agent(header: str) -> int | None:
 
 def try_agents_socket(examples: int) -> None:
     at = fleet()
+    asyncio.run(attack_agents_socket([encoded(one) for one in impersonations(at)], at))
 
     @_same(examples)
     @given(reports(at))

@@ -64,6 +64,11 @@ def test_no_message_of_an_agent_breaks_the_server_or_reaches_another_node(fleet,
     hostile_agents.say(fleet, data)
 
 
+def test_an_agent_that_tells_of_what_another_node_runs_changes_nothing(fleet):
+    """A55"""
+    hostile_agents.impersonate(fleet)
+
+
 @LIMITS
 @given(
     topic=st.one_of(
