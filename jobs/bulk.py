@@ -9,6 +9,7 @@ from django.db import transaction
 
 from gpusched.lib import audit
 from gpusched.lib.problems import Problem, invalid
+from gpusched.lib.requests import concerns
 from gpusched.protocol.bulk import alike, bulk_problems, field_of
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import FieldError, JobRequest
@@ -44,6 +45,7 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
         audit.record("jobs.bulk", f"jobs {ids[0]} to {ids[-1]}", None, told)
         if edges:
             dependencies.write(edges)
+    concerns(ids)
     return ids
 
 

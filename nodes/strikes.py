@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from gpusched.lib.locks import Lock
 from gpusched.lib.sql import query
+from gpusched.loglines import about
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
 from nodes import services
@@ -47,11 +48,13 @@ def hold(node_ids: Iterable[int]) -> None:
         query("SELECT pg_advisory_xact_lock(%s)", [Lock.NODE_HOLDS])
     for node in struck:
         if query(_ROOM, [PART, HELD_NOTE])[0]["room"] < 1:
-            logger.warning("node %s has had %d faults; too many nodes are held already", node["name"], node["faults"])
+            said = "node %s has had %d faults; too many nodes are held already"
+            concerned = {"node": node["name"], **about(node["jobs"])}
+            logger.warning(said, node["name"], node["faults"], extra=concerned)
             continue
         jobs = ", ".join(map(str, sorted(node["jobs"])))
         note = f"{HELD_NOTE}{node['faults']} node faults: jobs {jobs}"
-        logger.warning("node %s is %s", node["name"], note)
+        logger.warning("node %s is %s", node["name"], note, extra={"node": node["name"], **about(node["jobs"])})
         services.set_intent(node["name"], NodeIntent.CORDONED, note)
 
 
@@ -78,6 +81,7 @@ def release() -> int:
         {"note": HELD_NOTE, "days": FORGIVEN_AFTER_DAYS, "first": FIRST_MINUTES, "longest": LONGEST_MINUTES},
     )
     for node in due:
-        logger.warning("node %s is tried again; it was held %d times", node["name"], node["held"])
+        said = "node %s is tried again; it was held %d times"
+        logger.warning(said, node["name"], node["held"], extra={"node": node["name"]})
         services.set_intent(node["name"], NodeIntent.OPEN)
     return len(due)

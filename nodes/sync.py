@@ -9,6 +9,7 @@ from django.db import OperationalError
 from msgspec.structs import replace
 
 from gpusched.lib.sql import atomically, columns, execute, query
+from gpusched.loglines import about
 from gpusched.protocol.messages import Desired, Ended, Started, Sync, key_of
 from gpusched.protocol.states import RankState
 from nodes import blame, checkpoints, clocks, reports, strikes, telemetry
@@ -177,6 +178,7 @@ def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, S
     )
     gone = [row for row in over if row["is_over"]]
     if gone:
-        logger.warning("%d ranks run for us but not for their agents", len(gone))
+        concerned = about(by_id[row["id"]][0][0] for row in gone)
+        logger.warning("%d ranks run for us but not for their agents", len(gone), extra=concerned)
         reports.fault([(*by_id[row["id"]], row["missing_since"]) for row in gone])
     return {by_id[row["id"]][1] for row in gone}

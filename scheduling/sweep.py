@@ -6,6 +6,7 @@ from django.conf import settings
 
 from gpusched.lib import events
 from gpusched.lib.sql import atomically, query
+from gpusched.loglines import about
 from gpusched.protocol.reasons import EndReason
 from jobs import transitions
 from nodes import reports
@@ -145,6 +146,9 @@ def _end_silent() -> list[int]:
     reports.lock_jobs([row["job_id"] for row in query(_IGNORED, [STOP_SECONDS])])
     gone = query(_IGNORED, [STOP_SECONDS])
     if gone:
-        logger.warning("%d ranks that never started are given up: their nodes say nothing of them", len(gone))
+        concerned = about(row["job_id"] for row in gone)
+        logger.warning(
+            "%d ranks that never started are given up: their nodes say nothing of them", len(gone), extra=concerned
+        )
         reports.fault([((r["job_id"], r["number"], r["rank"]), r["node_id"], r["now"]) for r in gone])
     return [row["job_id"] for row in gone]

@@ -13,6 +13,7 @@ from typing import Any
 PATH_VARIABLE = "GPUSCHED_AGENT_CONFIG"
 DEFAULT_PATH = Path("/etc/gpusched/agent.toml")
 RUNTIMES = ("podman", "docker", "apptainer")  # in the order in which they are preferred
+LOG_FORMATS = ("line", "json")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
@@ -34,15 +35,16 @@ def _every() -> Mapping[str, Runtime]:
 
 @dataclass(frozen=True)
 class Config:
-    """`log_max_mb`: of longer logs the middle is cut. `default_user`: of jobs whose tenant names none. `umask`: of
-    jobs. `cgroup`: `auto`, `off`, or a delegated directory (cgroup.py). `cpu_ceiling`: no job gets more CPU than it
-    asked for. `private_tmp`: each rank of another user has a /tmp of its own, where root may do that.
-    `mounts`: directories that jobs in containers
-    may mount, `:ro` after those that they may only read. `runtimes`: those that may be used; the ones found on PATH
-    unless the file has a table of them."""
+    """`log_max_mb`: of longer logs of jobs the middle is cut. `log_format`: of the agent's own log, as the server's.
+    `default_user`: of jobs whose tenant names none. `umask`: of jobs. `cgroup`: `auto`, `off`, or a delegated directory
+    (cgroup.py). `cpu_ceiling`: no job gets more CPU than it asked for. `private_tmp`: each rank of another user has a
+    /tmp of its own, where root may do that. `mounts`: directories that jobs in containers may mount, `:ro` after those
+    that they may only read. `runtimes`: those that may be used; the ones found on PATH unless the file has a table of
+    them."""
 
     data_dir: str = ""
     log_max_mb: int = 1024
+    log_format: str = "line"
     default_user: str = ""
     allow_root: bool = False
     umask: int = 0o077
@@ -87,6 +89,7 @@ def _read(path: Path) -> Config:
         "private_tmp": _boolean,
         "umask": _octal,
         "log_max_mb": _number,
+        "log_format": _format,
         "mounts": _words,
         "runtimes": _runtimes,
     }
@@ -125,6 +128,12 @@ def _number(told: Any, where: str) -> int:
     if not isinstance(told, int) or isinstance(told, bool) or told < 1:
         raise ConfigError(f"{where} must be a number, at least 1")
     return told
+
+
+def _format(told: Any, where: str) -> str:
+    if told not in LOG_FORMATS:
+        raise ConfigError(f"{where} must be {' or '.join(LOG_FORMATS)}")
+    return str(told)
 
 
 def _boolean(told: Any, where: str) -> bool:

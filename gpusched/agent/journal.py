@@ -16,6 +16,7 @@ import msgspec
 
 from gpusched.agent import cgroup, confinement, containers, processes, rankdir, removal, secretfiles
 from gpusched.agent.environment import job_fact
+from gpusched.loglines import about_rank
 from gpusched.protocol.messages import Ended, RankSpec, Started
 from gpusched.protocol.reasons import EndReason
 
@@ -127,7 +128,7 @@ class Journal:
         except FileNotFoundError:
             pass
         except OSError as error:
-            logger.error("%s cannot be put away before the next start: %s", key, error)
+            logger.error("%s cannot be put away before the next start: %s", key, error, extra=about_rank(key))
 
     @property
     def has_trash(self) -> bool:
@@ -139,7 +140,9 @@ class Journal:
         for name in list(self._to_remove):
             self._to_remove.discard(name)
             if not removal.remove(str(self._trash / name)):
-                logger.warning("%s cannot be removed whole: is something mounted in it?", self._trash / name)
+                concerned = about_rank(name.rpartition(".")[0])
+                said = "%s cannot be removed whole: is something mounted in it?"
+                logger.warning(said, self._trash / name, extra=concerned)
 
     def _started(self, key: str, fact: dict[str, Any]) -> Started:
         return Started(key=key, at=fact["at"], pid=fact["pid"], seconds_ago=self._seconds_ago(fact))
@@ -157,7 +160,7 @@ class Journal:
             # What cannot be said, such as half a character, would keep all else of the node from being said.
             msgspec.json.encode(ended)
         except (ValueError, OverflowError) as problem:
-            logger.error("%s of %s is no end: %s", rankdir.EXIT, key, problem)
+            logger.error("%s of %s is no end: %s", rankdir.EXIT, key, problem, extra=about_rank(key))
             return None
         return ended
 
@@ -278,7 +281,8 @@ def _end_strays(directory: Path, leader: tuple[int, int] | None) -> bool:
         if not pids and not (group and cgroup.is_populated(group)):
             return not group or cgroup.remove(group)
         time.sleep(0.01)
-    logger.error("processes %s ignore SIGKILL; their devices stay taken", pids or f"in {group}")
+    said = "processes %s ignore SIGKILL; their devices stay taken"
+    logger.error(said, pids or f"in {group}", extra=about_rank(directory.name))
     return False
 
 

@@ -48,7 +48,7 @@ async def keep_talking(node: Node, heartbeat_seconds: float, http: httpx.AsyncCl
         if time.monotonic() - started_at > 5:
             pause, said = FIRST_PAUSE_SECONDS, ""
         if problem and problem != said:
-            logger.warning("%s: %s; trying again", node.identity.name, problem)
+            logger.warning("%s: %s; trying again", node.identity.name, problem, extra={"node": node.identity.name})
             said = problem
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads 200 agents, hides nothing
         pause = min(LONGEST_PAUSE_SECONDS, pause * 2)

@@ -13,6 +13,7 @@ import msgspec
 from gpusched.agent import logcut
 from gpusched.agent.known import Rank
 from gpusched.agent.node import Node
+from gpusched.loglines import about_rank
 from gpusched.protocol.messages import LogAnswer
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,8 @@ async def _turn(node: Node, rank: Rank, http: httpx.AsyncClient) -> bool:
     except Exception as error:  # noqa: BLE001 - a refusal, an answer that is none, a file that a job has spoiled
         rank.log_pause = min(LONGEST_PAUSE_SECONDS, max(PAUSE_SECONDS, rank.log_pause * 2))
         rank.log_waits_until = now + rank.log_pause
-        logger.debug("the log of %s waits %d s: %r", rank.key, rank.log_pause, error)
+        concerned = about_rank(rank.key, node.identity.name)
+        logger.debug("the log of %s waits %d s: %r", rank.key, rank.log_pause, error, extra=concerned)
         return False
     rank.log_pause = 0.0
     return is_behind

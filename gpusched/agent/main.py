@@ -14,6 +14,7 @@ from gpusched.agent import doctor as doctors
 from gpusched.agent.config import ConfigError
 from gpusched.agent.identity import JoinError
 from gpusched.agent.machine import Machine, PretendMachine, PretendSpec, RealMachine
+from gpusched.loglines import JsonLines
 
 app = typer.Typer(
     help="Runs jobs on this node for a gpusched control plane.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -27,7 +28,7 @@ DEFAULT_DIR = (
 
 
 def main() -> None:
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    _log_as("line")
     logging.getLogger("httpx").setLevel("WARNING")
     logging.getLogger("websockets").setLevel("WARNING")
     try:
@@ -74,6 +75,9 @@ def run(
             envvar="GPUSCHED_LOG_MAX_MB", min=1, help="Of longer logs the middle is cut; the server's may be less."
         ),
     ] = 1024,
+    log_format: Annotated[
+        str, typer.Option(envvar="GPUSCHED_LOG_FORMAT", help="Of its own log: line (text), or json.")
+    ] = "line",
     own_jobs: Annotated[
         bool, typer.Option("--own-jobs", help="Jobs end with the agent instead of outliving it.")
     ] = False,
@@ -85,25 +89,24 @@ def run(
 ) -> None:
     """Runs the node until it is stopped. Jobs outlive it, unless --own-jobs."""
     config.current()
+    if log_format not in config.LOG_FORMATS:
+        raise typer.BadParameter(
+            f"{log_format!r} is none of {', '.join(config.LOG_FORMATS)}", param_hint="--log-format"
+        )
+    _log_as(log_format)
     # Not for the jobs' supervisors, which inherit what is left here.
     os.environ.pop("GPUSCHED_JOIN_TOKEN", None)
-    machines: dict[str, Machine] = {}
-    if pretend:
-        machines.update(_pretend(pretend, name_prefix))
-    else:
-        own = name or _joined_name(data_dir)
-        machines[own] = RealMachine(daemon.directory_of(data_dir.absolute(), own))
-    daemon.run(
-        daemon.Plan(
-            data_dir=data_dir.absolute(),
-            machines=machines,
-            url=url,
-            join_token=join_token,
-            own_jobs=own_jobs,
-            heartbeat_seconds=heartbeat_seconds,
-            log_max_mb=log_max_mb,
-        )
+    data_dir = data_dir.absolute()
+    plan = daemon.Plan(
+        data_dir=data_dir,
+        machines=_pretend(pretend, name_prefix) if pretend else _this_machine(data_dir, name),
+        url=url,
+        join_token=join_token,
+        own_jobs=own_jobs,
+        heartbeat_seconds=heartbeat_seconds,
+        log_max_mb=log_max_mb,
     )
+    daemon.run(plan)
 
 
 @app.command()
@@ -140,8 +143,15 @@ def _configured() -> dict[str, dict[str, object]]:
         told = config.current()
     except ConfigError:
         return {}
-    given = {"data_dir": told.data_dir, "log_max_mb": told.log_max_mb}
+    given = {"data_dir": told.data_dir, "log_max_mb": told.log_max_mb, "log_format": told.log_format}
     return {name: {key: value for key, value in given.items() if value} for name in ("join", "run", "doctor")}
+
+
+def _log_as(form: str) -> None:
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form == "json" else text)
+    logging.basicConfig(level="INFO", handlers=[handler], force=True)
 
 
 def _has_unit() -> bool:
@@ -156,6 +166,11 @@ def _joined_name(data_dir: Path) -> str:
     """The name under which this directory joined; the host's if it has not or cannot tell."""
     joined = sorted(path.parent.name for path in data_dir.glob("nodes/*/identity.json"))
     return joined[0] if len(joined) == 1 else _hostname()
+
+
+def _this_machine(data_dir: Path, name: str) -> dict[str, Machine]:
+    own = name or _joined_name(data_dir)
+    return {own: RealMachine(daemon.directory_of(data_dir, own))}
 
 
 def _pretend(texts: list[str], prefix: str) -> dict[str, Machine]:

@@ -59,6 +59,10 @@ class Node:
         self._freed = Freed(self.ranks.devices_of, self._left_on, self._looking)
         self._one_at_a_time = asyncio.Lock()
 
+    @property
+    def _about(self) -> dict[str, str]:
+        return {"node": self.identity.name}
+
     async def in_thread(self, work: Callable[[], T]) -> T:
         """The disk may be slow; one piece of work at a time, in order, beside the event loop."""
         async with self._one_at_a_time:
@@ -94,7 +98,7 @@ class Node:
 
     async def hear(self, answer: Desired) -> None:
         if answer.error:
-            logger.warning("%s: the server says: %s", self.identity.name, answer.error)
+            logger.warning("%s: the server says: %s", self.identity.name, answer.error, extra=self._about)
             self._facts_told = None  # they may have been in what was not written
         self.ranks.acknowledge(answer.started, answer.acknowledged)
         if answer.assignments:
@@ -198,4 +202,5 @@ class Node:
                         self.dirty.set()
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            logger.warning("%s: not all ends could be reported; they will be at the next start", self.identity.name)
+            said = "%s: not all ends could be reported; they will be at the next start"
+            logger.warning(said, self.identity.name, extra=self._about)

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ from gpusched.agent.journal import Journal, wake_supervisor
 from gpusched.agent.known import Rank, aged
 from gpusched.agent.launcher import Launcher
 from gpusched.agent.occupants import Live
+from gpusched.loglines import about, about_rank
 from gpusched.protocol.messages import Ended, Limit, Report, Run, Stop
 from gpusched.protocol.reasons import EndReason
 
@@ -52,7 +54,11 @@ class Ranks:
             for directory in prepared:
                 self._launcher.launch(directory)
         except OSError as error:  # those that were not launched are ordered again
-            logger.error("%d ranks cannot be launched, trying again: %s", len(prepared), error)
+            concerned = about(int(directory.name.partition(".")[0]) for directory in prepared)
+            logger.error("%d ranks cannot be launched, trying again: %s", len(prepared), error, extra=concerned)
+
+    def _about(self, key: str) -> dict[str, Any]:
+        return about_rank(key, self._node)
 
     def _prepare(self, order: Run) -> Path | None:
         """The directory of a rank that is to be launched now; None if it has been, or cannot be."""
@@ -67,7 +73,7 @@ class Ranks:
             directory = self._journal.prepare(order.key, order.spec, self._node)
         except Exception as error:  # noqa: BLE001
             # A full disk: nothing was started, and the server is told when the disk takes a word again.
-            logger.error("%s cannot be prepared, trying again: %r", order.key, error)
+            logger.error("%s cannot be prepared, trying again: %r", order.key, error, extra=self._about(order.key))
             rank.refused_at = rank.refused_at or time.monotonic()
             if time.monotonic() - rank.refused_at > PREPARE_SECONDS:
                 detail = f"it cannot be prepared: {error}"[:500]
@@ -87,7 +93,7 @@ class Ranks:
         try:
             self._journal.stop(order.key, order.reason, order.grace_seconds)
         except Exception as error:  # noqa: BLE001 - as in `look`
-            logger.error("%s cannot be told to stop, trying again: %r", order.key, error)
+            logger.error("%s cannot be told to stop, trying again: %r", order.key, error, extra=self._about(order.key))
         self.look(order.key)
 
     def limit(self, changed: Iterable[Limit]) -> None:
@@ -130,7 +136,7 @@ class Ranks:
             rank.ended = None if ended is None else self._as_sent(rank, ended)
         except Exception as error:  # noqa: BLE001
             # A full disk, files that a job has written: what is not known of one rank must not end the agent of all.
-            logger.error("%s cannot be looked at, trying again: %r", key, error)
+            logger.error("%s cannot be looked at, trying again: %r", key, error, extra=self._about(key))
         return (rank.started, rank.ended) != before
 
     def look_at_all(self) -> bool:
@@ -156,7 +162,7 @@ class Ranks:
             try:
                 self._journal.forget(rank.key)
             except Exception as error:  # noqa: BLE001 - as in `look`
-                logger.error("%s cannot be forgotten, trying again: %r", rank.key, error)
+                logger.error("%s cannot be forgotten, trying again: %r", rank.key, error, extra=self._about(rank.key))
             else:
                 del self.known[rank.key]
 

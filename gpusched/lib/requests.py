@@ -5,21 +5,30 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_only_middleware
 
+from gpusched.loglines import about
+
 logger = logging.getLogger(__name__)
 HEADER = "X-Request-Id"
 _current: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
+_concerned: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("concerned", default=())
 _ACCEPTED = re.compile(r"^[A-Za-z0-9._-]{8,64}$")
 
 
 def current_id() -> str:
     """The id of the request being served, or an empty string outside of one."""
     return _current.get()
+
+
+def concerns(job_ids: Iterable[int]) -> None:
+    """The request being served is about these jobs, for its line in the log. Those that its address names need not be
+    said."""
+    _concerned.set(tuple(job_ids))
 
 
 @sync_only_middleware
@@ -30,6 +39,7 @@ def request_id(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[
 
     def middleware(request: HttpRequest) -> HttpResponse:
         given = request.headers.get(HEADER, "")
+        _concerned.set(())
         _current.set(given if _ACCEPTED.match(given) else uuid.uuid4().hex[:16])
         if request.path_info.startswith("/api/"):
             # Half of all HTTP clients add a slash to the end of an address.
@@ -49,6 +59,5 @@ def _tell(request: HttpRequest, response: HttpResponse, began: float) -> None:
     ms = round((time.perf_counter() - began) * 1000, 1)
     extra = {"method": request.method, "path": request.path_info[:200], "status": response.status_code, "ms": ms}
     match = request.resolver_match
-    if match is not None and "job_id" in match.kwargs:
-        extra["job_id"] = match.kwargs["job_id"]
-    logger.info("%s %s %s in %s ms", *list(extra.values())[:4], extra=extra)
+    named = () if match is None or "job_id" not in match.kwargs else (match.kwargs["job_id"],)
+    logger.info("%s %s %s in %s ms", *extra.values(), extra={**extra, **about(named or _concerned.get())})

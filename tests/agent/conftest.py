@@ -30,12 +30,15 @@ class Agent:
     def ranks(self) -> Path:
         return self.directory / "nodes" / "node-a" / "ranks"
 
-    def start(self, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start(
+        self, *arguments: str, environment: dict[str, str] | None = None, stderr: int | None = None
+    ) -> subprocess.Popen[bytes]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("GPUSCHED_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gpusched.agent.main", "run", "--data-dir", str(self.directory), "--url",
              self.control.url, "--name", "node-a", "--heartbeat-seconds", "0.1", *arguments],
             cwd=ROOT, env={**kept, **DEFAULTS, **(environment or {})}, stdin=subprocess.DEVNULL,
+            stderr=stderr,
         )  # fmt: skip
         return self.process
 

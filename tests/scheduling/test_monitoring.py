@@ -20,7 +20,7 @@ from jobs.models import Attempt, Job
 from nodes.models import Node
 from scheduling import housekeeping, policy, services, tasks
 from scheduling.models import Beat
-from tests.factories import make_node, run_cycle, submit
+from tests.factories import make_node, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
 
@@ -191,6 +191,28 @@ class TestLogs:
         assert (line["method"], line["path"], line["status"]) == ("GET", f"/api/v1/jobs/{job}", 401)
         assert (line["request_id"], line["job_id"]) == ("from-a-proxy-1", job)
         assert "secret" not in json.dumps(line)
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_submit_names_the_jobs_that_it_made(self, lines, user, tenant):
+        token = {"Authorization": f"Bearer {make_token(user)}"}
+
+        def post(path, body, **headers):
+            answer = Client().post(
+                f"/api/v1/{path}", json.dumps(body), content_type="application/json", headers={**token, **headers}
+            )
+            assert answer.status_code < 400, answer.content
+            return answer.json()
+
+        wanted = {"tenant": tenant.name, "command": ["true"]}
+        with override_settings(ENV=read({"GPUSCHED_LOG_FORMAT": "json"})):
+            one = post("jobs", wanted, **{"Idempotency-Key": "k1"})["job_id"]
+            assert post("jobs", wanted, **{"Idempotency-Key": "k1"})["job_id"] == one
+            many = post("jobs/bulk", {"jobs": [wanted] * 3})["job_ids"]
+            post(f"jobs/{one}/cancel", {})
+            post("jobs/simulate", wanted)
+        told = [line for line in lines if line["logger"] == requests.__name__]
+        assert [line.get("job_id") for line in told] == [one, one, None, one, None]
+        assert [line.get("job_ids") for line in told] == [None, None, f"{many[0]}-{many[-1]}", None, None]
 
     def test_a_record_keeps_its_extras_and_its_exception(self, lines):
         try:
