@@ -34,7 +34,7 @@ def tenant_of(request: JobRequest, identity: Identity) -> tuple[int, str]:
 
 
 def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, Any]:
-    """The columns that `transitions.insert` takes, of a request without `problems`."""
+    """The columns that `insertion.insert` takes, of a request without `problems`."""
     not_before = _time("not_before", request.not_before)
     return {
         "tenant_id": tenant_id,
