@@ -1,33 +1,40 @@
 """/metrics: what the database knows, in Prometheus' words. Nothing is counted that is not so."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
-from gpusched.lib import histograms
+from gpusched.lib import histograms, ratelimits
 from gpusched.lib.listener import listener
-from gpusched.lib.problems import not_allowed
+from gpusched.lib.problems import Problem, not_allowed, response_for
 from gpusched.lib.sql import query
 from gpusched.protocol.reasons import EndReason
-from gpusched.protocol.states import JobState
+from gpusched.protocol.states import JobState, Scope
 from jobs import tally
 from jobs.counting import WAITS, WEIGHT, by_state
 from nodes import samples
 from scheduling import capacity, housekeeping, services, whatif
 from scheduling.metric_families import FAMILIES, counter, gauge, histogram
 from tenants import budgets
+from tenants.permissions import identity_of_token
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _Database:
+    """`tenants`: names of those that the caller may see; None: all."""
+
+    def __init__(self, tenants: Collection[str] | None) -> None:
+        self._tenants = tenants
+
     def collect(self) -> Iterator[Metric]:
         yield from _jobs()
         yield from _devices()
-        yield from _tenants()
+        yield from _of_tenants(self._tenants)
+        yield from _control_plane()
         yield _histogram("gpu_scheduler_scheduling_latency_seconds")
         yield _histogram("gpu_scheduler_submit_to_start_seconds")
         yield _preemptions()
@@ -87,9 +94,11 @@ def _devices() -> Iterator[Metric]:
     yield seconds
 
 
-def _tenants() -> Iterator[Metric]:
+def _of_tenants(seen: Collection[str] | None) -> Iterator[Metric]:
     gpus = gauge("gpu_scheduler_tenant_gpus")
     for share in services.shares():
+        if seen is not None and share["tenant"] not in seen:
+            continue
         gpus.add_metric([share["tenant"], "used"], share["gpus_held"])
         gpus.add_metric([share["tenant"], "guaranteed"], share["guaranteed_gpus"])
         if share["max_gpus"] is not None:
@@ -97,11 +106,16 @@ def _tenants() -> Iterator[Metric]:
     yield gpus
     budget = gauge("gpu_scheduler_tenant_budget_gpu_hours")
     for one in budgets.standings():
+        if seen is not None and one.tenant not in seen:
+            continue
         kinds = {"used": one.used_gpu_hours, "soft": one.soft_gpu_hours, "hard": one.hard_gpu_hours}
         for kind, hours in kinds.items():
             if hours is not None:
                 budget.add_metric([one.tenant, kind], hours)
     yield budget
+
+
+def _control_plane() -> Iterator[Metric]:
     ended = counter("gpu_scheduler_attempts_ended_total")
     for reason, number in tally.attempts_by_reason().items():
         if reason in set(EndReason):  # the catalogue is closed, and so is the number of series
@@ -133,11 +147,28 @@ def _histogram(name: str) -> Metric:
     return family
 
 
+def _tenants_seen(request: HttpRequest) -> Collection[str] | None:
+    """Names of the tenants; None: all. 401 for a token that is none: what it was given for would be missing unseen."""
+    header = request.headers.get("Authorization", "")
+    if not header:
+        return ()
+    who = identity_of_token(header)
+    if who is None or Scope.READ not in who.scopes:
+        ratelimits.count_bad_token(request)
+        step = "send one with the scope `read`, or none: then tenants are left out"
+        raise Problem(401, "not_authenticated", "this is no token that may read", next_step=step)
+    return None if who.is_admin else set(who.tenant_names.values())
+
+
 @csrf_exempt
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Readable without a token, like /health; it names tenants and nodes, so a proxy may have to guard it."""
+    """Readable without a token, but for the series of tenants: they are for whose token may see the tenant."""
     if request.method not in ("GET", "HEAD"):
         return not_allowed("GET", "HEAD")
+    try:
+        seen = _tenants_seen(request)
+    except Problem as problem:
+        return response_for(problem)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Database())
+    registry.register(_Database(seen))
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE)

@@ -177,10 +177,30 @@ def test_metrics_say_what_is_so(user, tenant):
     node.start_all()
     text = Client().get("/metrics").content.decode()
     assert 'gpu_scheduler_jobs_total{state="running"} 1.0' in text
-    assert 'gpu_scheduler_tenant_gpus{kind="used",tenant="nlp"} 1.0' in text
     assert 'gpu_scheduler_scheduling_latency_seconds_count{phase="plan"} 1.0' in text
     assert "gpu_scheduler_submit_to_start_seconds_count 1.0" in text
     assert "gpu_scheduler_gpu_temperature_celsius{" not in text, "nothing has been read: unknown is not zero"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_metrics_of_a_tenant_are_for_who_may_see_it(user, tenant, token):
+    """A08: without a token nobody is told who there is; who sees one tenant is told of that one, an admin of all."""
+    admin = make_token(make_user("root", admin=True))
+    make_tenant("vision")
+    assert call("PUT", "/api/v1/tenants/vision/budget", admin, {"hard_gpu_hours": 5}).status_code == 200
+
+    def named(header):
+        text = Client().get("/metrics", headers=header).content.decode()
+        return {name for name in ("nlp", "vision") if f'tenant="{name}"' in text}
+
+    def bearer(text):
+        return {"Authorization": f"Bearer {text}"}
+
+    assert named({}) == set()
+    assert named(bearer(token)) == {"nlp"}
+    assert named(bearer(admin)) == {"nlp", "vision"}
+    refused = Client().get("/metrics", headers=bearer("x.y"))
+    assert (refused.status_code, refused.json()["code"]) == (401, "not_authenticated")
 
 
 @pytest.mark.django_db(transaction=True)
