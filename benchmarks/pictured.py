@@ -1,23 +1,29 @@
 """Names every page, and every state of a page, that pictures are taken of and that axe looks at."""
 
+import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import Any, NamedTuple
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, NamedTuple
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 from playwright.sync_api import TimeoutError as NotInTime
+
+from benchmarks.scenes import PASSWORD
 
 _TABS = ("timeline", "log", "gpus", "spec", "why", "events")
 _PATIENCE = 15_000
 
 
 class View(NamedTuple):
-    """A name, an address, and what is done there before anybody looks. `is_for_nobody`: without a login."""
+    """A name, an address, and what is done there before anybody looks. `is_for_nobody`: without a login. `feed`: what
+    becomes of the page's WebSocket: refused as by some proxies, silent before the first snapshot, or cut with the
+    network."""
 
     name: str
     path: str
     act: Callable[[Page], None] | None = None
     is_for_nobody: bool = False
+    feed: Literal["", "refused", "silent", "cut"] = ""
 
 
 def views(page: Page) -> Iterator[View]:
@@ -33,23 +39,61 @@ def views(page: Page) -> Iterator[View]:
     yield View("fleet-table", "/fleet/?view=table")
     yield View("submit-filled", "/submit/", _fill_submit)
     yield View("join", "/join/")
+    yield View("join-token", "/join/", _make_join_token)
     yield View("not-found", "/jobs/999999999/")
     yield from _jobs(page)
     yield from _nodes(page)
     yield from _tenants(page)
     yield from _admin(page)
+    for name in ("overview", "queue", "jobs", "nodes"):
+        yield View(f"{name}-loading", f"/{name}/", feed="silent")
+    yield View("overview-polling", "/overview/", feed="refused")
+    yield View("overview-offline", "/overview/", feed="cut")
+    yield from _for_nobody()
+
+
+@contextmanager
+def opened(page: Page, view: View) -> Iterator[tuple[Page, int]]:
+    """Goes there, waits for what is live to be there, and does what belongs to it; gives the page, which is another one
+    where the feed is disturbed, and the status of the answer."""
+    shown = page.context.new_page() if view.feed else page
+    sockets: list[WebSocketRoute] = []
+    if view.feed:
+        shown.route_web_socket("**/ws/live/", lambda socket: _disturb(socket, view.feed, sockets))
+    answer = shown.goto(view.path)
+    if view.feed != "silent":
+        with suppress(AssertionError):  # a region may be refused, which is something to look at, too
+            expect(shown.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0, timeout=_PATIENCE)
+    if view.feed == "cut":
+        shown.context.set_offline(True)
+        for socket in sockets:
+            socket.close()
+    if view.feed:
+        words = {"silent": "connecting", "refused": "polling", "cut": "offline"}[view.feed]
+        expect(shown.locator("[data-freshness]").first).to_contain_text(words, timeout=4 * _PATIENCE)
+    if view.act is not None:
+        view.act(shown)
+    try:
+        yield shown, 0 if answer is None else answer.status
+    finally:
+        if view.feed:
+            shown.context.set_offline(False)
+            shown.close()
+
+
+def _disturb(socket: WebSocketRoute, feed: str, sockets: list[WebSocketRoute]) -> None:
+    sockets.append(socket)
+    if feed == "refused":
+        socket.close()
+    elif feed == "cut":
+        socket.connect_to_server()
+
+
+def _for_nobody() -> Iterator[View]:
     yield View("login", "/login/", is_for_nobody=True)
     yield View("login-refused", "/login/", _log_in_wrongly, is_for_nobody=True)
-
-
-def open_view(page: Page, view: View) -> int:
-    """Goes there, waits for what is live to be there, and does what belongs to it; gives the status of the answer."""
-    answer = page.goto(view.path)
-    with suppress(AssertionError):  # a region may be refused, which is something to look at, too
-        expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0, timeout=_PATIENCE)
-    if view.act is not None:
-        view.act(page)
-    return 0 if answer is None else answer.status
+    yield View("form-too-old", "/login/", _log_in_without_cookies, is_for_nobody=True)
+    yield View("not-permitted", "/login/", _go_where_only_admins_may, is_for_nobody=True)
 
 
 def _name(path: str) -> str:
@@ -78,6 +122,8 @@ def _nodes(page: Page) -> Iterator[View]:
         yield View("fleet-chosen", f"/fleet/?gpu={node['name']}/0")
     for node in found[1:2]:
         yield View("node", f"/nodes/{node['name']}/")
+    for node in [node for node in found if node["state"] == "lost"][:1]:
+        yield View("node-lost", f"/nodes/{node['name']}/")
 
 
 def _tenants(page: Page) -> Iterator[View]:
@@ -134,6 +180,13 @@ def _fill_submit(page: Page) -> None:
         page.locator("#equivalent", has_text="resnet-152").wait_for(timeout=_PATIENCE)
 
 
+def _make_join_token(page: Page) -> None:
+    making = page.get_by_role("button", name="Create a join token")
+    if making.count():
+        making.click()
+        page.wait_for_load_state()
+
+
 def _edit_quota(page: Page) -> None:
     if page.locator("#id_max_gpus").count():
         _fill(page, {"guaranteed_gpus": "0", "max_gpus": "2"})
@@ -164,3 +217,22 @@ def _log_in_wrongly(page: Page) -> None:
     page.locator("#id_password").fill("not it")
     page.locator("main button[type=submit]").click()
     page.wait_for_load_state()
+
+
+def _log_in_without_cookies(page: Page) -> None:
+    page.locator("#id_username").fill("ada")
+    page.locator("#id_password").fill(PASSWORD)
+    page.context.clear_cookies()
+    page.locator("main button[type=submit]").click()
+    expect(page.locator("main")).to_contain_text("403")
+
+
+def _go_where_only_admins_may(page: Page) -> None:
+    """As a member, whose login is forgotten again."""
+    page.locator("#id_username").fill("ada")
+    page.locator("#id_password").fill(PASSWORD)
+    page.locator("main button[type=submit]").click()
+    page.locator("nav.rail").wait_for()
+    page.goto("/tenants/nlp/quota/")
+    expect(page.locator("main")).to_contain_text(re.compile("40[34]"))
+    page.context.clear_cookies()

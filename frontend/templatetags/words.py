@@ -125,6 +125,15 @@ def part_of(value: Any, whole: Any) -> str:
     return "0" if not whole else f"{min(100.0, 100 * float(value or 0) / float(whole)):.1f}"
 
 
+@register.filter
+def percent(value: Any, whole: Any) -> str:
+    """A part in whole per cent; nothing that is there reads as 0 %, and nothing less than all as 100 %."""
+    part = float(value or 0) / float(whole) if whole else 0.0
+    if 0 < part < 0.01:
+        return "< 1 %"
+    return f"{99 if 0.99 < part < 1 else int(100 * part + 0.5)} %"
+
+
 def parsed(value: Any) -> datetime | None:
     return datetime.fromisoformat(value) if isinstance(value, str) and value else value or None
 

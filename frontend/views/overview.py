@@ -40,9 +40,14 @@ def cluster_now(who: Identity) -> dict[str, Any]:
         "attention": _of(rows, "attention"),
         "next": sorted(_of(rows, "next"), key=lambda r: r["place"]),
         "waiting": sorted(_of(rows, "waiting"), key=lambda r: (-r["jobs"], r["code"])),
-        "tenants": sorted(tenants, key=lambda t: (-t["gpus_held"], t["name"])),
+        "tenants": sorted(tenants, key=lambda t: (not _is_denied(t), -t["gpus_held"], t["name"])),
         "scale": bar_scale(tenants),
     }
+
+
+def _is_denied(tenant: Mapping[str, Any]) -> bool:
+    """Its jobs wait although it holds less than was promised to it; such tenants come first, as the script has it."""
+    return bool(tenant["jobs_asking"]) and tenant["gpus_held"] < (tenant["guaranteed_gpus"] or 0)
 
 
 def bar_scale(tenants: Iterable[dict[str, Any]]) -> float:

@@ -9,12 +9,18 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
 
-from benchmarks.pictured import open_view, views
+from benchmarks.pictured import opened, views
 from benchmarks.scenes import PASSWORD, people
+from benchmarks.screenshots import failing
 from benchmarks.stack import ROOT, Stack, wait_for
 
 pytestmark = pytest.mark.browser
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
+# The admin's own pages are of another hand: tests/browser/test_admin.py looks at what is ours there. A feed that is
+# disturbed looks alike to everybody: it is looked at once.
+_WITH_FEED = r"(?!admin)(?!.*-(loading|polling|offline)$).*"
+# What only admins have, and what was not looked at with the others.
+_OF_ADMINS = r"quota.*|join.*|node|fleet-chosen|cluster-health|tenants|job-cancel|.*-(loading|polling|offline)"
 _RUN_AXE = """async () => {
   const found = await axe.run(document, {resultTypes: ['violations'],
     runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']});
@@ -23,18 +29,27 @@ _RUN_AXE = """async () => {
 }"""
 
 
+_LONGER = """() => [document.documentElement, ...document.querySelectorAll("main [data-view], main .card, .wall-map")]
+  .filter(each => each.scrollHeight > each.clientHeight + 1
+    && (each === document.documentElement || getComputedStyle(each).overflowY !== "visible"))
+  .map(each => `${each.dataset.view ?? each.className}: ${each.scrollHeight} > ${each.clientHeight}`)"""
+
+
 @pytest.fixture(scope="module")
 def crowd(stack: Stack) -> Iterator[dict[str, list[int]]]:
-    """Tenants with people; of ada a job that runs, one that waits and one that failed."""
+    """Tenants with people; of ada a job that runs, one that waits and one that failed; of kofi one that waits for a
+    kind of GPU that is not there."""
     who = people(stack, scale=0.02, is_admin_changed=False)
     ada = who["ada"]
     runs = ada.submit(["sh", "-c", "echo begun; sleep 600"], gpus=2, name="long-running-training-of-a-model")
     fails = ada.submit(["sh", "-c", "echo oh; exit 3"], gpus=1)
     waits = ada.submit(["sleep", "600"], gpus=16, ranks=2, gang_scheduling=True, name="too-much-for-now")
+    lacks = who["kofi"].submit(["sleep", "600"], gpus=1, gpu_model="B200", name="too-new")
     wait_for(lambda: ada.get(runs.id).state == "running" and ada.get(fails.id).is_final, 60, "jobs to run and to fail")
     yield {"jobs": [runs.id, fails.id, waits.id]}
     ada.cancel(runs.id)
     ada.cancel(waits.id)
+    who["kofi"].cancel(lacks.id)
 
 
 def enter(browser: Browser, stack: Stack, user: str, word: str, **how: Any) -> Page:
@@ -61,11 +76,27 @@ def listen(page: Page) -> list[str]:
     return complaints
 
 
+def look_at(page: Page, name: str, width: int) -> list[str]:
+    """What is too wide, and what axe finds."""
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    page.evaluate(Path(AXE).read_text())
+    found = [f"{name} {finding}" for finding in page.evaluate(_RUN_AXE)]
+    cut = page.evaluate(
+        "[...document.querySelectorAll('tr.detail')].filter(e => e.scrollHeight > e.clientHeight + 1).length"
+    )
+    found += [f"{name}: what a row opens to is cut off"] * bool(cut)
+    return found if wide <= width else [*found, f"{name} is {wide} px wide"]
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("user", "theme", "width"), [("admin", "light", 1440), ("ada", "dark", 360)])
+@pytest.mark.parametrize(
+    ("user", "theme", "width", "only"),
+    [("admin", "light", 1440, _WITH_FEED), ("ada", "dark", 360, _WITH_FEED), ("admin", "dark", 390, _OF_ADMINS)],
+)
 def test_every_page(
-    chromium: Browser, stack: Stack, crowd: dict[str, list[int]], user: str, theme: Literal["light", "dark"], width: int
-) -> None:
+    chromium: Browser, stack: Stack, crowd: dict[str, list[int]],
+    user: str, theme: Literal["light", "dark"], width: int, only: str,
+) -> None:  # fmt: skip
     word = stack.password if user == "admin" else PASSWORD
     page = enter(
         chromium,
@@ -78,18 +109,63 @@ def test_every_page(
     )
     complaints = listen(page)
     findings: list[str] = []
-    axe = Path(AXE).read_text()
-    # The admin's own pages are of another hand: tests/browser/test_admin.py looks at what is ours there.
-    for view in [view for view in views(page) if not view.name.startswith("admin") and not view.is_for_nobody]:
-        if open_view(page, view) >= 400:
-            complaints[:] = [said for said in complaints if "Failed to load resource" not in said]
-        expect(page.locator("[data-live][data-view]:not(.is-on)"), view.name).to_have_count(0, timeout=30_000)
-        if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
-            findings.append(f"{view.name} is {wide} px wide")
-        page.evaluate(axe)
-        findings += [f"{view.name} {finding}" for finding in page.evaluate(_RUN_AXE)]
+    looked_at = [view for view in views(page) if re.fullmatch(only, view.name) and not view.is_for_nobody]
+    assert looked_at
+    for view in looked_at:
+        with opened(page, view) as (shown, status):
+            if status >= 400:
+                complaints[:] = [said for said in complaints if "Failed to load resource" not in said]
+            if view.feed != "silent":
+                waits = shown.locator("[data-live][data-view]:not(.is-on)")
+                expect(waits, view.name).to_have_count(0, timeout=30_000)
+            findings += look_at(shown, view.name, width)
     page.context.close()
     assert not findings + complaints, "\n".join(findings + complaints)
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
+def test_pages_of_errors(
+    chromium: Browser, stack: Stack, crowd: dict[str, list[int]], theme: Literal["light", "dark"], width: int
+) -> None:
+    """400 and more: what happened, what to do next, the request's id, and a way on."""
+    how: dict[str, Any] = {"viewport": {"width": width, "height": 900}, "color_scheme": theme}
+    page = enter(chromium, stack, "ada", PASSWORD, **how)
+    stranger = chromium.new_context(base_url=stack.url, **how).new_page()
+    findings: list[str] = []
+
+    def look(at: Page, code: str) -> None:
+        expect(at.locator("main")).to_contain_text(code)
+        expect(at.get_by_role("link", name="Go to the overview")).to_be_visible()
+        findings.extend(look_at(at, code, width))
+
+    for path, code in (("/jobs/999999999/", "404"), ("/nowhere/", "404"), ("/tenants/vision/quota/", "40")):
+        page.goto(path)
+        look(page, code)
+    page.goto("/join/")
+    expect(page.locator("main")).to_be_visible()
+    with failing(stack) as path:
+        answer = page.goto(path)
+        assert answer is not None
+        assert answer.status == 500
+        look(page, "The server failed")
+        expect(page.locator("main code")).not_to_be_empty()
+    for view in [view for view in views(page) if view.name == "form-too-old"]:
+        with opened(stranger, view) as (shown, _):
+            look(shown, "403")
+    page.context.close()
+    stranger.context.close()
+    assert not findings, "\n".join(findings)
+
+
+@pytest.mark.parametrize("path", ["/overview/", "/overview/?wall=1"])
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1920, 1080)])
+def test_one_screen_is_enough(page: Page, crowd: dict[str, list[int]], path: str, width: int, height: int) -> None:
+    """The four questions of home are answered without scrolling: neither the page nor a part of it."""
+    page.set_viewport_size({"width": width, "height": height})
+    page.goto(path)
+    expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0)
+    expect(page.locator("[data-view=overview-waiting]")).to_contain_text("constraint")
+    assert page.evaluate(_LONGER) == []
 
 
 def test_the_theme_is_there_with_the_first_paint(chromium: Browser, stack: Stack) -> None:

@@ -17,7 +17,7 @@ export interface StripCell {
 /** From this width on a cell is easy to see and to hit; below the other it is hardly there. */
 const GOOD = 8;
 const LEAST = 3;
-const LARGEST = 28;
+const LARGEST = 64;
 const MOST_ROWS = 8;
 
 /** Cells of nodes with so many GPUs each, in columns over the whole width, and where that is not enough in several bands;

@@ -37,7 +37,7 @@ function standing({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_asking: a
 }
 
 const COLUMNS: Column<Shown>[] = [
-  { label: "Tenant", cell: ({ tenant, scale }) => [tenantLink(tenant.name), " ", standing(tenant), bullet(tenant, scale)] },
+  { label: "Tenant", cell: ({ tenant, scale }) => [tenantLink(tenant.name), " ", standing(tenant), bullet(tenant, scale)], className: "title" },
   { label: "Held", cell: ({ tenant }) => shorten(tenant.gpus_held), className: "num" },
   { label: "Of its share", cell: part, className: "num nums" },
   { label: "Guaranteed", cell: ({ tenant }) => tenant.guaranteed_gpus ?? 0, className: "num" },
