@@ -13,9 +13,9 @@ from rest_framework.views import APIView
 from gpusched.client.events import EventPage
 from gpusched.lib.api import JsonRenderer, page_limit, read_query, whole_number
 from gpusched.lib.openapi import documented
-from gpusched.lib.problems import Problem, invalid
+from gpusched.lib.problems import invalid
 from gpusched.protocol.jobs import FieldError
-from jobs.event_hub import MOST_STREAMS, hub
+from jobs.event_hub import hub
 from jobs.event_log import KINDS, Reader, frontier, read
 from tenants.api import find_tenant
 from tenants.permissions import Identity, identity, identity_of_token, identity_of_user
@@ -59,14 +59,14 @@ class Events(APIView):
         _require_known(who, given)
         reader = _reader(who, given)
         if is_stream:
-            _require_room()
+            hub.room.require(who.username)
             again = _again(request._request, request.META.get("HTTP_AUTHORIZATION", ""), given)
-            return _streamed(hub.stream(reader, since, again), "text/event-stream")
+            return _streamed(hub.stream(who.username, reader, since, again), "text/event-stream")
         page = read(reader, since)
         if page["items"] or page["more"] or not wait:
             return Response(page)
-        _require_room()
-        return _streamed(hub.poll(reader, page["next_since"], wait), "application/json")
+        hub.room.require(who.username)
+        return _streamed(hub.poll(who.username, reader, page["next_since"], wait), "application/json")
 
 
 def _since(request: Request, given: dict[str, str], *, is_stream: bool) -> int:
@@ -107,17 +107,6 @@ def _again(request: HttpRequest, header: str, given: dict[str, str]) -> Any:
         return _reader(identity_of_user(user), given) if user is not None and is_there else None
 
     return ask
-
-
-def _require_room() -> None:
-    if hub.streams >= MOST_STREAMS:
-        raise Problem(
-            429,
-            "too_many_streams",
-            f"{MOST_STREAMS} readers wait for events already",
-            next_step="try again later, or ask without `wait`",
-            retry_after=5,
-        )
 
 
 def _streamed(content: Any, media_type: str) -> StreamingHttpResponse:

@@ -14,10 +14,11 @@ import msgspec
 from django.db import connections
 
 from gpusched.lib.listener import Listener, listener
+from gpusched.lib.rooms import Room
 from gpusched.lib.threads import ask
 from jobs.event_log import MOST_LOOKED_AT, Reader, frontier, read, tenants_between
 
-MOST_STREAMS = 500
+MOST_STREAMS, MOST_STREAMS_EACH = 500, 100
 THREADS = 2
 GATHER_SECONDS = 0.05
 # Of the database's bell one may be lost; this much freshness that costs.
@@ -49,11 +50,14 @@ class EventHub:
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = 0
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="events")
-        self.streams = 0
+        self.room = Room(
+            MOST_STREAMS, MOST_STREAMS_EACH, code="too_many_streams", what="readers wait for events",
+            instead="try again later, or ask without `wait`",
+        )  # fmt: skip
 
-    async def poll(self, reader: Reader, since: int, seconds: float) -> AsyncIterator[bytes]:
+    async def poll(self, caller: str, reader: Reader, since: int, seconds: float) -> AsyncIterator[bytes]:
         """One answer, as JSON: as soon as there is something to say, or after so many seconds."""
-        with self._counted():
+        with self.room.taken(caller):
             ends_at = monotonic() + seconds
             page: dict[str, Any] = {"items": [], "next_since": since, "more": False}
             while not page["items"] and (left := ends_at - monotonic()) > 0:
@@ -64,10 +68,10 @@ class EventHub:
                 page = found
         yield msgspec.json.encode(page)
 
-    async def stream(self, reader: Reader, since: int, again: Again) -> AsyncIterator[bytes]:
+    async def stream(self, caller: str, reader: Reader, since: int, again: Again) -> AsyncIterator[bytes]:
         """Server-sent events until the reader leaves, may no longer read, or a lifetime has passed. What the reader may
         not see also moves its id on: after a break it need not be looked at again."""
-        with self._counted():
+        with self.room.taken(caller):
             ends_at, asked_at = monotonic() + LIFE_SECONDS, monotonic()
             yield b"retry: 1000\n" + _mark(since)
             while monotonic() < ends_at:
@@ -142,22 +146,6 @@ class EventHub:
         for waiter in self._waiters:
             if tenants is None or (tenants if waiter.visible is None else tenants & waiter.visible):
                 waiter.woken.set()
-
-    def _counted(self) -> "_Counted":
-        return _Counted(self)
-
-
-class _Counted:
-    """One more stream as long as it lasts."""
-
-    def __init__(self, hub: EventHub) -> None:
-        self.hub = hub
-
-    def __enter__(self) -> None:
-        self.hub.streams += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.hub.streams -= 1
 
 
 def _advance(since: int) -> tuple[int, frozenset[int] | None]:

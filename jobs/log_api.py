@@ -12,12 +12,14 @@ from rest_framework.views import APIView
 from gpusched.lib.api import read_query, whole_number
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import Problem
+from gpusched.lib.rooms import Room
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.states import FINAL
 from jobs import logs
 from jobs.api import seen_job
+from tenants.permissions import identity
 
 
 class Log(APIView):
@@ -45,7 +47,7 @@ class Log(APIView):
         rank = whole_number(given, "rank", 0, 0, 2**31 - 1)
         if given.get("download") == "true":
             _is_over(job, number, rank)
-            return _file(job_id, number, rank)
+            return _file(job_id, number, rank, identity(request).username)
         offset = whole_number(given, "offset", 0, -(2**62), 2**62)
         limit = whole_number(given, "limit", logs.MOST_READ, 1, logs.MOST_READ)
         if "tail" in given:
@@ -64,35 +66,32 @@ class Log(APIView):
         return response
 
 
-MOST_DOWNLOADS = 8
-_downloads = {"now": 0}
+# Piece by piece, and not by many at once: what slow readers have not taken yet stands in the server's memory.
+downloads = Room(
+    8, 2, code="too_many_downloads", what="logs are being downloaded",
+    instead="try again in a moment, or read it by `offset`",
+)  # fmt: skip
 
 
-def _file(job_id: int, attempt: int, rank: int) -> StreamingHttpResponse:
-    """Piece by piece, and not by many at once: what slow readers have not taken yet stands in the server's memory."""
-    if _downloads["now"] >= MOST_DOWNLOADS:
-        said = f"{MOST_DOWNLOADS} logs are being downloaded from this web process already"
-        raise Problem(429, "too_many_downloads", said, next_step="try again in a moment, or read it by `offset`")
+def _file(job_id: int, attempt: int, rank: int, caller: str) -> StreamingHttpResponse:
+    downloads.require(caller)
     size = logs.size_of(job_id, attempt, rank)
     name = f"job-{job_id}-attempt-{attempt}-rank-{rank}.log"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Length": str(size)}
     return StreamingHttpResponse(
-        _pieces(job_id, attempt, rank, size), content_type="text/plain; charset=utf-8", headers=headers
+        _pieces(job_id, attempt, rank, size, caller), content_type="text/plain; charset=utf-8", headers=headers
     )
 
 
-async def _pieces(job_id: int, attempt: int, rank: int, size: int) -> AsyncIterator[bytes]:
+async def _pieces(job_id: int, attempt: int, rank: int, size: int, caller: str) -> AsyncIterator[bytes]:
     read, offset = sync_to_async(logs.read, thread_sensitive=False), 0
-    _downloads["now"] += 1
-    try:
+    with downloads.taken(caller):
         while offset < size:
             piece = await read(job_id, attempt, rank, offset, min(logs.MOST_READ, size - offset))
             if not piece.data:
                 return  # deleted meanwhile: shorter than was said, which the reader notices
             offset = piece.next_offset
             yield piece.data
-    finally:
-        _downloads["now"] -= 1
 
 
 def _is_over(job: dict[str, Any], number: int, rank: int) -> int | None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections import Counter
 from contextlib import asynccontextmanager
 from urllib.parse import urlencode
 
@@ -202,7 +203,7 @@ async def test_a_poll_answers_when_something_happens_and_holds_no_thread(hub, nl
     for poll in polls:
         answer = json.loads(await poll.until(b'"more":false}'))
         assert [e["job_id"] for e in answer["items"]] == [job]
-    assert hub.streams == 0
+    assert not hub.room.now
 
 
 @pytest.mark.django_db(transaction=True)
@@ -223,7 +224,7 @@ async def test_a_stream_tells_events_and_goes_on_after_a_break(hub, nlp, member)
     told = await stream.until(b'"job_id":%d' % first)
     assert b"event: submitted\n" in told
     await stream.leave()
-    assert hub.streams == 0
+    assert not hub.room.now
     missed = await db(submit)(member, nlp)
     last = told.rpartition(b"\nid: ")[2].partition(b"\n")[0].decode()
     again = await Asked(token, "since=0", accept="text/event-stream", last_event_id=last).begin()
@@ -246,12 +247,14 @@ async def test_a_stream_tells_nothing_of_others_and_ends_with_its_token(hub, nlp
     await db(lambda: tenant_services.revoke_token(member.api_tokens.get()))()
     while (await stream.link.receive_output(10)).get("more_body"):
         pass
-    assert hub.streams == 0
+    assert not hub.room.now
 
 
 @pytest.mark.django_db
-def test_there_are_only_so_many_streams(nlp, member, monkeypatch):
-    monkeypatch.setattr(event_hub.hub, "streams", event_hub.MOST_STREAMS)
+@pytest.mark.parametrize("who", ["others", "ada"])
+def test_there_are_only_so_many_streams_and_fewer_of_each(nlp, monkeypatch, who):
+    member, room = make_member(nlp, name="ada"), event_hub.hub.room
+    monkeypatch.setattr(room, "now", Counter({who: room.most_each if who == "ada" else room.most}))
     answer = call("GET", f"{EVENTS}?wait=1", make_token(member))
     assert (answer.status_code, answer.json()["code"], answer["Retry-After"]) == (429, "too_many_streams", "5")
     assert call("GET", EVENTS, make_token(member)).status_code == 200
