@@ -1,12 +1,8 @@
-// The log: colours, control sequences, UTF-8 and line boundaries anywhere, reading in order, search.
-import { beforeEach, describe, expect, test, vi } from "vitest";
+// Reading a log: colours, control sequences, UTF-8 and line boundaries anywhere, in order, no more than it takes.
+import { describe, expect, test } from "vitest";
 import { Ansi, type Piece } from "../src/log/ansi";
-import { Lines, wholeFrom } from "../src/log/lines";
-import { MOST_CHARACTERS, Screen } from "../src/log/screen";
+import { Lines, MOST_LINE, wholeFrom } from "../src/log/lines";
 import { type LogPart, Tail, logUrl } from "../src/log/tail";
-import { jobLog } from "../src/log/view";
-import type { Page } from "../src/regions";
-import { NOTHING } from "../src/store";
 
 const text = (pieces: readonly Piece[]): string => pieces.map((piece) => piece.text).join("");
 const bytes = (words: string): Uint8Array => new TextEncoder().encode(words);
@@ -86,6 +82,21 @@ describe("lines", () => {
     expect(text(lines.open)).toBe("2%");
   });
 
+  test("what never ends is broken into lines, between characters, and no line is as many pieces as it had parts", () => {
+    const lines = new Lines();
+    const whole = `${"x".repeat(MOST_LINE - 1)}${"😀".repeat(3 * MOST_LINE)}`;
+    const done = lines.feed(bytes(whole));
+    expect(done.length).toBeGreaterThan(5);
+    for (const line of [...done, lines.open]) {
+      expect(text(line).length).toBeLessThanOrEqual(MOST_LINE);
+      expect(text(line)).not.toMatch(/^[\udc00-\udfff]|[\ud800-\udbff]$/);
+    }
+    expect([...done, lines.open].map(text).join("")).toBe(whole);
+    for (let at = 0; at < 100; at += 1) lines.feed(bytes("."));
+    expect(lines.open.length).toBe(1);
+    expect(lines.feed(bytes("\nnext\n")).map(text).slice(-1)).toEqual(["next"]);
+  });
+
   test("a tail begins at a whole line, or at least at a whole character", () => {
     expect(wholeFrom(bytes("cut\nwhole\n"))).toBe(4);
     expect(wholeFrom(bytes("😀x").subarray(1))).toBe(3);
@@ -121,6 +132,36 @@ describe("tail", () => {
     expect(got[0]?.offset).toBe(100_000 - 65536);
     for (let at = 1; at < got.length; at += 1) expect(got[at]?.offset).toBe(got[at - 1]?.next);
     expect(got.at(-1)?.next).toBe(103_500);
+  });
+
+  test("who is far behind begins anew at the end and hears how much was left out", async () => {
+    const content = { data: new Uint8Array(100) };
+    const { asked, get } = server(content);
+    const said: [number, boolean, number][] = [];
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part, isFirst, skipped) => said.push([part.offset, isFirst, skipped]), failed: (words) => expect(words).toBe(""), gone: () => undefined }, get);
+    await tail.grown(100);
+    content.data = new Uint8Array(30 << 20);
+    await tail.grown(content.data.length);
+    const begun = content.data.length - 65536;
+    expect(said).toEqual([[0, true, 0], [begun, true, begun - 100]]);
+    expect(asked.length).toBe(2);
+    content.data = new Uint8Array((30 << 20) + 500_000);
+    await tail.grown(content.data.length);
+    expect(said.slice(2).map(([, isFirst]) => isFirst)).toEqual([false, false]);
+  });
+
+  test("while somebody reads elsewhere nothing is read by itself", async () => {
+    const content = { data: bytes("one") };
+    const { asked, get } = server(content);
+    let mayGoOn = true;
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, gone: () => undefined, mayGoOn: () => mayGoOn }, get);
+    await tail.grown(3);
+    mayGoOn = false;
+    content.data = bytes("one two");
+    await tail.grown(7);
+    expect([asked.length, tail.next, tail.size]).toEqual([1, 3, 7]);
+    await tail.later();
+    expect(tail.next).toBe(7);
   });
 
   test("a server that promises more than it has is not asked in a circle", async () => {
@@ -159,73 +200,3 @@ describe("tail", () => {
   });
 });
 
-describe("screen", () => {
-  let box: HTMLElement;
-  let screen: Screen;
-  const plain = (words: string) => [{ text: words, classes: "" }];
-  const shown = (): (string | null)[] => [...box.querySelectorAll<HTMLElement>(".line:not([hidden])")].map((line) => line.textContent);
-
-  beforeEach(() => {
-    box = document.createElement("pre");
-    screen = new Screen(box);
-  });
-
-  test("text is never markup", () => {
-    screen.append([plain("<img src=x onerror=alert(1)>")], []);
-    expect(box.querySelector("img")).toBeNull();
-  });
-
-  test("search shows and marks what has the text, also what comes later", () => {
-    screen.append([plain("loss 0.5"), plain("epoch 1")], []);
-    screen.search("LOSS");
-    screen.append([plain("loss 0.4 loss"), plain("epoch 2")], []);
-    expect(shown().filter(Boolean)).toEqual(["loss 0.5", "loss 0.4 loss"]);
-    expect(box.querySelectorAll("mark").length).toBe(3);
-    expect(screen.hits).toBe(2);
-    screen.search("");
-    expect(box.querySelectorAll("mark").length).toBe(0);
-    expect(shown().filter(Boolean)).toEqual(["loss 0.5", "epoch 1", "loss 0.4 loss", "epoch 2"]);
-  });
-
-  test("the page holds no more than it can", () => {
-    const line = plain("x".repeat(9_999));
-    for (let at = 0; at < 15; at += 1) screen.append(Array.from({ length: 10 }, () => line), []);
-    expect(box.textContent?.length).toBeLessThanOrEqual(MOST_CHARACTERS);
-    expect(screen.isTrimmed).toBe(true);
-  });
-
-  test("an unfinished line is replaced by its continuation", () => {
-    screen.append([], plain("10%"));
-    screen.append([plain("100%")], []);
-    expect(box.textContent).toBe("100%");
-  });
-});
-
-test("a search says how far it looked, and goes through all of the log when asked", async () => {
-  const whole = bytes(`needle at the top\n${`${"hay ".repeat(200)}\n`.repeat(350)}`);
-  vi.stubGlobal("fetch", async (url: string): Promise<Response> => {
-    const asked = new URL(url, "http://x").searchParams;
-    const given = Number(asked.get("offset"));
-    const from = given < 0 ? Math.max(0, whole.length + given) : given;
-    const piece = whole.slice(from, from + Number(asked.get("limit")));
-    return new Response(piece, { headers: { "X-Log-Offset": `${from}`, "X-Log-Next-Offset": `${from + piece.length}`, "X-Log-Size": `${whole.length}`, "X-Log-Complete": "true" } });
-  });
-  const region = document.createElement("section");
-  region.dataset.live = "job:7";
-  document.body.replaceChildren(region);
-  const view = jobLog(region, {} as Page);
-  view.draw({ ...NOTHING, status: "ready", known: true, rows: new Map([["log:1.0", { attempt: 1, rank: 0, size: whole.length }]]) });
-  const note = (): string => region.querySelector(".log-note")?.textContent ?? "";
-  await vi.waitFor(() => expect(region.querySelectorAll(".line").length).toBeGreaterThan(50), 20_000);
-  const search = region.querySelector<HTMLInputElement>("input[type=search]") as HTMLInputElement;
-  search.value = "needle";
-  search.dispatchEvent(new Event("input"));
-  expect(note()).toMatch(/0 lines with “needle” in the last 6[34] KiB shown/);
-  const further = [...region.querySelectorAll("button")].find((button) => button.textContent === "Search all of it");
-  expect(further?.hidden).toBe(false);
-  further?.click();
-  await vi.waitFor(() => expect(note()).toContain("1 line with “needle”."), 20_000);
-  expect(further?.hidden).toBe(true);
-  view.close?.();
-  vi.unstubAllGlobals();
-}, 60_000);

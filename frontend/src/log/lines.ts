@@ -1,12 +1,17 @@
-// From bytes to lines: UTF-8 across chunk boundaries, colours across lines, carriage returns as a terminal shows them.
+// From bytes to lines: UTF-8 across chunk boundaries, colours across lines, carriage returns as a terminal shows them; lines that
+// do not end are broken.
 import { Ansi, type Piece } from "./ansi";
 
 export type LogLine = readonly Piece[];
+
+/** In characters: what is longer goes on in a new line, so that no line costs more than this to draw anew. */
+export const MOST_LINE = 8192;
 
 export class Lines {
   private readonly decoder = new TextDecoder("utf-8");
   private readonly ansi = new Ansi();
   private current: Piece[] = [];
+  private length = 0;
   private isReturned = false;
 
   /** The lines that became complete; what is begun is `open`. */
@@ -23,20 +28,52 @@ export class Lines {
     return this.current;
   }
 
+  /** Ends the line that is begun as if a newline had come. */
+  cut(): LogLine[] {
+    const done: LogLine[] = [];
+    if (this.length > 0) this.end(done);
+    return done;
+  }
+
+  private end(done: LogLine[]): void {
+    done.push(this.current);
+    this.current = [];
+    this.length = 0;
+  }
+
   private take(part: string, piece: Piece, done: LogLine[]): void {
     if (part === "") return;
     if (part === "\r") {
       this.isReturned = true;
     } else if (part === "\n" || part === "\r\n") {
-      done.push(this.current);
-      this.current = [];
+      this.end(done);
       this.isReturned = false;
     } else {
       // What follows a bare return overwrites the line: the last state of a progress bar is what is kept.
-      if (this.isReturned) this.current = [];
+      if (this.isReturned) [this.current, this.length] = [[], 0];
       this.isReturned = false;
-      this.current.push({ ...piece, text: part });
+      this.add(part, piece, done);
     }
+  }
+
+  private add(text: string, style: Piece, done: LogLine[]): void {
+    for (let rest = text; rest !== ""; ) {
+      if (this.length >= MOST_LINE - 1) this.end(done);
+      const room = MOST_LINE - this.length;
+      // Not between the two halves of one character.
+      const cut = /[\ud800-\udbff]/.test(rest.charAt(room - 1)) ? room - 1 : room;
+      this.put({ ...style, text: rest.slice(0, cut) });
+      rest = rest.slice(cut);
+    }
+  }
+
+  /** A line that comes character by character is not as many pieces. */
+  private put(piece: Piece): void {
+    const last = this.current.at(-1);
+    const isSame = last?.classes === piece.classes && last.colour === piece.colour && last.background === piece.background;
+    if (isSame) this.current[this.current.length - 1] = { ...piece, text: last.text + piece.text };
+    else this.current.push(piece);
+    this.length += piece.text.length;
   }
 }
 

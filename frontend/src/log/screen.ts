@@ -1,97 +1,85 @@
-// The lines of a log on the page: appended, prepended, searched, and never more than the page can hold.
+// The lines of a log as elements, in blocks that come and go as a whole, with what is searched for marked in them.
 import { h } from "../dom";
 import type { LogLine } from "./lines";
 
-/** About two bytes a character: what is kept in the page. */
-export const MOST_CHARACTERS = 1_000_000;
+/** What an element costs besides its text: a page of empty lines must end, too. */
+const PER_LINE = 40;
 
 export class Screen {
-  private characters = 0;
   private readonly open = h("div", { class: "line" });
   private needle = "";
-  hits = 0;
-  /** Whether lines at the top were let go: then what was read before them cannot be joined to them any more. */
-  isTrimmed = false;
 
   constructor(private readonly box: HTMLElement) {
     box.replaceChildren(this.open);
   }
 
-  append(lines: readonly LogLine[], open: LogLine): void {
-    const fresh = document.createDocumentFragment();
-    for (const line of lines) fresh.append(this.make(line));
-    this.open.replaceChildren(...render(open));
-    this.box.insertBefore(fresh, this.open);
-    this.trim();
+  blockBelow(): HTMLElement {
+    const block = h("div");
+    this.box.insertBefore(block, this.open);
+    return block;
   }
 
-  prepend(lines: readonly LogLine[]): void {
+  /** What is in sight stays where it is. */
+  blockAbove(lines: readonly LogLine[]): { block: HTMLElement; size: number } {
     const before = this.box.scrollHeight - this.box.scrollTop;
-    const fresh = document.createDocumentFragment();
-    for (const line of lines) fresh.append(this.make(line));
-    this.box.prepend(fresh);
+    const block = h("div");
+    const size = this.fill(block, lines);
+    this.box.prepend(block);
     this.box.scrollTop = this.box.scrollHeight - before;
+    return { block, size };
   }
 
-  /** How many characters are shown. */
-  get size(): number {
-    return this.characters;
+  /** Adds lines to a block; by how many characters it has grown. */
+  fill(block: HTMLElement, lines: readonly LogLine[]): number {
+    const fresh = document.createDocumentFragment();
+    let size = 0;
+    for (const line of lines) {
+      const element = h("div", { class: "line" }, ...render(line));
+      if (line.length === 0) element.append("\n");
+      size += (element.textContent ?? "").length + PER_LINE;
+      this.mark(element);
+      fresh.append(element);
+    }
+    block.append(fresh);
+    return size;
   }
 
-  get hasRoom(): boolean {
-    return this.characters < MOST_CHARACTERS;
+  /** The line that has not ended yet, below all others. */
+  showOpen(line: LogLine): void {
+    this.open.replaceChildren(...render(line));
+    this.mark(this.open);
   }
 
   get isEmpty(): boolean {
-    return this.box.childElementCount === 1 && this.open.textContent === "";
+    return (this.box.textContent ?? "") === "";
   }
 
-  /** Shows only lines with the text, marked; the empty text shows all. */
+  /** Marks the text wherever it is; the empty text nowhere. */
   search(text: string): void {
     this.needle = text.toLowerCase();
-    this.hits = 0;
-    for (const line of this.box.children) if (line !== this.open) this.match(line as HTMLElement);
+    for (const line of this.box.querySelectorAll<HTMLElement>(".line")) this.mark(line);
+  }
+
+  /** Brings a block's first line into sight and says that it is the one. */
+  point(block: HTMLElement): void {
+    this.box.querySelector(".is-found")?.classList.remove("is-found");
+    const line = (block.firstElementChild ?? this.open) as HTMLElement;
+    line.classList.add("is-found");
+    this.box.scrollTop += line.getBoundingClientRect().top - this.box.getBoundingClientRect().top - this.box.clientHeight / 3;
   }
 
   clear(): void {
-    this.characters = 0;
-    this.hits = 0;
-    this.isTrimmed = false;
     this.open.replaceChildren();
+    this.open.classList.remove("is-found");
     this.box.replaceChildren(this.open);
   }
 
-  private make(line: LogLine): HTMLElement {
-    const element = h("div", { class: "line" }, ...render(line));
-    if (line.length === 0) element.append("\n");
-    this.characters += size(element);
-    if (this.needle !== "") this.match(element);
-    return element;
-  }
-
-  private match(line: HTMLElement): void {
+  private mark(line: HTMLElement): void {
     for (const mark of line.querySelectorAll("mark")) mark.replaceWith(...mark.childNodes);
     line.normalize();
-    const isHit = this.needle === "" || (line.textContent ?? "").toLowerCase().includes(this.needle);
-    line.hidden = !isHit;
-    if (this.needle === "" || !isHit) return;
-    this.hits += 1;
-    highlight(line, this.needle);
-  }
-
-  private trim(): void {
-    while (this.characters > MOST_CHARACTERS) {
-      const first = this.box.firstElementChild;
-      if (first === null || first === this.open) return;
-      this.characters -= size(first);
-      if (this.needle !== "" && !(first as HTMLElement).hidden) this.hits -= 1;
-      first.remove();
-      this.isTrimmed = true;
-    }
+    if (this.needle !== "" && (line.textContent ?? "").toLowerCase().includes(this.needle)) highlight(line, this.needle);
   }
 }
-
-const size = (line: Element): number => (line.textContent ?? "").length + 1;
 
 function render(line: LogLine): HTMLElement[] {
   return line.map((piece) => {
@@ -103,7 +91,7 @@ function render(line: LogLine): HTMLElement[] {
 }
 
 /** Marks what is found within one piece of text; a find across two colours shows its line unmarked. */
-function highlight(line: HTMLElement, needle: string): void {
+export function highlight(line: HTMLElement, needle: string): void {
   const walker = document.createTreeWalker(line, NodeFilter.SHOW_TEXT);
   const texts: Text[] = [];
   while (walker.nextNode()) texts.push(walker.currentNode as Text);

@@ -18,6 +18,8 @@ export type Fetch = (url: string) => Promise<Response>;
 
 export const TAIL_BYTES = 65536;
 const MOST_BYTES = 262144;
+/** Who is further behind than this is not read after, but begins anew at the end. */
+export const MOST_BEHIND = 1 << 20;
 
 export function logUrl(stream: Stream, offset: number, limit: number): string {
   const asked = new URLSearchParams({ attempt: `${stream.attempt}`, rank: `${stream.rank}`, offset: `${offset}`, limit: `${limit}` });
@@ -52,20 +54,24 @@ async function detail(response: Response): Promise<string> {
 }
 
 export interface TailEvents {
-  /** The first part of the tail, or the next; `isFirst` begins anew. */
-  more(part: LogPart, isFirst: boolean): void;
+  /** The first part of the tail, or the next; `isFirst` begins anew, so many bytes after what was read before. */
+  more(part: LogPart, isFirst: boolean, skipped: number): void;
   failed(words: string): void;
   /** There is no log any more, as the sentence says. */
   gone(words: string): void;
+  /** Whether to go on reading by itself what is written: no one who reads elsewhere wants to lose what they read. */
+  mayGoOn?(): boolean;
 }
 
 export class Tail {
-  private next = 0;
-  private size = -1;
-  private isOpen = false;
-  private isReading = false;
-  private isEnded = false;
+  /** The byte that is read next. */
+  next = 0;
+  size = -1;
   isComplete = false;
+  private isOpen = false;
+  private isGoingOn = false;
+  private isEnded = false;
+  private turn: Promise<unknown> = Promise.resolve();
 
   constructor(
     readonly stream: Stream,
@@ -76,44 +82,105 @@ export class Tail {
   /** What the server says that there is by now; reads on where it is more than was read. */
   async grown(size: number): Promise<void> {
     this.size = Math.max(this.size, size);
-    if (this.isReading || this.isEnded) return;
-    this.isReading = true;
-    try {
-      do await this.step();
-      while (!this.isEnded && this.next < this.size);
-    } catch (error) {
-      if (this.isEnded) return;
-      if (error instanceof Gone) {
-        this.isEnded = true;
-        this.events.gone(error.message);
-      } else this.events.failed(error instanceof Error ? error.message : "the log could not be read");
-    } finally {
-      this.isReading = false;
-    }
+    if (this.isGoingOn || this.isEnded) return;
+    this.isGoingOn = true;
+    let isFine: boolean;
+    do isFine = await this.inTurn(() => this.goOn());
+    while (isFine && this.next < this.size && this.mayGoOn());
+    this.isGoingOn = false;
   }
 
-  /** Up to `limit` bytes before `offset`. */
-  earlier(offset: number, limit: number): Promise<LogPart> {
+  /** Begins anew at the end. */
+  toEnd(): Promise<boolean> {
+    return this.inTurn(() => this.readTail(0));
+  }
+
+  /** The next part, though nobody follows. */
+  later(): Promise<boolean> {
+    return this.inTurn(() => this.readOn());
+  }
+
+  /** Up to `limit` bytes before `offset`, for `take`. */
+  earlier(offset: number, limit: number, take: (part: LogPart) => void): Promise<boolean> {
     const from = Math.max(0, offset - limit);
-    return readPart(this.get, this.stream, from, offset - from);
+    return this.inTurn(async () => this.give(await readPart(this.get, this.stream, from, offset - from), take));
+  }
+
+  /** `limit` bytes around `offset`, for `take`; from their end on the log is read then. */
+  around(offset: number, limit: number, take: (part: LogPart) => void): Promise<boolean> {
+    return this.inTurn(async () => {
+      const part = await readPart(this.get, this.stream, Math.max(0, offset - limit / 2), limit);
+      this.give(part, (given) => {
+        [this.next, this.isComplete] = [given.next, given.isComplete];
+        take(given);
+      });
+    });
+  }
+
+  /** What was read from here on was let go. */
+  backTo(offset: number): void {
+    [this.next, this.isComplete] = [offset, false];
   }
 
   end(): void {
     this.isEnded = true;
   }
 
-  private async step(): Promise<void> {
-    const isFirst = !this.isOpen;
-    if (!isFirst && this.next >= this.size) return;
-    const part = isFirst
-      ? await readPart(this.get, this.stream, -TAIL_BYTES, TAIL_BYTES)
-      : await readPart(this.get, this.stream, this.next, MOST_BYTES);
-    if (this.isEnded) return;
+  private mayGoOn(): boolean {
+    return this.events.mayGoOn?.() ?? true;
+  }
+
+  /** One request at a time; whether it went well. */
+  private inTurn(ask: () => Promise<void>): Promise<boolean> {
+    const mine = this.turn.then(async () => {
+      if (this.isEnded) return false;
+      try {
+        await ask();
+        return true;
+      } catch (error) {
+        if (!this.isEnded) this.tell(error);
+        return false;
+      }
+    });
+    this.turn = mine;
+    return mine;
+  }
+
+  private tell(error: unknown): void {
+    if (error instanceof Gone) {
+      this.isEnded = true;
+      this.events.gone(error.message);
+    } else this.events.failed(error instanceof TypeError ? "the server gave no answer" : error instanceof Error ? error.message : "the log could not be read");
+  }
+
+  private async goOn(): Promise<void> {
+    if (!this.isOpen) return this.readTail(0);
+    if (this.next >= this.size || !this.mayGoOn()) return;
+    // After an hour in a hidden tab nobody wants to wait for hundreds of requests.
+    if (this.size - this.next > MOST_BEHIND) return this.readTail(this.next);
+    return this.readOn();
+  }
+
+  private async readTail(readTo: number): Promise<void> {
+    const part = await readPart(this.get, this.stream, -TAIL_BYTES, TAIL_BYTES);
+    this.give(part, () => this.advance(part, true, readTo === 0 ? 0 : part.offset - readTo));
+  }
+
+  private async readOn(): Promise<void> {
+    const part = await readPart(this.get, this.stream, this.next, MOST_BYTES);
+    this.give(part, () => this.advance(part, false, 0));
+  }
+
+  private give(part: LogPart, take: (part: LogPart) => void): void {
+    if (!this.isEnded) take(part);
+  }
+
+  private advance(part: LogPart, isFirst: boolean, skipped: number): void {
     this.isOpen = true;
     // A server that answers nothing where more was promised must not be asked in a circle.
     this.size = part.bytes.length === 0 ? part.next : Math.max(part.size, part.next);
     this.next = part.next;
     this.isComplete = part.isComplete;
-    this.events.more(part, isFirst);
+    this.events.more(part, isFirst, skipped);
   }
 }

@@ -1,0 +1,122 @@
+// The part of a log that the page holds: it grows at either end, and lets go at the other what is too much.
+import { Lines, wholeFrom } from "./lines";
+import type { Screen } from "./screen";
+import type { LogPart } from "./tail";
+
+/** In characters, with what a line costs. */
+export const MOST_CHARACTERS = 1_000_000;
+/** So much of the log, about, comes and goes at once. */
+const BLOCK_BYTES = 131_072;
+const NEWLINE = 10;
+
+interface Block {
+  /** Bytes, from the beginning of a line to the end of one. */
+  from: number;
+  to: number;
+  size: number;
+  element: HTMLElement;
+}
+
+type Bytes = Pick<LogPart, "bytes" | "offset"> & { isComplete?: boolean };
+
+export class LogWindow {
+  private blocks: Block[] = [];
+  private lines = new Lines();
+  /** The byte that what is added below begins with. */
+  next = 0;
+
+  constructor(
+    private readonly screen: Screen,
+    private readonly most = MOST_CHARACTERS,
+  ) {}
+
+  /** The first byte that is shown. */
+  get start(): number {
+    return this.blocks[0]?.from ?? 0;
+  }
+
+  get size(): number {
+    return this.blocks.reduce((sum, block) => sum + block.size, 0);
+  }
+
+  /** Whether what is added at one end would push out what is at the other. */
+  get isFull(): boolean {
+    return this.size > this.most * 0.9;
+  }
+
+  /** Lets go of all, and begins with these bytes: at their first whole line unless they are the log's beginning. */
+  begin(part: Bytes): void {
+    const skipped = part.offset > 0 ? wholeFrom(part.bytes) : 0;
+    this.screen.clear();
+    this.lines = new Lines();
+    this.blocks = [];
+    this.next = part.offset + skipped;
+    this.open();
+    this.below({ ...part, bytes: part.bytes.subarray(skipped), offset: this.next });
+  }
+
+  /** Begins with these bytes and brings the line into sight in which byte `at` of the log is. */
+  beginAround(part: Bytes, at: number): void {
+    const inPart = Math.max(0, Math.min(part.bytes.length, at - part.offset));
+    const line = part.bytes.subarray(0, inPart).lastIndexOf(NEWLINE) + 1;
+    // Of a line that begins before these bytes, what is before the find is a line of its own.
+    const split = line > 0 || part.offset === 0 ? line : inPart;
+    this.begin({ bytes: part.bytes.subarray(0, split), offset: part.offset });
+    this.endBlock();
+    const { element } = this.open();
+    this.below({ ...part, bytes: part.bytes.subarray(split), offset: part.offset + split });
+    this.screen.point(element);
+  }
+
+  /** Adds bytes at the end; what is too much goes at the top. */
+  below({ bytes, offset, isComplete }: Bytes): void {
+    const block = this.blocks.at(-1) ?? this.open();
+    block.size += this.screen.fill(block.element, this.lines.feed(bytes, isComplete));
+    this.next = offset + bytes.length;
+    const whole = bytes.lastIndexOf(NEWLINE) + 1;
+    if (whole > 0) block.to = offset + whole;
+    else if (this.next - block.to > BLOCK_BYTES) this.endBlock();
+    this.screen.showOpen(this.lines.open);
+    if (block.to - block.from > BLOCK_BYTES || block.size > this.most / 8) this.open();
+    while (this.size > this.most && this.blocks.length > 1) this.blocks.shift()?.element.remove();
+  }
+
+  /** Adds the bytes before the start; what is too much goes at the end. Whether something went. */
+  above(part: Bytes): boolean {
+    const skipped = part.offset > 0 ? wholeFrom(part.bytes) : 0;
+    const piece = new Lines();
+    const done = piece.feed(part.bytes.subarray(skipped), true);
+    const to = this.start;
+    const { block: element, size } = this.screen.blockAbove([...done, ...piece.cut()]);
+    this.blocks.unshift({ from: part.offset + skipped, to, size, element });
+    let hasGone = false;
+    while (this.size > this.most && this.blocks.length > 1) {
+      this.blocks.pop()?.element.remove();
+      hasGone = true;
+    }
+    if (hasGone) this.forgetOpen();
+    return hasGone;
+  }
+
+  private forgetOpen(): void {
+    this.lines = new Lines();
+    this.screen.showOpen([]);
+    this.next = this.blocks.at(-1)?.to ?? 0;
+  }
+
+  /** Ends the line that is open, for a block's sake. */
+  private endBlock(): void {
+    const block = this.blocks.at(-1);
+    if (block === undefined) return;
+    block.size += this.screen.fill(block.element, this.lines.cut());
+    this.screen.showOpen([]);
+    block.to = this.next;
+  }
+
+  private open(): Block {
+    const from = this.blocks.at(-1)?.to ?? this.next;
+    const block = { from, to: from, size: 0, element: this.screen.blockBelow() };
+    this.blocks.push(block);
+    return block;
+  }
+}

@@ -1,0 +1,237 @@
+// The log on the page: a window of a log that is far larger, searched by the server, moved by the reader (A40).
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { Screen } from "../src/log/screen";
+import { Search } from "../src/log/search";
+import { jobLog } from "../src/log/view";
+import { LogWindow } from "../src/log/window";
+import { note, size } from "../src/log/words";
+import type { Page, View } from "../src/regions";
+import { NOTHING } from "../src/store";
+
+const bytes = (words: string): Uint8Array => new TextEncoder().encode(words);
+const WIDTH = 100;
+/** A log of 100 MB that is made where it is read: each line says its number. */
+const HUGE = 1_000_000 * WIDTH;
+/** The window of these tests: with the page's own each would take long. */
+const MOST = 100_000;
+const line = (number: number): string => `line ${number} `.padEnd(WIDTH - 1, "x");
+
+function huge(from: number, to: number): Uint8Array {
+  const [first, last] = [Math.floor(from / WIDTH), Math.ceil(to / WIDTH)];
+  const lines = Array.from({ length: last - first }, (_, at) => `${line(first + at)}\n`).join("");
+  return bytes(lines).subarray(from - first * WIDTH, to - first * WIDTH);
+}
+
+describe("window", () => {
+  let box: HTMLElement;
+  let shown: LogWindow;
+  const numbers = (): number[] => [...box.querySelectorAll(".line")].map((each) => Number(/^line (\d+)/.exec(each.textContent ?? "")?.[1] ?? -1)).filter((number) => number >= 0);
+
+  beforeEach(() => {
+    box = document.createElement("pre");
+    shown = new LogWindow(new Screen(box), MOST);
+  });
+
+  test("text is never markup", () => {
+    shown.begin({ bytes: bytes("<img src=x onerror=alert(1)>\n"), offset: 0 });
+    expect(box.querySelector("img")).toBeNull();
+  });
+
+  test("it moves through a log that is a hundred times as large, up and down, without a line twice or lost", () => {
+    let [at, isTrimmed] = [HUGE - 6_500, false];
+    shown.begin({ bytes: huge(at, HUGE), offset: at });
+    for (let step = 0; step < 20; step += 1) {
+      const { start } = shown;
+      const isGone = shown.above({ bytes: huge(start - 26_200, start), offset: start - 26_200 });
+      isTrimmed ||= isGone;
+      expect(box.textContent?.length).toBeLessThan(MOST * 1.3);
+      const now = numbers();
+      expect(now).toEqual(Array.from({ length: now.length }, (_, k) => (now[0] ?? 0) + k));
+      expect(now[0]).toBe(shown.start / WIDTH);
+      expect((now.at(-1) ?? 0) + 1).toBe(shown.next / WIDTH);
+    }
+    expect(shown.start).toBeLessThan(HUGE - 400_000);
+    expect(isTrimmed).toBe(true);
+    for (let step = 0; step < 25; step += 1) {
+      at = shown.next;
+      const to = Math.min(HUGE, at + 26_200);
+      shown.below({ bytes: huge(at, to), offset: at });
+      const now = numbers();
+      expect(now).toEqual(Array.from({ length: now.length }, (_, k) => (now[0] ?? 0) + k));
+      expect(now[0]).toBe(shown.start / WIDTH);
+      expect(box.textContent?.length).toBeLessThan(MOST * 1.3);
+    }
+    expect(numbers().at(-1)).toBe(999_999);
+  }, 120_000);
+
+  test("it begins around a find, which it points at", () => {
+    const offset = 123_456 * WIDTH + 7;
+    const from = offset - 5_000;
+    shown.beginAround({ bytes: huge(from, offset + 5_000), offset: from }, offset);
+    expect(box.querySelector(".is-found")?.textContent).toBe(line(123_456));
+    expect(numbers()[0]).toBe(shown.start / WIDTH);
+    shown.beginAround({ bytes: bytes("needle"), offset: 0 }, 0);
+    expect(box.querySelector(".is-found")?.textContent).toBe("needle");
+  });
+
+  test("output without newlines is counted, broken, and let go, too", () => {
+    shown.begin({ bytes: new Uint8Array(), offset: 0 });
+    for (let part = 0; part < 200; part += 1) shown.below({ bytes: bytes("y".repeat(20_000)), offset: part * 20_000 });
+    expect(box.querySelectorAll(".line").length).toBeGreaterThan(5);
+    expect(box.textContent?.length).toBeLessThan(MOST * 1.3);
+    expect(box.lastElementChild?.textContent?.length).toBeLessThan(10_000);
+    expect(shown.next).toBe(4_000_000);
+    expect(shown.start).toBeGreaterThan(3_700_000);
+  });
+
+  test("very many empty lines are too much, too", () => {
+    shown.begin({ bytes: new Uint8Array(), offset: 0 });
+    for (let part = 0; part < 8; part += 1) shown.below({ bytes: bytes("\n".repeat(700)), offset: part * 700 });
+    expect(box.querySelectorAll(".line").length).toBeLessThan(3_500);
+  });
+
+  test("an unfinished line is replaced by its continuation", () => {
+    shown.begin({ bytes: bytes("10%"), offset: 0 });
+    shown.below({ bytes: bytes("\r100%\n"), offset: 3 });
+    expect(box.textContent).toBe("100%");
+  });
+
+  test("what is searched for is marked, also in what comes later, and nothing is hidden", () => {
+    const screen = new Screen(box);
+    shown = new LogWindow(screen);
+    shown.begin({ bytes: bytes("loss 0.5\nepoch 1\n"), offset: 0 });
+    screen.search("LOSS");
+    shown.below({ bytes: bytes("loss 0.4 loss\nepoch 2"), offset: 17 });
+    expect(box.querySelectorAll("mark").length).toBe(3);
+    screen.search("");
+    expect(box.querySelectorAll("mark").length).toBe(0);
+    expect(box.textContent).toBe("loss 0.5epoch 1loss 0.4 lossepoch 2");
+  });
+});
+
+describe("search", () => {
+  const stream = { job: 7, attempt: 1, rank: 0 };
+  const answer = (told: object): Response => new Response(JSON.stringify({ hits: [], next_offset: 0, next_line: 0, size: 1000, is_all: false, ...told }));
+
+  test("it is gone on with until all is searched, from where the server ended, a line once", async () => {
+    const asked: URLSearchParams[] = [];
+    const answers = [answer({ hits: [[2, 8, "a"]], next_offset: 500, next_line: 40 }), answer({ hits: [[2, 9, "a"], [77, 900, "b"]], next_offset: 990, next_line: 80, is_all: true })];
+    const search = new Search(stream, "a b", () => undefined, async (url) => {
+      asked.push(new URL(url, "http://x").searchParams);
+      return answers.shift() as Response;
+    });
+    await search.go();
+    expect(asked.map((each) => [each.get("q"), each.get("log"), each.get("offset"), each.get("line")])).toEqual([["a b", "1.0", "0", "0"], ["a b", "1.0", "500", "40"]]);
+    expect([...search.hits.keys()]).toEqual([2, 77]);
+    expect(search.isAll).toBe(true);
+  });
+
+  test("it stops where it has enough, and goes on when asked", async () => {
+    let next = 0;
+    const search = new Search(stream, "x", () => undefined, async () => {
+      next += 1;
+      return answer({ hits: Array.from({ length: 200 }, (_, at) => [next * 200 + at, next, "x"]), next_offset: next, next_line: next * 200 });
+    });
+    await search.go();
+    expect([next, search.hits.size, search.isAll]).toEqual([1, 200, false]);
+    await search.more();
+    expect([next, search.hits.size]).toEqual([2, 400]);
+  });
+
+  test("a failure is told, and it can be tried again; a server that gets nowhere is not asked in a circle", async () => {
+    let [asked, isDown] = [0, true];
+    const search = new Search(stream, "x", () => undefined, async () => {
+      asked += 1;
+      return isDown ? new Response("", { status: 503 }) : answer({});
+    });
+    await search.go();
+    expect([search.problem, search.isAll]).toEqual(["the server answered 503", false]);
+    isDown = false;
+    await search.more();
+    expect([asked, search.problem]).toEqual([2, ""]);
+  });
+});
+
+test("the words below the log", () => {
+  const now = { problem: "", isGone: false, hasStreams: true, isOpen: true, isComplete: true, isEmpty: false, above: 0, below: 0 };
+  expect(note(now, null)).toBe("The end.");
+  expect(note({ ...now, isEmpty: true }, null)).toBe("It wrote nothing.");
+  expect(note({ ...now, hasStreams: false }, null)).toBe("No output yet.");
+  expect(note({ ...now, above: 99 << 20, below: 2048 }, null)).toBe("99.0 MiB before this, 2 KiB after it.");
+  const sought = { text: "x", found: 1, looked: 1 << 20, size: 5 << 20, isAll: false, isBusy: true, problem: "" };
+  expect(note({ ...now, isGone: true, problem: "Deleted." }, sought)).toBe("Deleted. 1 line with “x” in the first 1.0 MiB of 5.0 MiB, searching…");
+  expect(size(1)).toBe("1 byte");
+});
+
+describe("the region", () => {
+  let region: HTMLElement;
+  let view: View;
+  let asked: string[];
+  const one = <E extends HTMLElement>(selector: string): E => region.querySelector<E>(selector) as E;
+  const button = (words: string): HTMLButtonElement => [...region.querySelectorAll("button")].find((each) => each.textContent === words) as HTMLButtonElement;
+  const said = (): string => one(".log-note").textContent ?? "";
+  const rows = (at: number) => ({ ...NOTHING, status: "ready" as const, known: true, rows: new Map([["log:1.0", { attempt: 1, rank: 0, size: at }]]) });
+  const shows = (number: number): boolean => (one("pre").textContent ?? "").includes(`line ${number} `);
+
+  beforeEach(() => {
+    asked = [];
+    vi.stubGlobal("fetch", async (url: string): Promise<Response> => {
+      asked.push(url);
+      const query = new URL(url, "http://x").searchParams;
+      if (url.includes("/log-hits/")) return new Response(JSON.stringify({ hits: [[501, 50_000, line(500)]], next_offset: HUGE, next_line: 1_000_000, size: HUGE, is_all: true }));
+      const given = Number(query.get("offset"));
+      const from = given < 0 ? HUGE + given : given;
+      const to = Math.min(HUGE, from + Number(query.get("limit")));
+      return new Response(huge(from, to) as BodyInit, { headers: { "X-Log-Offset": `${from}`, "X-Log-Next-Offset": `${to}`, "X-Log-Size": `${HUGE}`, "X-Log-Complete": `${to === HUGE}` } });
+    });
+    region = document.createElement("section");
+    region.dataset.live = "job:7";
+    document.body.replaceChildren(region);
+    view = jobLog(region, {} as Page);
+    view.draw(rows(HUGE));
+  });
+
+  afterEach(() => {
+    view.close?.();
+    vi.unstubAllGlobals();
+  });
+
+  test("a find near the beginning of 100 MB is gone to, read around, and left for the end again", async () => {
+    await vi.waitFor(() => expect(shows(999_999)).toBe(true), 20_000);
+    expect(said()).toBe("The end. 95.3 MiB before this.");
+    const search = one<HTMLInputElement>("input[type=search]");
+    search.value = "line 500 ";
+    search.dispatchEvent(new Event("input"));
+    await vi.waitFor(() => expect(said()).toContain("1 line with “line 500”."), 20_000);
+    one<HTMLButtonElement>(".log-hits button").click();
+    await vi.waitFor(() => expect(one(".is-found").textContent).toBe(line(500)), 20_000);
+    expect(shows(999_999)).toBe(false);
+    expect(one<HTMLInputElement>("input[type=checkbox]").checked).toBe(false);
+    // What is written meanwhile does not tear the reader away.
+    view.draw(rows(HUGE + 5_000));
+    await vi.waitFor(() => expect(button("Later").disabled).toBe(false), 20_000);
+    const before = asked.length;
+    button("Later").click();
+    await vi.waitFor(() => expect(shows(4_000)).toBe(true), 20_000);
+    expect(asked.length).toBe(before + 1);
+    expect(shows(500)).toBe(true);
+    const follow = one<HTMLInputElement>("input[type=checkbox]");
+    follow.checked = true;
+    follow.dispatchEvent(new Event("change"));
+    await vi.waitFor(() => expect(shows(999_999)).toBe(true), 20_000);
+    expect(shows(500)).toBe(false);
+  }, 120_000);
+
+  test("Earlier goes on however much is shown already", async () => {
+    await vi.waitFor(() => expect(shows(999_999)).toBe(true), 20_000);
+    for (let step = 0; step < 8; step += 1) {
+      await vi.waitFor(() => expect(button("Earlier").disabled).toBe(false), 20_000);
+      const before = asked.length;
+      button("Earlier").click();
+      await vi.waitFor(() => expect(asked.length).toBe(before + 1), 20_000);
+    }
+    await vi.waitFor(() => expect(shows(980_000)).toBe(true), 20_000);
+    await vi.waitFor(() => expect(button("Later").disabled).toBe(false), 20_000);
+    expect(shows(999_999)).toBe(false);
+  }, 120_000);
+});
