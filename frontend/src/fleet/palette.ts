@@ -26,7 +26,7 @@ export function readPalette(element: Element): Palette {
     amber: read("--amber-mark", "#c77d0a"),
     owners: Array.from({ length: OWNERS + 1 }, (_, at) => read(`--owner-${at}`, "#3b5bcc")),
     ramp: steps,
-    onRamp: steps.map((colour) => (isDark(colour) ? "#ffffff" : "#14171c")),
+    onRamp: steps.map((colour) => (isDark(colour) ? "#ffffff" : "#000000")),
   };
 }
 
@@ -51,7 +51,7 @@ export function ramp(from: string, to: string, steps: number): string[] {
   });
 }
 
-/** Whether white reads better on it than near-black, by relative luminance. */
+/** Whether white reads better on it than black, by relative luminance: the better of the two has a contrast of 4.5 at least. */
 export function isDark(colour: string): boolean {
   const [red = 0, green = 0, blue = 0] = numbers(colour).map((part) => (part / 255) ** 2.2);
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.18;
