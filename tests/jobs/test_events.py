@@ -112,7 +112,7 @@ def test_a_wrong_question_is_refused_by_name(member, query):
 
 
 def test_the_kinds_are_documented():
-    [words] = re.findall(r"Kinds: `([^`]*)`", text_of("docs/rest.md"))
+    [words] = re.findall(r"Kinds: `([^`]*)`", text_of("docs/reference/rest.md"))
     assert words.split() == list(event_log.KINDS)
 
 
