@@ -87,12 +87,12 @@ def catalogue(stage: Stage, one: Operation, chosen: int | None = None) -> Iterat
         yield from (Sent(good, ids={name: value}) for value in some(NAMES))
 
 
-def try_catalogue(stage: Stage, *, share: int = 1) -> int:
+def try_catalogue(stage: Stage, *, share: int, is_whole: bool) -> int:
     """On each write of the API; gives how many requests there were. `share`: of the attacks on one write only each so
-    many-th, another one for the next write."""
+    many-th, another one for the next write; `is_whole`: of many alike not only one."""
     before, number = contents(), 0
     for n, one in enumerate(writes()):
-        for sent in islice(catalogue(stage, one, None if share == 1 else n), n % share, None, share):
+        for sent in islice(catalogue(stage, one, None if is_whole else n), n % share, None, share):
             number += 1
             send(stage, (one, sent), before)
     return number

@@ -15,7 +15,7 @@ from tests.factories import make_member, make_node, make_tenant, make_token, mak
 
 PASSWORD = "correct horse battery"
 # In which state a job is to be so that this can be done to it; `pending` for all others that change it.
-_STATES = {"release": "held", "retry": "ended", "requeue": "running"}
+_STATES = {"release": "held", "retry": "ended", "requeue": "running", "signal": "running"}
 
 
 @dataclass(frozen=True)

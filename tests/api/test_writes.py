@@ -5,13 +5,11 @@ import json
 
 import pytest
 from django.conf import settings
-from django.test import Client
 
 from gpusched.env import SettingError, read
 from jobs.models import Job
-from tests.api.test_access import MATRIX, call
-from tests.api.test_dry_runs import everything
-from tests.factories import make_member, make_node, make_tenant, make_token, make_user, now, run_cycle, submit
+from tests.api.test_access import call
+from tests.factories import make_member, make_node, make_tenant, make_token, now, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BODY = {"command": ["true"], "gpu_count": 0}
@@ -79,26 +77,3 @@ def test_an_agent_that_says_what_cannot_be_never_fails_the_server(report):
     body = {"seq": 9, "at": now(), "boot_id": "boot-1", "held": [key], "running": [], "reports": [ended]}
     answer = call("POST", "/agent/sync", node.credential, body)
     assert answer.status_code in (200, 400), job
-
-
-@pytest.mark.parametrize(
-    ("body", "kind", "status"),
-    [
-        (b'{"no_such_field": "3-7"}', "application/json", 400),
-        (b"{", "application/json", 400),
-        (b"<elements>3-7</elements>", "text/xml", 415),
-    ],
-)
-def test_no_write_takes_a_body_that_it_does_not_understand(body, kind, status):
-    """A55: who asks for a part of it must never get all of it."""
-    make_node(name="n1")
-    own = submit(make_member(nlp := make_tenant("nlp")), nlp)
-    headers = {"Authorization": f"Bearer {make_token(make_user(admin=True))}"}
-    before = everything()
-    for method, path in [row for row in MATRIX if row[0] != "GET"]:
-        answer = Client().generic(method, path.format(own=own), body, content_type=kind, headers=headers)
-        assert answer.status_code == status, (method, path, answer.content)
-        if b"no_such_field" in body:
-            assert answer.json()["errors"][0]["field"] == "no_such_field", (method, path)
-    now = everything()
-    assert {name for name in before if before[name] != now[name]} == set()

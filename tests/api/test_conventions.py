@@ -1,0 +1,195 @@
+"""The conventions of the API, tried on each of its operations: a new one keeps them, or fails here (A54, A55)."""
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from django.conf import settings
+from django.db import transaction
+
+from gpusched.env import read
+from gpusched.lib import ratelimits
+from gpusched.protocol.states import Scope
+from gpusched.urls import api
+from tests.api.hostile import check
+from tests.api.operations import Operation, Stage, contents, operations, writes
+from tests.api.test_access import methods_of
+from tests.factories import make_token
+
+pytestmark = pytest.mark.django_db
+SECURED = [one for one in operations() if one.is_secured]
+METHODS = {"GET", "POST", "PUT", "PATCH", "DELETE", "TRACE"}
+
+
+@pytest.fixture
+def stage():
+    return Stage()
+
+
+class Asking:
+    """Asks each of some operations, and looks at the refusal."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+
+    def refuses(self, one: Operation, status: int, *, address: str = "", raw: bytes | None = None, **more: Any) -> Any:
+        body = msgspec.json.encode(self.stage.body(one)) if one.is_write else b""
+        at = (address or self.stage.address(one)) + more.pop("query", "")
+        answer = self.stage.ask(one.method, at, body if raw is None else raw, **more)
+        assert answer.status_code == status, (one.name, answer.status_code, answer.content[:300])
+        assert status in one.statuses, f"{one.name} does not say that it answers {status}"
+        return check(answer).json()
+
+
+@pytest.fixture
+def asking(stage):
+    """What is refused has written nothing."""
+    before = contents()
+    yield Asking(stage)
+    assert contents() == before
+
+
+def test_the_document_has_each_operation_of_the_url_configuration():
+    """A54: what is tried here and in the tests of hostile input is all that there is."""
+    there = {(method, f"/api/v1/{endpoint.pattern}") for endpoint in api for method in methods_of(endpoint)}
+    known = {(one.method, one.path) for one in operations() if one.path.startswith("/api/v1/")}
+    assert {(method, _shape(path)) for method, path in there} == {(method, _shape(path)) for method, path in known}
+
+
+def _shape(path: str) -> str:
+    return re.sub(r"<[^>]+>|{[^}]+}", "{}", path)
+
+
+def test_each_operation_succeeds_and_says_that_it_may(stage):
+    """What follows would prove nothing of one that fails anyway."""
+    for one in operations():
+        with transaction.atomic():
+            answer = stage.do(one)
+            assert answer.status_code < 300, (one.name, answer.content)
+            assert answer.status_code in one.statuses, one.name
+            assert answer["X-Request-Id"]
+            transaction.set_rollback(True)
+
+
+def test_each_post_with_a_key_is_done_once(stage):
+    """A03: the same again is answered as the first time, another body is refused, and a login is of nobody yet."""
+    for one in (one for one in writes() if one.method == "POST"):
+        assert ("Idempotency-Key" in one.parameters("header")) == one.is_secured, one.name
+        if one.is_secured and not _keeps_answers(one):
+            with transaction.atomic():
+                is_done_once(stage, one)
+                transaction.set_rollback(True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_post_that_keeps_its_answers_itself_is_done_once(stage):
+    """A03: these rely on being a transaction of their own."""
+    those = [one for one in writes() if one.method == "POST" and _keeps_answers(one)]
+    assert those
+    for one in those:
+        is_done_once(stage, one)
+
+
+def is_done_once(stage: Stage, one: Operation) -> None:
+    first = stage.do(one, Idempotency_Key="once")
+    kept = contents()
+    again = stage.do(one, Idempotency_Key="once")
+    assert (again.status_code, again.content) == (first.status_code, first.content), one.name
+    assert (first.get("Idempotent-Replay"), again.get("Idempotent-Replay")) == (None, "true"), one.name
+    body = {**stage.body(one), **({"name": "other"} if "name" in one.fields else {})}
+    other = stage.ask("POST", stage.address(one), msgspec.json.encode(body) + b" ", Idempotency_Key="once")
+    assert (other.status_code, check(other).json()["code"]) == (409, "idempotency_key_reused"), one.name
+    assert contents() == kept, one.name
+
+
+def _keeps_answers(one: Operation) -> bool:
+    [endpoint] = [endpoint for endpoint in api if _shape(f"/api/v1/{endpoint.pattern}") == _shape(one.path)]
+    view: Any = endpoint.callback
+    return bool(getattr(view.cls, "keeps_answers", False))
+
+
+def test_each_write_has_a_dry_run_or_refuses_it_by_name(stage):
+    """A55: with a key, too: a dry run is no answer to give again."""
+    before = contents()
+    for one in writes():
+        with transaction.atomic():
+            answer = stage.do(one, "?dry_run=true", Idempotency_Key="tried")
+            if "dry_run" in one.parameters("query"):
+                assert answer.status_code in one.statuses & {200, 204}, (one.name, answer.content)
+                assert answer["Dry-Run"] == "true", one.name
+            else:
+                assert [error["field"] for error in check(answer).json()["errors"]] == ["dry_run"], one.name
+            assert contents() == before, one.name
+            transaction.set_rollback(True)
+
+
+def test_each_versioned_edit_refuses_one_of_another_version(stage, asking):
+    """A54: with the ETag that the same address gives, or any, it is done."""
+    versioned = [one for one in writes() if "If-Match" in one.parameters("header")]
+    assert versioned
+    for one in versioned:
+        etag = stage.ask("GET", stage.address(one))["ETag"]
+        for match in (etag, "*"):
+            with transaction.atomic():
+                assert stage.do(one, If_Match=match).status_code < 300, one.name
+                transaction.set_rollback(True)
+        asking.refuses(one, 412, If_Match='"999999"')
+        asking.refuses(one, 400, If_Match="yesterday")
+
+
+class TestEachOperationRefuses:
+    """A55: with one shape, all members of it and the id of the request; and nothing is written."""
+
+    def test_whom_it_does_not_know(self, asking):
+        for n, one in enumerate(SECURED):
+            assert asking.refuses(one, 401, token=("", "no.token")[n % 2])["code"] == "not_authenticated"
+
+    def test_a_token_without_the_scope(self, stage):
+        scopes = {True: Scope.READ, False: Scope.WRITE}
+        tokens = {is_write: make_token(stage.admin, scope) for is_write, scope in scopes.items()}
+        asking, before = Asking(stage), contents()
+        for one in SECURED:
+            assert asking.refuses(one, 403, token=tokens[one.is_write])["code"] == "scope_missing"
+        assert contents() == before
+
+    def test_what_is_not_there(self, asking):
+        for one in operations():
+            for name in one.parameters("path"):
+                ids = {**asking.stage.ids(one), name: "nothing" if name in ("name", "secret") else 987654321}
+                if not (name == "secret" and one.method == "PUT"):  # it makes what is not there
+                    assert asking.refuses(one, 404, address=one.path.format(**ids))["code"] == "not_found"
+
+    def test_a_method_that_its_address_does_not_have(self, asking):
+        for path in {one.path for one in operations()}:
+            those = [one for one in operations() if one.path == path]
+            known = {one.method for one in those}
+            for method in METHODS - known:
+                answer = check(asking.stage.ask(method, asking.stage.address(those[0])))
+                assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed"), (method, path)
+                assert known <= set(answer["Allow"].split(", ")), path
+
+    def test_a_parameter_or_a_field_that_it_does_not_know(self, asking):
+        for one in SECURED:
+            assert asking.refuses(one, 400, query="?no_such=1")["errors"][0]["field"] == "no_such"
+        for one in writes():
+            raw = msgspec.json.encode({**asking.stage.body(one), "no_such": 1})
+            assert asking.refuses(one, 400, raw=raw)["errors"][0]["field"] == "no_such"
+
+    def test_an_answer_of_another_type(self, asking):
+        for one in operations():
+            asking.refuses(one, 406, Accept="image/png")
+
+    def test_a_body_that_is_too_large_or_of_another_type(self, asking, monkeypatch):
+        for one in writes():
+            assert asking.refuses(one, 415, kind="text/xml")["code"] == "unsupported_media_type"
+        monkeypatch.setattr(settings, "DATA_UPLOAD_MAX_MEMORY_SIZE", 1000)
+        for one in writes():
+            assert asking.refuses(one, 413, raw=b'{"a": "' + b"x" * 2000 + b'"}')["code"] == "too_large"
+
+    def test_one_request_too_many(self, asking, monkeypatch):
+        monkeypatch.setattr(settings, "ENV", read({"GPUSCHED_RATE_LIMIT_PER_MINUTE": "1"}))
+        monkeypatch.setattr(ratelimits, "_buckets", {})
+        asking.stage.ask("GET", "/api/v1/me")
+        for one in SECURED:
+            assert asking.refuses(one, 429)["code"] == "rate_limited"
