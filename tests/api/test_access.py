@@ -35,6 +35,7 @@ MATRIX = {
     ("POST", "/api/v1/jobs/{own}/retry"): (401, 404, 403, 409, 409, 409),  # it has not ended
     ("GET", "/api/v1/jobs/{own}/elements"): (401, 404, 200, 200, 200, 200),
     ("POST", "/api/v1/jobs/{own}/extend"): (401, 404, 403, 200, 200, 200),
+    ("POST", "/api/v1/jobs/{own}/signal"): (401, 404, 403, 409, 409, 409),  # it does not run
     ("GET", "/api/v1/events"): (401, 200, 200, 200, 200, 200),
     ("GET", "/api/v1/tenants"): (401, 200, 200, 200, 200, 200),
     ("POST", "/api/v1/tenants"): (401, 403, 403, 403, 403, 201),
@@ -89,6 +90,7 @@ BODIES = {
     ("POST", "/api/v1/jobs/bulk"): {"jobs": [{"tenant": "nlp", "command": ["x"]}]},
     ("POST", "/api/v1/jobs/simulate"): {"tenant": "nlp", "command": ["x"]},
     ("POST", "/api/v1/jobs/{own}/extend"): {"max_runtime_minutes": 60},
+    ("POST", "/api/v1/jobs/{own}/signal"): {"signal": "USR1"},
     ("POST", "/api/v1/tenants"): {"name": "new"},
     ("PATCH", "/api/v1/tenants/nlp"): {"weight": 2},
     ("PUT", "/api/v1/tenants/nlp/quota"): {"max_gpus": 4},
@@ -136,6 +138,14 @@ def test_what_each_role_may_do(method, path, caller, nlp, member):
     response = call(method, path.format(own=own), token, BODIES.get((method, path)))
 
     assert response.status_code == MATRIX[method, path][CALLERS.index(caller)], response.content
+
+
+@pytest.mark.parametrize(("method", "path"), [row for row in MATRIX if "{own}" in row[1]])
+def test_a_job_is_its_colleagues_to_see_and_not_to_touch(method, path, nlp, member):
+    """A08: what a viewer may do to a member's job is all that another member may."""
+    own = submit(member, nlp)
+    response = call(method, path.format(own=own), make_token(make_member(nlp)), BODIES.get((method, path)))
+    assert response.status_code == MATRIX[method, path][CALLERS.index("viewer")], response.content
 
 
 def test_every_endpoint_is_in_the_matrix():
