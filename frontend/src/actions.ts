@@ -1,5 +1,6 @@
 // What may be done to something, and how what was asked for stands, as the server draws it for this person: drawn anew
 // when it can have changed, and each second while something that was asked for is not confirmed yet.
+import { onceShown } from "./shown";
 import { h } from "./dom";
 import type { Hub } from "./hub";
 import { morphChildren } from "./morph";
@@ -13,7 +14,7 @@ export class Actions {
   private seen = "";
   private isBusy = false;
   private isOwed = false;
-  private timer: ReturnType<typeof setTimeout> | undefined;
+  private stopWaiting = (): void => undefined;
   private readonly asked = (): void => void this.look();
 
   constructor(readonly element: HTMLElement = h("div", { class: "panel-actions" })) {
@@ -31,12 +32,12 @@ export class Actions {
 
   close(): void {
     this.address = "";
-    clearTimeout(this.timer);
+    this.stopWaiting();
     document.removeEventListener("asked", this.asked);
   }
 
   private async look(): Promise<void> {
-    clearTimeout(this.timer);
+    this.stopWaiting();
     this.isOwed = this.isBusy;
     if (this.isBusy || this.address === "") return;
     this.isBusy = true;
@@ -51,7 +52,7 @@ export class Actions {
     this.isBusy = false;
     const isAwaited = this.element.querySelector("[data-awaited]") !== null;
     if (this.isOwed || address !== this.address) void this.look();
-    else if (isAwaited && this.element.isConnected) this.timer = setTimeout(() => void this.look(), PAUSE_MS);
+    else if (isAwaited && this.element.isConnected) this.stopWaiting = onceShown(() => void this.look(), PAUSE_MS);
   }
 
   private take(html: string): void {

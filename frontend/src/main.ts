@@ -15,6 +15,7 @@ import { jobLog } from "./log/view";
 import { Polling } from "./polling";
 import { Regions } from "./regions";
 import { liveSocket } from "./socket";
+import { startShown } from "./shown";
 import { startTheme } from "./theme";
 import { tick } from "./time";
 import { startWall } from "./wall";
@@ -80,6 +81,7 @@ startWall();
 startFilter();
 startCopy();
 startUndo();
+startShown();
 startAsking();
 regions.scan();
 // A page without anything live (login, tokens) holds no connection.

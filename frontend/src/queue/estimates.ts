@@ -1,4 +1,5 @@
 // When the jobs in sight will probably start: asked of the server now and then, as it takes a plan to answer.
+import { onceShown } from "../shown";
 import type { Estimate } from "./row";
 
 const AGAIN_MS = 20_000;
@@ -12,7 +13,7 @@ export class Estimates {
   private known = new Map<number, Estimate>();
   private wanted: readonly number[] = [];
   private asked = new Set<number>();
-  private readonly timer: number;
+  private stopWaiting = (): void => undefined;
   private soon = 0;
   private isOver = false;
 
@@ -20,7 +21,7 @@ export class Estimates {
     private readonly changed: () => void,
     private readonly get: (url: string) => Promise<Response> = (url) => fetch(url, { credentials: "same-origin" }),
   ) {
-    this.timer = window.setInterval(() => void this.ask(), AGAIN_MS);
+    this.again();
   }
 
   of(id: number): Estimate | undefined {
@@ -39,8 +40,15 @@ export class Estimates {
 
   close(): void {
     this.isOver = true;
-    clearInterval(this.timer);
+    this.stopWaiting();
     clearTimeout(this.soon);
+  }
+
+  private again(): void {
+    this.stopWaiting = onceShown(() => {
+      void this.ask();
+      this.again();
+    }, AGAIN_MS);
   }
 
   private async ask(): Promise<void> {

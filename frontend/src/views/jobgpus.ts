@@ -3,6 +3,7 @@ import { Chart } from "../chart/chart";
 import type { ChartData } from "../chart/model";
 import { h, plural } from "../dom";
 import type { MakeView } from "../regions";
+import { onceShown } from "../shown";
 import { empty, nodeLink, shortModel } from "./pieces";
 
 interface Device {
@@ -61,7 +62,12 @@ export const jobGpus: MakeView = (region) => {
   const box = region.querySelector<HTMLElement>("[data-charts]") ?? region;
   const chooser = region.querySelector<HTMLSelectElement>("[data-attempt]");
   let charts: Chart[] = [];
-  let [shown, isOver, attempts, timer] = ["", false, 0, 0];
+  let [shown, isOver, attempts] = ["", false, 0];
+  let stopWaiting = (): void => undefined;
+  const later = (): void => {
+    stopWaiting();
+    stopWaiting = onceShown(() => void load(), AGAIN_MS);
+  };
 
   const show = (readings: Readings): void => {
     const rows = readings.devices.map((device) => `${device.rank} ${device.node} ${device.index}`).join();
@@ -74,12 +80,12 @@ export const jobGpus: MakeView = (region) => {
     }
     const data = readings.devices.flatMap((device) => QUANTITIES.map((quantity) => chartOf(readings, device, quantity)));
     charts.forEach((chart, at) => data[at] && chart.show(data[at]));
-    clearTimeout(timer);
-    if (readings.is_live) timer = window.setTimeout(() => void load(), AGAIN_MS);
+    stopWaiting();
+    if (readings.is_live) later();
   };
 
   const load = async (): Promise<void> => {
-    if (isOver || document.hidden) return;
+    if (isOver) return;
     const asked = chooser === null ? "" : `?attempt=${chooser.value}`;
     try {
       const response = await fetch(`/jobs/${job}/readings/${asked}`, { credentials: "same-origin" });
@@ -88,15 +94,13 @@ export const jobGpus: MakeView = (region) => {
       if (!isOver) show(readings);
     } catch (error) {
       if (shown === "") box.replaceChildren(empty(`The readings could not be read: ${error instanceof Error ? error.message : "no answer"}. Reload the page to try again.`));
-      else timer = window.setTimeout(() => void load(), AGAIN_MS);
+      else later();
     }
   };
   chooser?.addEventListener("change", () => {
     history.replaceState(null, "", `?tab=gpus&attempt=${chooser.value}`);
     void load();
   });
-  const seen = (): void => void (document.hidden || load());
-  document.addEventListener("visibilitychange", seen);
 
   return {
     draw(state) {
@@ -107,8 +111,7 @@ export const jobGpus: MakeView = (region) => {
     restyle: () => charts.forEach((chart) => chart.restyle()),
     close() {
       isOver = true;
-      clearTimeout(timer);
-      document.removeEventListener("visibilitychange", seen);
+      stopWaiting();
       charts.forEach((chart) => chart.end());
     },
   };

@@ -1,0 +1,83 @@
+// Hidden tabs ask for nothing, and at once when they are shown; a page that could not be had is asked for again.
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+vi.mock("htmx.org", () => ({ default: { process: () => undefined } }));
+import { onceShown, startShown } from "../src/shown";
+import type { Page } from "../src/regions";
+import { NOTHING } from "../src/store";
+import { again } from "../src/views/again";
+
+let isHidden = false;
+
+function show(hidden: boolean): void {
+  isHidden = hidden;
+  document.dispatchEvent(new Event("visibilitychange"));
+}
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  isHidden = false;
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => isHidden });
+});
+
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
+
+describe("what is done again", () => {
+  test("it waits for its time, and in a hidden tab until that is shown, and then happens once", () => {
+    let runs = 0;
+    const run = (): void => void (runs += 1);
+    onceShown(run, 1000);
+    vi.advanceTimersByTime(1000);
+    expect(runs).toBe(1);
+    show(true);
+    onceShown(run, 1000);
+    vi.advanceTimersByTime(100_000);
+    expect(runs).toBe(1);
+    show(false);
+    show(true);
+    show(false);
+    expect(runs).toBe(2);
+    show(true);
+    const end = onceShown(run, 1000);
+    vi.advanceTimersByTime(1000);
+    end();
+    show(false);
+    expect(runs).toBe(2);
+  });
+
+  test("parts that ask by themselves are kept from it while hidden, and asked once when shown", () => {
+    startShown();
+    const part = document.createElement("div");
+    document.body.replaceChildren(part);
+    let shown = 0;
+    part.addEventListener("shown", () => (shown += 1));
+    const ask = (verb: string): boolean => part.dispatchEvent(new CustomEvent("htmx:beforeRequest", { bubbles: true, cancelable: true, detail: { elt: part, requestConfig: { verb } } }));
+    expect(ask("get")).toBe(true);
+    show(true);
+    expect([ask("get"), ask("get"), ask("post")]).toEqual([false, false, true]);
+    show(false);
+    expect([shown, ask("get")]).toEqual([1, true]);
+  });
+});
+
+test("a page that could not be had is owed, and asked for again, less and less often, until it is there (A52)", async () => {
+  document.body.innerHTML = "<section id='part'>old</section>";
+  const answers = [new Response("", { status: 503 }), null, new Response("<section id='part'>new</section>")];
+  const times: number[] = [];
+  vi.stubGlobal("fetch", async () => {
+    times.push(Date.now());
+    const answer = answers.shift();
+    if (answer == null) throw new TypeError("no network");
+    return answer;
+  });
+  const part = document.getElementById("part") as HTMLElement;
+  const view = again(part, {} as Page);
+  view.draw({ ...NOTHING, known: true, status: "ready" });
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(part.textContent).toBe("new");
+  expect(times.length).toBe(3);
+  expect((times[2] ?? 0) - (times[1] ?? 0)).toBeGreaterThan((times[1] ?? 0) - (times[0] ?? 0));
+  view.close?.();
+});
