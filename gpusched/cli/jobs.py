@@ -59,7 +59,7 @@ def ps(
     gpusched ps
     gpusched ps --watch
     gpusched ps -a --user ada -o wide
-    gpusched ps --state pending -o name | xargs gpusched cancel --yes
+    gpusched ps --state pending -o name | xargs -r gpusched cancel --yes
     """
     states = state or (None if all_states else ",".join(sorted(WAITING | LIVE)))
 

@@ -124,7 +124,7 @@ def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeyp
     monkeypatch.setattr(services, "scheduler_lag", lambda: {"is_alive": False})
     monkeypatch.setattr(housekeeping, "ages", lambda: {"mend": 1.0})
     real = {}
-    for family in metrics._Database().collect():
+    for family in metrics._Database(None).collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
         real[name] = (family.type, tuple(getattr(family, "_labelnames", ())))
     assert real == {one.name: (one.type, one.labels) for one in metric_families.FAMILIES.values()}
@@ -164,6 +164,14 @@ def test_every_field_of_a_job_request_is_documented_with_its_default():
     assert told == wanted
 
 
+def _code(call: ast.Call) -> ast.expr | None:
+    """Where a call names the code of a problem: the second of `Problem`, `code` of what refuses when there are many."""
+    name = getattr(call.func, "id", "")
+    if name == "Problem" and len(call.args) > 1:
+        return call.args[1]
+    return next((word.value for word in call.keywords if word.arg == "code" and name == "Room"), None)
+
+
 def _problem_codes() -> set[str]:
     """The codes of all problems that the server can answer, read from its source."""
     found = set()
@@ -171,10 +179,10 @@ def _problem_codes() -> set[str]:
         for path in (ROOT / package).rglob("*.py"):
             if not set(path.parts) & set(ABSENT):
                 for node in ast.walk(ast.parse(path.read_text())):
-                    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Problem" and len(node.args) > 1:
+                    if isinstance(node, ast.Call) and (code := _code(node)) is not None:
                         found |= {
                             part.value
-                            for part in ast.walk(node.args[1])
+                            for part in ast.walk(code)
                             if isinstance(part, ast.Constant) and isinstance(part.value, str)
                         }
     return found

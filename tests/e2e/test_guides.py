@@ -1,4 +1,4 @@
-"""The tutorial and the how-tos are run as they are written, against a real stack; what they show is what is printed."""
+"""The blocks of the documents are run as they are written, against one real stack; what they show is what is printed."""
 
 import os
 import re
@@ -14,25 +14,31 @@ from pathlib import Path
 import pytest
 
 from benchmarks.stack import ROOT, Stack
+from tests.docs.blocks import RUN, Block, blocks, documents, is_run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # a shared machine is slow
 DOCS = ROOT / "docs"
 GUIDES = [DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
-BLOCK = re.compile(r"(?:<!-- not run: (?P<why>[^\n]+) -->\n\s*)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.S)
-# Blocks that no test runs; each has its reason beside it. A new one is a decision.
-NOT_RUN = 12
-
-
-@dataclass
-class Block:
-    kind: str
-    text: str
-    why_not: str | None
-
-
-def blocks(guide: Path) -> list[Block]:
-    found = BLOCK.finditer(guide.read_text())
-    return [Block(one["kind"], re.sub(r"^   ", "", one["text"], flags=re.M), one["why"]) for one in found]
+OTHERS = [path for path in documents() if path not in GUIDES and any(is_run(block) for block in blocks(path))]
+# Blocks that no test runs; each has its reason beside it in the document. A new one is a decision. What can be checked
+# of them without running them tests/docs/test_blocks.py does.
+NOT_RUN = 27
+# What the documents take for granted that their readers have.
+FILES = {
+    "train.py": "print('loss 0.1')\n",
+    "train.sh": "#!/bin/sh\necho $1 $2\n",
+    "token.txt": "s3cret\n",
+    "bin/nvidia-smi": "#!/bin/sh\necho 'NVIDIA A100'\n",
+}
+# Python as in a notebook, where await may stand at the top. `c` is a client.
+PYTHON = """
+import ast, asyncio, inspect, sys
+from gpusched.client import Client
+code = compile(sys.stdin.read(), "block", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+done = eval(code, {"c": Client()})
+if inspect.iscoroutine(done):
+    asyncio.run(done)
+"""
 
 
 @dataclass
@@ -55,6 +61,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             ("manage.py", ROOT / "manage.py"),
         ):
             (directory / name).symlink_to(target)
+        for name, text in {**FILES, "as_in_a_notebook.py": PYTHON}.items():
+            (directory / name).parent.mkdir(exist_ok=True)
+            (directory / name).write_text(text)
+            (directory / name).chmod(0o755)
         here = Place(stack, directory, [])
         yield here
         for shell in here.shells:
@@ -66,8 +76,12 @@ def script(found: list[Block]) -> str:
     """All blocks in one shell, each followed by a line that says where its output ends."""
     parts = ["set -euo pipefail"]
     for number, block in enumerate(found):
-        if block.kind == "sh" and block.why_not is None:
-            parts.append(f"{block.text}\necho '=== {number}'; echo '=== {number}' >&2")
+        # A file whose first line is its name is one that the next block uses.
+        if block.kind == "yaml" and (name := re.match(r"# ([\w.-]+\.yaml)\b", block.text)):
+            parts.append(f"cat > {name[1]} <<'END'\n{block.text}END")
+        if is_run(block):
+            text = block.text if block.kind == "sh" else f"python as_in_a_notebook.py <<'END'\n{block.text}END"
+            parts.append(f"{text}\necho '=== {number}'; echo '=== {number}' >&2")
     return "\n".join(parts)
 
 
@@ -77,7 +91,8 @@ def run(guide: Path, place: Place) -> dict[int, str]:
     environment = {
         **stack.environment(), "HOME": str(directory), "GPUSCHED_URL": stack.url, "GPUSCHED_AGENT_ALLOW_ROOT": "true",
         "GPUSCHED_TOKEN_FILE": str(stack.data_dir / "tokens" / "admin"), "GPUSCHED_TENANT": "default",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{directory / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TOKEN": stack.token(),
     }  # fmt: skip
     out, errors = directory / "out", directory / "errors"
     with out.open("w") as standard, errors.open("w") as other:
@@ -108,8 +123,14 @@ def test_every_command_of_a_guide_works_and_prints_what_it_says(place: Place, gu
                 assert any(fnmatch(line, pattern) for line in lines), f"{wanted!r} is not in {lines}"
 
 
+@pytest.mark.parametrize("document", OTHERS, ids=lambda path: path.stem)
+def test_every_command_of_a_document_works(place: Place, document: Path) -> None:
+    """A54. After the guides: on the tutorial's node, with the tenants that it made."""
+    run(document, place)
+
+
 def test_what_is_not_run_says_why_and_is_counted() -> None:
     """A54"""
-    found = [block for guide in GUIDES for block in blocks(guide) if block.kind == "sh"]
+    found = [block for document in documents() for block in blocks(document) if block.kind in RUN]
     assert len([block for block in found if block.why_not]) == NOT_RUN
     assert len(found) > 3 * NOT_RUN
