@@ -13,6 +13,7 @@ import jobs.attempt_api
 import jobs.bulk_api
 import jobs.event_api
 import jobs.log_api
+import jobs.signal_api
 import nodes.agent_api
 import nodes.api
 import nodes.health_api
@@ -65,6 +66,7 @@ api = [
         (f"{_JOB}/hold", jobs.api.Hold.as_view()),
         (f"{_JOB}/release", jobs.api.Release.as_view()),
         (f"{_JOB}/requeue", jobs.api.Requeue.as_view()),
+        (f"{_JOB}/signal", jobs.signal_api.Signal.as_view()),
         (f"{_JOB}/extend", scheduling.extend_api.Extend.as_view()),
         (f"{_JOB}/explain", scheduling.api.Explain.as_view()),
         (f"{_JOB}/events", jobs.api.Events.as_view()),

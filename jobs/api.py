@@ -238,9 +238,10 @@ class Events(APIView):
     def get(self, request: Request, job_id: int) -> Response:
         """`via` is by which way a person did it, `page` or `token` and its prefix; else `agent` (told by the node's) or
         `scheduler`. Kinds: `submitted scheduled started stopping ended requeued retried held released eligible
-        limit_changed cancelled preempting idle_warning idle_would_end idle_over`. Of a job of another tenant for which
-        this one was stopped `data` says no more than that; admins find its id in `by_job`. `preempting`, of the job
-        that others were stopped for: `victims` of its own tenant, and how many `of_other_tenants`."""
+        limit_changed signal_sent cancelled preempting idle_warning idle_would_end idle_over`. Of a job of another
+        tenant for which this one was stopped `data` says no more than that; admins find its id in `by_job`.
+        `preempting`, of the job that others were stopped for: `victims` of its own tenant, and how many
+        `of_other_tenants`."""
         seen_job(request, job_id)
         given = read_query(request, PAGED)
         limit = page_limit(given)

@@ -56,6 +56,7 @@ class Job(models.Model):
     workload_class = models.CharField(max_length=10, default=WorkloadClass.BATCH)
     max_runtime_seconds = models.PositiveIntegerField(null=True)
     limit_version = models.PositiveIntegerField(default=0, db_default=0)  # how often the limit was changed
+    signal_count = models.PositiveIntegerField(default=0, db_default=0)  # how many its attempt was sent
     predicted_seconds = models.PositiveIntegerField(null=True)
     preemptible = models.BooleanField(default=True)
     requeue = models.BooleanField(default=True)

@@ -40,8 +40,7 @@ _PLACE = """
          WHERE j.state = 'pending' AND j.attempt = d.seen ORDER BY j.id FOR UPDATE OF j),
     moved AS (
         UPDATE jobs_job j SET state = 'scheduled', attempt = d.seen + 1, reason = 'starting', evidence = '{}',
-               reason_since = now()
-          FROM decided d, locked l WHERE j.id = l.id AND d.job_id = j.id
+               reason_since = now(), signal_count = 0 FROM decided d, locked l WHERE j.id = l.id AND d.job_id = j.id
         RETURNING j.id, j.attempt, d.ranks, d.placement, d.considered),
     event AS (
         INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)

@@ -17,6 +17,7 @@ NO_LIMITS: Mapping[int, Mapping[str, int]] = {}
 _LIVE = """
     SELECT s.id, s.node_id, s.job_id, s.number, s.rank, s.state, j.state AS job_state, j.attempt, j.stop_reason,
            j.grace_seconds, j.max_runtime_seconds, j.limit_version, s.limit_version AS limit_in_force,
+           j.signal_count,
            j.stop_reason = 'node_fault' AND j.stop_evidence->>'node' <> n.name AS is_bystander,
            s.state = 'assigned' AND EXISTS (
                SELECT 1 FROM nodes_assignment o JOIN nodes_node m ON m.id = o.node_id

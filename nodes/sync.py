@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from gpusched.lib.sql import atomically, columns, execute, query
 from gpusched.loglines import about
-from gpusched.protocol.messages import Desired, Ended, Started, Sync, key_of
+from gpusched.protocol.messages import Desired, Ended, Signal, Started, Sync, key_of
 from gpusched.protocol.states import RankState
 from nodes import blame, checkpoints, clocks, reports, strikes, telemetry
 from nodes.desired import desired, live
+from nodes.signalling import unsent
 
 logger = logging.getLogger(__name__)
 # An assignment that runs for us but that its agent has not named for so long is not there (its disk was wiped).
@@ -67,8 +68,10 @@ def push(node_ids: Sequence[int], job_ids: Sequence[int], told: Told = NOTHING) 
             "SELECT DISTINCT node_id FROM nodes_assignment WHERE job_id = ANY(%s) AND state <> 'ended'", [list(job_ids)]
         )
         nodes |= {row["node_id"] for row in rows}
-    answers = desired(live(sorted(nodes)), {}, told)
-    return {node_id: answer for node_id, answer in answers.items() if answer.assignments or answer.limits}
+    rows_of = live(sorted(nodes))
+    signals = unsent(rows_of, {})
+    answers = {n: replace(one, signals=signals.get(n, [])) for n, one in desired(rows_of, {}, told).items()}
+    return {n: answer for n, answer in answers.items() if answer.assignments or answer.limits or answer.signals}
 
 
 def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
@@ -105,7 +108,8 @@ def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
         strikes.hold(faulted)
     held = {node_id: _unsettled(sync) for node_id, sync in latest.items()}
     answers = desired(rows_of, held, told, {node_id: sync.limits for node_id, sync in latest.items()})
-    return [_answer(answers[node_id], sync) for node_id, sync in batch]
+    signals = unsent(rows_of, {node_id: sync.signalled for node_id, sync in latest.items()})
+    return [_answer(answers[node_id], signals.get(node_id, []), sync) for node_id, sync in batch]
 
 
 def _unsettled(sync: Sync) -> list[str]:
@@ -113,11 +117,12 @@ def _unsettled(sync: Sync) -> list[str]:
     return [key for key in sync.held if key not in ended]
 
 
-def _answer(orders: Desired, sync: Sync) -> Desired:
+def _answer(orders: Desired, signals: list[Signal], sync: Sync) -> Desired:
     return Desired(
         seq=sync.seq,
         assignments=orders.assignments,
         limits=orders.limits,
+        signals=signals,
         acknowledged=[r.key for r in sync.reports if isinstance(r, Ended)],
         started=[r.key for r in sync.reports if isinstance(r, Started)],
     )

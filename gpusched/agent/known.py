@@ -17,6 +17,7 @@ class Rank:
     ended: Ended | None = None
     is_alive: bool = False
     limit_version: int = 0  # of its time limit
+    signalled: int = 0  # the latest signal that it was sent
     start_known: bool = False
     end_known: bool = False
     launched_at: float | None = None

@@ -91,6 +91,7 @@ class Node:
             running=self.ranks.running(),
             saved=self.ranks.saved(),
             limits=self.ranks.limits(),
+            signalled=self.ranks.signalled(),
             reports=self._freed.told(self.ranks.reports()),
             readings=readings,
             facts=facts,
@@ -108,6 +109,8 @@ class Node:
                 self.dirty.set()
         if answer.limits:
             await self.in_thread(lambda: self.ranks.limit(answer.limits))
+        if answer.signals:
+            await self.in_thread(lambda: self.ranks.signal(answer.signals))
         if answer.acknowledged:
             await self.in_thread(self.ranks.forget_settled)
 

@@ -1,6 +1,6 @@
 """The directory of one rank: what its files are called, how they are written, and who holds it. Standard library only.
 
-Each fact is one file that appears whole, and, but for the three that say so, once:
+Each fact is one file that appears whole, and, but for the four that say so, once:
 
     spec.json     what to run (agent)
     lock          a supervisor took it, in the boot that it names (supervisor)
@@ -11,6 +11,7 @@ Each fact is one file that appears whole, and, but for the three that say so, on
     log_limit.json  how much of that is sent (agent)
     checkpoint    when it last saved its work, by the time of its last change (the job; changes)
     limit.json    its time limit, if it was changed since (agent; changes)
+    signals.json  the latest signals that it was to be sent (agent; changes)
     deadline.json when its time limit is, for the job to read (supervisor; changes)
     tmp           for what is temporary (the job)
 
@@ -29,7 +30,7 @@ from typing import Any
 SPEC, STARTED, STOP, EXIT = "spec.json", "started.json", "stop.json", "exit.json"
 LOCK, LOG, SCRIPT, NOTICE, CHECKPOINT = "lock", "output.log", "script", "preempt.json", "checkpoint"
 TMP = "tmp"
-LOG_LIMIT, LIMIT, DEADLINE = "log_limit.json", "limit.json", "deadline.json"
+LOG_LIMIT, LIMIT, DEADLINE, SIGNALS = "log_limit.json", "limit.json", "deadline.json", "signals.json"
 # Stands in the environment of every process of a rank, so that strays of a killed supervisor can be found.
 SCOPE_VARIABLE = "GPUSCHED_SCOPE"
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, len, pid

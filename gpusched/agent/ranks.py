@@ -12,13 +12,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpusched.agent import limits, logcut, rankdir
+from gpusched.agent import limits, logcut, rankdir, signals
 from gpusched.agent.journal import Journal, wake_supervisor
 from gpusched.agent.known import Rank, aged
 from gpusched.agent.launcher import Launcher
 from gpusched.agent.occupants import Live
 from gpusched.loglines import about, about_rank
-from gpusched.protocol.messages import Ended, Limit, Report, Run, Stop
+from gpusched.protocol.messages import Ended, Limit, Report, Run, Signal, Stop
 from gpusched.protocol.reasons import EndReason
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,8 @@ class Ranks:
         self._log_most = log_most_bytes
         self.known: dict[str, Rank] = {}
         for key in journal.on_disk():
-            self.known[key] = Rank(key, limit_version=limits.known(journal.ranks / key))
+            known = limits.known(journal.ranks / key), signals.known(journal.ranks / key)
+            self.known[key] = Rank(key, limit_version=known[0], signalled=known[1])
             self.look(key)
 
     def obey(self, assignments: Iterable[Run | Stop]) -> None:
@@ -109,6 +110,24 @@ class Ranks:
     def limits(self) -> dict[str, int]:
         """The versions of time limits that were changed since they were submitted."""
         return {rank.key: rank.limit_version for rank in self.known.values() if rank.limit_version and not rank.ended}
+
+    def signal(self, asked: Iterable[Signal]) -> None:
+        """Signals for ranks that run here; those that come again were sent before."""
+        for one in sorted(asked, key=lambda one: one.sequence):
+            rank = self.known.get(one.key)
+            if rank is None or rank.ended is not None or one.sequence <= rank.signalled:
+                continue
+            if rank.started is not None:  # before, its program could not expect it, and would end
+                with contextlib.suppress(OSError):  # a full disk: it is told again
+                    signals.tell(self._journal.ranks / one.key, one.sequence, one.signal)
+                    wake_supervisor(self._journal.ranks / one.key)
+                    rank.signalled = one.sequence
+            else:
+                rank.signalled = one.sequence
+
+    def signalled(self) -> dict[str, int]:
+        """The latest signals that ranks were sent."""
+        return {rank.key: rank.signalled for rank in self.known.values() if rank.signalled and not rank.ended}
 
     def _tell_over(self, key: str, reason: str) -> None:
         """Answers an order for what is over and forgotten: a server whose database was restored would wait for ever."""

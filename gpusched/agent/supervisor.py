@@ -3,19 +3,19 @@ ended. Outlives the agent. Standard library only: 1,600 of these may live on one
 
 import contextlib
 import ctypes
-import json
 import math
 import os
 import resource
 import signal
-import socket
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpusched.agent import boxwatch, cgroup, containers, limits, processes, rankdir, removal, secretfiles, triage
+from gpusched.agent import boxwatch, cgroup, containers, limits, processes, rankdir, removal, signals, triage
+from gpusched.agent.doorbell import ring
+from gpusched.agent.secretfiles import remove as remove_secrets
 from gpusched.agent.spawn import StartError, enclose, spawn
 from gpusched.protocol.reasons import EndReason
 
@@ -39,6 +39,7 @@ class Rank:
     started_at: datetime | None = None
     started: float = 0.0
     limit: float | None = None  # seconds from its start
+    signalled: int = 0  # the latest signal that it was sent
     reason: str = ""
     kill_at: float | None = None
     status: int | None = None
@@ -80,7 +81,7 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
     with contextlib.suppress(OSError):  # the end says when it started, too
         leader = {"pid": rank.pid, "start": processes.start_of(rank.pid)}
         rankdir.write(directory, rankdir.STARTED, {"at": _iso(rank.started_at), **leader, **_clock(rank)})
-    _ring(rank)
+    ring(rank.doorbell, rank.directory)
     _watch(rank)
     boxwatch.clear(rank.spec, rank.box)
     _kill_all(rank)
@@ -186,6 +187,7 @@ def _limited(rank: Rank, started_at: datetime) -> datetime | None:
 def _obey(rank: Rank) -> None:
     if rank.started_at is not None:
         _limited(rank, rank.started_at)
+        rank.signalled = signals.send(rank.directory, rank.spec, rank.pid, rank.signalled)
     if stop := rankdir.read(rank.directory, rankdir.STOP):
         _terminate(rank, stop["reason"], stop["grace_seconds"])
 
@@ -239,7 +241,7 @@ def _reap(rank: Rank) -> None:
 def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
     """Writes how it ended; by now no process of it lives, and what was temporary goes."""
     removal.remove(f"{rank.directory}/{rankdir.TMP}")
-    secretfiles.remove(rank.directory, rank.spec)
+    remove_secrets(rank.directory, rank.spec)
     code = None if rank.status is None else os.waitstatus_to_exitcode(rank.status)
     log, exit_class = rank.directory / rankdir.LOG, None
     if not reason:
@@ -264,7 +266,7 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         **_clock(rank),
     }
     rankdir.write_in_the_end(rank.directory, rankdir.EXIT, fact)
-    _ring(rank)
+    ring(rank.doorbell, rank.directory)
 
 
 def _clock(rank: Rank) -> dict[str, Any]:
@@ -281,18 +283,6 @@ def _peak(rank: Rank) -> dict[str, Any]:
         return {"peak_memory_mb": rank.peak_memory_mb, "peak_memory_of": "rank"}
     largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
     return {"peak_memory_mb": largest, "peak_memory_of": "process"}
-
-
-def _ring(rank: Rank) -> None:
-    """Tells the agent to look; without one it will look by itself when it is back."""
-    home, _, name = rank.doorbell.rpartition("/")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as bell, contextlib.suppress(OSError):
-        # The kernel refuses socket paths of 108 bytes and more; by way of a handle of its directory each one fits.
-        handle = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            bell.sendto(json.dumps(str(rank.directory)).encode(), f"/proc/self/fd/{handle}/{name}")
-        finally:
-            os.close(handle)
 
 
 def _iso(moment: datetime | None) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusched.cli import say
 from gpusched.cli.signals import ENDING, Received
+from gpusched.protocol.signals import NAMES
 
 if TYPE_CHECKING:
     from gpusched.client import Client
@@ -58,4 +59,10 @@ class Relay:
             return
 
     def _pass_on(self, number: Signals) -> None:
-        say.note(f"{number.name} is not passed on: only ends can be told to the processes of a job")
+        from gpusched.client import GpuschedError
+
+        name = next(one for one in NAMES if one == number.name.removeprefix("SIG"))
+        try:
+            say.note(f"\n{self._client.send_signal(self._job_id, name).message}")
+        except GpuschedError as error:
+            say.note(f"\n{name} is not passed on: {error}")

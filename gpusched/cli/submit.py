@@ -64,8 +64,8 @@ def run(ctx: typer.Context, jobs: list[dict[str, Any]]) -> None:
     gpusched run --gpus 4 --max-runtime-minutes 30 -- python train.py > train.log
 
     Ctrl-C, SIGTERM or SIGHUP cancels the job: it gets SIGTERM and its grace, and run goes on until its end; a second
-    one leaves at once. The exit code is the job's, 128 + N where signal N ended it; without either 128 + the number of
-    the signal that run got (130 after Ctrl-C), or 1.
+    one leaves at once. USR1, USR2 and QUIT are passed on (see gpusched signal). The exit code is the job's, 128 + N
+    where signal N ended it; without either 128 + the number of the signal that run got (130 after Ctrl-C), or 1.
     """
     if len(jobs) > 1:
         raise typer.BadParameter("run takes one job; see gpusched submit", param_hint="--file")

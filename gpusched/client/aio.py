@@ -192,6 +192,7 @@ class AsyncClient(ClusterMethods):
     hold = _job_call(job_calls.hold)
     release = _job_call(job_calls.release)
     requeue = _job_call(job_calls.requeue)
+    send_signal = _job_call(job_calls.send_signal)
     extend = _call(job_calls.extend)
     why = _call(job_calls.why)
     history = _list_call(job_calls.history)

@@ -7,6 +7,7 @@ from gpusched.client import arrays
 from gpusched.client.arrays import Element
 from gpusched.client.foresight import Explanation
 from gpusched.client.models import JobData, Log
+from gpusched.protocol.signals import SignalName
 
 if TYPE_CHECKING:
     from gpusched.client.aio import AsyncClient
@@ -57,6 +58,10 @@ class AsyncJob(JobData, kw_only=True, dict=True):
     async def elements(self, *, state: str | None = None, index: int | str | None = None) -> "list[AsyncArrayElement]":
         """The elements of the array by their numbers; `index` like 3-7,9. A job that is no array has none."""
         return await self.client.elements(self.id, state=state, index=index)
+
+    async def send_signal(self, signal: SignalName) -> "AsyncJob":
+        """Sends HUP, INT, QUIT, USR1 or USR2 to its program (`signal` is the one that ended it)."""
+        return await self.client.send_signal(self.id, signal)
 
     async def hold(self) -> "AsyncJob":
         return await self.client.hold(self.id)

@@ -7,6 +7,7 @@ from gpusched.client import arrays
 from gpusched.client.arrays import Element
 from gpusched.client.foresight import Explanation
 from gpusched.client.models import JobData, Log
+from gpusched.protocol.signals import SignalName
 
 if TYPE_CHECKING:
     from gpusched.client.sync import Client
@@ -55,6 +56,10 @@ class Job(JobData, kw_only=True, dict=True):
     def elements(self, *, state: str | None = None, index: int | str | None = None) -> "list[ArrayElement]":
         """The elements of the array by their numbers; `index` like 3-7,9. A job that is no array has none."""
         return self.client.elements(self.id, state=state, index=index)
+
+    def send_signal(self, signal: SignalName) -> "Job":
+        """Sends HUP, INT, QUIT, USR1 or USR2 to its program (`signal` is the one that ended it)."""
+        return self.client.send_signal(self.id, signal)
 
     def hold(self) -> "Job":
         return self.client.hold(self.id)

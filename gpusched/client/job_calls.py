@@ -16,6 +16,7 @@ from gpusched.client.scheduling import QueueItem
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.signals import SignalName
 
 
 class JobOptions(TypedDict, total=False):
@@ -158,6 +159,11 @@ def release(job_id: int) -> Call[Acted]:
 def requeue(job_id: int) -> Call[Acted]:
     """Stops a live job and puts it back into the queue."""
     return write("POST", f"/jobs/{job_id}/requeue", Acted)
+
+
+def send_signal(job_id: int, signal: SignalName) -> Call[Acted]:
+    """Sends HUP, INT, QUIT, USR1 or USR2 to the first process of each rank of a running job."""
+    return write("POST", f"/jobs/{job_id}/signal", Acted, {"signal": signal})
 
 
 def extend(

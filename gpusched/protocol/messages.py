@@ -175,6 +175,16 @@ class Limit(msgspec.Struct, kw_only=True, frozen=True):
     max_runtime_seconds: int
 
 
+class Signal(msgspec.Struct, kw_only=True, frozen=True):
+    """The first process of this rank is to get the signal (`USR1`; gpusched/protocol/signals.py) once. `sequence`:
+    ascending in an attempt; one that is not above the latest that was taken says nothing. Agents of before do not know
+    it."""
+
+    key: str
+    sequence: int
+    signal: str
+
+
 class Started(msgspec.Struct, kw_only=True, frozen=True, tag="started", tag_field="kind"):
     """`at`: by the node's wall clock, which may be wrong; `seconds_ago`: by one that nobody sets, when this is said.
     None: not known, as after a boot."""
@@ -216,7 +226,7 @@ class Sync(msgspec.Struct, kw_only=True, frozen=True):
     have not been forgotten, `running` those of them that may still have a live process; `reports` repeats each report
     until its key stands in `acknowledged`. `facts` is sent with the first sync of a connection and when the hardware
     changed. `saved`: when running ranks last saved their work, by key. `limits`: which versions of changed time limits
-    are in force, by key."""
+    are in force, by key. `signalled`: the latest signals that were taken, by key."""
 
     seq: int
     at: str
@@ -225,6 +235,7 @@ class Sync(msgspec.Struct, kw_only=True, frozen=True):
     running: list[str] = []
     saved: dict[str, str] = {}
     limits: dict[str, int] = {}
+    signalled: dict[str, int] = {}
     reports: list[Report] = []
     readings: list[Reading] = []
     facts: NodeFacts | None = None
@@ -234,11 +245,12 @@ class Desired(msgspec.Struct, kw_only=True, frozen=True):
     """Server to agent, as the answer to a sync (`seq` then repeats the sync's) or by itself (`seq` 0) when something
     changed. `acknowledged`: keys whose `ended` report is durable here (the agent forgets them once their log is
     shipped); `started`: keys whose `started` report is durable here; `limits`: time limits that were changed after the
-    start. An absent key means nothing."""
+    start; `signals`: those that have not been taken yet. An absent key means nothing."""
 
     seq: int = 0
     assignments: list[Run | Stop] = []
     limits: list[Limit] = []
+    signals: list[Signal] = []
     acknowledged: list[str] = []
     started: list[str] = []
     error: str | None = None

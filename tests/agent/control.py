@@ -18,6 +18,7 @@ from gpusched.protocol.messages import (
     LogAnswer,
     RankSpec,
     Run,
+    Signal,
     Started,
     Stop,
     Sync,
@@ -31,6 +32,7 @@ class Control:
     def __init__(self) -> None:
         self.orders: dict[str, Run | Stop] = {}
         self.limits: list[Limit] = []  # told in this order, with each answer
+        self.signals: list[Signal] = []  # as these
         self.started: dict[str, Started] = {}
         self.ended: dict[str, list[Ended]] = {}
         self.syncs: list[Sync] = []
@@ -95,6 +97,7 @@ class Control:
             seq=sync.seq,
             assignments=[order for order in self.orders.values() for _ in range(2)],  # each one doubled, always
             limits=self.limits,
+            signals=self.signals,
             acknowledged=[r.key for r in sync.reports if isinstance(r, Ended) and r.key in told],
             started=[r.key for r in sync.reports if isinstance(r, Started) and r.key in told],
         )
@@ -129,6 +132,9 @@ class Control:
     def start_of(self, key: str, seconds: float = 20) -> Started:
         eventually(lambda: key in self.started, seconds, f"the start of {key}")
         return self.started[key]
+
+    def signal(self, key: str, sequence: int, name: str) -> None:
+        self.signals.append(Signal(key=key, sequence=sequence, signal=name))
 
 
 def eventually(is_so: Callable[[], object], seconds: float, what: str) -> None:

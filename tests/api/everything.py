@@ -143,6 +143,7 @@ def waiting(world: World, running: int) -> Iterator[Answered]:
     for job in (before, far, held):
         yield world.ask("GET /jobs/{job_id}/explain", job_id=job)
     yield world.ask("POST /jobs/{job_id}/extend", job_id=running, body={"max_runtime_minutes": 90, "force": True})
+    yield world.ask("POST /jobs/{job_id}/signal", job_id=running, body={"signal": "USR1"})
     yield world.ask("GET /jobs", token=world.member)
     yield world.ask("GET /queue", token=world.member)
     asked = {"tenant": "nlp", "command": ["x"]}

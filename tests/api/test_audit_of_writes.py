@@ -63,6 +63,7 @@ EVENTS: dict[str, Any] = {
     "POST jobs/{running}/requeue": None,
     "POST jobs/{ended}/retry": None,
     "POST jobs/{pending}/extend": {"max_runtime_minutes": 60},
+    "POST jobs/{running}/signal": {"signal": "USR1"},
 }
 WRITES_NOTHING = {"POST jobs/simulate"}
 

@@ -33,6 +33,7 @@ COMMANDS: dict[str, list[str]] = {
     "retry": ["retry", "42"],
     "elements": ["elements", "42"],
     "extend": ["extend", "42", "--by", "30"],
+    "signal": ["signal", "42", "USR1"],
     "wait": ["wait", "42"],
     "queue": ["queue"],
     "history": ["history"],

@@ -99,6 +99,7 @@ def test_the_table_has_every_command() -> None:
         ["token", "create", "ci", "--role", "viewer"],
         ["token", "create", "ci", "--service", "nlp", "--tenant", "nlp"],
         ["cancel", "1", "2"],
+        ["signal", "42", "KILL"],
         ["login"],
         ["--url", "nonsense", "ps"],
         ["--token-file", "/nonexistent", "ps"],

@@ -114,6 +114,34 @@ def test_a_signal_while_the_job_is_submitted_leaves_no_job_behind(server: FakeSe
     assert "cancelled as soon as its id is known" in err.decode()
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT])
+def test_other_signals_are_passed_on_and_it_goes_on(server: FakeServer, number: signal.Signals) -> None:
+    it = Interruptible(server, {"exit_code": 0})
+
+    def signalled(_: Asked) -> Answer:
+        it.state, it.log.pieces[:] = "completed", [b"saved\n"]
+        return acted("running", state="running")
+
+    server.on("POST", "/jobs/42/signal", signalled)
+    process = start(server.url, "run", "--", "true")
+    interrupt(process, server, "GET", "/jobs/42/logs", number)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, b"working\nsaved\n")
+    [sent] = [asked.json for asked in server.asked if asked.path.endswith("/signal")]
+    assert sent == {"signal": number.name.removeprefix("SIG")}
+
+
+def test_a_signal_that_cannot_be_passed_on_is_told_and_ends_nothing(server: FakeServer) -> None:
+    Interruptible(server)
+    server.on("POST", "/jobs/42/signal", problem(409, "wrong_state", "only a running job has processes to signal"))
+    process = start(server.url, "run", "--", "true")
+    interrupt(process, server, "GET", "/jobs/42/logs", signal.SIGUSR1)
+    interrupt(process, server, "POST", "/jobs/42/signal")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "USR1 is not passed on: only a running job has processes to signal" in err.decode()
+
+
 def test_a_cancel_that_does_not_arrive_is_sent_again(server: FakeServer) -> None:
     it = Interruptible(server)
     process = start(server.url, "run", "--", "true")
