@@ -14,8 +14,9 @@ from tests.api.test_access import BODIES
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 PASSWORD = "correct horse battery"
-# In which state a job is to be so that this can be done to it; `pending` for all others that change it.
-_STATES = {"release": "held", "retry": "ended", "requeue": "running", "signal": "running"}
+# In which state a job is to be so that this can be done to it, or that it has most to say; else `pending` for what
+# changes it, and `running`.
+_STATES = {"explain": "pending", "release": "held", "retry": "ended", "requeue": "running", "signal": "running"}
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class Stage:
         run_cycle()
         self.agent.start_all()
         self.jobs |= {state: submit(self.user, self.tenant) for state in ("pending", "held", "ended")}
-        self._make(f"jobs/{self.jobs['held']}/hold")
+        self.member = make_token(self.user)
+        # By its owner: what an admin holds, only an admin releases.
+        self._make(f"jobs/{self.jobs['held']}/hold", token=self.member)
         self._make(f"jobs/{self.jobs['ended']}/cancel")
         make_node(name="n2", gpus=1)
         self._make("nodes/n2/cordon")
@@ -108,8 +111,8 @@ class Stage:
             "exemption_id": self._make("idle-exemptions", {"tenant": "other"})["id"],
         }
 
-    def _make(self, path: str, body: Any = None, method: str = "POST") -> Any:
-        answer = self.ask(method, f"/api/v1/{path}", msgspec.json.encode(body or {}))
+    def _make(self, path: str, body: Any = None, method: str = "POST", token: str | None = None) -> Any:
+        answer = self.ask(method, f"/api/v1/{path}", msgspec.json.encode(body or {}), token=token)
         assert answer.status_code < 300, answer.content
         return answer.json()
 
