@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from deploy.reference import command_line, operation, rest
+from deploy.reference import command_line, operation, rest, sdk
 from deploy.reference.parts import filled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -13,6 +13,7 @@ DOCS = ROOT / "docs"
 WHOLE: dict[str, Callable[[], str]] = {
     "reference/cli.md": command_line.reference,
     "reference/rest.md": rest.reference,
+    "reference/sdk.md": sdk.reference,
 }
 PARTS: dict[str, Callable[[], str]] = {
     "commands": command_line.overview,
@@ -22,6 +23,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "routes-money": partial(rest.overview, "usage"),
     "routes-nodes": partial(rest.overview, "nodes"),
     "routes-cluster": partial(rest.overview, "scheduling", "cluster"),
+    "exceptions": sdk.errors,
     "settings": operation.settings,
     "metrics": operation.metrics,
 }

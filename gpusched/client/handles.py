@@ -62,9 +62,11 @@ class Job(JobData, kw_only=True, dict=True):
         return self.client.send_signal(self.id, signal)
 
     def hold(self) -> "Job":
+        """Keeps it from starting until it is released."""
         return self.client.hold(self.id)
 
     def release(self) -> "Job":
+        """Lets it start when it is its turn."""
         return self.client.release(self.id)
 
     def queue_again(self) -> "Job":

@@ -82,6 +82,7 @@ class Client(ClusterMethods):
         self.close()
 
     def close(self) -> None:
+        """Lets go of its connections; `with` does so by itself."""
         self._http.close()
 
     def submit(

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from deploy.reference import documents
+from deploy.reference import documents, sdk
 from deploy.reference.command_line import commands, help_of
 from deploy.reference.parts import COMMAND, filled, names_of_parts
 from tests.docs.reading import ROOT
@@ -29,6 +29,11 @@ def test_a_part_that_was_edited_by_hand_is_written_anew():
     assert filled(text, {"exit-codes": lambda: "made\n"}) == text.replace("by hand", "made")
     with pytest.raises(KeyError):
         filled(text, {})
+
+
+def test_every_method_of_the_sdk_says_what_it_does():
+    """A54"""
+    assert not re.findall(r"^\| `\w+\(.*\)` \|\s*\|$", sdk.reference(), re.M)
 
 
 def test_every_command_has_a_sentence_and_an_example():
