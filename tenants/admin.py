@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import pghistory
 from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin as PlainGroupAdmin
 from django.contrib.auth.admin import UserAdmin as PlainUserAdmin
 from django.contrib.auth.models import Group, User
+from django.db import transaction
 from django.db.models import Model
 from django.forms import BooleanField, HiddenInput, IntegerField, ModelForm
-from django.http import HttpRequest
-from django.urls import reverse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.urls import path, reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from unfold.admin import StackedInline, TabularInline
@@ -127,6 +128,11 @@ class TenantAdmin(Audited):
     search_fields = ("name", "display_name")
     inlines = (QuotaInline, MembershipInline)
     readonly_fields = ("created_at", "history")
+
+    class Media:
+        js = ("app/quota-preview.js",)
+        css: ClassVar = {"all": ("app/admin.css",)}
+
     list_select_related = ("quota",)
 
     @admin.display(description="limit of GPUs")
@@ -149,6 +155,24 @@ class TenantAdmin(Audited):
             return "nothing yet"
         rows = format_html_join("", "<p>{} · {} · {}</p>", events)
         return format_html('<div class="quota-history">{}</div>', rows)
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(self.quota_effect)
+        return [path("<int:tenant_id>/quota-effect/", view, name="tenants_tenant_quota_effect"), *super().get_urls()]
+
+    def quota_effect(self, request: HttpRequest, tenant_id: int) -> HttpResponse:
+        """What the edit that stands in the form would do, as JSON; nothing is saved. Asked while it is typed."""
+        tenant = Tenant.objects.select_related("quota").filter(pk=tenant_id).first()
+        if tenant is None or request.method != "POST" or not self.has_change_permission(request, tenant):
+            raise Http404
+        typed = {**request.POST.dict(), "quota-0-go_ahead": "on"}
+        with transaction.atomic():
+            form = QuotaForm(typed, instance=tenant.quota, prefix="quota-0")
+            is_fine = form.is_valid()
+        errors = [f"{name}: {said}" for name, all_said in form.errors.items() for said in all_said]
+        effect = form.effect if is_fine else {}
+        told = {"differs": bool(effect), "errors": errors, "sentences": [], "contradicts": False}
+        return JsonResponse({**told, **effect})
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         with pghistory.context(actor=request.user.get_username(), via="admin"):

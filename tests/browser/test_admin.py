@@ -39,6 +39,18 @@ def test_the_index_of_the_admin_is_live(chromium: Browser, stack: Stack, theme: 
     context.close()
 
 
+def test_a_quota_says_in_the_admin_what_its_edit_would_do_while_it_is_typed(page: Page, stack: Stack) -> None:
+    """A07"""
+    page.set_default_timeout(PATIENCE)
+    page.goto("/admin/tenants/tenant/")
+    page.get_by_role("link", name="default", exact=True).click()
+    page.locator("[name=quota-0-max_gpus]").fill("100000")
+    effect = page.locator("#quota-effect")
+    expect(effect).to_contain_text("What this edit of the quota would do", timeout=PATIENCE)
+    page.locator("[name=quota-0-max_gpus]").fill("")
+    expect(effect).to_be_empty(timeout=PATIENCE)
+
+
 @pytest.mark.parametrize("width", [1440, 390])
 def test_the_open_bell(page: Page, stack: Stack, width: int) -> None:
     client = stack.client()

@@ -73,6 +73,30 @@ def test_in_admin_an_edit_with_an_effect_is_shown_before_it_is_saved(user, tenan
     assert Quota.objects.get(tenant=tenant).max_gpus == 4
 
 
+def test_in_admin_what_an_edit_would_do_is_told_while_it_is_typed(user, tenant, browser):
+    """A07: of a guarantee, too, which saving it does not ask about; nothing is saved, and who may not edit learns nothing."""
+    make_node(gpus=8)
+    services.change_quota(tenant.pk, {"guaranteed_gpus": 4}, actor="root")
+    run_jobs(user, tenant, 4)
+    tenant.quota.refresh_from_db()
+    address = f"/admin/tenants/tenant/{tenant.pk}/quota-effect/"
+    assert "app/quota-preview.js" in browser.get(address.replace("quota-effect", "change")).content.decode()
+    told = browser.post(address, tenant_form(tenant, guaranteed_gpus=1)).json()
+    assert told["differs"]
+    assert any("borrowed" in said for said in told["sentences"])
+    told = browser.post(address, tenant_form(tenant, guaranteed_gpus=1, max_gpus=2)).json()
+    assert told["contradicts"]
+    assert "tenant nlp uses 4 GPUs, more than the limit of 2" in " ".join(told["sentences"])
+    assert not browser.post(address, tenant_form(tenant, guaranteed_gpus=4)).json()["differs"]
+    assert "max_gpus:" in browser.post(address, tenant_form(tenant, max_gpus="x")).json()["errors"][0]
+    quota = Quota.objects.get(tenant=tenant)
+    assert (quota.guaranteed_gpus, quota.max_gpus, quota.version) == (4, None, 2)
+    assert browser.get(address).status_code == 404
+    member = Client()
+    member.force_login(user)
+    assert member.post(address, tenant_form(tenant, max_gpus=2)).status_code == 302
+
+
 def test_in_admin_an_edit_of_what_another_has_changed_is_refused(tenant, browser):
     """A07: nothing is undone silently; who changed it is told."""
     address = f"/admin/tenants/tenant/{tenant.pk}/change/"
