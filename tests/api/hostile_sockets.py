@@ -116,6 +116,10 @@ class Socket:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while self.code is None and not any(map(has_answer, self.heard)):
                 await self.listen(1.0)
+                if (
+                    self.heard and "alive" in self.heard[-1]
+                ):  # who has answered it once gets no more until it does again
+                    await self.say(json.dumps({"seen": self.heard[-1]["alive"]}))
         assert self.code is None or self.code in CODES, self.code
         await self.link.disconnect(timeout=PATIENCE_SECONDS)
 
