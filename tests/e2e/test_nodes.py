@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from benchmarks.agents import join
-from benchmarks.stack import A100, Stack, wait_for
+from benchmarks.stack import A100, ROOT, Stack, wait_for
 from nodes.consumers import MOST_BYTES, TOO_LARGE
 from tests.agent.test_life import DAEMONISE, is_alive
 
@@ -85,6 +86,47 @@ def test_a_node_falls_silent_and_returns(stack: Stack, tmp_path: Path) -> None:
     assert (client.get(job.id).state, client.get(job.id).attempt) == ("running", 2)
     client.cancel(job.id)
     assert client.wait(job.id, timeout=30).state == "cancelled"
+
+
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(3)))
+signal.signal(signal.SIGUSR1, lambda *_: print("heard", flush=True))
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_run_is_its_job_for_signals_and_exit_code(stack: Stack) -> None:
+    """USR1 reaches the real program; Ctrl-C is its SIGTERM with its grace, and run ends with the code that it ends with."""
+    environment = {
+        **os.environ,
+        "GPUSCHED_URL": stack.url,
+        "GPUSCHED_TOKEN": stack.token(),
+        "GPUSCHED_TENANT": "default",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "gpusched.cli.main",
+        "run",
+        "--name",
+        "foreground",
+        "--",
+        sys.executable,
+        "-c",
+        PROGRAM,
+    ]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        wait_for(lambda: stack.client().list(name="foreground", state="running"), 30, "the server to know that it runs")
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == b"heard\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[0] == b"saved\n"
+    assert process.returncode == 3
 
 
 def test_an_extended_job_outlives_its_old_limit_and_is_stopped_at_the_new_one(stack: Stack, tmp_path: Path) -> None:
