@@ -6,7 +6,7 @@ PY = .venv/bin/python
 # Where this is set, every process would compile all its modules again at each start: seconds instead of tenths.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo up test check bench setup setup-dev clean openapi reference
+.PHONY: demo up test check bench setup setup-dev clean openapi reference rules
 
 demo: setup        ## a pretend fleet, three tenants and a trickle of real jobs
 	@GPUSCHED_DATA_DIR=$(DATA)-demo exec $(PY) manage.py up --demo
@@ -33,6 +33,9 @@ bench: setup-dev   ## the figures of the README
 
 reference: openapi ## writes what docs/ have from the code: docs/reference/, and marked parts of others
 	$(PY) -m deploy.reference
+
+rules: setup-dev   ## writes frontend/src/rules.ts, what the page's script shares with the server
+	DJANGO_SETTINGS_MODULE=gpusched.settings $(PY) -m frontend.rules
 
 openapi: setup-dev ## writes docs/openapi.json, against which breaking changes are found
 	$(PY) manage.py spectacular --format openapi-json --validate --fail-on-warn --file docs/openapi.json

@@ -19,7 +19,7 @@ Row = dict[str, Any]
 # Then it says what is in the way.
 PATIENCE = timedelta(seconds=30)
 # What is confirmed is told for so long; what is not, for as long as it may still come.
-TOLD_FOR, AWAITED_FOR = timedelta(minutes=10), timedelta(days=1)
+TOLD_FOR, AWAITED_FOR = timedelta(minutes=5), timedelta(days=1)
 # A node that was heard since then is not silent: agents say something every two seconds.
 HEARD_SECONDS = 10.0
 _MOST_NAMED = 3

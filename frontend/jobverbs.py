@@ -1,29 +1,31 @@
-"""What a person may do to a job in the state that it is in; the services check again."""
+"""What a person may do to a job in the state that it is in, and what does it; the services check again."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpusched.protocol.reasons import Pending
-from gpusched.protocol.states import FINAL, WAITING, JobState, Role
-from jobs.retrying import RETRIED
+from gpusched.protocol import verbs
+from gpusched.protocol.states import Role
+from jobs import services
 from tenants.permissions import Identity
 
+# By its verb, what is done to a job as a whole; extending it takes more than a word.
+ACTS: Mapping[str, Callable[[int, Identity], str]] = {
+    "cancel": services.cancel,
+    "hold": services.hold,
+    "release": services.release,
+    "requeue": services.requeue,
+    "retry": services.retry,
+}
 
-def can_act(row: dict[str, Any], who: Identity) -> bool:
+
+def can_act(row: Mapping[str, Any], who: Identity) -> bool:
     """Their own jobs; any of a tenant as its owner."""
     return who.has(Role.MEMBER if row["user_id"] == who.user_id else Role.OWNER, row["tenant_id"])
 
 
-def verbs_of(row: dict[str, Any], who: Identity) -> list[str]:
-    """`row`: `user_id tenant_id state reason array_count` of the job."""
+def verbs_of(row: Mapping[str, Any], who: Identity) -> list[str]:
+    """`row`: `user_id tenant_id state reason stop_reason array_count` of the job."""
     if not can_act(row, who):
         return []
-    state, is_array = row["state"], row["array_count"] is not None
-    fits = {
-        "hold": state == JobState.PENDING or (is_array and state == JobState.RUNNING),
-        "release": state == JobState.HELD and (who.is_admin or row["reason"] != Pending.HELD_BY_ADMIN),
-        "requeue": state in (JobState.SCHEDULED, JobState.RUNNING) and not is_array,
-        "retry": state == JobState.FAILED if is_array else state in RETRIED,
-        "extend": state in WAITING or state in (JobState.SCHEDULED, JobState.RUNNING),
-        "cancel": state not in FINAL and (state in WAITING or row["state"] != JobState.STOPPING),
-    }
-    return [verb for verb, is_possible in fits.items() if is_possible]
+    reason, is_array = row["stop_reason"] or row["reason"], row["array_count"] is not None
+    return verbs.possible(row["state"], reason, is_array=is_array, is_admin=who.is_admin)

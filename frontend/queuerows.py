@@ -25,6 +25,7 @@ _WINDOW = re.compile(r"queue(?::(\d{1,7})-(\d{1,7}))?(?:\?(.*))?", re.ASCII | re
 
 # On what a job waits, in the order in which the page shows it.
 GROUPS = ("next", "quota", "capacity", "you", "held")
+GROUP_ELSE = "capacity"
 _GROUP = {
     "next": (Pending.STARTING, Pending.SCHEDULER_BEHIND, Pending.RECLAIM_PENDING),
     "quota": (Pending.QUOTA_WAIT, Pending.TENANT_LIMIT, Pending.BUDGET, Pending.USER_CAP),
@@ -37,7 +38,7 @@ _GROUP = {
         Pending.MAX_PARALLEL,
     ),
 }
-_GROUP_OF = {str(code): group for group, codes in _GROUP.items() for code in codes}
+GROUP_OF = {str(code): group for group, codes in _GROUP.items() for code in codes}
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ _CASES = " ".join(
     f"WHEN j.reason IN ({', '.join(repr(str(code)) for code in codes)}) THEN {GROUPS.index(group)}"
     for group, codes in _GROUP.items()
 )
-_GROUP_SQL = f"CASE WHEN j.state = 'held' THEN {GROUPS.index('held')} {_CASES} ELSE {GROUPS.index('capacity')} END"
+_GROUP_SQL = f"CASE WHEN j.state = 'held' THEN {GROUPS.index('held')} {_CASES} ELSE {GROUPS.index(GROUP_ELSE)} END"
 # Of jobs j: those that wait for GPUs, and neither for a person nor for a time nor for another job.
 ASKS = f"({WAITS} AND j.gpu_count > 0 AND {_GROUP_SQL} < {GROUPS.index('you')})"
 _TENANT = "j.tenant_id IN (SELECT id FROM tenants_tenant WHERE {})"
@@ -110,7 +111,7 @@ _FULL = f"""
 
 def group_of(state: str, code: str) -> str:
     """On what a waiting job waits: one of GROUPS."""
-    return "held" if state == "held" else _GROUP_OF.get(code, "capacity")
+    return "held" if state == "held" else GROUP_OF.get(code, GROUP_ELSE)
 
 
 @lru_cache(1024)

@@ -42,6 +42,7 @@ urlpatterns: list[URLPattern] = [
     path("jobs/<id:job_id>/log-hits/", job.log_hits, name="job-log-hits"),
     path("jobs/<id:job_id>/cost/", job.cost, name="job-cost"),
     path("jobs/<id:job_id>/elements/<str:verb>/", elements.act_on_elements, name="elements-act"),
+    path("jobs/<id:job_id>/extend/preview/", job.extend_preview, name="job-extend-preview"),
     path("jobs/<id:job_id>/<str:verb>/", job.act_on, name="job-act"),
     path("nodes/", cluster.nodes, name="nodes"),
     path("nodes/<str:name>/", node.node, name="node"),

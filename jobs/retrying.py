@@ -7,11 +7,9 @@ from gpusched.lib import events
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.protocol.reasons import Pending
-from gpusched.protocol.states import FINAL, JobState
+from gpusched.protocol.states import FINAL
+from gpusched.protocol.verbs import RETRIED
 from jobs import dependencies
-
-# Of a job that has no elements; one that completed has nothing to try again.
-RETRIED = (JobState.FAILED, JobState.PREEMPTED, JobState.CANCELLED)
 
 
 def again(which: str, params: Sequence[Any], states: Sequence[str], actor: str) -> list[int]:

@@ -1,4 +1,5 @@
 // The shapes of what the server sends: docs/live.md as types, and nothing that runs.
+import type { CELLS, WAIT_GROUPS } from "./rules";
 
 export type Row = object;
 export type Rows = Record<string, Row>;
@@ -9,7 +10,7 @@ export type Message =
   | { topic: string; error: string }
   | { alive: string; cycle_age_seconds: number | null; answer?: boolean; late?: boolean; blind_seconds?: number };
 
-export type Cell = "busy" | "held_idle" | "free" | "unavailable";
+export type Cell = (typeof CELLS)[number];
 
 export interface OverviewStatus {
   total_nodes: number;
@@ -166,7 +167,7 @@ export interface QueueRow {
   reason: Reason | null;
 }
 
-export type WaitGroup = "next" | "quota" | "capacity" | "you" | "held";
+export type WaitGroup = (typeof WAIT_GROUPS)[number];
 
 export interface QueueTotal {
   /** Of everybody. */

@@ -11,18 +11,9 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from frontend.queuerows import group_of
+from frontend.shapes import SHAPES
 
 register = template.Library()
-
-# A state is told by shape, colour and word together, never by colour alone.
-_SHAPES = {
-    "busy": "■", "held_idle": "◧", "free": "□", "unavailable": "▨", "ok": "□", "hot": "▲", "quarantined": "✕",
-    "dirty": "◆", "foreign": "◆", "degraded": "✕", "lost": "▨",
-    "pending": "○", "held": "‖", "scheduled": "◔", "running": "■", "stopping": "◩", "completed": "✓", "failed": "✕",
-    "cancelled": "⊘", "preempted": "↺",
-    "online": "■", "joined": "○", "open": "□", "cordoned": "‖", "draining": "◩", "ended": "✓", "red": "✕", "amber": "▲",
-    "active": "■", "revoked": "⊘", "expired": "⊘",
-}  # fmt: skip
 
 _UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 _NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')  # nosec B308
@@ -31,7 +22,7 @@ _NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')  # nosec 
 @register.simple_tag
 def state(name: str, word: str = "") -> SafeString:
     """The badge of a state; `word` replaces the word that is shown."""
-    shape = _SHAPES.get(name, "▨")
+    shape = SHAPES.get(name, "▨")
     said = word or name.replace("_", " ")
     return format_html(
         '<span class="state state-{}"><i aria-hidden="true">{}</i> {}</span>', name.replace("_", "-"), shape, said
@@ -159,7 +150,7 @@ def borrowed(tenant: dict[str, Any]) -> float:
 @register.simple_tag
 def shape(name: str) -> SafeString:
     """The shape of a state alone, for where its word stands beside it."""
-    return format_html('<i aria-hidden="true">{}</i>', _SHAPES.get(name, "▨"))
+    return format_html('<i aria-hidden="true">{}</i>', SHAPES.get(name, "▨"))
 
 
 @register.filter

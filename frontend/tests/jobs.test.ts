@@ -54,6 +54,11 @@ test("a refusal is told in the server's words", async () => {
 test("what can be undone is done, what loses work is asked, and for many jobs typed", () => {
   const waiting = [job(1, "pending"), job(2, "held")];
   expect(fitting("hold", waiting).map((row) => row.id)).toEqual([1]);
+  // An array that runs can be held and never requeued; what an admin holds only an admin releases.
+  const array = { ...job(4), array: { count: 9, max_parallel: null, remaining: 3, by_state: { running: 2 } } };
+  expect([fitting("hold", [array, job(3)]), fitting("requeue", [array, job(3)])].map((rows) => rows.map((row) => row.id))).toEqual([[4], [3]]);
+  const held = { ...job(5, "held"), reason: { code: "held_by_admin", sentence: "held by an admin", next_step: null } };
+  expect([fitting("release", [held]).length, fitting("release", [held], true).length]).toEqual([0, 1]);
   expect(fitting("cancel", [...waiting, job(3, "completed")]).map((row) => row.id)).toEqual([1, 2]);
   expect([caution("hold", waiting), caution("cancel", waiting), caution("cancel", [...waiting, job(3)])]).toEqual(["none", "undo", "ask"]);
   expect(caution("requeue", Array.from({ length: 21 }, (_, at) => job(at)))).toBe("type");

@@ -15,26 +15,20 @@ from frontend.ahead import ahead_of
 from frontend.feed import Rows
 from frontend.jobcost import cost_of
 from frontend.jobreadings import readings
-from frontend.jobverbs import can_act, verbs_of
+from frontend.jobverbs import ACTS, can_act, verbs_of
+from frontend.loss import loss_of, require_typed
 from frontend.views.elements import elements_tab
-from frontend.views.entrance import act, page, show
+from frontend.views.entrance import act, page, refusal, show
 from gpusched.client.extension import Extension
-from gpusched.lib.problems import invalid, not_found
+from gpusched.lib.problems import Problem, invalid, not_found
 from gpusched.lib.sql import query
 from gpusched.protocol.jobs import FieldError
-from gpusched.protocol.states import WAITING
+from gpusched.protocol.states import LIVE, WAITING
 from jobs import logs, logsearch, services
 from scheduling import extending
 from scheduling.why import brief, explain
 from tenants.permissions import Identity
 
-_VERBS = {
-    "cancel": services.cancel,
-    "hold": services.hold,
-    "release": services.release,
-    "requeue": services.requeue,
-    "retry": services.retry,
-}
 _TAIL_BYTES = 64 << 10
 _MOST_DIGITS = 9
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -191,7 +185,8 @@ def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
 
 
 def _may_be_done(row: dict[str, Any], who: Identity) -> dict[str, Any]:
-    return {"verbs": verbs_of(row, who), "extended": _extended(row), "standing": asked.of_job(row)}
+    told = {"verbs": verbs_of(row, who), "extended": _extended(row), "standing": asked.of_job(row)}
+    return {**told, "loss": loss_of(row["id"]) if row["state"] in LIVE else {}}
 
 
 @page
@@ -208,11 +203,11 @@ def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
 def act_on(request: HttpRequest, who: Identity, job_id: int, verb: str) -> HttpResponse:
     if verb == "extend":
         return act(request, "job", lambda: _extend(request, who, job_id), job_id)
-    if verb not in _VERBS:
+    if verb not in ACTS:
         raise not_found(f"action '{verb[:20]}'")
-    if verb == "cancel":
-        return act(request, "job", lambda: services.cancel(job_id, who, if_state=asked_states(request)), job_id)
-    return act(request, "job", lambda: _VERBS[verb](job_id, who), job_id)
+    if verb in ("cancel", "requeue"):
+        return act(request, "job", lambda: _stop(request, who, job_id, verb), job_id)
+    return act(request, "job", lambda: ACTS[verb](job_id, who), job_id)
 
 
 def asked_states(request: HttpRequest) -> list[str] | None:
@@ -221,20 +216,45 @@ def asked_states(request: HttpRequest) -> list[str] | None:
     return text.split(",") if text else None
 
 
+def _stop(request: HttpRequest, who: Identity, job_id: int, verb: str) -> str:
+    """What has run for much is stopped only for who types its id; what waits has nothing to lose."""
+    _visible(job_id, who)
+    require_typed(job_id, request.POST.get("typed", ""))
+    if verb == "cancel":
+        return services.cancel(job_id, who, if_state=asked_states(request))
+    return services.requeue(job_id, who)
+
+
+@require_POST
+@page
+def extend_preview(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """What the limit that stands in the form would do, as a piece of the page. Nothing is changed."""
+    _visible(job_id, who)
+    try:
+        words: dict[str, Any] = {"told": _extended_to(request, who, job_id, is_dry_run=True)}
+    except Problem as problem:
+        words = {"refused": refusal(problem)}
+    return show(request, who, "pages/extend_effect.html", words)
+
+
 def _extend(request: HttpRequest, who: Identity, job_id: int) -> str:
-    """The new limit stands in the form, in minutes from the start."""
+    return str(_extended_to(request, who, job_id, is_dry_run=False)["message"])
+
+
+def _extended_to(request: HttpRequest, who: Identity, job_id: int, *, is_dry_run: bool) -> dict[str, Any]:
+    """The new limit stands in the form, in minutes from the start; `force`: of an admin, past what is promised."""
     try:
         minutes = float(request.POST.get("max_runtime_minutes", ""))
     except ValueError as error:
         raise invalid([FieldError("max_runtime_minutes", "wrong_type", "must be a number of minutes")]) from error
-    told = extending.extend(job_id, Extension(max_runtime_minutes=minutes), who, is_dry_run=False)
-    return str(told["message"])
+    wanted = Extension(max_runtime_minutes=minutes, force="force" in request.POST)
+    return extending.extend(job_id, wanted, who, is_dry_run=is_dry_run)
 
 
 def _visible(job_id: int, who: Identity) -> dict[str, Any]:
     rows = query(
-        "SELECT id, tenant_id, user_id, state, attempt, reason, max_runtime_seconds, array_count FROM jobs_job"
-        " WHERE id = %s",
+        "SELECT id, tenant_id, user_id, state, attempt, reason, stop_reason, max_runtime_seconds, array_count"
+        "  FROM jobs_job WHERE id = %s",
         [job_id],
     )
     if not rows or not who.sees(rows[0]["tenant_id"]):

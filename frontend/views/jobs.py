@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
 from frontend import feed, queuerows
+from frontend.jobverbs import ACTS
 from frontend.views.entrance import page, refusal, show
 from frontend.views.job import asked_states
 from gpusched.lib.problems import Problem
@@ -91,13 +92,6 @@ def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
     return show(request, who, "pages/jobs.html", words)
 
 
-_VERBS = {
-    "cancel": services.cancel,
-    "hold": services.hold,
-    "release": services.release,
-    "requeue": services.requeue,
-    "retry": services.retry,
-}
 MOST_AT_ONCE = 500
 
 
@@ -108,7 +102,7 @@ def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
     may be cancelled."""
     verb, text = request.POST.get("verb", ""), request.POST.get("ids", "")
     ids = _ids(text)
-    if verb not in _VERBS or not ids or len(ids) > MOST_AT_ONCE:
+    if verb not in ACTS or not ids or len(ids) > MOST_AT_ONCE:
         return _json({"sentence": f"Choose one to {MOST_AT_ONCE} jobs and what to do with them."}, 400)
     done: list[int] = []
     refused: list[dict[str, Any]] = []
@@ -117,7 +111,7 @@ def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
             if verb == "cancel":
                 services.cancel(job_id, who, if_state=asked_states(request))
             else:
-                _VERBS[verb](job_id, who)
+                ACTS[verb](job_id, who)
             done.append(job_id)
         except Problem as problem:
             refused.append({"id": job_id, "sentence": refusal(problem)})

@@ -6,6 +6,7 @@ from django.http import HttpRequest, HttpResponse
 
 from frontend import asked, waysback
 from frontend.jobverbs import verbs_of
+from frontend.loss import loss_of
 from frontend.views.entrance import page, show
 from frontend.views.node import found_node, jobs_there
 from gpusched.lib.problems import not_found
@@ -14,7 +15,7 @@ from nodes.incidents import of_nodes
 from tenants.permissions import Identity
 
 _HOLDERS = """
-    SELECT j.id, j.name, j.tenant_id, j.user_id, j.state, j.attempt, j.reason, j.array_count,
+    SELECT j.id, j.name, j.tenant_id, j.user_id, j.state, j.attempt, j.reason, j.stop_reason, j.array_count,
            (SELECT count(DISTINCT a.device_id) FROM nodes_allocation a JOIN nodes_assignment s ON s.id = a.assignment_id
              WHERE s.job_id = j.id) AS gpus
       FROM jobs_job j WHERE j.id = ANY(%s) ORDER BY j.id
@@ -29,7 +30,8 @@ def gpu_actions(request: HttpRequest, who: Identity, name: str, device_id: int) 
     if device is None:
         raise not_found(f"GPU {device_id} of node '{name[:253]}'")
     jobs = [
-        {**row, "verbs": verbs_of(row, who), "asked": asked.of_job(row)} for row in query(_HOLDERS, [device["jobs"]])
+        {**row, "verbs": verbs_of(row, who), "asked": asked.of_job(row), "loss": loss_of(row["id"])}
+        for row in query(_HOLDERS, [device["jobs"]])
     ]
     incidents, left = of_nodes([name])[name], jobs_there(name)
     words: dict[str, Any] = {

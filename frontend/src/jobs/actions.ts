@@ -1,33 +1,34 @@
 // What may be done to several jobs at once: which of them it fits, how loudly it is asked, and what is said afterwards.
 import { h, plural } from "../dom";
+import { FOR_ADMINS_ALWAYS, KINDS, VERB_EXCEPT, VERB_STATES } from "../rules";
 import type { JobRow } from "../topics";
 import { later, toast } from "../undo";
+import { reasonOf } from "../views/pieces";
 
 export type Verb = "cancel" | "hold" | "release" | "requeue" | "retry";
 
-const FITS: Record<Verb, readonly string[]> = {
-  hold: ["pending"],
-  release: ["held"],
-  requeue: ["scheduled", "running"],
-  retry: ["failed", "preempted", "cancelled"],
-  cancel: ["pending", "held", "scheduled", "running"],
-};
 export const VERBS: readonly Verb[] = ["hold", "release", "requeue", "retry", "cancel"];
 const DONE: Record<Verb, string> = { cancel: "cancelled or being stopped", hold: "held", release: "released", requeue: "being requeued", retry: "to run again" };
 /** Of those that need no question. */
-const WAITING = "pending,held";
+const WAITING = KINDS.waiting.join(",");
 /** More than this: the number must be typed. */
 const MANY = 20;
 
-/** The jobs of those that the verb can be done to in their states. */
-export function fitting(verb: Verb, rows: readonly JobRow[]): JobRow[] {
-  return rows.filter((row) => FITS[verb].includes(row.state));
+/** The jobs of those that the verb can be done to, as they are. */
+export function fitting(verb: Verb, rows: readonly JobRow[], isAdmin = false): JobRow[] {
+  return rows.filter((row) => {
+    const states = VERB_STATES[verb];
+    const isExcepted = reasonOf(row).code === VERB_EXCEPT[verb] && !(isAdmin && FOR_ADMINS_ALWAYS.includes(verb));
+    return !isExcepted && (row.array ? states?.array : states?.job)?.includes(row.state) === true;
+  });
 }
+
+const isWaiting = (row: JobRow): boolean => (KINDS.waiting as readonly string[]).includes(row.state);
 
 /** How it is asked: at once where it can be undone by its opposite, later with Undo where nothing runs yet, else a question. */
 export function caution(verb: Verb, rows: readonly JobRow[]): "none" | "undo" | "ask" | "type" {
   if (verb === "hold" || verb === "release" || verb === "retry") return "none";
-  if (rows.some((row) => row.state !== "pending" && row.state !== "held")) return rows.length > MANY ? "type" : "ask";
+  if (!rows.every(isWaiting)) return rows.length > MANY ? "type" : "ask";
   return "undo";
 }
 
@@ -71,7 +72,7 @@ function tell(verb: Verb, { done, refused }: Answer): void {
 
 /** A question whose loss is said; for many jobs their number must be typed. */
 function isSure(verb: Verb, rows: readonly JobRow[], isTyped: boolean): Promise<boolean> {
-  const live = rows.filter((row) => !FITS.hold.includes(row.state) && row.state !== "held");
+  const live = rows.filter((row) => !isWaiting(row));
   const gpus = live.reduce((sum, row) => sum + row.gpu_count, 0);
   const loss = `${plural(live.length, "of them runs", "of them run")} on ${plural(gpus, "GPU")}: the processes are stopped, and what they have not saved is lost.`;
   const typed = h("input", { type: "text", inputmode: "numeric", autocomplete: "off", "aria-label": `Type ${rows.length} to confirm` });

@@ -1,12 +1,8 @@
 // The jobs that the address asks for: pages of REST, and over them what the feed says of the newest.
+import { KINDS } from "../rules";
 import type { JobRow } from "../topics";
 
 export const PAGE = 100;
-const WORDS: Record<string, readonly string[]> = {
-  waiting: ["pending", "held"],
-  live: ["scheduled", "running", "stopping"],
-  final: ["completed", "failed", "cancelled", "preempted"],
-};
 /** Filters of GET /api/v1/jobs that the address may have. */
 const FILTERS = ["tenant", "user", "state", "name", "array", "submitted_after", "submitted_before"];
 
@@ -24,7 +20,7 @@ export function restQuery(search: string): string {
 /** Whether a job of the feed is among those asked for: the same rules as the server's. */
 export function fits(row: JobRow, query: string): boolean {
   const asked = new URLSearchParams(query);
-  const states = (asked.get("state") ?? "").split(",").filter(Boolean).flatMap((word) => WORDS[word] ?? [word]);
+  const states = (asked.get("state") ?? "").split(",").filter(Boolean).flatMap((word): readonly string[] => (KINDS as Readonly<Record<string, readonly string[]>>)[word] ?? [word]);
   const is = (name: "tenant" | "user"): boolean => !asked.has(name) || asked.get(name) === row[name];
   // The feed does not tell of which array a job is.
   if (asked.has("array")) return false;

@@ -5,6 +5,10 @@ import { VERBS, act, fitting } from "./actions";
 
 const WORDS = { hold: "Hold", release: "Release", requeue: "Requeue…", retry: "Retry", cancel: "Cancel…" } as const;
 
+function isAdmin(): boolean {
+  return document.querySelector("form[data-act-on-several][data-admin]") !== null;
+}
+
 export class Selection {
   readonly all = h("input", { type: "checkbox", "aria-label": "Select all that are shown" });
   readonly bar = h("div", { class: "selection-bar", hidden: true, role: "group", "aria-label": "Selected jobs" });
@@ -54,7 +58,7 @@ export class Selection {
       this.changed();
     });
     const verbs = VERBS.map((verb) => {
-      const rows = fitting(verb, chosen);
+      const rows = fitting(verb, chosen, isAdmin());
       const some = rows.length < chosen.length ? ` (${rows.length})` : "";
       const button = h("button", { type: "button", class: verb === "cancel" ? "small danger" : "small", disabled: rows.length === 0 }, `${WORDS[verb]}${some}`);
       button.addEventListener("click", () => {

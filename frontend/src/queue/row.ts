@@ -1,6 +1,6 @@
 // One line of the queue as elements: a job in a row of fixed height, a heading, or the place of one not yet known.
 import { type Child, h, na, plural } from "../dom";
-import { GROUPS } from "../states";
+import { GROUP_WORDS } from "../states";
 import { elapsed, roughly, serverNow } from "../time";
 import type { QueueRow } from "../topics";
 import { jobHref, jobLink, reasonOf, request, tenantLink } from "../views/pieces";
@@ -66,7 +66,7 @@ export function jobRow(row: QueueRow, estimate: Estimate | undefined, whyNone: s
 }
 
 export function headingRow(group: Group): HTMLTableRowElement {
-  const title = GROUPS.find(([name]) => name === group.group)?.[1] ?? group.group;
+  const title = GROUP_WORDS[group.group as keyof typeof GROUP_WORDS] ?? group.group;
   const words = `${title} · ${plural(group.jobs, "job")}, ${plural(group.gpus, "GPU")}`;
   return h("tr", { class: "group", "data-key": `group:${group.group}` }, h("th", { colspan: COLUMNS.length, scope: "rowgroup" }, words));
 }

@@ -1,5 +1,6 @@
 // Pieces that several views show: links, requests, reasons, bars, strips, empty states.
 import { type Child, h, na, plural } from "../dom";
+import { CELLS } from "../rules";
 import { badge, glyph } from "../states";
 import type { TopicState } from "../store";
 import type { Cell, JobRow, Reason, TenantRow } from "../topics";
@@ -73,7 +74,7 @@ export function count(href: string, value: Child, word: string, kind = "", title
   return h("a", { class: kind === "" ? "count" : `count count-${kind}`, href, title }, h("b", {}, value), h("span", {}, mark, mark && " ", word));
 }
 
-export const CELLS: readonly Cell[] = ["busy", "held_idle", "free", "unavailable"];
+export { CELLS };
 
 export const CELL_CLASS: Record<Cell, string> = {
   busy: "cell-busy",

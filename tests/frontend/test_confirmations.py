@@ -1,0 +1,88 @@
+"""A question says what would be lost or delayed, and asks for more where that is much."""
+
+from typing import Any
+
+import pytest
+
+from gpusched.lib.sql import execute, query
+from tests.factories import make_node, make_user, run_cycle, submit
+from tests.frontend.browsing import browser, text_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def running(nlp: Any, member: Any) -> int:
+    node = make_node(name="n1", gpus=4)
+    job_id = submit(member, nlp, gpu_count=4, max_runtime_minutes=60)
+    run_cycle()
+    node.start_all()
+    return job_id
+
+
+def ran(hours: float) -> None:
+    execute("UPDATE jobs_job SET started_at = clock_timestamp() - make_interval(secs => %s)", [hours * 3600])
+
+
+def state() -> str:
+    return str(query("SELECT state FROM jobs_job ORDER BY id LIMIT 1")[0]["state"])
+
+
+def test_what_a_stop_would_cost_is_said(running: int, member: Any) -> None:
+    ran(0.5)
+    page = text_of(browser(member).get(f"/jobs/{running}/"))
+    assert page.count("It has run for 30") == 2, "of the cancel and of the requeue"
+    assert "on 4 GPUs: its processes are stopped" in page and 'name="typed"' not in page
+
+
+@pytest.mark.parametrize("verb", ["cancel", "requeue"])
+def test_a_day_of_a_gpu_is_stopped_only_for_who_types_the_id(verb: str, running: int, member: Any) -> None:
+    ran(6.1)
+    client = browser(member)
+    page = text_of(client.get(f"/jobs/{running}/"))
+    assert f'pattern="{running}"' in page and "24.4 GPU-hours" in page
+    for typed in ({}, {"typed": ""}, {"typed": f"{running}1"}):
+        answer = client.post(f"/jobs/{running}/{verb}/", typed, headers={"accept": "application/json"}).json()
+        assert (answer["is_done"], state()) == (False, "running")
+        assert f"ype {running}" in answer["sentence"]
+    client.post(f"/jobs/{running}/{verb}/", {"typed": f" {running} "})
+    assert state() == "stopping"
+
+
+def test_what_waits_has_nothing_to_lose(nlp: Any, member: Any) -> None:
+    job_id = submit(member, nlp, gpu_count=4)
+    execute("UPDATE jobs_job SET submitted_at = submitted_at - interval '9 days'")
+    browser(member).post(f"/jobs/{job_id}/cancel/", {"if_state": "pending,held"})
+    assert state() == "cancelled"
+
+
+def test_whom_a_longer_limit_delays_is_said_before_and_nothing_is_changed(running: int, nlp: Any, member: Any) -> None:
+    next_one = submit(member, nlp, gpu_count=4, max_runtime_minutes=10)
+    run_cycle()
+    client = browser(member)
+
+    def foreseen(minutes: str) -> str:
+        return text_of(client.post(f"/jobs/{running}/extend/preview/", {"max_runtime_minutes": minutes}))
+
+    assert f"job {next_one} is promised a start" in foreseen("110")
+    assert "No waiting job starts later" in foreseen("50")
+    assert "must be a number of minutes" in foreseen("x")
+    assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 3600}]
+    assert client.get(f"/jobs/{running}/extend/preview/").status_code == 405
+    stranger = browser(make_user())
+    assert stranger.post(f"/jobs/{running}/extend/preview/", {"max_runtime_minutes": "1"}).status_code == 404
+
+
+def test_only_an_admin_is_offered_to_move_what_is_promised(running: int, nlp: Any, member: Any) -> None:
+    submit(member, nlp, gpu_count=4, max_runtime_minutes=10)
+    run_cycle()
+    asked = {"max_runtime_minutes": "600", "force": "yes"}
+    assert 'name="force"' not in text_of(browser(member).get(f"/jobs/{running}/"))
+    browser(member).post(f"/jobs/{running}/extend/", asked)
+    assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 3600}]
+    admin = browser(make_user(admin=True))
+    assert 'name="force"' in text_of(admin.get(f"/jobs/{running}/"))
+    admin.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "600"})
+    assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 3600}]
+    admin.post(f"/jobs/{running}/extend/", asked)
+    assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 36_000}]

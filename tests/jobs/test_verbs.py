@@ -1,0 +1,82 @@
+"""What is offered of a job, what the page's script offers, and what the services do: one table."""
+
+from typing import Any
+
+import pytest
+
+from frontend import rules
+from gpusched.client.extension import Extension
+from gpusched.lib.problems import Problem
+from gpusched.lib.sql import execute, query
+from gpusched.protocol import verbs
+from gpusched.protocol.reasons import EndReason, Pending
+from gpusched.protocol.states import FINAL, LIVE, JobState
+from jobs import services
+from jobs.models import Job
+from scheduling import extending
+from tenants.permissions import Identity
+from tests.factories import identity_for, make_node, make_user, run_cycle, submit
+from tests.jobs.test_arrays import submit_array
+
+pytestmark = pytest.mark.django_db(transaction=True)
+CASES = [
+    *((state, reason) for state in JobState for reason in ("",) if state not in (JobState.HELD, JobState.STOPPING)),
+    *((JobState.HELD, reason) for reason in (Pending.HELD_BY_USER, Pending.HELD_BY_ADMIN)),
+    *((JobState.STOPPING, reason) for reason in (EndReason.CANCELLED, EndReason.REQUEUED)),
+]
+
+
+def test_the_script_has_the_rules_of_the_server() -> None:
+    assert rules.FILE.read_text() == rules.text(), "run make rules, and commit frontend/src/rules.ts"
+
+
+def put(job_id: int, state: str, reason: str) -> None:
+    stop = reason if state == JobState.STOPPING else ""
+    sql = "UPDATE jobs_job SET state = %s, reason = %s, stop_reason = %s, ended_at = %s, attempt = %s WHERE id = %s"
+    is_array = Job.objects.get(pk=job_id).array_count is not None
+    ended_at = "2026-01-01T00:00:00Z" if state in FINAL else None
+    execute(sql, [state, "" if stop else reason, stop, ended_at, int(state in LIVE and not is_array), job_id])
+
+
+def do(verb: str, job_id: int, who: Identity) -> str:
+    """Why it was refused, if it was."""
+    try:
+        if verb == "extend":
+            extending.extend(job_id, Extension(max_runtime_minutes=90.0), who, is_dry_run=False)
+        else:
+            getattr(services, verb)(job_id, who)
+    except Problem as problem:
+        return problem.detail
+    return ""
+
+
+def known(job_id: int) -> list[dict[str, Any]]:
+    return query("SELECT state, stop_reason, max_runtime_seconds FROM jobs_job WHERE id = %s", [job_id])
+
+
+# An array is never placed itself, and is stopping only with elements that are.
+NO_ARRAY = (JobState.SCHEDULED, JobState.STOPPING)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "is_array"),
+    [(*case, is_array) for case in CASES for is_array in (False, True) if not is_array or case[0] not in NO_ARRAY],
+)
+def test_what_is_offered_is_done_and_what_is_not_changes_nothing(
+    state: JobState, reason: str, is_array: bool, user: Any, tenant: Any
+) -> None:
+    node = make_node()
+    admin = [identity_for(make_user(admin=True))] if reason == Pending.HELD_BY_ADMIN else []
+    for who in (identity_for(user), *admin):
+        offered = verbs.possible(state, reason, is_array=is_array, is_admin=who.is_admin)
+        for verb in verbs.STATES:
+            job_id = submit_array(user, tenant, 3) if is_array else submit(user, tenant, max_runtime_minutes=60)
+            if is_array and state == JobState.FAILED:
+                run_cycle()
+                node.end(*node.start_all(), exit_code=1)
+                run_cycle()
+            put(job_id, state, reason)
+            before = known(job_id)
+            refused = do(verb, job_id, who)
+            assert (known(job_id) != before) == (verb in offered), (verb, refused)
+            assert not refused or verb not in offered
