@@ -1,4 +1,5 @@
-"""Where waiting jobs stand among everybody's: by priority, then by age."""
+"""Where waiting jobs stand among everybody's by priority, then by age: not the order in which the scheduler serves
+them, which goes by guarantees and shares first and by what fits, and would take a plan for each list."""
 
 from collections.abc import Collection
 

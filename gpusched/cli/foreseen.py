@@ -24,7 +24,9 @@ def explained(it: "Explanation") -> str:
     said = it.counterfactual.sentence if it.counterfactual else ""
     lines += [f"also:  {also.sentence}" for also in it.also if also.sentence not in said]
     if it.position:
-        lines.append(f"ahead: {it.position.jobs} jobs, {it.position.gpus:g} GPUs")
+        lines.append(
+            f"ahead: {it.position.jobs} jobs, {it.position.gpus:g} GPUs by priority and age; shares decide before that"
+        )
     if it.estimate:
         lines.append(f"start: {it.estimate.sentence}")
     if len(it.history) > 1:

@@ -135,7 +135,7 @@ def test_why_says_everything(full: FakeServer) -> None:
     lines = call(full.url, "why", "42").stdout.splitlines()
     assert lines[0] == "job 42 is pending: waits for 4 GPUs"
     assert lines[1].startswith("since: 2030-01-01 10:00:00 UTC")
-    assert lines[2:] == ["next:  wait", "ahead: 3 jobs, 8 GPUs"]
+    assert lines[2:] == ["next:  wait", "ahead: 3 jobs, 8 GPUs by priority and age; shares decide before that"]
 
 
 def test_logs_print_the_output_alone(full: FakeServer) -> None:

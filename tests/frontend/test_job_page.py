@@ -146,6 +146,8 @@ def test_who_stands_before_it_by_size_and_by_name_where_it_may_be_named(running,
     run_cycle()
     page = text_of(browser(member).get(f"/jobs/{last}/foreseen/"))
     assert "4 jobs with 5 GPUs: 1 \u00d7 2 GPUs, 3 \u00d7 1 GPU" in page
+    assert "Before it, by priority and age" in page
+    assert "guarantees and shares decide before priority and age" in page
     assert "nearest-own" in page
     assert "secret-plan" not in page
 
