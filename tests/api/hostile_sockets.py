@@ -144,9 +144,6 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-# --- the live feed -----------------------------------------------------------------------------------------------------
-
-
 async def attack_live_feed(messages: Sequence[Message], cookie: str, neighbour: str, note: str) -> None:
     """`note`: what a neighbour is to read of node n2 afterwards."""
     with pytest.MonkeyPatch.context() as patched:
@@ -200,9 +197,6 @@ def try_live_feed(examples: int) -> None:
         asyncio.run(attack_live_feed(messages, *cookies, f"note {next(notes)}"))
 
     holds()
-
-
-# --- the agents' socket ------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
