@@ -56,8 +56,6 @@ def array(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any] | 
 
 def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any]:
     """One row of `_SELECT` as the job's public shape (docs/rest.md). `elements`: of an array, as in `array`."""
-    payload = row["whole_payload"] or row["payload"]
-    placement = row["placement"] or []
     return {
         "id": row["id"],
         "tenant": row["tenant"],
@@ -72,16 +70,7 @@ def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any
         "gpu_sharing": row["gpu_sharing"],
         "cpu_cores": row["cpu_milli"] / 1000,
         "memory_mb": row["memory_mb"],
-        "command": payload["command"],
-        "args": payload["args"],
-        "script": payload["script"],
-        "workdir": payload["workdir"],
-        "environment": payload["environment"],
-        "secrets": payload.get("secrets", []),
-        # Jobs of before there were containers say nothing of them.
-        "image": payload.get("image"),
-        "runtime": payload.get("runtime", "auto"),
-        "mounts": payload.get("mounts", []),
+        **_program(row["whole_payload"] or row["payload"]),
         "gang_scheduling": row["gang_scheduling"],
         "ranks": row["ranks"],
         "workload_class": row["workload_class"],
@@ -101,6 +90,30 @@ def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any
         "node_selector": asked_labels(row["node_selector"]),
         "anti_affinity": row["anti_affinity"] or None,
         "topology": row["topology"],
+        **_execution(row),
+    }
+
+
+def _program(payload: dict[str, Any]) -> dict[str, Any]:
+    """What runs, and in what."""
+    return {
+        "command": payload["command"],
+        "args": payload["args"],
+        "script": payload["script"],
+        "workdir": payload["workdir"],
+        "environment": payload["environment"],
+        "secrets": payload.get("secrets", []),
+        # Jobs of before there were containers say nothing of them.
+        "image": payload.get("image"),
+        "runtime": payload.get("runtime", "auto"),
+        "mounts": payload.get("mounts", []),
+    }
+
+
+def _execution(row: dict[str, Any]) -> dict[str, Any]:
+    """How far it has come, and where."""
+    placement = row["placement"] or []
+    return {
         "attempt": row["attempt"],
         "retries_used": row["retries_used"],
         "submitted_at": rfc3339(row["submitted_at"]),

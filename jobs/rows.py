@@ -68,17 +68,22 @@ def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str,
         "node_selector": request.required_labels,
         "topology": request.topology,
         "anti_affinity": request.anti_affinity or "",
-        "payload": {
-            "command": request.command,
-            "args": request.args,
-            "script": request.script,
-            "workdir": request.workdir,
-            "environment": request.environment,
-            "secrets": sorted(request.secrets),
-            "image": request.image,
-            "runtime": request.runtime,
-            "mounts": request.mounts,
-        },
+        "payload": _payload(request),
+    }
+
+
+def _payload(request: JobRequest) -> dict[str, Any]:
+    """What only the agent that runs the job looks at."""
+    return {
+        "command": request.command,
+        "args": request.args,
+        "script": request.script,
+        "workdir": request.workdir,
+        "environment": request.environment,
+        "secrets": sorted(request.secrets),
+        "image": request.image,
+        "runtime": request.runtime,
+        "mounts": request.mounts,
     }
 
 

@@ -43,6 +43,13 @@ def lost() -> list[int]:
 def learn(node_id: int, facts: NodeFacts) -> None:
     """Takes over what an agent says of its machine. A device that it no longer names is lost; one that is named again
     is back. What the scheduler holds stays as it is."""
+    _learn_machine(node_id, facts)
+    _learn_devices(node_id, facts)
+    events.changed("nodes", [node_id])
+    wake.request_cycle()
+
+
+def _learn_machine(node_id: int, facts: NodeFacts) -> None:
     execute(
         "UPDATE nodes_node SET hostname = %s, boot_id = %s, agent_version = %s, cpu_cores = %s, memory_mb = %s,"
         " labels = labels || %s::jsonb, driver_version = %s, runtimes = %s::jsonb, isolation = %s::jsonb,"
@@ -62,6 +69,9 @@ def learn(node_id: int, facts: NodeFacts) -> None:
             node_id,
         ],
     )
+
+
+def _learn_devices(node_id: int, facts: NodeFacts) -> None:
     rows = [
         (node_id, d.uuid[:80], d.index, d.model[:200], d.memory_mb, (d.pci_bus_id or "")[:32], d.numa_node,
          d.nvlink_island, d.mig_parent[:80] if d.mig_parent else None, d.mig_slices)
@@ -86,8 +96,6 @@ def learn(node_id: int, facts: NodeFacts) -> None:
         " AND health NOT IN ('lost', 'quarantined', 'degraded')",
         [node_id, [device.uuid[:80] for device in facts.devices]],
     )
-    events.changed("nodes", [node_id])
-    wake.request_cycle()
 
 
 def _isolation(told: Isolation | None) -> dict[str, Any]:
