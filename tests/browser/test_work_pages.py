@@ -1,6 +1,7 @@
 """Queue, Jobs, one job and Submit in a browser: each action, each tab, on the running system with its agents."""
 
 import re
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -111,6 +112,8 @@ def test_one_jobs_tabs(page: Page, client: Client) -> None:
     expect(page.locator("pre.log .ansi-fg-1")).to_have_text("red line")
     page.locator("[data-log-search]").fill("red")
     expect(page.locator(".log-note")).to_contain_text("1 line with")
+    page.keyboard.press("Enter")
+    expect(page.locator("pre.log .is-found")).to_have_text("red line")
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
     assert download.value.path().read_bytes() == b"\x1b[31mred line\x1b[0m\n"
@@ -132,10 +135,39 @@ def test_one_jobs_tabs(page: Page, client: Client) -> None:
     page.get_by_text("Extend…").click()
     page.locator("#extend-minutes").fill("90")
     page.get_by_role("button", name="Set the limit").click()
-    expect(page.locator("[data-view=job-head]")).to_contain_text("1:30:00")
+    expect(page.locator("[data-view=job-head]")).to_contain_text("1 h 30 min")
     page.get_by_text("Requeue…").click()
     page.get_by_role("button", name="Requeue the job").click()
     wait_for(lambda: client.get(job.id).attempt == 2, 60, "its second attempt")
+
+
+@pytest.mark.timeout(300)
+def test_what_is_asked_is_confirmed_by_the_agent_alone(page: Page, client: Client, stack: Stack) -> None:
+    """A30, A37: at once requested; after half a minute what is in the way, also for who comes anew; confirmed when the
+    agent has answered, and what was shown of the page stays shown."""
+    job = client.submit(["sleep", "600"], gpus=1, name="asked", max_runtime_minutes=60)
+    wait_for(lambda: client.get(job.id).state == "running", 60, "it to run")
+    agent = stack.agents[0]
+    page.goto(f"/jobs/{job.id}/?tab=spec")
+    said = page.locator("#actions .confirmation")
+    page.get_by_text("Extend…").click()
+    page.locator("#extend-minutes").fill("90")
+    page.get_by_role("button", name="Set the limit").click()
+    expect(said).to_contain_text(re.compile("Time limit:.*confirmed by fleet0-"))
+    expect(page.locator("[data-view=job-head]")).to_contain_text("1 h 30 min")
+    agent.send_signal(signal.SIGSTOP)
+    try:
+        page.locator("#actions").get_by_text("Cancel…").click()
+        page.get_by_role("button", name="Cancel the job").click()
+        expect(said).to_contain_text(re.compile("Cancel:.*requested"))
+        expect(said).to_contain_text(re.compile(r"not confirmed yet node fleet0-\S+ silent for \d+ s"))
+        page.reload()
+        expect(said).to_contain_text(re.compile(r"not confirmed yet node fleet0-\S+ silent for \d+ s"))
+    finally:
+        agent.send_signal(signal.SIGCONT)
+    expect(said).to_contain_text(re.compile("Cancel:.*confirmed by fleet0-"))
+    assert page.url.endswith(f"/jobs/{job.id}/?tab=spec")
+    wait_for(lambda: client.status().online_nodes == 2, 60, "both nodes to be back")
 
 
 def test_an_arrays_elements_are_watched_read_retried_and_cancelled(page: Page, client: Client) -> None:
@@ -153,10 +185,10 @@ def test_an_arrays_elements_are_watched_read_retried_and_cancelled(page: Page, c
     page.locator("#element-part").fill("8-9")
     page.locator("#elements-act").get_by_text("Cancel…").click()
     page.get_by_role("button", name="Cancel the elements").click()
-    expect(page.locator(".flash")).to_contain_text("3 elements are cancelled")
+    expect(page.locator(".toast").first).to_contain_text("3 elements are cancelled")
     expect(rows.nth(5).locator(".state-cancelled")).to_be_visible()
     page.get_by_role("button", name="Retry the 1 that failed").click()
-    expect(page.locator(".flash")).to_contain_text("1 element is to run again")
+    expect(page.locator(".toasts")).to_contain_text("1 element is to run again")
     page.locator("#element-state").select_option("cancelled")
     expect(page).to_have_url(re.compile("state=cancelled"))
     expect(rows).to_have_count(3)

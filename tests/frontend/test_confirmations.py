@@ -64,7 +64,7 @@ def test_whom_a_longer_limit_delays_is_said_before_and_nothing_is_changed(runnin
     def foreseen(minutes: str) -> str:
         return text_of(client.post(f"/jobs/{running}/extend/preview/", {"max_runtime_minutes": minutes}))
 
-    assert f"job {next_one} is promised a start" in foreseen("110")
+    assert f"Job {next_one} is promised a start" in foreseen("110")
     assert "No waiting job starts later" in foreseen("50")
     assert "must be a number of minutes" in foreseen("x")
     assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 3600}]
