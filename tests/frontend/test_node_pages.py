@@ -25,6 +25,15 @@ def set_health(health, note="", index=0):
 
 
 class TestList:
+    def test_nothing_of_a_lost_node_is_told_as_free(self, admin):
+        make_node(name="n1", gpus=1)
+        for path in ("/nodes/", "/nodes/n1/"):
+            assert "the node is lost" not in text_of(admin.get(path))
+        Node.objects.update(state="lost")
+        for path in ("/nodes/", "/nodes/n1/"):
+            page = text_of(admin.get(path))
+            assert page.count('<span class="na" title="the node is lost: nothing can start there">n/a</span>') == 2
+
     def test_the_groups_say_where_something_is_to_be_done(self, admin):
         for name in ("n1", "n2", "n3"):
             make_node(name=name, gpus=1)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from frontend import feed
+from frontend.templatetags import words
 from gpusched.protocol.states import NodeIntent
 from jobs import services as job_services
 from nodes import services as node_services
@@ -153,3 +154,27 @@ def test_under_its_guarantee_is_who_waits_for_gpus_alone(client):
     row = feed.rows("tenants", None)["ours"]
     assert [*asking, row["jobs_asking"], row["jobs_waiting"]] == [0, 1, 4]
     assert "under its guarantee" in client.get("/tenants/").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "said"),
+    [(0, 8, "0 %"), (1, 1600, "< 1 %"), (1, 8, "13 %"), (1599, 1600, "99 %"), (8, 8, "100 %"), (0, 0, "0 %")],
+)
+def test_parts_are_whole_per_cent_and_never_less_or_more_than_is_there(part, whole, said):
+    assert words.percent(part, whole) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (60, "1 min"),
+        (247, "4 min 7 s"),
+        (3600, "1 h"),
+        (3847, "1 h 4 min"),
+        (263047, "3 d 1 h"),
+        (None, "n/a"),
+    ],
+)
+def test_lengths_of_time_say_their_units(seconds, said):
+    assert words.duration(seconds) == said
