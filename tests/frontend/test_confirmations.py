@@ -62,7 +62,7 @@ def test_whom_a_longer_limit_delays_is_said_before_and_nothing_is_changed(runnin
     client = browser(member)
 
     def foreseen(minutes: str) -> str:
-        return text_of(client.post(f"/jobs/{running}/extend/preview/", {"max_runtime_minutes": minutes}))
+        return str(text_of(client.post(f"/jobs/{running}/extend/preview/", {"max_runtime_minutes": minutes})))
 
     assert f"Job {next_one} is promised a start" in foreseen("110")
     assert "No waiting job starts later" in foreseen("50")
