@@ -159,24 +159,7 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
     """Ends ranks, frees their devices, and ends or stops the attempts that this decides; gives the changed jobs."""
     if not ends:
         return []
-    rows = [
-        (
-            *e.key,
-            e.node_id,
-            e.at,
-            e.reason,
-            e.exit_code,
-            e.signal,
-            e.started_at,
-            e.detail,
-            e.peak_memory_mb,
-            e.log_bytes,
-            exit_class(e.reason, e.exit_code, e.seen),
-            e.peak_memory_of,
-            e.lasted_seconds,
-        )
-        for e in {e.key: e for e in ends}.values()
-    ]
+    rows = [_row(one) for one in {one.key: one for one in ends}.values()]
     ended = query(_END, columns(rows, 15))
     if not ended:
         return []
@@ -197,6 +180,14 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
     for job_id, evidence in failing:
         transitions.stop([job_id], EndReason.RANK_FAILED, evidence, "")
     return [job_id for job_id, _ in attempts]
+
+
+def _row(end: RankEnd) -> tuple[Any, ...]:
+    return (
+        *end.key, end.node_id, end.at, end.reason, end.exit_code, end.signal, end.started_at, end.detail,
+        end.peak_memory_mb, end.log_bytes, exit_class(end.reason, end.exit_code, end.seen), end.peak_memory_of,
+        end.lasted_seconds,
+    )  # fmt: skip
 
 
 def _how(row: dict[str, Any]) -> dict[str, Any]:

@@ -70,18 +70,12 @@ def contained(directory: Path, spec: RankSpec, fact: dict[str, Any], config: Con
     if spec.image is None or not IMAGE.match(spec.image):
         raise Refused(f"{spec.image!r} is no name of an image")
     name = _choice(spec, config)
-    runtime = config.runtimes[name]
-    program = shutil.which(runtime.command[0])
-    if program is None:
-        raise Refused(f"{runtime.command[0]} is not on this node any more")
-    command = [program, *runtime.command[1:]]
+    command = _command(config.runtimes[name])
     account = fact.get("account")
     owner = (account["uid"], account["gid"]) if account else (os.geteuid(), os.getegid())
     try:
-        binds = [
-            *mounts.binds(spec.mounts, config.mounts, account),
-            *_own_binds(directory, spec, fact["environment"], owner),
-        ]
+        outer = mounts.binds(spec.mounts, config.mounts, account)
+        own = _own_binds(directory, spec, fact["environment"], owner)
         text = commandlines.environment_text(name, _inside(directory, spec, fact["environment"]))
     except (NotAllowed, ValueError) as problem:
         raise Refused(str(problem)) from problem
@@ -91,7 +85,7 @@ def contained(directory: Path, spec: RankSpec, fact: dict[str, Any], config: Con
         image=spec.image,
         argv=fact["argv"],
         devices=spec.device_uuids,
-        binds=binds,
+        binds=[*outer, *own],
         environment_file=_write(directory, text, owner),
         # Known to the supervisor alone, when the job starts.
         late=("GPUSCHED_DEADLINE",) if spec.max_runtime_seconds else (),
@@ -102,19 +96,32 @@ def contained(directory: Path, spec: RankSpec, fact: dict[str, Any], config: Con
         gid=owner[1],
         groups=account["groups"] if account else (),
         workdir=spec.workdir,
-        arguments=runtime.arguments,
+        arguments=config.runtimes[name].arguments,
         id_file=f"{directory}/{ID_FILE}",
         has_ceiling=config.cpu_ceiling,
     )
+    return _in_box(directory, spec, fact, name, command, box)
+
+
+def _in_box(
+    directory: Path, spec: RankSpec, fact: dict[str, Any], name: str, command: list[str], box: Box
+) -> dict[str, Any]:
+    """`fact` with what starts the box in place of what runs in it."""
     made = {**fact, "argv": _BUILD[name](command, box), "workdir": "/", "box": f"{directory}/{BOX}"}
+    client = _of_client(spec, fact["environment"])
     if name == "apptainer":  # whose containers are processes like others
-        return {**made, "environment": {**_of_client(spec, fact["environment"]), **_machine(fact["environment"])}}
-    made["environment"] = {**_of_client(spec, fact["environment"]), **_machine(dict(os.environ))}
-    made["container"] = {"name": box.name, "command": command, "id_file": box.id_file}
+        return {**made, "environment": {**client, **_machine(fact["environment"])}}
     # The runtime acts as the agent's user and makes the container's cgroup; who the job is, the command line says.
-    for key in ("account", "cgroup"):
-        made.pop(key, None)
-    return made
+    kept = {key: value for key, value in made.items() if key not in ("account", "cgroup")}
+    container = {"name": box.name, "command": command, "id_file": box.id_file}
+    return {**kept, "environment": {**client, **_machine(dict(os.environ))}, "container": container}
+
+
+def _command(runtime: Runtime) -> list[str]:
+    program = shutil.which(runtime.command[0])
+    if program is None:
+        raise Refused(f"{runtime.command[0]} is not on this node any more")
+    return [program, *runtime.command[1:]]
 
 
 def _choice(spec: RankSpec, config: Config) -> str:
