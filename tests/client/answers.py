@@ -63,7 +63,7 @@ def answer_all(server: FakeServer) -> None:
     server.on("GET", "/cluster/status", Answer(200, {"total_nodes": 1, "online_nodes": 1, "total_gpus": 2}))
     server.on("GET", "/jobs/42/explain", Answer(200, WHY))
     server.on("GET", "/jobs/42/logs", log(b"epoch 1\nepoch 2\n", complete=True))
-    for verb in ("cancel", "hold", "release", "requeue", "retry"):
+    for verb in ("cancel", "hold", "release", "requeue", "retry", "signal"):
         server.on("POST", f"/jobs/42/{verb}", acted(verb))
     server.on("GET", "/jobs/42/elements", Answer(200, {"items": [ELEMENT]}))
     server.on("POST", "/jobs/42/extend", Answer(200, EXTENDED))
