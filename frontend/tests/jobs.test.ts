@@ -1,9 +1,11 @@
 // The list of jobs: what of the feed belongs among what was read, and how loudly several are acted on.
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { caution, fitting } from "../src/jobs/actions";
 import { Listing, fits, merged, restQuery } from "../src/jobs/listing";
 import { Selection } from "../src/jobs/selection";
+import type { Page } from "../src/regions";
 import type { JobRow } from "../src/topics";
+import { jobs } from "../src/views/jobs";
 
 const job = (id: number, state = "running", more: Partial<JobRow> = {}): JobRow => ({
   id, name: `train ${id}`, tenant: "red", user: "ann", state, reason: null, gpu_count: 2, nodes: [], submitted_at: "2026-01-31T08:00:00Z", started_at: null, ended_at: null, exit_code: null, attempt: 1, ...more,
@@ -43,6 +45,20 @@ test("older pages follow by their cursors, and all of them are read anew", async
   await listing.again();
   expect(asked.slice(2)).toEqual(asked.slice(0, 2));
   expect(asked[1]).toBe("/api/v1/jobs?state=final&limit=100&cursor=abc");
+});
+
+test("a page left open shows as many jobs as a fresh one, the newest (A52)", async () => {
+  const region = document.createElement("div");
+  const older = Array.from({ length: 100 }, (_, at) => job(100 - at));
+  vi.stubGlobal("fetch", () => Promise.resolve(new Response(JSON.stringify({ items: older, next_cursor: null }))));
+  const view = jobs(region, {} as Page);
+  await vi.waitFor(() => expect(region.querySelectorAll("tbody tr")).toHaveLength(100));
+  const rows = feed(...Array.from({ length: 150 }, (_, at) => job(150 - at)));
+  view.draw({ status: "ready", seq: 1, rows, error: null, known: true });
+  const shown = [...region.querySelectorAll<HTMLElement>("tbody tr")].map((tr) => Number(tr.dataset.key));
+  expect(shown).toEqual(Array.from({ length: 100 }, (_, at) => 150 - at));
+  view.close?.();
+  vi.unstubAllGlobals();
 });
 
 test("a refusal is told in the server's words", async () => {

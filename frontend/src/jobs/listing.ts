@@ -61,6 +61,11 @@ export class Listing {
     return this.cursor !== null;
   }
 
+  /** So many rows a fresh load would have. */
+  get most(): number {
+    return Math.max(1, this.pages) * PAGE;
+  }
+
   get isRead(): boolean {
     return this.pages > 0;
   }

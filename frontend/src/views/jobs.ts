@@ -56,7 +56,8 @@ class JobsView implements View {
       if (state?.known && listing.query === "") refill(this.region, this.none());
       return;
     }
-    const rows = merged(listing.read, this.feed, listing.query, listing.isRead && !listing.hasOlder);
+    // No more than a fresh load would have, however long the page has been open.
+    const rows = this.found().slice(0, listing.most);
     this.selection.show(rows);
     if (listing.problem !== "") return refill(this.region, refused(listing.problem));
     if (rows.length === 0) return refill(this.region, listing.query === "" ? this.none() : noneLikeThis(listing.hasOlder), this.foot);
@@ -72,6 +73,10 @@ class JobsView implements View {
     this.stopFilters();
   }
 
+  private found(): JobRow[] {
+    return merged(this.listing.read, this.feed, this.listing.query, this.listing.isRead && !this.listing.hasOlder);
+  }
+
   private list(): Listing {
     const listing = new Listing(restQuery(location.search), () => this.draw());
     void listing.again();
@@ -81,7 +86,9 @@ class JobsView implements View {
   private hear(state: TopicState): void {
     this.feed = state.rows as ReadonlyMap<string, JobRow>;
     // Of jobs that the feed does not tell any more only REST knows the state.
-    const isBeyond = [...this.listing.read.keys()].some((id) => !this.feed.has(String(id)));
+    const { listing } = this;
+    const isCut = listing.isRead && !listing.hasOlder && this.found().length > listing.most;
+    const isBeyond = isCut || [...listing.read.keys()].some((id) => !this.feed.has(String(id)));
     if (!isBeyond || this.timer !== 0) return;
     this.timer = window.setTimeout(() => {
       this.timer = 0;
