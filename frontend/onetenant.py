@@ -114,6 +114,14 @@ def edits(name: str) -> list[Row]:
     return [{**row, "changes": _changes(row)} for row in query(_EDITS, [subjects, MOST_EDITS])]
 
 
+def quota_before(name: str, entry_id: str) -> Row | None:
+    """The limits that this edit of the tenant's quota found; None if there is no such edit."""
+    sql = "SELECT before FROM lib_auditentry WHERE id = %s AND subject = %s AND before IS NOT NULL"
+    is_id = entry_id.isascii() and entry_id.isdigit() and len(entry_id) < 19
+    rows = query(sql, [int(entry_id), f"quota {name}"]) if is_id else []
+    return rows[0]["before"] if rows else None
+
+
 def _changes(row: Row) -> list[tuple[str, Any, Any]]:
     before, after = row["before"] or {}, row["after"] or {}
     names = [name for name in {**before, **after} if name not in ("version", "quota", "go_ahead")]

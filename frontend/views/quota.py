@@ -7,8 +7,9 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
+from frontend import onetenant
 from frontend.views.entrance import page, refusal, show
-from gpusched.lib.problems import Problem
+from gpusched.lib.problems import Problem, not_found
 from tenants import effects, services
 from tenants.api import find_tenant, tenants_shown
 from tenants.permissions import Identity
@@ -70,15 +71,16 @@ class QuotaForm(forms.Form):
 
 @page
 def quota(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
-    """The form; a POST applies, or with `preview` answers what it would do."""
+    """The form; a POST applies, or with `preview` answers what it would do. With `back` it is filled with how an edit
+    found the quota, and says what it would do to put that back."""
     tenant = find_tenant(name, who)
     who.require_admin()
     now = tenants_shown([tenant.pk])[0]["quota"]
-    form = QuotaForm(request.POST) if request.method == "POST" else QuotaForm(initial=now)
+    form = _form(request, name, now)
     effect: dict[str, Any] = {}
     if form.is_bound and form.is_valid():
         effect = _effect(tenant.pk, form)
-        is_wanted = "preview" not in request.POST and not form.errors
+        is_wanted = request.method == "POST" and "preview" not in request.POST and not form.errors
         if is_wanted and effect.get("contradicts") and not form.cleaned_data["go_ahead"]:
             form.add_error(None, "Not applied yet: see what it would do, and confirm it there.")
         elif is_wanted and _apply(request, who, tenant.pk, form):
@@ -87,6 +89,19 @@ def quota(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     if "HX-Request" in request.headers:
         return show(request, who, "pages/quota_effect.html", words)
     return show(request, who, "pages/quota.html", words, status=400 if form.errors else 200)
+
+
+def _form(request: HttpRequest, name: str, now: dict[str, Any]) -> QuotaForm:
+    if request.method == "POST":
+        return QuotaForm(request.POST)
+    if "back" not in request.GET:
+        return QuotaForm(initial=now)
+    before = onetenant.quota_before(name, request.GET["back"])
+    if before is None:
+        raise not_found(f"edit {request.GET['back'][:20]} of this quota")
+    wanted = {**now, **{limit: before[limit] for limit in now.keys() & before.keys()}, "version": now["version"]}
+    by_model = QuotaForm.base_fields["max_gpus_by_model"].prepare_value(wanted["max_gpus_by_model"])
+    return QuotaForm({**wanted, "max_gpus_by_model": by_model})
 
 
 def _effect(tenant_id: int, form: QuotaForm) -> dict[str, Any]:
