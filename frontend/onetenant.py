@@ -115,7 +115,7 @@ def edits(name: str) -> list[Row]:
 
 
 def quota_before(name: str, entry_id: str) -> Row | None:
-    """The limits that this edit of the tenant's quota found; None if there is no such edit."""
+    """What this edit of the tenant's quota has changed, as it was before; None if there is no such edit."""
     sql = "SELECT before FROM lib_auditentry WHERE id = %s AND subject = %s AND before IS NOT NULL"
     is_id = entry_id.isascii() and entry_id.isdigit() and len(entry_id) < 19
     rows = query(sql, [int(entry_id), f"quota {name}"]) if is_id else []
