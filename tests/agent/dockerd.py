@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
+from tests.agent.control import eventually
+
 _CLIENT = """#!{python} -S
 import json, os, signal, socket, sys
 if sys.argv[1] == "version":
@@ -123,6 +125,12 @@ class Dockerd:
                 answer = getattr(self, f"_{argv[0]}")(argv)
             with contextlib.suppress(OSError):  # the client was killed; the container is not
                 talk.sendall(json.dumps(answer).encode() + b"\n")
+
+    def only(self) -> Container:
+        """The one container that there is; its job may be ready a moment before it is listed."""
+        eventually(lambda: len(self.containers) == 1, 20, "the container to be listed")
+        [container] = self.containers.values()
+        return container
 
     def _run(self, argv: list[str], client: dict[str, str], talk: socket.socket, said: Any) -> dict[str, Any]:
         name, program = _value(argv, "--name"), _value(argv, "--entrypoint")

@@ -42,7 +42,7 @@ def test_a_client_that_is_killed_is_replaced_and_the_end_is_the_containers(
     start()
     key = waiting(control, tmp_path)
     os.kill(control.start_of(key).pid, 9)
-    [container] = docker.containers.values()
+    container = docker.only()
     eventually(lambda: len(container.attached) == 2, 20, "another client")
     assert not control.ended
     (tmp_path / "go").touch()
@@ -60,7 +60,7 @@ def test_a_job_whose_client_was_killed_is_stopped_all_the_same(
     key = waiting(control, tmp_path)
     os.kill(control.start_of(key).pid, 9)
     eventually(lambda: any(call[0] == "attach" for call in docker.calls), 20, "another client")
-    [container] = docker.containers.values()
+    container = docker.only()
     control.stop(key, grace_seconds=1)
     assert control.end_of(key).reason == "cancelled"
     assert not is_alive(container.pid) and docker.containers == {}
@@ -75,7 +75,7 @@ def test_a_rank_waits_for_a_daemon_that_is_away_and_is_not_over_before(
     docker.is_away = True
     os.kill(control.start_of(key).pid, 9)
     (tmp_path / "go").touch()
-    [container] = docker.containers.values()
+    container = docker.only()
     eventually(lambda: not is_alive(container.pid) or container.code is not None, 10, "the container to end")
     asked = len(docker.calls)
     eventually(lambda: len(docker.calls) > asked + 2, 30, "the daemon to be asked again")
@@ -105,7 +105,7 @@ def test_a_container_that_ran_out_of_memory_is_told_as_that(
 ) -> None:
     start()
     key = waiting(control, tmp_path)
-    [container] = docker.containers.values()
+    container = docker.only()
     container.is_out_of_memory = True
     container.process.kill()
     end = control.end_of(key)

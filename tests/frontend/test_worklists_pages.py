@@ -124,7 +124,7 @@ def test_the_groups_of_the_queue(nlp, member):
     run_cycle()
     page = text_of(client.get("/queue/"))
     assert keys(page) == [waiting, held]
-    assert re.findall(r'scope="rowgroup">(\w+)<', page) == ["Capacity", "Held"]
+    assert re.findall(r'scope="rowgroup">([\w ]+)<', page) == ["Waits on capacity", "Held"]
     assert keys(text_of(client.get("/queue/?group=held"))) == [held]
 
 
