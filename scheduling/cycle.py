@@ -24,7 +24,6 @@ from scheduling.snapshot import load
 from scheduling.sweep import lose_silent_nodes, stop_on_lost_devices
 
 logger = logging.getLogger(__name__)
-WORKER = f"{socket.gethostname()}:{os.getpid()}"
 # A cycle in which nothing happened is kept this often, as a sign of life.
 IDLE_ROW_SECONDS = 60.0
 # Reasons of which only the evidence changed are rewritten this often: with 10,000 waiting jobs that is a large write.
@@ -97,9 +96,14 @@ def _run(trigger: str) -> Committed:
         _memory.evidence_at = time.monotonic()
     phases = {phase.removesuffix("_ms"): [ms / 1000] for phase, ms in clock.ms.items()}
     observe("gpu_scheduler_scheduling_latency_seconds", phases)
-    execute(_BEAT, [sum(clock.ms.values()), WORKER])
+    execute(_BEAT, [sum(clock.ms.values()), _worker()])
     _record(trigger, started_at, clock, snapshot, decided, done)
     return done
+
+
+def _worker() -> str:
+    """Asked for each time: the process that loads this module is not the one that runs cycles."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 _BEAT = """
@@ -135,7 +139,7 @@ def _record(
     Cycle.objects.create(
         started_at=started_at,
         trigger=trigger,
-        worker=WORKER,
+        worker=_worker(),
         pending=len(snapshot.jobs),
         placed=done.placed,
         preempted=done.preempted,
