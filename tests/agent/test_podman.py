@@ -210,7 +210,7 @@ def test_secrets_are_files_in_the_container_and_no_variables(
     start()
     text = log_of(control, key)
     assert text.startswith("hunter2\n") and text.count("hunter2") == 1
-    assert text.endswith("kept\n")
+    assert "kept\n" in text  # the words of touch come by another stream, sometimes later
 
 
 def test_the_job_is_its_user_in_the_container_too(start: Callable[[], object], control: Control) -> None:
