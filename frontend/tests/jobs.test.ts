@@ -61,6 +61,15 @@ test("a page left open shows as many jobs as a fresh one, the newest (A52)", asy
   vi.unstubAllGlobals();
 });
 
+test("where there is no job, none older are offered", async () => {
+  const region = document.createElement("div");
+  vi.stubGlobal("fetch", () => Promise.resolve(new Response('{"items": [], "next_cursor": null}')));
+  jobs(region, {} as Page);
+  await vi.waitFor(() => expect(region.textContent).toContain("No job"));
+  expect(region.querySelector<HTMLElement>("p.summary")?.hidden).toBe(true);
+  vi.unstubAllGlobals();
+});
+
 test("a refusal is told in the server's words", async () => {
   const listing = new Listing("state=odd", () => undefined, () => Promise.resolve(new Response('{"detail": "there is no state odd"}', { status: 400 })));
   await listing.again();

@@ -138,7 +138,7 @@ class QueueView implements View {
     if (total === null) return;
     const words = said(total);
     if (this.summary.textContent !== words) this.summary.textContent = words;
-    if (total.matching === 0) return refill(this.region, this.query === "" ? this.none() : noneLikeThis(), this.summary.cloneNode(true));
+    if (total.matching === 0) return this.query === "" ? refill(this.region, this.none()) : refill(this.region, noneLikeThis(), this.summary.cloneNode(true));
     if (this.whole.parentElement !== this.region) this.region.replaceChildren(this.summary, this.whole);
     const isGrouped = !this.query.includes("sort=");
     this.geometry = new Geometry(total.groups, isGrouped, this.isNarrow.matches ? CARD : WIDE, this.detail.placed((id) => this.held.placeOf(id)));

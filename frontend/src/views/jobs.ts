@@ -60,9 +60,9 @@ class JobsView implements View {
     const rows = this.found().slice(0, listing.most);
     this.selection.show(rows);
     if (listing.problem !== "") return refill(this.region, refused(listing.problem));
+    this.foot.hidden = !listing.hasOlder;
     if (rows.length === 0) return refill(this.region, listing.query === "" ? this.none() : noneLikeThis(listing.hasOlder), this.foot);
     this.table.update(rows.map((row) => ({ key: String(row.id), row })));
-    this.foot.hidden = !listing.hasOlder;
     if (this.table.element.parentElement !== this.region) this.region.replaceChildren(this.selection.bar, this.table.element, this.foot);
     for (const box of this.region.querySelectorAll<HTMLInputElement>("[data-select]")) box.checked = this.selection.has(Number(box.dataset.select));
   }
