@@ -163,7 +163,7 @@ def _open_palette(page: Page) -> None:
 def _open_row(page: Page) -> None:
     page.locator("button.opener").first.click()
     with suppress(NotInTime):
-        page.locator("tr.detail dl").first.wait_for(timeout=_PATIENCE)
+        page.locator("tr.detail dl:not(:has([role=status]))").first.wait_for(timeout=_PATIENCE)
 
 
 def _ask_to_cancel(page: Page) -> None:

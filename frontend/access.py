@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpusched.lib.sql import columns, query
+from gpusched.lib.sql import columns, prepared
 
 # Ids of the tenants whose jobs may be seen, in order; None: all.
 Visible = tuple[int, ...] | None
@@ -47,6 +47,6 @@ def access_of(sessions: Sequence[Session]) -> list[Access]:
     rows = [(number, s.user_id, s.key, s.password) for number, s in enumerate(sessions)]
     found = {
         row["n"]: Access(True, None if row["is_superuser"] else tuple(row["tenants"]))
-        for row in query(_ASK, columns(rows, 4))
+        for row in prepared(_ASK, columns(rows, 4))
     }
     return [found.get(number, Access(False)) for number in range(len(sessions))]

@@ -1,7 +1,17 @@
 """Tells Django of this app."""
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
+
+from frontend import fieldnames
+
+NAMED = ("tenants", "jobs", "nodes", "scheduling")
 
 
 class FrontendConfig(AppConfig):
     name = "frontend"
+
+    def import_models(self) -> None:
+        """The last app of ours: the models of all are there, and no form is made of them yet."""
+        super().import_models()
+        for label in NAMED:
+            fieldnames.name_fields(apps.get_app_config(label).models.values())

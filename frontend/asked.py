@@ -3,7 +3,7 @@
 Of a job its agents confirm: that no process is left of what was to stop, that a new time limit is in force. What
 nobody but the server has to do is so with its answer. Of nodes and GPUs the scheduler confirms, by a look since."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,9 +13,10 @@ from gpusched.lib.sql import query
 from gpusched.lib.times import parsed
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import FINAL, NodeIntent
-from scheduling.services import scheduler_lag
 
 Row = dict[str, Any]
+# How the scheduler stands (scheduling.services.scheduler_lag): one answer for all that a page shows.
+Beat = Callable[[], Row]
 # Then it says what is in the way.
 PATIENCE = timedelta(seconds=30)
 # What is confirmed is told for so long; what is not, for as long as it may still come.
@@ -91,26 +92,26 @@ def _named(nodes: Sequence[Row]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + more
 
 
-def of_node(node: Mapping[str, Any], incidents: Collection[Row], jobs_left: int) -> Row:
-    """`node`: `intent` of it as it is listed; `incidents`: its own (nodes/incidents.py)."""
+def of_node(node: Mapping[str, Any], incidents: Collection[Row], jobs_left: int, beat: Beat) -> Row:
+    """`node`: `intent` of it as it is listed; `incidents`: its own (nodes/incidents.py); `beat`: asked if need be."""
     closed = [row for row in incidents if row["device_id"] is None and row["kind"] in ("cordoned", "draining")]
     wanted_at = _since(closed, is_so=node["intent"] != NodeIntent.OPEN)
     if wanted_at is None:
         return {}
     there = f"{jobs_left} job{' still runs' if jobs_left == 1 else 's still run'} there"
     if node["intent"] == NodeIntent.OPEN:
-        return _seen("uncordon", wanted_at, "it takes jobs again")
+        return _seen("uncordon", wanted_at, "it takes jobs again", beat())
     if node["intent"] == NodeIntent.CORDONED:
         goes_on = f"; {there}" if jobs_left else ""
-        return _seen("cordon", wanted_at, f"nothing new starts there{goes_on}", is_lasting=True)
+        return _seen("cordon", wanted_at, f"nothing new starts there{goes_on}", beat(), is_lasting=True)
     says = there if jobs_left else "nothing runs there any more: it can be worked on"
-    asked = _seen("drain", wanted_at, says, is_lasting=True)
+    asked = _seen("drain", wanted_at, says, beat(), is_lasting=True)
     if asked["status"] == "confirmed":
         asked["word"] = "confirmed, draining" if jobs_left else "confirmed, drained"
     return asked
 
 
-def of_device(device: Mapping[str, Any], incidents: Collection[Row]) -> Row:
+def of_device(device: Mapping[str, Any], incidents: Collection[Row], beat: Beat) -> Row:
     """`device`: `id health` of it. Told while it is news: what is wrong with a GPU stands beside it anyway."""
     own = [row for row in incidents if row["device_id"] == device["id"] and row["kind"] == "quarantined"]
     is_out = device["health"] == "quarantined"
@@ -119,7 +120,8 @@ def of_device(device: Mapping[str, Any], incidents: Collection[Row]) -> Row:
     )
     if wanted_at is None:
         return {}
-    return _seen(*(("quarantine", wanted_at, "no new jobs") if is_out else ("clear", wanted_at, "in service")))
+    what, says = ("quarantine", "no new jobs") if is_out else ("clear", "in service")
+    return _seen(what, wanted_at, says, beat())
 
 
 def _since(incidents: Collection[Row], *, is_so: bool) -> datetime | None:
@@ -128,8 +130,7 @@ def _since(incidents: Collection[Row], *, is_so: bool) -> datetime | None:
     return max(moments, default=None)
 
 
-def _seen(what: str, wanted_at: datetime, says: str, *, is_lasting: bool = False) -> Row:
-    beat = scheduler_lag()
+def _seen(what: str, wanted_at: datetime, says: str, beat: Row, *, is_lasting: bool = False) -> Row:
     told = {"what": what, "by": "", "at": wanted_at}
     if beat["last_cycle_at"] is not None and parsed(beat["last_cycle_at"]) > wanted_at:
         return _told(told, "confirmed", says, is_lasting=is_lasting)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpusched.lib.sql import query
+from frontend import nodegroups
+from gpusched.lib.sql import prepared
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
 
 Row = dict[str, Any]
@@ -46,17 +47,18 @@ def restrict(notices: Sequence[Row], visible: Sequence[int] | None) -> dict[str,
     return {f"attention:{notice['kind']}": {**notice, **_told(notice["parts"], allowed)} for notice in notices}
 
 
-def _told(parts: list[Row], allowed: set[int] | None) -> Row:
+def _told(found: list[Row], allowed: set[int] | None) -> Row:
     own, others = list[Row](), 0
-    for part in parts:
+    for part in found:
         tenant_id = part.get("tenant_id")
         if tenant_id is None or allowed is None or tenant_id in allowed:
-            own.append({name: value for name, value in part.items() if name != "tenant_id"})
+            own.append(part)
         else:
             others += part["gpus"]
     if others:
         own.append({"node": None, "job": None, "words": f"{_gpus(others)} of other tenants", "since": None})
-    return {"parts": own[:MOST_PARTS], "more": max(0, len(own) - MOST_PARTS)}
+    parts = [{name: part[name] for name in part if name != "tenant_id"} for part in own[:MOST_PARTS]]
+    return {"parts": parts, "more": max(0, len(own) - MOST_PARTS)}
 
 
 def _notice(kind: str, severity: str, count: int, sentence: str, href: str | None, parts: list[Row]) -> Row:
@@ -105,7 +107,7 @@ def _idle(nodes: list[Row]) -> Iterator[Row]:
     parts = [
         {"node": None, "job": row["job_id"], "words": f"{_gpus(row['gpus'])}, {row['user']}",
          "since": max(idle[id] for id in row["devices"]), "tenant_id": row["tenant_id"], "gpus": row["gpus"]}
-        for row in (query(_HOLDERS, [list(idle)]) if idle else ())
+        for row in (prepared(_HOLDERS, [list(idle)]) if idle else ())
     ]  # fmt: skip
     if idle:
         said = "1 GPU is held but idle" if len(idle) == 1 else f"{len(idle)} GPUs are held but idle"
@@ -117,7 +119,10 @@ def _closed(nodes: list[Row]) -> Iterator[Row]:
     if closed:
         said = "1 node takes no new jobs" if len(closed) == 1 else f"{len(closed)} nodes take no new jobs"
         parts = [_on(node, node["intent"]) for node in closed]
-        yield _notice("closed", "note", len(closed), said, "/fleet/?group=state", parts)
+        # The list of nodes has those that ail in another group, closed or not.
+        groups = {nodegroups.group_of(node) for node in closed}
+        href = f"/nodes/?group={groups.pop()}" if len(groups) == 1 else "/nodes/"
+        yield _notice("closed", "note", len(closed), said, href, parts)
 
 
 def _devices(nodes: list[Row]) -> Iterator[tuple[Row, Row]]:

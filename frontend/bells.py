@@ -7,8 +7,8 @@ from frontend.topics import KINDS, job_of, kind_of
 
 # A change is told at once, its followers together a moment later.
 PAUSE_SECONDS = 0.1
-# Looking at one list costs at most a tenth of a core, however large the cluster is; the others need not wait for it.
-PAUSE_PER_LOOK = 9.0
+# Looking at one list costs at most a fifth of a core, however large the cluster is; the others need not wait for it.
+PAUSE_PER_LOOK = 4.0
 LATEST_LOOKS = 5
 # What is read at leisure is told at leisure.
 _LONGER_PAUSES = {"people": 2.0, "mine": 0.5, "overview": 0.25, "readings": 0.9}

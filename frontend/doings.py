@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from frontend.access import Visible
-from gpusched.lib.sql import query
+from gpusched.lib.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
@@ -102,10 +102,10 @@ def load() -> list[Doing]:
         "least": _LEAST_GPU_SECONDS,
     }  # fmt: skip
     found = [
-        *(_of_event(row) for row in query(_EVENTS, given)),
-        *(_of_incident(row) for row in query(_INCIDENTS, given)),
-        *(_of_crossing(row) for row in query(_CROSSINGS, given)),
-        *(_of_refund(row) for row in query(_REFUNDS, given)),
+        *(_of_event(row) for row in prepared(_EVENTS, given)),
+        *(_of_incident(row) for row in prepared(_INCIDENTS, given)),
+        *(_of_crossing(row) for row in prepared(_CROSSINGS, given)),
+        *(_of_refund(row) for row in prepared(_REFUNDS, given)),
     ]
     return sorted(found, key=lambda doing: doing.at, reverse=True)
 

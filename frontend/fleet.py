@@ -16,7 +16,7 @@ Row = dict[str, Any]
 _ASKED = """(%(names)s::text[] IS NULL OR n.name = ANY(%(names)s))
              AND (%(ids)s::bigint[] IS NULL OR n.id = ANY(%(ids)s::bigint[]))"""
 # Signs of life are told to this precision: to the second, every row of a calm fleet would be sent anew each second.
-_SLOT_SECONDS = 5
+SLOT_SECONDS = 5
 
 _NODES = f"""
     SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb, n.labels, n.hostname,
@@ -143,7 +143,7 @@ def slot(moment: datetime | None) -> str | None:
     """A sign of life, as exactly as it is told."""
     if moment is None:
         return None
-    return rfc3339(moment.replace(second=moment.second - moment.second % _SLOT_SECONDS, microsecond=0))
+    return rfc3339(moment.replace(second=moment.second - moment.second % SLOT_SECONDS, microsecond=0))
 
 
 def _without_seen(node: Row) -> Row:

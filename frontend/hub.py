@@ -29,8 +29,6 @@ NOT_AUTHENTICATED, TRY_AGAIN_LATER = 4401, 1013
 GATHER_SECONDS = 0.02
 RETRY_SECONDS = 0.5
 ALIVE_SECONDS = 2.0
-# So long it may wait for something else to be told with it.
-ALIVE_WAITS_SECONDS = 0.5
 # Each second `alive` is to be answered: what comes from pages costs more than what goes to them.
 ALIVE_PER_ANSWER = 2
 RECHECK_SECONDS = 15.0
@@ -93,8 +91,7 @@ class LiveHub:
             return NOT_AUTHENTICATED
         client.viewer = Viewer(answer[0].visible, client.session.user_id)
         self._clients.add(client)
-        client.outbox.alive(self._alive())
-        client.outbox.hurry()
+        client.outbox.alive(self._alive(), is_leisurely=False)
         return None
 
     def leave(self, client: Client) -> None:
@@ -204,11 +201,12 @@ class LiveHub:
 
     def _tell(self, news: dict[View, News], topics: set[str]) -> None:
         self._known.update({seen: told.rows for seen, told in news.items() if told.rows is not None})
+        leisurely = {topic for topic in topics if bells.is_leisurely(bells.group_of(topic))}
         for client in self._clients:
             for topic in client.topics & topics:
                 told = news.get(view(topic, client.viewer))
                 if told is not None:
-                    _tell_one(client, topic, told)
+                    _tell_one(client, topic, told, is_leisurely=topic in leisurely)
 
     def _forget(self) -> None:
         """What nobody watches any more."""
@@ -230,14 +228,11 @@ class LiveHub:
 
     async def _say_alive(self) -> None:
         for number in count(1):
-            await asyncio.sleep(max(0.0, ALIVE_SECONDS - ALIVE_WAITS_SECONDS))
+            await asyncio.sleep(ALIVE_SECONDS)
             is_to_answer = number % ALIVE_PER_ANSWER == 0
             message = self._alive(is_to_answer)
             for client in self._clients:
                 client.outbox.alive(message, is_to_answer=is_to_answer)
-            await asyncio.sleep(min(ALIVE_WAITS_SECONDS, ALIVE_SECONDS))
-            for client in self._clients:
-                client.outbox.hurry()
             self._forget()
 
     async def _ask_for_cycles(self) -> None:
@@ -267,7 +262,7 @@ class LiveHub:
             self.refresh(client, client.topics)
 
 
-def _tell_one(client: Client, topic: str, told: News) -> None:
+def _tell_one(client: Client, topic: str, told: News, *, is_leisurely: bool) -> None:
     if told.rows is None:
         client.topics.discard(topic)
         client.wants.discard(topic)
@@ -275,7 +270,7 @@ def _tell_one(client: Client, topic: str, told: News) -> None:
         _refuse(client, topic, "not_found")
     elif topic not in client.wants:
         if told.delta is not None:
-            client.outbox.delta(topic, told.delta)
+            client.outbox.delta(topic, told.delta, is_leisurely=is_leisurely)
     elif told.snapshot is not None:
         client.wants.discard(topic)
         client.outbox.snapshot(topic, told.snapshot)

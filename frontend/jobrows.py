@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpusched.lib.sql import query
+from gpusched.lib.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from jobs import attempt_api, logs, representation
@@ -29,7 +29,7 @@ def load(job_ids: Iterable[int]) -> dict[int, Row]:
     """{job id: {"tenant_id", "rows"}} of those that exist."""
     ids = sorted(job_ids)
     tenant_ids = {
-        row["id"]: row["tenant_id"] for row in query("SELECT id, tenant_id FROM jobs_job WHERE id = ANY(%s)", [ids])
+        row["id"]: row["tenant_id"] for row in prepared("SELECT id, tenant_id FROM jobs_job WHERE id = ANY(%s)", [ids])
     }
     rows: dict[int, dict[str, Row]] = {job_id: {} for job_id in tenant_ids}
     jobs = representation.select("j.id = ANY(%s)", [sorted(rows)])
@@ -37,9 +37,9 @@ def load(job_ids: Iterable[int]) -> dict[int, Row]:
         rows[job["id"]]["job"] = job
     for job_id, periods in periods_of(jobs).items():
         rows[job_id]["waits"] = {"periods": periods}
-    for event in query(_EVENTS, [sorted(rows), _MOST_EVENTS]):
+    for event in prepared(_EVENTS, [sorted(rows), _MOST_EVENTS]):
         rows[event["job_id"]][f"event:{event['id']}"] = _event(event)
-    for attempt in query(_ATTEMPTS, [sorted(rows), _MOST_ATTEMPTS]):
+    for attempt in prepared(_ATTEMPTS, [sorted(rows), _MOST_ATTEMPTS]):
         rows[attempt["job_id"]].update(_attempt(attempt))
     return {
         job_id: {"tenant_id": tenant_ids[job_id], "rows": found} for job_id, found in rows.items() if "job" in found

@@ -1,10 +1,9 @@
 """What a person may do to a job in the state that it is in, and what does it; the services check again."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from gpusched.protocol import verbs
-from gpusched.protocol.states import Role
 from jobs import services
 from tenants.permissions import Identity
 
@@ -18,9 +17,16 @@ ACTS: Mapping[str, Callable[[int, Identity], str]] = {
 }
 
 
+def act(verb: str, job_id: int, who: Identity, if_state: Collection[str] | None = None) -> str:
+    """Does it, and says so. `if_state`: a cancel is meant only for a job in one of these."""
+    if verb == "cancel":
+        return services.cancel(job_id, who, if_state=if_state)
+    return ACTS[verb](job_id, who)
+
+
 def can_act(row: Mapping[str, Any], who: Identity) -> bool:
     """Their own jobs; any of a tenant as its owner."""
-    return who.has(Role.MEMBER if row["user_id"] == who.user_id else Role.OWNER, row["tenant_id"])
+    return who.has(who.role_for(row["user_id"]), row["tenant_id"])
 
 
 def verbs_of(row: Mapping[str, Any], who: Identity) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from frontend import fleet
 from frontend.access import Visible
-from gpusched.lib.sql import query
+from gpusched.lib.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import throttling
 from nodes import causes, incidents
@@ -54,9 +54,9 @@ def load(names: Collection[str]) -> Nodes:
         row["name"]: OneNode(
             {"joined_at": rfc3339(row["joined_at"]), "isolation": row["isolation"], "hints": row["hints"]}
         )
-        for row in query(_NODES, [wanted])
+        for row in prepared(_NODES, [wanted])
     }
-    for row in query(_DEVICES, [wanted]):
+    for row in prepared(_DEVICES, [wanted]):
         found[row.pop("node")].devices[row["id"]] = row
     for row in running(wanted):
         told = {name: row[name] for name in row if name not in ("node", "gpu_count", "indices")}
@@ -70,7 +70,7 @@ def load(names: Collection[str]) -> Nodes:
 
 def running(names: Collection[str]) -> list[Row]:
     """Jobs with a rank on one of these nodes, each with its `node`, and how many GPUs it holds there and which."""
-    return query(_RUNNING, [sorted(names)])
+    return prepared(_RUNNING, [sorted(names)])
 
 
 def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | None:

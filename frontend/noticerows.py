@@ -10,10 +10,12 @@ from frontend.access import Viewer
 from frontend.doings import Doing, doing
 from frontend.models import NoticesSeen
 from gpusched.lib import events
-from gpusched.lib.sql import query
+from gpusched.lib.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
+from gpusched.protocol.reasons import Pending
 from jobs import representation
+from jobs.counting import WAITS
 
 Row = dict[str, Any]
 MOST = 50
@@ -37,13 +39,15 @@ _OWN = f"""
                 OR e.kind IN ('cancelled', 'held', 'stopping') AND e.actor NOT IN ('', 'scheduler', u.username)))) e
       JOIN tenants_tenant t ON t.id = e.tenant_id WHERE e.place <= %(most)s ORDER BY e.id DESC
 """
+# Of an array those of its elements that wait, unless it is for others of them: that is as it was asked for.
 _LONG = f"""
     SELECT w.*, t.name AS tenant FROM unnest(%(users)s::int[]) AS u (id)
      CROSS JOIN LATERAL (
         SELECT j.id, j.name, j.user_id, j.tenant_id, j.submitted_at + make_interval(mins => %(minutes)s) AS at,
                j.reason, j.evidence, j.reason_since, j.stop_reason, j.stop_evidence, j.exit_code, j.signal,
-               j.max_runtime_seconds, NULL AS placement
-          FROM jobs_job j WHERE j.user_id = u.id AND j.state = 'pending' AND {mine.IS_SEEN}
+               j.max_runtime_seconds, NULL AS placement, jobs_numbers(j.array_waiting) AS elements
+          FROM jobs_job j WHERE j.user_id = u.id AND {WAITS} AND j.state <> 'held' AND {mine.IS_SEEN}
+           AND (j.array_count IS NULL OR j.reason <> '{Pending.MAX_PARALLEL}')
            AND j.submitted_at < now() - make_interval(mins => %(minutes)s) ORDER BY j.submitted_at LIMIT %(most)s) w
       JOIN tenants_tenant t ON t.id = w.tenant_id
 """
@@ -67,9 +71,9 @@ def load(user_ids: Collection[int], known: list[Doing]) -> Notices:
         "most": MOST, "minutes": LONG_WAIT_MINUTES,
     }  # fmt: skip
     own: dict[int, list[Doing]] = {user: [] for user in users}
-    for told in [*map(_of_event, query(_OWN, given)), *map(_of_wait, query(_LONG, given))]:
+    for told in [*map(_of_event, prepared(_OWN, given)), *map(_of_wait, prepared(_LONG, given))]:
         own[told.user_id or 0].append(told)
-    return Notices(own, known, {row["user_id"]: row["until"] for row in query(_SEEN, [users])})
+    return Notices(own, known, {row["user_id"]: row["until"] for row in prepared(_SEEN, [users])})
 
 
 def restrict(loaded: Notices, viewer: Viewer) -> dict[str, Row]:
@@ -124,6 +128,10 @@ def _said(row: Row) -> tuple[str, str, str]:
 def _of_wait(row: Row) -> Doing:
     reason = representation.reason(row)
     why = f": {reason['sentence']}" if reason else ""
-    sentence = f"job {row['id']} {row['name']} has waited for more than an hour{why}"
+    named, elements = f"{row['id']} {row['name']}", row["elements"]
+    who = f"job {named} has"
+    if elements is not None:
+        who = f"1 element of array {named} has" if elements == 1 else f"{elements} elements of array {named} have"
+    sentence = f"{who} waited for more than an hour{why}"
     told = doing(f"wait:{row['id']}", row["at"], "waits", "amber", sentence, f"/jobs/{row['id']}/", row["tenant"])
     return Doing(told, row["at"], row["tenant_id"], row["user_id"])

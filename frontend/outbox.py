@@ -9,6 +9,8 @@ MOST_WAITING = 2
 MOST_UNSEEN = 1
 # What waits goes out in one frame: a frame costs more than what is in it.
 MOST_CHARACTERS = 1 << 18
+# What need not be told at once waits so long for something that must.
+COMPANY_SECONDS = 0.4
 _MOST_SEQS = 1000
 
 
@@ -21,12 +23,13 @@ class Outbox:
         self._ask = ask
         self._waiting: dict[str, list[str]] = {}
         self._unnumbered: list[str] = []
-        self._newest_alive: str | None = None
+        self._newest_alive: tuple[str, bool] | None = None
         self._dropped: set[str] = set()
         self._seqs: dict[str, int] = {}
         self._answers = False
         self._unseen = 0
         self._ready = asyncio.Event()
+        self._leaves: asyncio.TimerHandle | None = None
 
     def snapshot(self, topic: str, body: str) -> None:
         """Replaces whatever still waits. `body`: the message from `"snapshot":` on."""
@@ -34,7 +37,7 @@ class Outbox:
         self._waiting[topic] = [body]
         self._ready.set()
 
-    def delta(self, topic: str, body: str) -> None:
+    def delta(self, topic: str, body: str, *, is_leisurely: bool = False) -> None:
         """`body`: the message after its number. One too many, and all that wait are dropped for a snapshot later."""
         if topic in self._dropped:
             return
@@ -43,23 +46,17 @@ class Outbox:
         if len(waiting) > MOST_WAITING:
             del self._waiting[topic]
             self._dropped.add(topic)
-        self._ready.set()
+        self._go(is_leisurely=is_leisurely)
 
     def plain(self, message: str) -> None:
         """A message without a number: an error."""
         self._unnumbered.append(message)
         self._ready.set()
 
-    def alive(self, message: str, *, is_to_answer: bool = False) -> None:
-        """Goes out even to a page that does not answer: only so can it answer again. With the next frame, or when
-        `hurry` is called: a frame of its own costs as much as one that says more."""
-        self._unseen += is_to_answer
-        self._newest_alive = message
-
-    def hurry(self) -> None:
-        """Whatever waits goes out now."""
-        if self._newest_alive is not None:
-            self._ready.set()
+    def alive(self, message: str, *, is_to_answer: bool = False, is_leisurely: bool = True) -> None:
+        """Goes out even to a page that does not answer: only so can it answer again."""
+        self._newest_alive = (message, is_to_answer)
+        self._go(is_leisurely=is_leisurely)
 
     def seen(self) -> None:
         self._answers, self._unseen = True, 0
@@ -80,11 +77,20 @@ class Outbox:
         while True:
             await self._ready.wait()
             self._ready.clear()
+            if self._leaves is not None:
+                self._leaves.cancel()
+                self._leaves = None
             while frame := self._frame():
                 await self._send(frame)
             if self._dropped and not self._is_paused():
                 dropped, self._dropped = self._dropped, set()
                 self._ask(dropped)
+
+    def _go(self, *, is_leisurely: bool) -> None:
+        if not is_leisurely:
+            self._ready.set()
+        elif self._leaves is None:
+            self._leaves = asyncio.get_running_loop().call_later(COMPANY_SECONDS, self._ready.set)
 
     def _is_paused(self) -> bool:
         return self._answers and self._unseen > MOST_UNSEEN
@@ -100,7 +106,8 @@ class Outbox:
 
     def _next(self) -> str | None:
         if self._newest_alive is not None:
-            alive, self._newest_alive = self._newest_alive, None
+            (alive, is_to_answer), self._newest_alive = self._newest_alive, None
+            self._unseen += is_to_answer
             return alive
         if self._unnumbered:
             return self._unnumbered.pop(0)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from frontend import attention, tenantrows
-from gpusched.lib.sql import query
+from gpusched.lib.sql import prepared
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeState
 from jobs import representation
@@ -48,13 +48,13 @@ _NEXT = f"""
 _SOON = [
     str(reason)
     for reason in (Pending.STARTING, Pending.SCHEDULER_BEHIND, Pending.RECLAIM_PENDING, Pending.PREEMPT_DELAY,
-                   Pending.RESERVED, Pending.CAPACITY, Pending.FRAGMENTED, Pending.PRIORITY, Pending.HEALTH)
+                   Pending.RESERVED, Pending.CAPACITY, Pending.FRAGMENTED, Pending.PRIORITY)
 ]  # fmt: skip
 
 
 def load(nodes: list[Row], tenants: dict[int, Row]) -> Row:
     """From what frontend.fleet and frontend.tenantrows have loaded, with four questions more."""
-    waiting = query(_WAITING)
+    waiting = prepared(_WAITING)
     for row in waiting:
         row["told"] = representation.reason(row)
     lag = services.scheduler_lag()
@@ -62,7 +62,7 @@ def load(nodes: list[Row], tenants: dict[int, Row]) -> Row:
         "status": _status(nodes, lag),
         "largest": _largest(nodes),
         "attention": attention.load(nodes, lag),
-        "next": [{**row, "told": representation.reason(row)} for row in query(_NEXT, [_SOON, _MOST_NEXT])],
+        "next": [{**row, "told": representation.reason(row)} for row in prepared(_NEXT, [_SOON, _MOST_NEXT])],
         "waiting": sorted(waiting, key=lambda row: (-row["priority"], row["submitted_at"], row["id"])),
         "tenants": _entitled(tenants, nodes),
     }
@@ -82,7 +82,7 @@ def restrict(loaded: Row, visible: Sequence[int] | None) -> dict[str, Row]:
 
 def _status(nodes: list[Row], lag: Row) -> Row:
     cells = Counter(device["cell"] for node in nodes for device in node["devices"])
-    [jobs] = query(_JOBS)
+    [jobs] = prepared(_JOBS)
     return {
         "total_nodes": len(nodes),
         "online_nodes": sum(node["state"] == NodeState.ONLINE for node in nodes),
@@ -116,8 +116,10 @@ def _largest(nodes: list[Row]) -> list[Row]:
     slowed down by heat are free to the eye, but the scheduler offers them to nobody."""
     models: dict[str, list[int]] = {}
     for node in nodes:
-        free = Counter({device["model"]: 0 for device in node["devices"]})
-        free.update(d["model"] for d in node["devices"] if d["cell"] == "free" and not d["is_slowed"])
+        free: dict[str, int] = {}
+        for device in node["devices"]:
+            is_free = device["cell"] == "free" and not device["is_slowed"]
+            free[device["model"]] = free.get(device["model"], 0) + is_free
         for model, count in free.items():
             models.setdefault(model, []).append(count)
     return [

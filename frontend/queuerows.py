@@ -8,8 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from frontend.access import Visible
-from gpusched.lib.sql import query
-from gpusched.lib.sql import rows as tuples
+from gpusched.lib.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.arrays import multirange
 from gpusched.protocol.reasons import Pending
@@ -137,12 +136,18 @@ def load(windows: Collection[tuple[Window, Visible]]) -> Queue:
     spans: dict[Selection, list[tuple[int, int]]] = {}
     for window, visible in windows:
         spans.setdefault(_selection(window, visible), []).append((window.first, window.last))
-    chosen = {selection: _choose(*selection, sorted(set(found))) for selection, found in spans.items()}
-    everything = chosen[_EVERYTHING].groups if _EVERYTHING in chosen else _groups("true", [])
+    counted = {window: _counted(window) for window in {_EVERYTHING, *(window for window, _ in spans)}}
+    chosen = {
+        (window, visible): Chosen(_ids(window, visible, sorted(set(found))), _groups(counted[window], visible))
+        for (window, visible), found in spans.items()
+    }
+    everything = _groups(counted[_EVERYTHING], None)
     ids = sorted({job_id for one in chosen.values() for job_id in one.ids.values()})
     places = places_of(ids)
     full = {
-        row["id"]: _full(row, places[row["id"]]) for row in (query(_FULL, [ids]) if ids else []) if row["id"] in places
+        row["id"]: _full(row, places[row["id"]])
+        for row in (prepared(_FULL, [ids]) if ids else [])
+        if row["id"] in places
     }
     return Queue(_sum(everything, "jobs"), _sum(everything, "gpus"), chosen, full)
 
@@ -165,44 +170,55 @@ def restrict(queue: Queue, window: Window, visible: Visible) -> dict[str, Row]:
     return {**rows, "total": total}
 
 
-_EVERYTHING: Selection = (Window(0, 1), None)
+_EVERYTHING = Window(0, 1)
 
 
 def _selection(window: Window, visible: Visible) -> Selection:
     return replace(window, first=0, last=1), visible
 
 
-def _choose(window: Window, visible: Visible, spans: Sequence[tuple[int, int]]) -> Chosen:
-    """The ids at these places, from the first to before the last of each."""
-    where, params = _condition(window, visible)
+def _ids(window: Window, visible: Visible, spans: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """By place, from the first to before the last of each span."""
+    where, params = _condition(window)
+    if visible is not None:
+        where, params = f"{where} AND j.tenant_id = ANY(%s)", [*params, list(visible)]
     order = f"{_GROUP_SQL}, {ORDER}"
     if window.sort:
         order = f"{_SORTS[window.sort]} {'DESC' if window.is_descending else ''}, {ORDER}"
-    found = tuples(
-        f"""SELECT o.place - 1, o.id
+    found = prepared(
+        f"""SELECT o.place - 1 AS place, o.id
               FROM unnest(ARRAY(SELECT j.id FROM jobs_job j WHERE {WAITS} AND {where} ORDER BY {order} LIMIT %s))
                    WITH ORDINALITY AS o (id, place)
              WHERE o.place::int - 1 <@ %s::int4multirange""",
         [*params, max(last for _, last in spans), multirange(tuple(spans))],
     )
-    return Chosen(dict(found), _groups(where, params))
+    return {row["place"]: row["id"] for row in found}
 
 
-def _groups(where: str, params: Sequence[Any]) -> list[Row]:
-    found = query(
-        f"""SELECT {_GROUP_SQL} AS number, count(*) AS rows, sum({WEIGHT})::bigint AS jobs,
+def _counted(window: Window) -> list[Row]:
+    """How many of each tenant are in each group, for all that look through this window."""
+    where, params = _condition(window)
+    return prepared(
+        f"""SELECT {_GROUP_SQL} AS number, j.tenant_id, count(*) AS rows, sum({WEIGHT})::bigint AS jobs,
                    sum({WEIGHT} * j.gpu_count::bigint)::bigint AS gpus
-              FROM jobs_job j WHERE {WAITS} AND {where} GROUP BY 1 ORDER BY 1""",
+              FROM jobs_job j WHERE {WAITS} AND {where} GROUP BY 1, 2""",
         params,
     )
-    return [{"group": GROUPS[row.pop("number")], **row} for row in found]
 
 
-def _condition(window: Window, visible: Visible) -> tuple[str, list[Any]]:
+def _groups(counted: Sequence[Row], visible: Visible) -> list[Row]:
+    """The same of the tenants that somebody sees, together."""
+    found: dict[int, Row] = {}
+    for row in counted:
+        if visible is None or row["tenant_id"] in visible:
+            group = found.setdefault(row["number"], {"group": GROUPS[row["number"]], "rows": 0, "jobs": 0, "gpus": 0})
+            for name in ("rows", "jobs", "gpus"):
+                group[name] += row[name]
+    return [found[number] for number in sorted(found)]
+
+
+def _condition(window: Window) -> tuple[str, list[Any]]:
     parts, params = ["true"], list[Any]()
-    if visible is not None:
-        parts.append("j.tenant_id = ANY(%s)")
-        params.append(list(visible))
     for name, values in window.only:
         parts.append(_FILTERS[name])
         params.append([group if group in values else None for group in GROUPS] if name == "group" else sorted(values))

@@ -3,38 +3,47 @@
 Apart from `nodes`, because they change each second and the nodes seldom, and because everybody sees the same."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from frontend.fleet import slot
+from frontend.fleet import SLOT_SECONDS
 from gpusched.lib.sql import rows as tuples
+from gpusched.lib.times import rfc3339
 
 Row = dict[str, Any]
 COLUMNS = ("read_at", "utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts")
+_SLOT = f"floor(extract(epoch FROM {{}}) / {SLOT_SECONDS})::bigint"
 
+# In columns, and with moments as numbers of slots: 1,600 rows with their moments took ten times as long here.
+_COLUMN = "array_agg({} ORDER BY d.index, d.id) FILTER (WHERE d.id IS NOT NULL)"
 _READINGS = """
-    SELECT n.name, n.last_seen_at, d.id, r.read_at, r.utilisation_percent, r.memory_used_mb, r.temperature_celsius,
-           round(r.power_watts)::int
+    SELECT n.name, {slot}, {columns}
       FROM nodes_node n LEFT JOIN nodes_device d ON d.node_id = n.id LEFT JOIN nodes_reading r ON r.device_id = d.id
-     ORDER BY n.name, d.index, d.id
-"""
+     GROUP BY n.id ORDER BY n.name
+""".format(
+    slot=_SLOT.format("n.last_seen_at"),
+    columns=", ".join(
+        _COLUMN.format(sql)
+        for sql in ("d.id", _SLOT.format("r.read_at"), "r.utilisation_percent", "r.memory_used_mb",
+                    "r.temperature_celsius", "round(r.power_watts)::int")
+    ),
+)  # fmt: skip
 
 
 def load() -> dict[str, Row]:
     """By node name: `last_seen_at`, `devices` (ids), and a list in that order for each of COLUMNS."""
     found: dict[str, Row] = {}
-    texts: dict[datetime | None, str | None] = {}
-    for name, seen_at, device_id, read_at, *read in tuples(_READINGS):
-        row = found.get(name)
-        if row is None:
-            row = found[name] = {"last_seen_at": slot(seen_at), "devices": [], **{column: [] for column in COLUMNS}}
-        if device_id is None:
-            continue
-        if read_at not in texts:
-            texts[read_at] = slot(read_at)
-        row["devices"].append(device_id)
-        for column, value in zip(COLUMNS, (texts[read_at], *read), strict=True):
-            row[column].append(value)
+    texts: dict[int | None, str | None] = {None: None}
+    for name, seen, devices, slots, *read in tuples(_READINGS):
+        for slot in (seen, *(slots or ())):
+            if slot not in texts:
+                texts[slot] = rfc3339(datetime.fromtimestamp(slot * SLOT_SECONDS, UTC))
+        columns = [[texts[slot] for slot in slots or ()], *([] if column is None else column for column in read)]
+        found[name] = {
+            "last_seen_at": texts[seen],
+            "devices": devices or [],
+            **dict(zip(COLUMNS, columns, strict=True)),
+        }
     return found
 
 

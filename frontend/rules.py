@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from frontend import queuerows, shapes
+from frontend import nodegroups, queuerows, shapes
 from gpusched.protocol import verbs
 from gpusched.protocol.states import FINAL, LIVE, WAITING
 from nodes import cells
@@ -29,6 +29,7 @@ def text() -> str:
         "WAIT_GROUPS": ("as const", queuerows.GROUPS),
         "WAIT_GROUP_OF": ("as Readonly<Record<string, (typeof WAIT_GROUPS)[number]>>", queuerows.GROUP_OF),
         "WAIT_GROUP_ELSE": ("as const", queuerows.GROUP_ELSE),
+        "NODE_GROUPS": ("as const", [(key, heading) for key, _, heading in nodegroups.GROUPS]),
         "CELLS": ("as const", cells.CELLS),
         "SHAPES": ("as Readonly<Record<string, string>>", {k.replace("_", "-"): v for k, v in shapes.SHAPES.items()}),
     }

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from frontend import queuerows
-from gpusched.lib.sql import query
+from gpusched.lib.sql import prepared
 from gpusched.lib.times import rfc3339
 from jobs.counting import WAITS, WEIGHT
 from scheduling import services
@@ -24,8 +24,8 @@ _WAITING = f"""
 
 def load() -> dict[int, Row]:
     """All tenants by id."""
-    tiers = {row["id"]: row["tier"] for row in query("SELECT id, tier FROM tenants_tenant")}
-    waiting = {row["tenant_id"]: row for row in query(_WAITING)}
+    tiers = {row["id"]: row["tier"] for row in prepared("SELECT id, tier FROM tenants_tenant")}
+    waiting = {row["tenant_id"]: row for row in prepared(_WAITING)}
     return {
         share["tenant_id"]: {
             "name": share["tenant"],
@@ -63,9 +63,9 @@ def load_whole(names: Collection[str], known: Mapping[int, Row]) -> dict[str, Ro
         for row in tenants_shown(ids)
     }
     rows_of = {one["id"]: one["rows"] for one in found.values()}
-    for row in query(_MEMBERS, [ids]):
+    for row in prepared(_MEMBERS, [ids]):
         rows_of[row.pop("tenant_id")][f"member:{row['user']}"] = row
-    for row in query(_PREEMPTED, [ids]):
+    for row in prepared(_PREEMPTED, [ids]):
         rows_of[row["tenant_id"]]["preempted"] = {"received_in_a_day": row["received"]}
     for one in budgets.standings(ids) if ids else ():
         rows_of[one.tenant_id]["budget"] = {

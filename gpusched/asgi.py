@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from importlib import import_module
 from typing import IO, Any
 
 # A thread that has its answer from the database waits for the interpreter behind those that compute, five milliseconds
@@ -31,12 +32,13 @@ from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.signals import request_started
 from django.http import FileResponse
 from django.http.response import HttpResponseBase
-from django.urls import get_resolver, path, set_script_prefix
+from django.urls import path, set_script_prefix
 from twisted.web import http
 
 from frontend.consumers import LiveConsumer
-from gpusched.lib import bodies
+from gpusched.lib import bodies, heads
 from gpusched.lib.processes import settle_heap
+from gpusched.lib.writing import write_at_once
 from nodes.consumers import AgentConsumer
 from nodes.hub import hub
 
@@ -106,7 +108,9 @@ class OneHopHandler(ASGIHandler):
             return response
 
 
+heads.bound()
 bodies.bound()
+write_at_once()
 # Twisted parses the Content-Type of each POST with the library for e-mail, a tenth of the time of a submit. There are a
 # handful of different ones.
 http._parseContentType = lru_cache(64)(http._parseContentType)
@@ -129,5 +133,5 @@ application = ProtocolTypeRouter(
 )
 
 # The views, too, which otherwise the first request loads.
-assert get_resolver().url_patterns
+import_module(settings.ROOT_URLCONF)
 settle_heap()

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpusched import __version__, env
 from gpusched.lib.database_url import django_database
+from gpusched.lib.limits import MOST_BODY_BYTES
 
 ENV = env.read()
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,7 +180,7 @@ if ENV.behind_tls:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     SECURE_HSTS_SECONDS = 365 * 86400
-DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 1024 * 1024
+DATA_UPLOAD_MAX_MEMORY_SIZE = MOST_BODY_BYTES
 SOCIALACCOUNT_ADAPTER = "frontend.views.sso.Doorkeeper"
 SOCIALACCOUNT_PROVIDERS = {
     "openid_connect": {

@@ -14,7 +14,6 @@ from gpusched.lib.api import (
     PAGED,
     cursor_number,
     encode_cursor,
-    is_dry_run,
     page_limit,
     paged,
     raw_body,
@@ -22,6 +21,7 @@ from gpusched.lib.api import (
     read_query,
     whole_number,
 )
+from gpusched.lib.dry_runs import is_dry_run
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid, not_found
 from gpusched.lib.sql import query
@@ -80,7 +80,7 @@ class Jobs(APIView):
     def get(self, request: Request) -> Response:
         """Of own tenants. An array is listed once. A page that searches by part of a name looks at 5,000 jobs, as does
         one of a span in which more than 2,000 ended: it may have few items, or none, and yet a `next_cursor`."""
-        given = read_query(request, _FILTERS)
+        given = read_query(request)
         items, cursor = listed(given, identity(request).visible_tenants(), page_limit(given))
         return Response({"items": items, "next_cursor": cursor})
 
@@ -243,7 +243,7 @@ class Events(APIView):
         `preempting`, of the job that others were stopped for: `victims` of its own tenant, and how many
         `of_other_tenants`."""
         seen_job(request, job_id)
-        given = read_query(request, PAGED)
+        given = read_query(request)
         limit = page_limit(given)
         rows = query(
             f"SELECT id, at, kind, attempt, actor, {VIA}, data FROM jobs_jobevent e"

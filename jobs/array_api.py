@@ -86,7 +86,7 @@ class Elements(APIView):
         """Those too that are no jobs yet: an element becomes a job, with an id, when it is placed. A job that is no
         array has none."""
         count = seen_job(request, job_id)["array_count"]
-        given = read_query(request, ELEMENT_FILTERS)
+        given = read_query(request)
         limit = page_limit(given)
         if count is None:
             return Response({"items": [], "next_cursor": None})

@@ -28,7 +28,7 @@ class Attempts(APIView):
         `peak_memory_mb` (MiB): of all its processes together where `peak_memory_of` is `rank`, of the largest where it
         is `process`."""
         seen_job(request, job_id)
-        given = read_query(request, PAGED)
+        given = read_query(request)
         limit = page_limit(given)
         rows = query(
             "SELECT * FROM jobs_attempt WHERE job_id = %s AND number > %s ORDER BY number LIMIT %s",

@@ -6,7 +6,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.client.models import BulkActed
-from gpusched.lib.api import decode, is_dry_run, raw_body
+from gpusched.lib.api import decode, raw_body
+from gpusched.lib.dry_runs import is_dry_run
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import Problem, invalid
 from gpusched.protocol.bulk import MOST_ERRORS, BulkRequest, field_of

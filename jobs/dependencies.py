@@ -12,6 +12,7 @@ from gpusched.lib.sql import columns, execute, query
 from gpusched.protocol.dependencies import ENDED_AS, After, Dependency, is_met
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.reasons import Pending
+from gpusched.protocol.states import JobState
 
 
 class Edge(NamedTuple):
@@ -23,10 +24,11 @@ class Edge(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """What follows when jobs have ended. `never`: jobs that can never start now, by the evidence why."""
+    """What follows when jobs have ended: which wait for less now, and which can never start now, with these all that
+    wait for them to complete, and so on; each with the evidence."""
 
     nearer: list[int]
-    never: dict[tuple[int, str, str], list[int]]
+    never: dict[int, dict[str, Any]]
 
 
 def states_of(job_ids: Iterable[int | str], *, is_locked: bool = True) -> dict[int | str, tuple[int, str]]:
@@ -78,11 +80,35 @@ def decide(ended: Mapping[int, str]) -> Decided:
         " RETURNING d.job_id, d.on_id, d.kind, e.state",
         columns(list(ended.items()), 2),
     )
-    lost = {row["job_id"]: row for row in sorted(rows, key=_on, reverse=True) if not is_met(row["kind"], row["state"])}
-    never: dict[tuple[int, str, str], list[int]] = {}
-    for job_id, row in sorted(lost.items()):
-        never.setdefault((row["on_id"], row["kind"], row["state"]), []).append(job_id)
-    return Decided(sorted({row["job_id"] for row in rows} - set(lost)), never)
+    lost = [row for row in sorted(rows, key=_on, reverse=True) if not is_met(row["kind"], row["state"])]
+    never = {row["job_id"]: _lost_evidence(row["on_id"], row["kind"], row["state"]) for row in lost}
+    nearer = {row["job_id"] for row in rows} - never.keys()
+    for row in _down_the_line(list(never)) if never else []:
+        never.setdefault(row["job_id"], _lost_evidence(row["on_id"], row["kind"], JobState.CANCELLED))
+    return Decided(sorted(nearer - never.keys()), never)
+
+
+_NOT_AFTER_CANCEL = [str(kind) for kind in After if not is_met(kind, JobState.CANCELLED)]
+_WAITS_FOR_IT = """
+    SELECT d.job_id, d.on_id, d.kind FROM jobs_dependency d WHERE d.on_id = l.id AND d.kind = ANY(%(kinds)s) OFFSET 0
+"""
+_DOWN_THE_LINE = f"""
+    WITH RECURSIVE lost AS (
+        SELECT id FROM unnest(%(ids)s::bigint[]) AS i (id)
+         UNION SELECT n.job_id FROM lost l CROSS JOIN LATERAL ({_WAITS_FOR_IT}) n)
+    SELECT n.* FROM lost l CROSS JOIN LATERAL ({_WAITS_FOR_IT}) n ORDER BY n.job_id, n.on_id
+"""
+
+
+def _down_the_line(job_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Who waits for one of these to complete, for one of those, and so on: the edges.
+
+    A line of ten thousand is ten thousand turns, each of which must go by the index, also where a thousand jobs after
+    one have taught PostgreSQL that it is not worth it."""
+    execute("SET LOCAL enable_seqscan = off")
+    edges = query(_DOWN_THE_LINE, {"ids": list(job_ids), "kinds": _NOT_AFTER_CANCEL})
+    execute("SET LOCAL enable_seqscan = on")
+    return edges
 
 
 def decide_again(job_id: int, tenant_id: int) -> None:
@@ -100,6 +126,8 @@ def decide_again(job_id: int, tenant_id: int) -> None:
 def refresh(job_ids: Sequence[int]) -> None:
     """Counts again what waiting jobs wait for, and says so in their reasons; who waits for nothing more is eligible
     from now on."""
+    if not job_ids:
+        return
     # Locked first, counted then: what another transaction took away while this one waited for it counts as well.
     query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [list(job_ids)])
     rows = query(_REFRESH, [list(job_ids)])
@@ -132,7 +160,7 @@ _REFRESH = f"""
 """
 
 
-def lost_evidence(on: int, kind: str, state: str) -> dict[str, Any]:
+def _lost_evidence(on: int, kind: str, state: str) -> dict[str, Any]:
     """Of a job that can never start, since job `on` ended in `state`."""
     return {"on": on, "wanted": ENDED_AS[After(kind)], "ended": state}
 

@@ -1,5 +1,6 @@
 """REST for the events of all jobs: as they come (server-sent events, long poll), or all that there are since an id."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -16,7 +17,7 @@ from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid
 from gpusched.protocol.jobs import FieldError
 from jobs.event_hub import hub
-from jobs.event_log import KINDS, Reader, frontier, read
+from jobs.event_log import KINDS, Reader, frontier, read, require_given_out
 from tenants.api import find_tenant
 from tenants.permissions import Identity, identity, identity_of_token, identity_of_user
 
@@ -51,7 +52,7 @@ class Events(APIView):
     def get(self, request: Request) -> HttpResponseBase:
         """Of own tenants. With `Accept: text/event-stream` a stream that goes on from `Last-Event-ID`. Else one answer;
         go on with `since` set to its `next_since`. docs/rest.md, Following events, says more."""
-        given = read_query(request, PARAMETERS)
+        given = read_query(request)
         wait = whole_number(given, "wait", 0, 0, MOST_WAIT_SECONDS)
         is_stream = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)
         since = _since(request, given, is_stream=is_stream)
@@ -59,21 +60,23 @@ class Events(APIView):
         _require_known(who, given)
         reader = _reader(who, given)
         if is_stream:
-            hub.room.require(who.username)
             again = _again(request._request, request.META.get("HTTP_AUTHORIZATION", ""), given)
-            return _streamed(hub.stream(who.username, reader, since, again), "text/event-stream")
+            return _streamed(who, hub.stream(reader, since, again), "text/event-stream")
         page = read(reader, since)
         if page["items"] or page["more"] or not wait:
             return Response(page)
-        hub.room.require(who.username)
-        return _streamed(hub.poll(who.username, reader, page["next_since"], wait), "application/json")
+        return _streamed(who, hub.poll(reader, page["next_since"], wait), "application/json")
 
 
 def _since(request: Request, given: dict[str, str], *, is_stream: bool) -> int:
     # A browser that connects again sends the address of the first time, and the id of the last event beside it.
     if is_stream and (last := request.headers.get("Last-Event-ID")):
         given = {**given, "since": last}
-    return whole_number(given, "since", 0, 0, 2**62) if "since" in given else frontier.now()
+    if "since" not in given:
+        return frontier.now()
+    since = whole_number(given, "since", 0, 0, 2**62)
+    require_given_out(since)
+    return since
 
 
 def _require_known(who: Identity, given: dict[str, str]) -> None:
@@ -109,7 +112,7 @@ def _again(request: HttpRequest, header: str, given: dict[str, str]) -> Any:
     return ask
 
 
-def _streamed(content: Any, media_type: str) -> StreamingHttpResponse:
+def _streamed(who: Identity, content: AsyncIterator[bytes], media_type: str) -> StreamingHttpResponse:
     # Proxies such as nginx must pass each piece on at once.
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingHttpResponse(content, content_type=media_type, headers=headers)
+    return hub.room.streamed(who.username, content, content_type=media_type, headers=headers)

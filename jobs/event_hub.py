@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 from django.db import connections
 
+from gpusched.lib.limits import MOST_STREAMS, MOST_STREAMS_EACH
 from gpusched.lib.listener import Listener, listener
 from gpusched.lib.rooms import Room
 from gpusched.lib.threads import ask
 from jobs.event_log import MOST_LOOKED_AT, Reader, frontier, read, tenants_between
 
-MOST_STREAMS, MOST_STREAMS_EACH = 500, 100
 THREADS = 2
 GATHER_SECONDS = 0.05
 # Of the database's bell one may be lost; this much freshness that costs.
@@ -55,39 +55,37 @@ class EventHub:
             instead="try again later, or ask without `wait`",
         )  # fmt: skip
 
-    async def poll(self, caller: str, reader: Reader, since: int, seconds: float) -> AsyncIterator[bytes]:
+    async def poll(self, reader: Reader, since: int, seconds: float) -> AsyncIterator[bytes]:
         """One answer, as JSON: as soon as there is something to say, or after so many seconds."""
-        with self.room.taken(caller):
-            ends_at = monotonic() + seconds
-            page: dict[str, Any] = {"items": [], "next_since": since, "more": False}
-            while not page["items"] and (left := ends_at - monotonic()) > 0:
-                await self._news(page["next_since"], reader, left)
-                found = await self._read(reader, page["next_since"])
-                if found is None:
-                    break
-                page = found
+        ends_at = monotonic() + seconds
+        page: dict[str, Any] = {"items": [], "next_since": since, "more": False}
+        while not page["items"] and (left := ends_at - monotonic()) > 0:
+            await self._news(page["next_since"], reader, left)
+            found = await self._read(reader, page["next_since"])
+            if found is None:
+                break
+            page = found
         yield msgspec.json.encode(page)
 
-    async def stream(self, caller: str, reader: Reader, since: int, again: Again) -> AsyncIterator[bytes]:
+    async def stream(self, reader: Reader, since: int, again: Again) -> AsyncIterator[bytes]:
         """Server-sent events until the reader leaves, may no longer read, or a lifetime has passed. What the reader may
         not see also moves its id on: after a break it need not be looked at again."""
-        with self.room.taken(caller):
-            ends_at, asked_at = monotonic() + LIFE_SECONDS, monotonic()
-            yield b"retry: 1000\n" + _mark(since)
-            while monotonic() < ends_at:
-                page = await self._read(reader, since)
-                if page is None:
+        ends_at, asked_at = monotonic() + LIFE_SECONDS, monotonic()
+        yield b"retry: 1000\n" + _mark(since)
+        while monotonic() < ends_at:
+            page = await self._read(reader, since)
+            if page is None:
+                return
+            yield b"".join(map(_sent, page["items"])) + _mark(page["next_since"])
+            since = page["next_since"]
+            if not page["more"]:
+                await asyncio.sleep(PAUSE_SECONDS)
+                await self._news(since, reader, ALIVE_SECONDS)
+            if monotonic() - asked_at >= ALIVE_SECONDS:
+                found = await ask(self._threads, again)
+                if found is None:
                     return
-                yield b"".join(map(_sent, page["items"])) + _mark(page["next_since"])
-                since = page["next_since"]
-                if not page["more"]:
-                    await asyncio.sleep(PAUSE_SECONDS)
-                    await self._news(since, reader, ALIVE_SECONDS)
-                if monotonic() - asked_at >= ALIVE_SECONDS:
-                    found = await ask(self._threads, again)
-                    if found is None:
-                        return
-                    reader, asked_at = found, monotonic()
+                reader, asked_at = found, monotonic()
 
     async def stop(self) -> None:
         """For tests, each of which has an event loop of its own."""

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
+from gpusched.protocol.jobs import FieldError
 from jobs.unnamed import shown
 
 KINDS = (
@@ -82,6 +84,22 @@ class Frontier:
 
 
 frontier = Frontier()
+
+
+# Not the newest row: that may be of a job that was deleted by its age.
+_LAST = "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('jobs_jobevent', 'id')::regclass), 0) AS id"
+
+
+def require_given_out(since: int) -> None:
+    """400 for an id that no event has had yet: nothing would be told after it until the ids have come so far."""
+    # Another process may have told of one that does not count here yet.
+    if since <= frontier.settled:
+        return
+    [last] = query(_LAST)
+    if since > last["id"]:
+        said = f"no event has had the id {since} yet, the latest is {last['id']}: was the database restored?"
+        step = f"go on with since={last['id']}, or since=0 to read all events again"
+        raise Problem(400, "invalid", said, next_step=step, errors=[FieldError("since", "out_of_range", said)])
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, prepared, query
+from tenants import idempotency
 from tenants.permissions import Identity
 
 _COLUMNS = {
@@ -43,13 +44,21 @@ def _typed(names: Iterable[str]) -> str:
 _EVENT = """
         INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, via, data)
         SELECT id, submitted_at, 'submitted', 0, %(actor)s::text, %(via)s::text, evidence FROM new"""
+_ROW, _NAMES = _recordset(_COLUMNS), ", ".join(_COLUMNS)
+_NEW = _new(_ROW, _NAMES)
 _INSERT = f"""
-    WITH new AS ({_new(_recordset(_COLUMNS), ", ".join(_COLUMNS))}),
+    WITH new AS ({_NEW}),
+    event AS ({_EVENT})
+    SELECT id, submitted_at FROM new
+"""
+# Nothing, if the caller has used the key for something else than a submit.
+_NEW_ONCE = _new(f"{_ROW} WHERE NOT {idempotency.IS_KEPT}", _NAMES)
+_INSERT_ONCE = f"""
+    WITH new AS ({_NEW_ONCE}),
     event AS ({_EVENT}),
     claim AS (
         INSERT INTO jobs_idempotencykey (user_id, key, request_hash, job_id, created_at)
-        SELECT %(user_id)s::int, %(key)s::text, %(request_hash)s::text, id, submitted_at FROM new
-         WHERE %(key)s::text <> '')
+        SELECT %(user_id)s::int, %(key)s::text, %(request_hash)s::text, id, submitted_at FROM new)
     SELECT id, submitted_at FROM new
 """
 
@@ -65,9 +74,16 @@ def insert(row: dict[str, Any], who: Identity, key: str = "", request_hash: str 
     """Writes a new pending job (a dictionary by the columns above), its first event, and its idempotency key in one
     statement: one round trip, one commit. Gives its id and queue time.
 
-    IntegrityError when the key has been used; if by a submit that is under way, only after that one is durable."""
-    own = {"actor": who.username, "via": who.via, "user_id": row["user_id"], "key": key, "request_hash": request_hash}
-    [new] = prepared(_INSERT, {"rows": as_json([row]), **own})
+    IntegrityError when the key has been used for a submit; if by one that is under way, only after that one is durable.
+    409 when it has been used for something else."""
+    given = {"rows": as_json([row]), "actor": who.username, "via": who.via}
+    if key:
+        given |= {"user_id": row["user_id"], "key": key, "request_hash": request_hash}
+        given["caller"] = idempotency.caller_of(who)
+    made = prepared(_INSERT_ONCE if key else _INSERT, given)
+    if not made:
+        raise idempotency.reused()
+    [new] = made
     events.changed("jobs", [new["id"]])
     wake.request_cycle()
     return new["id"], new["submitted_at"]

@@ -10,8 +10,9 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from gpusched.lib.api import read_query, whole_number
+from gpusched.lib.limits import MOST_DOWNLOADS, MOST_DOWNLOADS_EACH
 from gpusched.lib.openapi import documented
-from gpusched.lib.problems import Problem
+from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.rooms import Room
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
@@ -42,7 +43,7 @@ class Log(APIView):
         """Raw bytes, read by offset: `X-Log-Attempt`, `X-Log-Offset`, `X-Log-Next-Offset` (go on from here),
         `X-Log-Size`, and `X-Log-Complete: true` once nothing more will come."""
         job = seen_job(request, job_id)
-        given = read_query(request, ("attempt", "rank", "offset", "tail", "limit", "download"))
+        given = read_query(request)
         number = whole_number(given, "attempt", job["attempt"], 0, 2**31 - 1)
         rank = whole_number(given, "rank", 0, 0, 2**31 - 1)
         if given.get("download") == "true":
@@ -68,40 +69,42 @@ class Log(APIView):
 
 # Piece by piece, and not by many at once: what slow readers have not taken yet stands in the server's memory.
 downloads = Room(
-    8, 2, code="too_many_downloads", what="logs are being downloaded",
+    MOST_DOWNLOADS, MOST_DOWNLOADS_EACH, code="too_many_downloads", what="logs are being downloaded",
     instead="try again in a moment, or read it by `offset`",
 )  # fmt: skip
 
 
 def _file(job_id: int, attempt: int, rank: int, caller: str) -> StreamingHttpResponse:
-    downloads.require(caller)
     size = logs.size_of(job_id, attempt, rank)
     name = f"job-{job_id}-attempt-{attempt}-rank-{rank}.log"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Length": str(size)}
-    return StreamingHttpResponse(
-        _pieces(job_id, attempt, rank, size, caller), content_type="text/plain; charset=utf-8", headers=headers
-    )
+    pieces = _pieces(job_id, attempt, rank, size)
+    return downloads.streamed(caller, pieces, content_type="text/plain; charset=utf-8", headers=headers)
 
 
-async def _pieces(job_id: int, attempt: int, rank: int, size: int, caller: str) -> AsyncIterator[bytes]:
+async def _pieces(job_id: int, attempt: int, rank: int, size: int) -> AsyncIterator[bytes]:
     read, offset = sync_to_async(logs.read, thread_sensitive=False), 0
-    with downloads.taken(caller):
-        while offset < size:
-            piece = await read(job_id, attempt, rank, offset, min(logs.MOST_READ, size - offset))
-            if not piece.data:
-                return  # deleted meanwhile: shorter than was said, which the reader notices
-            offset = piece.next_offset
-            yield piece.data
+    while offset < size:
+        piece = await read(job_id, attempt, rank, offset, min(logs.MOST_READ, size - offset))
+        if not piece.data:
+            return  # deleted meanwhile: shorter than was said, which the reader notices
+        offset = piece.next_offset
+        yield piece.data
 
 
 def _is_over(job: dict[str, Any], number: int, rank: int) -> int | None:
-    """The final size of the log if it is known; None while more may come. 410 for one that was deleted by its age."""
+    """The final size of the log if it is known; None while more may come. 404 for an attempt or a rank that there has
+    never been, 410 for a log that was deleted by its age."""
     rows = query(
-        "SELECT ended_at, outcomes, log_dropped_at FROM jobs_attempt WHERE job_id = %s AND number = %s",
+        "SELECT ranks, ended_at, outcomes, log_dropped_at FROM jobs_attempt WHERE job_id = %s AND number = %s",
         [job["id"], number],
     )
+    if number > job["attempt"]:
+        raise not_found(f"attempt {number} of job {job['id']}", f"its latest is {job['attempt']}")
     if not rows:
         return 0 if job["state"] in FINAL else None
+    if rank >= rows[0]["ranks"]:
+        raise not_found(f"rank {rank} of job {job['id']}", f"attempt {number} has ranks 0 to {rows[0]['ranks'] - 1}")
     if rows[0]["log_dropped_at"]:
         raise Problem(410, "log_deleted", f"this log was deleted at {rfc3339(rows[0]['log_dropped_at'])}, by its age")
     how = rows[0]["outcomes"].get(str(rank))

@@ -19,13 +19,16 @@ from tenants.models import Tenant
 _IS_ELEMENT = Q(array__isnull=False)
 
 # Whoever changes a job's reason, the period of the old one is kept: for a whole statement at once, as one commit may
-# change thousands. That the scheduler looked within a second is nothing that anybody waited for.
+# change thousands. That the scheduler looked within a second is nothing that anybody waited for. Grouped, not joined: a
+# session keeps the plan of its first statement, and one made for a few rows would compare each of thousands with each.
 _KEEP_REASONS = """
     INSERT INTO jobs_jobreason (job_id, code, since_at, until_at)
-    SELECT o.id, o.reason, o.reason_since, now()
-      FROM old_jobs o JOIN new_jobs n ON n.id = o.id
-     WHERE o.reason <> n.reason AND o.reason <> '' AND o.reason_since < now()
-       AND (o.reason <> 'scheduler_behind' OR o.reason_since < now() - interval '1 second');
+    SELECT id, max(was), max(since_at), now()
+      FROM (SELECT id, reason AS was, reason_since AS since_at, NULL AS is_now FROM old_jobs
+             UNION ALL SELECT id, NULL, NULL, reason FROM new_jobs) r
+     GROUP BY id
+    HAVING max(was) <> max(is_now) AND max(was) <> '' AND max(since_at) < now()
+       AND (max(was) <> 'scheduler_behind' OR max(since_at) < now() - interval '1 second');
     RETURN NULL;
 """
 

@@ -3,14 +3,14 @@ them, which goes by guarantees and shares first and by what fits, and would take
 
 from collections.abc import Collection
 
-from gpusched.lib.sql import rows
+from gpusched.lib.sql import prepared
 from jobs.counting import WAITS, WEIGHT
 
 ORDER = "j.priority DESC, j.submitted_at, j.id"
 _AHEAD = f"{WEIGHT} * j.gpu_count::bigint"
 # What stands behind the last of those asked for is neither sorted nor added up.
 _PLACES = f"""
-    SELECT id, before::bigint, gpus_ahead::bigint FROM (
+    SELECT id, before::bigint + 1 AS place, gpus_ahead::bigint FROM (
         SELECT j.id, sum({WEIGHT}) OVER queue - {WEIGHT} AS before, sum({_AHEAD}) OVER queue - {_AHEAD} AS gpus_ahead
           FROM jobs_job j,
                (SELECT j.priority, j.submitted_at, j.id FROM jobs_job j WHERE j.id = ANY(%(ids)s)
@@ -24,5 +24,5 @@ _PLACES = f"""
 def places_of(job_ids: Collection[int]) -> dict[int, tuple[int, int]]:
     """{job: (its position from 1, the GPUs that those before it ask for)} of those that wait. An array counts as those
     of its elements that wait."""
-    found = rows(_PLACES, {"ids": sorted(job_ids)}) if job_ids else []
-    return {job_id: (before + 1, gpus_ahead) for job_id, before, gpus_ahead in found}
+    found = prepared(_PLACES, {"ids": sorted(job_ids)}) if job_ids else []
+    return {row["id"]: (row["place"], row["gpus_ahead"]) for row in found}

@@ -156,23 +156,24 @@ def reason(row: dict[str, Any]) -> dict[str, Any] | None:
         code, evidence = row["stop_reason"], row["stop_evidence"]
     if not code:
         return None
-    evidence = {**_own_evidence(row), **shown(evidence)}
+    evidence = {**_own_evidence(code, row), **shown(evidence)}
     return {
         "code": code,
-        "sentence": reasons.sentence(code, evidence),
+        "sentence": reasons.sentence(code, {"node": "its node", **evidence}),
         "next_step": reasons.next_step(code, evidence),
         "evidence": evidence,
         "since": rfc3339(row["reason_since"]),
     }
 
 
-def _own_evidence(row: dict[str, Any]) -> dict[str, Any]:
-    """What a reason may name that stands in the job itself."""
-    nodes = sorted({rank["node"] for rank in row["placement"] or []})
+def _own_evidence(code: str, row: dict[str, Any]) -> dict[str, Any]:
+    """What stands in the job itself, as far as the sentence of this reason names it and it is known."""
     seconds = row["max_runtime_seconds"]
-    return {
+    found = {
         "exit_code": row["exit_code"],
         "signal": row["signal"],
         "max_runtime_minutes": None if seconds is None else round(seconds / 60, 2),
-        "node": ", ".join(nodes) or "its node",
+        "node": ", ".join(sorted({rank["node"] for rank in row["placement"] or []})) or None,
     }
+    named = reasons.named(code)
+    return {name: value for name, value in found.items() if value is not None and name in named}

@@ -30,6 +30,7 @@ def tenant_of(request: JobRequest, identity: Identity) -> tuple[int, str]:
     rows = prepared("SELECT id FROM tenants_tenant WHERE name = %s", [request.tenant]) if may_ask else []
     if not rows:
         raise not_found(f"tenant '{request.tenant}'")
+    identity.require(Role.MEMBER, rows[0]["id"], f"tenant '{request.tenant}'")
     return rows[0]["id"], request.tenant
 
 

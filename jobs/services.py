@@ -19,7 +19,7 @@ from gpusched.lib.sql import execute, query
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
-from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState, Role
+from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs import admission, dependencies, elements, representation, retrying, transitions
 from jobs.insertion import insert
 from jobs.rows import row_of, tenant_of
@@ -39,7 +39,7 @@ def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
     """What would become of a request if it were submitted now (docs/rest.md), or the refusals of a submit. Nothing is
     written."""
     row, tenant_id, tenant = _understood(request, identity)
-    _require_possible(request, tenant_id, tenant)
+    _require_possible(request, tenant_id, tenant, identity)
     require_room()
     if request.depends_on:
         states = dependencies.states_of([one.job for one in request.dependencies], is_locked=False)
@@ -55,7 +55,7 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     row, tenant_id, tenant = _understood(request, identity)
     request_hash = hashlib.sha256(b"%d\n%s" % (tenant_id, raw)).hexdigest() if key else ""
     try:
-        _require_possible(request, tenant_id, tenant)
+        _require_possible(request, tenant_id, tenant, identity)
         require_room()
         job_id, submitted_at = _insert(request, row, identity, key, request_hash)
     except IntegrityError:
@@ -104,9 +104,9 @@ def _simulated_wait(row: dict[str, Any]) -> dict[str, Any]:
     return {**blank, "sentence": f"it would wait: {said}", "reason": reason}
 
 
-def _require_possible(request: JobRequest, tenant_id: int, tenant: str) -> None:
+def _require_possible(request: JobRequest, tenant_id: int, tenant: str, identity: Identity) -> None:
     secrets.require_known(request.secrets, tenant_id, tenant)
-    admission.require_possible(request, tenant_id)
+    admission.require_possible(request, tenant_id, identity.quota_edits)
 
 
 def _bulk_only(request: JobRequest) -> list[FieldError]:
@@ -221,7 +221,7 @@ def release(job_id: int, identity: Identity) -> str:
 
     def act(job: dict[str, Any]) -> str:
         if job["state"] == JobState.HELD:
-            holds = [Pending.HELD_BY_USER, *([Pending.HELD_BY_ADMIN] if identity.is_admin else [])]
+            holds = [Pending.HELD_BY_USER, *([Pending.HELD_BY_ADMIN] if identity.can_administer else [])]
             if job["array_count"] is not None:
                 is_released = elements.release(job, holds, identity.username)
             else:
@@ -270,21 +270,25 @@ def retry(job_id: int, identity: Identity, part: str = elements.FAILED) -> str:
 
 
 def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str]) -> str:
-    """Locks the job, checks that the caller may touch it (their own; any in the tenant as its owner), and acts."""
     with transaction.atomic():
-        rows = query(
-            "SELECT id, tenant_id, user_id, state, reason, stop_reason, array_count, set_config(%s, %s, true)"
-            "  FROM jobs_job WHERE id = %s FOR UPDATE",
-            [audit.VIA, identity.via, job_id],
-        )
-        if not rows or not identity.sees(rows[0]["tenant_id"]):
-            raise not_found(f"job {job_id}")
-        own = rows[0]["user_id"] == identity.user_id
-        identity.require(Role.MEMBER if own else Role.OWNER, rows[0]["tenant_id"], f"job {job_id}")
-        message = act(rows[0])
+        message = act(locked(job_id, identity))
         events.changed("jobs", [job_id])
         wake.request_cycle()
     return message
+
+
+def locked(job_id: int, identity: Identity) -> dict[str, Any]:
+    """The job's row, locked, of somebody who may act on it: 404 or 403 for others. In a transaction, whose events say
+    by which way it was done."""
+    rows = query(
+        "SELECT id, tenant_id, user_id, state, reason, stop_reason, array_count, set_config(%s, %s, true)"
+        "  FROM jobs_job WHERE id = %s FOR UPDATE",
+        [audit.VIA, identity.via, job_id],
+    )
+    if not rows:
+        raise not_found(f"job {job_id}")
+    identity.require(identity.role_for(rows[0]["user_id"]), rows[0]["tenant_id"], f"job {job_id}")
+    return rows[0]
 
 
 def _wrong_state(job: dict[str, Any], rule: str) -> Problem:

@@ -10,14 +10,12 @@ from gpusched.lib.sql import execute, query
 from gpusched.protocol.states import FINAL
 
 _FINAL = ", ".join(f"'{state}'" for state in sorted(FINAL))
+# What was is taken off, what is is added, the rest cancels out: no join, for the reason in jobs/models.py.
 _ADD = "INSERT INTO jobs_tally (kind, word, n) SELECT"
 _JOBS_CHANGED = f"""
     {_ADD} 'job', c.state, sum(c.n) FROM (
-        SELECT n.state, 1 AS n FROM old_jobs o JOIN new_jobs n ON n.id = o.id
-         WHERE n.state <> o.state AND n.state IN ({_FINAL})
-         UNION ALL
-        SELECT o.state, -1 FROM old_jobs o JOIN new_jobs n ON n.id = o.id
-         WHERE n.state <> o.state AND o.state IN ({_FINAL})) c
+        SELECT state, 1 AS n FROM new_jobs WHERE state IN ({_FINAL})
+         UNION ALL SELECT state, -1 FROM old_jobs WHERE state IN ({_FINAL})) c
      GROUP BY c.state HAVING sum(c.n) <> 0;
     RETURN NULL;
 """
@@ -26,8 +24,10 @@ _JOBS_DELETED = f"""
     RETURN NULL;
 """
 _ATTEMPTS_ENDED = f"""
-    {_ADD} 'attempt', n.reason, count(*) FROM old_attempts o JOIN new_attempts n ON n.id = o.id
-     WHERE o.ended_at IS NULL AND n.ended_at IS NOT NULL GROUP BY n.reason;
+    {_ADD} 'attempt', c.reason, sum(c.n) FROM (
+        SELECT reason, 1 AS n FROM new_attempts WHERE ended_at IS NOT NULL
+         UNION ALL SELECT reason, -1 FROM old_attempts WHERE ended_at IS NOT NULL) c
+     GROUP BY c.reason HAVING sum(c.n) <> 0;
     RETURN NULL;
 """
 _ATTEMPTS_DELETED = f"""

@@ -7,7 +7,7 @@ from typing import Any
 from gpusched.lib import events, wake
 from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import as_json, atomically, query
-from gpusched.protocol.states import FINAL, JobState, Role
+from gpusched.protocol.states import FINAL, JobState
 from tenants.permissions import Identity
 
 
@@ -51,11 +51,10 @@ _LIVE = """
 def limited(job_id: int, identity: Identity) -> Limited:
     """The job, of somebody who may act on it. 404, 403, and 409 when its limit means nothing any more."""
     rows = query(_JOB, [job_id])
-    if not rows or not identity.sees(rows[0]["tenant_id"]):
+    if not rows:
         raise not_found(f"job {job_id}")
     [row] = rows
-    own = row["user_id"] == identity.user_id
-    identity.require(Role.MEMBER if own else Role.OWNER, row["tenant_id"], f"job {job_id}")
+    identity.require(identity.role_for(row["user_id"]), row["tenant_id"], f"job {job_id}")
     if row["state"] in FINAL or row["state"] == JobState.STOPPING:
         told = f"only a waiting or running job has a time limit to change; job {job_id} is {row['state']}"
         raise Problem(409, "wrong_state", told, next_step="see its state")

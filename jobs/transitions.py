@@ -151,45 +151,48 @@ def override_stop(job_id: int, reason: EndReason, evidence: dict[str, Any], acto
 
 def cancel_waiting(job_ids: Sequence[int], evidence: dict[str, Any], actor: str) -> list[int]:
     """pending or held → cancelled; and with them those that can never start now."""
-    cancelled = _cancel(job_ids, EndReason.CANCELLED, evidence, actor)
+    told = dict.fromkeys(job_ids, evidence)
+    cancelled = _move_waiting(told, ("pending", "held"), "cancelled", EndReason.CANCELLED, actor, "cancelled")
     settle(dict.fromkeys(cancelled, JobState.CANCELLED))
     return cancelled
-
-
-def _cancel(job_ids: Sequence[int], reason: EndReason, evidence: dict[str, Any], actor: str) -> list[int]:
-    return _move_waiting(job_ids, ("pending", "held"), "cancelled", reason, evidence, actor, "cancelled")
 
 
 def hold(job_ids: Sequence[int], reason: Pending, actor: str) -> list[int]:
     """pending → held. The hold of an admin takes the place of a user's."""
     old = ("pending", "held") if reason == Pending.HELD_BY_ADMIN else ("pending",)
-    return _move_waiting(job_ids, old, "held", reason, {}, actor, "held")
+    return _move_waiting({job_id: {} for job_id in job_ids}, old, "held", reason, actor, "held")
 
 
 def release(job_ids: Sequence[int], reasons: Sequence[Pending], actor: str) -> list[int]:
     """held (for one of `reasons`) → pending; the queue time stays."""
     sql = "SELECT id FROM jobs_job WHERE id = ANY(%s) AND state = 'held' AND reason = ANY(%s) FOR UPDATE"
     found = [row["id"] for row in query(sql, [list(job_ids), list(reasons)])]
-    released = _move_waiting(found, ("held",), "pending", Pending.SCHEDULER_BEHIND, {}, actor, "released")
+    told: dict[int, dict[str, Any]] = {job_id: {} for job_id in found}
+    released = _move_waiting(told, ("held",), "pending", Pending.SCHEDULER_BEHIND, actor, "released")
     dependencies.refresh(released)
     return released
 
 
 def _move_waiting(
-    ids: Sequence[int], old: Sequence[str], new: str, reason: str, evidence: dict[str, Any], actor: str, kind: str
+    jobs: Mapping[int, dict[str, Any]], old: Sequence[str], new: str, reason: str, actor: str, kind: str
 ) -> list[int]:
+    """Moves those of these in one of the `old` states, each with its own evidence; gives the ids that moved."""
+    if not jobs:
+        return []
     rows = query(
         """WITH moved AS (
-               UPDATE jobs_job SET state = %s, reason = %s, evidence = %s::jsonb, reason_since = now(),
+               UPDATE jobs_job j SET state = %s, reason = %s, evidence = m.evidence, reason_since = now(),
                       ended_at = CASE WHEN %s THEN clock_timestamp() END,
                       array_cancelled = CASE WHEN %s THEN array_cancelled + array_waiting ELSE array_cancelled END,
                       array_waiting = CASE WHEN %s THEN array_waiting - array_waiting ELSE array_waiting END
-                WHERE id = ANY(%s) AND state = ANY(%s) RETURNING id, attempt)
+                 FROM unnest(%s::bigint[], %s::jsonb[]) AS m (id, evidence)
+                WHERE j.id = m.id AND j.state = ANY(%s) RETURNING j.id, j.attempt, j.evidence)
            INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-           SELECT id, clock_timestamp(), %s, attempt, %s, %s::jsonb FROM moved RETURNING job_id""",
+           SELECT id, clock_timestamp(), %s, attempt, %s, jsonb_build_object('reason', %s::text) || evidence FROM moved
+           RETURNING job_id""",
         [
-            new, reason, as_json(evidence), *[new in FINAL] * 3, list(ids), list(old), kind, actor,
-            as_json({"reason": reason, **evidence}),
+            new, reason, *[new in FINAL] * 3, *columns([(job_id, as_json(told)) for job_id, told in jobs.items()], 2),
+            list(old), kind, actor, reason,
         ],
     )  # fmt: skip
     return [row["job_id"] for row in rows]
@@ -220,20 +223,17 @@ _END_ATTEMPT = """
            AS e (job_id, number, ended_at, reason, evidence, exit_code, signal)
      WHERE a.job_id = e.job_id AND a.number = e.number AND a.ended_at IS NULL
 """
+_TO_END = """
+    SELECT id, attempt, state, stop_reason, stop_evidence, retries_used, max_retries, retry_on, requeue
+      FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE
+"""
 
 
 def finish(outcomes: Sequence[Outcome]) -> dict[int, str]:
     """Ends attempts and moves their jobs to the state that follows; gives {job_id: new state} of those that moved.
 
     An outcome of an attempt that is not the job's current one changes nothing."""
-    jobs = {
-        row["id"]: row
-        for row in query(
-            "SELECT id, attempt, state, stop_reason, stop_evidence, retries_used, max_retries, retry_on, requeue"
-            "  FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE",
-            [[o.job_id for o in outcomes]],
-        )
-    }
+    jobs = {row["id"]: row for row in query(_TO_END, [[o.job_id for o in outcomes]])}
     current = [o for o in outcomes if o.job_id in jobs and jobs[o.job_id]["attempt"] == o.attempt]
     before = streaks(current)
     nexts = [(o, what_follows(jobs[o.job_id], o, before.get(o.job_id, NO_STREAK))) for o in current]
@@ -255,17 +255,15 @@ def finish(outcomes: Sequence[Outcome]) -> dict[int, str]:
 
 def settle(ended: Mapping[int, str]) -> None:
     """Of jobs that have ended ({id: final state}): lets go those that waited for them, and ends those that can never
-    start now, and so on down the line."""
+    start now with all down the line, in a few statements however long it is."""
+    # Asked again of those that are ended, and so locked, by now: for who came meanwhile to wait for one of them.
     while ended:
         nearer, never = dependencies.decide(ended)
-        if nearer:
-            dependencies.refresh(nearer)
-        over: list[int] = []
-        for lost, job_ids in never.items():
-            over += _cancel(job_ids, EndReason.DEPENDENCY_FAILED, dependencies.lost_evidence(*lost), "")
-        if over:
-            events.changed("jobs", over)
-        ended = dict.fromkeys(over, JobState.CANCELLED)
+        dependencies.refresh(nearer)
+        lost = _move_waiting(never, ("pending", "held"), "cancelled", EndReason.DEPENDENCY_FAILED, "", "cancelled")
+        if lost:
+            events.changed("jobs", lost)
+        ended = dict.fromkeys(lost, JobState.CANCELLED)
 
 
 def _told(outcome: Outcome, job: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from gpusched.lib import events
 from gpusched.lib.api import decode
+from gpusched.lib.limits import MOST_LOG_BYTES
 from gpusched.lib.problems import Problem, invalid, not_allowed, response_for
 from gpusched.lib.sql import query
 from gpusched.protocol.jobs import FieldError
@@ -18,8 +19,6 @@ from gpusched.protocol.messages import Join, LogAnswer, Sync
 from jobs import logs
 from nodes import reports, services
 from nodes.sync import process_apart
-
-MOST_LOG_BYTES = 1 << 20
 
 
 def _endpoint(view: Callable[[HttpRequest], msgspec.Struct]) -> Callable[[HttpRequest], HttpResponse]:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from gpusched.lib import audit, events, wake
 from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import columns, prepared, query
+from nodes.heat import SLOWED_NOTE
 
 OCCUPANCIES = frozenset({"clear", "dirty", "foreign"})
 Told = tuple[int, str, str, str]
 
 # Of most readings nothing is to be said: of devices that are clear and stay so. Locked in the order of ids.
-_OCCUPY = """
+_OCCUPY = f"""
     WITH old AS (
         SELECT d.id, d.health, t.occupancy, t.occupant
           FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[]) AS t (node_id, uuid, occupancy, occupant)
@@ -23,7 +24,8 @@ _OCCUPY = """
          ORDER BY d.id FOR NO KEY UPDATE OF d)
     UPDATE nodes_device d
        SET health = CASE WHEN old.occupancy <> 'clear' THEN old.occupancy WHEN d.is_slowed THEN 'hot' ELSE 'ok' END,
-           health_note = old.occupant, cool_since = NULL
+           health_note = CASE WHEN old.occupancy = 'clear' AND d.is_slowed THEN '{SLOWED_NOTE}' ELSE old.occupant END,
+           cool_since = NULL
       FROM old WHERE d.id = old.id
     RETURNING d.node_id, d.health <> old.health AS is_other
 """
@@ -101,10 +103,11 @@ def give_up_on_dirty(minutes: float) -> int:
 
 _QUARANTINE = "UPDATE nodes_device SET health = 'quarantined', health_note = %s WHERE id = %s RETURNING node_id"
 # What was read while the device was out of service counts at once: nobody is to start there until the next reading.
-_CLEAR = """
+_CLEAR = f"""
     UPDATE nodes_device d
-       SET health = t.health, cool_since = NULL, health_note = CASE WHEN t.health IN ('dirty', 'foreign')
-                                                                    THEN t.occupant ELSE '' END
+       SET health = t.health, cool_since = NULL,
+           health_note = CASE WHEN t.health IN ('dirty', 'foreign') THEN t.occupant
+                              WHEN t.health = 'hot' THEN '{SLOWED_NOTE}' ELSE '' END
       FROM (SELECT d.id, r.occupant,
                    CASE WHEN r.occupancy = 'lost' OR r.read_at < n.last_seen_at - interval '30 seconds' THEN 'lost'
                         WHEN r.occupancy IN ('dirty', 'foreign') THEN r.occupancy

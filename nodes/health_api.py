@@ -84,7 +84,7 @@ class Incidents(APIView):
         """`gpu` is the index of the GPU, null: the node; `until` null: it lasts. `kind` is the health of a device, or
         `node_lost`, `cordoned`, `draining`, `would_move`."""
         identity(request).require_admin()
-        given = read_query(request, _FILTERS)
+        given = read_query(request)
         if given.get("open", "true") not in ("true", "false"):
             raise invalid([FieldError("open", "invalid_value", "must be true or false")])
         limit = page_limit(given)

@@ -14,6 +14,7 @@ from gpusched.lib.sql import columns, prepared
 
 # Bits of nvmlDeviceGetCurrentClocksEventReasons: HwSlowdown (heat, power brake, too much power) and HwThermalSlowdown.
 SLOWDOWN = 0x08 | 0x40
+SLOWED_NOTE = "slowed down by its own hardware"
 HYSTERESIS_CELSIUS, COOL_SECONDS = 10, 60.0
 
 
@@ -62,21 +63,22 @@ _CONCERNED = f"""
 _CHANGE = """
     UPDATE nodes_device d
        SET health = CASE WHEN t.is_hot THEN 'hot' ELSE 'ok' END, is_slowed = t.is_slowed,
-           cool_since = to_timestamp(t.cool_since)
-      FROM unnest(%s::bigint[], %s::bool[], %s::bool[], %s::float8[]) AS t (id, is_hot, is_slowed, cool_since)
+           cool_since = to_timestamp(t.cool_since), health_note = coalesce(t.note, d.health_note)
+      FROM unnest(%s::bigint[], %s::bool[], %s::bool[], %s::float8[], %s::text[])
+        AS t (id, is_hot, is_slowed, cool_since, note)
      WHERE d.id = t.id AND d.health IN ('ok', 'hot')
 """
 
 
 def feel(readings: Sequence[tuple[int, str, int | None, int | None]]) -> None:
     """Takes in (node, UUID, °C, throttle reasons). Rows are written, and pages and the queue told, only of changes."""
-    changed: list[tuple[int, bool, bool, float | None]] = []
+    changed: list[tuple[int, bool, bool, float | None, str | None]] = []
     nodes: set[int] = set()
     for row in prepared(_CONCERNED, [*columns(readings, 4), settings.ENV.thermal_threshold_celsius]):
         before = Heat(row["is_hot"], row["is_slowed"], row["cool_since"])
         after = felt(before, row["temperature"], row["throttle"], row["now"], row["hot"])
         if after != before:
-            changed.append((row["id"], *after))
+            changed.append((row["id"], *after, _note(before, after, row["temperature"], row["hot"])))
         if after[:2] != before[:2]:
             nodes.add(row["node_id"])
     if changed:
@@ -86,6 +88,17 @@ def feel(readings: Sequence[tuple[int, str, int | None, int | None]]) -> None:
         wake.request_cycle()
 
 
-def _ordered(rows: list[tuple[int, bool, bool, float | None]]) -> list[list[Any]]:
+def _note(before: Heat, after: Heat, celsius: int | None, hot: int) -> str | None:
+    """What made it hot, in words, kept while it is so; None: as it was told already."""
+    if after[:2] == before[:2]:
+        return None
+    if after.is_slowed:
+        return SLOWED_NOTE + ("" if celsius is None else f" at {celsius} °C")
+    if before.is_slowed and after.is_hot:
+        return f"was {SLOWED_NOTE}"
+    return f"{celsius} °C, hot from {hot} °C" if after.is_hot else ""
+
+
+def _ordered(rows: list[tuple[int, bool, bool, float | None, str | None]]) -> list[list[Any]]:
     """By id: two batches that touch the same devices lock them in one order."""
-    return columns(sorted(rows), 4)
+    return columns(sorted(rows, key=lambda row: row[0]), 5)

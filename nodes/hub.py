@@ -39,7 +39,8 @@ class AgentHub:
     def __init__(self) -> None:
         self._links: dict[int, Link] = {}
         self._told: dict[int, dict[str, float]] = {}  # node → key → when, on the connection that it has
-        self._inbox: list[tuple[Link, Sync]] = []
+        self._inbox: list[tuple[float, Link, Sync]] = []  # with when they came
+        self._answering_since: float | None = None  # when the first of those came that are being processed
         self._dirty_nodes: set[int] = set()
         self._dirty_jobs: set[int] = set()
         self._all_dirty = False
@@ -67,8 +68,15 @@ class AgentHub:
             del self._links[link.node_id], self._told[link.node_id]
 
     def receive(self, link: Link, message: Sync) -> None:
-        self._inbox.append((link, message))
+        self._inbox.append((time.monotonic(), link, message))
         self._arrived.set()
+
+    def waiting_seconds(self) -> float:
+        """How long the message that has waited longest has; 0 where none does. From any thread."""
+        waiting, since = self._inbox, self._answering_since
+        if since is None and waiting:
+            since = waiting[0][0]
+        return 0.0 if since is None else time.monotonic() - since
 
     def _ring(self, changed: dict[str, list[int]]) -> None:
         for topic, dirty in (("assignments", self._dirty_nodes), ("stops", self._dirty_jobs)):
@@ -81,7 +89,8 @@ class AgentHub:
         while True:
             await self._arrived.wait()
             await asyncio.sleep(GATHER_SECONDS)
-            batch, self._inbox = self._inbox[:MOST_AT_ONCE], self._inbox[MOST_AT_ONCE:]
+            taken, self._inbox = self._inbox[:MOST_AT_ONCE], self._inbox[MOST_AT_ONCE:]
+            self._answering_since, batch = taken[0][0], [(link, message) for _, link, message in taken]
             if not self._inbox:
                 self._arrived.clear()
             told = self._told_lately()
@@ -91,6 +100,7 @@ class AgentHub:
                 answers = [await self._alone(link, message) for link, message in batch]
             for (link, _), answer in zip(batch, answers, strict=True):
                 self._deliver(link, answer)
+            self._answering_since = None
 
     async def _alone(self, link: Link, message: Sync) -> Desired:
         """One message of a batch that failed: what is wrong with one must not silence the others. The agent repeats

@@ -36,7 +36,7 @@ class Samples(APIView):
     def get(self, request: Request, device_id: int) -> Response:
         """`raw` items have `cell` (`busy held_idle free unavailable`, for so many `seconds` before) and the reading;
         those of `5m` begin at `at`, and have `…_min`, `…_mean` and `…_max` of each; null where unknown."""
-        given = read_query(request, PARAMETERS)
+        given = read_query(request)
         resolution = given.get("resolution", "raw")
         if resolution not in LATELY:
             raise invalid([FieldError("resolution", "unknown_value", "must be raw or 5m")])

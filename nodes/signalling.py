@@ -1,20 +1,22 @@
 """Which signals of their jobs agents have not taken yet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from gpusched.lib.sql import query
+from gpusched.lib.sql import columns, query
 from gpusched.protocol.messages import Signal, key_of
 from gpusched.protocol.states import JobState, RankState
 
 # Of each job; whoever is further behind hears of the others with the next answer.
 MOST_AT_ONCE = 50
+# Of jobs after a number of each; ranks of a gang that are equally far share theirs.
 _ASKED = """
-    SELECT j.id, e.sequence, e.signal FROM jobs_job j CROSS JOIN LATERAL (
+    SELECT w.job_id, w.known, e.sequence, e.signal FROM unnest(%s::bigint[], %s::int[]) AS w (job_id, known)
+      JOIN jobs_job j ON j.id = w.job_id CROSS JOIN LATERAL (
         SELECT (data->>'sequence')::int AS sequence, data->>'signal' AS signal FROM jobs_jobevent
-         WHERE job_id = j.id AND kind = 'signal_sent' AND attempt = j.attempt AND (data->>'sequence')::int > %s
+         WHERE job_id = j.id AND kind = 'signal_sent' AND attempt = j.attempt AND (data->>'sequence')::int > w.known
          ORDER BY id LIMIT %s) e
-     WHERE j.id = %s ORDER BY e.sequence
+     ORDER BY e.sequence
 """
 
 
@@ -22,15 +24,26 @@ def unsent(
     rows_of: Mapping[int, Sequence[dict[str, Any]]], taken: Mapping[int, Mapping[str, int]]
 ) -> dict[int, list[Signal]]:
     """By node, of its assignments (desired.live). `taken`: the latest that its agent has, by key."""
-    found: dict[int, list[Signal]] = {}
+    behind: list[tuple[int, str, tuple[int, int]]] = []
     for node_id, rows in rows_of.items():
         for row in rows:
             key = key_of(row["job_id"], row["number"], row["rank"])
             known = taken.get(node_id, {}).get(key, 0)
             if row["signal_count"] > known and _is_running(row):
-                asked = query(_ASKED, [known, MOST_AT_ONCE, row["job_id"]])
-                told = [Signal(key=key, sequence=one["sequence"], signal=one["signal"]) for one in asked]
-                found.setdefault(node_id, []).extend(told)
+                behind.append((node_id, key, (row["job_id"], known)))
+    asked = _asked({since for _, _, since in behind}) if behind else {}
+    found: dict[int, list[Signal]] = {}
+    for node_id, key, since in behind:
+        told = [Signal(key=key, sequence=one["sequence"], signal=one["signal"]) for one in asked.get(since, ())]
+        found.setdefault(node_id, []).extend(told)
+    return found
+
+
+def _asked(wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    """The signals of a job after a number, by both, ascending."""
+    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for row in query(_ASKED, [*columns(sorted(wanted), 2), MOST_AT_ONCE]):
+        found.setdefault((row["job_id"], row["known"]), []).append(row)
     return found
 
 

@@ -27,6 +27,7 @@ from gpusched.lib.listener import listener
 from gpusched.lib.openapi import documented
 from gpusched.protocol.jobs import JobRequest
 from jobs import services as job_services
+from nodes.hub import hub
 from scheduling import housekeeping, services, why
 from tenants.permissions import identity
 
@@ -63,8 +64,8 @@ class Queue(APIView):
     )
     def get(self, request: Request) -> Response:
         """`position` is among everybody's, by priority and age; `gpus_ahead`: what those before it ask for. Each has an
-        `estimate` as in an explanation, some seconds old, while no more than 2,000 jobs wait."""
-        given = read_query(request, PAGED)
+        `estimate` as in an explanation, some seconds old, where at most 2,000 jobs wait, else `estimate_reason`."""
+        given = read_query(request)
         after = decode_cursor(given["cursor"], tuple[int, float, int]) if "cursor" in given else None
         found = services.queue(identity(request), after, page_limit(given))
         following = found.pop("next")
@@ -97,7 +98,7 @@ class Cycles(APIView):
     def get(self, request: Request) -> Response:
         """In milliseconds."""
         identity(request).require_admin()
-        given = read_query(request, PAGED)
+        given = read_query(request)
         limit = page_limit(given)
         return Response(paged(services.cycles(limit, cursor_number(given)), limit))
 
@@ -118,6 +119,10 @@ class Health(APIView):
         return Response({"status": "ok", "version": __version__})
 
 
+# Before a node could be thought lost (GPUSCHED_NODE_LOST_SECONDS): an agent speaks every other second.
+MOST_UNHEARD_SECONDS = 10.0
+
+
 class Ready(APIView):
     authentication_classes = []
     permission_classes = [AllowAny]
@@ -131,16 +136,23 @@ class Ready(APIView):
         refusals=(),
     )
     def get(self, request: Request) -> Response:
-        """503 if the first two do not. Lost agents, a Redis that is away and housekeeping that stands still are told,
-        and do not make the server unready: it goes on without."""
-        late = None
+        """503 if the first two do not, or if the message of an agent has waited for more than 10 s. Lost agents, a
+        Redis that is away and housekeeping that stands still are told, and do not make the server unready: it goes on
+        without."""
+        late, unheard = None, hub.waiting_seconds()
         try:
             lag, agents = services.scheduler_lag(), services.agents()
             late = housekeeping.lag_seconds(housekeeping.ages())
-            is_ready = bool(lag["is_alive"])
-            parts = {"database": True, "scheduler": is_ready, "cycle_age_seconds": lag["age_seconds"], "agents": agents}
+            is_ready = bool(lag["is_alive"]) and unheard <= MOST_UNHEARD_SECONDS
+            parts = {
+                "database": True,
+                "scheduler": bool(lag["is_alive"]),
+                "cycle_age_seconds": lag["age_seconds"],
+                "agents": agents,
+            }
         except DatabaseError:
             is_ready, parts = False, {"database": False, "scheduler": False, "cycle_age_seconds": None, "agents": {}}
         said = {"status": "ok" if is_ready else "not ready", **parts, "redis": listener.hears_redis}
         said |= {"housekeeping": housekeeping.is_working(late), "housekeeping_lag_seconds": late and round(late, 1)}
+        said |= {"agents_unheard_seconds": round(unheard, 1)}
         return Response(said, status=200 if is_ready else 503)

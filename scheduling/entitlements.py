@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gpusched.lib.sql import query, rows
+from gpusched.lib.sql import prepared, rows
 from scheduling.engine.model import Policy, Tenant
 from scheduling.engine.shapes import is_model
 from tenants import budgets
@@ -75,7 +75,7 @@ _past = _Past()
 def tenants(policy: Policy) -> tuple[Tenant, ...]:
     """All tenants with their limits and their use, decayed to now and including what runs. What the policy does not
     look at (history, window) is not read, and 0."""
-    found = query(_TENANTS, {"h": policy.usage_half_life_seconds})
+    found = prepared(_TENANTS, {"h": policy.usage_half_life_seconds})
     used_up = _preempted([row["id"] for row in found if row["budget"] is not None])
     history = _history() if policy.dynamic_share_bound else {}
     costs = _window_costs(policy) if policy.name == "cost_aware" else {}

@@ -5,7 +5,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.client.extension import Extended, Extension
-from gpusched.lib.api import is_dry_run, read_body
+from gpusched.lib.api import read_body
+from gpusched.lib.dry_runs import is_dry_run
 from gpusched.lib.openapi import documented
 from jobs import representation
 from scheduling import extending

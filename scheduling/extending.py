@@ -45,37 +45,54 @@ class Broken:
     then: float | None
 
 
-def extend(job_id: int, wanted: Extension, identity: Identity, *, is_dry_run: bool) -> dict[str, Any]:
-    """Changes the limit, and says what follows (docs/rest.md). 400, 403, 404; 409 when the job has ended, or when
-    another one that waits is promised the place and nobody forces it."""
+def extend(
+    job_id: int, wanted: Extension, identity: Identity, *, is_dry_run: bool, seen: int | None = None
+) -> dict[str, Any]:
+    """Changes the limit, and says what follows (docs/rest.md). 400, 403, 404; 409 when the job has ended, when it has
+    another limit than the one that was `seen` (seconds), or when another one that waits is promised the place and
+    nobody forces it."""
     if wanted.force:
         identity.require_admin()
     for _ in range(MOST_TRIES - 1):
         try:
-            return _extend(job_id, wanted, identity, is_dry_run=is_dry_run)
+            return _extend(job_id, wanted, identity, is_dry_run=is_dry_run, seen=seen)
         except Problem as problem:  # it began to run, say: what follows may be something else now
             if problem.code != "changed_meanwhile":
                 raise
-    return _extend(job_id, wanted, identity, is_dry_run=is_dry_run)
+    return _extend(job_id, wanted, identity, is_dry_run=is_dry_run, seen=seen)
 
 
-def _extend(job_id: int, wanted: Extension, identity: Identity, *, is_dry_run: bool) -> dict[str, Any]:
+def allowed(job_id: int, wanted: Extension, identity: Identity) -> tuple[Limited, int]:
+    """The job, and the limit in seconds that this person may give it; else 400, 403, 404, 409. That somebody who waits
+    is promised the place is not asked here."""
     job = timelimits.limited(job_id, identity)
     seconds = _wanted_seconds(job, wanted)
     _require_allowed(job, seconds, identity)
+    return job, seconds
+
+
+def _extend(
+    job_id: int, wanted: Extension, identity: Identity, *, is_dry_run: bool, seen: int | None
+) -> dict[str, Any]:
+    job, seconds = allowed(job_id, wanted, identity)
+    if seen is not None and job.limit != seen:
+        told = f"the time limit of job {job_id} was changed meanwhile"
+        raise Problem(409, "changed_meanwhile", told, next_step="look at it, and set the one that is meant")
     broken, delayed = _consequences(job, seconds)
     if broken and not wanted.force:
         raise _promised(broken, job, identity)
     if seconds != job.limit and not is_dry_run:
         timelimits.change(job, seconds, identity, {"forced": True} if broken else {})
-    seen = [one for one in delayed if identity.sees(one.tenant_id)]
+    visible = [one for one in delayed if identity.sees(one.tenant_id)]
     status = "unchanged" if seconds == job.limit else "would_be_changed" if is_dry_run else "changed"
     return {
         "status": status,
         "message": _message(job, seconds, status, len(delayed)),
         "ends_at": rfc3339(_ends_at(job, seconds)),
-        "delays": [{"job_id": one.job_id, "was_p90_at": _time(one.before), "p90_at": _time(one.after)} for one in seen],
-        "others_delayed": len(delayed) - len(seen),
+        "delays": [
+            {"job_id": one.job_id, "was_p90_at": _time(one.before), "p90_at": _time(one.after)} for one in visible
+        ],
+        "others_delayed": len(delayed) - len(visible),
     }
 
 

@@ -70,6 +70,11 @@ FAMILIES = {
             "1 while changes told by Redis arrive at this web process, else 0; only with `GPUSCHED_REDIS_URL`",
         ),
         Family(
+            "gpu_scheduler_agents_unheard_seconds", "gauge", (),
+            "how long the message of an agent has waited that this web process has not yet written; beyond 10 s it is"
+            " not ready",
+        ),
+        Family(
             "gpu_scheduler_housekeeping_age_seconds", "gauge", ("task",),
             "seconds since a task of the housekeeping worker last ended well: `mend` and `roll_up` run each minute,"
             " `drop_old` each hour; only tasks that have",

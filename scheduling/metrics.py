@@ -16,6 +16,7 @@ from gpusched.protocol.states import JobState, Scope
 from jobs import tally
 from jobs.counting import WAITS, WEIGHT, by_state
 from nodes import samples
+from nodes.hub import hub
 from scheduling import capacity, housekeeping, services, whatif
 from scheduling.metric_families import FAMILIES, counter, gauge, histogram
 from tenants import budgets
@@ -128,6 +129,9 @@ def _control_plane() -> Iterator[Metric]:
     if listener.hears_redis is not None:
         redis.add_metric([], 1 if listener.hears_redis else 0)
     yield redis
+    unheard = gauge("gpu_scheduler_agents_unheard_seconds")
+    unheard.add_metric([], hub.waiting_seconds())
+    yield unheard
     chores = gauge("gpu_scheduler_housekeeping_age_seconds")
     for task, age in housekeeping.ages().items():
         chores.add_metric([task], age)

@@ -11,7 +11,7 @@ from django.db import transaction
 
 from gpusched.lib import audit, events, wake
 from gpusched.lib.problems import Problem, invalid
-from gpusched.lib.sql import execute, query
+from gpusched.lib.sql import execute, prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.jobs import FieldError
 from scheduling.engine.model import Policy
@@ -54,7 +54,7 @@ def policy() -> Policy:
 
 def values() -> dict[str, Any]:
     """The fields, with `version`: 0 as long as nobody has edited them."""
-    found = query("SELECT * FROM scheduling_schedulingpolicy WHERE version > 0")
+    found = prepared("SELECT * FROM scheduling_schedulingpolicy WHERE version > 0")
     return found[0] if found else {**first_values(), "version": 0}
 
 

@@ -10,7 +10,8 @@ from rest_framework.views import APIView
 
 from gpusched.client.models import Page
 from gpusched.client.scheduling import EditedPolicy, PolicyEdit
-from gpusched.lib.api import PAGED, cursor_number, if_match, is_dry_run, page_limit, paged, read_body, read_query
+from gpusched.lib.api import PAGED, cursor_number, if_match, page_limit, paged, read_body, read_query
+from gpusched.lib.dry_runs import is_dry_run
 from gpusched.lib.openapi import documented
 from scheduling import policy, preview
 from tenants.permissions import identity
@@ -97,7 +98,7 @@ class PolicyHistory(APIView):
     def get(self, request: Request) -> Response:
         """`changes` has each field's `from` and `to`."""
         identity(request).require_admin()
-        given = read_query(request, PAGED)
+        given = read_query(request)
         limit = page_limit(given)
         return Response(paged(policy.history(limit, cursor_number(given)), limit, "version"))
 

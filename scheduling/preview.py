@@ -10,6 +10,7 @@ from scheduling.engine.model import Policy, Snapshot, Tenant, known_as
 from scheduling.engine.planner import plan
 from scheduling.engine.shapes import is_model
 from scheduling.entitlements import tenants
+from tenants.effects import NO_EFFECT
 
 # So many ids of jobs are named of each kind.
 MOST_NAMED = 20
@@ -77,7 +78,7 @@ def _shown(found: Effect | None, snapshot: Snapshot, above: Sequence[Excess], sa
         "would_wait": _jobs(known.waits, snapshot),
         "would_never_start": _jobs(known.never, snapshot),
         "would_stop": _jobs(known.stops, snapshot),
-        "sentences": said or ["nothing that runs or waits is affected now"],
+        "sentences": said or [NO_EFFECT],
         # What somebody should have seen before it is so.
         "contradicts": bool(above or known.never or known.stops or found is None),
     }

@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpusched.protocol import reasons
+from gpusched.protocol.reasons import Pending
+from gpusched.protocol.states import JobState
 from scheduling.engine.changes import Change
 from scheduling.engine.estimate import Estimate
 from scheduling.engine.explain import timestamp
@@ -38,6 +40,21 @@ def estimate_shape(estimate: Estimate) -> dict[str, Any]:
         "waits_for": {"jobs_ending": estimate.jobs_ending, "jobs_starting": estimate.jobs_starting},
         "sentence": _estimate_sentence(estimate),
     }
+
+
+_NOBODY_KNOWS = {
+    str(Pending.DEPENDENCY): "it waits for other jobs to end first",
+    str(Pending.MAX_PARALLEL): "it waits for elements of its own array to end",
+    str(Pending.SCHEDULER_BEHIND): "the scheduler has not looked at it yet",
+}
+
+
+def why_no_estimate(state: str, code: str | None) -> str | None:
+    """Why nobody can say when a job of this state, that waits for this reason, starts; None: somebody may."""
+    if state == JobState.HELD:
+        return "no estimate: it is held"
+    said = _NOBODY_KNOWS.get(code or "")
+    return said and f"no estimate: {said}"
 
 
 def _estimate_sentence(estimate: Estimate) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 
 from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
+from gpusched.lib.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest
@@ -19,26 +19,29 @@ from jobs.counting import WAITS, WEIGHT, by_state
 from jobs.places import ORDER, places_of
 from scheduling import snapshot, whatif
 from scheduling.engine.budgets import is_spent, spent
+from scheduling.engine.estimate import Estimate
 from scheduling.engine.fairshare import average_gpus, entitlements, why_entitled
 from scheduling.engine.feasibility import impossible
 from scheduling.engine.model import Node, Policy, Tenant
 from scheduling.entitlements import tenants
 from scheduling.policy import policy
-from scheduling.sayings import estimate_shape
+from scheduling.sayings import estimate_shape, why_no_estimate
 from scheduling.simulation import shape
 from tenants.permissions import Identity
 
-# A yes may be a little old (the job would wait and say so); a no is always asked of the database afresh.
+# A yes may be a little old (the job would wait and say so), but no older than the latest edit of a quota that was
+# acknowledged before the request: several processes answer. A no is always asked of the database afresh.
 _FRESH_SECONDS = 2.0
-_known: dict[str, Any] = {"at": float("-inf"), "nodes": (), "tenants": {}, "policy": Policy()}
+_known: dict[str, Any] = {"at": float("-inf"), "quota_edits": None, "nodes": (), "tenants": {}, "policy": Policy()}
 _lock = threading.Lock()
 
 
-def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None:
-    """422 for a request that no node, not all nodes together, or the tenant's limit can ever hold (A04)."""
+def problem_if_impossible(request: JobRequest, tenant_id: int, quota_edits: int) -> Problem | None:
+    """422 for a request that no node, not all nodes together, or the tenant's limit can ever hold (A04).
+    `quota_edits`: how many of quotas there were when the request came."""
     wanted = shape(request, tenant_id)
     for fresh in (False, True):
-        nodes, tenants, rules = _cluster(fresh)
+        nodes, tenants, rules = _cluster(fresh, quota_edits)
         if tenant_id not in tenants and not fresh:
             continue
         tenant = tenants[tenant_id]
@@ -59,14 +62,16 @@ def problem_if_impossible(request: JobRequest, tenant_id: int) -> Problem | None
     )
 
 
-def _cluster(fresh: bool) -> tuple[Sequence[Node], dict[int, Tenant], Policy]:
-    """Nodes, tenants and the policy, at most two seconds old unless asked for fresh."""
+def _cluster(fresh: bool, quota_edits: int) -> tuple[Sequence[Node], dict[int, Tenant], Policy]:
+    """Nodes, tenants and the policy, at most two seconds old, and from after that many edits of quotas, unless asked
+    for fresh."""
     with _lock:
-        if fresh or time.monotonic() - _known["at"] > _FRESH_SECONDS:
+        is_edited = quota_edits != _known["quota_edits"]
+        if fresh or is_edited or time.monotonic() - _known["at"] > _FRESH_SECONDS:
             _known["nodes"] = snapshot.nodes()
             _known["policy"] = policy()
             _known["tenants"] = {tenant.id: tenant for tenant in tenants(_known["policy"])}
-            _known["at"] = time.monotonic()
+            _known["at"], _known["quota_edits"] = time.monotonic(), quota_edits
         return _known["nodes"], _known["tenants"], _known["policy"]
 
 
@@ -103,7 +108,11 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
     foreseen = estimates_of([row["id"] for row in rows])
     return {
         # One that has started between the two questions waits no more.
-        "items": [_queued(row, places[row["id"]], foreseen.get(row["id"])) for row in rows if row["id"] in places],
+        "items": [
+            _queued(row, places[row["id"]], foreseen[row["id"]])
+            for row in rows
+            if row["id"] in places and row["id"] in foreseen
+        ],
         "total": total["jobs"],
         "total_gpus": total["gpus"],
         "next": None if last is None else (-last["priority"], last["at"], last["id"]),
@@ -111,18 +120,21 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
 
 
 def estimates_of(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """When these waiting jobs will probably start, as an explanation says it; of those that could, while no more than
-    `whatif.MOST_BEHIND` wait."""
+    """Of those of these that wait: `estimate`, when it will probably start, as an explanation says it, or in
+    `estimate_reason` why there is none."""
     found = whatif.foresee() if job_ids else {}
-    startable = query(
-        "SELECT id FROM jobs_job WHERE id = ANY(%s) AND state IN ('pending', 'running') AND open_dependencies = 0"
-        " AND reason <> %s",
-        [[job_id for job_id in job_ids if job_id in found], Pending.MAX_PARALLEL],
-    )
-    return {row["id"]: estimate_shape(found[row["id"]]) for row in startable}
+    waiting = query(f"SELECT j.id, j.state, j.reason FROM jobs_job j WHERE j.id = ANY(%s) AND {WAITS}", [list(job_ids)])
+    return {row["id"]: _foreseen(row, found.get(row["id"])) for row in waiting}
 
 
-def _queued(row: dict[str, Any], place: tuple[int, int], estimate: dict[str, Any] | None) -> dict[str, Any]:
+def _foreseen(row: dict[str, Any], estimate: Estimate | None) -> dict[str, Any]:
+    why = why_no_estimate(row["state"], row["reason"])
+    if why is None and estimate is not None:
+        return {"estimate": estimate_shape(estimate), "estimate_reason": None}
+    return {"estimate": None, "estimate_reason": why or whatif.why_unforeseen()}
+
+
+def _queued(row: dict[str, Any], place: tuple[int, int], foreseen: dict[str, Any]) -> dict[str, Any]:
     names = ("name", "tenant", "user", "state", "gpu_count", "priority")
     return {
         "job_id": row["id"],
@@ -132,7 +144,7 @@ def _queued(row: dict[str, Any], place: tuple[int, int], estimate: dict[str, Any
         "elements": row["elements"],
         "submitted_at": rfc3339(row["submitted_at"]),
         "reason": representation.reason(row),
-        "estimate": estimate,
+        **foreseen,
     }
 
 
@@ -176,7 +188,7 @@ def cluster_status() -> dict[str, Any]:
 
 def scheduler_lag() -> dict[str, Any]:
     """When the last cycle ended: there is one each GPUSCHED_TICK_SECONDS at least."""
-    rows = query("SELECT at, extract(epoch FROM clock_timestamp() - at)::float8 AS age, ms FROM scheduling_beat")
+    rows = prepared("SELECT at, extract(epoch FROM clock_timestamp() - at)::float8 AS age, ms FROM scheduling_beat")
     if not rows:
         return {"last_cycle_at": None, "age_seconds": None, "last_cycle_ms": None, "is_alive": False}
     [row] = rows
@@ -203,7 +215,7 @@ def shares() -> list[dict[str, Any]]:
     """What each tenant holds and has used, per weight: the numbers that order the queue under `fair`."""
     held = {
         row["tenant_id"]: row
-        for row in query(
+        for row in prepared(
             """SELECT j.tenant_id, count(DISTINCT j.id) AS jobs,
                       coalesce(sum(CASE WHEN l.id IS NULL THEN 0 WHEN l.memory_mb IS NULL THEN 1.0
                                         ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END), 0) AS gpus

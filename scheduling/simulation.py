@@ -44,6 +44,7 @@ def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] 
         f"it would wait{said}",
         reason=reason and reason_shape(reason),
         estimate=estimate and estimate_shape(estimate),
+        estimate_reason=None if estimate else whatif.why_unseen(),
         victims=_victims(made, job.id, here.snapshot, visible),
         alternatives=[change_shape(change, starts=True) for change in ways],
     )
@@ -105,8 +106,8 @@ def _started(ranks: Sequence[RankPlacement], here: Snapshot) -> dict[str, Any]:
 
 
 def _simulation(sentence: str, **found: Any) -> dict[str, Any]:
-    blank: dict[str, Any] = {"placement": [], "reason": None, "estimate": None, "victims": None, "alternatives": []}
-    return {"starts_now": False, "sentence": sentence, **blank, **found}
+    unknown = dict.fromkeys(("reason", "estimate", "estimate_reason", "victims"))
+    return {"starts_now": False, "sentence": sentence, "placement": [], **unknown, "alternatives": [], **found}
 
 
 def _gpus(holds: Sequence[DeviceHold]) -> dict[str, Any]:

@@ -90,9 +90,16 @@ def foresee() -> Mapping[int, Estimate]:
         return _foreseen.found
 
 
-def why_none() -> str | None:
-    """Why `foresee` knew nothing when it last looked; None if it did not refuse to look."""
-    return f"no estimates while more than {MOST_BEHIND:,} jobs wait" if _foreseen.is_too_many else None
+def why_unforeseen() -> str:
+    """Why a job that waits is not in what `foresee` found."""
+    if _foreseen.is_too_many:
+        return f"no estimates of the whole queue while more than {MOST_BEHIND:,} jobs wait: ask about this one alone"
+    return "no estimate yet: it is worked out every few seconds"
+
+
+def why_unseen() -> str:
+    """Why an outlook has no estimate."""
+    return f"no estimate while more than {MOST_JOBS:,} jobs wait"
 
 
 def _foresee_all() -> Mapping[int, Estimate] | None:

@@ -7,7 +7,7 @@ from typing import Any
 from django.utils import timezone
 
 from gpusched.lib.problems import not_found
-from gpusched.lib.sql import query
+from gpusched.lib.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import WAITING, JobState
@@ -16,7 +16,8 @@ from jobs.counting import WAITS, WEIGHT
 from scheduling import whatif
 from scheduling.engine.changes import Change
 from scheduling.engine.counterfactual import Step
-from scheduling.sayings import change_shape, estimate_shape, reason_shape
+from scheduling.engine.estimate import Estimate
+from scheduling.sayings import change_shape, estimate_shape, reason_shape, why_no_estimate
 from tenants.permissions import Identity
 
 MOST_PERIODS = 200
@@ -52,7 +53,6 @@ def explain(job_id: int, identity: Identity) -> dict[str, Any]:
         is_kept = told["state"] == JobState.HELD or depends or told["code"] == Pending.MAX_PARALLEL
         found = whatif.outlook(job_id, is_held=is_kept)
     steps, estimate = (found.steps, found.estimate) if found else ([], None)
-    is_free = told["state"] != JobState.HELD and not depends and told["code"] != Pending.MAX_PARALLEL
     # The cycle may have found another reason than a plan of this moment does: the one that was written stands.
     others = [step for step in steps if step.reason.code != told["code"]]
     also = [reason_shape(step.reason) for step in others]
@@ -60,8 +60,16 @@ def explain(job_id: int, identity: Identity) -> dict[str, Any]:
         **told,
         "also": [{name: one[name] for name in ("code", "sentence")} for one in also],
         "counterfactual": _cure(told, steps),
-        "estimate": estimate_shape(estimate) if estimate and is_free else None,
+        **_foreseen(told, estimate, is_asked=found is not None),
     }
+
+
+def _foreseen(told: dict[str, Any], estimate: Estimate | None, *, is_asked: bool) -> dict[str, Any]:
+    """`estimate`, or in `estimate_reason` why there is none; of a job that waits no more there is neither."""
+    why = why_no_estimate(told["state"], told["code"]) if told["position"] is not None else None
+    if why is None and is_asked:
+        why = None if estimate else whatif.why_unseen()
+    return {"estimate": estimate_shape(estimate) if estimate and why is None else None, "estimate_reason": why}
 
 
 def position(job_id: int) -> dict[str, int]:
@@ -103,7 +111,7 @@ def periods_of(jobs: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]
     """By id the reasons that these jobs, as REST shows them, waited for, one after the other: `code since_at until_at`;
     the present one has no end."""
     found: dict[int, list[dict[str, Any]]] = {job["id"]: [] for job in jobs}
-    for row in query(_PERIODS, [list(found), MOST_PERIODS]):
+    for row in prepared(_PERIODS, [list(found), MOST_PERIODS]):
         period = {"code": row["code"], "since_at": rfc3339(row["since_at"]), "until_at": rfc3339(row["until_at"])}
         found[row["job_id"]].append(period)
     for job in jobs:

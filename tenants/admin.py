@@ -102,7 +102,8 @@ class QuotaForm(ModelForm):  # type: ignore[type-arg]
             self.add_error("go_ahead", f"Not saved. {_last_edit(now)}. Load this page again and repeat your edit.")
             return cleaned
         self.effect = effects.quota_effect(self.instance.tenant_id, limits)
-        if _is_felt(self.effect) and not cleaned.get("go_ahead"):
+        is_guarantee = limits["guaranteed_gpus"] != self.instance.guaranteed_gpus
+        if _is_felt(self.effect, is_guarantee=is_guarantee) and not cleaned.get("go_ahead"):
             said = "; ".join(self.effect["sentences"])
             self.add_error("go_ahead", f"Not saved yet. With this edit {said}. Tick this to save it anyway.")
         return cleaned
@@ -120,6 +121,13 @@ class MembershipInline(TabularInline):  # type: ignore[misc]
     model = Membership
     extra = 0
     autocomplete_fields = ("user",)
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """In the cells of a table fields have no label of their own."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if field is not None:
+            field.widget.attrs.setdefault("aria-label", db_field.verbose_name)
+        return field
 
 
 @admin.register(Tenant)
@@ -169,7 +177,7 @@ class TenantAdmin(Audited):
         with transaction.atomic():
             form = QuotaForm(typed, instance=tenant.quota, prefix="quota-0")
             is_fine = form.is_valid()
-        errors = [f"{name}: {said}" for name, all_said in form.errors.items() for said in all_said]
+        errors = [f"{_label(form, name)}: {said}" for name, all_said in form.errors.items() for said in all_said]
         effect = form.effect if is_fine else {}
         told = {"differs": bool(effect), "errors": errors, "sentences": [], "contradicts": False}
         return JsonResponse({**told, **effect})
@@ -215,10 +223,17 @@ def _change_quota(request: HttpRequest, tenant: Tenant, edited: QuotaForm) -> No
         messages.info(request, f"Quota: {sentence}.")
 
 
-def _is_felt(effect: dict[str, Any]) -> bool:
-    """Whether an edit does anything to jobs at once; what else is to be said of it is told when it is made."""
+def _is_felt(effect: dict[str, Any], *, is_guarantee: bool) -> bool:
+    """Whether an edit does anything to jobs at once, or, of a guarantee, to what others may take back; what else is
+    to be said of it is told when it is made."""
+    if is_guarantee and effect and effect["sentences"] != [effects.NO_EFFECT]:
+        return True
     kinds = ("would_start", "would_wait", "would_never_start", "would_stop")
     return bool(effect.get("contradicts")) or any(effect[kind]["jobs"] for kind in kinds if kind in effect)
+
+
+def _label(form: QuotaForm, name: str) -> str:
+    return str(form.fields[name].label or name) if name in form.fields else "quota"
 
 
 def _last_edit(quota: Quota) -> str:

@@ -10,7 +10,8 @@ from rest_framework.views import APIView
 from gpusched.client.inventory import EditedQuota, Quota
 from gpusched.client.inventory import Tenant as TenantData
 from gpusched.client.models import Page
-from gpusched.lib.api import if_match, is_dry_run, read_body
+from gpusched.lib.api import if_match, read_body
+from gpusched.lib.dry_runs import is_dry_run
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import not_found
 from gpusched.lib.sql import query

@@ -42,7 +42,7 @@ class Audit(APIView):
         """`action` may be the beginning of one, `quota` for `quota.change`. What is done to jobs is told by their
         events: `GET /events`, `GET /jobs/{job_id}/events`."""
         identity(request).require_admin()
-        given = read_query(request, _FILTERS)
+        given = read_query(request)
         limit = page_limit(given)
         params: dict[str, Any] = {name: given.get(name) for name in ("actor", "action", "subject")}
         found = query(_ENTRIES, {**params, "before": cursor_number(given), "limit": limit})

@@ -8,7 +8,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.client.usage import BudgetData
-from gpusched.lib.api import if_match, is_dry_run, read_body
+from gpusched.lib.api import if_match, read_body
+from gpusched.lib.dry_runs import is_dry_run
 from gpusched.lib.openapi import documented
 from gpusched.lib.times import rfc3339
 from tenants import budgets

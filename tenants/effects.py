@@ -8,6 +8,8 @@ from typing import Any
 # (tenant id, all limits as they are to be) → the effect, as docs/rest.md has it.
 Preview = Callable[[int, Mapping[str, Any]], dict[str, Any]]
 _previews: list[Preview] = []
+# What an effect says where there is none.
+NO_EFFECT = "nothing that runs or waits is affected now"
 
 
 def register(preview: Preview) -> None:

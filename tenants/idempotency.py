@@ -1,5 +1,8 @@
 """Any POST of the API may carry an `Idempotency-Key`: repeated within a day, it is answered as the first time and does
-nothing again. The answer is kept in the transaction of what was done; submits keep theirs (jobs/services.py).
+nothing again. The answer is kept in the transaction of what was done.
+
+`POST /jobs` alone keeps its keys itself (jobs/insertion.py), for speed: job, event and key are one statement there, and
+the answer is made again from the job; to claim a key and keep a sealed answer takes three and a transaction.
 
 Answers are kept sealed: that of a new token holds the token."""
 
@@ -16,7 +19,7 @@ from gpusched.lib.problems import Problem, invalid, response_for
 from gpusched.lib.sealing import seal_for
 from gpusched.lib.sql import execute, query
 from gpusched.protocol.jobs import FieldError
-from tenants.permissions import identity_of_token
+from tenants.permissions import Identity, identity_of_token
 
 MOST_CHARACTERS = 255
 _PURPOSE = b"gpusched: answers of repeated requests, 1"
@@ -45,7 +48,7 @@ class IdempotentPosts:
         if caller is None:
             return None  # the view will refuse it
         try:
-            return _once(request, caller, checked(key), lambda: view(request, *args, **kwargs))
+            return _once(request, *caller, checked(key), lambda: view(request, *args, **kwargs))
         except Problem as problem:
             return response_for(problem)
 
@@ -58,39 +61,55 @@ def checked(key: str) -> str:
 
 
 def reused() -> Problem:
-    """For a key that was used with another body."""
+    """For a key that was used with another body or address."""
     return Problem(
         409,
         "idempotency_key_reused",
         "this Idempotency-Key was used for another request",
         next_step="use a new key for a new request",
-        errors=[FieldError("Idempotency-Key", "reused", "was used with another body")],
+        errors=[FieldError("Idempotency-Key", "reused", "was used with another body, or for another address")],
     )
 
 
-def _caller(request: HttpRequest) -> str | None:
-    """Keys belong to a token, or to a person on the pages: another token may be allowed less."""
+def caller_of(who: Identity) -> str:
+    """Whose keys these are: a token's, or a person's on the pages: another token may be allowed less."""
+    return who.via if who.token_prefix else f"person {who.user_id}"
+
+
+# Whether %(caller)s has used %(key)s for something else than a submit.
+IS_KEPT = """EXISTS (SELECT 1 FROM lib_keptanswer a WHERE a.caller = %(caller)s::text AND a.key = %(key)s::text
+                                                  AND a.created_at > now() - interval '24 hours')"""
+
+
+def _caller(request: HttpRequest) -> tuple[str, int] | None:
+    """Also as the id of a user: submits' keys are theirs, whatever they ask with."""
     if header := request.headers.get("Authorization", ""):
         who = identity_of_token(header)
-        return who.via if who else None
-    return f"person {request.user.pk}" if request.user.is_authenticated else None
+        return (caller_of(who), who.user_id) if who else None
+    return (f"person {request.user.pk}", request.user.pk) if request.user.is_authenticated else None
 
 
-# An old key is as good as none. A request with the same key that is being answered is waited for.
+# An old key is as good as none, and that of a submit is used. A request with the same key that is being answered is
+# waited for.
 _CLAIM = """
     INSERT INTO lib_keptanswer AS k (caller, key, request_hash, status, content_type, sealed, created_at)
-    VALUES (%s, %s, %s, 0, '', '', now())
+    SELECT %(caller)s, %(key)s, %(request_hash)s, 0, '', '', now()
+     WHERE NOT EXISTS (SELECT 1 FROM jobs_idempotencykey s WHERE s.user_id = %(user_id)s AND s.key = %(key)s
+                                                            AND s.created_at > now() - interval '24 hours')
     ON CONFLICT (caller, key) DO UPDATE SET request_hash = excluded.request_hash, created_at = now()
      WHERE k.created_at < now() - interval '24 hours'
     RETURNING id
 """
 
 
-def _once(request: HttpRequest, caller: str, key: str, answer: Callable[[], HttpResponse]) -> HttpResponse:
+def _once(
+    request: HttpRequest, caller: str, user_id: int, key: str, answer: Callable[[], HttpResponse]
+) -> HttpResponse:
     request_hash = hashlib.sha256(f"{request.get_full_path()}\n".encode() + request.body).hexdigest()
     _forget_old()
     with transaction.atomic():
-        claimed = query(_CLAIM, [caller, key, request_hash])
+        own = {"caller": caller, "key": key, "request_hash": request_hash, "user_id": user_id}
+        claimed = query(_CLAIM, own)
         if not claimed:
             ratelimits.count(request, caller)  # no view does it, as none is asked
             return _replay(caller, key, request_hash)
@@ -109,9 +128,10 @@ def _once(request: HttpRequest, caller: str, key: str, answer: Callable[[], Http
 
 
 def _replay(caller: str, key: str, request_hash: str) -> HttpResponse:
-    [kept] = query("SELECT * FROM lib_keptanswer WHERE caller = %s AND key = %s", [caller, key])
-    if kept["request_hash"] != request_hash:
+    found = query("SELECT * FROM lib_keptanswer WHERE caller = %s AND key = %s", [caller, key])
+    if not found or found[0]["request_hash"] != request_hash:
         raise reused()
+    [kept] = found
     try:
         content = seal_for(_PURPOSE).decrypt(kept["sealed"].encode())
     except InvalidToken:

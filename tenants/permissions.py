@@ -13,13 +13,14 @@ from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
 from gpusched.lib import audit, credentials, ratelimits
-from gpusched.lib.api import read_body, read_query
+from gpusched.lib.api import check_query, read_body
 from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import execute, prepared, query
 from gpusched.protocol.states import Role, Scope
 
 _RANK = {Role.VIEWER: 1, Role.MEMBER: 2, Role.OWNER: 3}
 ALL_SCOPES = frozenset(Scope)
+_WITH_SCOPE_ADMIN = "use an admin's token with scope admin"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Identity:
     via: str = "page"  # or "token" and its prefix
     limited_to: int | None = None  # a token's only tenant
     expires_at: datetime | None = None  # of a token
+    quota_edits: int = 0  # how many there were when this was asked
 
     @property
     def token_prefix(self) -> str | None:
@@ -42,16 +44,26 @@ class Identity:
         word, _, prefix = self.via.partition(" ")
         return prefix if word == "token" else None
 
+    @property
+    def can_administer(self) -> bool:
+        """Acts in every tenant. Without the scope `admin` an admin's token reads as a viewer of every tenant, and acts
+        as the member that its user is."""
+        return self.is_admin and Scope.ADMIN in self.scopes
+
     def sees(self, tenant_id: int) -> bool:
         return self.is_admin or tenant_id in self.roles
 
     def has(self, role: Role, tenant_id: int) -> bool:
-        held = self.roles.get(tenant_id)
-        return self.is_admin or (held is not None and _RANK[held] >= _RANK[role])
+        held = self.roles.get(tenant_id, Role.VIEWER if self.is_admin else None)
+        return self.can_administer or (held is not None and _RANK[held] >= _RANK[role])
 
     def visible_tenants(self) -> list[int] | None:
         """Ids of the tenants whose jobs may be seen; None means all."""
         return None if self.is_admin else sorted(self.roles)
+
+    def role_for(self, user_id: int) -> Role:
+        """The role in its tenant that acting on a job of this user needs: their own is a member's, any an owner's."""
+        return Role.MEMBER if user_id == self.user_id else Role.OWNER
 
     def require(self, role: Role, tenant_id: int, what: str) -> None:
         """404 for what the caller may not even see, 403 for what they see but may not touch."""
@@ -62,18 +74,18 @@ class Identity:
                 403,
                 "not_permitted",
                 f"this needs the role {role} in the tenant",
-                next_step="ask an owner of the tenant",
+                next_step=_WITH_SCOPE_ADMIN if self.is_admin else "ask an owner of the tenant",
             )
 
     def require_admin(self) -> None:
-        if not self.is_admin or Scope.ADMIN not in self.scopes:
-            raise Problem(
-                403, "not_permitted", "only an admin may do this", next_step="use an admin's token with scope admin"
-            )
+        if not self.can_administer:
+            raise Problem(403, "not_permitted", "only an admin may do this", next_step=_WITH_SCOPE_ADMIN)
 
 
-_BY_TOKEN = """
+_QUOTA_EDITS = "SELECT coalesce(sum(version), 0) AS n FROM tenants_quota"
+_BY_TOKEN = f"""
     SELECT t.id, t.secret_hash, t.scopes, t.tenant_id, t.expires_at, t.user_id, u.username, u.is_superuser,
+           ({_QUOTA_EDITS}) AS quota_edits,
            t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute' AS is_stale,
            (SELECT coalesce(json_agg(json_build_array(m.tenant_id, m.role, n.name)), '[]')
               FROM tenants_membership m JOIN tenants_tenant n ON n.id = m.tenant_id
@@ -101,20 +113,22 @@ def identity_of_token(header: str) -> Identity | None:
             r["id"]: r["name"] for r in query("SELECT id, name FROM tenants_tenant WHERE id = %s", [row["tenant_id"]])
         }
     scopes = frozenset(row["scopes"])
-    via, ends = f"token {prefix}", row["expires_at"]
-    return Identity(row["user_id"], row["username"], is_admin, scopes, roles, names, via, row["tenant_id"], ends)
+    via, more = f"token {prefix}", (row["tenant_id"], row["expires_at"], int(row["quota_edits"]))
+    return Identity(row["user_id"], row["username"], is_admin, scopes, roles, names, via, *more)
 
 
 def identity_of_user(user: AbstractBaseUser) -> Identity:
     """The identity of somebody logged in to the page: all scopes, all memberships."""
     assert isinstance(user, User)
     rows = query(
-        "SELECT m.tenant_id, m.role, n.name FROM tenants_membership m JOIN tenants_tenant n ON n.id = m.tenant_id"
-        " WHERE m.user_id = %s",
+        f"""SELECT m.tenant_id, m.role, n.name, e.n AS quota_edits
+              FROM ({_QUOTA_EDITS}) e LEFT JOIN tenants_membership m ON m.user_id = %s
+              LEFT JOIN tenants_tenant n ON n.id = m.tenant_id""",
         [user.pk],
     )
-    roles, names = _roles([[row["tenant_id"], row["role"], row["name"]] for row in rows])
-    return Identity(user.pk, user.username, user.is_superuser, ALL_SCOPES, roles, names)
+    roles, names = _roles([[row["tenant_id"], row["role"], row["name"]] for row in rows if row["tenant_id"]])
+    edits = int(rows[0]["quota_edits"])
+    return Identity(user.pk, user.username, user.is_superuser, ALL_SCOPES, roles, names, quota_edits=edits)
 
 
 def _roles(memberships: list[list[Any]]) -> tuple[dict[int, Role], dict[int, str]]:
@@ -161,7 +175,7 @@ class Anybody(BasePermission):
     def has_permission(self, request: Request, view: Any) -> bool:
         handler: Any = getattr(view, str(request.method).lower(), None)
         if hasattr(handler, "query_parameters"):
-            read_query(request, handler.query_parameters)
+            check_query(request, handler.query_parameters)
             if request.method not in SAFE_METHODS and not handler.takes_body:
                 read_body(request, _Nothing)
         return True

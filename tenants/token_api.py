@@ -80,7 +80,8 @@ class Tokens(APIView):
         has_dry_run=False,
     )
     def post(self, request: Request) -> Response:
-        """`scopes`: none that you lack; `tenant` limits it to one; `expires_in_days` null: never. Made with a token, it
+        """`scopes`: none that you lack; `tenant` limits it to one (an admin's is then an owner's, and needs the scope
+        `admin` to be made); `expires_in_days` null: never. Made with a token, it
         lives no longer and reaches no further than that one, and is revoked with it."""
         who = identity(request)
         wanted = read_body(request, NewToken)
@@ -90,6 +91,8 @@ class Tokens(APIView):
             message = f"at least one, and none that you lack; yours: {', '.join(sorted(who.scopes))}"
             raise invalid([FieldError("scopes", "not_permitted", message)])
         require_days(wanted.expires_in_days)
+        if wanted.tenant and who.is_admin:
+            who.require_admin()  # it would be an owner's
         # A token must not make one that reaches further, or lives longer.
         tenant_id = find_tenant(wanted.tenant, who).pk if wanted.tenant else who.limited_to
         ends = [end for end in (services.expiry(wanted.expires_in_days), who.expires_at) if end is not None]

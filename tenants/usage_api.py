@@ -76,7 +76,7 @@ class TenantUsage(APIView):
         """Running jobs are counted to now. A day is one of UTC. Of `total`, and of each item by its `key`:
         `gpu_seconds`, of which `running_gpu_seconds` are not in the ledger yet, `refunded_gpu_seconds` cost nothing and
         `unpriced_gpu_seconds` have no rate. `format=csv` (or `Accept: text/csv`) has all rows."""
-        given = read_query(request, PARAMETERS)
+        given = read_query(request)
         tenant = find_tenant(name, identity(request))
         by = given.get("by", "day")
         if by not in accounting.BY:

@@ -4,10 +4,10 @@ import sys
 
 from deploy.reference.documents import ROOT, made
 
-changed = [path for path, text in made().items() if not path.exists() or path.read_text() != text]
-for path in changed:
+changed = {path: text for path, text in made().items() if not path.exists() or path.read_text() != text}
+for path, text in changed.items():
     print(f"{path.relative_to(ROOT)} {'is not as the code has it' if '--check' in sys.argv else 'is written'}")
     if "--check" not in sys.argv:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(made()[path])
+        path.write_text(text)
 sys.exit(bool(changed and "--check" in sys.argv))

@@ -1,4 +1,4 @@
-"""The reference of the command line, from its parser: each command with usage, options and examples."""
+"""The references of the commands `gpusched` and `gpusched-agent`, from their parsers: usage, options and examples."""
 
 import inspect
 import re
@@ -9,11 +9,12 @@ from typing import Any
 import typer.main
 
 from deploy.reference.parts import HEAD, anchor, code, table
+from gpusched.agent.main import app as agent_app
 from gpusched.cli.app import app
 from gpusched.cli.flags import FLAGS
 from gpusched.client import errors
 
-NAME = "gpusched"
+PROGRAMS = {"gpusched": typer.main.get_command(app), "gpusched-agent": typer.main.get_command(agent_app)}
 _INTRODUCTION = """\
 # Reference: the command line
 
@@ -23,6 +24,12 @@ server is found. `gpusched COMMAND --help` prints the same.
 ## Commands
 
 """
+_OF_THE_AGENT = """\
+# Reference: the agent
+
+Each command of `gpusched-agent` with its arguments and options. [agent.md](../agent.md) says what the agent does, and
+what its configuration file may say instead. `gpusched-agent COMMAND --help` prints the same.
+"""
 _JOB_FLAGS = "Flags of a job"
 _HIDDEN = {"help"}
 
@@ -31,26 +38,27 @@ _HIDDEN = {"help"}
 class Command:
     """One command; `parser` is what reads its words."""
 
+    program: str
     name: str
     parser: Any
 
     @property
     def heading(self) -> str:
-        return f"{NAME} {self.name}"
+        return f"{self.program} {self.name}"
 
 
-def commands() -> list[Command]:
-    """All of them, each group after the commands that stand alone."""
-    return list(_walk(typer.main.get_command(app), ""))
+def commands(program: str = "gpusched") -> list[Command]:
+    """All of one of the PROGRAMS, each group after the commands that stand alone."""
+    return [Command(program, name, parser) for name, parser in _walk(PROGRAMS[program], "")]
 
 
-def _walk(group: Any, before: str) -> Iterator[Command]:
+def _walk(group: Any, before: str) -> Iterator[tuple[str, Any]]:
     for word, parser in group.commands.items():
         name = f"{before} {word}".strip()
         if hasattr(parser, "commands"):
             yield from _walk(parser, name)
         else:
-            yield Command(name, parser)
+            yield name, parser
 
 
 def overview(folder: str = "reference/") -> str:
@@ -65,12 +73,30 @@ def overview(folder: str = "reference/") -> str:
 def reference() -> str:
     """The whole document."""
     parts = [HEAD, _INTRODUCTION, overview(folder=""), "\n## Before the command\n\n"]
-    parts.append(_options(typer.main.get_command(app).params, typer.main.get_command(app)))
+    parts.append(_options(PROGRAMS["gpusched"].params, PROGRAMS["gpusched"]))
     parts += [_section(one) for one in commands()]
     parts += [f"\n## {_JOB_FLAGS}\n\nOf `submit` and `run`. Each is named after a field of a [job request]"]
     parts += ["(../rest.md#job-request), which says more.\n\n", _job_flags()]
     parts += ["\n## Exit codes\n\n", exit_codes()]
     return "".join(parts)
+
+
+def reference_of_the_agent() -> str:
+    """The whole document."""
+    return "".join([HEAD, _OF_THE_AGENT, *(_section(one) for one in commands("gpusched-agent"))])
+
+
+def variables_of_the_agent() -> str:
+    """A row for each variable that a command of the agent reads, with the option that it stands for."""
+    params = [param for one in commands("gpusched-agent") for param in one.parser.params]
+    rows = {param.envvar: (code(param.envvar), code(param.opts[0]), _help(param)) for param in params if param.envvar}
+    return table(("variable", "stands for", "meaning"), rows.values())
+
+
+def _help(param: Any) -> str:
+    """Without what the other columns say."""
+    _, told = param.get_help_record(_context(PROGRAMS["gpusched-agent"], "gpusched-agent"))
+    return re.sub(rf"env var: {param.envvar}(; )?", "", told).replace("  []", "")
 
 
 @dataclass(frozen=True)
@@ -138,7 +164,7 @@ def _job_flags() -> str:
 
 def _row(param: Any, parser: Any) -> tuple[str, str] | None:
     """How it is written, and what it means. Arguments without a help of their own stand in the usage already."""
-    record = param.get_help_record(_context(parser, NAME))
+    record = param.get_help_record(_context(parser, ""))
     if record is None or record[1].strip() in ("", "[required]"):
         return None
     spelling, meaning = record

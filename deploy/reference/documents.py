@@ -4,13 +4,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from deploy.reference import command_line, operation, rest, sdk
+from deploy.reference import command_line, operation, rest, sdk, words
 from deploy.reference.parts import filled
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 WHOLE: dict[str, Callable[[], str]] = {
+    "reference/agent.md": command_line.reference_of_the_agent,
     "reference/cli.md": command_line.reference,
     "reference/rest.md": rest.reference,
     "reference/sdk.md": sdk.reference,
@@ -23,7 +24,15 @@ PARTS: dict[str, Callable[[], str]] = {
     "routes-money": partial(rest.overview, "usage"),
     "routes-nodes": partial(rest.overview, "nodes"),
     "routes-cluster": partial(rest.overview, "scheduling", "cluster"),
+    "job-request": rest.job_request,
+    "job-states": words.job_states,
+    "reason-codes": words.reason_codes,
+    "notices": words.notices,
+    "ends": words.ends,
+    "exit-classes": words.exit_classes,
+    "problem-codes": words.problem_codes,
     "exceptions": sdk.errors,
+    "agent-variables": command_line.variables_of_the_agent,
     "settings": operation.settings,
     "metrics": operation.metrics,
 }

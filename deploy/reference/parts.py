@@ -32,5 +32,15 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def linked(text: str, folder: str = "") -> str:
+    """`docs/page.md, Heading` and `docs/page.md` in a text as links; `folder`: from the document to docs/."""
+
+    def link(found: re.Match[str]) -> str:
+        page, heading = found[1], found[2]
+        return f"[{heading}]({folder}{page}#{anchor(heading)})" if heading else f"[{page}]({folder}{page})"
+
+    return re.sub(r"\bdocs/([\w-]+\.md)(?:, ([A-Z][\w ]*\w),?)?", link, text)
+
+
 def code(text: str) -> str:
     return f"`{text}`"

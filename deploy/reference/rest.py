@@ -4,10 +4,11 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from deploy.reference.parts import HEAD, anchor, code, table
+from deploy.reference.parts import HEAD, anchor, code, linked, table
 
 Json = dict[str, Any]
 OPENAPI = Path(__file__).resolve().parents[2] / "docs" / "openapi.json"
@@ -62,6 +63,7 @@ class Operation:
         return re.sub(rf" \({re.escape(self.told['x-who'])}\)$", "", self.told["summary"])
 
 
+@cache
 def document() -> Json:
     found: Json = json.loads(OPENAPI.read_text())
     return found
@@ -112,12 +114,7 @@ def _section(one: Operation, schemas: Json) -> str:
 def _linked(text: str) -> str:
     for words, target in _EXPLAINED.items():
         text = re.sub(rf"(?<![\w\[]){words}(?!\w)", rf"[\g<0>](../rest.md#{target})", text, count=1)
-    return re.sub(r"\bdocs/([\w-]+\.md)(?:, ([A-Z][\w ]*\w),?)?", _to_document, text)
-
-
-def _to_document(found: re.Match[str]) -> str:
-    page, heading = found[1], found[2]
-    return f"[{heading}](../{page}#{anchor(heading)})" if heading else f"[{page}](../{page})"
+    return linked(text, "../")
 
 
 def _parameters(told: Json) -> str:
@@ -171,6 +168,16 @@ def _shape(schema: Json, schemas: Json) -> str:
 
 def _names(fields: Json) -> str:
     return f"`{' '.join(fields)}`" if fields else ""
+
+
+def job_request() -> str:
+    """A row for each field of a job request."""
+    fields = document()["components"]["schemas"]["JobRequest"]["properties"]
+    rows = [
+        (code(name), _type(one), code(json.dumps(one["default"])), linked(one["description"]))
+        for name, one in fields.items()
+    ]
+    return table(("field", "type", "default", "meaning"), rows)
 
 
 def _fields(schema: Json, schemas: Json) -> str:

@@ -1,5 +1,6 @@
 // Forms that ask for something are sent in place: "requested…" at once, then what the server answers; how it stands is
 // then drawn by those who hear `asked`. Without this script the same forms lead to the page that says it.
+import { whyFailed } from "./failures";
 import { toast } from "./undo";
 
 const asking = new WeakSet<HTMLFormElement>();
@@ -41,9 +42,7 @@ async function send(address: string, body: URLSearchParams): Promise<boolean> {
     toast(sentence);
     return is_done;
   } catch (error) {
-    // What fetch itself says of a server that is away differs from browser to browser.
-    const why = error instanceof TypeError ? "the server gave no answer" : error instanceof Error ? error.message : "no answer";
-    toast(`Nothing is known of what was asked: ${why}. Look at it, and try again.`);
+    toast(`Nothing is known of what was asked: ${whyFailed(error)}. Look at it, and try again.`);
     return false;
   }
 }

@@ -29,6 +29,7 @@ function pages(): Command[] {
   const links = document.querySelectorAll<HTMLAnchorElement>("nav.rail > a, .menu-panel > a");
   const found = new Map<string, Command>();
   for (const link of links) found.set(link.pathname, { kind: "page", name: link.textContent?.trim() ?? "", about: "", run: link.pathname });
+  found.set("/join/", { kind: "page", name: "Join a node", about: "", run: "/join/" });
   return [...found.values()];
 }
 
@@ -38,7 +39,7 @@ function actions(help: () => void): Command[] {
     const target = document.querySelector<HTMLElement>(selector);
     if (target !== null) found.push({ kind: "action", name, about: "", run: () => target.click() });
   };
-  press("[data-theme-toggle]", "Switch between light and dark");
+  press("[data-theme-toggle]", "Theme: switch between light and dark");
   press("[data-fleet-table]", "Fleet: table or map");
   press("form[action$='/logout/'] button", "Log out");
   // What this page offers by its buttons; questions are opened, not answered.
@@ -163,7 +164,7 @@ class Palette {
     );
     refill(this.list, ...items);
     this.none.hidden = this.shown.length > 0;
-    this.none.textContent = "Nothing is called like this.";
+    this.none.textContent = "No page, job, node or tenant is called like this, and this page offers no such action.";
     this.mark();
   }
 

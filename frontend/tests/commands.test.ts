@@ -64,3 +64,21 @@ test("Ctrl-K, type, Enter; Ctrl-K again closes; what the server finds is shown a
   press("k", document.body, { ctrlKey: true });
   expect(dialog.open).toBe(false);
 });
+
+test("joining a node and the theme are found on every page", async () => {
+  vi.stubGlobal("fetch", vi.fn(async () => ({ ok: true, json: async () => ({ found: [] }) })));
+  document.body.insertAdjacentHTML("beforeend", "<button data-theme-toggle>◐</button><button data-palette></button>");
+  startCommands(() => undefined, went);
+  document.querySelector<HTMLElement>("[data-palette]")?.click();
+  const dialog = [...document.querySelectorAll("dialog.palette")].at(-1);
+  const input = dialog?.querySelector("input");
+  if (!dialog || !input) throw new Error("no palette");
+  const first = (asked: string): string | undefined => {
+    input.value = asked;
+    input.dispatchEvent(new Event("input"));
+    return dialog.querySelector("li .grow")?.textContent ?? undefined;
+  };
+  expect([first("join"), first("theme"), first("dark")]).toEqual(["Join a node", "Theme: switch between light and dark", "Theme: switch between light and dark"]);
+  expect(first("hold")).toBeUndefined();
+  expect(dialog.textContent).toContain("this page offers no such action");
+});

@@ -1,10 +1,11 @@
 // The queue: arithmetic of its lines, windows of the feed, what stays still under the pointer, filters in the address.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { Detail } from "../src/queue/detail";
 import { Estimates } from "../src/queue/estimates";
 import { Geometry, type Group } from "../src/queue/geometry";
 import { changed, nextSort, topicQuery } from "../src/queue/filters";
 import { Held } from "../src/queue/held";
-import { foreseen, jobRow } from "../src/queue/row";
+import { type Foreseen, foreseen, jobRow } from "../src/queue/row";
 import { queue } from "../src/queue/view";
 import { WINDOW, Windows } from "../src/queue/windows";
 import type { Page } from "../src/regions";
@@ -111,15 +112,17 @@ test("filters and order stand in the address, and in the topic's name in one ord
 
 test("an estimate is told as time from now, with its sentence", () => {
   const now = Date.parse("2026-01-31T08:00:00Z");
-  const soon = foreseen({ p50_at: "2026-01-31T08:12:00Z", p90_at: null, later_than: null, sentence: "starts soon" }, null, now);
+  const known = (at: string | null, sentence: string): Foreseen => ({ estimate: { p50_at: at, p90_at: null, later_than: null, sentence }, estimate_reason: null });
+  const soon = foreseen(known("2026-01-31T08:12:00Z", "starts soon"), now);
   expect([soon.textContent, soon.title]).toEqual(["in 12 min", "starts soon"]);
-  expect(foreseen({ p50_at: null, p90_at: null, later_than: null, sentence: "no estimate" }, null, now).textContent).toBe("none");
-  const unknown = foreseen(undefined, "no estimates while more than 2,000 jobs wait");
-  expect([unknown.textContent, unknown.title.startsWith("no estimates while more than 2,000 jobs wait")]).toEqual(["n/a", true]);
+  expect(foreseen(known(null, "no estimate"), now).textContent).toBe("none");
+  const unknown = foreseen({ estimate: null, estimate_reason: "no estimate: it is held" });
+  expect([unknown.textContent, unknown.title]).toEqual(["n/a", "no estimate: it is held"]);
+  expect(foreseen(undefined).textContent).toBe("–");
 });
 
 test("hostile names are text", () => {
-  const tr = jobRow(row(1, { name: "<script>x</script><b>y", user: "<i>" }), undefined, null, false, () => undefined);
+  const tr = jobRow(row(1, { name: "<script>x</script><b>y", user: "<i>" }), undefined, false, () => undefined);
   expect(tr.querySelector("script, b, i")).toBeNull();
   expect(tr.textContent).toContain("<script>");
 });
@@ -159,14 +162,14 @@ test("an empty queue says what the server said of it, a filter without finds lea
 
 test("estimates are asked for what is in sight, and again only for what is new", async () => {
   vi.useFakeTimers();
-  const told = { estimates: { 7: { p50_at: null, p90_at: null, later_than: null, sentence: "soon" } }, why_none: "too many" };
+  const told = { 7: { estimate: { p50_at: null, p90_at: null, later_than: null, sentence: "soon" }, estimate_reason: null }, 9: { estimate: null, estimate_reason: "too many" } };
   const get = vi.fn(async (_: string) => new Response(JSON.stringify(told)));
   const changed = vi.fn();
   const estimates = new Estimates(changed, get);
   estimates.want([7, 8]);
   await vi.advanceTimersByTimeAsync(400);
   expect(get.mock.calls).toEqual([["/queue/estimates/?ids=7,8"]]);
-  expect([estimates.of(7)?.sentence, estimates.of(8), estimates.whyNone]).toEqual(["soon", undefined, "too many"]);
+  expect([estimates.of(7)?.estimate?.sentence, estimates.of(8), estimates.of(9)?.estimate_reason]).toEqual(["soon", undefined, "too many"]);
   estimates.want([8]);
   await vi.advanceTimersByTimeAsync(400);
   expect(get).toHaveBeenCalledTimes(1);
@@ -175,4 +178,22 @@ test("estimates are asked for what is in sight, and again only for what is new",
   expect(get).toHaveBeenLastCalledWith("/queue/estimates/?ids=8,9");
   estimates.close();
   vi.useRealTimers();
+});
+
+test("an opened row shows at once what is known, and asks the scheduler only if it is still open", async () => {
+  const asked: string[] = [];
+  vi.stubGlobal("fetch", async (address: string) => {
+    asked.push(address);
+    return new Response(`<dl>${address.endsWith("now") ? "being worked out" : "in an hour"}</dl>`);
+  });
+  vi.stubGlobal("ResizeObserver", class { observe(): void {} disconnect(): void {} });
+  const detail = new Detail(() => undefined);
+  detail.toggle(7);
+  await vi.waitFor(() => expect(detail.element.textContent).toContain("in an hour"));
+  expect(asked).toEqual(["/jobs/7/foreseen/?part=now", "/jobs/7/foreseen/"]);
+  detail.toggle(8);
+  detail.close();
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  expect(asked.slice(2)).toEqual(["/jobs/8/foreseen/?part=now"]);
+  vi.unstubAllGlobals();
 });

@@ -18,12 +18,12 @@ def fleet(request: HttpRequest, who: Identity) -> HttpResponse:
 def nodes(request: HttpRequest, who: Identity) -> HttpResponse:
     found = _nodes(who)
     asked = request.GET.get("group", "")
-    asked = asked if asked in dict(nodegroups.GROUPS) else ""
+    asked = asked if asked in nodegroups.KEYS else ""
     counts = nodegroups.counts(found)
     words = {
-        "nodes": [node for node in found if asked in ("", nodegroups.group_of(node))],
+        "grouped": nodegroups.grouped(node for node in found if asked in ("", nodegroups.group_of(node))),
         "is_cpu_only": len(found) == 1 and not found[0]["devices"],
-        "groups": [("", "All", len(found)), *((key, said, counts[key]) for key, said in nodegroups.GROUPS)],
+        "groups": [("", "All", len(found)), *((key, said, counts[key]) for key, said, _ in nodegroups.GROUPS)],
         "asked": asked,
         "has_any": bool(found),
     }

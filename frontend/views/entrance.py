@@ -76,7 +76,7 @@ def act(request: HttpRequest, target: str, action: Callable[[], str], *args: Any
     """Does what a button asks for and returns to a page that says how it went; a part of a page, which asks for JSON,
     is told `is_done` and `sentence`. What may not be seen stays a 404."""
     try:
-        is_done, sentence = True, _as_sentence(action())
+        is_done, sentence = True, as_sentence(action())
     except Problem as problem:
         if problem.status == 404:
             raise
@@ -99,10 +99,16 @@ def _shown_part(request: HttpRequest, path: str) -> str:
 
 
 def refusal(problem: Problem) -> str:
-    """What was refused and what to do about it, as sentences."""
-    parts = [problem.detail, problem.next_step]
-    return " ".join(_as_sentence(part) for part in parts if part)
+    """What was refused and what to do about it, as sentences; of wrong fields what is wrong with the first."""
+    first = problem.errors[0] if problem.status == 400 and problem.errors else None
+    parts = [told_of_field(first.field, first.message)] if first else [problem.detail, problem.next_step]
+    return " ".join(as_sentence(part) for part in parts if part)
 
 
-def _as_sentence(text: str) -> str:
+def told_of_field(name: str, message: str) -> str:
+    """`gpu_count` and its message as a sentence with the words of the page; of no field the message alone."""
+    return as_sentence(f"{name.replace('_', ' ')}: {message}" if name else message)
+
+
+def as_sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

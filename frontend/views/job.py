@@ -10,12 +10,13 @@ import msgspec
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
-from frontend import asked, equivalents, feed
+from frontend import asked, equivalents, feed, jobverbs, whyhere
 from frontend.ahead import ahead_of
 from frontend.feed import Rows
 from frontend.jobcost import cost_of
 from frontend.jobreadings import readings
 from frontend.jobverbs import ACTS, can_act, verbs_of
+from frontend.limitundo import undo_of
 from frontend.loss import loss_of, require_typed
 from frontend.views.elements import elements_tab
 from frontend.views.entrance import act, page, refusal, show
@@ -24,7 +25,7 @@ from gpusched.lib.problems import Problem, invalid, not_found
 from gpusched.lib.sql import query
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.states import LIVE, WAITING
-from jobs import logs, logsearch, services
+from jobs import logs, logsearch
 from scheduling import extending
 from scheduling.why import brief, explain
 from tenants.permissions import Identity
@@ -86,9 +87,7 @@ def _timeline_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, 
 
 
 def _why_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
-    job_id, number = rows["job"]["id"], rows["job"]["attempt"]
-    placed = query("SELECT considered, ranks FROM jobs_attempt WHERE job_id = %s AND number = %s", [job_id, number])
-    return {"why": brief(job_id, who), "placed": placed[0] if placed else None, "rules": _RULES}
+    return {"why": brief(rows["job"]["id"], who), **whyhere.told(rows["job"]["id"], rows["job"]["attempt"])}
 
 
 def _spec_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
@@ -128,15 +127,6 @@ _TAB_WORDS: dict[str, Callable[[HttpRequest, Identity, Rows], dict[str, Any]]] =
     "why": _why_tab,
     "spec": _spec_tab,
     "events": _events_tab,
-}
-
-
-# What decides where several nodes have room, by the policy's `placement`.
-_RULES = {
-    "fragmentation": "the place that spoils the least for the requests of late",
-    "best_fit": "the node with the least left of everything",
-    "packing": "shared GPUs in use first, then nodes in use",
-    "tightest": "the tightest fit",
 }
 
 
@@ -185,17 +175,20 @@ def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
 
 
 def _may_be_done(row: dict[str, Any], who: Identity) -> dict[str, Any]:
-    told = {"verbs": verbs_of(row, who), "extended": _extended(row), "standing": asked.of_job(row)}
+    told: dict[str, Any] = {"verbs": verbs_of(row, who), "extended": _extended(row), "standing": asked.of_job(row)}
+    if told["standing"].get("what") == "time limit" and "extend" in told["verbs"]:
+        told["undo"] = undo_of(row, who)
     return {**told, "loss": loss_of(row["id"]) if row["state"] in LIVE else {}}
 
 
 @page
 def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """What would start a waiting job, and when: asked of the scheduler, so it comes after the page."""
-    told = explain(job_id, who)
-    return show(
-        request, who, "pages/job_foreseen.html", {"told": told, "ahead": ahead_of(job_id, who.visible_tenants())}
-    )
+    """What would start a waiting job, and when: asked of the scheduler, which takes seconds where many wait, so it
+    comes after the page. With `part=now` only what is known without asking."""
+    is_awaited = request.GET.get("part") == "now"
+    told = (brief if is_awaited else explain)(job_id, who)
+    words = {"told": told, "ahead": ahead_of(job_id, who.visible_tenants()), "is_awaited": is_awaited}
+    return show(request, who, "pages/job_foreseen.html", words)
 
 
 @require_POST
@@ -207,7 +200,7 @@ def act_on(request: HttpRequest, who: Identity, job_id: int, verb: str) -> HttpR
         raise not_found(f"action '{verb[:20]}'")
     if verb in ("cancel", "requeue"):
         return act(request, "job", lambda: _stop(request, who, job_id, verb), job_id)
-    return act(request, "job", lambda: ACTS[verb](job_id, who), job_id)
+    return act(request, "job", lambda: jobverbs.act(verb, job_id, who), job_id)
 
 
 def asked_states(request: HttpRequest) -> list[str] | None:
@@ -220,16 +213,16 @@ def _stop(request: HttpRequest, who: Identity, job_id: int, verb: str) -> str:
     """What has run for much is stopped only for who types its id; what waits has nothing to lose."""
     _visible(job_id, who)
     require_typed(job_id, request.POST.get("typed", ""))
-    if verb == "cancel":
-        return services.cancel(job_id, who, if_state=asked_states(request))
-    return services.requeue(job_id, who)
+    return jobverbs.act(verb, job_id, who, asked_states(request))
 
 
 @require_POST
 @page
 def extend_preview(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """What the limit that stands in the form would do, as a piece of the page. Nothing is changed."""
+    """What the limit that stands in the form would do, as a piece of the page; of none nothing. Nothing is changed."""
     _visible(job_id, who)
+    if not request.POST.get("max_runtime_minutes", "").strip():
+        return HttpResponse()
     try:
         words: dict[str, Any] = {"told": _extended_to(request, who, job_id, is_dry_run=True)}
     except Problem as problem:
@@ -242,13 +235,17 @@ def _extend(request: HttpRequest, who: Identity, job_id: int) -> str:
 
 
 def _extended_to(request: HttpRequest, who: Identity, job_id: int, *, is_dry_run: bool) -> dict[str, Any]:
-    """The new limit stands in the form, in minutes from the start; `force`: of an admin, past what is promised."""
+    """The new limit stands in the form, in minutes from the start; `force`: of an admin, past what is promised;
+    `seen`: the limit in seconds that is meant to go, of who takes it back."""
     try:
         minutes = float(request.POST.get("max_runtime_minutes", ""))
     except ValueError as error:
-        raise invalid([FieldError("max_runtime_minutes", "wrong_type", "must be a number of minutes")]) from error
+        raise invalid([FieldError("", "wrong_type", "give a number of minutes")]) from error
     wanted = Extension(max_runtime_minutes=minutes, force="force" in request.POST)
-    return extending.extend(job_id, wanted, who, is_dry_run=is_dry_run)
+    given = request.POST.get("seen", "")
+    if given and not _OFFSET.fullmatch(given):
+        raise invalid([FieldError("seen", "wrong_type", "must be a number of seconds")])
+    return extending.extend(job_id, wanted, who, is_dry_run=is_dry_run, seen=int(given) if given else None)
 
 
 def _visible(job_id: int, who: Identity) -> dict[str, Any]:

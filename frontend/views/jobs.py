@@ -8,16 +8,13 @@ import msgspec
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
-from frontend import feed, queuerows
-from frontend.jobverbs import ACTS
+from frontend import feed, jobverbs, queuerows
 from frontend.views.entrance import page, refusal, show
 from frontend.views.job import asked_states
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.protocol.states import JobState
-from jobs import services
 from jobs.api import listed
-from scheduling import whatif
 from scheduling.services import estimates_of
 from tenants.permissions import Identity
 
@@ -59,15 +56,15 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
 
 @page
 def estimates(request: HttpRequest, who: Identity) -> HttpResponse:
-    """When those of `ids` that wait, and that the person may see, will probably start, by id in `estimates`; `why_none`
-    says why nobody's start is worked out."""
+    """When those of `ids` that wait, and that the person may see, will probably start: by id `estimate`, or
+    `estimate_reason`, why there is none."""
     visible = who.visible_tenants()
     rows = query(
         "SELECT id FROM jobs_job WHERE id = ANY(%s) AND (%s::bigint[] IS NULL OR tenant_id = ANY(%s))",
         [_ids(request.GET.get("ids", ""))[:MOST_AT_ONCE], visible, visible],
     )
     found = estimates_of([row["id"] for row in rows])
-    return _json({"estimates": {str(job_id): told for job_id, told in found.items()}, "why_none": whatif.why_none()})
+    return _json({str(job_id): told for job_id, told in found.items()})
 
 
 @page
@@ -102,16 +99,14 @@ def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
     may be cancelled."""
     verb, text = request.POST.get("verb", ""), request.POST.get("ids", "")
     ids = _ids(text)
-    if verb not in ACTS or not ids or len(ids) > MOST_AT_ONCE:
+    if verb not in jobverbs.ACTS or not ids or len(ids) > MOST_AT_ONCE:
         return _json({"sentence": f"Choose one to {MOST_AT_ONCE} jobs and what to do with them."}, 400)
     done: list[int] = []
+    states = asked_states(request)
     refused: list[dict[str, Any]] = []
     for job_id in dict.fromkeys(ids):
         try:
-            if verb == "cancel":
-                services.cancel(job_id, who, if_state=asked_states(request))
-            else:
-                ACTS[verb](job_id, who)
+            jobverbs.act(verb, job_id, who, states)
             done.append(job_id)
         except Problem as problem:
             refused.append({"id": job_id, "sentence": refusal(problem)})

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, timedelta
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import NodeIntent
 from nodes import health, representation, retiring, services
 from nodes.incidents import of_nodes
+from scheduling.services import scheduler_lag
 from tenants.permissions import Identity
 
 _INTENTS = {
@@ -42,13 +44,14 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     window = onenode.Window(now - timedelta(hours=hours), now)
     incidents = of_nodes([name])[name]
     since = {(row["device_id"], row["kind"]): row["since"] for row in incidents if row["until"] is None}
+    beat = cache(scheduler_lag)
     words: dict[str, Any] = {
-        "node": {**shown, "devices": [{**d, "asked": asked.of_device(d, incidents)} for d in shown["devices"]]},
+        "node": {**shown, "devices": [{**d, "asked": asked.of_device(d, incidents, beat)} for d in shown["devices"]]},
         "running": onenode.running(name, visible),
         "troubles": waysback.troubles(shown, since),
         "hints": onenode.hints(name) if who.is_admin else [],
         "is_held": waysback.is_held(shown),
-        "asked": asked.of_node(shown, incidents, jobs_there(name)),
+        "asked": asked.of_node(shown, incidents, jobs_there(name), beat),
         "incidents": incidents if who.is_admin else [],
         "lanes": onenode.lanes(name, shown["devices"], incidents, window, visible),
         "ticks": _ticks(window),

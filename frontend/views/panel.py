@@ -1,5 +1,6 @@
 """Beside the fleet's map: what the person may do to the chosen GPU, its jobs and its node, and how that stands."""
 
+from functools import cache
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -12,6 +13,7 @@ from frontend.views.node import found_node, jobs_there
 from gpusched.lib.problems import not_found
 from gpusched.lib.sql import query
 from nodes.incidents import of_nodes
+from scheduling.services import scheduler_lag
 from tenants.permissions import Identity
 
 _HOLDERS = """
@@ -34,12 +36,13 @@ def gpu_actions(request: HttpRequest, who: Identity, name: str, device_id: int) 
         for row in query(_HOLDERS, [device["jobs"]])
     ]
     incidents, left = of_nodes([name])[name], jobs_there(name)
+    beat = cache(scheduler_lag)
     words: dict[str, Any] = {
         "node": node,
-        "d": {**device, "asked": asked.of_device(device, incidents)},
+        "d": {**device, "asked": asked.of_device(device, incidents, beat)},
         "jobs": jobs,
         "is_held": waysback.is_held(node),
         "jobs_there": left,
-        "asked": asked.of_node(node, incidents, left),
+        "asked": asked.of_node(node, incidents, left, beat),
     }
     return show(request, who, "pages/panel_actions.html", words)

@@ -1,5 +1,7 @@
 """What the command palette finds: jobs by id or name, nodes, tenants; only what the asker may see."""
 
+import re
+from collections.abc import Callable, Collection
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -13,6 +15,8 @@ _MOST = 8
 _MOST_TEXT = 100
 # Names are looked for among so many of the latest jobs: of older ones one knows the id.
 _LATEST = 20_000
+# Of patterns: in what is looked for they stand for themselves.
+_SIGNS = re.compile(r"[%_\\]")
 
 _JOBS = """
     SELECT j.id, j.name, j.state, t.name AS tenant, u.username AS "user"
@@ -20,41 +24,54 @@ _JOBS = """
              UNION
             (SELECT * FROM (SELECT * FROM jobs_job WHERE %(tenants)s::bigint[] IS NULL OR tenant_id = ANY(%(tenants)s)
                              ORDER BY id DESC LIMIT %(latest)s) latest
-              WHERE strpos(lower(name), lower(%(text)s)) > 0 OR starts_with(id::text, %(text)s)
+              WHERE name ILIKE ALL(%(words)s) OR starts_with(id::text, %(text)s)
               ORDER BY id DESC LIMIT %(most)s)) j
       JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
      WHERE %(tenants)s::bigint[] IS NULL OR j.tenant_id = ANY(%(tenants)s)
      ORDER BY j.id = %(id)s DESC, j.id DESC LIMIT %(most)s
 """
 _NODES = """
-    SELECT name, state FROM nodes_node WHERE strpos(lower(name), lower(%(text)s)) > 0
+    SELECT name, state FROM nodes_node WHERE name ILIKE ALL(%(words)s)
      ORDER BY starts_with(lower(name), lower(%(text)s)) DESC, name LIMIT %(most)s
 """
 _TENANTS = """
     SELECT name FROM tenants_tenant
-     WHERE (%(tenants)s::bigint[] IS NULL OR id = ANY(%(tenants)s)) AND strpos(lower(name), lower(%(text)s)) > 0
+     WHERE (%(tenants)s::bigint[] IS NULL OR id = ANY(%(tenants)s)) AND name ILIKE ALL(%(words)s)
      ORDER BY name LIMIT %(most)s
 """
 
 
 @page
 def search(request: HttpRequest, who: Identity) -> HttpResponse:
-    """`?q=`: at most eight of each kind, as {found: [{kind, name, about, href}]}; of nothing asked nothing."""
+    """`?q=`: at most eight of each kind, as {found: [{kind, name, about, href}]}; of nothing asked nothing. A name must
+    have all words; a kind before them ("node r01") is looked for alone, unless it finds nothing."""
     text = request.GET.get("q", "").strip()[:_MOST_TEXT]
     if not text or "\x00" in text:
         return JsonResponse({"found": []})
-    # As it is told on pages, #17 is a job's id.
+    visible = who.visible_tenants()
+    kind, *others = text.split()
+    look = _KINDS.get(kind.lower().removesuffix("s"))
+    found = look(_asked(others, visible)) if look and others else []
+    if not found:
+        asked = _asked(text.split(), visible)
+        found = [one for each in _KINDS.values() for one in each(asked)]
+    return JsonResponse({"found": found})
+
+
+def _asked(words: list[str], visible: Collection[int] | None) -> dict[str, Any]:
+    """As it is told on pages, #17 is a job's id."""
+    text = " ".join(words)
     number = text.removeprefix("#")
     is_id = number.isascii() and number.isdigit() and len(number) <= 18
-    visible = who.visible_tenants()
-    asked = {
+    signs = [number] if is_id else words
+    return {
         "text": number if is_id else text,
+        "words": ["%" + _SIGNS.sub(r"\\\g<0>", word) + "%" for word in signs],
         "id": int(number) if is_id else None,
         "tenants": None if visible is None else list(visible),
         "most": _MOST,
         "latest": _LATEST,
     }
-    return JsonResponse({"found": [*_jobs(asked), *_nodes(asked), *_tenants(asked)]})
 
 
 def _jobs(asked: dict[str, Any]) -> list[dict[str, Any]]:
@@ -81,3 +98,6 @@ def _tenants(asked: dict[str, Any]) -> list[dict[str, Any]]:
         {"kind": "tenant", "name": row["name"], "about": "", "href": reverse("tenant", args=[row["name"]])}
         for row in query(_TENANTS, asked)
     ]
+
+
+_KINDS: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]]]] = {"job": _jobs, "node": _nodes, "tenant": _tenants}

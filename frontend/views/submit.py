@@ -11,7 +11,7 @@ from django.views.decorators.http import require_POST
 from frontend import equivalents
 from frontend.foreseencost import foreseen_cost
 from frontend.forms import SubmitForm, typed
-from frontend.views.entrance import page, show
+from frontend.views.entrance import page, show, told_of_field
 from gpusched.lib.api import decode
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
@@ -70,18 +70,23 @@ def _form_page(request: HttpRequest, who: Identity, form: SubmitForm, key: str, 
 
 
 def _equivalent(form: SubmitForm, tenants: dict[str, int], who: Identity) -> dict[str, Any]:
-    """Command, JSON and what would become of it, as far as what is typed is understood."""
+    """Command, JSON and what would become of it; only what is wrong where a field is: it would be another job."""
     if not form.is_bound:
         initial = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
         form = SubmitForm(sorted(tenants), {"tenant": next(iter(sorted(tenants)), ""), **_given(initial)})
     if not hasattr(form, "cleaned_data"):
         form.full_clean()
     fields = form.job_fields()
+    verdict = _verdict(form, fields, who)
+    wrong = {name: str(said[0]) for name, said in form.errors.items() if name in form.fields}
+    told: dict[str, Any] = {"verdict": verdict, "wrong": wrong}
+    if wrong:
+        return told
     return {
+        **told,
         "command_line": equivalents.command_line(fields),
         "json": equivalents.as_json(fields),
         "argv": fields.get("command"),
-        "verdict": _verdict(form, fields, who),
         "price": foreseen_cost(fields, tenants),
     }
 
@@ -91,8 +96,10 @@ def _given(initial: dict[str, Any]) -> dict[str, Any]:
 
 
 def _verdict(form: SubmitForm, fields: dict[str, Any], who: Identity) -> dict[str, Any]:
-    """What would happen on submit: what the service that REST uses foresees, or its refusal."""
-    if form.errors or "tenant" not in fields:
+    """What would happen on submit: what the service that REST uses foresees, or its refusal, which marks its fields."""
+    if form.errors:
+        return {"refused": _first_refusal(form)}
+    if "tenant" not in fields:
         return {"is_open": True}
     # Room can be told before there is a command.
     is_commanded = "command" in fields or "script" in fields
@@ -101,7 +108,16 @@ def _verdict(form: SubmitForm, fields: dict[str, Any], who: Identity) -> dict[st
         wanted = decode(msgspec.json.encode(asked), JobRequest)
         return {"found": services.simulate(wanted, who), "is_commanded": is_commanded}
     except Problem as problem:
+        if problem.status == 400 and problem.errors:
+            form.refuse(problem)
+            return {"refused": _first_refusal(form)}
         return {"problem": problem}
+
+
+def _first_refusal(form: SubmitForm) -> str:
+    """With the name of its field, which may be folded away."""
+    name, said = next(iter(form.errors.items()))
+    return told_of_field(name if name in form.fields else "", str(said[0]))
 
 
 def _models() -> list[str]:

@@ -19,12 +19,16 @@ from gpusched.loglines import JsonLines
 app = typer.Typer(
     help="Runs jobs on this node for a gpusched control plane.", no_args_is_help=True, pretty_exceptions_enable=False
 )
+_ROOTS_DIR, _OWN_DIR = "/var/lib/gpusched-agent", "~/.local/share/gpusched-agent"
 DataDir = Annotated[
-    Path, typer.Option(envvar="GPUSCHED_AGENT_DIR", help="Where the node keeps its identity and its jobs' files.")
+    Path,
+    typer.Option(
+        envvar="GPUSCHED_AGENT_DIR",
+        help="Where the node keeps its identity and its jobs' files.",
+        show_default=f"{_ROOTS_DIR}; {_OWN_DIR} if not root",
+    ),
 ]
-DEFAULT_DIR = (
-    Path("/var/lib/gpusched-agent") if os.geteuid() == 0 else Path("~/.local/share/gpusched-agent").expanduser()
-)
+DEFAULT_DIR = Path(_ROOTS_DIR) if os.geteuid() == 0 else Path(_OWN_DIR).expanduser()
 
 
 def main() -> None:
@@ -45,7 +49,12 @@ def join(
     name: Annotated[str, typer.Option(help="Name of the node; the host's by default.")] = "",
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Makes this machine a node. Harmless when repeated."""
+    """Makes this machine a node. Harmless when repeated.
+
+    \b
+    gpusched-agent join http://head:8000 TOKEN
+    gpusched-agent join --name gpu-07 https://gpusched.example TOKEN
+    """
     config.current()
     name = name or _hostname()
     directory = daemon.directory_of(data_dir, name)
@@ -67,7 +76,12 @@ def run(
     name: Annotated[str, typer.Option(help="Name of the node; the one that joined, or the host's.")] = "",
     heartbeat_seconds: Annotated[
         float | None,
-        typer.Option(envvar="GPUSCHED_HEARTBEAT_SECONDS", min=0.1, max=60, help="By default as the server says."),
+        typer.Option(
+            envvar="GPUSCHED_HEARTBEAT_SECONDS",
+            min=0.1,
+            max=60,
+            help="Longest time between two messages; by default as the server says.",
+        ),
     ] = None,
     log_max_mb: Annotated[
         int,
@@ -76,7 +90,11 @@ def run(
         ),
     ] = 1024,
     log_format: Annotated[
-        str, typer.Option(envvar="GPUSCHED_LOG_FORMAT", help="Of its own log: line (text), or json.")
+        str,
+        typer.Option(
+            envvar="GPUSCHED_LOG_FORMAT",
+            help="Of its own log: line (text), or json: an object per line, as of the server.",
+        ),
     ] = "line",
     own_jobs: Annotated[
         bool, typer.Option("--own-jobs", help="Jobs end with the agent instead of outliving it.")
@@ -87,7 +105,14 @@ def run(
         typer.Option(help="Pretend nodes for a demo: NODES:MODEL:GPU_MEMORY_MB:GPUS:CPU_CORES:MEMORY_MB."),
     ] = None,
 ) -> None:
-    """Runs the node until it is stopped. Jobs outlive it, unless --own-jobs."""
+    """Runs the node until it is stopped. Jobs outlive it, unless --own-jobs.
+
+    \b
+    gpusched-agent run
+    gpusched-agent run --log-format json
+    GPUSCHED_JOIN_TOKEN=TOKEN gpusched-agent run --url http://head:8000
+    gpusched-agent run --pretend 2:A100:81920:8:64:512000
+    """
     config.current()
     if log_format not in config.LOG_FORMATS:
         raise typer.BadParameter(
@@ -117,7 +142,13 @@ def doctor(
     user: Annotated[str, typer.Option(help="Look as this user; by default as whom the service runs.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
 ) -> None:
-    """Checks what the node needs: driver, containers, users, cgroups, disk, server, clock. Changes nothing."""
+    """Checks what the node needs: driver, containers, users, cgroups, disk, server, clock. Changes nothing.
+
+    \b
+    gpusched-agent doctor
+    gpusched-agent doctor --json
+    gpusched-agent doctor --user gpusched   (as another, which only root can be)
+    """
     logging.getLogger("gpusched").setLevel("ERROR")
     unit = service.installed()
     given = unit.environment if unit else {}
@@ -133,7 +164,11 @@ def doctor(
 
 @app.command()
 def version() -> None:
-    """Prints the version."""
+    """Prints the version.
+
+    \b
+    gpusched-agent version
+    """
     typer.echo(f"gpusched-agent {__version__}")
 
 

@@ -11,8 +11,11 @@ from typing import Any
 from gpusched.agent import cgroup, devicefilter, privatetmp, rankdir
 
 _OUTPUT = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-# Of what Python and the supervisor ignore or block.
-_DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+# What is ignored would be inherited: by Python and the supervisor, or since nohup or a script's `&` started the agent.
+_DEFAULT = (
+    signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT,
+    signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
 
 
 # What the node has run out of, or its disks: the same request starts elsewhere.

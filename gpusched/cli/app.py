@@ -78,7 +78,9 @@ def version(
 
 app.command(context_settings=_WORDS_FOLLOW)(submit.submit)
 app.command(context_settings=_WORDS_FOLLOW)(submit.run)
-app.command(context_settings={**_WORDS_FOLLOW, "ignore_unknown_options": True})(simulate.simulate)
+# All of its words are the simulator's, --help too.
+_WORDS = {**_WORDS_FOLLOW, "ignore_unknown_options": True}
+app.command(context_settings=_WORDS, add_help_option=False)(simulate.simulate)
 for _command in (
     jobs.ps,
     jobs.why,

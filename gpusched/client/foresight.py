@@ -59,7 +59,8 @@ class Period(msgspec.Struct, kw_only=True):
 
 
 class Explanation(msgspec.Struct, kw_only=True):
-    """Why a job is where it is; what stands ahead of it, and what the scheduler foresees, while it waits."""
+    """Why a job is where it is; what stands ahead of it, and what the scheduler foresees, while it waits.
+    `estimate_reason`: why a job that waits has no estimate."""
 
     job_id: int
     state: str
@@ -72,6 +73,7 @@ class Explanation(msgspec.Struct, kw_only=True):
     also: list[Also] = []
     counterfactual: Counterfactual | None = None
     estimate: Estimate | None = None
+    estimate_reason: str | None = None
     history: list[Period] = []
 
 
@@ -95,7 +97,7 @@ class Victims(msgspec.Struct, kw_only=True):
 
 
 class Simulation(msgspec.Struct, kw_only=True):
-    """What would become of a job if it were submitted now."""
+    """What would become of a job if it were submitted now. `estimate_reason`: why it would wait without an estimate."""
 
     tenant: str = ""
     starts_now: bool = False
@@ -103,6 +105,7 @@ class Simulation(msgspec.Struct, kw_only=True):
     placement: list[PlacedRank] = []
     reason: Reason | None = None
     estimate: Estimate | None = None
+    estimate_reason: str | None = None
     victims: Victims | None = None
     alternatives: list[Counterfactual] = []
 

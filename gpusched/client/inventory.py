@@ -231,7 +231,8 @@ class Health(msgspec.Struct, kw_only=True):
 class Readiness(msgspec.Struct, kw_only=True):
     """`cycle_age_seconds`: since the last cycle ended; None: there was none. `agents`: nodes by state, and `total`.
     `redis`: whether changes that are told by Redis arrive; None: no Redis is set. `housekeeping`: whether the worker
-    beside the cycles does its tasks, and by how many seconds the latest of them is late; None: one never ended well."""
+    beside the cycles does its tasks, and by how many seconds the latest of them is late; None: one never ended well.
+    `agents_unheard_seconds`: how long the message of an agent has waited that this web process has not yet written."""
 
     status: str
     database: bool
@@ -241,6 +242,7 @@ class Readiness(msgspec.Struct, kw_only=True):
     redis: bool | None = None
     housekeeping: bool = False
     housekeeping_lag_seconds: float | None = None
+    agents_unheard_seconds: float = 0.0
 
 
 class Exemption(msgspec.Struct, kw_only=True):

@@ -12,7 +12,7 @@ from gpusched.client.models import Page, Reason
 
 class QueueItem(msgspec.Struct, kw_only=True):
     """A waiting job; `position` and `gpus_ahead` (whole GPUs of the jobs before it) are among everybody's. `elements`:
-    of an array how many wait, each of them counting as a job."""
+    of an array how many wait, each of them counting as a job. `estimate_reason`: why there is no estimate."""
 
     job_id: int
     position: int | None = None
@@ -27,6 +27,7 @@ class QueueItem(msgspec.Struct, kw_only=True):
     submitted_at: datetime | None = None
     reason: Reason | None = None
     estimate: Estimate | None = None
+    estimate_reason: str | None = None
 
 
 class QueuePage(Page[QueueItem], kw_only=True):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from django.conf import settings
-from django.http import HttpRequest
+from django.http import QueryDict
 from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
@@ -83,17 +83,30 @@ def _field_error(text: str) -> FieldError:
     return FieldError(field, "wrong_type", message[0].lower() + message[1:])
 
 
-def read_query(request: Request | HttpRequest, allowed: Iterable[str]) -> dict[str, str]:
-    """Query parameters; unknown ones are refused by name, so that a misspelt filter never means "everything"."""
-    given: Mapping[str, Any] = request.GET
+def check_query(request: Request, allowed: Iterable[str]) -> None:
+    """Refuses unknown query parameters by name, so that a misspelt filter never means "everything", and those that are
+    given more than once, of which any might be meant."""
+    given = request.GET
     known = set(allowed)
     if unknown := sorted(set(given) - known):
         message = f"there is no parameter '{unknown[0]}'; use {', '.join(sorted(known)) or 'none'}"
         raise invalid([FieldError(unknown[0], "unknown_parameter", message)])
+    require_once(given)
     for name, value in given.items():
         if "\x00" in str(value):
             raise invalid([FieldError(name, "invalid_character", "must not contain a NUL character")])
-    return {name: str(value) for name, value in given.items() if value != ""}
+
+
+def require_once(given: QueryDict) -> None:
+    """400 that names the first parameter that is given more than once."""
+    for name, values in given.lists():
+        if len(values) > 1:
+            raise invalid([FieldError(name, "repeated", f"is given {len(values)} times; give it once")])
+
+
+def read_query(request: Request) -> dict[str, str]:
+    """Query parameters of a documented method of a view, checked by its permission; empty ones are left out."""
+    return {name: str(value) for name, value in request.GET.items() if value != ""}
 
 
 def whole_number(query: Mapping[str, str], name: str, default: int, lowest: int, highest: int) -> int:
@@ -144,13 +157,6 @@ def decode_cursor(text: str, kind: type[T]) -> T:
 
 def _is_bounded(part: int | float | str) -> bool:
     return "\x00" not in part if isinstance(part, str) else abs(part) < 2**63
-
-
-def is_dry_run(request: Request) -> bool:
-    text = request.GET.get("dry_run", "false")
-    if text not in ("true", "false"):
-        raise invalid([FieldError("dry_run", "wrong_type", "must be true or false")])
-    return text == "true"
 
 
 def if_match(request: Request, of: str, version: int | None = None) -> int | None:

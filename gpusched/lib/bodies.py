@@ -1,19 +1,14 @@
 """Refuses the body of a request that is too large before it is read: by its Content-Length, or, sent in chunks, at the
 limit (413). Daphne itself keeps every body whole before anybody may look at it."""
 
-import uuid
 from typing import Any
 
-import msgspec
 from daphne import http_protocol
 from django.conf import settings
 from twisted.internet import reactor
 
-from gpusched.lib import requests
-from gpusched.lib.problems import body, too_large
-
-# What the client still sends is thrown away for so long: of a connection closed at once, it would lose the answer.
-LINGER_SECONDS = 2.0
+from gpusched.lib.heads import LINGER_SECONDS, whole_answer
+from gpusched.lib.problems import too_large
 
 
 class BoundedRequest(http_protocol.WebRequest):  # type: ignore[misc]
@@ -49,25 +44,10 @@ class BoundedRequest(http_protocol.WebRequest):  # type: ignore[misc]
         self._is_refused = True
         self.content.truncate(0)
         self.requestHeaders.removeHeader(b"expect")  # nobody is to be told to continue
-        self.channel.transport.write(_answer())
+        self.channel.transport.write(whole_answer(too_large()))
         channel = self.channel
         later: Any = reactor
         later.callLater(LINGER_SECONDS, lambda: channel.transport and channel.loseConnection())
-
-
-def _answer() -> bytes:
-    """A whole answer: no request has begun that could give one."""
-    named = uuid.uuid4().hex[:16]
-    text = msgspec.json.encode({**body(too_large()), "request_id": named})
-    head = (
-        "HTTP/1.1 413 Content Too Large",
-        "Content-Type: application/problem+json",
-        f"Content-Length: {len(text)}",
-        f"{requests.HEADER}: {named}",
-        "X-Content-Type-Options: nosniff",
-        "Connection: close",
-    )
-    return "\r\n".join((*head, "", "")).encode() + text
 
 
 def bound() -> None:

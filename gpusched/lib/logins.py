@@ -11,12 +11,9 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest
 
 from gpusched import oidc
+from gpusched.lib.limits import LOGIN_WINDOW_SECONDS, MOST_PER_ADDRESS, MOST_PER_NAME, MOST_PER_NAME_AND_ADDRESS
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import execute, query
-
-WINDOW_SECONDS = 900
-# A name alone has the widest limit: otherwise anybody could lock anybody out from one address.
-MOST_PER_NAME_AND_ADDRESS, MOST_PER_ADDRESS, MOST_PER_NAME = 10, 50, 100
 
 
 class ThrottledLogin(ModelBackend):
@@ -68,9 +65,9 @@ def _count(limits: dict[str, int]) -> None:
     execute(
         "DELETE FROM lib_loginattempts WHERE key IN (SELECT key FROM lib_loginattempts"
         " WHERE began_at < now() - make_interval(secs => %s) LIMIT 100 FOR UPDATE SKIP LOCKED)",
-        [WINDOW_SECONDS],
+        [LOGIN_WINDOW_SECONDS],
     )
-    found = query(_COUNT, {"keys": list(limits), "window": WINDOW_SECONDS})
+    found = query(_COUNT, {"keys": list(limits), "window": LOGIN_WINDOW_SECONDS})
     wait = max((row["seconds_left"] for row in found if row["count"] > limits[row["key"]]), default=None)
     if wait is not None:
         seconds = max(1, math.ceil(wait))

@@ -11,6 +11,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
 from gpusched.lib.openapi_headers import COMPONENTS, add_headers, schema_of
+from gpusched.protocol.meanings import of_job_fields
 
 
 class PlainNames(AutoSchema):
@@ -170,6 +171,8 @@ def add_components(result: dict[str, Any], generator: Any, request: Any, public:
     _, components = msgspec.json.schema_components(sorted(_structs, key=str), ref_template=_REF)
     schemas.update(components)
     schemas["Problem"] = _PROBLEM
+    for name, told in of_job_fields().items():
+        schemas["JobRequest"]["properties"][name]["description"] = told
     result["components"]["headers"] = COMPONENTS
     for operations in result["paths"].values():
         for method, operation in operations.items():

@@ -36,9 +36,9 @@ class Problem(Exception):
         self.retry_after = retry_after  # seconds
 
 
-def not_found(what: str) -> Problem:
+def not_found(what: str, next_step: str = "check the id") -> Problem:
     """The same answer for what does not exist and for what the caller may not see."""
-    return Problem(404, "not_found", f"there is no {what}, or you may not see it", next_step="check the id")
+    return Problem(404, "not_found", f"there is no {what}, or you may not see it", next_step=next_step)
 
 
 def invalid(errors: Sequence[FieldError]) -> Problem:
@@ -57,10 +57,14 @@ def too_large() -> Problem:
 
 def not_allowed(*methods: str) -> HttpResponse:
     """405 where only these methods are."""
-    said = " or ".join(methods)
-    response = response_for(Problem(405, "method_not_allowed", f"use {said} here", next_step=f"use {said}"))
+    response = response_for(_wrong_method(methods))
     response["Allow"] = ", ".join(methods)
     return response
+
+
+def _wrong_method(methods: Sequence[str]) -> Problem:
+    said = " or ".join(methods)
+    return Problem(405, "method_not_allowed", f"use {said} here", next_step=f"use {said}")
 
 
 _TITLES = {
@@ -73,9 +77,11 @@ _TITLES = {
     409: "Conflict",
     412: "Precondition failed",
     413: "Too large",
+    414: "Address too long",
     415: "Unsupported media type",
     422: "Cannot ever run",
     429: "Too many",
+    431: "Headers too long",
     500: "Internal error",
     503: "Not available",
 }
@@ -97,7 +103,11 @@ def body(problem: Problem) -> dict[str, Any]:
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's exception handler; None lets an unforeseen error reach `server_error` below."""
-    problem = _as_problem(error)
+    if isinstance(error, exceptions.MethodNotAllowed):
+        methods = [one for one in context["view"].allowed_methods if one not in ("HEAD", "OPTIONS")]
+        problem: Problem | None = _wrong_method(methods)
+    else:
+        problem = _as_problem(error)
     if problem is None:
         return None
     response = Response(body(problem), status=problem.status, content_type="application/problem+json")
@@ -124,8 +134,15 @@ def _as_problem(error: Exception) -> Problem | None:
         return Problem(403, "not_permitted", str(error.detail), next_step="ask an owner or an admin")
     if isinstance(error, exceptions.APIException):
         codes = error.get_codes()
-        return Problem(error.status_code, codes if isinstance(codes, str) else "invalid", _flat(error.detail))
+        code, step = codes if isinstance(codes, str) else "invalid", _NEXT_STEPS.get(type(error), "correct the request")
+        return Problem(error.status_code, code, _flat(error.detail), next_step=step)
     return None
+
+
+_NEXT_STEPS: dict[type[exceptions.APIException], str] = {
+    exceptions.UnsupportedMediaType: "send it with Content-Type: application/json",
+    exceptions.NotAcceptable: "send Accept: application/json, or none",
+}
 
 
 def _flat(detail: Any) -> str:

@@ -13,11 +13,10 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_only_middleware
 
+from gpusched.lib.limits import BAD_TOKENS_PER_MINUTE
 from gpusched.lib.problems import Problem
 
 MOST_CALLERS = 10_000
-# From one address, of what is refused anyhow: enough for the agents of a rack that was not told of new tokens.
-BAD_TOKENS_PER_MINUTE = 600
 _ATTRIBUTE = "gpusched_rate"
 
 

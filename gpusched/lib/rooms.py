@@ -1,8 +1,11 @@
 """Room for so many at once of what takes long, and for fewer of each caller: nobody takes it all from the others."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from threading import RLock
+from typing import Any
+
+from django.http import StreamingHttpResponse
 
 from gpusched.lib.problems import Problem
 
@@ -15,9 +18,22 @@ class Room:
         self.most, self.most_each = most, most_each
         self.now: Counter[str] = Counter()
         self._code, self._what, self._instead = code, what, instead
+        self._lock = RLock()  # each request has a thread; the collector may forget an answer in the midst of one
 
-    def require(self, caller: str) -> None:
-        """429 where there is none."""
+    def streamed(self, caller: str, content: AsyncIterator[bytes], **how: Any) -> StreamingHttpResponse:
+        """An answer that has its place from now on until it is closed, or dropped unsent. 429 where there is none."""
+        with self._lock:
+            self._require(caller)
+            self.now[caller] += 1
+        return StreamingHttpResponse(_Placed(self, caller, content), **how)
+
+    def leave(self, caller: str) -> None:
+        with self._lock:
+            self.now[caller] -= 1
+            if self.now[caller] <= 0:
+                del self.now[caller]
+
+    def _require(self, caller: str) -> None:
         if self.now[caller] >= self.most_each:
             said = f"{self.now[caller]} {self._what} by you already"
         elif self.now.total() >= self.most:
@@ -26,11 +42,20 @@ class Room:
             return
         raise Problem(429, self._code, said, next_step=self._instead, retry_after=5)
 
-    @contextmanager
-    def taken(self, caller: str) -> Iterator[None]:
-        self.now[caller] += 1
-        try:
-            yield
-        finally:
-            self.now[caller] -= 1
-            self.now += Counter()  # forgets who has none
+
+class _Placed:
+    """What is sent to one caller. Django closes it with the answer; one that never got so far is forgotten."""
+
+    def __init__(self, room: Room, caller: str, content: AsyncIterator[bytes]) -> None:
+        self._room, self._caller, self._content = room, caller, content
+        self._is_left = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._content
+
+    def close(self) -> None:
+        if not self._is_left:
+            self._is_left = True
+            self._room.leave(self._caller)
+
+    __del__ = close

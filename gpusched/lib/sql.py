@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any, TypeVar
 
 import msgspec
@@ -86,13 +87,19 @@ def columns(rows: Sequence[Sequence[Any]], width: int) -> list[Any]:
 
 
 def _array(values: Sequence[Any]) -> Any:
-    """A column of whole numbers or of texts as an array's text: psycopg writes such arrays element by element, which
-    takes longer than PostgreSQL takes for thousands of rows."""
-    if all(value is None or type(value) is int for value in values):
-        return "{" + ",".join("NULL" if value is None else str(value) for value in values) + "}"
-    if all(isinstance(value, str) for value in values):
-        return "{" + ",".join(_quoted(value) for value in values) + "}"
-    return list(values)
+    """A column of numbers, of truths or of texts as an array's text: psycopg writes such arrays element by element,
+    which takes longer than PostgreSQL takes for thousands of rows."""
+    kinds = set(map(type, values))
+    has_nulls = NoneType in kinds
+    kinds.discard(NoneType)
+    if kinds <= {int, float, bool}:
+        text: Callable[[Any], str] = str  # as Python writes them, PostgreSQL reads them: also inf, nan and True
+    elif all(issubclass(kind, str) for kind in kinds):
+        text = _quoted
+    else:
+        return list(values)
+    texts = ("NULL" if value is None else text(value) for value in values) if has_nulls else map(text, values)
+    return f"{{{','.join(texts)}}}"
 
 
 def _quoted(text: str) -> str:

@@ -11,6 +11,8 @@ from gpusched.protocol.dependencies import cycle_in
 from gpusched.protocol.jobs import RESERVED, VARIABLE, FieldError, JobRequest, problems, text_problems
 
 MOST_JOBS = 10_000
+# Of all jobs together. Each is a row to write and to take away again; so many take three seconds.
+MOST_EDGES = 50_000
 # Of a wrong generator of jobs all jobs are wrong: the first so many say enough.
 MOST_ERRORS = 100
 # What the jobs of a sweep differ in. Whatever else is wrong with one of them is wrong with those that are like it.
@@ -53,6 +55,12 @@ def bulk_problems(requests: Sequence[JobRequest], likes: Sequence[int] = ()) -> 
     `alike` finds them."""
     if not 1 <= len(requests) <= MOST_JOBS:
         return [FieldError("jobs", "out_of_range", f"1 to {MOST_JOBS} jobs in one request, not {len(requests)}")]
+    if (edges := sum(len(request.depends_on) for request in requests)) > MOST_EDGES:
+        message = (
+            f"their `depends_on` name {edges} jobs, at most {MOST_EDGES} in one request: let a job in between wait for"
+            " many, and others for that one"
+        )
+        return [FieldError("jobs", "out_of_range", message)]
     found = chain(_each(requests, likes or alike(requests)), _names(requests))
     return [error for error, _ in zip(found, range(MOST_ERRORS), strict=False)]
 

@@ -18,7 +18,7 @@ RUNTIMES = ("auto", "process", "podman", "docker", "apptainer")
 # They become names of files.
 SECRET_NAME = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")
 SECRET_NAME_RULE = "1 to 100 letters, digits, . _ -, and no dot first"
-MOST_SECRETS = 32  # of one job
+MOST_SECRETS = MOST_MOUNTS = MOST_LABELS = 32  # of one job
 RESERVED = ("GPUSCHED_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
 
@@ -101,24 +101,7 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
         return {**self.node_selector, runtime_label("" if runtime == "auto" else runtime): "yes"}
 
 
-def problems(request: JobRequest) -> list[FieldError]:
-    """Everything wrong with a request that types alone do not catch; empty when it may be submitted."""
-    found = [
-        FieldError(f, "out_of_range", f"must be between {lo} and {hi}")
-        for f, lo, hi in _RANGES
-        if (value := getattr(request, f)) is not None and not lo <= value <= hi
-    ]
-    found += _command_problems(request)
-    found += _shape_problems(request)
-    found += _container_problems(request)
-    found += text_problems(request)
-    found += _label_problems(request)
-    found += _dependency_problems(request)
-    found += _array_problems(request.array) if request.array else []
-    return found
-
-
-_RANGES: tuple[tuple[str, float, float], ...] = (
+RANGES: tuple[tuple[str, float, float], ...] = (
     ("priority", 100, 9999),
     ("gpu_count", 0, 100_000),
     ("gpu_memory_mb", 1, 100_000_000),
@@ -130,6 +113,25 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_retries", 0, 100),
     ("grace_seconds", 0, 3600),
 )
+# Of texts, in characters.
+LONGEST = (("name", 200), ("workdir", 4096), ("script", 1 << 20), ("gpu_model", 500))
+
+
+def problems(request: JobRequest) -> list[FieldError]:
+    """Everything wrong with a request that types alone do not catch; empty when it may be submitted."""
+    found = [
+        FieldError(f, "out_of_range", f"must be between {lo} and {hi}")
+        for f, lo, hi in RANGES
+        if (value := getattr(request, f)) is not None and not lo <= value <= hi
+    ]
+    found += _command_problems(request)
+    found += _shape_problems(request)
+    found += _container_problems(request)
+    found += text_problems(request)
+    found += _label_problems(request)
+    found += _dependency_problems(request)
+    found += _array_problems(request.array) if request.array else []
+    return found
 
 
 def _command_problems(request: JobRequest) -> list[FieldError]:
@@ -193,21 +195,22 @@ def _container_problems(request: JobRequest) -> list[FieldError]:
         found.append(FieldError("image", "conflict", "an image that is a file needs the runtime apptainer"))
     if request.runtime == "process":
         found.append(FieldError("runtime", "conflict", "an image needs a container runtime; leave runtime out"))
-    if len(request.mounts) > 32 or not all(_MOUNT.match(mount) and ".." not in mount for mount in request.mounts):
-        found.append(FieldError("mounts", "invalid", "at most 32, each like /data:/data:ro, absolute and without .."))
+    if len(request.mounts) > MOST_MOUNTS or not all(
+        _MOUNT.match(mount) and ".." not in mount for mount in request.mounts
+    ):
+        found.append(
+            FieldError("mounts", "invalid", f"at most {MOST_MOUNTS}, each like /data:/data:ro, absolute and without ..")
+        )
     return found
 
 
 def text_problems(request: JobRequest) -> list[FieldError]:
     """What of `problems` is wrong with texts."""
-    found = []
-    limits = (
-        ("name", request.name, 200),
-        ("workdir", request.workdir or "", 4096),
-        ("script", request.script or "", 1 << 20),
-        ("gpu_model", request.gpu_model or "", 500),
-    )
-    found += [FieldError(f, "too_long", f"at most {n} characters") for f, text, n in limits if len(text) > n]
+    found = [
+        FieldError(f, "too_long", f"at most {most} characters")
+        for f, most in LONGEST
+        if (text := getattr(request, f)) and len(text) > most
+    ]
     strings = [*request.command, *request.args]
     if sum(map(len, strings)) > 131_072 or len(strings) > 4096:
         found.append(FieldError("command", "too_long", "command and args together: at most 4096 elements and 128 KiB"))
@@ -235,9 +238,13 @@ def _label_problems(request: JobRequest) -> list[FieldError]:
         if not mapping:
             continue
         bad = [k for k, v in mapping.items() if not _LABEL.match(k) or not (v == "" or _LABEL.match(v))]
-        if bad or len(mapping) > 32:
+        if bad or len(mapping) > MOST_LABELS:
             found.append(
-                FieldError(field, "invalid_label", f"at most 32 short words of letters, digits, . _ / -; not {bad[:3]}")
+                FieldError(
+                    field,
+                    "invalid_label",
+                    f"at most {MOST_LABELS} short words of letters, digits, . _ / -; not {bad[:3]}",
+                )
             )
     if request.anti_affinity is not None and not _LABEL.match(request.anti_affinity):
         found.append(FieldError("anti_affinity", "invalid_label", "one short word of letters, digits, . _ / -"))

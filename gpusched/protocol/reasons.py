@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
+from string import Formatter
 
 from gpusched.protocol.exits import CLAUSES, NEXT_STEPS
 
@@ -81,7 +83,7 @@ NODE_FAULTS = frozenset(
 )
 
 # code -> (sentence, next step). Placeholders are the evidence that the engine gives with the code.
-_PENDING: dict[str, tuple[str, str]] = {
+PENDING: dict[str, tuple[str, str]] = {
     Pending.NEVER_FITS: (
         "can never start: {what}; the largest possible is {largest}",
         "ask for less, or add a node that fits",
@@ -162,15 +164,14 @@ _PENDING: dict[str, tuple[str, str]] = {
     ),
 }
 
-_NOTICES: dict[str, tuple[str, str]] = {
+NOTICES: dict[str, tuple[str, str]] = {
     Notice.IDLE_GPUS: (
         "its {gpus} GPUs have been under {percent} % since {since}; {then}",
         "use them or end the job; an admin can exempt it",
     ),
 }
 
-_ENDED: dict[str, str] = {
-    "preempted": "preempted by {by} ({rule})",
+ENDED: dict[str, str] = {
     EndReason.EXITED: "exited with code {exit_code}",
     EndReason.SIGNALLED: "ended by signal {signal}",
     EndReason.TIME_LIMIT: "reached its time limit of {max_runtime_minutes} min",
@@ -232,24 +233,32 @@ class _Gaps(dict[str, object]):
 
 
 # "1 GPUs" is one GPU; of "2.1 GPUs" and "11 GPUs" the 1 is no number of its own.
-_ONE = re.compile(r"(?<![\d.])1 (GPU|job|node|device)s\b")
+_ONE = re.compile(r"(?<![\d.])1 ((?:[a-z]+ )?(?:GPU-hour|GPU|CPU core|job|node|device|warning))s\b( are)?")
 
 
 def _singular(text: str) -> str:
-    return _ONE.sub(r"1 \1", text)
+    return _ONE.sub(lambda found: f"1 {found[1]}{' is' if found[2] else ''}", text)
 
 
 def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
-    known = _PENDING.get(code) or _NOTICES.get(code)
-    template = known[0] if known else _ENDED.get(code, code.replace("_", " "))
+    known = PENDING.get(code) or NOTICES.get(code)
+    template = known[0] if known else ENDED.get(code, code.replace("_", " "))
     told = _singular(template.format_map(_Gaps(evidence)))
-    is_waiting = code in _PENDING
+    is_waiting = code in PENDING
     if clause := CLAUSES.get(str(evidence.get("class"))):
         return f"{told} (the last one: {clause})" if is_waiting else f"{told}: {clause}"
     if times := evidence.get("in_a_row"):
         return f"{told} (faults of nodes in a row: {times})" if is_waiting else f"{told}, {times} times in a row"
     return told
+
+
+@cache
+def named(code: str) -> frozenset[str]:
+    """The evidence that the sentence of a code names."""
+    known = PENDING.get(code) or NOTICES.get(code)
+    template = known[0] if known else ENDED.get(code, "")
+    return frozenset(name for _, name, _, _ in Formatter().parse(template) if name)
 
 
 def change_sentence(change: str, to: str | int | float | bool | None, dimension: str = "", then: str = "") -> str:
@@ -262,6 +271,6 @@ def next_step(code: str, evidence: Evidence | None = None) -> str:
     """What the reader can do about it; of an end, by its class, and empty if it has none."""
     if code == Pending.CONSTRAINT and "container runtime" in str((evidence or {}).get("constraint")):
         return "install podman, docker or apptainer on a node, then ask its agent: gpusched-agent doctor"
-    if told := _PENDING.get(code) or _NOTICES.get(code):
+    if told := PENDING.get(code) or NOTICES.get(code):
         return told[1]
     return NEXT_STEPS.get(str((evidence or {}).get("class")), "")

@@ -36,6 +36,10 @@ def run(options: dict[str, Any], stdout: TextIO) -> None:
         drawing.check(options["plot"])
     policy = jobs_options.policy_of(options)
     parts = jobs_options.parts_of(options, policy)
+    if options["nodes"] is None:
+        [part] = parts
+        nodes = f"{part.cluster.node_count} nodes of {part.cluster.gpus_per_node} GPUs"
+        sys.stderr.write(f"without --nodes: on {nodes}, of which these jobs would fill four fifths\n")
     # Only noise differs from seed to seed.
     seeds = options["seeds"] if options["predictions"] == "noisy" else 1
     found: list[Figures] = []

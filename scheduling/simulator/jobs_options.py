@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from scheduling.simulator.formats import FORMATS, read_trace
 from scheduling.simulator.jobs import TraceJob
 from scheduling.simulator.predictions import KINDS
 
+FILLED = 0.8
+MOST_NODES = 100_000
 LIMITS = ("given", "none", "oracle")
 # Those of a policy that a number or a word can set.
 _SETTABLE = {one.name: type(one.default) for one in fields(Policy) if isinstance(one.default, bool | int | float)}
@@ -41,10 +43,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--format", choices=sorted(FORMATS), default="csv", help="what the trace is written in")
     parser.add_argument(
         "--nodes",
-        required=True,
         type=_nodes,
         metavar="N",
-        help="how many nodes there are; or NAME=N,NAME=N: each of these tenants has nodes of its own",
+        help="how many nodes there are; or NAME=N,NAME=N: each of these tenants has nodes of its own; left out: so many"
+        " that the jobs would fill four fifths of them",
     )
     parser.add_argument("--gpus-per-node", type=_positive, default=8, metavar="N")
     parser.add_argument("--tenant", metavar="NAME", help="only this tenant's jobs (a virtual cluster of Philly)")
@@ -68,12 +70,24 @@ def add_arguments(parser: ArgumentParser) -> None:
 def parts_of(options: dict[str, Any], policy: Policy) -> list[Part]:
     """Raises InputError for options or a trace that cannot be used, OSError for files."""
     jobs = _chosen(read_trace(options["file"], options["format"]), options)
+    if options["nodes"] is None:
+        options = {**options, "nodes": _enough(jobs, options["gpus_per_node"])}
     nodes: int | dict[str, int] = options["nodes"]
     if isinstance(nodes, int):
         return [_part(jobs, nodes, options, policy)]
     known = {job.tenant for job in jobs}
     _check_names("--nodes", nodes, known)
     return [_part([job for job in jobs if job.tenant == name], count, options, policy) for name, count in nodes.items()]
+
+
+def _enough(jobs: Sequence[TraceJob], gpus_per_node: int) -> int:
+    """Nodes that the jobs would fill to FILLED from the first submission to the last end if none waited, and at least
+    as many as the widest of them takes."""
+    begin = min(job.submitted_at for job in jobs)
+    seconds = max(job.submitted_at + job.run_seconds for job in jobs) - begin
+    busy = sum(job.gpus * job.run_seconds for job in jobs) / seconds if seconds > 0 else 0.0
+    widest = max(job.gpus for job in jobs)
+    return min(max(1, ceil(busy / FILLED / gpus_per_node), ceil(widest / gpus_per_node)), MOST_NODES)
 
 
 def policy_of(options: dict[str, Any]) -> Policy:
@@ -168,8 +182,8 @@ def _number(flag: str, name: str, text: str) -> float:
 
 
 def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 100_000:
-        raise ArgumentTypeError(f"{text!r} is not a whole number from 1 to 100000")
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= MOST_NODES:
+        raise ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MOST_NODES}")
     return int(text)
 
 

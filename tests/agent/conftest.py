@@ -19,6 +19,12 @@ A100 = "NVIDIA A100|81920|4|0|31|55000|0|ok|"  # a line of the fake driver
 DEFAULTS = {"GPUSCHED_JOIN_TOKEN": "j1.token", "GPUSCHED_AGENT_ALLOW_ROOT": "true"}
 
 
+def _as_in_the_background() -> None:
+    """What nohup or the `&` of a script starts has these ignored; its jobs must not."""
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+
+
 class Agent:
     """The agent of one node as a process that can be killed and started again."""
 
@@ -38,7 +44,7 @@ class Agent:
             [sys.executable, "-m", "gpusched.agent.main", "run", "--data-dir", str(self.directory), "--url",
              self.control.url, "--name", "node-a", "--heartbeat-seconds", "0.1", *arguments],
             cwd=ROOT, env={**kept, **DEFAULTS, **(environment or {})}, stdin=subprocess.DEVNULL,
-            stderr=stderr,
+            stderr=stderr, preexec_fn=_as_in_the_background,
         )  # fmt: skip
         return self.process
 

@@ -12,7 +12,7 @@ import pytest
 from gpusched.agent import cgroup, rankdir
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
-from tests.agent.test_life import is_alive
+from tests.processes import is_alive
 
 FOUND = cgroup.find()
 needs_cgroups = pytest.mark.skipif(FOUND.base is None, reason=f"no cgroup2 of one's own here: {FOUND.why}")

@@ -10,7 +10,7 @@ from gpusched.agent import boxstate
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.agent.dockerd import Dockerd
-from tests.agent.test_life import is_alive
+from tests.processes import is_alive
 
 # Says that it is ready, and ends when it may.
 WAIT = "touch {0}/ready; while [ ! -e {0}/go ]; do sleep 0.05; done; echo later; exit 5"

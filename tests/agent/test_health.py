@@ -14,7 +14,7 @@ from gpusched.agent.occupants import Live, Occupants
 from gpusched.protocol.messages import Ended, Reading
 from tests.agent.conftest import A100, Agent, set_devices
 from tests.agent.control import Control, eventually
-from tests.agent.test_life import is_alive
+from tests.processes import is_alive
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 NOBODY = Live(frozenset(), frozenset(), frozenset(), frozenset(), frozenset(), frozenset)

@@ -12,7 +12,8 @@ import pytest
 from gpusched.agent import processes, rankdir
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
-from tests.agent.test_life import is_alive, seconds_between
+from tests.agent.test_life import seconds_between
+from tests.processes import is_alive
 
 ROUNDS = 12
 JOBS = 6

@@ -18,6 +18,7 @@ from gpusched.agent.launcher import Launcher
 from gpusched.protocol.messages import RankSpec, Started
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
+from tests.processes import is_alive
 
 DAEMONISE = """
 import os, sys, time
@@ -34,14 +35,6 @@ while not os.path.exists(sys.argv[1]) or not open(sys.argv[1]).read():
 
 def seconds_between(first: str, second: str) -> float:
     return (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
 
 
 def test_it_runs_and_tells_how_it_ended(agent: Agent, control: Control) -> None:

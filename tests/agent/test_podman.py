@@ -13,7 +13,8 @@ import pytest
 from tests.agent import podman
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
-from tests.agent.test_life import is_alive, seconds_between
+from tests.agent.test_life import seconds_between
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.e2e
 Podman = tuple[list[str], list[str]]

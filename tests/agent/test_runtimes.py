@@ -20,7 +20,7 @@ from gpusched.protocol.messages import RankSpec
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.agent.dockerd import Dockerd
-from tests.agent.test_life import is_alive
+from tests.processes import is_alive
 
 BOX = Box(
     name="gpusched-7-2-0", image="ghcr.io/team/train:1", argv=["python", "train.py", "--x"], devices=["GPU-a", "GPU-b"],

@@ -13,7 +13,8 @@ from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.messages import Isolation, Reading
 from nodes import samples
 from tenants import budgets
-from tests.api.test_access import BODIES, call
+from tests.api.operations import BODIES
+from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 from tests.tenants.test_usage import entry
 
@@ -46,11 +47,11 @@ class World:
         )
 
     def ask(self, name: str, query_string: str = "", /, *, token: str = "", body: Any = None, **ids: Any) -> Answered:
-        """Asks as an admin unless told; the body is that of the matrix unless told."""
+        """Asks as an admin unless told; the body is that of BODIES unless told."""
         method, _, path = name.partition(" ")
         template = path if path in ("/health", "/ready") else API + path
         address = template.format(**{**HERE, **ids})
-        given = BODIES.get((method, address), {}) if body is None else body
+        given = BODIES.get(f"{method} {template}", {}) if body is None else body
         response = call(method, address + query_string, token or self.admin, given)
         assert response.status_code < 300, (name, response.content)
         return f"{method} {template}", response
@@ -228,7 +229,7 @@ def tenants(world: World) -> Iterator[Answered]:
     yield from credentials(world, "/tenants/{name}/service-tokens")
     yield from credentials(world, "/tokens")
     yield world.ask("GET /me", token=world.member)
-    yield world.ask("POST /login", body={"username": "ada", "password": "correct horse battery"})
+    yield world.ask("POST /login")
     yield world.ask("GET /audit")
 
 

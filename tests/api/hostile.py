@@ -162,6 +162,7 @@ def check(answer: Any, before: Mapping[str, str] | None = None) -> Any:
         assert set(told) == SHAPE, told
         assert (told["status"], told["request_id"]) == (answer.status_code, answer["X-Request-Id"])
         assert told["title"] and told["detail"] and told["code"] and told["error"] == told["detail"], told
+        assert told["next_step"], told
     if before is not None and answer.status_code >= 400:
         now = contents()
         assert {name for name in before if before[name] != now[name]} == set()

@@ -1,106 +1,18 @@
 """Role × resource × verb as a matrix, and no way to learn that something of another tenant exists (A08). For other
 credentials see test_callers.py."""
 
-import json
-import re
-from pathlib import Path
-
 import msgspec
 import pytest
+from django.db import transaction
 from django.test import Client
 
 from gpusched.protocol.states import Role, Scope
-from tests.factories import make_member, make_node, make_tenant, make_token, make_user, submit
+from tenants.services import set_member
+from tests.api.operations import Stage, operations
+from tests.api.roles import CALLERS, DONE, WHO, expected
+from tests.factories import make_member, make_tenant, make_token, make_user, submit
 
 pytestmark = pytest.mark.django_db
-
-CALLERS = ("anonymous", "stranger", "viewer", "member", "owner", "admin")
-
-# (method, path, body) → the status that each caller gets, in the order of CALLERS. {own} is a job of the member's.
-MATRIX = {
-    ("GET", "/api/v1/jobs"): (401, 200, 200, 200, 200, 200),
-    ("POST", "/api/v1/jobs"): (401, 404, 403, 201, 201, 201),
-    ("POST", "/api/v1/jobs/bulk"): (401, 404, 403, 201, 201, 201),
-    ("POST", "/api/v1/jobs/simulate"): (401, 404, 403, 200, 200, 200),
-    ("GET", "/api/v1/jobs/{own}"): (401, 404, 200, 200, 200, 200),
-    ("GET", "/api/v1/jobs/{own}/explain"): (401, 404, 200, 200, 200, 200),
-    ("GET", "/api/v1/jobs/{own}/events"): (401, 404, 200, 200, 200, 200),
-    ("GET", "/api/v1/jobs/{own}/attempts"): (401, 404, 200, 200, 200, 200),
-    ("GET", "/api/v1/jobs/{own}/logs"): (401, 404, 200, 200, 200, 200),
-    ("POST", "/api/v1/jobs/{own}/cancel"): (401, 404, 403, 200, 200, 200),
-    ("DELETE", "/api/v1/jobs/{own}"): (401, 404, 403, 200, 200, 200),
-    ("POST", "/api/v1/jobs/{own}/hold"): (401, 404, 403, 200, 200, 200),
-    ("POST", "/api/v1/jobs/{own}/release"): (401, 404, 403, 200, 200, 200),
-    ("POST", "/api/v1/jobs/{own}/requeue"): (401, 404, 403, 200, 200, 200),
-    ("POST", "/api/v1/jobs/{own}/retry"): (401, 404, 403, 409, 409, 409),  # it has not ended
-    ("GET", "/api/v1/jobs/{own}/elements"): (401, 404, 200, 200, 200, 200),
-    ("POST", "/api/v1/jobs/{own}/extend"): (401, 404, 403, 200, 200, 200),
-    ("POST", "/api/v1/jobs/{own}/signal"): (401, 404, 403, 409, 409, 409),  # it does not run
-    ("GET", "/api/v1/events"): (401, 200, 200, 200, 200, 200),
-    ("GET", "/api/v1/tenants"): (401, 200, 200, 200, 200, 200),
-    ("POST", "/api/v1/tenants"): (401, 403, 403, 403, 403, 201),
-    ("GET", "/api/v1/tenants/nlp"): (401, 404, 200, 200, 200, 200),
-    ("PATCH", "/api/v1/tenants/nlp"): (401, 404, 403, 403, 403, 200),
-    ("GET", "/api/v1/tenants/nlp/quota"): (401, 404, 200, 200, 200, 200),
-    ("PUT", "/api/v1/tenants/nlp/quota"): (401, 404, 403, 403, 403, 200),
-    ("GET", "/api/v1/tenants/nlp/usage"): (401, 404, 200, 200, 200, 200),
-    ("GET", "/api/v1/tenants/nlp/budget"): (401, 404, 200, 200, 200, 200),
-    ("PUT", "/api/v1/tenants/nlp/budget"): (401, 404, 403, 403, 403, 200),
-    ("GET", "/api/v1/tenants/nlp/secrets"): (401, 404, 403, 200, 200, 200),
-    ("PUT", "/api/v1/tenants/nlp/secrets/wandb"): (401, 404, 403, 403, 201, 201),
-    ("DELETE", "/api/v1/tenants/nlp/secrets/wandb"): (401, 404, 403, 403, 404, 404),
-    ("GET", "/api/v1/rates"): (401, 200, 200, 200, 200, 200),
-    ("POST", "/api/v1/rates"): (401, 403, 403, 403, 403, 201),
-    ("DELETE", "/api/v1/rates/999999"): (401, 403, 403, 403, 403, 404),
-    ("GET", "/api/v1/nodes"): (401, 200, 200, 200, 200, 200),
-    ("GET", "/api/v1/nodes/n1"): (401, 200, 200, 200, 200, 200),
-    ("POST", "/api/v1/nodes/n1/cordon"): (401, 403, 403, 403, 403, 200),
-    ("POST", "/api/v1/nodes/n1/uncordon"): (401, 403, 403, 403, 403, 200),
-    ("POST", "/api/v1/nodes/n1/drain"): (401, 403, 403, 403, 403, 200),
-    ("POST", "/api/v1/nodes/join-tokens"): (401, 403, 403, 403, 403, 201),
-    ("GET", "/api/v1/gpus"): (401, 200, 200, 200, 200, 200),
-    ("GET", "/api/v1/gpus/999999/samples"): (401, 404, 404, 404, 404, 404),
-    ("POST", "/api/v1/gpus/999999/quarantine"): (401, 403, 403, 403, 403, 404),
-    ("POST", "/api/v1/gpus/999999/clear"): (401, 403, 403, 403, 403, 404),
-    ("POST", "/api/v1/gpus/999999/retire"): (401, 403, 403, 403, 403, 404),
-    ("GET", "/api/v1/idle-exemptions"): (401, 403, 403, 403, 403, 200),
-    ("POST", "/api/v1/idle-exemptions"): (401, 403, 403, 403, 403, 201),
-    ("DELETE", "/api/v1/idle-exemptions/999999"): (401, 403, 403, 403, 403, 404),
-    ("GET", "/api/v1/incidents"): (401, 403, 403, 403, 403, 200),
-    ("GET", "/api/v1/queue"): (401, 200, 200, 200, 200, 200),
-    ("GET", "/api/v1/scheduling/shares"): (401, 200, 200, 200, 200, 200),
-    ("GET", "/api/v1/scheduling/cycles"): (401, 403, 403, 403, 403, 200),
-    ("GET", "/api/v1/scheduling/policy"): (401, 200, 200, 200, 200, 200),
-    ("PATCH", "/api/v1/scheduling/policy"): (401, 403, 403, 403, 403, 200),
-    ("GET", "/api/v1/scheduling/policy/history"): (401, 403, 403, 403, 403, 200),
-    ("GET", "/api/v1/cluster/status"): (401, 200, 200, 200, 200, 200),
-    ("GET", "/api/v1/audit"): (401, 403, 403, 403, 403, 200),
-    ("GET", "/api/v1/tenants/nlp/service-tokens"): (401, 404, 403, 403, 200, 200),
-    ("POST", "/api/v1/tenants/nlp/service-tokens"): (401, 404, 403, 403, 201, 201),
-    ("DELETE", "/api/v1/tenants/nlp/service-tokens/999999"): (401, 404, 403, 403, 404, 404),
-    ("GET", "/api/v1/tokens"): (401, 200, 200, 200, 200, 200),
-    ("POST", "/api/v1/tokens"): (401, 201, 201, 201, 201, 201),
-    ("DELETE", "/api/v1/tokens/999999"): (401, 404, 404, 404, 404, 404),
-    ("GET", "/api/v1/me"): (401, 200, 200, 200, 200, 200),
-    ("GET", "/api/v1/health"): (200, 200, 200, 200, 200, 200),
-    ("GET", "/health"): (200, 200, 200, 200, 200, 200),
-}
-BODIES = {
-    ("POST", "/api/v1/jobs"): {"tenant": "nlp", "command": ["x"]},
-    ("POST", "/api/v1/jobs/bulk"): {"jobs": [{"tenant": "nlp", "command": ["x"]}]},
-    ("POST", "/api/v1/jobs/simulate"): {"tenant": "nlp", "command": ["x"]},
-    ("POST", "/api/v1/jobs/{own}/extend"): {"max_runtime_minutes": 60},
-    ("POST", "/api/v1/jobs/{own}/signal"): {"signal": "USR1"},
-    ("POST", "/api/v1/tenants"): {"name": "new"},
-    ("PATCH", "/api/v1/tenants/nlp"): {"weight": 2},
-    ("PUT", "/api/v1/tenants/nlp/quota"): {"max_gpus": 4},
-    ("POST", "/api/v1/idle-exemptions"): {"tenant": "nlp"},
-    ("PUT", "/api/v1/tenants/nlp/budget"): {"hard_gpu_hours": 100},
-    ("PUT", "/api/v1/tenants/nlp/secrets/wandb"): {"value": "x"},
-    ("POST", "/api/v1/rates"): {"gpu_model": "A100", "price_per_gpu_hour": 2},
-    ("POST", "/api/v1/tenants/nlp/service-tokens"): {"name": "ci"},
-    ("POST", "/api/v1/tokens"): {"name": "t", "scopes": ["read"]},
-}
 
 
 @pytest.fixture
@@ -113,14 +25,6 @@ def member(nlp):
     return make_member(nlp)
 
 
-def token_of(caller, nlp, member):
-    if caller == "stranger":
-        return make_token(make_member(make_tenant("other")))
-    if caller == "admin":
-        return make_token(make_user(admin=True))
-    return make_token(member if caller == "member" else make_member(nlp, Role(caller)))
-
-
 def call(method, path, token, body=None):
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     raw = b"" if method == "GET" else msgspec.json.encode(body or {})
@@ -128,57 +32,33 @@ def call(method, path, token, body=None):
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-@pytest.mark.parametrize(("method", "path"), list(MATRIX))
-def test_what_each_role_may_do(method, path, caller, nlp, member):
-    """A08: the generated matrix."""
-    make_node(name="n1")
-    own = submit(member, nlp)
-    token = None if caller == "anonymous" else token_of(caller, nlp, member)
-
-    response = call(method, path.format(own=own), token, BODIES.get((method, path)))
-
-    assert response.status_code == MATRIX[method, path][CALLERS.index(caller)], response.content
-
-
-@pytest.mark.parametrize(("method", "path"), [row for row in MATRIX if "{own}" in row[1]])
-def test_a_job_is_its_colleagues_to_see_and_not_to_touch(method, path, nlp, member):
-    """A08: what a viewer may do to a member's job is all that another member may."""
-    own = submit(member, nlp)
-    response = call(method, path.format(own=own), make_token(make_member(nlp)), BODIES.get((method, path)))
-    assert response.status_code == MATRIX[method, path][CALLERS.index("viewer")], response.content
+def test_what_each_role_may_do(caller):
+    """A08: the generated matrix, each operation done to something that is there. Nothing of it is kept."""
+    stage = Stage()
+    token = token_of(caller, stage)
+    wrong = {}
+    for one in operations():
+        with transaction.atomic():
+            status = stage.do(one, token=token).status_code
+            transaction.set_rollback(True)
+        if (DONE if status < 300 else status) != expected(caller, one):
+            wrong[one.name] = f"{status}, not {expected(caller, one)}"
+    assert wrong == {}
 
 
-def test_every_endpoint_is_in_the_matrix():
-    """A new endpoint, or a new verb of one, without its row here fails."""
-    from gpusched.urls import api
-
-    known = {(method, p.removeprefix("/api/v1/").replace("{own}", "1")) for method, p in MATRIX}
-    there = {(method, p) for p in api for method in methods_of(p)}
-    missing = {(method, p) for method, p in there if not any(m == method and p.resolve(path) for m, path in known)}
-    assert {f"{method} {p.pattern}" for method, p in missing} == {"POST login", "GET ready"}
-
-
-# `who` of an endpoint's documentation → the first of CALLERS that may.
-LEAST = {
-    "no token": "anonymous", "anybody": "stranger", "its user": "stranger", "viewer": "viewer", "member": "member",
-    "own jobs: member, else owner": "member", "owner": "owner", "admin": "admin",
-}  # fmt: skip
+def token_of(caller, stage):
+    if caller == "anonymous":
+        return ""
+    if caller in ("member", "admin"):
+        return stage.member if caller == "member" else stage.token
+    if caller == "stranger":
+        return make_token(make_member(make_tenant("elsewhere")))
+    return make_token(make_member(stage.tenant, Role.MEMBER if caller == "colleague" else Role(caller)))
 
 
 def test_the_documentation_says_who_may():
-    """A08, A54: `who` of each endpoint is what the matrix has; that is what docs/reference/rest.md tells."""
-    document = json.loads((Path(__file__).parents[2] / "docs" / "openapi.json").read_text())
-    for (method, path), statuses in MATRIX.items():
-        wanted = path.replace("{own}", "1")
-        found = sorted(document["paths"], key=lambda template: template.count("{"))
-        template = next(t for t in found if re.fullmatch(re.sub(r"{\w+}", "[^/]+", t), wanted))
-        who = document["paths"][template][method.lower()]["x-who"]
-        first = CALLERS.index(LEAST[who])
-        assert statuses[first] not in (401, 403), f"{method} {path}: {who} may not"
-        # Lists of what a role sees are empty for strangers, and no secret.
-        assert who in ("viewer", "no token") or statuses[first - 1] in (401, 403, 404), (
-            f"{method} {path}: not only {who}"
-        )
+    """A08, A54: a new operation needs its line in the table; `who` is what docs/reference/rest.md tells."""
+    assert {one.name: one.who for one in operations()} == WHO
 
 
 def methods_of(endpoint):
@@ -186,19 +66,21 @@ def methods_of(endpoint):
     return set(endpoint.callback.cls().allowed_methods) - {"OPTIONS", "HEAD"}
 
 
-@pytest.mark.parametrize(("method", "path"), [row for row in MATRIX if "{own}" in row[1]])
-def test_a_foreign_id_answers_like_an_unknown_one(method, path, nlp, member):
+def test_a_foreign_id_answers_like_an_unknown_one():
     """A08: byte for byte, but for the id and the request's own id."""
-    foreign = submit(make_member(other := make_tenant("other")), other)
-    token = make_token(member)
-    answers = []
-    for job_id in (foreign, 987654321):
-        answer = call(method, path.format(own=job_id), token, BODIES.get((method, path)))
-        assert answer.status_code == 404, answer.content
-        told = answer.json()
-        told.pop("request_id")
-        answers.append(str(told).replace(f"job {job_id}", "job ID"))
-    assert answers[0] == answers[1]
+    stage = Stage()
+    token = make_token(make_member(make_tenant("elsewhere")))
+    for one in operations():
+        if "{job_id}" not in one.path:
+            continue
+        answers = []
+        for job_id in (stage.ids(one)["job_id"], 987654321):
+            answer = call(one.method, one.path.format(job_id=job_id), token, stage.body(one))
+            assert answer.status_code == 404, (one.name, answer.content)
+            told = answer.json()
+            told.pop("request_id")
+            answers.append(str(told).replace(f"job {job_id}", "job ID"))
+        assert answers[0] == answers[1], one.name
 
 
 def test_lists_show_own_tenants_only(nlp, member):
@@ -228,6 +110,24 @@ class TestTokens:
     def test_an_admins_token_without_admin_scope_is_no_admin(self, nlp):
         token = make_token(make_user(admin=True), Scope.READ, Scope.WRITE)
         assert call("PUT", "/api/v1/tenants/nlp/quota", token, {"max_gpus": 1}).status_code == 403
+
+    def test_an_admins_token_without_admin_scope_acts_as_the_member_that_they_are(self, nlp):
+        """A08: anybody's things are an admin's with the scope alone."""
+        set_member(nlp, admin := make_user(admin=True), Role.MEMBER)
+        job, other = submit(admin, nlp), submit(make_member(nlp), nlp)
+        token = make_token(admin, Scope.READ, Scope.WRITE)
+        assert call("POST", f"/api/v1/jobs/{job}/cancel", token).status_code == 200
+        refused = call("POST", f"/api/v1/jobs/{other}/cancel", token)
+        assert (refused.status_code, refused.json()["next_step"]) == (403, "use an admin's token with scope admin")
+        assert call("POST", f"/api/v1/jobs/{other}/hold", make_token(make_user(admin=True))).status_code == 200
+        set_member(nlp, admin, Role.OWNER)
+        assert call("POST", f"/api/v1/jobs/{other}/release", token).json()["code"] == "not_permitted"
+
+    def test_an_admins_token_without_admin_scope_makes_none_of_an_owner(self, nlp):
+        """One that is limited to a tenant would be."""
+        token = make_token(make_user(admin=True), Scope.READ, Scope.WRITE)
+        assert call("POST", "/api/v1/tokens", token, {"name": "x", "tenant": "nlp"}).status_code == 403
+        assert call("POST", "/api/v1/tokens", token, {"name": "x"}).status_code == 201
 
     def test_a_revoked_token_is_no_token(self, nlp, member):
         token = make_token(member)

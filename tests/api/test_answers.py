@@ -138,7 +138,9 @@ class TestQuota:
 
 
 def test_logs_are_read_by_offset(user, tenant, token):
+    make_node()
     job_id = submit(user, tenant)
+    run_cycle()
     assert logs.append(job_id, 1, 0, 0, b"hello ") == 6
     assert logs.append(job_id, 1, 0, 0, b"hello ") == 6, "a repeated piece doubles nothing"
     assert logs.append(job_id, 1, 0, 9, b"gap") == 6, "a piece beyond the end leaves no hole"
@@ -148,6 +150,10 @@ def test_logs_are_read_by_offset(user, tenant, token):
     assert response.content == b"llo "
     assert (response["X-Log-Next-Offset"], response["X-Log-Size"], response["X-Log-Complete"]) == ("6", "11", "false")
     assert call("GET", f"/api/v1/jobs/{job_id}/logs?attempt=1&offset=-5", token).content == b"world"
+    for wrong, known in (("attempt=2", "its latest is 1"), ("rank=1", "attempt 1 has ranks 0 to 0")):
+        for more in ("", "&download=true"):
+            answer = call("GET", f"/api/v1/jobs/{job_id}/logs?{wrong}{more}", token)
+            assert (answer.status_code, answer.json()["next_step"]) == (404, known)
 
 
 def test_openapi_describes_every_endpoint_and_is_valid(token):

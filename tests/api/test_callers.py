@@ -1,8 +1,10 @@
 """What every route answers to credentials that are no person's, no more, or allow less (A08): the other columns of the
-matrix in test_access.py, each of which follows from it by a rule."""
+matrix (roles.py), each of which follows from it by a rule."""
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.contrib.auth.models import User
@@ -13,44 +15,40 @@ from django.utils import timezone
 
 from gpusched.protocol.states import Role, Scope
 from tenants import services
-from tenants.models import ApiToken
-from tests.api.test_access import BODIES, CALLERS, MATRIX, call
-from tests.factories import make_member, make_node, make_tenant, make_token, make_user, submit
+from tenants.models import ApiToken, Tenant
+from tests.api.operations import Operation, Stage, operations
+from tests.api.roles import DONE, WHO, expected
+from tests.factories import make_member, make_token, make_user
 
 pytestmark = pytest.mark.django_db
 ALL = [Scope.READ, Scope.WRITE, Scope.ADMIN]
 
 
-def column(caller, row):
-    return MATRIX[row][CALLERS.index(caller)]
+def is_open(one):
+    return WHO[one.name] == "no token"
 
 
-def is_open(row):
-    return column("anonymous", row) == 200
-
-
-def as_anonymous(row):
+def as_anonymous(one):
     """Who proves nothing is nobody, and is told so."""
-    return column("anonymous", row)
+    return expected("anonymous", one)
 
 
-def with_scope_read(row):
-    return column("member", row) if row[0] == "GET" or is_open(row) else 403
+def with_scope_read(one):
+    return expected("member", one) if one.method == "GET" or is_open(one) else 403
 
 
-def with_scope_write(row):
-    if row == ("POST", "/api/v1/tokens"):
+def with_scope_write(one):
+    if one.name == "POST /api/v1/tokens":
         return 400  # nobody gives a scope that they lack
-    return column("member", row) if row[0] != "GET" or is_open(row) else 403
+    return expected("member", one) if one.method != "GET" or is_open(one) else 403
 
 
-def without_scope_admin(row):
-    """What only admins may do is refused before anything else is looked at."""
-    is_for_admins = column("owner", row) == 403
-    return 403 if is_for_admins else column("admin", row)
+def without_scope_admin(one):
+    """It reads what a viewer of every tenant does, and acts in none of which its user is no member."""
+    return expected("admin" if WHO[one.name] == "its user" else "viewer", one)
 
 
-CREDENTIALS = {
+CREDENTIALS: dict[str, Callable[[Operation], int]] = {
     "node": as_anonymous,
     "join token": as_anonymous,
     "expired": as_anonymous,
@@ -60,33 +58,33 @@ CREDENTIALS = {
     "read": with_scope_read,
     "write": with_scope_write,
     "admin without scope": without_scope_admin,
-    "owner elsewhere": lambda row: column("stranger", row),
-    "admin in this tenant": lambda row: column("owner", row),
-    "admin in another tenant": lambda row: column("stranger", row),
-    "member in another tenant": lambda row: column("stranger", row),
+    "owner elsewhere": partial(expected, "stranger"),
+    "admin in this tenant": partial(expected, "owner"),
+    "admin in another tenant": partial(expected, "stranger"),
+    "member in another tenant": partial(expected, "stranger"),
 }
 
 
-def credential(kind, tenants, member, node):
+def credential(kind, stage):
     """The text of such a credential."""
-    nlp, other = tenants
+    other = Tenant.objects.get(name="other")
     if kind == "node":
-        return str(node.credential)
+        return str(stage.agent.credential)
     if kind == "join token":
         from nodes.services import create_join_token
 
         return create_join_token(1, "test")[1]
     if kind in ("read", "write"):
-        return make_token(member, Scope(kind))
+        return make_token(stage.user, Scope(kind))
     if kind == "admin without scope":
-        return make_token(make_user(admin=True), Scope.READ, Scope.WRITE)
+        return make_token(stage.admin, Scope.READ, Scope.WRITE)
     if kind == "owner elsewhere":
         return make_token(make_member(other, Role.OWNER))
     if kind.endswith(" tenant"):
-        user = make_user(admin=True) if kind.startswith("admin") else member
-        tenant = nlp if "this" in kind else other
+        user = stage.admin if kind.startswith("admin") else stage.user
+        tenant = stage.tenant if "this" in kind else other
         return services.create_token(user.pk, "t", list(ALL), tenant_id=tenant.pk)[1]
-    return _spoilt(kind, member)
+    return _spoilt(kind, make_member(stage.tenant))
 
 
 def _spoilt(kind, member):
@@ -112,19 +110,15 @@ SLOW = ("join token", "wrong secret", "owner elsewhere", "admin in another tenan
 )
 def test_every_route_with_every_credential(kind):
     """A08: one walk over the whole matrix for each credential."""
-    tenants = make_tenant("nlp"), make_tenant("other")
-    member = make_member(tenants[0])
-    node = make_node(name="n1")
-    own = submit(member, tenants[0])
-    token = credential(kind, tenants, member, node)
+    stage = Stage()
+    token = credential(kind, stage)
     wrong = {}
-    for row in MATRIX:
-        method, path = row
+    for one in operations():
         with transaction.atomic():
-            status = call(method, path.format(own=own), token, BODIES.get(row)).status_code
+            status = stage.do(one, token=token).status_code
             transaction.set_rollback(True)
-        if status != CREDENTIALS[kind](row):
-            wrong[row] = f"{status}, not {CREDENTIALS[kind](row)}"
+        if (DONE if status < 300 else status) != CREDENTIALS[kind](one):
+            wrong[one.name] = f"{status}, not {CREDENTIALS[kind](one)}"
     assert wrong == {}
 
 

@@ -176,6 +176,13 @@ class TestEachOperationRefuses:
             raw = msgspec.json.encode({**asking.stage.body(one), "no_such": 1})
             assert asking.refuses(one, 400, raw=raw)["errors"][0]["field"] == "no_such"
 
+    def test_a_parameter_that_is_given_twice(self, asking):
+        """Which one is meant? A dry run must never become a real one."""
+        for one in operations():
+            for name in sorted(one.parameters("query")):
+                refused = asking.refuses(one, 400, query=f"?{name}=json&{name}=csv")["errors"][0]
+                assert (refused["field"], refused["code"]) == (name, "repeated"), one.name
+
     def test_an_answer_of_another_type(self, asking):
         for one in operations():
             asking.refuses(one, 406, Accept="image/png")

@@ -1,6 +1,7 @@
 """A POST with an Idempotency-Key is done once, whoever repeats it and however often."""
 
 import threading
+from typing import Any
 
 import pytest
 from django.db import connections
@@ -9,6 +10,7 @@ from django.test import Client
 from gpusched.lib.models import KeptAnswer
 from gpusched.lib.sql import execute, query
 from gpusched.protocol.states import Scope
+from jobs.models import Job
 from tenants.models import ApiToken, Tenant
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, submit
@@ -58,6 +60,40 @@ def test_the_same_key_for_something_else_is_a_conflict(token, path, body):
     answer = post(path, token, body)
     assert (answer.status_code, answer.json()["code"]) == (409, "idempotency_key_reused")
     assert not Tenant.objects.filter(name="b").exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_submits_key_is_no_key_for_anything_else(turn):
+    """A03: nor is the key of anything else one for a submit, though submits keep theirs apart; after a day it is."""
+    token = make_token(make_member(make_tenant("nlp")))
+    asked = [("jobs", b'{"command": ["x"]}'), ("jobs/bulk", b'{"jobs": [{"command": ["x"]}]}')][::turn]
+    assert [post(path, token, body).status_code for path, body in asked] == [201, 409]
+    assert post(asked[1][0], token, asked[1][1]).json()["code"] == "idempotency_key_reused"
+    assert (Job.objects.count(), post(asked[0][0], token, asked[0][1])["Idempotent-Replay"]) == (1, "true")
+    execute("UPDATE lib_keptanswer SET created_at = created_at - interval '25 hours'")
+    execute("UPDATE jobs_idempotencykey SET created_at = created_at - interval '25 hours'")
+    assert post(asked[1][0], token, asked[1][1]).status_code == 201
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_same_on_the_pages():
+    """A03: there keys are a person's."""
+    browser = Client()
+    browser.force_login(make_member(make_tenant("nlp")))
+    given: Any = {"content_type": "application/json", "headers": {"Idempotency-Key": "k"}}
+    assert browser.post("/api/v1/tokens", b'{"name": "x"}', **given).status_code == 201
+    assert browser.post("/api/v1/jobs", b'{"command": ["x"]}', **given).status_code == 409
+
+
+def test_a_login_has_no_key():
+    """Documented: it is of nobody yet, and each makes its own token."""
+    make_user("grace")
+    body = b'{"username": "grace", "password": "correct horse battery"}'
+    given: Any = {"content_type": "application/json", "headers": {"Idempotency-Key": "k"}}
+    first, second = (Client().post("/api/v1/login", body, **given) for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert first.json()["token"] != second.json()["token"]
 
 
 def test_a_refusal_frees_its_key_and_leaves_nothing(token):

@@ -21,7 +21,6 @@ LOOKED_AT = {
     ("jobs/dates.py", "where"): "as in jobs/api.py, its caller",
     ("jobs/dependencies.py", "lock"): "one of two constants",
     ("jobs/elements.py", "states"): "constants",
-    ("jobs/insertion.py", "_new(_recordset(_COLUMNS), ', '.join(_COLUMNS))"): "names of columns",
     ("jobs/insertion.py", "names"): "names of columns",
     ("jobs/insertion.py", "rows"): "of the same",
     ("jobs/representation.py", "tail"): "constants of its callers",

@@ -40,13 +40,16 @@ def test_the_index_of_the_admin_is_live(chromium: Browser, stack: Stack, theme: 
 
 
 def test_a_quota_says_in_the_admin_what_its_edit_would_do_while_it_is_typed(page: Page, stack: Stack) -> None:
-    """A07"""
+    """A07; and the whole form, with its members, has no serious finding."""
     page.set_default_timeout(PATIENCE)
     page.goto("/admin/tenants/tenant/")
     page.get_by_role("link", name="default", exact=True).click()
+    expect(page.locator("[name=memberships-0-role]")).to_be_visible()
     page.locator("[name=quota-0-max_gpus]").fill("100000")
     effect = page.locator("#quota-effect")
     expect(effect).to_contain_text("What this edit of the quota would do", timeout=PATIENCE)
+    page.evaluate(AXE.read_text())
+    assert page.evaluate(SERIOUS, "html") == []
     page.locator("[name=quota-0-max_gpus]").fill("")
     expect(effect).to_be_empty(timeout=PATIENCE)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, TimeoutError, expect
 
 from benchmarks.pictured import opened, views
 from benchmarks.scenes import PASSWORD, people
@@ -88,6 +88,21 @@ def look_at(page: Page, name: str, width: int) -> list[str]:
     return found if wide <= width else [*found, f"{name} is {wide} px wide"]
 
 
+def too_wide_magnified(page: Page, name: str) -> list[str]:
+    """At 320 px, which is 1280 px magnified four times (WCAG 1.4.10), there is nothing to the right either."""
+    size = page.viewport_size
+    assert size is not None
+    page.set_viewport_size({"width": 320, "height": size["height"]})
+    try:
+        # What is drawn by script is laid out anew in the next frames.
+        page.wait_for_function("document.documentElement.scrollWidth <= 320", timeout=5_000)
+    except TimeoutError:
+        return [f"{name} is {page.evaluate('document.documentElement.scrollWidth')} px wide at 320"]
+    finally:
+        page.set_viewport_size(size)
+    return []
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("user", "theme", "width", "only"),
@@ -98,15 +113,8 @@ def test_every_page(
     user: str, theme: Literal["light", "dark"], width: int, only: str,
 ) -> None:  # fmt: skip
     word = stack.password if user == "admin" else PASSWORD
-    page = enter(
-        chromium,
-        stack,
-        user,
-        word,
-        viewport={"width": width, "height": 900},
-        color_scheme=theme,
-        reduced_motion="reduce",
-    )
+    how: dict[str, Any] = {"viewport": {"width": width, "height": 900}, "color_scheme": theme}
+    page = enter(chromium, stack, user, word, reduced_motion="reduce", **how)
     complaints = listen(page)
     findings: list[str] = []
     looked_at = [view for view in views(page) if re.fullmatch(only, view.name) and not view.is_for_nobody]
@@ -119,6 +127,8 @@ def test_every_page(
                 waits = shown.locator("[data-live][data-view]:not(.is-on)")
                 expect(waits, view.name).to_have_count(0, timeout=30_000)
             findings += look_at(shown, view.name, width)
+            if width == 360 and "-" not in view.name:
+                findings += too_wide_magnified(shown, view.name)
     page.context.close()
     assert not findings + complaints, "\n".join(findings + complaints)
 

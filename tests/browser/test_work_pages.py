@@ -17,6 +17,9 @@ PATIENCE = 60_000
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 SERIOUS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
   .filter(v => v.impact === 'serious' || v.impact === 'critical').map(v => `${v.id}: ${v.nodes[0].html.slice(0, 200)} ${v.nodes[0].any.map(a => a.message)}`)"""
+# Of a row of fixed height, what is below its edge.
+CUT_OFF = """row => [...row.children].map(cell => [cell.dataset.label, cell.getBoundingClientRect().bottom])
+  .filter(([, bottom]) => bottom > row.getBoundingClientRect().bottom + 1)"""
 
 
 @pytest.fixture
@@ -120,6 +123,7 @@ def test_one_jobs_tabs(page: Page, client: Client) -> None:
     page.get_by_role("link", name="GPUs", exact=True).click()
     expect(page).to_have_url(re.compile(r"\?tab=gpus"))
     expect(page.locator(".gpu-row:not(.gpu-heads)")).to_have_count(2)
+    expect(page.locator(".gpu-row [data-label='Memory GiB']")).to_have_count(2)
     expect(page.locator(".chart canvas, .chart .na").first).to_be_visible()
     page.get_by_role("link", name="Why here").focus()
     page.keyboard.press("Enter")
@@ -155,6 +159,8 @@ def test_what_is_asked_is_confirmed_by_the_agent_alone(page: Page, client: Clien
     page.get_by_role("button", name="Set the limit").click()
     expect(said).to_contain_text(re.compile("Time limit:.*confirmed by fleet0-"))
     expect(page.locator("[data-view=job-head]")).to_contain_text("1 h 30 min")
+    page.get_by_role("button", name="Undo: back to 1 h").click()
+    expect(page.locator("[data-view=job-head]")).not_to_contain_text("1 h 30 min")
     agent.send_signal(signal.SIGSTOP)
     try:
         page.locator("#actions").get_by_text("Cancel…").click()
@@ -208,6 +214,13 @@ def test_submit_says_what_would_happen_while_one_types(page: Page, client: Clien
     page.locator("[name=gpu_count]").fill("64")
     expect(box).to_contain_text("It is refused")
     expect(page.locator("#id_command")).to_have_value("python train.py")
+    page.locator("#id_command").fill("python 'x")
+    page.locator("#id_name").focus()
+    expect(page.locator("#e_command")).to_have_text("a quote is not closed: write it as in a shell")
+    expect(page.locator("#id_command")).to_have_attribute("aria-invalid", "true")
+    expect(box.locator("#as-command")).to_have_count(0)
+    page.locator("#id_command").fill("python x")
+    expect(page.locator("#e_command")).to_have_count(0)
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 1440)])
@@ -221,6 +234,11 @@ def test_nothing_overflows_and_all_is_accessible(page: Page, client: Client, the
     for path in ["/queue/", "/jobs/", "/submit/", *tabs]:
         page.goto(path)
         expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0)
+        if path == "/queue/":
+            row = page.locator("tr[data-href]").first
+            for label in ("Owner", "Tenant", "Request", "Priority", "Why it waits"):
+                expect(row.locator(f"td[data-label='{label}']")).to_be_visible()
+            assert row.evaluate(CUT_OFF) == [], "who asks, for what and why is said on a phone too"
         if page.evaluate("document.documentElement.scrollWidth") > width:
             findings.append(f"{path} is too wide")
         page.evaluate(AXE.read_text())

@@ -119,6 +119,11 @@ def start(url: str, *args: str, **env: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # As at a terminal: what a shell starts in the background has Ctrl-C ignored, and would pass that on.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=as_at_a_terminal,
     )
+
+
+def as_at_a_terminal() -> None:
+    """What a shell starts in the background has these ignored, and would pass that on."""
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)

@@ -1,11 +1,14 @@
 """A58: on any failure of any command the exit code says which, stderr says why and what to do, stdout stays empty."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from gpusched.client import Client, exchange, flows
-from tests.client.commandline import COMMANDS, OFFLINE, call, command, start
+from tests.client.commandline import COMMANDS, OFFLINE, ROOT, call, command, start
 from tests.client.fakeserver import Answer, FakeServer, problem
 
 FAILURES: dict[str, tuple[Answer, int]] = {
@@ -144,3 +147,22 @@ def test_a_server_that_is_away_is_8(server: FakeServer, monkeypatch: pytest.Monk
     assert f"cannot reach {url}" in result.stderr
     assert "GPUSCHED_URL" in result.stderr
     assert exchange.PATIENCE_SECONDS > 5  # longer than a restart takes (A50)
+
+
+@pytest.mark.parametrize(
+    ("to", "code", "said"),
+    [
+        ("> /dev/full", 1, "error: the output cannot be written: No space left on device\n"),
+        (">&-", 1, "error: the output cannot be written: stdout is closed\n"),
+        ("| true", 1, ""),
+        ("2>&- > /dev/null", 0, ""),
+    ],
+)
+def test_output_that_cannot_be_written_is_1_in_a_sentence(server: FakeServer, to: str, code: int, said: str) -> None:
+    """A58: but who reads no more is told nothing."""
+    server.on("GET", "/tenants", Answer(200, {"items": [{"name": "nlp"}], "next_cursor": None}))
+    for args in ("tenant list", "version") if to != "| true" else ("tenant list",):
+        line = f"set -o pipefail; {sys.executable} -m gpusched.cli.main {args} {to}"
+        env = {**os.environ, "GPUSCHED_URL": server.url}
+        done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=env, capture_output=True, timeout=60)
+        assert (done.returncode, done.stderr.decode()) == (code, said), args

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -203,3 +204,22 @@ def test_simulate_runs_the_simulator_with_its_exit_code(server: FakeServer, tmp_
     assert (process.returncode, out) == (1, b"")
     assert b"none.csv" in err
     assert server.asked == []
+
+
+def test_simulate_needs_no_more_than_a_trace_and_lists_its_options(tmp_path: Path) -> None:
+    """Under its own name, from any folder, also one with a file that is named like a part of the server."""
+    (tmp_path / "scheduling.py").write_text("raise SystemExit('not this one')")
+    (tmp_path / "trace.csv").write_text("job_id,submitted_at,gpus,run_seconds,tenant\na,0,8,3600,x\nb,0,8,3600,x\n")
+
+    def simulated(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "gpusched.cli.main", "simulate", *words]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+
+    done = simulated("trace.csv")
+    assert (done.returncode, "trace.csv on 24 GPUs" in done.stdout) == (0, True), done
+    assert "without --nodes: on 3 nodes of 8 GPUs" in done.stderr
+    told = simulated("--help")
+    assert (told.returncode, told.stdout.startswith("usage: gpusched simulate ")) == (0, True), told
+    assert "--policy" in told.stdout and "manage.py" not in told.stdout
+    assert simulated().returncode == simulated("trace.csv", "--nonsense").returncode == 2

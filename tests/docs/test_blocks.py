@@ -11,21 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 from django.core.management import get_commands, load_command_class
 from django.urls import resolve
 
-from deploy.reference.command_line import commands as commands_of_cli
-from deploy.reference.command_line import help_of
-from gpusched.agent.main import app as agent
-from gpusched.cli.app import app
+from deploy.reference.command_line import PROGRAMS, help_of
+from deploy.reference.command_line import commands as commands_of
 from tests.docs.blocks import Block, blocks, commands, documents
 from tests.docs.reading import ROOT, text_of
 
 ALL = [block for document in documents() for block in blocks(document)]
 SHELL = [block for block in ALL if block.kind == "sh"]
-PARSERS = {"gpusched": typer.main.get_command(app), "gpusched-agent": typer.main.get_command(agent)}
 TARGETS = set(re.findall(r"^([a-z][\w-]*):", text_of("Makefile"), re.M))
 
 
@@ -47,8 +43,8 @@ def test_a_shell_block_is_one_whose_commands_exist(block: Block) -> None:
 def require_known(words: list[str], document: Path) -> None:
     """Fails where a command of ours, a make target or a file of the checkout that the words name does not exist."""
     program = Path(words[0]).name
-    if program in PARSERS:
-        parse(PARSERS[program], words[1:])
+    if program in PROGRAMS:
+        parse(PROGRAMS[program], words[1:])
     elif program == "make":
         wanted = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
         assert set(wanted) <= TARGETS, f"{document.name}: make {' '.join(wanted)}"
@@ -83,7 +79,7 @@ def django_command(words: list[str]) -> None:
         command.create_parser("manage.py", words[0]).parse_args(words[1:])
 
 
-@pytest.mark.parametrize("command", commands_of_cli(), ids=lambda one: one.name)
+@pytest.mark.parametrize("command", [one for name in PROGRAMS for one in commands_of(name)], ids=lambda c: c.heading)
 def test_the_examples_of_a_command_parse(command: Any) -> None:
     """A54: what the reference shows, and `--help`."""
     for example in help_of(command.parser.help).examples:
@@ -97,7 +93,7 @@ def test_commands_in_sentences_exist(document: Path) -> None:
     prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
     for text in re.findall(r"`(gpusched(?:-agent)? [a-z][^`]*)`", prose):
         words = text.split()
-        parser = PARSERS[words.pop(0)]
+        parser = PROGRAMS[words.pop(0)]
         while words and hasattr(parser, "commands"):
             word = words.pop(0)
             assert word in parser.commands, f"{document.name}: {text}"

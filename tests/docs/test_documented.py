@@ -1,4 +1,4 @@
-"""Documented = real, real = documented (A54): routes, settings, metrics, reasons, fields, error codes, commands."""
+"""Documented = real, real = documented (A54): routes, settings, metrics, words of the contract, error codes, commands."""
 
 import ast
 import inspect
@@ -6,24 +6,20 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
-import typer.main
 from django.urls import URLPattern, URLResolver
 from rest_framework.views import APIView
 
-from deploy.reference.command_line import commands
+from deploy.reference.command_line import PROGRAMS, commands
 from gpusched.agent import environment, rankdir
-from gpusched.cli.app import app
 from gpusched.lib import histograms
+from gpusched.lib.problem_codes import CODES
 from gpusched.protocol.exits import ExitClass
-from gpusched.protocol.jobs import JobRequest
 from gpusched.protocol.reasons import EndReason, Notice, Pending
 from gpusched.protocol.states import JobState
 from tests.docs.reading import ROOT, first_words, rows, section, text_of
 
 SERVER = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend")
-ABSENT = ".venv", "node_modules", ".git", ".gpusched", "build"
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------
@@ -154,45 +150,33 @@ def test_every_word_is_documented(heading: str, words: list[str]):
     assert sorted(told) == sorted(map(str, words))
 
 
-def test_every_field_of_a_job_request_is_documented_with_its_default():
-    """A54."""
-    wanted = {}
-    for field in msgspec.structs.fields(JobRequest):
-        default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-        wanted[field.name] = msgspec.json.encode(default).decode()
-    told = {row[0].strip("`"): row[1].strip("`") for row in rows(section("docs/rest.md", "## Job request"))}
-    assert told == wanted
-
-
-def _code(call: ast.Call) -> ast.expr | None:
-    """Where a call names the code of a problem: the second of `Problem`, `code` of what refuses when there are many."""
-    name = getattr(call.func, "id", "")
-    if name == "Problem" and len(call.args) > 1:
-        return call.args[1]
-    return next((word.value for word in call.keywords if word.arg == "code" and name == "Room"), None)
-
-
-def _problem_codes() -> set[str]:
-    """The codes of all problems that the server can answer, read from its source."""
-    found = set()
+def _refusals() -> Iterator[tuple[ast.expr | None, ast.expr]]:
+    """The status and the code of each refusal in the source of the server: `Problem(status, code, …)`, and what refuses
+    when there are many."""
     for package in SERVER:
         for path in (ROOT / package).rglob("*.py"):
-            if not set(path.parts) & set(ABSENT):
-                for node in ast.walk(ast.parse(path.read_text())):
-                    if isinstance(node, ast.Call) and (code := _code(node)) is not None:
-                        found |= {
-                            part.value
-                            for part in ast.walk(code)
-                            if isinstance(part, ast.Constant) and isinstance(part.value, str)
-                        }
-    return found
+            for call in (one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Call)):
+                name = getattr(call.func, "id", "")
+                if name == "Problem" and len(call.args) > 1:
+                    yield call.args[0], call.args[1]
+                elif name == "Room":
+                    yield None, next(word.value for word in call.keywords if word.arg == "code")
 
 
-def test_every_error_code_is_documented():
-    """A54."""
-    told = set(first_words(section("docs/rest.md", "### Codes")))
-    of_the_framework = {"not_acceptable", "unsupported_media_type"}
-    assert told == _problem_codes() | of_the_framework | {str(Pending.NEVER_FITS)}
+def _constants(part: ast.expr, kind: type) -> set[Any]:
+    return {one.value for one in ast.walk(part) if isinstance(one, ast.Constant) and isinstance(one.value, kind)}
+
+
+def test_the_catalogue_of_error_codes_is_what_the_server_answers():
+    """A54: each code with its status, of which docs/rest.md is written."""
+    found, statuses = {"not_acceptable", "unsupported_media_type", str(Pending.NEVER_FITS)}, {}
+    for status, code in _refusals():
+        names = _constants(code, str)
+        found |= names
+        if status is not None and len(names) == 1 and (numbers := _constants(status, int)):
+            statuses[names.pop()] = numbers
+    assert found == set(CODES)
+    assert statuses == {name: {CODES[name][0]} for name in statuses}
 
 
 # --- what people type -------------------------------------------------------------------------------------------------
@@ -201,6 +185,6 @@ def test_every_error_code_is_documented():
 def test_every_flag_that_a_document_names_exists():
     """A54. Each command's own flags are in the reference, which is written from the parser."""
     known = {flag for one in commands() for param in one.parser.params for flag in (*param.opts, *param.secondary_opts)}
-    known |= {flag for param in typer.main.get_command(app).params for flag in param.opts}
+    known |= {flag for param in PROGRAMS["gpusched"].params for flag in param.opts}
     named = set(re.findall(r"`(--[a-z][\w-]+)", text_of("docs/cli.md"))) - {"--help", "--token"}
     assert named and named <= known

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from deploy.reference import documents, sdk
-from deploy.reference.command_line import commands, help_of
+from deploy.reference.command_line import PROGRAMS, commands, help_of
 from deploy.reference.parts import COMMAND, filled, names_of_parts
 from tests.docs.reading import ROOT
 
@@ -36,11 +36,12 @@ def test_every_method_of_the_sdk_says_what_it_does():
     assert not re.findall(r"^\| `\w+\(.*\)` \|\s*\|$", sdk.reference(), re.M)
 
 
-def test_every_command_has_a_sentence_and_an_example():
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_command_has_a_sentence_and_an_example(program):
     """A54: what the reference is made of is there."""
-    for command in commands():
+    for command in commands(program):
         told = help_of(command.parser.help)
         assert told.summary.endswith("."), command.name
-        assert any(re.search(rf"\bgpusched {command.name}\b", line) for line in told.examples), command.name
+        assert any(re.search(rf"\b{command.heading}\b", line) for line in told.examples), command.name
         for param in command.parser.params:
             assert param.param_type_name == "argument" or param.help, f"{command.name}: {param.name} says nothing"

@@ -1,5 +1,6 @@
-"""Bodies that are too large are refused while they arrive, by the real web server (A55)."""
+"""What is too large, or no HTTP, is refused while it arrives, by the real web server (A55)."""
 
+import json
 import socket
 from collections.abc import Iterator
 
@@ -31,6 +32,39 @@ def test_a_length_that_is_too_large_is_refused_before_the_body_is_sent(up: Stack
                 said += part
         assert said.startswith(b"HTTP/1.1 413 "), said[:100]
         assert said.count(b"HTTP/1.1 ") == 1
+
+
+LONG = "x" * 17_000
+
+
+HEADS = (
+    (f"GET /api/v1/jobs?name={LONG} HTTP/1.1\r\nHost: h", 414, "address_too_long"),
+    (f"GET /{LONG * 100}", 414, "address_too_long"),
+    (f"POST /api/v1/jobs HTTP/1.1\r\nIdempotency-Key: {LONG}\r\nHost: h", 431, "headers_too_long"),
+    (f"GET /{LONG[:9000]} HTTP/1.1\r\nX-A: {LONG[:9000]}\r\nHost: h", 431, "headers_too_long"),
+    ("POST /api/v1/jobs HTTP/1.1\r\nContent-Length: -1\r\nHost: h", 400, "bad_request"),
+    ("POST /api/v1/jobs HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2", 400, "bad_request"),
+    ("GET nonsense", 400, "bad_request"),
+    ("GET /health HTTP/1.1\r\nHost h", 400, "bad_request"),
+)
+
+
+def test_a_head_that_is_too_long_or_no_http_is_refused_in_the_one_shape(up: Stack) -> None:
+    """Once: what a smuggler sends behind it is no request any more. All at the same time, as each connection is left
+    open for a moment."""
+    links = [socket.create_connection(("127.0.0.1", up.port), timeout=30) for _ in HEADS]
+    for link, (head, _, _) in zip(links, HEADS, strict=True):
+        link.sendall(f"{head}\r\n\r\nGET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    for link, (head, status, code) in zip(links, HEADS, strict=True):
+        said = b""
+        with link:
+            while part := link.recv(65536):
+                said += part
+        top, _, text = said.partition(b"\r\n\r\n")
+        assert (said.count(b"HTTP/1.1 "), int(top.split()[1])) == (1, status), (head[:50], said)
+        told = json.loads(text)
+        assert (set(told), told["code"], told["status"]) == (SHAPE, code, status), head[:50]
+        assert told["next_step"] and f"X-Request-Id: {told['request_id']}".encode() in top
 
 
 def test_a_body_in_chunks_is_cut_at_the_limit(up: Stack) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stack import ROOT, Stack
+from benchmarks.stack import ROOT, Stack, wait_for
 from tests.docs.blocks import RUN, Block, blocks, documents, is_run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # a shared machine is slow
@@ -88,6 +88,9 @@ def script(found: list[Block]) -> str:
 def run(guide: Path, place: Place) -> dict[int, str]:
     """What each block printed on stdout, by its number. Fails with all output where a command does."""
     stack, directory = place.stack, place.directory
+    with stack.client() as client:
+        # What the guide before cancelled ends meanwhile, and then is history: the next one may replay or count it.
+        wait_for(lambda: "stopping" not in client.status().jobs_by_state, 120, "jobs of the guide before to end", 0.5)
     environment = {
         **stack.environment(), "HOME": str(directory), "GPUSCHED_URL": stack.url, "GPUSCHED_AGENT_ALLOW_ROOT": "true",
         "GPUSCHED_TOKEN_FILE": str(stack.data_dir / "tokens" / "admin"), "GPUSCHED_TENANT": "default",

@@ -6,13 +6,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from benchmarks.stack import ROOT, Stack, wait_for
 from gpusched.agent.processes import descendants
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.e2e
 
@@ -78,13 +78,7 @@ def test_a_second_start_in_the_same_place_is_refused_with_a_sentence(up: Stack) 
 
 
 def live(pids: list[int]) -> list[int]:
-    def is_live(pid: int) -> bool:
-        try:
-            return b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
-        except FileNotFoundError:
-            return False
-
-    return [pid for pid in pids if is_live(pid)]
+    return [pid for pid in pids if is_alive(pid)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -17,7 +17,9 @@ from websockets.sync.client import connect
 from benchmarks.agents import join
 from benchmarks.stack import A100, ROOT, Stack, wait_for
 from nodes.consumers import MOST_BYTES, TOO_LARGE
-from tests.agent.test_life import DAEMONISE, is_alive
+from tests.agent.test_life import DAEMONISE
+from tests.client.commandline import as_at_a_terminal
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.e2e
 SPEC = f"1:{A100}:81920:8:64:524288"
@@ -118,7 +120,9 @@ def test_run_is_its_job_for_signals_and_exit_code(stack: Stack) -> None:
         "-c",
         PROGRAM,
     ]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, preexec_fn=as_at_a_terminal
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         wait_for(lambda: stack.client().list(name="foreground", state="running"), 30, "the server to know that it runs")

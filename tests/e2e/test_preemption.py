@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.stack import Stack, wait_for
-from tests.agent.test_life import is_alive
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.e2e
 

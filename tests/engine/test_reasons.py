@@ -81,19 +81,19 @@ CASES = {
     "more GPUs than a node has": (
         alone(node(1), node(2), gpus=9),
         "never_fits",
-        "can never start: it asks for 9 GPUs with 1 CPU cores and 0 MiB of memory on one node; "
+        "can never start: it asks for 9 GPUs with 1 CPU core and 0 MiB of memory on one node; "
         f"the largest possible is {NODE}",
     ),
     "more memory than a device has": (
         alone(node(1), gpu_memory_mb=90_000),
         "never_fits",
-        "can never start: it asks for 1 GPU of 90000 MiB with 1 CPU cores and 0 MiB of memory on one node; "
+        "can never start: it asks for 1 GPU of 90000 MiB with 1 CPU core and 0 MiB of memory on one node; "
         f"the largest possible is {NODE}",
     ),
     "more than all nodes": (
         alone(node(1), node(2), gpus=17, gang=True),
         "never_fits",
-        "can never start: it asks for 17 GPUs with 1 CPU cores and 0 MiB of memory over all nodes; the largest "
+        "can never start: it asks for 17 GPUs with 1 CPU core and 0 MiB of memory over all nodes; the largest "
         "possible is 16 GPUs of 80000 MiB with 128 CPU cores and 512000 MiB of memory over 2 nodes",
     ),
     "more CPU than a node has": (
@@ -105,7 +105,7 @@ CASES = {
     "more GPUs than reach each other": (
         alone(node(1, gpus=paired()), gpus=4, topology="nvlink"),
         "never_fits",
-        "can never start: it asks for 4 GPUs with 1 CPU cores and 0 MiB of memory on one node, with topology nvlink; the "
+        "can never start: it asks for 4 GPUs with 1 CPU core and 0 MiB of memory on one node, with topology nvlink; the "
         "largest possible is 2 GPUs of 80000 MiB with 64 CPU cores and 256000 MiB of memory on one node",
     ),
     "free GPUs that do not reach each other": (
@@ -182,7 +182,7 @@ CASES = {
             running_on(cluster(node(1)), job(9, gpus=0, memory_mb=250_000)), jobs=(job(1, gpus=0, memory_mb=9000),)
         ),
         "cpu_memory",
-        "no suitable node has 1 CPU cores and 9000 MiB of memory free together",
+        "no suitable node has 1 CPU core and 9000 MiB of memory free together",
     ),
     "the room went to one that comes first": (
         cluster(node(1), jobs=[job(2, gpus=6, age=9999), job(1, gpus=4)]),
@@ -226,3 +226,15 @@ def test_counts_are_coarse_so_that_a_long_queue_is_not_rewritten_each_cycle() ->
     made = decide(replace(state, jobs=(*jobs, job(99, gpus=1))))
     assert reason(made, 99).evidence["jobs_ahead"] == 30
     assert reason(made, 99).evidence["gpus_ahead"] == 70
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ({"free": 1, "per_node": 2}, "1 suitable GPU is free, but no node has 2 together"),
+        ({"free": 11, "per_node": 21}, "11 suitable GPUs are free, but no node has 21 together"),
+        ({"free": 2.1, "per_node": 1}, "2.1 suitable GPUs are free, but no node has 1 together"),
+    ],
+)
+def test_one_is_told_as_one(text, told):
+    assert reasons.sentence("fragmented", text) == told

@@ -64,6 +64,18 @@ class TestHealth:
         assert "foreign" in page and "told to admins" in page
         assert "pid 7" not in page and "PostgreSQL" not in page and "All 1 agents" not in page
 
+    def test_members_are_told_of_their_jobs_and_not_that_no_node_failed(self, member, admin):
+        """A node that is lost is an open incident to all; what the system did about nodes is for admins."""
+        make_node(name="n1")
+        assert "no node failed" in text_of(admin.get(PATH))
+        execute("UPDATE nodes_node SET state = 'lost'")
+        page = text_of(browser(member).get(PATH))
+        assert 'href="/nodes/n1/"' in found(r'(?s)id="open".*?<tbody>(.*?)</tbody>', page)
+        assert "Nothing became of your jobs" in page and "no node failed" not in page
+        assert "stopped reporting" in found(
+            r'(?s)id="did">.*?<ul class="list did">(.*?)</ul>', text_of(admin.get(PATH))
+        )
+
     @pytest.mark.django_db(transaction=True)
     def test_what_the_system_did_by_itself(self, nlp, member, admin):
         agent = make_node(name="n1")

@@ -11,10 +11,12 @@ from frontend.jobcost import cost_of
 from frontend.jobreadings import readings
 from gpusched.lib.sql import execute, query
 from gpusched.protocol.arrays import ArrayRequest
+from gpusched.protocol.states import Role
 from jobs import logs
 from nodes.models import Device
+from scheduling import whatif
 from tenants import rates
-from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import HOSTILE, browser, text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -201,6 +203,71 @@ def test_the_time_limit_is_changed_from_the_page(running, member):
     assert 'value="150"' in told
     refused = text_of(client.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "soon"}, follow=True))
     assert "flash error" in refused
+
+
+def test_who_opens_a_row_need_not_wait_for_the_scheduler_to_see_what_is_known(nlp, member, monkeypatch):
+    """A08: an answer takes seconds where ten thousand wait."""
+    make_node(name="n1", gpus=1)
+    _, waiting = submit(member, nlp), submit(member, nlp)
+    run_cycle()
+    client = browser(member)
+    assert "being worked out" not in text_of(client.get(f"/jobs/{waiting}/foreseen/"))
+    monkeypatch.setattr(whatif, "outlook", None)
+    page = text_of(client.get(f"/jobs/{waiting}/foreseen/?part=now"))
+    assert "being worked out" in page
+    assert "How long each reason has blocked it" in page and "Before it, by priority and age" in page
+
+
+def limit_of(job_id):
+    return query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [job_id])[0]["s"]
+
+
+def undo_in(client, job_id):
+    """What the button that takes the last change back would send; None without one."""
+    page = text_of(client.get(f"/jobs/{job_id}/actions/"))
+    found = re.search(r'data-key="undo".*?name="max_runtime_minutes" value="([^"]+)".*?name="seen" value="(\d+)"', page)
+    return {"max_runtime_minutes": found[1], "seen": found[2]} if found else None
+
+
+def test_a_new_limit_is_taken_back_by_who_set_it_unless_it_was_changed_since(running, nlp, member):
+    client, admin = browser(member), browser(make_user(admin=True))
+    execute("UPDATE jobs_job SET max_runtime_seconds = 3661")
+    assert undo_in(client, running) is None
+    client.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "90"})
+    assert undo_in(admin, running) is None, "it is not theirs to take back"
+    undo = undo_in(client, running)
+    assert undo["seen"] == "5400"
+    assert "Undo: back to 1 h 1 min" in text_of(client.get(f"/jobs/{running}/"))
+    admin.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "95"})
+    assert undo_in(client, running) is None
+    answer = client.post(f"/jobs/{running}/extend/", undo, headers={"accept": "application/json"}).json()
+    assert (answer["is_done"], limit_of(running)) == (False, 5700)
+    assert "was changed meanwhile" in answer["sentence"]
+    client.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "100"})
+    client.post(f"/jobs/{running}/extend/", undo_in(client, running))
+    assert limit_of(running) == 5700, "to the second as it was"
+    assert client.post(f"/jobs/{running}/extend/", {**undo, "seen": "soon"}).status_code == 302
+    assert limit_of(running) == 5700
+
+
+def test_no_way_back_is_offered_that_would_be_refused(running, nlp, member):
+    client, owner = browser(member), browser(make_member(nlp, Role.OWNER))
+    execute("UPDATE jobs_job SET max_runtime_seconds = NULL")
+    owner.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "300"})
+    assert undo_in(owner, running) is None, "no way leads back to no limit"
+    owner.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "600"})
+    assert undo_in(owner, running) is not None
+    execute("UPDATE jobs_job SET started_at = started_at - interval '6 hours'")
+    assert undo_in(owner, running) is None, "that time is over"
+    execute("UPDATE jobs_job SET started_at = started_at + interval '6 hours'")
+    execute("SET session_replication_role = replica")
+    execute(
+        "UPDATE jobs_jobevent SET data = data - 'from_seconds' || '{\"from_seconds\": 60}' WHERE kind = 'limit_changed'"
+    )
+    execute("SET session_replication_role = DEFAULT")
+    client.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "5"})
+    assert limit_of(running) == 300
+    assert undo_in(client, running) is None, "a member may not make it so much longer again"
 
 
 def test_an_array_tells_how_far_it_has_come_and_leads_to_its_elements(nlp, member):

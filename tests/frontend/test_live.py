@@ -11,7 +11,7 @@ from django.contrib.sessions.models import Session
 from django.db import connections
 from django.utils import timezone
 
-from frontend import bells, looking
+from frontend import bells, looking, outbox
 from frontend import hub as hubs
 from gpusched.lib import events
 from gpusched.protocol.messages import Reading
@@ -245,6 +245,7 @@ async def test_a_slow_page_gets_a_snapshot_instead_of_what_it_missed(
     open_page, cookie, admin, user, tenant, monkeypatch
 ):
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(outbox, "COMPANY_SECONDS", 0.01)
     quick = await open_page(await db(cookie_of)(admin), "jobs")
     slow = await open_page(cookie, "jobs")
     await slow.until(lambda: slow.kinds.count("alive") >= 2)

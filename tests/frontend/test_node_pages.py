@@ -52,7 +52,27 @@ class TestList:
         assert "GPU 0: Xid 48" in page
         attention = text_of(admin.get("/nodes/?group=attention"))
         assert re.findall(r'<tr data-key="(\w+)"', attention) == ["n3"]
-        assert re.findall(r'<tr data-key="(\w+)"', text_of(admin.get("/nodes/?group=nonsense"))) == ["n1", "n2", "n3"]
+        assert 'class="group"' not in attention
+
+    def test_the_groups_have_their_headings_before_the_script_draws_them(self, admin):
+        """Or everything would jump with the first snapshot; n2 stands before n10."""
+        for name in ("n10", "n1", "n2"):
+            make_node(name=name, gpus=1)
+        Node.objects.filter(name="n1").update(intent="cordoned")
+        page = text_of(admin.get("/nodes/?group=nonsense"))
+        assert re.findall(r'<tr(?: class="group")? data-key="([\w:]+)"', page) == [
+            "group:closed",
+            "n1",
+            "group:open",
+            "n2",
+            "n10",
+        ]
+        assert re.findall(r"rowgroup\">([^<]+)<", page) == [
+            "Closed by an admin, or held for its faults · 1",
+            "Open · 2",
+        ]
+        Node.objects.update(intent="open")
+        assert "rowgroup" not in text_of(admin.get("/nodes/")), "of one group there is nothing to tell apart"
 
     def test_a_single_machine_without_gpus_is_explained(self, member):
         make_node(name="n1", gpus=0)

@@ -6,8 +6,10 @@ import pytest
 
 from frontend import feed
 from frontend.templatetags import words
+from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeIntent
 from jobs import services as job_services
+from jobs.models import Job
 from nodes import services as node_services
 from nodes.models import Device
 from scheduling.services import cluster_status
@@ -44,6 +46,23 @@ def test_nodes_that_an_admin_closed_are_noted_and_last():
     node_services.set_intent(agent.name, NodeIntent.DRAINING)
     assert [row["severity"] for row in attention().values()] == ["red", "note"]
     assert attention()["closed"]["parts"][0]["words"] == "draining"
+
+
+def test_closed_nodes_are_linked_to_where_the_list_of_nodes_shows_them_all(client, admin_user):
+    """In their own group, unless they ail; some here and some there: in the whole list."""
+    well, ill = make_node(gpus=1), make_node(gpus=1)
+    make_node(gpus=1)
+    links = []
+    for agent in (well, ill):
+        node_services.set_intent(agent.name, NodeIntent.CORDONED)
+        links.append(attention()["closed"]["href"])
+    Device.objects.filter(node__name=ill.name).update(health="degraded")
+    links.append(attention()["closed"]["href"])
+    assert links == ["/nodes/?group=closed", "/nodes/?group=closed", "/nodes/"]
+    client.force_login(admin_user)
+    for href, shown in ((links[0], {well.name}), (links[2], {well.name, ill.name})):
+        page = client.get(href).content.decode()
+        assert {name for name in (well.name, ill.name) if f'data-key="{name}"' in page} == shown
 
 
 def test_more_than_six_places_are_counted():
@@ -90,6 +109,21 @@ def test_next_to_start_are_ones_own_jobs_that_wait_for_room_only():
     told = [(row["place"], row["id"]) for key, row in rows.items() if key.startswith("next:")]
     assert told == [(1, first), (2, second)]
     assert rows[f"next:{first}"]["sentence"]
+
+
+def test_what_waits_for_a_repair_is_not_next_to_start():
+    """Nobody knows when a broken GPU works again: of two jobs only the one that waits for room is named."""
+    tenant = make_tenant()
+    user = make_member(tenant)
+    make_node(gpus=1)
+    submit(user, tenant, gpu_count=1)
+    run_cycle()
+    broken, room = submit(user, tenant, gpu_count=1, priority=900), submit(user, tenant, gpu_count=1)
+    run_cycle()
+    Job.objects.filter(pk=broken).update(reason=Pending.HEALTH)
+    assert Job.objects.get(pk=room).reason
+    rows = feed.rows("overview", [tenant.pk])
+    assert [row["id"] for key, row in rows.items() if key.startswith("next:")] == [room]
 
 
 def test_who_holds_a_gpu_is_told_with_its_node():

@@ -225,6 +225,21 @@ class TestNotices:
         assert list(told) == [f"notice:wait:{job_id}"]
         assert "has waited for more than an hour" in said(told)[0]
 
+    def test_a_long_wait_of_those_elements_of_an_array_that_have_not_begun(self, anna, ours):
+        agent = make_node(gpus=2)
+        waits = submit_array(anna, ours, 5)
+        as_asked = submit_array(anna, ours, 5, max_parallel=1, gpu_count=0)
+        held = submit_array(anna, ours, 5)
+        run_cycle()
+        agent.start_all()
+        run_cycle()
+        services.hold(held, identity_for(anna))
+        Job.objects.update(submitted_at=timezone.now() - timedelta(hours=2))
+        assert Job.objects.get(pk=as_asked).reason == "max_parallel"
+        told = {key: row for key, row in notices(anna, [ours.pk])[0].items() if key.startswith("notice:wait:")}
+        assert list(told) == [f"notice:wait:{waits}"]
+        assert said(told)[0].startswith(f"3 elements of array {waits} sweep have waited for more than an hour: ")
+
     def test_only_who_waited_is_told_of_a_start(self, anna, ours):
         agent = make_node(gpus=2)
         run(agent, anna, ours)

@@ -81,10 +81,10 @@ class TestSubmit:
         assert "add a node that fits" in page
 
     def test_checking_submits_nothing_and_shows_command_and_json(self, nlp, member):
-        page = text_of(browser(member).post("/submit/", form(preview="1", gpu_model="A100")))
+        page = text_of(browser(member).post("/submit/", form(preview="1", gpu_model="A100", gpu_count="2")))
         assert query("SELECT 1 FROM jobs_job") == []
         command = found(r">(gpusched submit[^<]+)<", page).replace(" \\\n ", "")
-        assert command == "gpusched submit --tenant nlp --gpu-model A100 -- python train.py"
+        assert command == "gpusched submit --tenant nlp --gpus 2 --gpu-model A100 -- python train.py"
 
     def test_the_preview_follows_what_is_typed(self, nlp, member):
         make_node(name="n1", gpus=2)

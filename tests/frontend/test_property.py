@@ -206,6 +206,7 @@ def test_state_and_deltas_equal_a_fresh_load(monkeypatch):
 def holds_always(monkeypatch, *, examples: int) -> None:
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(outbox, "MOST_WAITING", 1)
+    monkeypatch.setattr(outbox, "COMPANY_SECONDS", 0.02)
     monkeypatch.setattr(bells, "LOOK_AGAIN_SECONDS", {"readings": 0.2, "overview": 0.2})
     monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 1.0)
     monkeypatch.setattr(bells, "_LONGER_PAUSES", {"people": 0.3})

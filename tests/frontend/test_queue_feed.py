@@ -4,7 +4,7 @@ import pytest
 
 from frontend import feed, queuerows
 from frontend.queuerows import GROUPS, group_of
-from gpusched.lib.sql import query, rows
+from gpusched.lib.sql import prepared
 from gpusched.protocol.reasons import Pending
 from jobs import services
 from jobs.models import Job
@@ -128,8 +128,7 @@ class TestFilters:
             fetched.append(len(found))
             return found
 
-        monkeypatch.setattr(queuerows, "query", lambda *given: counted(query(*given)))
-        monkeypatch.setattr(queuerows, "tuples", lambda *given: counted(rows(*given)))
+        monkeypatch.setattr(queuerows, "prepared", lambda *given: counted(prepared(*given)))
         assert len(shown("queue:30-33")) == 3
         assert max(fetched) <= 3
 

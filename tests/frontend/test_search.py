@@ -25,6 +25,21 @@ def test_jobs_nodes_and_tenants_by_a_part_of_their_names():
     assert found(client, "") == found(client, "   ") == found(client, "\x00") == []
 
 
+def test_words_are_looked_for_each_and_a_kind_narrows():
+    """What the help promises: "node r01" finds r01-n10, which has no "node" in its name."""
+    tenant = make_tenant("r01-lab")
+    member = make_member(tenant)
+    job, other = submit(member, tenant, name="r01 train node"), submit(member, tenant, name="eval")
+    make_node(name="r01-n10")
+    client = browser(member)
+    node = ("node", "/nodes/r01-n10/")
+    assert found(client, "node r01") == found(client, "Nodes N10 r01") == found(client, "n10 r01") == [node]
+    assert found(client, "tenant r01") == [("tenant", "/tenants/r01-lab/")]
+    assert found(client, "job r01") == found(client, "node train") == [("job", f"/jobs/{job}/")]
+    assert found(client, f"job #{other}") == [("job", f"/jobs/{other}/")]
+    assert node in found(client, "r01") and found(client, "r01 no-such-word") == []
+
+
 def test_a_job_by_its_id_comes_first_however_old_it_is(monkeypatch):
     monkeypatch.setattr("frontend.views.search._LATEST", 1)
     tenant = make_tenant()

@@ -128,7 +128,24 @@ def test_room_is_told_before_there_is_a_command(nlp, member):
 
 def test_a_refusal_names_its_field_in_the_box(nlp, member):
     page = text_of(browser(member).post("/submit/preview/", form(secrets="unknown")))
-    assert "It is refused: secrets:" in page
+    assert "It is refused: Secrets:" in page and 'data-wrong="secrets"' in page
+    checked = text_of(browser(member).post("/submit/", {**form(secrets="unknown"), "preview": "1"}))
+    assert 'aria-describedby="e_secrets"' in checked
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"command": "python 'x"}, "Command: a quote is not closed: write it as in a shell."),
+        ({"gpu_count": "many"}, "Gpu count: Enter a whole number."),
+    ],
+)
+def test_what_is_not_understood_is_said_and_nothing_is_offered_as_the_same(typed, said, nlp, member):
+    """A command without what is wrong in it would be another job."""
+    page = unescape(text_of(browser(member).post("/submit/preview/", form(**typed))))
+    [name] = typed
+    assert f"It is refused: {said}" in page and f'data-wrong="{name}"' in page
+    assert 'id="as-command"' not in page and 'id="as-json"' not in page and "GPU-hours" not in page
 
 
 def test_what_it_costs_and_what_the_budget_has_left(nlp, member):

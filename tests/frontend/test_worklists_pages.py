@@ -137,15 +137,18 @@ def test_estimates_are_of_waiting_jobs_that_the_person_may_see(nlp, member):
     other = make_tenant("others")
     foreign = submit(make_member(other), other, gpu_count=1)
     run_cycle()
-    told = browser(member).get(f"/queue/estimates/?ids={waiting},{foreign},x,").json()["estimates"]
+    told = browser(member).get(f"/queue/estimates/?ids={waiting},{foreign},x,").json()
     assert set(told) == {str(waiting)}
-    assert set(told[str(waiting)]) >= {"p50_at", "p90_at", "later_than", "sentence"}
-    assert browser(member).get("/queue/estimates/").json() == {"estimates": {}, "why_none": None}
+    assert set(told[str(waiting)]["estimate"]) >= {"p50_at", "p90_at", "later_than", "sentence"}
+    assert told[str(waiting)]["estimate_reason"] is None
+    assert browser(member).get("/queue/estimates/").json() == {}
 
 
 def test_where_too_many_wait_for_estimates_it_is_said(nlp, member, monkeypatch):
     waiting = [submit(member, nlp, gpu_count=1) for _ in range(2)]
+    run_cycle()
     monkeypatch.setattr(whatif, "MOST_BEHIND", 1)
     monkeypatch.setattr(whatif, "_foreseen", whatif._Foreseen())
     told = browser(member).get(f"/queue/estimates/?ids={waiting[0]}").json()
-    assert told == {"estimates": {}, "why_none": "no estimates while more than 1 jobs wait"}
+    said = "no estimates of the whole queue while more than 1 jobs wait: ask about this one alone"
+    assert told == {str(waiting[0]): {"estimate": None, "estimate_reason": said}}

@@ -2,9 +2,13 @@
 
 import msgspec
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
+from gpusched.protocol.bulk import MOST_EDGES, bulk_problems
 from gpusched.protocol.dependencies import cycle_in
+from gpusched.protocol.jobs import JobRequest
 from gpusched.protocol.states import Role
 from jobs import services
 from jobs.models import Dependency, Job, JobEvent
@@ -241,13 +245,40 @@ def test_a_wrong_workflow_is_refused_by_name_and_nothing_is_submitted(post, jobs
     assert not Job.objects.exists()
 
 
+def test_the_jobs_of_a_bulk_name_no_more_than_so_many(post):
+    """A20: one request is no transaction of a minute."""
+    first = [{"ref": f"j{n}", "command": ["x"]} for n in range(1_000)]
+    names = [one["ref"] for one in first]
+    rest = [{"command": ["x"], "depends_on": names} for _ in range(MOST_EDGES // 1_000)]
+    too_many = [*first, *rest, {"command": ["x"], "depends_on": ["j0"]}]
+    status, answer = post("jobs/bulk", {"jobs": too_many})
+    assert (status, answer["errors"][0]["field"], Job.objects.exists()) == (400, "jobs", False)
+    assert "50001 jobs, at most 50000" in answer["errors"][0]["message"]
+    assert not bulk_problems(msgspec.convert(too_many[:-1], list[JobRequest]))
+
+
 def test_a_long_chain_ends_at_once(post, user):
-    """A05: however long, down the line in the transaction of the end."""
-    chain = [{"ref": "j0", "command": ["x"]}]
-    chain += [{"ref": f"j{n}", "command": ["x"], "depends_on": [f"j{n - 1}"]} for n in range(1, 60)]
-    _, answer = post("jobs/bulk", {"jobs": chain})
-    services.cancel(answer["job_ids"][0], identity_for(user))
-    assert set(Job.objects.values_list("state", flat=True)) == {"cancelled"}
+    """A20: in the transaction of the end, by the same few statements however long it is, each job saying after which."""
+    counts = []
+    for length in (3, 2_000):
+        chain = [{"ref": "j0", "command": ["x"]}]
+        chain += [{"ref": f"j{n}", "command": ["x"], "depends_on": [f"j{n - 1}"]} for n in range(1, length)]
+        chain.append({"ref": "at-last", "command": ["x"], "depends_on": [f"after_any:j{length - 1}", "after_ok:j0"]})
+        chain.append({"ref": "anyway", "command": ["x"], "depends_on": [f"after_any:j{length - 1}"]})
+        ids = post("jobs/bulk", {"jobs": chain})[1]["job_ids"]
+        with CaptureQueriesContext(connection) as done:
+            services.cancel(ids[0], identity_for(user))
+        counts.append(len(done))
+
+        *line, at_last, anyway = Job.objects.filter(pk__in=ids).order_by("id")
+        assert {job.state for job in [*line, at_last]} == {"cancelled"}
+        assert [job.evidence["on"] for job in line[1:]] == ids[: length - 1]
+        assert at_last.evidence == {"on": ids[0], "wanted": "completed", "ended": "cancelled"}
+        assert (anyway.state, anyway.open_dependencies) == ("pending", 0)
+        events = JobEvent.objects.filter(job_id__in=ids, kind="cancelled").values_list("data__on", flat=True)
+        assert sorted(events, key=lambda on: on or 0) == [None, ids[0], *ids[: length - 1]]
+    assert counts[0] == counts[1]
+    assert not Dependency.objects.exists()
 
 
 def test_cycles_are_found_and_nothing_else_is():

@@ -1,6 +1,7 @@
 """The events of all jobs: in their order, only what one may see, as they come; for what commits when see tests/races."""
 
 import asyncio
+import gc
 import json
 import re
 from collections import Counter
@@ -11,6 +12,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
 from django.db import connections
+from django.test import Client
 
 from gpusched.asgi import OneHopHandler
 from gpusched.lib.listener import Listener
@@ -111,6 +113,20 @@ def test_a_wrong_question_is_refused_by_name(member, query):
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, query.partition("=")[0])
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+def test_who_is_ahead_of_all_events_is_told_where_to_go_on(nlp, member, accept):
+    """A55: as after a restore of the database. Until the ids had come so far, nothing would be told."""
+    submit(member, nlp)
+    token = make_token(member)
+    newest = call("GET", f"{EVENTS}?since=0", token).json()["next_since"]
+    headers = {"Authorization": f"Bearer {token}", "Accept": accept}
+    answer = Client().get(f"{EVENTS}?since={newest + 1}", headers=headers)
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "since")
+    assert answer.json()["next_step"].startswith(f"go on with since={newest},")
+    assert call("GET", f"{EVENTS}?since={newest}", token).json()["items"] == []
+
+
 def test_the_kinds_are_documented():
     [words] = re.findall(r"Kinds: `([^`]*)`", text_of("docs/reference/rest.md"))
     assert words.split() == list(event_log.KINDS)
@@ -179,6 +195,9 @@ class Asked:
 
     async def leave(self) -> None:
         await self.link.send_input({"type": "http.disconnect"})
+        await self.ended()
+
+    async def ended(self) -> None:
         await self.link.wait(10)
 
 
@@ -203,6 +222,7 @@ async def test_a_poll_answers_when_something_happens_and_holds_no_thread(hub, nl
     for poll in polls:
         answer = json.loads(await poll.until(b'"more":false}'))
         assert [e["job_id"] for e in answer["items"]] == [job]
+        await poll.ended()
     assert not hub.room.now
 
 
@@ -247,6 +267,7 @@ async def test_a_stream_tells_nothing_of_others_and_ends_with_its_token(hub, nlp
     await db(lambda: tenant_services.revoke_token(member.api_tokens.get()))()
     while (await stream.link.receive_output(10)).get("more_body"):
         pass
+    await stream.ended()
     assert not hub.room.now
 
 
@@ -258,3 +279,18 @@ def test_there_are_only_so_many_streams_and_fewer_of_each(nlp, monkeypatch, who)
     answer = call("GET", f"{EVENTS}?wait=1", make_token(member))
     assert (answer.status_code, answer.json()["code"], answer["Retry-After"]) == (429, "too_many_streams", "5")
     assert call("GET", EVENTS, make_token(member)).status_code == 200
+
+
+@pytest.mark.django_db
+def test_a_place_is_taken_at_once_and_left_with_what_was_never_sent(nlp, monkeypatch):
+    """Many that come in the same moment are not all let in before the first of them begins."""
+    token, room = make_token(make_member(nlp)), event_hub.hub.room
+    monkeypatch.setattr(room, "most_each", 2)
+    answers = [call("GET", f"{EVENTS}?wait=1", token) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+    answers[0].close()
+    answers[0].close()
+    assert room.now.total() == 1
+    del answers
+    gc.collect()
+    assert not room.now

@@ -3,9 +3,11 @@
 import msgspec
 import pytest
 from django.test import Client
+from django.utils.timezone import now
 
 from gpusched.lib.sql import execute
 from gpusched.protocol.jobs import JobRequest, problems
+from jobs import representation
 from jobs.models import IdempotencyKey, Job, JobEvent
 from tenants.models import Membership
 from tests.factories import make_member, make_node, make_tenant, make_token
@@ -39,7 +41,28 @@ def test_a_submitted_job_is_pending_and_has_its_first_event(post):
     job = Job.objects.get(pk=answer["job_id"])
     assert (job.state, job.attempt, job.tenant.name, job.name) == ("pending", 0, "nlp", "python")
     assert [event.kind for event in JobEvent.objects.filter(job=job)] == ["submitted"]
-    assert answer["job"]["reason"]["code"] == "scheduler_behind"
+    reason = answer["job"]["reason"]
+    assert (reason["code"], reason["evidence"]) == ("scheduler_behind", {})
+
+
+@pytest.mark.parametrize(
+    ("ended", "evidence", "sentence"),
+    [
+        ({"reason": "exited", "exit_code": 3}, {"exit_code": 3}, "exited with code 3"),
+        (
+            {"reason": "time_limit", "exit_code": 0, "max_runtime_seconds": 90},
+            {"max_runtime_minutes": 1.5},
+            "reached its time limit of 1.5 min",
+        ),
+        ({"reason": "supervisor_lost"}, {}, "its supervisor process on its node was killed"),
+    ],
+)
+def test_evidence_is_what_the_sentence_names_and_nothing_else(post, ended, evidence, sentence):
+    """What stands in for what is unknown is said in the sentence alone."""
+    job_id = post({"command": ["x"]})[1]["job_id"]
+    Job.objects.filter(pk=job_id).update(state="failed", ended_at=now(), **ended)
+    [shown] = representation.select("j.id = %s", [job_id])
+    assert (shown["reason"]["evidence"], shown["reason"]["sentence"]) == (evidence, sentence)
 
 
 def test_the_answer_to_a_submit_is_what_reading_the_job_gives(post, user):

@@ -93,3 +93,14 @@ def test_adding_up_loses_nothing_while_others_end():
     for thread in threads:
         thread.join()
     assert tally.attempts_by_reason() == {"exited": 220}
+
+
+def test_no_trigger_of_a_statement_joins_what_was_to_what_is():
+    """A session keeps the plan of its first statement: made for one row, a join would compare each of ten thousand rows
+    with each, for a minute."""
+    found = query(
+        "SELECT tgname, prosrc FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid"
+        " WHERE tgoldtable IS NOT NULL AND tgnewtable IS NOT NULL"
+    )
+    assert len(found) == 3
+    assert [row["tgname"] for row in found if "join" in row["prosrc"].lower()] == []

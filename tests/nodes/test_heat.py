@@ -15,7 +15,7 @@ from gpusched.lib.sql import rows
 from gpusched.protocol.messages import Reading
 from jobs.models import Job
 from nodes.heat import COOL_SECONDS, Heat, felt
-from nodes.models import Device
+from nodes.models import Device, Incident
 from scheduling import policy, snapshot
 from tests.factories import make_node, run_cycle, submit
 
@@ -157,6 +157,24 @@ class TestIntake:
         Device.objects.update(cool_since=timezone.now() - timedelta(seconds=COOL_SECONDS))
         look(node, 70)
         assert (health(), len(woken)) == ([("ok", False)] * 2, 2)
+
+    def test_why_it_is_hot_is_kept_with_it_and_with_the_incident(self):
+        node = make_node(gpus=1)
+        notes = []
+        for celsius, reasons in ((91, 0), (93, 0), (93, 0x40), (80, 0)):
+            look(node, celsius, reasons)
+            notes.append(Device.objects.get().health_note)
+        slowed = "slowed down by its own hardware at 93 °C"
+        assert notes == [
+            "91 °C, hot from 85 °C",
+            "91 °C, hot from 85 °C",
+            slowed,
+            "was slowed down by its own hardware",
+        ]
+        assert [one.cause for one in Incident.objects.all()] == ["91 °C, hot from 85 °C"]
+        Device.objects.update(cool_since=timezone.now() - timedelta(minutes=2))
+        look(node, 60)
+        assert (Device.objects.get().health, Device.objects.get().health_note) == ("ok", "")
 
     def test_the_threshold_is_the_one_that_admins_set(self):
         policy.change({"thermal_threshold_celsius": 70}, actor="root")

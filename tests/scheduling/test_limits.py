@@ -1,13 +1,18 @@
 """Limits through the whole server: submitted, waited for with a sentence, freed."""
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from gpusched.lib.problems import Problem
+from gpusched.protocol.jobs import JobRequest
 from jobs import representation
+from jobs import services as job_services
 from jobs.models import Job
 from scheduling import policy
 from tenants import services
-from tests.factories import make_member, make_node, run_cycle, submit
+from tenants.permissions import identity_of_token
+from tests.factories import identity_for, make_member, make_node, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -62,6 +67,26 @@ def test_more_than_a_limit_can_ever_hold_is_refused_at_submit(user, tenant, quot
         submit(user, tenant, **fields)
     assert (refused.value.status, refused.value.code) == (403, "quota_exceeded")
     assert "more than the limit of 1" in refused.value.detail
+
+
+@pytest.mark.parametrize("by", ["token", "page"])
+def test_an_edit_that_was_acknowledged_counts_for_the_next_submit(user, tenant, by):
+    """A04: whichever process made it, so by no doorbell; and while nobody edits, nothing more is asked."""
+    make_node(gpus=8)
+    header = f"Bearer {make_token(user)}"
+
+    def post():
+        who = identity_of_token(header) if by == "token" else identity_for(user)
+        assert who is not None
+        job_services.submit(JobRequest(tenant=tenant.name, command=["x"], gpu_count=6), who)
+
+    post()
+    with CaptureQueriesContext(connection) as done:
+        post()
+    assert not [one for one in done if "nodes_device" in one["sql"] or "tenants_usagebalance" in one["sql"]]
+    services.change_quota(tenant.pk, {"max_gpus": 3}, actor="test")
+    with pytest.raises(Problem, match="more than the limit of 3"):
+        post()
 
 
 def test_online_jobs_keep_to_their_part_and_larger_ones_are_refused(user, tenant):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from datetime import timedelta
 
 import pytest
@@ -17,12 +18,14 @@ from gpusched.lib.listener import Listener
 from gpusched.lib.sql import execute
 from gpusched.management.commands import worker
 from jobs.models import Attempt, Job
+from nodes.hub import hub
 from nodes.models import Node
 from scheduling import housekeeping, policy, services, tasks
 from scheduling.models import Beat
 from tests.factories import make_node, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
+UNHEARD = "gpu_scheduler_agents_unheard_seconds "
 
 
 def ready():
@@ -42,7 +45,7 @@ class TestReady:
             503,
             {"status": "not ready", "database": True, "scheduler": False, "cycle_age_seconds": None,
              "agents": {"joined": 0, "online": 0, "lost": 0, "total": 0}, "redis": None,
-             "housekeeping": False, "housekeeping_lag_seconds": None},
+             "housekeeping": False, "housekeeping_lag_seconds": None, "agents_unheard_seconds": 0.0},
         )  # fmt: skip
 
     def test_a_cycle_that_changes_nothing_is_a_sign_of_life(self):
@@ -69,6 +72,18 @@ class TestReady:
         run_cycle()
         status, answer = ready()
         assert (status, answer["agents"]) == (200, {"joined": 0, "online": 1, "lost": 1, "total": 2})
+
+    @pytest.mark.parametrize(("seconds", "status"), [(2, 200), (60, 503)])
+    def test_agents_whose_messages_are_not_written_make_it_unready(self, monkeypatch, seconds, status):
+        """And are no lack of a scheduler."""
+        waiting = [(time.monotonic() - seconds, None, None), (time.monotonic(), None, None)]
+        monkeypatch.setattr(hub, "_inbox", waiting)
+        run_cycle()
+        found, answer = ready()
+        assert (found, answer["scheduler"]) == (status, True)
+        assert answer["agents_unheard_seconds"] == pytest.approx(seconds, abs=7)
+        [line] = [one for one in Client().get("/metrics").content.decode().splitlines() if one.startswith(UNHEARD)]
+        assert float(line.split()[1]) == pytest.approx(seconds, abs=7)
 
     @pytest.mark.parametrize("hears", [True, False])
     def test_a_redis_that_is_away_is_told_and_does_not_make_it_unready(self, monkeypatch, hears):

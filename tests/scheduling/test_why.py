@@ -6,6 +6,7 @@ import pytest
 from django.utils import timezone
 
 from jobs.models import Job, JobReason
+from scheduling import whatif
 from tests.api.test_access import call
 from tests.factories import (
     make_member,
@@ -153,3 +154,28 @@ def test_the_queue_says_when_its_first_jobs_start(user, tenant, full):
 
 def _pretend_since(job_id, seconds):
     Job.objects.filter(pk=job_id).update(reason_since=timezone.now() - timedelta(seconds=seconds))
+
+
+def test_where_there_is_no_estimate_it_says_why(user, tenant, full, monkeypatch):
+    """A08: in the queue and in an explanation, never both and never neither."""
+    monkeypatch.setattr(whatif, "_foreseen", whatif._Foreseen())
+    waiting = submit(user, tenant, gpu_count=4)
+    held = submit(user, tenant, gpu_count=4)
+    after = submit(user, tenant, gpu_count=4, depends_on=[waiting])
+    call("POST", f"/api/v1/jobs/{held}/hold", make_token(user))
+    assert explain(waiting, user)["estimate_reason"] == "no estimate: the scheduler has not looked at it yet"
+    run_cycle()
+    said = {
+        waiting: None,
+        held: "no estimate: it is held",
+        after: "no estimate: it waits for other jobs to end first",
+    }
+    items = call("GET", "/api/v1/queue", make_token(user)).json()["items"]
+    assert {item["job_id"]: item["estimate_reason"] for item in items} == said
+    assert [item["job_id"] for item in items if item["estimate"]] == [waiting]
+    assert {job: explain(job, user)["estimate_reason"] for job in said} == said
+    assert [job for job in said if explain(job, user)["estimate"]] == [waiting]
+    monkeypatch.setattr(whatif, "MOST_JOBS", 0)
+    assert explain(waiting, user)["estimate_reason"] == "no estimate while more than 0 jobs wait"
+    running = Job.objects.get(state="running").pk
+    assert [explain(running, user)[name] for name in ("estimate", "estimate_reason")] == [None, None]

@@ -39,6 +39,15 @@ def test_the_last_line_is_the_figures_as_json(tmp_path: Path) -> None:
     assert found["never_fit"] == {"jobs": 0, "names": []}
 
 
+def test_without_nodes_there_are_so_many_that_the_jobs_would_fill_four_fifths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But the widest has room, and a job that takes no time is no division by it."""
+    for lines, nodes in ((["a,0,8,60,x", "b,0,8,60,x"], 3), (["a,0,32,1,x", "b,99,1,1,x"], 4), (["a,0,1,0,x"], 1)):
+        figures(trace(tmp_path, *lines))
+        assert f"on {nodes} nodes of 8 GPUs" in capsys.readouterr().err
+
+
 def test_the_table_tells_each_seed_and_their_mean(tmp_path: Path) -> None:
     file = trace(tmp_path, *[f"{n},{n},8,{100 * n + 50},x" for n in range(9)])
     text = simulated(file, "--nodes", "1", "--policy", "shortest", "--predictions", "noisy", "--seeds", "3")

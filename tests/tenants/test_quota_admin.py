@@ -73,8 +73,23 @@ def test_in_admin_an_edit_with_an_effect_is_shown_before_it_is_saved(user, tenan
     assert Quota.objects.get(tenant=tenant).max_gpus == 4
 
 
+def test_in_admin_what_a_guarantee_alone_would_do_is_shown_before_it_is_saved(user, tenant, browser):
+    """A07: also without the page's script; one that changes nothing for what runs is saved at once."""
+    make_node(gpus=8)
+    run_jobs(user, tenant, 4)
+    address = f"/admin/tenants/tenant/{tenant.pk}/change/"
+    page = browser.post(address, tenant_form(tenant, guaranteed_gpus=3)).content.decode()
+    assert "1 of the 4 GPUs that it holds would be borrowed (4 now)" in page
+    assert Quota.objects.get(tenant=tenant).guaranteed_gpus == 0
+    browser.post(address, tenant_form(tenant, guaranteed_gpus=4, go_ahead="on"))
+    assert Quota.objects.get(tenant=tenant).guaranteed_gpus == 4
+    tenant.quota.refresh_from_db()
+    browser.post(address, tenant_form(tenant, guaranteed_gpus=5))
+    assert Quota.objects.get(tenant=tenant).guaranteed_gpus == 5
+
+
 def test_in_admin_what_an_edit_would_do_is_told_while_it_is_typed(user, tenant, browser):
-    """A07: of a guarantee, too, which saving it does not ask about; nothing is saved, and who may not edit learns nothing."""
+    """A07: nothing is saved, and who may not edit learns nothing."""
     make_node(gpus=8)
     services.change_quota(tenant.pk, {"guaranteed_gpus": 4}, actor="root")
     run_jobs(user, tenant, 4)
@@ -88,7 +103,7 @@ def test_in_admin_what_an_edit_would_do_is_told_while_it_is_typed(user, tenant, 
     assert told["contradicts"]
     assert "tenant nlp uses 4 GPUs, more than the limit of 2" in " ".join(told["sentences"])
     assert not browser.post(address, tenant_form(tenant, guaranteed_gpus=4)).json()["differs"]
-    assert "max_gpus:" in browser.post(address, tenant_form(tenant, max_gpus="x")).json()["errors"][0]
+    assert "GPUs at most:" in browser.post(address, tenant_form(tenant, max_gpus="x")).json()["errors"][0]
     quota = Quota.objects.get(tenant=tenant)
     assert (quota.guaranteed_gpus, quota.max_gpus, quota.version) == (4, None, 2)
     assert browser.get(address).status_code == 404

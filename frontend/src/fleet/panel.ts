@@ -119,6 +119,6 @@ function fleet(cells: readonly FleetCell[]): Child[] {
   return [
     h("h2", {}, plural(cells.length, "GPU")),
     h("table", { class: "panel-models" }, h("thead", {}, h("tr", {}, ...heads)), h("tbody", {}, ...rows)),
-    h("p", { class: "muted small" }, "Choose a GPU to see what it does, for whom, and until when. Arrow keys move from GPU to GPU, Enter chooses, t shows a table."),
+    h("p", { class: "muted small" }, "Choose a GPU to see what it does, for whom, and until when.", h("span", { class: "of-keys" }, " Arrow keys move from GPU to GPU, Enter chooses, t shows a table.")),
   ];
 }

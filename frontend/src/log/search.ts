@@ -1,4 +1,5 @@
 // What the server finds in one rank's log: asked for until there is enough of it, or all; knows nothing of the page.
+import { whyFailed } from "../failures";
 import type { Fetch, Stream } from "./tail";
 
 export interface Hit {
@@ -52,7 +53,7 @@ export class Search {
         this.changed();
       }
     } catch (error) {
-      this.problem = error instanceof TypeError ? "the server gave no answer" : error instanceof Error ? error.message : "no answer";
+      this.problem = whyFailed(error);
     }
     this.isBusy = false;
     this.changed();

@@ -1,4 +1,5 @@
 // Reads one rank's log over REST, piece by piece, in order, one request at a time; knows nothing of the page.
+import { whyFailed } from "../failures";
 
 export interface Stream {
   job: number;
@@ -150,7 +151,7 @@ export class Tail {
     if (error instanceof Gone) {
       this.isEnded = true;
       this.events.gone(error.message);
-    } else this.events.failed(error instanceof TypeError ? "the server gave no answer" : error instanceof Error ? error.message : "the log could not be read");
+    } else this.events.failed(whyFailed(error, "the log could not be read"));
   }
 
   private async goOn(): Promise<void> {

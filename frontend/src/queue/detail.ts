@@ -1,5 +1,6 @@
 // What an opened row of the queue shows below it: reasons so far, who stands before it, what would help; made by the server.
 import { h } from "../dom";
+import { morphChildren } from "../morph";
 import { COLUMNS } from "./row";
 
 export class Detail {
@@ -45,24 +46,38 @@ export class Detail {
 
   private open(id: number): void {
     this.id = id;
-    this.box = h("div", { class: "queue-detail" }, h("p", { class: "muted" }, "Working out when it could start…"));
+    this.box = h("div", { class: "queue-detail" }, h("p", { class: "muted" }, "Asking…"));
     this.element = h("tr", { class: "detail", "data-key": `detail:${id}` }, h("td", { colspan: COLUMNS.length }, this.box));
     this.size.observe(this.element);
     void this.load(id, this.box);
   }
 
+  /** First what is known anyway, then what the scheduler takes its time to answer, unless it is closed by then. */
   private async load(id: number, box: HTMLElement): Promise<void> {
+    const isThere = await this.take(id, box, "?part=now");
+    if (isThere && this.id === id) await this.take(id, box, "");
+  }
+
+  /** Whether it was answered. */
+  private async take(id: number, box: HTMLElement, part: string): Promise<boolean> {
     try {
-      const response = await fetch(`/jobs/${id}/foreseen/`, { credentials: "same-origin", headers: { "HX-Request": "true" } });
+      const response = await fetch(`/jobs/${id}/foreseen/${part}`, { credentials: "same-origin", headers: { "HX-Request": "true" } });
       const login = response.headers.get("HX-Redirect");
-      if (login !== null) return location.assign(login);
+      if (login !== null) {
+        location.assign(login);
+        return false;
+      }
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
       // The server's own page, in which what people typed is text already; scripts in it would not run.
-      const part = new DOMParser().parseFromString(await response.text(), "text/html");
-      box.replaceChildren(h("a", { href: `/jobs/${id}/?tab=why` }, `Job ${id}: why it waits`), ...part.body.childNodes);
+      const told = new DOMParser().parseFromString(await response.text(), "text/html");
+      told.body.prepend(h("a", { href: `/jobs/${id}/?tab=why` }, `Job ${id}: why it waits`));
+      // Who is on a link in it stays there.
+      morphChildren(box, told.body);
+      return true;
     } catch (error) {
       const words = error instanceof Error ? error.message : "no answer";
       box.replaceChildren(h("p", { class: "empty", role: "alert" }, `This could not be read: ${words}. Close the row and open it again.`));
+      return false;
     }
   }
 }

@@ -1,6 +1,6 @@
 // When the jobs in sight will probably start: asked of the server now and then, as it takes a plan to answer.
 import { onceShown } from "../shown";
-import type { Estimate } from "./row";
+import type { Foreseen } from "./row";
 
 const AGAIN_MS = 20_000;
 const SOON_MS = 300;
@@ -8,9 +8,7 @@ const SOON_MS = 300;
 const MOST = 500;
 
 export class Estimates {
-  /** Why the server works out nobody's start; null if it does. */
-  whyNone: string | null = null;
-  private known = new Map<number, Estimate>();
+  private known = new Map<number, Foreseen>();
   private wanted: readonly number[] = [];
   private asked = new Set<number>();
   private stopWaiting = (): void => undefined;
@@ -24,7 +22,7 @@ export class Estimates {
     this.again();
   }
 
-  of(id: number): Estimate | undefined {
+  of(id: number): Foreseen | undefined {
     return this.known.get(id);
   }
 
@@ -58,11 +56,9 @@ export class Estimates {
     try {
       const response = await this.get(`/queue/estimates/?ids=${ids.join()}`);
       if (!response.ok) return;
-      const told = (await response.json()) as { estimates: Record<string, Estimate>; why_none: string | null };
-      const found = Object.entries(told.estimates);
-      this.whyNone = told.why_none;
+      const found = Object.entries((await response.json()) as Record<string, Foreseen>);
       const before = this.known;
-      this.known = new Map(found.map(([id, estimate]) => [Number(id), same(before.get(Number(id)), estimate)]));
+      this.known = new Map(found.map(([id, foreseen]) => [Number(id), same(before.get(Number(id)), foreseen)]));
       if (!this.isOver) this.changed();
     } catch {
       // Without estimates the queue is as good as it was; the page's chip says when the server is not there.
@@ -71,6 +67,6 @@ export class Estimates {
 }
 
 /** The one that was known where it says the same: then nothing is drawn anew for it. */
-function same(before: Estimate | undefined, now: Estimate): Estimate {
-  return before?.sentence === now.sentence ? before : now;
+function same(before: Foreseen | undefined, now: Foreseen): Foreseen {
+  return before?.estimate?.sentence === now.estimate?.sentence && before?.estimate_reason === now.estimate_reason ? before : now;
 }

@@ -14,12 +14,18 @@ export interface Estimate {
   sentence: string;
 }
 
+/** Of a job that waits: an estimate, or why there is none. */
+export interface Foreseen {
+  estimate: Estimate | null;
+  estimate_reason: string | null;
+}
+
 interface Column {
   label: string;
   sort?: string;
   isDownFirst?: boolean;
   className?: string;
-  cell(row: QueueRow, estimate: Estimate | undefined, whyNone: string | null): Child | Child[];
+  cell(row: QueueRow, foreseen: Foreseen | undefined): Child | Child[];
 }
 
 export const COLUMNS: readonly Column[] = [
@@ -30,7 +36,7 @@ export const COLUMNS: readonly Column[] = [
   { label: "Tenant", cell: (row) => tenantLink(row.tenant) },
   { label: "Request", sort: "gpus", isDownFirst: true, cell: (row) => h("span", { title: request(row) }, request(row)) },
   { label: "Why it waits", className: "why", cell: (row) => why(row) },
-  { label: "Estimate", className: "nowrap", cell: (_, estimate, whyNone) => foreseen(estimate, whyNone) },
+  { label: "Estimate", className: "nowrap", cell: (_, known) => foreseen(known) },
   { label: "Priority", sort: "priority", isDownFirst: true, className: "num", cell: (row) => row.priority ?? "–" },
   { label: "Waiting for", sort: "submitted", className: "nowrap", cell: (row) => elapsed(row.submitted_at) },
 ];
@@ -45,21 +51,22 @@ function why(row: QueueRow): Child {
   return h("span", { class: "reason", title: next === "" ? sentence : `${sentence}. Next: ${next}` }, sentence);
 }
 
-/** In how long it will probably start: the median, and the whole sentence on hovering. `whyNone`: why nobody's is known. */
-export function foreseen(estimate: Estimate | undefined, whyNone: string | null = null, now: number = serverNow()): HTMLElement {
-  if (estimate === undefined && whyNone !== null) return na(`${whyNone}; open the row to have this one worked out`);
-  if (estimate === undefined) return h("span", { class: "muted", title: "open the row to have it worked out" }, "–");
+/** In how long it will probably start: the median, and the whole sentence on hovering; undefined: nobody was asked yet. */
+export function foreseen(known: Foreseen | undefined, now: number = serverNow()): HTMLElement {
+  if (known === undefined) return h("span", { class: "muted", title: "being worked out" }, "–");
+  const { estimate } = known;
+  if (estimate === null) return na(known.estimate_reason ?? "no estimate");
   const at = estimate.p50_at ?? estimate.p90_at;
   const words = at !== null ? `in ${roughly(Math.max(0, Date.parse(at) - now) / 1000)}` : estimate.later_than !== null ? "later" : "none";
   return h("span", { title: estimate.sentence }, words);
 }
 
 /** `toggle` opens and closes what there is to say of the job. */
-export function jobRow(row: QueueRow, estimate: Estimate | undefined, whyNone: string | null, isOpen: boolean, toggle: () => void): HTMLTableRowElement {
+export function jobRow(row: QueueRow, known: Foreseen | undefined, isOpen: boolean, toggle: () => void): HTMLTableRowElement {
   const button = h("button", { type: "button", class: "opener", "aria-expanded": isOpen ? "true" : "false", "aria-label": `More about job ${row.id}` }, isOpen ? "▾" : "▸");
   button.addEventListener("click", toggle);
   const cells = COLUMNS.map((column, at) => {
-    const content = [column.cell(row, estimate, whyNone)].flat();
+    const content = [column.cell(row, known)].flat();
     return h("td", { "data-label": column.label, class: column.className }, ...(at === 0 ? [button] : []), ...content);
   });
   return h("tr", { "data-key": row.id, "data-href": jobHref(row.id), "data-state": row.state, tabindex: -1 }, ...cells);

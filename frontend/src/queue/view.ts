@@ -14,7 +14,7 @@ import { WINDOW, Windows } from "./windows";
 
 /** Pixels; the style sheet has the same. */
 const WIDE = { row: 48, heading: 36 };
-const CARD = { row: 176, heading: 36 };
+const CARD = { row: 140, heading: 36 };
 /** Lines beyond those in sight: drawn ahead, and how many of them must be left. A table is laid out as a whole, so it is better
  * changed seldom than little by little. */
 const AHEAD = 14;
@@ -185,9 +185,8 @@ class QueueView implements View {
     const { row, isGone } = this.held.row(what.job);
     if (row === null) return this.kept(`blank:${what.job}`, [], () => blankRow(`blank:${what.job}`));
     const isOpen = this.detail.key === String(row.id);
-    const estimate = this.estimates.of(row.id);
-    const { whyNone } = this.estimates;
-    const tr = this.kept(String(row.id), [row, estimate, whyNone, isOpen], () => jobRow(row, estimate, whyNone, isOpen, () => this.detail.toggle(row.id)));
+    const known = this.estimates.of(row.id);
+    const tr = this.kept(String(row.id), [row, known, isOpen], () => jobRow(row, known, isOpen, () => this.detail.toggle(row.id)));
     tr.classList.toggle("is-gone", isGone);
     tr.setAttribute("aria-rowindex", String(line + 2));
     return tr;

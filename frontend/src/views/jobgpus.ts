@@ -122,7 +122,7 @@ function layout(readings: Readings, charts: Chart[]): Node[] {
   const heads = QUANTITIES.map(({ label, unit }) => h("span", { class: "gpu-head" }, label, h("span", { class: "muted" }, ` ${unit}`)));
   const rows = readings.devices.map((device) => {
     const cells = QUANTITIES.map((quantity) => {
-      const host = h("div", { "data-label": quantity.label });
+      const host = h("div", { "data-label": `${quantity.label} ${quantity.unit}` });
       charts.push(new Chart(host, `no ${quantity.label.toLowerCase()} of it was kept in this time`));
       return host;
     });

@@ -2,6 +2,7 @@
 import { type Child, h, na, refill } from "../dom";
 import type { MakeView } from "../regions";
 import { type Line, LiveTable } from "../rows";
+import { NODE_GROUPS } from "../rules";
 import { badge, glyph } from "../states";
 import { ago } from "../time";
 import type { DeviceRow, NodeRow } from "../topics";
@@ -32,19 +33,13 @@ function devices(node: NodeRow): Child[] {
 const isUnwell = (device: DeviceRow): boolean => device.health !== "ok";
 
 function healthNote(device: DeviceRow): HTMLElement {
-  const note = device.health_note ? `: ${device.health_note}` : device.is_slowed ? ": slowed down by its hardware" : "";
+  const note = device.health_note ? `: ${device.health_note}` : "";
   return h("span", { class: "health-note" }, badge(device.health), ` GPU ${device.index}${note}`);
 }
 
-/** By what is to be done: the address names one of them (?group=attention). The server says the same (frontend/nodegroups.py). */
-export const NODE_GROUPS = [
-  ["attention", "Needs attention"],
-  ["closed", "Closed by an admin, or held for its faults"],
-  ["open", "Open"],
-] as const;
-
 type NodeGroup = (typeof NODE_GROUPS)[number][0];
 
+/** By what is to be done: the address names one of them (?group=attention). */
 export function nodeGroup(node: NodeRow): NodeGroup {
   if (node.state !== "online" || node.devices.some(isUnwell)) return "attention";
   return node.intent === "open" ? "open" : "closed";
@@ -88,12 +83,12 @@ export const nodes: MakeView = (region) => {
   const table = new LiveTable<NodeRow>(
     [
       { label: "Node", cell: nameCell, className: "title" },
-      { label: "State", cell: stateCell },
-      { label: "GPUs", cell: devices },
+      { label: "State", cell: stateCell, className: "is" },
+      { label: "GPUs", cell: devices, className: "gpus" },
       { label: "CPU cores free", cell: (node) => share(node, node.cpu_cores_free, node.cpu_cores, tidy), className: "num" },
       { label: "Memory free", cell: (node) => share(node, node.memory_mb_free, node.memory_mb, mib), className: "num" },
       { label: "Jobs", cell: jobsCell },
-      { label: "Agent", cell: (node) => orUnknown(node.agent_version, "its agent has not said"), className: "muted" },
+      { label: "Agent", cell: (node) => orUnknown(node.agent_version, "its agent has not said"), className: "agent muted" },
       { label: "Seen", cell: (node) => ago(node.last_seen_at), className: "nowrap" },
     ],
     (tr, node) => {
@@ -101,6 +96,7 @@ export const nodes: MakeView = (region) => {
       tr.dataset.state = node.state;
       tr.dataset.href = nodeHref(node.name);
     },
+    "rows nodes",
   );
   const asked = new URLSearchParams(location.search).get("group");
   return {

@@ -1,7 +1,7 @@
 // The parts of the Overview but the strip: counts, largest, attention, waiting.
 import { type Child, h, link, na, plural, refill } from "../dom";
 import { Estimates } from "../queue/estimates";
-import { type Estimate, foreseen } from "../queue/row";
+import { type Foreseen, foreseen } from "../queue/row";
 import type { MakeView } from "../regions";
 import { badge, waitGroup } from "../states";
 import type { TopicState } from "../store";
@@ -153,10 +153,11 @@ function reason(row: WaitingRow): HTMLElement {
   );
 }
 
-function candidate(row: NextRow, estimate: Estimate | undefined): HTMLElement {
+function candidate(row: NextRow, known: Foreseen | undefined): HTMLElement {
   const wanted = row.gpu_count === 0 ? "CPU only" : plural(row.gpu_count, "GPU");
   // Where nothing can be foreseen nothing is said here; the row of the queue says so.
-  const when = estimate !== undefined && (estimate.p50_at ?? estimate.p90_at ?? estimate.later_than) !== null && foreseen(estimate);
+  const estimate = known?.estimate;
+  const when = estimate && (estimate.p50_at ?? estimate.p90_at ?? estimate.later_than) !== null && foreseen(known);
   return h("span", { title: row.sentence }, h("a", { href: jobHref(row.id) }, row.name || `job ${row.id}`), ` ${wanted}`, when && " ", when);
 }
 

@@ -1,0 +1,28 @@
+// Marks the fields of a form that the panel beside it, drawn by the server for what is typed so far, says are wrong.
+import { h } from "./dom";
+
+/** `data-wrong`, a field's name, in what is drawn into an element marks that field of the form that asked for it. */
+export function startMarks(): void {
+  document.addEventListener("htmx:afterSettle", (event) => {
+    const panel = (event as CustomEvent<{ target?: Element } | null>).detail?.target;
+    const form = panel === undefined || panel.id === "" ? null : document.querySelector<HTMLFormElement>(`form[hx-target="#${panel.id}"]`);
+    if (panel === undefined || form === null) return;
+    const wrong = new Map([...panel.querySelectorAll<HTMLElement>("[data-wrong]")].map((one) => [one.dataset.wrong, one.textContent ?? ""]));
+    for (const field of form.querySelectorAll<HTMLElement>(".field [name]")) mark(field, wrong.get(field.getAttribute("name") ?? ""));
+  });
+}
+
+/** Nothing is held against somebody who still types; what they have mended is well at once. */
+function mark(field: HTMLElement, said: string | undefined): void {
+  if (said !== undefined && field === document.activeElement && !field.hasAttribute("aria-invalid")) return;
+  const around = field.closest(".field");
+  for (const old of around?.querySelectorAll(".field-error") ?? []) old.remove();
+  field.removeAttribute("aria-invalid");
+  field.removeAttribute("aria-describedby");
+  if (said === undefined) return;
+  const id = `e_${field.getAttribute("name")}`;
+  around?.append(h("p", { class: "field-error", id }, said));
+  field.setAttribute("aria-invalid", "true");
+  field.setAttribute("aria-describedby", id);
+  field.closest("details")?.setAttribute("open", "");
+}

@@ -1,0 +1,32 @@
+"""Where a job could have gone when it was placed, and the words for what decided."""
+
+from typing import Any
+
+from gpusched.lib.sql import query
+
+
+def told(job_id: int, attempt: int) -> dict[str, Any]:
+    """`placed`: what was kept of that placement (`considered`, and how many `ranks`), None without one; `rules` and
+    `meanings`: what the policy's rule and the columns are in words."""
+    placed = query("SELECT considered, ranks FROM jobs_attempt WHERE job_id = %s AND number = %s", [job_id, attempt])
+    return {"placed": placed[0] if placed else None, "rules": _RULES, "meanings": _MEANINGS}
+
+
+# What decides where several nodes have room, by the policy's `placement`.
+_RULES = {
+    "fragmentation": "the place that spoils the least for the requests of late",
+    "best_fit": "the node with the least left of everything",
+    "packing": "shared GPUs in use first, then nodes in use",
+    "tightest": "the tightest fit",
+}
+
+
+_MEANINGS = {
+    "hot": "how many of the GPUs that it would get are hot: the fewer, the better",
+    "locality": "how many of its ranks would not get GPUs that are near each other (NVLink, NUMA) as it prefers",
+    "wasted": "how many of the free GPUs the requests of late could use no more; less than 0: it takes up such GPUs",
+    "score": "what the policy counts: the least is the best",
+    "taken": "of the GPUs that nobody is on: a smaller GPU is taken before a larger one",
+    "left": "GPUs of the node that nobody would be on",
+    "alike": "nodes with room that are no better and no worse; it goes to one of them",
+}

@@ -1,0 +1,15 @@
+"""The numbers beyond which callers are refused and that nobody sets: of requests, logins, bad tokens, readers."""
+
+MOST_BODY_BYTES = 16 << 20
+# The first line of a request and its headers.
+MOST_HEAD_BYTES = 16 << 10
+# Of a log, that an agent sends at once.
+MOST_LOG_BYTES = 1 << 20
+LOGIN_WINDOW_SECONDS = 900
+# A name alone has the widest limit: otherwise anybody could lock anybody out from one address.
+MOST_PER_NAME_AND_ADDRESS, MOST_PER_ADDRESS, MOST_PER_NAME = 10, 50, 100
+# From one address, of what is refused anyhow: enough for the agents of a rack that was not told of new tokens.
+BAD_TOKENS_PER_MINUTE = 600
+# At once, of a web process and of one caller.
+MOST_DOWNLOADS, MOST_DOWNLOADS_EACH = 8, 2
+MOST_STREAMS, MOST_STREAMS_EACH = 500, 100

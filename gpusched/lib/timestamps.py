@@ -1,0 +1,41 @@
+"""Reads moments from PostgreSQL with psycopg's compiled loader.
+
+Django's own takes the text apart in Python, so that its time zone may be any: 12 microseconds a moment in place of one,
+which was half of what it took to read a page of jobs or the readings of a cluster. Ours is always UTC."""
+
+from datetime import UTC
+from typing import Any
+
+import psycopg
+from django.db.backends.signals import connection_created
+from psycopg.adapt import Loader
+from psycopg.pq import Format
+
+_NAME = "timestamptz"
+_oid = psycopg.adapters.types[_NAME].oid
+_compiled = psycopg.adapters.get_loader(_oid, Format.TEXT)
+assert _compiled is not None
+_Compiled = _compiled
+
+
+class MomentLoader(Loader):
+    """`timezone` is what Django asks a loader for; another than its own would be replaced at each cursor."""
+
+    timezone = UTC
+
+    def __init__(self, oid: int, context: Any = None) -> None:
+        super().__init__(oid, context)
+        self.load = _Compiled(oid, context).load  # type: ignore[method-assign]
+
+    def load(self, data: Any) -> Any:
+        """In place of this, each loader has that of the compiled one."""
+        raise NotImplementedError
+
+
+def read_fast() -> None:
+    """On each connection that Django opens from now on."""
+    connection_created.connect(_register, dispatch_uid="timestamps")
+
+
+def _register(connection: Any, **_: Any) -> None:
+    connection.connection.adapters.register_loader(_NAME, MomentLoader)

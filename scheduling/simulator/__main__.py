@@ -1,0 +1,29 @@
+"""What `gpusched simulate` runs, in a process of its own: `manage.py simulate jobs` under that name."""
+
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+
+from scheduling.simulator import jobs_cli
+from scheduling.simulator.errors import InputError
+
+_TOLD = """gpusched simulate trace.csv
+gpusched simulate trace.csv --nodes 12 --policy shortest --plot shortest.svg
+
+Replays a trace of jobs, or your own history, under any policy and quota; needs no server that runs. The format of a
+trace, and what is assumed: docs/simulator.md."""
+
+
+def main() -> None:
+    parser = ArgumentParser("gpusched simulate", description=_TOLD, formatter_class=RawDescriptionHelpFormatter)
+    jobs_cli.add_arguments(parser)
+    options = vars(parser.parse_args())
+    try:
+        jobs_cli.run(options, sys.stdout)
+    except InputError as problem:
+        sys.exit(f"error: {problem}")
+    except OSError as problem:
+        sys.exit(f"error: {problem.filename or 'the output'}: {problem.strerror}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Who may do what: each operation with the least role, written by hand, and what everybody else is answered."""
+
+from tests.api.operations import Operation
+
+# From who may least to who may most. The jobs are the member's; a colleague is another member of their tenant, a stranger
+# one of another tenant.
+CALLERS = ("anonymous", "stranger", "viewer", "colleague", "member", "owner", "admin")
+# `who` as it is documented → the first of CALLERS that may.
+LEAST = {
+    "no token": "anonymous", "anybody": "stranger", "viewer": "viewer", "member": "colleague",
+    "own jobs: member, else owner": "member", "owner": "owner", "admin": "admin", "its user": "admin",
+}  # fmt: skip
+_OPERATIONS = {
+    "no token": """
+        GET /api/v1/health
+        POST /api/v1/login
+        GET /api/v1/ready
+        GET /health
+        GET /ready
+    """,
+    "anybody": """
+        GET /api/v1/cluster/status
+        GET /api/v1/gpus
+        GET /api/v1/gpus/{device_id}/samples
+        GET /api/v1/me
+        GET /api/v1/nodes
+        GET /api/v1/nodes/{name}
+        GET /api/v1/queue
+        GET /api/v1/rates
+        GET /api/v1/scheduling/policy
+        GET /api/v1/scheduling/shares
+        GET /api/v1/tenants
+        GET /api/v1/tokens
+        POST /api/v1/tokens
+    """,
+    "its user": """
+        DELETE /api/v1/tokens/{token_id}
+    """,
+    "viewer": """
+        GET /api/v1/events
+        GET /api/v1/jobs
+        GET /api/v1/jobs/{job_id}
+        GET /api/v1/jobs/{job_id}/attempts
+        GET /api/v1/jobs/{job_id}/elements
+        GET /api/v1/jobs/{job_id}/events
+        GET /api/v1/jobs/{job_id}/explain
+        GET /api/v1/jobs/{job_id}/logs
+        GET /api/v1/tenants/{name}
+        GET /api/v1/tenants/{name}/budget
+        GET /api/v1/tenants/{name}/quota
+        GET /api/v1/tenants/{name}/usage
+    """,
+    "member": """
+        POST /api/v1/jobs
+        POST /api/v1/jobs/bulk
+        POST /api/v1/jobs/simulate
+        GET /api/v1/tenants/{name}/secrets
+    """,
+    "own jobs: member, else owner": """
+        DELETE /api/v1/jobs/{job_id}
+        POST /api/v1/jobs/{job_id}/cancel
+        POST /api/v1/jobs/{job_id}/extend
+        POST /api/v1/jobs/{job_id}/hold
+        POST /api/v1/jobs/{job_id}/release
+        POST /api/v1/jobs/{job_id}/requeue
+        POST /api/v1/jobs/{job_id}/retry
+        POST /api/v1/jobs/{job_id}/signal
+    """,
+    "owner": """
+        DELETE /api/v1/tenants/{name}/secrets/{secret}
+        PUT /api/v1/tenants/{name}/secrets/{secret}
+        GET /api/v1/tenants/{name}/service-tokens
+        POST /api/v1/tenants/{name}/service-tokens
+        DELETE /api/v1/tenants/{name}/service-tokens/{token_id}
+    """,
+    "admin": """
+        GET /api/v1/audit
+        POST /api/v1/gpus/{device_id}/clear
+        POST /api/v1/gpus/{device_id}/quarantine
+        POST /api/v1/gpus/{device_id}/retire
+        GET /api/v1/idle-exemptions
+        POST /api/v1/idle-exemptions
+        DELETE /api/v1/idle-exemptions/{exemption_id}
+        GET /api/v1/incidents
+        POST /api/v1/nodes/join-tokens
+        POST /api/v1/nodes/{name}/cordon
+        POST /api/v1/nodes/{name}/drain
+        POST /api/v1/nodes/{name}/uncordon
+        POST /api/v1/rates
+        DELETE /api/v1/rates/{rate_id}
+        GET /api/v1/scheduling/cycles
+        PATCH /api/v1/scheduling/policy
+        GET /api/v1/scheduling/policy/history
+        POST /api/v1/tenants
+        PATCH /api/v1/tenants/{name}
+        PUT /api/v1/tenants/{name}/budget
+        PUT /api/v1/tenants/{name}/quota
+    """,
+}
+WHO: dict[str, str] = {line.strip(): who for who, lines in _OPERATIONS.items() for line in lines.strip().splitlines()}
+# Lists of what one may see, which are empty for strangers.
+_LISTS = ("GET /api/v1/jobs", "GET /api/v1/events")
+DONE = 200  # for any good status
+
+
+def expected(caller: str, one: Operation) -> int:
+    """The status that `caller` gets where there is something to do: DONE, 401, 403 or 404."""
+    who = WHO[one.name]
+    if CALLERS.index(caller) >= CALLERS.index(LEAST[who]) or (caller == "stranger" and one.name in _LISTS):
+        return DONE
+    if caller == "anonymous":
+        return 401
+    # Of what they may not see, nobody learns that it exists; a token is seen by its user alone.
+    is_hidden = who != "admin" or one.path.startswith("/api/v1/tenants/{name}")
+    return 404 if who == "its user" or (caller == "stranger" and is_hidden) else 403

@@ -1,0 +1,48 @@
+"""What fields are called in the admin: words with units, for each of them, and in no migration."""
+
+import re
+
+import pytest
+from django.apps import apps
+
+from frontend.apps import NAMED
+from frontend.fieldnames import words_of
+from jobs.models import Job
+from scheduling.models import SchedulingPolicy
+from tenants.models import Quota
+from tests.factories import make_tenant, make_user
+from tests.frontend.browsing import browser, text_of
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "words"),
+    [
+        (Quota, "max_gpu_memory_mb", "GPU memory at most (MiB)"),
+        (Quota, "max_gpus_per_user", "GPUs per user at most"),
+        (Job, "max_runtime_seconds", "run time at most (seconds)"),
+        (SchedulingPolicy, "aging_points_per_minute", "aging points per minute"),
+        (SchedulingPolicy, "thermal_threshold_celsius", "hot from (°C)"),
+    ],
+)
+def test_a_field_is_called_what_its_name_says(model, name, words):
+    assert words_of(model._meta.get_field(name)) == model._meta.get_field(name).verbose_name == words
+
+
+def test_no_field_is_called_by_letters():
+    called = [
+        f"{model.__name__}: {field.verbose_name}"
+        for label in NAMED
+        for model in apps.get_app_config(label).get_models()
+        for field in model._meta.local_fields
+    ]
+    assert len(called) > 200
+    assert [
+        words for words in called if re.search(r"\b(gpus?|cpu|mb|ms|uuid|numa|milli|celsius)$|\b(gpus?|cpu|mb) ", words)
+    ] == []
+
+
+@pytest.mark.django_db
+def test_the_admin_shows_these_words():
+    tenant, admin = make_tenant("nlp"), browser(make_user(admin=True))
+    assert "GPU memory at most (MiB)" in text_of(admin.get(f"/admin/tenants/tenant/{tenant.pk}/change/"))
+    assert "Hot from (°C)" in text_of(admin.get("/admin/scheduling/schedulingpolicy/", follow=True))

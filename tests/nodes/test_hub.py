@@ -1,0 +1,48 @@
+"""The hub of the agents knows how long their messages wait."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gpusched.protocol.messages import Desired, Sync
+from nodes import hub as hubs
+
+
+class Agent:
+    node_id = 1
+
+    def __init__(self) -> None:
+        self.answered = asyncio.Event()
+
+    def deliver(self, answer: Desired) -> None:
+        self.answered.set()
+
+
+async def test_a_message_that_is_being_written_still_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def process(batch: Sequence[tuple[int, Sync]], told: Any) -> list[Desired]:
+        begun.set()
+        go_on.wait(30)
+        return [Desired(seq=message.seq) for _, message in batch]
+
+    monkeypatch.setattr(hubs, "process", process)
+    hub, agent = hubs.AgentHub(), Agent()
+    working = asyncio.create_task(hub._process())
+    assert hub.waiting_seconds() == 0
+    hub.receive(agent, Sync(seq=1, boot_id="b", at="2030-01-01T00:00:00Z"))
+    assert hub.waiting_seconds() > 0
+    assert await asyncio.to_thread(begun.wait, 30)
+    first = hub.waiting_seconds()
+    hub.receive(agent, Sync(seq=2, boot_id="b", at="2030-01-01T00:00:00Z"))
+    await asyncio.sleep(0.01)
+    assert hub.waiting_seconds() > first, "of those that wait the first counts"
+    go_on.set()
+    await asyncio.wait_for(agent.answered.wait(), 30)
+    while hub._inbox or hub._answering_since is not None:
+        await asyncio.sleep(0.01)
+    assert hub.waiting_seconds() == 0
+    working.cancel()
