@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import count
+from itertools import count, cycle
 from time import monotonic
 
 import msgspec
@@ -26,17 +26,20 @@ from scheduling.services import scheduler_lag
 logger = logging.getLogger(__name__)
 MOST_TOPICS = 20
 NOT_AUTHENTICATED, TRY_AGAIN_LATER = 4401, 1013
-GATHER_SECONDS = 0.02
+GATHER_SECONDS = 0.005
 RETRY_SECONDS = 0.5
 ALIVE_SECONDS = 2.0
 # Each second `alive` is to be answered: what comes from pages costs more than what goes to them.
 ALIVE_PER_ANSWER = 2
+# To so many parts of the pages, one after the other: hundreds of answers in one moment would hold up what is told.
+ALIVE_PARTS = 10
 RECHECK_SECONDS = 15.0
 
 
 @dataclass(eq=False)
 class Client:
-    """A page. `wants`: topics of which it is to get a snapshot, and no deltas before that."""
+    """A page. `wants`: topics of which it is to get a snapshot, and no deltas before that. `part`: when it is told
+    that the server is alive."""
 
     session: Session
     outbox: Outbox
@@ -44,6 +47,7 @@ class Client:
     viewer: Viewer = field(default_factory=Viewer)
     topics: set[str] = field(default_factory=set)
     wants: set[str] = field(default_factory=set)
+    part: int = field(default_factory=cycle(range(ALIVE_PARTS)).__next__)
 
 
 class LiveHub:
@@ -146,6 +150,8 @@ class LiveHub:
             await asyncio.sleep(GATHER_SECONDS)
             self._rung.clear()
             for group, topics in self._due():
+                if bells.is_leisurely(group):
+                    await asyncio.sleep(GATHER_SECONDS)  # what was told leaves first: a look would hold it up
                 self._tell(await self._look_at(group, topics), topics)
 
     async def _look_at(self, group: str, topics: set[str]) -> dict[View, News]:
@@ -228,11 +234,13 @@ class LiveHub:
 
     async def _say_alive(self) -> None:
         for number in count(1):
-            await asyncio.sleep(ALIVE_SECONDS)
             is_to_answer = number % ALIVE_PER_ANSWER == 0
-            message = self._alive(is_to_answer)
-            for client in self._clients:
-                client.outbox.alive(message, is_to_answer=is_to_answer)
+            for part in range(ALIVE_PARTS):
+                await asyncio.sleep(ALIVE_SECONDS / ALIVE_PARTS)
+                message = self._alive(is_to_answer)
+                for client in self._clients:
+                    if client.part == part:
+                        client.outbox.alive(message, is_to_answer=is_to_answer)
             self._forget()
 
     async def _ask_for_cycles(self) -> None:
