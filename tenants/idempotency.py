@@ -76,9 +76,10 @@ def caller_of(who: Identity) -> str:
     return who.via if who.token_prefix else f"person {who.user_id}"
 
 
+_IS_NEW = "created_at > now() - interval '24 hours'"
 # Whether %(caller)s has used %(key)s for something else than a submit.
-IS_KEPT = """EXISTS (SELECT 1 FROM lib_keptanswer a WHERE a.caller = %(caller)s::text AND a.key = %(key)s::text
-                                                  AND a.created_at > now() - interval '24 hours')"""
+IS_KEPT = f"""EXISTS (SELECT 1 FROM lib_keptanswer
+                      WHERE caller = %(caller)s::text AND key = %(key)s::text AND {_IS_NEW})"""
 
 
 def _caller(request: HttpRequest) -> tuple[str, int] | None:

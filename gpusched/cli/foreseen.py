@@ -27,8 +27,7 @@ def explained(it: "Explanation") -> str:
         lines.append(
             f"ahead: {it.position.jobs} jobs, {it.position.gpus:g} GPUs by priority and age; shares decide before that"
         )
-    if it.estimate or it.estimate_reason:
-        lines.append(f"start: {it.estimate.sentence if it.estimate else it.estimate_reason}")
+    lines += _start(it)
     if len(it.history) > 1:
         periods = it.history[-_MOST_PERIODS:]
         lines.append("was:   " + ", ".join(f"{one.code} {_duration(one.seconds)}" for one in periods))
@@ -43,10 +42,14 @@ def simulated(it: "Simulation") -> str:
         lines.append(f"next:  {it.reason.next_step}")
     if it.victims:
         lines.append(f"stops: {it.victims.jobs} jobs, {it.victims.gpus} GPUs (by {it.victims.rule})")
-    if it.estimate or it.estimate_reason:
-        lines.append(f"start: {it.estimate.sentence if it.estimate else it.estimate_reason}")
+    lines += _start(it)
     lines += [f"or:    {way.sentence}" for way in it.alternatives]
     return "\n".join(lines)
+
+
+def _start(it: "Explanation | Simulation") -> list[str]:
+    said = it.estimate.sentence if it.estimate else it.estimate_reason
+    return [f"start: {said}"] if said else []
 
 
 def _gpus(numbers: list[int]) -> str:

@@ -1,13 +1,10 @@
 """Refuses the body of a request that is too large before it is read: by its Content-Length, or, sent in chunks, at the
 limit (413). Daphne itself keeps every body whole before anybody may look at it."""
 
-from typing import Any
-
 from daphne import http_protocol
 from django.conf import settings
-from twisted.internet import reactor
 
-from gpusched.lib.heads import LINGER_SECONDS, whole_answer
+from gpusched.lib.heads import answer_and_leave
 from gpusched.lib.problems import too_large
 
 
@@ -44,10 +41,7 @@ class BoundedRequest(http_protocol.WebRequest):  # type: ignore[misc]
         self._is_refused = True
         self.content.truncate(0)
         self.requestHeaders.removeHeader(b"expect")  # nobody is to be told to continue
-        self.channel.transport.write(whole_answer(too_large()))
-        channel = self.channel
-        later: Any = reactor
-        later.callLater(LINGER_SECONDS, lambda: channel.transport and channel.loseConnection())
+        answer_and_leave(self.channel, too_large())
 
 
 def bound() -> None:

@@ -36,9 +36,7 @@ class TellingChannel(http.HTTPChannel):
         self._is_refused = True
         link: Any = self
         link.dataReceived = link.lineReceived = link.rawDataReceived = lambda *_: None
-        link.transport.write(whole_answer(_PROBLEMS[status]))
-        later: Any = reactor
-        later.callLater(LINGER_SECONDS, lambda: link.transport and link.loseConnection())
+        answer_and_leave(link, _PROBLEMS[status])
 
 
 _KIB = MOST_HEAD_BYTES >> 10
@@ -50,8 +48,14 @@ _PROBLEMS = {
 }
 
 
-def whole_answer(problem: Problem) -> bytes:
-    """Where no request has begun that could give one."""
+def answer_and_leave(channel: Any, problem: Problem) -> None:
+    """The last answer of a connection, where no request has begun that could give one."""
+    channel.transport.write(_whole_answer(problem))
+    later: Any = reactor
+    later.callLater(LINGER_SECONDS, lambda: channel.transport and channel.loseConnection())
+
+
+def _whole_answer(problem: Problem) -> bytes:
     named = uuid.uuid4().hex[:16]
     text = msgspec.json.encode({**body(problem), "request_id": named})
     head = (

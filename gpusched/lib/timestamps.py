@@ -12,10 +12,7 @@ from psycopg.adapt import Loader
 from psycopg.pq import Format
 
 _NAME = "timestamptz"
-_oid = psycopg.adapters.types[_NAME].oid
-_compiled = psycopg.adapters.get_loader(_oid, Format.TEXT)
-assert _compiled is not None
-_Compiled = _compiled
+_Compiled = psycopg.adapters.get_loader(psycopg.adapters.types[_NAME].oid, Format.TEXT)
 
 
 class MomentLoader(Loader):
@@ -25,11 +22,11 @@ class MomentLoader(Loader):
 
     def __init__(self, oid: int, context: Any = None) -> None:
         super().__init__(oid, context)
-        self.load = _Compiled(oid, context).load  # type: ignore[method-assign]
+        assert _Compiled is not None
+        self._compiled = _Compiled(oid, context)
 
     def load(self, data: Any) -> Any:
-        """In place of this, each loader has that of the compiled one."""
-        raise NotImplementedError
+        return self._compiled.load(data)
 
 
 def read_fast() -> None:

@@ -242,9 +242,7 @@ def _singular(text: str) -> str:
 
 def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
-    known = PENDING.get(code) or NOTICES.get(code)
-    template = known[0] if known else ENDED.get(code, code.replace("_", " "))
-    told = _singular(template.format_map(_Gaps(evidence)))
+    told = _singular((_template(code) or code.replace("_", " ")).format_map(_Gaps(evidence)))
     is_waiting = code in PENDING
     if clause := CLAUSES.get(str(evidence.get("class"))):
         return f"{told} (the last one: {clause})" if is_waiting else f"{told}: {clause}"
@@ -256,9 +254,13 @@ def sentence(code: str, evidence: Evidence) -> str:
 @cache
 def named(code: str) -> frozenset[str]:
     """The evidence that the sentence of a code names."""
+    return frozenset(name for _, name, _, _ in Formatter().parse(_template(code)) if name)
+
+
+def _template(code: str) -> str:
+    """Empty if the code is unknown."""
     known = PENDING.get(code) or NOTICES.get(code)
-    template = known[0] if known else ENDED.get(code, "")
-    return frozenset(name for _, name, _, _ in Formatter().parse(template) if name)
+    return known[0] if known else ENDED.get(code, "")
 
 
 def change_sentence(change: str, to: str | int | float | bool | None, dimension: str = "", then: str = "") -> str:
