@@ -125,9 +125,9 @@ class Tenants(APIView):
         refusals=(400, 401, 403, 409),
     )
     def post(self, request: Request) -> Response:
-        """`name` is lower-case letters, digits and dashes; `tier` also `premium` or `opportunistic`;
-        `preemption_budget_per_hour` null: any number of its jobs may be preempted; `unix_user` empty: the node's choice
-        (docs/agent.md, Whose processes)."""
+        """`name` is lower-case letters, digits and dashes; `weight` is 0.001 to 1000000; `tier` also `premium` or
+        `opportunistic`; `preemption_budget_per_hour` null: any number of its jobs may be preempted; `unix_user` empty:
+        the node's choice (docs/agent.md, Whose processes)."""
         who = identity(request)
         who.require_admin()
         fields = _values(read_body(request, NewTenant))

@@ -7,7 +7,7 @@ import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator, RegexValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import F, Q
 
@@ -28,6 +28,7 @@ class Tier(models.TextChoices):
 
 
 MOST_MODELS, MOST_GPUS = 50, 1_000_000
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000
 
 
 def check_model_limits(limits: object) -> None:
@@ -53,7 +54,9 @@ class Tenant(models.Model):
     )
     display_name = models.CharField(max_length=200, blank=True)
     weight = models.FloatField(
-        default=1.0, validators=[MinValueValidator(0.001)], help_text="Twice the weight, twice the share"
+        default=1.0,
+        validators=[MinValueValidator(LEAST_WEIGHT), MaxValueValidator(MOST_WEIGHT)],
+        help_text="Twice the weight, twice the share",
     )
     tier = models.CharField(max_length=20, choices=Tier.choices, default=Tier.STANDARD)
     allow_preemption = models.BooleanField(default=True, help_text="Running jobs of this tenant may be preempted")
@@ -75,6 +78,7 @@ class Tenant(models.Model):
         ordering = ["name"]
         constraints = [
             models.CheckConstraint(condition=Q(weight__gt=0), name="tenant_weight_positive"),
+            models.CheckConstraint(condition=Q(weight__lte=MOST_WEIGHT), name="tenant_weight_bounded"),
             models.CheckConstraint(condition=Q(tier__in=Tier.values), name="tenant_tier_known"),
         ]
 

@@ -60,7 +60,7 @@ def create(
     ctx: typer.Context,
     name: str,
     display_name: Annotated[str | None, typer.Option(help="The name that people read.")] = None,
-    weight: Annotated[float | None, typer.Option(help="Twice the weight, twice the share.")] = None,
+    weight: Annotated[float | None, typer.Option(help="Twice the weight, twice the share; 0.001 to 1000000.")] = None,
     tier: Annotated[str | None, typer.Option(help="premium, standard or opportunistic.")] = None,
     unix_user: Annotated[str | None, typer.Option(help="The Unix user that its jobs run as, on all nodes.")] = None,
     form: output.OutputOption = Format.NAME,

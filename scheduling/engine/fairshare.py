@@ -7,7 +7,7 @@ from typing import NamedTuple
 from scheduling.engine.model import Key, Policy, Request, Tenant
 from scheduling.engine.prices import window_cost
 
-_LEAST_WEIGHT = 1e-9
+_LEAST_WEIGHT, _MOST_WEIGHT = 1e-9, 1e9  # so that no sum of them is infinite, and no part of it 0
 
 
 class Standing:
@@ -60,15 +60,19 @@ def entitlements(tenants: Sequence[Tenant], policy: Policy) -> dict[int, Entitle
     (1 + b) times. Without a history all weights count as they are.
     """
     all_used = sum(max(tenant.history_gpu_seconds, 0.0) for tenant in tenants)
-    all_weights = sum(max(tenant.weight, _LEAST_WEIGHT) for tenant in tenants)
+    all_weights = sum(map(_weight, tenants))
     found = {}
     for tenant in tenants:
-        weight = max(tenant.weight, _LEAST_WEIGHT)
+        weight = _weight(tenant)
         entitled = weight / all_weights
         used = max(tenant.history_gpu_seconds, 0.0) / all_used if all_used else entitled
         follows = min(max(used / entitled - 1.0, -1.0), 1.0)
         found[tenant.id] = Entitlement(weight, weight * (1.0 + policy.dynamic_share_bound * follows), used, entitled)
     return found
+
+
+def _weight(tenant: Tenant) -> float:
+    return min(max(tenant.weight, _LEAST_WEIGHT), _MOST_WEIGHT)
 
 
 def why_entitled(entitlement: Entitlement, policy: Policy) -> str:

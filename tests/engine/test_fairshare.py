@@ -125,6 +125,13 @@ def test_no_weight_leaves_its_bounds(given_tenants: list[tuple[float, float]], b
         assert one.weight * (1 - bound) - 1e-9 <= one.effective <= one.weight * (1 + bound) + 1e-9
 
 
+def test_weights_whose_sum_no_number_can_hold_divide_nothing_by_0() -> None:
+    huge = [tenant(1, 1e308, 150.0), tenant(2, 1e308, 50.0), tenant(3, float("inf"), 0.0), tenant(4, 1e-300, 0.0)]
+    found = entitlements(huge, USED_TO_THE_FULL)
+    assert sum(one.entitled for one in found.values()) == pytest.approx(1.0)
+    assert all(0 < one.effective < 1e10 for one in found.values())
+
+
 def test_the_sentence_says_by_how_much_and_why() -> None:
     found = entitlements((tenant(1, 1.0, 150.0), tenant(2, 1.0, 50.0)), USED_TO_THE_FULL)
     assert why_entitled(found[1], USED_TO_THE_FULL) == (

@@ -1,0 +1,54 @@
+"""Weights have bounds: sums of them divide what all tenants share."""
+
+import json
+
+import pytest
+from django.db import IntegrityError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.test import Client
+
+from gpusched.lib.sql import execute, query
+from scheduling import services
+from tenants.models import MOST_WEIGHT, Tenant
+from tests.factories import make_tenant, make_token, make_user, run_cycle
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def patch(tenant: Tenant, weight: float) -> "tuple[int, dict[str, object]]":
+    answer = Client().patch(
+        f"/api/v1/tenants/{tenant.name}",
+        json.dumps({"weight": weight}),
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {make_token(make_user(admin=True))}"},
+    )
+    return answer.status_code, answer.json()
+
+
+@pytest.mark.parametrize("weight", [1e308, MOST_WEIGHT * 1.001, 0.0009, 0, -1])
+def test_a_weight_out_of_bounds_is_refused_by_name(weight: float) -> None:
+    tenant = make_tenant()
+    status, said = patch(tenant, weight)
+    assert (status, said["errors"][0]["field"]) == (400, "weight")  # type: ignore[index]
+    tenant.refresh_from_db()
+    assert tenant.weight == 1.0
+
+
+def test_the_largest_weights_of_all_divide_what_is_shared() -> None:
+    for tenant in (make_tenant(), make_tenant()):
+        assert patch(tenant, MOST_WEIGHT)[0] == 200
+    run_cycle()
+    assert {one["weight"] for one in services.shares()} == {MOST_WEIGHT}
+    with pytest.raises(IntegrityError):
+        execute("UPDATE tenants_tenant SET weight = 1e308")
+
+
+def test_larger_ones_of_before_become_the_largest() -> None:
+    tenant = make_tenant("before")
+    before, after = [("tenants", "0008_token_made_by")], [("tenants", "0009_bounded_weight")]
+    MigrationExecutor(connection).migrate(before)
+    try:
+        execute("UPDATE tenants_tenant SET weight = 1e308 WHERE id = %s", [tenant.pk])
+    finally:
+        MigrationExecutor(connection).migrate(after)
+    assert query("SELECT weight FROM tenants_tenant WHERE name = 'before'") == [{"weight": MOST_WEIGHT}]
