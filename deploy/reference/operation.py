@@ -21,9 +21,9 @@ def _shown(default: object) -> str:
 
 
 def _meaning(field: Field[Any]) -> str:
-    least, most = field.metadata.get("between", (None, None))
     told: str = field.metadata["doc"]
-    return told if least is None else f"{told} ({least:,} to {most:,})"
+    between = field.metadata["between"]
+    return f"{told} ({between[0]:,} to {between[1]:,})" if between else told
 
 
 def metrics() -> str:
