@@ -1,4 +1,5 @@
-"""What web, workers and database keep resident with 10,000 waiting jobs and 200 nodes connected."""
+"""What web, workers, database and the adviser that was just asked keep resident with 10,000 waiting jobs and 200 nodes
+connected."""
 
 import time
 from pathlib import Path
@@ -19,7 +20,10 @@ def main() -> None:
         _, failures = send(stack, options.jobs + options.nodes, 8, BODY)
         time.sleep(5)
         status = stack.client().status()
-        sizes = {f"{part}_mib": sum(map(resident_mib, stack.pids(mark))) for part, mark in PARTS.items()}
+        [waiting] = stack.client().list(state="pending", limit=1)
+        stack.client().why(waiting.id)
+        parts = {**PARTS, "adviser": "scheduling.adviser"}
+        sizes = {f"{part}_mib": sum(map(resident_mib, stack.pids(mark))) for part, mark in parts.items()}
         publish(
             {
                 "control_plane_mib": sum(sizes.values()),

@@ -7,7 +7,6 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib import import_module
 from typing import IO, Any
@@ -38,6 +37,7 @@ from twisted.web import http
 from frontend.consumers import LiveConsumer
 from gpusched.lib import bodies, heads
 from gpusched.lib.processes import settle_heap
+from gpusched.lib.request_threads import RequestThreads
 from gpusched.lib.writing import write_at_once
 from nodes.consumers import AgentConsumer
 from nodes.hub import hub
@@ -51,7 +51,7 @@ class OneHopHandler(ASGIHandler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._threads = ThreadPoolExecutor(settings.ENV.web_threads, thread_name_prefix="request")
+        self._threads = RequestThreads(settings.ENV.web_threads)
 
     def load_middleware(self, is_async: bool = False) -> None:
         super().load_middleware(is_async=False)

@@ -57,7 +57,7 @@ class Jobs(APIView):
         answer=Acted,
         status=201,
         also={200: WouldSubmit},
-        refusals=(400, 401, 403, 404, 409, 413, 422, 429),
+        refusals=(400, 401, 403, 404, 409, 413, 422, 429, 503),
         parameters={"dry_run": "true: answer 200 with what jobs/simulate answers, and submit nothing"},
     )
     def post(self, request: Request) -> HttpResponse:

@@ -33,7 +33,13 @@ from tenants.permissions import identity
 
 
 class Explain(APIView):
-    @documented("Why a job is where it is, and what is ahead of it", tag="jobs", who="viewer", answer=Explanation)
+    @documented(
+        "Why a job is where it is, and what is ahead of it",
+        tag="jobs",
+        who="viewer",
+        answer=Explanation,
+        refusals=(400, 401, 403, 404, 429, 503),
+    )
     def get(self, request: Request, job_id: int) -> Response:
         """Why it waits, what would help, when it starts: an explanation. Asked of the scheduler at that moment."""
         return Response(why.explain(job_id, identity(request)))
@@ -46,7 +52,7 @@ class Simulate(APIView):
         who="member",
         body=JobRequest,
         answer=Simulation,
-        refusals=(400, 401, 403, 404, 413, 422, 429),
+        refusals=(400, 401, 403, 404, 413, 422, 429, 503),
     )
     def post(self, request: Request) -> Response:
         """The body is a job request, the answer a simulation. Refused as the submit would be; nothing is written. The

@@ -22,7 +22,7 @@ class Extend(APIView):
         answer=Extended,
         operation_id="jobs_extend",
         parameters={"dry_run": "true: answer 200 with what would follow, and change nothing"},
-        refusals=(400, 401, 403, 404, 409),
+        refusals=(400, 401, 403, 404, 409, 429, 503),
     )
     def post(self, request: Request, job_id: int) -> Response:
         """`max_runtime_minutes` is the new limit, `add_minutes` by how much it changes. Refused (409) where a waiting

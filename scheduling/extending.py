@@ -1,7 +1,5 @@
 """Decides whether the time limit of a job may be changed: by whom, by how much, and whose start it would delay."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,36 +11,14 @@ from gpusched.protocol.states import Role
 from jobs import timelimits
 from jobs.timelimits import Limited
 from scheduling import policy, whatif
-from scheduling.engine.estimate import forecast
+from scheduling.asking import ask
+from scheduling.engine import questions
 from scheduling.engine.explain import timestamp
-from scheduling.engine.model import Reservation, Snapshot, known_as
-from scheduling.engine.planner import plan
+from scheduling.engine.questions import Broken, Delayed
 from tenants.permissions import Identity
 
 LEAST_MINUTES, MOST_MINUTES = 0.01, 5_256_000.0
-# What moves by less is no delay to anybody.
-FELT_SECONDS = 60.0
 MOST_TRIES = 3
-
-
-@dataclass(frozen=True)
-class Delayed:
-    """Waiting jobs whose estimate a longer limit moves: id, before, and after (None: nobody can say)."""
-
-    job_id: int
-    tenant_id: int
-    before: float
-    after: float | None
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A promise that would be broken, and to when it would move (None: nobody can say)."""
-
-    job_id: int
-    tenant_id: int
-    at: float
-    then: float | None
 
 
 def extend(
@@ -164,70 +140,21 @@ def _consequences(job: Limited, seconds: int) -> tuple[Broken | None, list[Delay
     """Nothing follows from a shorter limit, nor from that of a job that holds nothing yet."""
     if not job.live or not _is_longer(job, seconds):
         return None, []
-    with whatif.turn:
-        here = whatif.present()
-        live = set(job.live)
-        longer = {
-            one.job_id: replace(one, ends_by=one.started_at + seconds)
-            for one in here.snapshot.running
-            if one.job_id in live and one.ends_by is not None
-        }
-        if not longer or not here.snapshot.jobs:
-            return None, []
-        running = tuple(longer.get(one.job_id, one) for one in here.snapshot.running)
-        then = here._replace(snapshot=replace(here.snapshot, running=running))
-        broken, delayed = _broken(here, then), _delayed(here, then)
+    here = whatif.present()
+    waiting = len(here.snapshot.jobs)
+    if not waiting:
+        return None, []
+    broken, delayed = ask(
+        here,
+        questions.prolonged,
+        job.live,
+        seconds,
+        is_small=waiting <= whatif.MOST_JOBS,
+        is_foreseen=waiting <= whatif.MOST_BEHIND,
+    )
     # That its own next elements start later is what an array is extended at the price of.
     own = broken is not None and broken.job_id == job.job_id
     return None if own else broken, [one for one in delayed if one.job_id != job.job_id]
-
-
-def _broken(here: whatif.Present, then: whatif.Present) -> Broken | None:
-    promise = _promise(here)
-    if promise is None:
-        return None
-    with_it = plan(_alone(then.snapshot, promise), then.policy, then.now)
-    if any(one.job_id == promise.job_id for one in with_it.placements):
-        return None
-    at = with_it.reservation.at if with_it.reservation else None
-    if at is not None and at <= promise.at + FELT_SECONDS:
-        return None
-    tenant_id = next(one.tenant_id for one in here.snapshot.jobs if one.id == promise.job_id)
-    return Broken(known_as(promise.job_id), tenant_id, promise.at, at)
-
-
-def _promise(here: whatif.Present) -> Reservation | None:
-    """What the job that holds the reservation is promised; with many waiting jobs, if the latest cycle told of it."""
-    if len(here.snapshot.jobs) <= whatif.MOST_JOBS:
-        found = plan(*here).reservation
-    else:
-        found = Reservation(here.snapshot.reserved_job_id, 0.0, ()) if here.snapshot.reserved_job_id else None
-    return plan(_alone(here.snapshot, found), here.policy, here.now).reservation if found else None
-
-
-def _alone(snapshot: Snapshot, promise: Reservation) -> Snapshot:
-    """With those alone that go before it: who passes the promised job does not delay it."""
-    wanted = {promise.job_id, *(claim.job_id for claim in snapshot.claims)}
-    return replace(
-        snapshot, jobs=tuple(one for one in snapshot.jobs if one.id in wanted), reserved_job_id=promise.job_id
-    )
-
-
-def _delayed(here: whatif.Present, then: whatif.Present) -> list[Delayed]:
-    """Of the first in the queue, as long as few enough wait for that to be quick."""
-    if len(here.snapshot.jobs) > whatif.MOST_BEHIND:
-        return []
-    # Of an array only the next element.
-    jobs = [one for one in here.snapshot.jobs if one.id == known_as(one.id)]
-    first = sorted(jobs, key=lambda one: (-one.priority, one.queued_at, one.id))[: whatif.MOST_FORESEEN]
-    ids = [one.id for one in first]
-    before, after = (_p90(one, ids) for one in (here, then))
-    found = [Delayed(one.id, one.tenant_id, before[one.id], after.get(one.id)) for one in first if one.id in before]
-    return [one for one in found if one.after is None or one.after > one.before + FELT_SECONDS]
-
-
-def _p90(of: whatif.Present, ids: Sequence[int]) -> dict[int, float]:
-    return dict(forecast(*of, ids, part=1.0, work=whatif.QUEUE_WORK).starts)
 
 
 def _promised(broken: Broken, job: Limited, identity: Identity) -> Problem:

@@ -17,7 +17,7 @@ from nodes import reports
 from scheduling import policy, whatif
 from scheduling.engine.model import Node, Tenant
 from scheduling.engine.planner import plan
-from scheduling.whatif import Present
+from scheduling.engine.questions import Present
 
 logger = logging.getLogger(__name__)
 RULE, MOVED, WOULD_MOVE = "heat", "moved", "would_move"

@@ -1,29 +1,33 @@
 """Shows what an edit of a quota or of the policy would do now, in numbers and sentences, before it is made."""
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpusched.lib.problems import Problem
 from scheduling import whatif
-from scheduling.engine.effects import Effect, Excess, effect, exceeded
+from scheduling.asking import ask
+from scheduling.engine import questions
+from scheduling.engine.effects import Effect, Excess, exceeded
 from scheduling.engine.model import Policy, Snapshot, Tenant, known_as
-from scheduling.engine.planner import plan
+from scheduling.engine.questions import Present
 from scheduling.engine.shapes import is_model
 from scheduling.entitlements import tenants
 from tenants.effects import NO_EFFECT
 
+logger = logging.getLogger(__name__)
 # So many ids of jobs are named of each kind.
 MOST_NAMED = 20
 
 
 def quota_effect(tenant_id: int, limits: Mapping[str, Any]) -> dict[str, Any]:
     """The effect of other limits of a tenant. Nothing that runs is stopped by lowering one."""
-    with whatif.turn:
-        here = whatif.present()
-        old = next(one for one in here.snapshot.tenants if one.id == tenant_id)
-        new = tuple(_edited(one, limits) if one.id == tenant_id else one for one in here.snapshot.tenants)
-        edited = replace(here.snapshot, tenants=new)
-        found = _found(here, edited, here.policy)
+    here = whatif.present()
+    old = next(one for one in here.snapshot.tenants if one.id == tenant_id)
+    new = tuple(_edited(one, limits) if one.id == tenant_id else one for one in here.snapshot.tenants)
+    edited = replace(here.snapshot, tenants=new)
+    found = _found(here, edited, here.policy)
     tenant = next(one for one in new if one.id == tenant_id)
     above = exceeded(edited, tenant)
     said = [*_above(tenant, above), *_borrowed(old, tenant, edited), *_foreseen(found, edited), *_idle(tenant, edited)]
@@ -32,23 +36,29 @@ def quota_effect(tenant_id: int, limits: Mapping[str, Any]) -> dict[str, Any]:
 
 def policy_effect(new: Policy) -> dict[str, Any]:
     """The effect of another policy."""
-    with whatif.turn:
-        here = whatif.present()
-        edited = replace(here.snapshot, tenants=tenants(new))
-        found = _found(here, edited, new)
+    here = whatif.present()
+    edited = replace(here.snapshot, tenants=tenants(new))
+    found = _found(here, edited, new)
     return _shown(found, edited, [], list(_foreseen(found, edited)))
 
 
-def _found(here: whatif.Present, edited: Snapshot, new: Policy) -> Effect | None:
-    """None: too many wait to plan twice while somebody waits for the answer."""
+def _found(here: Present, edited: Snapshot, new: Policy) -> Effect | None:
+    """None: too many wait to plan twice while somebody waits for the answer, or there is none. An edit that is meant
+    is not refused for that."""
     if len(edited.jobs) > whatif.MOST_JOBS:
         return None
-    return effect(plan(*here), plan(edited, new, here.now))
+    try:
+        return ask(here, questions.changed, edited.tenants, new)
+    except Problem as problem:
+        logger.warning("the effect of an edit is unknown: %s", problem)
+        return None
 
 
 def _foreseen(found: Effect | None, snapshot: Snapshot) -> list[str]:
-    if found is None:
+    if found is None and len(snapshot.jobs) > whatif.MOST_JOBS:
         return [f"{len(snapshot.jobs)} jobs wait, too many to foresee which would start or stop"]
+    if found is None:
+        return ["which jobs would start or stop could not be worked out now"]
     return list(_affected(found, snapshot))
 
 

@@ -11,10 +11,10 @@ from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.jobs import JobRequest
 from scheduling import whatif
 from scheduling.arrays import room
-from scheduling.engine.counterfactual import alternatives, reason_of
-from scheduling.engine.estimate import estimates
-from scheduling.engine.model import ELEMENT, DeviceHold, Job, Plan, RankPlacement, Request, Snapshot
-from scheduling.engine.planner import plan
+from scheduling.asking import ask
+from scheduling.engine import questions
+from scheduling.engine.model import ELEMENT, DeviceHold, Job, Preemption, RankPlacement, Request, Snapshot
+from scheduling.engine.questions import Present
 from scheduling.sayings import change_shape, estimate_shape, reason_shape
 
 # Of the job that does not exist: later than all others, and nobody's claim or promise.
@@ -25,28 +25,23 @@ _MOST_ELEMENTS = 10_000
 def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]:
     """The answer of POST /jobs/simulate (docs/rest.md). `row`: the columns that the job would have. `visible`: the
     tenants whose jobs may be named; None: all."""
-    with whatif.turn:
-        here = whatif.present()
-        job = _job(request, row, here)
-        jobs = [replace(job, id=job.id + n * ELEMENT) for n in range(_elements(request.array, job, here.snapshot))]
-        here = here._replace(snapshot=replace(here.snapshot, jobs=(*here.snapshot.jobs, *jobs)))
-        made = plan(*here)
-        started = {placement.job_id: placement.ranks for placement in made.placements}
-        if job.id in started:
-            found = _started(started[job.id], here.snapshot)
-            return found if request.array is None else _of_array(found, sum(one.id in started for one in jobs), request)
-        reason = reason_of(made, job.id)
-        is_small = len(here.snapshot.jobs) <= whatif.MOST_JOBS
-        estimate = estimates(*here, [job.id], typical=whatif.typical())[job.id] if is_small else None
-        ways = alternatives(*here, job.id) if is_small else []
+    here = whatif.present()
+    job = _job(request, row, here)
+    jobs = [replace(job, id=job.id + n * ELEMENT) for n in range(_elements(request.array, job, here.snapshot))]
+    is_small = len(here.snapshot.jobs) + len(jobs) <= whatif.MOST_JOBS
+    found = ask(here, questions.simulated, jobs, whatif.typical() if is_small else None)
+    if job.id in found.started:
+        told = _started(found.started[job.id], here.snapshot)
+        return told if request.array is None else _of_array(told, len(found.started), request)
+    reason, estimate = found.reason, found.estimate
     said = f": {reasons.sentence(reason.code, reason.evidence)}" if reason else ""
     return _simulation(
         f"it would wait{said}",
         reason=reason and reason_shape(reason),
         estimate=estimate and estimate_shape(estimate),
         estimate_reason=None if estimate else whatif.why_unseen(),
-        victims=_victims(made, job.id, here.snapshot, visible),
-        alternatives=[change_shape(change, starts=True) for change in ways],
+        victims=_victims(found.preemption, here.snapshot, visible),
+        alternatives=[change_shape(change, starts=True) for change in found.alternatives],
     )
 
 
@@ -82,7 +77,7 @@ def shape(request: JobRequest, tenant_id: int) -> Request:
     )
 
 
-def _job(request: JobRequest, row: dict[str, Any], here: whatif.Present) -> Job:
+def _job(request: JobRequest, row: dict[str, Any], here: Present) -> Job:
     eligible_at = row["eligible_at"]
     return Job(
         id=_NEWEST,
@@ -116,9 +111,8 @@ def _gpus(holds: Sequence[DeviceHold]) -> dict[str, Any]:
     return {"gpus": [row["index"] for row in found], "models": sorted({row["model"] for row in found})}
 
 
-def _victims(made: Plan, job_id: int, here: Snapshot, visible: Collection[int] | None) -> dict[str, Any] | None:
+def _victims(preemption: Preemption | None, here: Snapshot, visible: Collection[int] | None) -> dict[str, Any] | None:
     """Whom it would preempt. Jobs of tenants that the asker may not see are counted, not named."""
-    preemption = next((one for one in made.preemptions if one.job_id == job_id), None)
     if preemption is None:
         return None
     running = [one for one in here.running if one.job_id in preemption.victims]

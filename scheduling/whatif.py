@@ -1,54 +1,69 @@
-"""Asks the engine what would be, about jobs that wait: what would cure their reasons, and when they will start.
+"""What would be, about jobs that wait: what would cure their reasons, and when they will start.
 
-On a fresh snapshot; nothing is written. In the web process, one question at a time: a plan is a second of one processor
-at worst, and requests must go on."""
+Of the cluster as it is after the question came; nothing is written. The adviser thinks about it (asking.py), so that
+requests go on."""
 
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from django.db import connection
+
+from gpusched.lib.problems import Problem
 from gpusched.lib.sql import rows
 from jobs.counting import WAITS
 from scheduling import snapshot
-from scheduling.engine.counterfactual import Step, obstacles, reason_of
-from scheduling.engine.estimate import Estimate, estimates
-from scheduling.engine.model import ELEMENT, Policy, Snapshot
-from scheduling.engine.planner import plan
+from scheduling.asking import ask, until_free
+from scheduling.engine import questions
+from scheduling.engine.estimate import Estimate
+from scheduling.engine.model import Snapshot
+from scheduling.engine.questions import Outlook, Present
 from scheduling.policy import policy
 
-turn = threading.Lock()
+logger = logging.getLogger(__name__)
 # With more waiting jobs than this only the plan itself is made, and no other is tried.
 MOST_JOBS = snapshot.MOST_ASKED_ABOUT
 # How much of their time limits jobs use is learned from so many of the latest attempts; fewer say nothing.
 _LATEST, _ENOUGH, _UNKNOWN = 500, 10, 0.5
 # Estimates of the whole queue are made together, at most so often.
 _FRESH_SECONDS = 5.0
-# … and only while no more than this wait: nobody asked for them. A changed limit is judged by so many of the first.
-MOST_BEHIND, QUEUE_WORK, MOST_FORESEEN = 2_000, 10_000, 20
+# … and only while no more than this wait: nobody asked for them.
+MOST_BEHIND = 2_000
 
 
-class Present(NamedTuple):
-    """The cluster at this moment."""
+class _Read(NamedTuple):
+    """`number`: how many reads had begun when it did, itself among them."""
 
-    snapshot: Snapshot
-    policy: Policy
-    now: float
+    number: int
+    present: Present | None
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """What is known of a waiting job. `steps`: its reason, then what else stands in its way."""
-
-    steps: Sequence[Step]
-    estimate: Estimate | None
+_reading = threading.Lock()
+_begun = 0
+_latest = _Read(0, None)
 
 
 def present(*, held: Sequence[int] = ()) -> Present:
-    """Read now. `held`: held jobs, to be seen as if they were released."""
-    loaded, seen = snapshot.load(is_whole=True, held=held)
-    return Present(loaded, seen.policy, seen.now)
+    """Read after this was called, once the adviser is free, by whoever comes first: those who wait share it. `held`:
+    held jobs, to be seen as if they were released."""
+    global _begun, _latest
+    is_shared = not (held or connection.in_atomic_block)  # what a transaction has written only it may see
+    first = _begun + 1
+    if is_shared:
+        until_free()
+    with _reading:
+        if is_shared and _latest.present is not None and _latest.number >= first:
+            return _latest.present
+        _begun += 1
+        number = _begun
+        loaded, seen = snapshot.load(is_whole=True, held=held)
+        found = Present(loaded, seen.policy, seen.now)
+        if is_shared:
+            _latest = _Read(number, found)
+        return found
 
 
 def cluster() -> Present:
@@ -59,15 +74,12 @@ def cluster() -> Present:
 
 def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:
     """Why a waiting job waits, what would cure that, and when it will probably start; None: it waits no more."""
-    with turn:
-        here = present(held=[job_id] if is_held else ())
-        if all(job.id != job_id for job in here.snapshot.jobs):
-            return None
-        if len(here.snapshot.jobs) > MOST_JOBS:
-            reason = reason_of(plan(*here), job_id)
-            return Outlook([Step(reason, None, False)] if reason else [], None)
-        steps = obstacles(*here, job_id)
-        return Outlook(steps, estimates(*here, [job_id], typical=typical())[job_id])
+    here = present(held=[job_id] if is_held else ())
+    if all(job.id != job_id for job in here.snapshot.jobs):
+        return None
+    if len(here.snapshot.jobs) > MOST_JOBS:
+        return ask(here, questions.reason, job_id)
+    return ask(here, questions.outlook, job_id, typical())
 
 
 @dataclass
@@ -78,16 +90,22 @@ class _Foreseen:
 
 
 _foreseen = _Foreseen()
+_foreseeing = threading.Lock()
 
 
 def foresee() -> Mapping[int, Estimate]:
-    """When each waiting job will probably start; some seconds old. Empty while more than MOST_BEHIND wait."""
-    with turn:
-        if time.monotonic() > _foreseen.until:
+    """When each waiting job will probably start; some seconds old, or as it was while that is worked out. Empty while
+    more than MOST_BEHIND wait."""
+    if time.monotonic() > _foreseen.until and _foreseeing.acquire(blocking=False):
+        try:
             found = _foresee_all()
             _foreseen.is_too_many, _foreseen.found = found is None, found or {}
+        except Problem as problem:  # a list is there without it
+            logger.warning("no estimates of the queue: %s", problem)
+        finally:
             _foreseen.until = time.monotonic() + _FRESH_SECONDS
-        return _foreseen.found
+            _foreseeing.release()
+    return _foreseen.found
 
 
 def why_unforeseen() -> str:
@@ -112,8 +130,7 @@ def _foresee_all() -> Mapping[int, Estimate] | None:
     here = present()
     if len(here.snapshot.jobs) > MOST_BEHIND:
         return None
-    ids = [job.id for job in here.snapshot.jobs if job.id < ELEMENT]
-    return estimates(*here, ids, typical=typical(), work=QUEUE_WORK)
+    return ask(here, questions.queue, typical())
 
 
 def typical() -> float:

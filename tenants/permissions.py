@@ -192,8 +192,7 @@ class ScopeForMethod(Anybody):
             raise Problem(
                 403, "scope_missing", f"this token lacks the scope '{needed}'", next_step="create a token with it"
             )
-        if request.method not in SAFE_METHODS:
-            audit.act_as(request.auth.username, request.auth.via)
+        audit.act_as(request.auth.username, request.auth.via)
         return super().has_permission(request, view)
 
 

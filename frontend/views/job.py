@@ -186,7 +186,12 @@ def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     """What would start a waiting job, and when: asked of the scheduler, which takes seconds where many wait, so it
     comes after the page. With `part=now` only what is known without asking."""
     is_awaited = request.GET.get("part") == "now"
-    told = (brief if is_awaited else explain)(job_id, who)
+    try:
+        told = (brief if is_awaited else explain)(job_id, who)
+    except Problem as problem:
+        if problem.status not in (429, 503):
+            raise
+        told = {**brief(job_id, who), "estimate_reason": problem.detail}
     words = {"told": told, "ahead": ahead_of(job_id, who.visible_tenants()), "is_awaited": is_awaited}
     return show(request, who, "pages/job_foreseen.html", words)
 

@@ -36,6 +36,11 @@ def act_as(actor: str, via: str) -> None:
     _acting.set(Acting(actor, via, _acting.get().agent))
 
 
+def actor() -> str:
+    """Who does what this request does; empty: nobody who is known."""
+    return _acting.get().actor
+
+
 def record(action: str, subject: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> None:
     """Keeps that `subject`, like `quota nlp`, was changed by `action`, like `quota.change`. Of `before` and `after`
     only what differs is kept; None: it was not there. To be called in the transaction of the change."""

@@ -13,3 +13,5 @@ BAD_TOKENS_PER_MINUTE = 600
 # At once, of a web process and of one caller.
 MOST_DOWNLOADS, MOST_DOWNLOADS_EACH = 8, 2
 MOST_STREAMS, MOST_STREAMS_EACH = 500, 100
+# Questions about what would be, that wait for their answers.
+MOST_QUESTIONS, MOST_QUESTIONS_EACH = 64, 32

@@ -61,7 +61,13 @@ CODES: dict[str, tuple[int, str]] = {
         f"{limits.MOST_STREAMS} readers follow the events of this web process already, or {limits.MOST_STREAMS_EACH} "
         "of the caller; with `Retry-After`",
     ),
+    "too_many_questions": (
+        429,
+        f"{limits.MOST_QUESTIONS} questions about what would be (explain, simulate, previews) wait for their answers "
+        f"from this web process already, or {limits.MOST_QUESTIONS_EACH} of the caller; with `Retry-After`",
+    ),
     "headers_too_long": (431, f"address and headers of more than {limits.MOST_HEAD_BYTES >> 10} KiB together"),
     "queue_full": (429, "as many jobs wait as `GPUSCHED_MAX_QUEUE_SIZE` allows"),
+    "unanswered": (503, "what would be took too long to work out, or the process that does it ended; nothing was done"),
     "internal_error": (500, "a defect; nothing of the request was kept"),
 }

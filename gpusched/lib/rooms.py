@@ -1,7 +1,8 @@
 """Room for so many at once of what takes long, and for fewer of each caller: nobody takes it all from the others."""
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from threading import RLock
 from typing import Any
 
@@ -22,16 +23,28 @@ class Room:
 
     def streamed(self, caller: str, content: AsyncIterator[bytes], **how: Any) -> StreamingHttpResponse:
         """An answer that has its place from now on until it is closed, or dropped unsent. 429 where there is none."""
-        with self._lock:
-            self._require(caller)
-            self.now[caller] += 1
+        self._enter(caller)
         return StreamingHttpResponse(_Placed(self, caller, content), **how)
+
+    @contextmanager
+    def place(self, caller: str) -> Iterator[None]:
+        """A place for as long as this lasts. 429 where there is none."""
+        self._enter(caller)
+        try:
+            yield
+        finally:
+            self.leave(caller)
 
     def leave(self, caller: str) -> None:
         with self._lock:
             self.now[caller] -= 1
             if self.now[caller] <= 0:
                 del self.now[caller]
+
+    def _enter(self, caller: str) -> None:
+        with self._lock:
+            self._require(caller)
+            self.now[caller] += 1
 
     def _require(self, caller: str) -> None:
         if self.now[caller] >= self.most_each:

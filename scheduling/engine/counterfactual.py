@@ -29,16 +29,17 @@ class Step(NamedTuple):
     starts: bool
 
 
-def obstacles(snapshot: Snapshot, policy: Policy, now: float, job_id: int, most: int = MOST_STEPS) -> list[Step]:
+def obstacles(snapshot: Snapshot, policy: Policy, now: float, job_id: int, made: Plan | None = None) -> list[Step]:
     """The dominant reason of a waiting job, and then what would still stop it if that were cured, one after the other.
 
     Empty: it starts in this cycle, or does not wait. Every step costs a plan of the whole snapshot for each try.
+    `made`: the plan of this snapshot, where it is known already.
     """
     steps: list[Step] = []
     known: set[str] = set()
-    made = plan(snapshot, policy, now)
-    while len(steps) < most:
-        reason = reason_of(made, job_id)
+    made = made or plan(snapshot, policy, now)
+    while len(steps) < MOST_STEPS:
+        reason = made.reason_of(job_id)
         if reason is None or reason.code in known:
             break
         known.add(reason.code)
@@ -51,10 +52,13 @@ def obstacles(snapshot: Snapshot, policy: Policy, now: float, job_id: int, most:
     return steps
 
 
-def alternatives(snapshot: Snapshot, policy: Policy, now: float, job_id: int, most: int = 3) -> list[Change]:
-    """Changes of the job itself with which it would start now, each by itself; at most `most` of them."""
-    made = plan(snapshot, policy, now)
-    reason = reason_of(made, job_id)
+def alternatives(
+    snapshot: Snapshot, policy: Policy, now: float, job_id: int, most: int = 3, made: Plan | None = None
+) -> list[Change]:
+    """Changes of the job itself with which it would start now, each by itself; at most `most` of them. `made` as in
+    `obstacles`."""
+    made = made or plan(snapshot, policy, now)
+    reason = made.reason_of(job_id)
     if reason is None:
         return []
     found: list[Change] = []
@@ -64,10 +68,6 @@ def alternatives(snapshot: Snapshot, policy: Policy, now: float, job_id: int, mo
         if len(found) < most and _starts(plan(apply(snapshot, job_id, change), policy, now), job_id):
             found.append(change)
     return found
-
-
-def reason_of(made: Plan, job_id: int) -> Reason | None:
-    return next((reason for reason in made.reasons if reason.job_id == job_id), None)
 
 
 def _cure(
@@ -81,7 +81,7 @@ def _cure(
         again = plan(changed, policy, now)
         if _starts(again, job.id):
             return change, changed, again
-        left = reason_of(again, job.id)
+        left = again.reason_of(job.id)
         # The same code about something else counts only if nothing better is found.
         if left is None or _same(left, reason):
             continue
@@ -103,7 +103,7 @@ def _starts(made: Plan, job_id: int) -> bool:
 
 
 def _code(made: Plan, job_id: int) -> str:
-    reason = reason_of(made, job_id)
+    reason = made.reason_of(job_id)
     return "" if reason is None else reason.code
 
 

@@ -31,7 +31,9 @@ class Effect:
 
 def effect(without: Plan, with_it: Plan) -> Effect:
     started = [{one.job_id for one in made.placements} for made in (without, with_it)]
-    barred = [{one.job_id for one in made.reasons if one.code == "tenant_limit"} for made in (without, with_it)]
+    barred = [
+        {id for one in made.waits if one.code == "tenant_limit" for id in one.job_ids} for made in (without, with_it)
+    ]
     stopped = [{job for one in made.preemptions for job in one.victims} for made in (without, with_it)]
     return Effect(
         starts=_added(*started),

@@ -50,23 +50,7 @@ def estimates(
 ) -> dict[int, Estimate]:
     """For each of these waiting jobs. `typical`: the part of its time limit that a job uses in the median, 0 to 1.
     `work`: how much each of two forecasts may cost."""
-    late = forecast(snapshot, policy, now, job_ids, part=1.0, work=work)
-    soon = forecast(snapshot, policy, now, job_ids, part=min(max(typical, 0.0), 1.0), work=work)
-    unlimited = sum(one.ends_by is None for one in snapshot.running)
-    found = {}
-    for job_id in job_ids:
-        p50_at, p90_at = soon.starts.get(job_id), late.starts.get(job_id)
-        # Which jobs pass which differs between the two: the first may come out later, or be blocked by a job without a
-        # limit that came before, and then nothing is promised.
-        if p50_at is None or p90_at is None:
-            p50_at = p90_at = None
-        else:
-            p50_at, p90_at = min(p50_at, p90_at), max(p50_at, p90_at)
-        seen_until = min(late.seen_until, soon.seen_until)
-        after = seen_until if p90_at is None and seen_until < inf else None
-        ending, starting = late.ending.get(job_id, 0), late.starting.get(job_id, 0)
-        found[job_id] = Estimate(p50_at, p90_at, after, ending, starting, unlimited)
-    return found
+    return Forecasts(snapshot, policy, now, plan(snapshot, policy, now)).estimates(job_ids, typical=typical, work=work)
 
 
 def forecast(
@@ -78,41 +62,78 @@ def forecast(
     At most MOST_PLANS plans, fewer where many jobs wait; with more ends ahead than plans left, several are taken
     together, at the latest of them: never too early.
     """
-    ends = {one.job_id: _end(one, now, part) for one in snapshot.running}
-    course = _Course(snapshot, policy, now, part, ends)
-    wanted = set(job_ids) & {job.id for job in snapshot.jobs}
-    budget = max(min(MOST_PLANS, work // max(len(snapshot.jobs), 1)), 8)
-    for plans_left in range(budget - 1, -1, -1):
-        course.decide()
-        wanted -= course.starts.keys()
-        if not wanted or not course.go_on(plans_left):
-            break
-    seen_until = inf if wanted and not course.events() else course.now
-    starts = {job_id: at for job_id, at in course.starts.items() if job_id in job_ids}
-    return Forecast(starts, seen_until, course.ending, course.starting)
+    return Forecasts(snapshot, policy, now, plan(snapshot, policy, now)).forecast(job_ids, part=part, work=work)
+
+
+class Forecasts:
+    """Those of one snapshot, `made` being its plan: each goes on from where the one before it stopped, so that many
+    cost what one does."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, now: float, made: Plan) -> None:
+        self._snapshot, self._policy, self._now, self._made = snapshot, policy, now, made
+        self._courses: dict[tuple[float, int], _Course] = {}
+
+    def forecast(self, job_ids: Collection[int], *, part: float, work: int = MOST_WORK) -> Forecast:
+        course = self._courses.get((part, work))
+        if course is None:
+            plans = max(min(MOST_PLANS, work // max(len(self._snapshot.jobs), 1)), 8)
+            course = _Course(self._snapshot, self._now, part, plans)
+            course.follow(self._made)
+            self._courses[part, work] = course
+        wanted = set(job_ids) & {job.id for job in self._snapshot.jobs}
+        while wanted - course.starts.keys() and course.go_on():
+            course.follow(plan(course.snapshot, self._policy, course.now))
+        is_open = bool(wanted - course.starts.keys())
+        # What it looked at beyond the start of the last of these, it did for others.
+        until = course.now if is_open else max((course.starts[id] for id in wanted), default=self._now)
+        starts = {id: at for id, at in course.starts.items() if id in job_ids and at <= until}
+        return Forecast(starts, inf if is_open and not course.events() else until, course.ending, course.starting)
+
+    def estimates(self, job_ids: Collection[int], *, typical: float, work: int = MOST_WORK) -> dict[int, Estimate]:
+        late = self.forecast(job_ids, part=1.0, work=work)
+        soon = self.forecast(job_ids, part=min(max(typical, 0.0), 1.0), work=work)
+        unlimited = sum(one.ends_by is None for one in self._snapshot.running)
+        return {job_id: _estimate(job_id, late, soon, unlimited) for job_id in job_ids}
+
+
+def _estimate(job_id: int, late: Forecast, soon: Forecast, unlimited: int) -> Estimate:
+    p50_at, p90_at = soon.starts.get(job_id), late.starts.get(job_id)
+    # Which jobs pass which differs between the two: the first may come out later, or be blocked by a job without a
+    # limit that came before, and then nothing is promised.
+    if p50_at is None or p90_at is None:
+        p50_at = p90_at = None
+    else:
+        p50_at, p90_at = min(p50_at, p90_at), max(p50_at, p90_at)
+    seen_until = min(late.seen_until, soon.seen_until)
+    after = seen_until if p90_at is None and seen_until < inf else None
+    ending, starting = late.ending.get(job_id, 0), late.starting.get(job_id, 0)
+    return Estimate(p50_at, p90_at, after, ending, starting, unlimited)
 
 
 class _Course:
-    """The cluster as it goes on: `ends` says when each running job really ends, which the engine may not know."""
+    """The cluster as it goes on, one cycle after the other, at most `plans` of them: `ends` says when each running job
+    really ends, which the engine may not know."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, now: float, part: float, ends: dict[int, float]) -> None:
-        self.snapshot, self.policy, self.now, self.part, self.ends = snapshot, policy, now, part, ends
+    def __init__(self, snapshot: Snapshot, now: float, part: float, plans: int) -> None:
+        self.snapshot, self.now, self.part, self.plans_left = snapshot, now, part, plans
+        self.ends = {one.job_id: _end(one, now, part) for one in snapshot.running}
         self.starts: dict[int, float] = {}
         self.ending: dict[int, int] = {}
         self.starting: dict[int, int] = {}
         self.wakes: set[float] = set()
         self.ended = 0
 
-    def decide(self) -> None:
-        """One cycle: what it places starts at once, what it preempts ends when its grace is over."""
-        made = plan(self.snapshot, self.policy, self.now)
-        limits = {job.id: job.max_runtime_seconds for job in self.snapshot.jobs}
+    def follow(self, made: Plan) -> None:
+        """The plan of one cycle: what it places starts at once, what it preempts ends when its grace is over."""
+        self.plans_left -= 1
+        limits = {job.id: job.max_runtime_seconds for job in self.snapshot.jobs} if made.placements else {}
         for placement in made.placements:
             job_id, limit = placement.job_id, limits[placement.job_id]
-            self.ending[job_id], self.starting[job_id] = self.ended, len(self.starts)
-            self.starts.setdefault(job_id, self.now)
+            if job_id not in self.starts:
+                self.ending[job_id], self.starting[job_id] = self.ended, len(self.starts)
+                self.starts[job_id] = self.now
             self.ends[job_id] = inf if limit is None else self.now + max(limit * self.part, 1.0)
-        grace = {one.job_id: one.grace_seconds for one in self.snapshot.running}
+        grace = {one.job_id: one.grace_seconds for one in self.snapshot.running} if made.preemptions else {}
         for victim in (victim for one in made.preemptions for victim in one.victims):
             self.ends[victim] = min(self.ends[victim], self.now + grace[victim])
         after = stopping(started(self.snapshot, made.placements, self.now), made.preemptions, made.claims)
@@ -125,12 +146,12 @@ class _Course:
         moments = {at for at in (*self.ends.values(), *self.wakes) if self.now < at < inf}
         return sorted(moments)
 
-    def go_on(self, plans_left: int) -> bool:
+    def go_on(self) -> bool:
         """On to the next moment; False: none is ahead, or no plan is left for it."""
         events = self.events()
-        if not events or not plans_left:
+        if not events or not self.plans_left:
             return False
-        together = -(-len(events) // plans_left)
+        together = -(-len(events) // self.plans_left)
         self.now = events[min(together, len(events)) - 1]
         over = {job_id for job_id, at in self.ends.items() if at <= self.now}
         back = [one.job_id for one in self.snapshot.running if one.is_stopping and one.stopping_for is not None]
@@ -149,6 +170,6 @@ def _end(one: Running, now: float, part: float) -> float:
 
 def _wakes(made: Plan, jobs: Iterable[Job]) -> set[float]:
     """When a waiting job becomes eligible, or may preempt."""
-    told = {reason.evidence.get("at") for reason in made.reasons if reason.code == "preempt_delay"}
+    told = {wait.evidence.get("at") for wait in made.waits if wait.code == "preempt_delay"}
     delays = {datetime.fromisoformat(at).timestamp() + 1 for at in told if isinstance(at, str)}
     return {job.eligible_at for job in jobs} | delays

@@ -292,3 +292,7 @@ class Plan:
     def reasons(self) -> tuple[Reason, ...]:
         """One for each job that stays pending."""
         return tuple(Reason(job_id, wait.code, wait.evidence) for wait in self.waits for job_id in wait.job_ids)
+
+    def reason_of(self, job_id: int) -> Reason | None:
+        """None: it starts, or does not wait."""
+        return next((Reason(job_id, wait.code, wait.evidence) for wait in self.waits if job_id in wait.job_ids), None)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduling.engine.board import Board, Slot, kind_of
-from scheduling.engine.counterfactual import reason_of
 from scheduling.engine.devices import capacity, room, suitable_free
 from scheduling.engine.model import Node, Placement, Plan, Policy, RankPlacement, Request, Snapshot
 from scheduling.engine.placement import place
@@ -140,7 +139,7 @@ def _decided(
 ) -> Obstacle:
     """What decided between nodes that have room; or what else than room the job waits for."""
     if placed is None:
-        reason = reason_of(recording.plan, job_id)
+        reason = recording.plan.reason_of(job_id)
         needs_more = shape.request.gpu_count and room(slot, shape, 1) < 1
         if needs_more:
             return Obstacle("free", "a rank would fit, not the whole gang")

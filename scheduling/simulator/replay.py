@@ -140,7 +140,7 @@ class _Clock:
                 break
             self.snapshot = stopping(self.snapshot, made.preemptions, made.claims)
             self._stop(victims, now)
-        if any(reason.code == "preempt_delay" for reason in made.reasons):
+        if any(wait.code == "preempt_delay" for wait in made.waits):
             self.again_at = now + _AGAIN_SECONDS
 
     def _start(self, made: Plan, now: float) -> None:

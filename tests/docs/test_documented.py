@@ -107,6 +107,7 @@ def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeyp
     from nodes import samples
     from scheduling import housekeeping, metric_families, metrics, services, whatif
     from scheduling.engine.model import Policy, Snapshot
+    from scheduling.engine.questions import Present
     from tenants import budgets
 
     monkeypatch.setattr(metrics, "query", lambda *args: [])
@@ -115,7 +116,7 @@ def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeyp
     monkeypatch.setattr(samples, "query", lambda *args: [])
     monkeypatch.setattr(histograms, "query", lambda *args: [])
     monkeypatch.setattr(services, "shares", list)
-    monkeypatch.setattr(whatif, "cluster", lambda: whatif.Present(Snapshot((), (), (), ()), Policy(), 0.0))
+    monkeypatch.setattr(whatif, "cluster", lambda: Present(Snapshot((), (), (), ()), Policy(), 0.0))
     monkeypatch.setattr(budgets, "standings", list)
     monkeypatch.setattr(services, "scheduler_lag", lambda: {"is_alive": False})
     monkeypatch.setattr(housekeeping, "ages", lambda: {"mend": 1.0})

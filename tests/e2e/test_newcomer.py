@@ -86,7 +86,9 @@ def test_nothing_is_left_behind(up: Stack, number: int) -> None:
     """Ctrl-C stops everything; kill -9 of the parent leaves no child behind, neither a server's nor a job's."""
     job = up.client().submit(["sleep", "600"], gpus=0)
     wait_for(lambda: up.client().get(job.id).state == "running", 30, "the job to run")
+    assert up.client().simulate(["true"], gpus=0).starts_now
     assert up.up is not None
+    assert up.pids("scheduling.adviser")
     everything = [up.up.pid, *descendants(up.up.pid)]
     assert len(everything) > 5
     os.kill(up.up.pid, number)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpusched.protocol import reasons
 from scheduling.engine.changes import CHANGES, Change, apply
-from scheduling.engine.counterfactual import OWN, alternatives, obstacles, reason_of
+from scheduling.engine.counterfactual import OWN, alternatives, obstacles
 from scheduling.engine.model import Device, Policy, Request, Snapshot, Tenant
 from scheduling.engine.remedies import BY_CODE
 from tests.engine import states
@@ -38,7 +38,7 @@ def test_a_cured_reason_starts_the_job_or_leaves_another(snapshot: Snapshot, pol
         change = steps[0].change
         assert change is not None, reason
         again = decide(apply(snapshot, reason.job_id, change), policy)
-        left = reason_of(again, reason.job_id)
+        left = again.reason_of(reason.job_id)
         assert (left is None) == (reason.job_id in started(again))
         assert left is None or (left.code, left.evidence) != (reason.code, reason.evidence)
         assert "?" not in reasons.change_sentence(change.change, change.to, change.dimension)
@@ -55,7 +55,7 @@ def test_so_do_reasons_of_preemption(snapshot: Snapshot, delay: float) -> None:
     for reason in decide(snapshot, policy).reasons:
         [first, *_] = obstacles(snapshot, policy, NOW, reason.job_id)
         assert first.change is not None, reason
-        left = reason_of(decide(apply(snapshot, reason.job_id, first.change), policy), reason.job_id)
+        left = decide(apply(snapshot, reason.job_id, first.change), policy).reason_of(reason.job_id)
         assert left is None or (left.code, left.evidence) != (reason.code, reason.evidence)
 
 
@@ -73,7 +73,7 @@ def test_so_do_demands_on_the_place_and_heat(snapshot: Snapshot, policy: Policy,
     for reason in decide(snapshot, policy).reasons:
         [first, *_] = obstacles(snapshot, policy, NOW, reason.job_id)
         assert first.change is not None, reason
-        left = reason_of(decide(apply(snapshot, reason.job_id, first.change), policy), reason.job_id)
+        left = decide(apply(snapshot, reason.job_id, first.change), policy).reason_of(reason.job_id)
         assert left is None or (left.code, left.evidence) != (reason.code, reason.evidence)
 
 

@@ -39,6 +39,18 @@ def test_an_estimate_is_a_range_ahead_or_none(snapshot: Snapshot, policy: Policy
         assert each.p90_at is None or each.after is None
 
 
+@settings(max_examples=int(os.environ.get("ENGINE_EXAMPLES", "50")), deadline=None, derandomize=True, database=None,
+          suppress_health_check=list(HealthCheck))  # fmt: skip
+@given(states.snapshots(), st.sampled_from([Policy(), Policy(min_runtime_seconds=0.0, preemption_delay_seconds=0.0)]))
+def test_what_was_foreseen_for_others_changes_nothing(snapshot: Snapshot, policy: Policy) -> None:
+    """Forecasts of one snapshot share their plans; each is what it would be alone, in whatever order they are asked."""
+    shared = estimate.Forecasts(snapshot, policy, NOW, decide(snapshot, policy))
+    for work in (estimate.MOST_WORK, 1):
+        for waiting in snapshot.jobs:
+            alone = estimates(snapshot, policy, NOW, [waiting.id], typical=0.5, work=work)
+            assert shared.estimates([waiting.id], typical=0.5, work=work) == alone
+
+
 def test_it_starts_between_the_typical_and_the_latest_end() -> None:
     found = one(replace(full(60, 120), jobs=(job(1),)))
     assert (found.p50_at, found.p90_at) == (NOW + 1800, NOW + 3600)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.protocol.states import Role
 from scheduling import whatif
@@ -128,8 +129,9 @@ def test_the_groups_of_the_queue(nlp, member):
     assert keys(text_of(client.get("/queue/?group=held"))) == [held]
 
 
-def test_estimates_are_of_waiting_jobs_that_the_person_may_see(nlp, member):
+def test_estimates_are_of_waiting_jobs_that_the_person_may_see(nlp, member, monkeypatch):
     """A08; those that start at once or are held have none."""
+    monkeypatch.setattr(whatif, "_foreseen", whatif._Foreseen())
     make_node(name="n1", gpus=1)
     submit(member, nlp, gpu_count=1, max_runtime_minutes=60)
     run_cycle()
@@ -152,3 +154,22 @@ def test_where_too_many_wait_for_estimates_it_is_said(nlp, member, monkeypatch):
     told = browser(member).get(f"/queue/estimates/?ids={waiting[0]}").json()
     said = "no estimates of the whole queue while more than 1 jobs wait: ask about this one alone"
     assert told == {str(waiting[0]): {"estimate": None, "estimate_reason": said}}
+
+
+def test_what_could_not_be_worked_out_is_said_in_its_place(nlp, member, monkeypatch):
+    """An opened row says why, with what is known without it; the list has no estimates until they are there."""
+
+    def unanswered(*asked, **how):
+        raise Problem(503, "unanswered", "it could not be worked out: it took longer than 20 s")
+
+    make_node(name="n1", gpus=1)
+    _, waiting = submit(member, nlp, gpu_count=1), submit(member, nlp, gpu_count=1)
+    run_cycle()
+    monkeypatch.setattr(whatif, "ask", unanswered)
+    monkeypatch.setattr(whatif, "_foreseen", whatif._Foreseen())
+    client = browser(member)
+    page = text_of(client.get(f"/jobs/{waiting}/foreseen/"))
+    assert "It could not be worked out: it took longer than 20 s." in page
+    assert "Before it, by priority and age" in page
+    told = client.get(f"/queue/estimates/?ids={waiting}").json()
+    assert told[str(waiting)]["estimate_reason"] == "no estimate yet: it is worked out every few seconds"

@@ -202,7 +202,7 @@ class Asked:
 
 
 HANDLER = OneHopHandler()
-HANDLER._threads._max_workers = 1
+HANDLER._threads.most = 1
 
 
 @pytest.fixture(autouse=True)

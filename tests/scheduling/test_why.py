@@ -144,7 +144,8 @@ def test_a_job_that_was_overtaken_keeps_that_reason_while_others_stand_before_it
     assert Job.objects.get(pk=job).reason == "priority"
 
 
-def test_the_queue_says_when_its_first_jobs_start(user, tenant, full):
+def test_the_queue_says_when_its_first_jobs_start(user, tenant, full, monkeypatch):
+    monkeypatch.setattr(whatif, "_foreseen", whatif._Foreseen())
     job = submit(user, tenant, gpu_count=4)
     run_cycle()
     [item] = call("GET", "/api/v1/queue", make_token(user)).json()["items"]

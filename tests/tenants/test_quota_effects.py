@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from django.test import Client
 
+from gpusched.lib.problems import Problem
 from jobs.models import Job
+from scheduling import preview
 from tenants import services
 from tenants.models import Quota
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
@@ -136,6 +138,19 @@ def test_with_too_many_waiting_jobs_only_what_runs_is_told(user, tenant, admin, 
     effect = put(admin, {"max_gpus": 1})["effect"]
     assert effect["sentences"][1] == "2 jobs wait, too many to foresee which would start or stop"
     assert effect["running_over"][0]["in_use"] == 2
+
+
+def test_an_edit_is_not_refused_because_its_effect_cannot_be_worked_out(user, tenant, admin, monkeypatch):
+    def unanswered(*asked):
+        raise Problem(503, "unanswered", "it could not be worked out")
+
+    make_node(gpus=2)
+    run_jobs(user, tenant, 4)
+    monkeypatch.setattr(preview, "ask", unanswered)
+    answer = put(admin, {"max_gpus": 1}, query="")
+    assert answer["max_gpus"] == 1
+    assert answer["effect"]["sentences"][1] == "which jobs would start or stop could not be worked out now"
+    assert answer["effect"]["contradicts"] is True
 
 
 @pytest.mark.parametrize(

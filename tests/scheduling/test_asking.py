@@ -1,0 +1,300 @@
+"""What people ask is thought about in a process apart: its answers are the engine's, and neither it nor a question that
+goes wrong, takes too long or comes with many others holds up anybody else."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched.lib import audit
+from gpusched.lib.problems import Problem
+from gpusched.lib.request_threads import RequestThreads
+from scheduling import asking, snapshot, whatif
+from scheduling.asking import ask
+from scheduling.engine import questions
+from scheduling.engine.model import Policy, Snapshot, Tenant
+from scheduling.engine.questions import Present
+from scheduling.snapshot import Seen
+from tests.engine.scenario import NOW, cluster, job, node, running_on
+from tests.processes import is_alive
+from tests.scheduling import thoughts
+
+
+def present() -> Present:
+    """A node whose 8 GPUs are held, and three jobs that wait."""
+    holders = [job(100 + n, gpus=2, minutes=30 + n) for n in range(4)]
+    state = running_on(cluster(node(1), node(2, gpus=2), tenants=[Tenant(2, "t2")]), *holders)
+    waiting = (job(1, gpus=4, minutes=10), job(2, gpus=8, age=50, minutes=20), job(3, gpus=64, tenant=2))
+    return Present(replace(state, jobs=waiting), Policy(), NOW)
+
+
+HERE = present()
+
+
+def wait_for(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def own(monkeypatch):
+    """An adviser of this test alone, which is gone soon after it."""
+    monkeypatch.setattr(asking, "_desk", asking._Desk())
+    monkeypatch.setattr(asking, "IDLE_SECONDS", 0.5)
+
+
+@pytest.fixture
+def threads():
+    made = RequestThreads(2)
+    yield made
+    made.shutdown()
+
+
+def ask_as(name: str, question: Callable[..., Any], *args: Any) -> Any:
+    audit.act_as(name, "page")
+    return ask(HERE, question, *args)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("question", "args"),
+    [
+        *[(questions.outlook, (job_id, 0.5)) for job_id in (1, 2, 3)],
+        (questions.reason, (2,)),
+        (questions.queue, (0.3,)),
+        (questions.simulated, ([job(9, gpus=2)], 0.5)),
+        (questions.simulated, ([job(9, gpus=8)], 0.5)),
+        (questions.simulated, ([job(9, gpus=8)], None)),
+        (questions.changed, ((Tenant(1, "t", max_gpus=1), Tenant(2, "t2")), Policy(name="priority"))),
+    ],
+)
+def test_the_answer_is_that_of_the_engine(question, args):
+    assert ask(HERE, question, *args) == question(present(), *args)
+
+
+def test_so_is_that_about_a_longer_limit():
+    how = {"is_small": True, "is_foreseen": True}
+    found = ask(HERE, questions.prolonged, [103], 36_000, **how)
+    assert found == questions.prolonged(present(), [103], 36_000, **how) != (None, [])
+
+
+def test_questions_about_one_present_share_what_was_worked_out(own):
+    """It is sent once, and again when it has been forgotten for newer ones."""
+    other = [present() for _ in range(3)]
+    first = [ask(HERE, thoughts.identity) for _ in range(3)]
+    assert len(set(first)) == 1
+    assert [ask(one, questions.reason, 1).steps[0].reason.job_id for one in [*other, HERE]] == [1] * 4
+    assert ask(HERE, questions.outlook, 1, 0.5) == questions.outlook(present(), 1, 0.5)
+
+
+def test_an_error_of_the_engine_is_told_to_who_asked_and_harms_no_other(own):
+    pid = ask(HERE, thoughts.number)
+    with pytest.raises(RuntimeError, match="of the engine"):
+        ask(HERE, thoughts.fails)
+    with pytest.raises(Exception, match="pickle"):
+        ask(HERE, lambda here: 1)
+    assert ask(HERE, questions.queue, 0.5) and pid
+
+
+# --- its life ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_that_was_killed_is_started_anew(own):
+    first = ask(HERE, thoughts.number)
+    os.kill(first, signal.SIGKILL)
+    second = ask(HERE, thoughts.number)
+    assert second != first
+    assert not Path(f"/proc/{first}").exists()
+
+
+def test_a_question_that_it_died_over_is_asked_once_more(own, tmp_path):
+    assert ask(HERE, thoughts.dies, str(tmp_path / "once"), 1) == "lived"
+    with pytest.raises(Problem) as refused:
+        ask(HERE, thoughts.dies, str(tmp_path / "twice"), 2)
+    assert (refused.value.status, refused.value.code) == (503, "unanswered")
+    assert refused.value.next_step
+    assert ask(HERE, questions.queue, 0.5)
+
+
+def test_a_question_that_takes_too_long_is_given_up(own, tmp_path, monkeypatch):
+    monkeypatch.setattr(asking, "THINKING_SECONDS", 0.5)
+    with pytest.raises(Problem) as refused:
+        ask(HERE, thoughts.never, str(tmp_path / "pid"))
+    assert (refused.value.status, refused.value.code) == (503, "unanswered")
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+    monkeypatch.setattr(asking, "THINKING_SECONDS", 20.0)
+    assert ask(HERE, questions.queue, 0.5)
+
+
+def test_it_goes_when_nobody_has_asked_for_a_while(own):
+    pid = ask(HERE, thoughts.number)
+    wait_for(lambda: not Path(f"/proc/{pid}").exists())
+    assert ask(HERE, thoughts.number) != pid
+
+
+@pytest.mark.parametrize("question", ["number", "never"])
+def test_it_ends_with_the_web_process_however_that_ends(question, tmp_path):
+    """While it has nothing to do, and in the midst of a thought."""
+    path = tmp_path / "pid"
+    script = f"""
+import time
+from pathlib import Path
+import django
+django.setup()
+from tests.scheduling import thoughts
+from tests.scheduling.test_asking import HERE, ask
+if {question!r} == "never":
+    ask(HERE, thoughts.never, {str(path)!r})
+Path({str(path) + ".new"!r}).write_text(str(ask(HERE, thoughts.number)))
+Path({str(path) + ".new"!r}).rename({str(path)!r})
+time.sleep(60)
+"""
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "gpusched.settings"}
+    web = subprocess.Popen([sys.executable, "-c", script], cwd=asking.ROOT, env=environment)
+    try:
+        wait_for(lambda: path.exists() or web.poll() is not None)
+        pid = int(path.read_text())
+        assert is_alive(pid)
+    finally:
+        web.kill()
+        web.wait()
+    wait_for(lambda: not is_alive(pid))
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+def test_other_requests_go_on_while_many_ask(own, threads, tmp_path):
+    """All threads for requests would be taken otherwise, and more; afterwards there are as many as before."""
+    gate = tmp_path / "gate"
+    asked = [threads.submit(ask_as, f"user{n % 4}", thoughts.waits, str(gate)) for n in range(20)]
+    wait_for(lambda: asking.room.now.total() == 20)
+    assert [threads.submit(lambda: "submitted").result(10) for _ in range(5)] == ["submitted"] * 5
+    assert not any(one.done() for one in asked)
+    gate.touch()
+    assert [one.result(30) for one in asked] == ["waited"] * 20
+    assert asking.room.now.total() == 0
+    assert threads.submit(lambda: "submitted").result(10) == "submitted"
+    wait_for(lambda: len(threads._threads) == 2)
+
+
+def test_callers_take_turns(own, tmp_path):
+    gate, said = tmp_path / "gate", tmp_path / "said"
+    with ThreadPoolExecutor(10) as pool:
+        asked = [pool.submit(ask_as, "first", thoughts.waits, str(gate))]
+        wait_for(lambda: asking.room.now.total() == 1)
+        for name in "aaaaabc":
+            asked.append(pool.submit(ask_as, name, thoughts.told, str(said), name))
+            wait_for(lambda: asking.room.now.total() == len(asked))
+        gate.touch()
+        for one in asked:
+            one.result(20)
+    assert said.read_text() == "abcaaaa"
+
+
+def test_a_caller_waits_with_so_many_questions_and_no_more(own, tmp_path, monkeypatch):
+    monkeypatch.setattr(asking.room, "most_each", 1)
+    gate = tmp_path / "gate"
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(ask_as, "ada", thoughts.waits, str(gate))
+        wait_for(lambda: asking.room.now["ada"] == 1)
+        with pytest.raises(Problem) as refused:
+            pool.submit(ask_as, "ada", thoughts.number).result(20)
+        assert (refused.value.status, refused.value.code, refused.value.retry_after) == (429, "too_many_questions", 5)
+        other = pool.submit(ask_as, "bob", thoughts.number)
+        gate.touch()
+        assert asked.result(20) and other.result(20)
+
+
+def test_nothing_is_worked_out_for_who_has_gone(own, threads, tmp_path):
+    gate, said = tmp_path / "gate", tmp_path / "said"
+    asked = [threads.submit(ask_as, "ada", thoughts.waits, str(gate))]
+    for name in ("stays", "goes"):
+        wait_for(lambda: asking.room.now.total() == len(asked))
+        asked.append(threads.submit(ask_as, name, thoughts.told, str(said), name))
+    wait_for(lambda: asking.room.now.total() == len(asked))
+    asked[2].cancel()
+    gate.touch()
+    assert isinstance(asked[2].exception(20), Problem)
+    assert asked[1].result(20) == "stays"
+    assert said.read_text() == "stays"
+
+
+def test_a_turn_that_does_not_come_is_given_up(own, threads, tmp_path, monkeypatch):
+    monkeypatch.setattr(asking, "WAITING_SECONDS", 0.2)
+    gate, said = tmp_path / "gate", tmp_path / "said"
+    asked = threads.submit(ask_as, "ada", thoughts.waits, str(gate))
+    wait_for(lambda: asking.room.now.total() == 1)
+    refused = threads.submit(ask_as, "bob", thoughts.told, str(said), "bob").exception(20)
+    assert isinstance(refused, Problem) and refused.status == 503
+    gate.touch()
+    assert asked.result(20) == "waited"  # its turn had come
+    assert ask(HERE, thoughts.number) and not said.exists()
+
+
+def test_who_comes_while_others_ask_goes_on_when_they_have_their_answers(own, tmp_path, monkeypatch):
+    """Together with all who came meanwhile; and after some seconds where those others go on and on."""
+    gates = [tmp_path / name for name in "abc"]
+    with ThreadPoolExecutor(10) as pool:
+        for seconds, count in ((20.0, 2), (0.0, 1)):
+            monkeypatch.setattr(asking, "ROUND_SECONDS", seconds)
+            for gate in gates:
+                gate.unlink(missing_ok=True)
+            asked = [pool.submit(ask_as, "ada", thoughts.waits, str(gate)) for gate in gates[:2]]
+            wait_for(lambda: asking.room.now["ada"] == 2)
+            waiting = [pool.submit(asking.until_free) for _ in range(3)]
+            wait_for(lambda: asking.room.now.total() == 5)
+            for number, gate in enumerate(gates[:2], 1):
+                assert not any(one.done() for one in waiting) or number > count
+                gate.touch()
+                asked[number - 1].result(20)
+                for one in waiting if number == count else ():
+                    one.result(20)
+    asking.until_free()
+
+
+# --- the present ------------------------------------------------------------------------------------------------------
+
+
+def test_who_comes_while_one_reads_shares_the_next_read(monkeypatch):
+    """Never the one that had begun before: what somebody has just submitted might be missing there."""
+    begun, gate = threading.Semaphore(0), threading.Semaphore(0)
+    reads = []
+
+    def load(**how):
+        begun.release()
+        gate.acquire()
+        reads.append(how)
+        return Snapshot((), (), (), (), reserved_job_id=len(reads)), Seen(NOW, {}, Policy(), ())
+
+    def call(calls):
+        calls.set()
+        return whatif.present()
+
+    monkeypatch.setattr(snapshot, "load", load)
+    monkeypatch.setattr(whatif, "_latest", whatif._Read(0, None))
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(whatif.present)
+        begun.acquire()
+        calling = [threading.Event() for _ in range(5)]
+        others = [pool.submit(call, one) for one in calling]
+        for one in calling:
+            one.wait(20)
+        time.sleep(0.2)  # they are about to wait for their turn
+        gate.release(10)
+        found = [one.result(20).snapshot.reserved_job_id for one in (first, *others)]
+    assert found == [1, 2, 2, 2, 2, 2]
+    assert whatif.present().snapshot.reserved_job_id == 3
