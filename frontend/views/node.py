@@ -16,7 +16,7 @@ from gpusched import __version__
 from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import atomically, query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.states import NodeIntent
+from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
 from nodes import health, representation, retiring, services
 from nodes.incidents import of_nodes
 from scheduling.services import scheduler_lag
@@ -46,7 +46,11 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     since = {(row["device_id"], row["kind"]): row["since"] for row in incidents if row["until"] is None}
     beat = cache(scheduler_lag)
     words: dict[str, Any] = {
-        "node": {**shown, "devices": [{**d, "asked": asked.of_device(d, incidents, beat)} for d in shown["devices"]]},
+        "node": {
+            **shown,
+            "devices": [{**_read(d, shown), "asked": asked.of_device(d, incidents, beat)} for d in shown["devices"]],
+        },
+        "unread": "its node is lost" if shown["state"] == NodeState.LOST else "not read",
         "running": onenode.running(name, visible),
         "troubles": waysback.troubles(shown, since),
         "hints": onenode.hints(name) if who.is_admin else [],
@@ -74,6 +78,15 @@ def found_node(name: str, who: Identity) -> dict[str, Any]:
     if not found:
         raise not_found(f"node '{name[:253]}'")
     return found[0]
+
+
+def _read(device: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    """The device as it is known: what the agent of a lost node read last says nothing of now. What the system or an
+    admin has against the GPU stands."""
+    if node["state"] != NodeState.LOST:
+        return device
+    is_read = device["health"] in (DeviceHealth.OK, DeviceHealth.HOT)
+    return {**device, "reading": None, "health": "unread" if is_read else device["health"]}
 
 
 def jobs_there(name: str) -> int:

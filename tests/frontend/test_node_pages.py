@@ -34,6 +34,22 @@ class TestList:
             page = text_of(admin.get(path))
             assert page.count('<span class="na" title="the node is lost: nothing can start there">n/a</span>') == 2
 
+    def test_what_a_lost_node_read_last_is_not_told_as_now(self, admin):
+        agent = make_node(name="n1", gpus=2)
+        agent.sync(readings=[Reading(uuid=d.uuid, utilisation_percent=86) for d in agent.devices])
+        page = text_of(admin.get("/nodes/n1/"))
+        assert "86 %" in page
+        assert "state-ok" in page
+        Node.objects.update(state="lost")
+        set_health("quarantined", index=1)
+        page = text_of(admin.get("/nodes/n1/"))
+        assert "86 %" not in page
+        assert "state-ok" not in page
+        assert "state-quarantined" in page
+        cell = found(r'data-label="Health">(.*?)</td>', page)
+        assert cell == '<span class="na" title="its node is lost">n/a</span>'
+        assert page.count('<span class="na" title="its node is lost">n/a</span>') == 2 * 6 + 1
+
     def test_the_groups_say_where_something_is_to_be_done(self, admin):
         for name in ("n1", "n2", "n3"):
             make_node(name=name, gpus=1)
