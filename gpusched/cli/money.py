@@ -1,5 +1,6 @@
 """Commands about use and money: what a tenant used, rates of GPU-hours, and budgets."""
 
+import math
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -124,12 +125,18 @@ def _standing(found: "BudgetData") -> str:
 
 
 def _bound(name: str, text: str) -> float | int | None:
-    if text in ("none", "month"):
+    """As the API has it: None is no bound, and of the days the calendar month."""
+    word = "month" if name == "days" else "none"
+    if text == word:
         return None
     try:
-        return int(text) if name == "days" else float(text)
+        bound = int(text) if name == "days" else float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number", param_hint=f"--{name.partition('_')[0]}") from None
+        bound = math.nan
+    if not math.isfinite(bound):
+        hint = f"--{name.partition('_')[0]}"
+        raise typer.BadParameter(f"{text!r} is neither a number nor {word}", param_hint=hint)
+    return bound
 
 
 _RATES: "tuple[Column[RateData], ...]" = (

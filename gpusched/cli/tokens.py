@@ -124,10 +124,10 @@ def login(
 
     base = config.resolve(url or ctx.obj.url).url
     if token_stdin:
-        token = sys.stdin.readline().strip()
+        token = _line_of_stdin().strip()
     else:
         username = username or _ask("Username", is_secret=False)
-        password = sys.stdin.readline().rstrip("\r\n") if password_stdin else _ask("Password", is_secret=True)
+        password = _line_of_stdin().rstrip("\r\n") if password_stdin else _ask("Password", is_secret=True)
         with Client(base) as client:
             token = client.login(username, password, f"gpusched login on {platform.node()}").token
     with Client(base, token) as client:
@@ -137,6 +137,15 @@ def login(
     changed = {"url": base, "token": token, **({"tenant": tenant} if tenant else {})}
     config.write_file(file, {**kept, **changed})
     say.note(f"logged in to {base} as {me.user}; the token is in {file}")
+
+
+def _line_of_stdin() -> str:
+    try:
+        return sys.stdin.readline()
+    except UnicodeDecodeError as error:
+        from gpusched.client.errors import Invalid
+
+        raise Invalid("what is on stdin is not text in UTF-8") from error
 
 
 def _ask(what: str, *, is_secret: bool) -> str:

@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from gpusched.client.errors import Invalid
+
 T = TypeVar("T")
 API = "/api/v1"
 
@@ -67,8 +69,15 @@ def nothing(reply: Reply) -> None:
 
 
 def segment(name: str) -> str:
-    """A name as one piece of a path, whatever characters it has."""
-    return quote(name, safe="")
+    """A name as one piece of a path, whatever characters it has. Raises Invalid for one that would be another path."""
+    if not name:
+        raise Invalid("a name must not be empty")
+    if name in (".", ".."):
+        raise Invalid(f"{name!r} is no name")
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError as error:
+        raise Invalid(f"the name {name!r} is not text in UTF-8") from error
 
 
 def given(**values: Any) -> dict[str, Any]:

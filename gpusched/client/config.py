@@ -95,6 +95,9 @@ def _clean_url(text: str) -> str:
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        # Of characters or of a length that no address has: a UnicodeError, which is a ValueError.
+        url.encode()
+        (parts.hostname or "").encode("idna")
     except ValueError:
         is_good = False
     if not is_good:

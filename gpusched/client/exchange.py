@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from gpusched.client import sendable
 from gpusched.client.calls import Call, Reply
 from gpusched.client.errors import GpuschedError, ServerError, Unreachable, from_answer
 
@@ -47,7 +48,9 @@ Flow = Generator[Call[Any] | Pause | Emit, Any, T]
 
 
 def exchange(call: Call[T], patience_seconds: float) -> Flow[T]:
-    """One call with its repeats, until an answer or until patience ends. Raises what the last outcome means."""
+    """One call with its repeats, until an answer or until patience ends. Raises what the last outcome means, or Invalid
+    for what cannot be sent."""
+    sendable.check(call)
     started_at = time.monotonic()
     tries = 0
     while True:

@@ -1,5 +1,6 @@
 """What takes several calls: reading all pages, waiting for the end of a job or an element, and following its output."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,7 +8,7 @@ from typing import TypeVar
 
 from gpusched.client.arrays import Element
 from gpusched.client.calls import Call
-from gpusched.client.errors import NotFound, Timeout
+from gpusched.client.errors import Invalid, NotFound, Timeout
 from gpusched.client.exchange import Emit, Flow, Pause, exchange
 from gpusched.client.job_calls import elements as read_elements
 from gpusched.client.job_calls import events as read_events
@@ -70,6 +71,8 @@ def wait_element(array_id: int, index: int, timeout: float | None) -> Flow[Eleme
 
 
 def _until_final(look: Callable[[float], Flow[S]], timeout: float | None, what: str) -> Flow[S]:
+    if timeout is not None and math.isnan(timeout):
+        raise Invalid(f"timeout must be a number of seconds, not {timeout}")
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = _QUICK_SECONDS
     while True:

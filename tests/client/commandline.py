@@ -97,7 +97,7 @@ class Result:
     stderr: str
 
 
-def call(url: str, *args: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Result:
+def call(url: str, *args: str, stdin: str | bytes = "", env: Mapping[str, str] | None = None) -> Result:
     """Runs the command in this process; an exception that it does not turn into an exit code is raised here."""
     with CliRunner().isolation(input=stdin, env={"GPUSCHED_URL": url, **(env or {})}) as streams:
         try:

@@ -166,3 +166,11 @@ def test_output_that_cannot_be_written_is_1_in_a_sentence(server: FakeServer, to
         env = {**os.environ, "GPUSCHED_URL": server.url}
         done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=env, capture_output=True, timeout=60)
         assert (done.returncode, done.stderr.decode()) == (code, said), args
+
+
+def test_what_the_terminal_cannot_show_is_shown_by_its_number(server: FakeServer) -> None:
+    """As stderr does by itself; a name of others must not end a list."""
+    server.on("GET", "/tenants", Answer(200, {"items": [{"name": "täglich"}, {"name": "b"}], "next_cursor": None}))
+    process = start(server.url, "tenant", "list", "-o", "name", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, b"t\\xe4glich\nb\n", b"")

@@ -1,0 +1,109 @@
+"""What no request can say as it is meant is refused before anything is sent: A58, and in the SDK Invalid."""
+
+import asyncio
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpusched.client import AsyncClient, Client, GpuschedError, Invalid
+from tests.client.commandline import call, start
+from tests.client.fakeserver import FakeServer
+
+# As Python has an argument that is the byte 0xff.
+BYTE = os.fsdecode(b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["submit", "--max-runtime-minutes", "nan", "--", "true"], "max_runtime_minutes"),
+        (["submit", "--cpu-cores", "inf", "--", "true"], "cpu_cores"),
+        (["submit", "--dry-run", "--predicted-runtime-minutes", "nan", "--", "true"], "predicted_runtime_minutes"),
+        (["run", "--max-runtime-minutes", "inf", "--", "true"], "max_runtime_minutes"),
+        (["token", "create", "ci", "--days", "inf"], "expires_in_days"),
+        (["token", "create", "ci", "--service", "nlp", "--days", "nan"], "days"),
+        (["node", "join-token", "--hours", "nan"], "hours"),
+        (["rate", "set", "H100", "nan"], "price"),
+        (["tenant", "create", "nlp", "--weight", "nan"], "weight"),
+        (["extend", "42", "--to", "nan"], "max_runtime_minutes"),
+        (["wait", "42", "--timeout", "nan"], "timeout"),
+        (["budget", "nlp", "--hard", "nan"], "--hard"),
+        (["budget", "nlp", "--soft", "inf"], "--soft"),
+        (["budget", "nlp", "--hard", "month"], "--hard"),
+        (["budget", "nlp", "--days", "none"], "--days"),
+        (["submit", "--", "cat", BYTE], "command[1]"),
+        (["submit", "-e", f"A={BYTE}", "--", "true"], "environment.A"),
+        (["submit", "-e", f"{BYTE}=A", "--", "true"], "environment"),
+        (["submit", "--idempotency-key", "schlüssel", "--", "true"], "Idempotency-Key"),
+        (["submit", "--idempotency-key", "a\nb", "--", "true"], "Idempotency-Key"),
+        (["ps", "-n", BYTE], "name"),
+        (["tenant", "show", BYTE], "UTF-8"),
+        (["tenant", "show", ""], "empty"),
+        (["tenant", "show", ".."], "'..'"),
+        (["node", "show", ""], "empty"),
+    ],
+)
+def test_the_command_line_says_what_cannot_be_sent(full: FakeServer, args: list[str], said: str) -> None:
+    result = call(full.url, *args)
+    assert (result.exit_code, result.stdout) == (2, ""), result
+    assert said in result.stderr
+    assert full.asked == []
+
+
+def test_a_real_process_says_it_of_bytes_that_are_no_text(full: FakeServer) -> None:
+    process = start(full.url, "submit", "--", "cat", BYTE)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (2, b"")
+    assert err.startswith(b"error: command[1] is not text in UTF-8\n")
+
+
+def test_a_list_of_jobs_names_the_one(full: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "jobs.yaml").write_text("- {command: [a]}\n- {command: [b], max_runtime_minutes: .inf}\n")
+    result = call(full.url, "submit", "-f", str(tmp_path / "jobs.yaml"))
+    assert (result.exit_code, full.asked) == (2, [])
+    assert "jobs[1].max_runtime_minutes must be a finite number, not inf" in result.stderr
+
+
+CALLS: list[Callable[[Client | AsyncClient], object]] = [
+    lambda c: c.create_token("ci", expires_in_days=math.nan),
+    lambda c: c.set_budget("nlp", hard_gpu_hours=math.inf),
+    lambda c: c.set_policy({"cost_by_model": {"H100": math.nan}}),
+    lambda c: c.submit(["true"], max_runtime_minutes=-math.inf),
+    lambda c: c.submit(["true"], idempotency_key="ü"),
+    lambda c: c.submit(["true"], idempotency_key=" a"),
+    lambda c: c.list(name="\ud800"),
+    lambda c: c.wait(42, math.nan),
+    lambda c: c.tenant(""),
+]
+
+
+@pytest.mark.parametrize("wrong", CALLS)
+def test_the_sdk_raises_invalid_sync_and_async(full: FakeServer, wrong: Callable[..., object]) -> None:
+    async def scenario() -> None:
+        async with AsyncClient(full.url) as c:
+            await wrong(c)  # type: ignore[misc]
+
+    with Client(full.url) as c, pytest.raises(Invalid) as caught:
+        wrong(c)
+    with pytest.raises(Invalid):
+        asyncio.run(scenario())
+    assert isinstance(caught.value, GpuschedError)
+    assert full.asked == []
+
+
+def test_what_is_text_is_sent_as_it_is(full: FakeServer) -> None:
+    """Every character there is, numbers as large as one likes."""
+    odd = "täglich \U0001f680 \x7f"
+    result = call(full.url, "submit", "-n", odd, "--max-runtime-minutes", "1e300", "--", "true")
+    assert result.exit_code == 0, result
+    assert full.asked[0].json == {"command": ["true"], "name": odd, "max_runtime_minutes": 1e300}
+
+
+@pytest.mark.parametrize("how", ["--password-stdin", "--token-stdin"])
+def test_what_is_no_text_on_stdin_is_2(full: FakeServer, how: str) -> None:
+    result = call(full.url, "login", "-u", "ada", how, stdin=b"\xff\n")
+    assert (result.exit_code, full.asked) == (2, [])
+    assert "stdin is not text in UTF-8" in result.stderr
