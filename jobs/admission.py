@@ -7,16 +7,17 @@ from typing import Any
 
 from gpusched.lib.problems import Problem
 from gpusched.protocol.jobs import JobRequest
+from tenants.permissions import Identity
 
-Check = Callable[[JobRequest, int, int], Problem | None]
+Check = Callable[[JobRequest, int, Identity], Problem | None]
 Preview = Callable[[JobRequest, dict[str, Any], Collection[int] | None], dict[str, Any]]
 _checks: list[Check] = []
 _previews: list[Preview] = []
 
 
 def register(check: Check) -> None:
-    """`check(request, tenant_id, quota_edits)` gives the problem with a request that can never run, or None. What it
-    remembers of quotas is from no fewer edits of them than `quota_edits`."""
+    """`check(request, tenant_id, identity)` gives the problem with a request that can never run, or None. What it
+    remembers of quotas is from no fewer edits of them than the identity's `quota_edits`."""
     if check not in _checks:
         _checks.append(check)
 
@@ -31,10 +32,10 @@ def preview(request: JobRequest, row: dict[str, Any], visible: Collection[int] |
     return _previews[0](request, row, visible)
 
 
-def require_possible(request: JobRequest, tenant_id: int, quota_edits: int) -> None:
+def require_possible(request: JobRequest, tenant_id: int, identity: Identity) -> None:
     """Raises the first problem that a registered check finds."""
     for check in _checks:
-        if problem := check(request, tenant_id, quota_edits):
+        if problem := check(request, tenant_id, identity):
             raise problem
 
 

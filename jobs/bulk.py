@@ -91,7 +91,7 @@ def _rows(requests: Sequence[JobRequest], likes: Sequence[int], identity: Identi
             asked = (tenant_id, *admission.asked(request))
             if asked not in judged:
                 secrets.require_known(request.secrets, tenant_id, tenant)
-                admission.require_possible(request, tenant_id, identity.quota_edits)
+                admission.require_possible(request, tenant_id, identity)
                 judged.add(asked)
             rows.append(row_of(request, tenant_id, identity))
         except Problem as problem:

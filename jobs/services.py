@@ -106,7 +106,7 @@ def _simulated_wait(row: dict[str, Any]) -> dict[str, Any]:
 
 def _require_possible(request: JobRequest, tenant_id: int, tenant: str, identity: Identity) -> None:
     secrets.require_known(request.secrets, tenant_id, tenant)
-    admission.require_possible(request, tenant_id, identity.quota_edits)
+    admission.require_possible(request, tenant_id, identity)
 
 
 def _bulk_only(request: JobRequest) -> list[FieldError]:

@@ -19,6 +19,7 @@ from jobs.counting import WAITS, WEIGHT, by_state
 from jobs.places import ORDER, places_of
 from scheduling import snapshot, whatif
 from scheduling.engine.budgets import is_spent, spent
+from scheduling.engine.effects import in_use
 from scheduling.engine.estimate import Estimate
 from scheduling.engine.fairshare import average_gpus, entitlements, why_entitled
 from scheduling.engine.feasibility import impossible
@@ -34,14 +35,18 @@ from tenants.permissions import Identity
 _FRESH_SECONDS = 2.0
 _known: dict[str, Any] = {"at": float("-inf"), "quota_edits": None, "nodes": (), "tenants": {}, "policy": Policy()}
 _lock = threading.Lock()
+_REFUSED_AS: dict[str, tuple[int, str]] = {
+    Pending.TENANT_LIMIT: (403, "quota_exceeded"),
+    Pending.BUDGET: (403, "budget_used_up"),
+}
 
 
-def problem_if_impossible(request: JobRequest, tenant_id: int, quota_edits: int) -> Problem | None:
-    """422 for a request that no node, not all nodes together, or the tenant's limit can ever hold (A04).
-    `quota_edits`: how many of quotas there were when the request came."""
+def problem_if_impossible(request: JobRequest, tenant_id: int, identity: Identity) -> Problem | None:
+    """422 for a request that no node, not all nodes together, or 403 for one that the tenant's limit can ever hold
+    (A04), and 403 while its budget is used up."""
     wanted = shape(request, tenant_id)
     for fresh in (False, True):
-        nodes, tenants, rules = _cluster(fresh, quota_edits)
+        nodes, tenants, rules = _cluster(fresh, identity.quota_edits)
         if tenant_id not in tenants and not fresh:
             continue
         tenant = tenants[tenant_id]
@@ -52,14 +57,14 @@ def problem_if_impossible(request: JobRequest, tenant_id: int, quota_edits: int)
             return None
     assert found is not None
     # What is used up is renewed: other than a limit it does not say that the job can never run.
-    is_limit, is_spent_up = found.code == Pending.TENANT_LIMIT, found.code == Pending.BUDGET
-    return Problem(
-        403 if is_limit or is_spent_up else 422,
-        "quota_exceeded" if is_limit else "budget_used_up" if is_spent_up else found.code,
-        reasons.sentence(found.code, found.evidence),
-        next_step=reasons.next_step(found.code),
-        errors=[FieldError("gpu_count", found.code, reasons.sentence(found.code, found.evidence))],
-    )
+    status, code = _REFUSED_AS.get(found.code, (422, found.code))
+    said = reasons.sentence(found.code, found.evidence)
+    if found.code == Pending.TENANT_LIMIT:
+        used = in_use(str(found.evidence["dimension"]), tenant, identity.user_id, snapshot.running(), nodes)
+        whose = f"tenant {tenant.name}"
+        said = reasons.sentence(Pending.QUOTA_WAIT, {**found.evidence, "whose": whose, "in_use": used})
+    step = reasons.next_step(found.code)
+    return Problem(status, code, said, next_step=step, errors=[FieldError("gpu_count", code, said)])
 
 
 def _cluster(fresh: bool, quota_edits: int) -> tuple[Sequence[Node], dict[int, Tenant], Policy]:

@@ -3,8 +3,17 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduling.engine.model import Plan, Snapshot, Tenant
-from scheduling.engine.quotas import USER_GPUS, Dimension, Use, gpu_memory_of, limits_of, models_of, use_of
+from scheduling.engine.model import Node, Plan, Running, Snapshot, Tenant
+from scheduling.engine.quotas import (
+    USER_GPUS,
+    Dimension,
+    Use,
+    gpu_memory_of,
+    limits_of,
+    limits_per_user,
+    models_of,
+    use_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +54,8 @@ def effect(without: Plan, with_it: Plan) -> Effect:
 
 def exceeded(snapshot: Snapshot, tenant: Tenant) -> list[Excess]:
     """The limits of a tenant, as it is to be, that its running jobs are above."""
-    devices = [device for node in snapshot.nodes for device in node.devices]
-    memory_mb = {device.id: device.memory_mb for device in devices}
-    models = {device.id: device.model for device in devices}
     running = [one for one in snapshot.running if one.tenant_id == tenant.id]
-    uses = [
-        use_of(one.request, gpu_memory_of(one.request, one.ranks, memory_mb), models_of(one.ranks, models))
-        for one in running
-    ]
+    uses = _uses(running, snapshot.nodes)
     found = [
         Excess(dimension, dimension.shown(held), dimension.shown(limit))
         for dimension, limit in limits_of(tenant)
@@ -67,6 +70,25 @@ def exceeded(snapshot: Snapshot, tenant: Tenant) -> list[Excess]:
         if above:
             found.append(Excess(USER_GPUS, max(above), limit, len(above)))
     return found
+
+
+def in_use(name: str, tenant: Tenant, user_id: int, running: Iterable[Running], nodes: Iterable[Node]) -> int | float:
+    """What runs of the limit of this name, in the unit of its sentence: of its tenant, or of one user."""
+    [dimension] = [one for one, _ in (*limits_of(tenant), *limits_per_user(tenant)) if one.name == name]
+    of_whom = [
+        one for one in running if one.tenant_id == tenant.id and (dimension is not USER_GPUS or one.user_id == user_id)
+    ]
+    return dimension.shown(_total(dimension, _uses(of_whom, nodes)))
+
+
+def _uses(running: Iterable[Running], nodes: Iterable[Node]) -> list[Use]:
+    devices = [device for node in nodes for device in node.devices]
+    memory_mb = {device.id: device.memory_mb for device in devices}
+    models = {device.id: device.model for device in devices}
+    return [
+        use_of(one.request, gpu_memory_of(one.request, one.ranks, memory_mb), models_of(one.ranks, models))
+        for one in running
+    ]
 
 
 def _total(dimension: Dimension, uses: Iterable[Use]) -> int:

@@ -12,7 +12,7 @@ from jobs.models import Job
 from scheduling import policy
 from tenants import services
 from tenants.permissions import identity_of_token
-from tests.factories import identity_for, make_member, make_node, make_token, run_cycle, submit
+from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -53,20 +53,30 @@ def test_a_limit_per_model_is_told_and_other_models_go_on(user, tenant):
 
 
 @pytest.mark.parametrize(
-    ("quota", "fields"),
+    ("quota", "fields", "sentence"),
     [
-        ({"max_gpus_per_user": 1}, {"gpu_count": 2}),
-        ({"max_gpus_by_model": {"A100": 1}}, {"gpu_count": 2, "gpu_model": "A100"}),
+        ({"max_gpus": 4}, {"gpu_count": 8}, "GPUs requested=8, limit=4, in use=2"),
+        ({"max_gpus_per_user": 1}, {"gpu_count": 2}, "GPUs per user requested=2, limit=1, in use=1"),
+        (
+            {"max_gpus_by_model": {"A100": 3}}, {"gpu_count": 5, "gpu_model": "A100"},
+            "A100 GPUs requested=5, limit=3, in use=2",
+        ),
+        ({"max_cpu_cores": 9}, {"cpu_cores": 9.5}, "CPU cores requested=9.5, limit=9, in use=2"),
     ],
-)
-def test_more_than_a_limit_can_ever_hold_is_refused_at_submit(user, tenant, quota, fields):
-    """A04"""
+)  # fmt: skip
+def test_more_than_a_limit_can_ever_hold_is_refused_at_submit(user, tenant, quota, fields, sentence):
+    """A04: in the words of the contract."""
+    make_node(gpus=8)
+    other = make_tenant()
+    for who, of in ((user, tenant), (make_member(tenant), tenant), (make_member(other), other)):
+        submit(who, of)
+    run_cycle()
     services.change_quota(tenant.pk, quota, actor="test")
-    make_node(gpus=4)
     with pytest.raises(Problem) as refused:
         submit(user, tenant, **fields)
     assert (refused.value.status, refused.value.code) == (403, "quota_exceeded")
-    assert "more than the limit of 1" in refused.value.detail
+    assert refused.value.detail == f"quota exceeded for tenant nlp: {sentence}"
+    assert [one.code for one in refused.value.errors] == ["quota_exceeded"]
 
 
 @pytest.mark.parametrize("by", ["token", "page"])
@@ -85,7 +95,7 @@ def test_an_edit_that_was_acknowledged_counts_for_the_next_submit(user, tenant, 
         post()
     assert not [one for one in done if "nodes_device" in one["sql"] or "tenants_usagebalance" in one["sql"]]
     services.change_quota(tenant.pk, {"max_gpus": 3}, actor="test")
-    with pytest.raises(Problem, match="more than the limit of 3"):
+    with pytest.raises(Problem, match="GPUs requested=6, limit=3, in use=0"):
         post()
 
 
