@@ -23,9 +23,9 @@ def lines_of(script: str, name: str) -> list[Line]:
     head = takewhile(lambda line: not line.strip() or line.startswith("#"), script.splitlines())
     found = []
     for number, line in enumerate(head, start=1):
-        mark, _, rest = line.partition(" ")
+        mark, *rest = line.split(maxsplit=1) or [""]
         if mark in (OURS, SLURMS):
-            found.append(Line(mark, _words(rest, f"{name}:{number}"), f"{name}:{number}"))
+            found.append(Line(mark, _words("".join(rest), f"{name}:{number}"), f"{name}:{number}"))
     return found
 
 

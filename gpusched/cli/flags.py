@@ -131,7 +131,11 @@ def _take_lines(fields: dict[str, Any], lines: list[Line]) -> None:
     fields.update(slurms)
     for line in lines:
         if line.mark == OURS:
-            _lay_over(fields, _flags_of(line))
+            given = _flags_of(line)
+            try:
+                _lay_over(fields, given)
+            except Invalid as error:
+                raise Invalid(f"{line.where}: {error}", next_step=error.next_step) from error
 
 
 def _flags_of(line: Line) -> dict[str, Any]:
@@ -178,7 +182,7 @@ def _array(text: str) -> dict[str, int]:
         array = array_of(text)
     except ValueError as error:
         raise Invalid(f"--array {text} {error}") from error
-    return {"count": array.count, **({"max_parallel": array.max_parallel} if array.max_parallel else {})}
+    return {"count": array.count, **({} if array.max_parallel is None else {"max_parallel": array.max_parallel})}
 
 
 def _mapping(fields: Mapping[str, Any], field: str) -> dict[str, Any]:

@@ -146,6 +146,8 @@ def _gpus(option: Option) -> tuple[int, str]:
         kind, _, text = text.partition(":")
         if kind != "gpu" or "," in text:
             raise _no(option, "like gpu:4 or gpu:a100:4; nothing else is known")
+    if "," in text:
+        raise _no(option, "a number of GPUs, or one model and a number like a100:4: those of a job are asked for alike")
     model, _, count = text.partition("(")[0].rpartition(":")
     if not count.isdecimal() and not model:
         model, count = count, "1"
@@ -176,9 +178,9 @@ def _minutes(option: Option) -> float | None:
 
 def _array(option: Option) -> dict[str, int]:
     found = re.fullmatch(r"0-(\d+)(?:%(\d+))?", option.value)
-    if not found:
+    if not found or int(found[2] or 1) < 1:
         # To shift the numbers silently would give each element the work of another.
-        raise _no(option, "like 0-99 or 0-99%10: elements are numbered from 0, without gaps")
+        raise _no(option, "like 0-99 or 0-99%10: elements are numbered from 0, without gaps, one or more at once")
     array = {"count": int(found[1]) + 1}
     return {**array, "max_parallel": int(found[2])} if found[2] else array
 

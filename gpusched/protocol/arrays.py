@@ -25,7 +25,8 @@ class ArrayRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 def array_of(text: str) -> ArrayRequest:
     """`100` or `100%10`: the count, and how many at once. Raises ValueError."""
     found = re.fullmatch(r"(\d{1,9})(?:%(\d{1,9}))?", text)
-    if not found:
+    # None at once would be an array that never starts.
+    if not found or int(found[2] or 1) < 1:
         raise ValueError("must be a count like 100, or a count and how many at once like 100%10")
     return ArrayRequest(count=int(found[1]), max_parallel=int(found[2]) if found[2] else None)
 

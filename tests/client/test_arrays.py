@@ -57,7 +57,7 @@ def test_an_array_is_submitted_by_a_flag(arrays: FakeServer, flag: str, sent: di
     assert arrays.asked[-1].json["array"] == sent
 
 
-@pytest.mark.parametrize("flag", ["0-9", "x", "5%", "%5"])
+@pytest.mark.parametrize("flag", ["0-9", "x", "5%", "%5", "5%0"])
 def test_an_array_that_makes_no_sense_is_a_usage_error(arrays: FakeServer, flag: str) -> None:
     done = call(arrays.url, "submit", "--array", flag, "--", "true")
     assert (done.exit_code, "100%10" in done.stderr) == (2, True)

@@ -48,5 +48,6 @@ def test_postgresql_reads_and_counts_them_alike(text):
 def test_a_count_and_how_many_at_once():
     assert arrays.array_of("100%10") == ArrayRequest(count=100, max_parallel=10)
     assert arrays.array_of("100") == ArrayRequest(count=100)
-    with pytest.raises(ValueError, match="100%10"):
-        arrays.array_of("0-99")
+    for wrong in ("0-99", "5%0"):
+        with pytest.raises(ValueError, match="100%10"):
+            arrays.array_of(wrong)
