@@ -89,6 +89,35 @@ test("what can be undone is done, what loses work is asked, and for many jobs ty
   expect(caution("requeue", Array.from({ length: 21 }, (_, at) => job(at)))).toBe("type");
 });
 
+test("only the jobs that the person may act on can be selected", async () => {
+  const list = async (data: string): Promise<HTMLElement> => {
+    document.body.innerHTML = `<form data-act-on-several ${data}></form>`;
+    const region = document.createElement("div");
+    const items = [job(3, "pending", { user: "bob" }), job(2), job(1, "pending", { tenant: "blue", user: "bob" })];
+    vi.stubGlobal("fetch", () => Promise.resolve(new Response(JSON.stringify({ items, next_cursor: null }))));
+    jobs(region, {} as Page);
+    await vi.waitFor(() => expect(region.querySelectorAll("tbody tr")).toHaveLength(3));
+    return region;
+  };
+  const boxes = (region: HTMLElement): (string | undefined)[] => [...region.querySelectorAll<HTMLElement>("[data-select]")].map((box) => box.dataset.select);
+  expect(boxes(await list('data-admin data-user="root" data-member="" data-owner=""'))).toEqual(["3", "2", "1"]);
+  expect(boxes(await list('data-user="ann" data-member="red blue" data-owner="blue"'))).toEqual(["2", "1"]);
+  const viewer = await list('data-user="ann" data-member="" data-owner=""');
+  expect([boxes(viewer), viewer.querySelectorAll("[type=checkbox]").length]).toEqual([[], 0]);
+  const nobody = await list('data-user="eve" data-member="red" data-owner=""');
+  expect([boxes(nobody), nobody.querySelector<HTMLElement>("[type=checkbox]")?.hidden]).toEqual([[], true]);
+  // The key selects what a box would.
+  const own = await list('data-user="ann" data-member="red" data-owner=""');
+  const press = (id: number): unknown => own.querySelector(`tr[data-key="${id}"]`)?.dispatchEvent(new KeyboardEvent("keydown", { key: "x", bubbles: true }));
+  press(3);
+  press(2);
+  expect(own.querySelector(".selection-bar")?.textContent).toContain("1 job selected");
+  press(2);
+  expect(own.querySelector<HTMLElement>(".selection-bar")?.hidden).toBe(true);
+  document.body.innerHTML = "";
+  vi.unstubAllGlobals();
+});
+
 test("the selection offers what fits, and forgets what is not shown any more", () => {
   const selection = new Selection(() => undefined);
   const rows = [job(1, "pending"), job(2, "running")];

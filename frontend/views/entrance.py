@@ -16,6 +16,7 @@ from django.utils.cache import patch_cache_control
 from frontend.errors import page_error
 from gpusched.lib import audit
 from gpusched.lib.problems import Problem
+from gpusched.protocol.states import Role
 from tenants.permissions import Identity, identity
 
 P = ParamSpec("P")
@@ -68,7 +69,8 @@ def _to_login(request: HttpRequest) -> HttpResponse:
 
 def show(request: HttpRequest, who: Identity, template: str, words: dict[str, Any], status: int = 200) -> HttpResponse:
     """A page with what all of them need to know of the person."""
-    words = {"who": who, "no_tenant": not who.roles and not who.is_admin, **words}
+    may_submit = who.is_admin or any(who.has(Role.MEMBER, tenant_id) for tenant_id in who.roles)
+    words = {"who": who, "no_tenant": not who.roles and not who.is_admin, "may_submit": may_submit, **words}
     return render(request, template, words, status=status)
 
 

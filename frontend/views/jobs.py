@@ -13,7 +13,7 @@ from frontend.views.entrance import page, refusal, show
 from frontend.views.job import asked_states
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
-from gpusched.protocol.states import JobState
+from gpusched.protocol.states import JobState, Role
 from jobs.api import listed
 from scheduling.services import estimates_of
 from tenants.permissions import Identity
@@ -85,6 +85,8 @@ def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
         "older": urlencode({**asked, "cursor": older}) if older else "",
         "states": _STATES,
         "tenants": _tenants(who),
+        "member_of": _where(who, Role.MEMBER),
+        "owner_of": _where(who, Role.OWNER),
     }
     return show(request, who, "pages/jobs.html", words)
 
@@ -129,6 +131,11 @@ def _asked(request: HttpRequest, names: tuple[str, ...]) -> dict[str, str]:
 
 def _more(asked: Mapping[str, str], start: int) -> str:
     return urlencode({**asked, "from": start})
+
+
+def _where(who: Identity, role: Role) -> list[str]:
+    """The tenants in which the person has the role or more, by name."""
+    return sorted(name for tenant_id, name in who.tenant_names.items() if who.has(role, tenant_id))
 
 
 def _tenants(who: Identity) -> list[str]:

@@ -3,6 +3,7 @@
 import pytest
 from django.db import OperationalError
 
+from gpusched.protocol.states import Role
 from nodes.models import Node
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import HOSTILE, PAGES, browser, form, text_of
@@ -80,6 +81,19 @@ class TestWhoSeesPages:
         page = text_of(browser(make_user("newcomer")).get("/submit/"))
         assert "Ask an admin to add <b>newcomer</b> to a tenant" in page
         assert "<textarea" not in page
+
+    def test_who_may_not_submit_is_offered_nothing_of_it(self, nlp, member):
+        job_id = submit(member, nlp)
+        viewer = browser(make_member(nlp, role=Role.VIEWER, name="looker"))
+        for path in ("/overview/", "/mine/", "/queue/", "/jobs/", f"/jobs/{job_id}/"):
+            for client, is_offered in ((viewer, False), (browser(member), True)):
+                main = text_of(client.get(path)).split("<main", 1)[1]
+                assert ('href="/submit/' in main) is is_offered, path
+        page = text_of(viewer.get("/submit/"))
+        assert "In <b>nlp</b> you are a viewer: you may look, and not submit." in page
+        assert "make looker a member" in page
+        assert 'data-member="" data-owner=""' in text_of(viewer.get("/jobs/"))
+        assert 'data-member="nlp" data-owner=""' in text_of(browser(member).get("/jobs/"))
 
     def test_only_staff_see_the_way_to_the_admin(self, nlp, member):
         assert "/admin/" not in text_of(browser(member).get("/tenants/nlp/"))

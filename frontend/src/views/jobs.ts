@@ -1,6 +1,7 @@
 // The list of jobs: filtered by the address, live at its top, as far back as one asks, with several selected at once.
 import { h, refill } from "../dom";
 import { Listing, merged, restQuery } from "../jobs/listing";
+import { Rights } from "../jobs/rights";
 import { Selection } from "../jobs/selection";
 import { watchFilters } from "../queue/filters";
 import type { MakeView, View } from "../regions";
@@ -18,6 +19,7 @@ export const jobs: MakeView = (region) => new JobsView(region);
 
 class JobsView implements View {
   private readonly none: () => HTMLElement;
+  private readonly rights = new Rights();
   private readonly selection = new Selection(() => this.draw());
   private readonly older = h("button", { type: "button" }, "Older jobs");
   private readonly foot = h("p", { class: "summary" }, this.older);
@@ -44,8 +46,8 @@ class JobsView implements View {
     region.addEventListener("keydown", (event) => {
       const row = event.target;
       if (event.key !== "x" || !(row instanceof HTMLTableRowElement)) return;
-      const id = Number(row.dataset.key);
-      this.selection.set(id, !this.selection.has(id));
+      const box = row.querySelector<HTMLInputElement>("[data-select]");
+      if (box !== null) this.selection.set(Number(box.dataset.select), !box.checked);
     });
   }
 
@@ -58,7 +60,9 @@ class JobsView implements View {
     }
     // No more than a fresh load would have, however long the page has been open.
     const rows = this.found().slice(0, listing.most);
-    this.selection.show(rows);
+    const own = rows.filter((row) => this.rights.over(row));
+    this.selection.all.hidden = own.length === 0;
+    this.selection.show(own);
     if (listing.problem !== "") return refill(this.region, refused(listing.problem));
     this.foot.hidden = !listing.hasOlder;
     if (rows.length === 0) return refill(this.region, listing.query === "" ? this.none() : noneLikeThis(listing.hasOlder), this.foot);
@@ -99,7 +103,7 @@ class JobsView implements View {
   private makeTable(): LiveTable<JobRow> {
     return new LiveTable<JobRow>(
       [
-        { label: this.selection.all, cell: (row) => this.selection.box(row.id), className: "select" },
+        ...(this.rights.areAny ? [{ label: this.selection.all, cell: (row: JobRow) => this.rights.over(row) && this.selection.box(row.id), className: "select" }] : []),
         { label: "Id", cell: (row) => jobLink(row.id) },
         { label: "Name", cell: (row) => [row.name, ...elementCounts(row)], className: "name" },
         { label: "State", cell: (row) => badge(row.state), className: "is" },
