@@ -20,6 +20,7 @@ from gpusched.lib.api import PAGED, JsonRenderer, decode_cursor, encode_cursor, 
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid
 from gpusched.lib.times import parsed, rfc3339
+from gpusched.protocol.cells import as_text
 from gpusched.protocol.jobs import FieldError
 from tenants import accounting, rates
 from tenants.api import find_tenant
@@ -195,8 +196,3 @@ def _rate(rate: Rate) -> dict[str, Any]:
         "ends_at": rfc3339(rate.ends_at),
         "created_by": rate.created_by,
     }
-
-
-def as_text(value: object) -> object:
-    """As a cell of CSV: what a spreadsheet would take for a formula begins with a quote."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -11,10 +11,10 @@ from django.utils import timezone
 from frontend import used
 from frontend.views.entrance import page, show
 from gpusched.lib.sql import query
+from gpusched.protocol.cells import as_text
 from tenants import budgets
 from tenants.models import Rate
 from tenants.permissions import Identity
-from tenants.usage_api import as_text
 
 MOST_DAYS = 400
 _MEASURES = {"gpu_hours": "allocated", "idle_gpu_hours": "held idle", "cost": "cost"}

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import typer
 
 from gpusched.cli.say import printable
+from gpusched.protocol.cells import as_text
 
 T = TypeVar("T")
 Cell = str | int | float | bool | datetime | None
@@ -132,7 +133,7 @@ def _csv(rows: Sequence[T], columns: Sequence[Column[T]]) -> None:
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([column.title.lower() for column in columns])
-    writer.writerows([_text(column.value(row)) for column in columns] for row in rows)
+    writer.writerows([printable(_text(as_text(column.value(row)))) for column in columns] for row in rows)
 
 
 def has_colour() -> bool:
