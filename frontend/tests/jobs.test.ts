@@ -2,6 +2,7 @@
 import { expect, test, vi } from "vitest";
 import { caution, fitting } from "../src/jobs/actions";
 import { Listing, fits, merged, restQuery } from "../src/jobs/listing";
+import { watchFilters } from "../src/queue/filters";
 import { Selection } from "../src/jobs/selection";
 import type { Page } from "../src/regions";
 import type { JobRow } from "../src/topics";
@@ -87,6 +88,30 @@ test("what can be undone is done, what loses work is asked, and for many jobs ty
   expect(fitting("cancel", [...waiting, job(3, "completed")]).map((row) => row.id)).toEqual([1, 2]);
   expect([caution("hold", waiting), caution("cancel", waiting), caution("cancel", [...waiting, job(3)])]).toEqual(["none", "undo", "ask"]);
   expect(caution("requeue", Array.from({ length: 21 }, (_, at) => job(at)))).toBe("type");
+});
+
+test("a filter that no field shows stays when a field is used, until that field says otherwise", async () => {
+  document.body.innerHTML = `<form data-filters><input name="name"><input type="checkbox" name="user" value="ann"></form>
+    <p><a data-drops="user" href="/jobs/">owner: bob</a><a data-drops="array" href="/jobs/?user=bob">array: 7</a></p>`;
+  const asked: string[] = [];
+  history.replaceState(null, "", "?user=bob&array=7");
+  const stop = watchFilters((search) => void (asked.push(search), history.replaceState(null, "", search)));
+  const [name, mine] = [...document.querySelectorAll("input")] as [HTMLInputElement, HTMLInputElement];
+  name.value = "train";
+  name.dispatchEvent(new Event("change", { bubbles: true }));
+  await vi.waitFor(() => expect(asked).toEqual(["?user=bob&array=7&name=train"]));
+  const pills = (): (string | null)[] => [...document.querySelectorAll("a[data-drops]")].map((pill) => pill.getAttribute("href"));
+  expect(pills()).toEqual(["?array=7&name=train", "?user=bob&name=train"]);
+  mine.checked = true;
+  mine.dispatchEvent(new Event("change", { bubbles: true }));
+  await vi.waitFor(() => expect(asked[1]).toBe("?user=ann&array=7&name=train"));
+  expect(pills()).toEqual(["?user=ann&name=train"]);
+  mine.checked = false;
+  mine.dispatchEvent(new Event("change", { bubbles: true }));
+  await vi.waitFor(() => expect(asked[2]).toBe("?array=7&name=train"));
+  stop();
+  history.replaceState(null, "", location.pathname);
+  document.body.innerHTML = "";
 });
 
 test("only the jobs that the person may act on can be selected", async () => {

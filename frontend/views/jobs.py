@@ -20,6 +20,9 @@ from tenants.permissions import Identity
 
 QUEUE_FILTERS = ("tenant", "user", "state", "reason", "group", "q", "sort")
 JOBS_FILTERS = ("tenant", "user", "state", "name", "array", "submitted_after", "submitted_before")
+_NOT_IN_QUEUE_FORM = ("reason", "user", "state")
+_NOT_IN_JOBS_FORM = ("user", "array", "submitted_before")
+_LABELS = {"user": "owner", "array": "elements of array", "submitted_before": "submitted before"}
 _WINDOW = 100
 _ON_A_PAGE = 100
 _STATES = (("waiting", "waiting"), ("live", "on nodes"), ("final", "ended"), *((s, s) for s in JobState))
@@ -46,6 +49,7 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
         "total": total,
         "jobs": [rows[str(job_id)] for job_id in total.get("order", ())],
         "asked": asked,
+        "chosen": _chosen(request, {name: asked[name] for name in _NOT_IN_QUEUE_FORM if name in asked}),
         "is_understood": is_understood,
         "groups": _GROUPS,
         "tenants": _tenants(who),
@@ -83,7 +87,8 @@ def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
         "asked": asked,
         "refused": refused,
         "older": urlencode({**asked, "cursor": older}) if older else "",
-        "states": _STATES,
+        "chosen": _chosen(request, _not_in_jobs_form(asked, who)),
+        "states": _states(asked.get("state", "")),
         "tenants": _tenants(who),
         "member_of": _where(who, Role.MEMBER),
         "owner_of": _where(who, Role.OWNER),
@@ -127,6 +132,35 @@ def _asked(request: HttpRequest, names: tuple[str, ...]) -> dict[str, str]:
     """What the address filters by. No text of PostgreSQL has a zero in it: such a filter is none."""
     given = {name: request.GET.get(name, "").strip() for name in names}
     return {name: value for name, value in given.items() if value and "\x00" not in value}
+
+
+def _not_in_jobs_form(asked: Mapping[str, str], who: Identity) -> dict[str, str]:
+    """What the fields above the list of jobs cannot say: of people they know only who asks."""
+    told = {name: asked[name] for name in _NOT_IN_JOBS_FORM if name in asked}
+    return {name: value for name, value in told.items() if (name, value) != ("user", who.username)}
+
+
+def _chosen(request: HttpRequest, told: Mapping[str, str]) -> list[dict[str, str]]:
+    """Filters that no field shows: each as `name value label said`, and `href`, the same page without it."""
+    found = []
+    for name, value in told.items():
+        left = request.GET.copy()
+        for gone in (name, "cursor", "from"):
+            left.pop(gone, None)
+        href = f"?{left.urlencode()}" if left else request.path
+        label = _LABELS.get(name, name.replace("_", " "))
+        said = value.replace("_", " ") if name in ("reason", "state") else value
+        found.append({"name": name, "value": value, "label": label, "said": said, "href": href})
+    return found
+
+
+def _states(asked: str) -> list[tuple[str, str]]:
+    """What the field of states offers: each kind and each state, and several if the address asks for them."""
+    said = dict(_STATES)
+    wanted = [word.strip() for word in asked.split(",")]
+    if asked in said or any(word not in said for word in wanted):
+        return list(_STATES)
+    return [(asked, ", ".join(said[word] for word in wanted)), *_STATES]
 
 
 def _more(asked: Mapping[str, str], start: int) -> str:

@@ -9,7 +9,7 @@ from gpusched.lib.sql import query
 from gpusched.protocol.states import Role
 from scheduling import whatif
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
-from tests.frontend.browsing import browser, text_of
+from tests.frontend.browsing import browser, found, text_of
 
 pytestmark = pytest.mark.django_db
 
@@ -34,6 +34,15 @@ class TestQueue:
         assert keys(text_of(admin.get("/queue/?q=smal"))) == [small]
         assert set(keys(text_of(browser(member).get("/queue/?sort=gpus")))) == {small, large}
         assert "No waiting job is like this" in text_of(admin.get("/queue/?user=nobody"))
+
+    def test_what_no_field_shows_is_taken_off_one_by_one(self, nlp, member):
+        page = text_of(browser(member).get("/queue/?reason=gpus_busy&user=a_b&q=x&from=100"))
+        assert dict(re.findall(r'data-drops="(\w+)" href="([^"]*)"', page)) == {
+            "reason": "?user=a_b&amp;q=x",
+            "user": "?reason=gpus_busy&amp;q=x",
+        }
+        assert "reason: gpus busy" in page
+        assert "owner: a_b" in page
 
     @pytest.mark.parametrize("asked", ["?sort=secret", "?tenant=" + "x" * 300, "?q=%00", "?from=x", "?from=-1"])
     def test_what_is_not_understood_is_said_and_breaks_nothing(self, asked, nlp, member):
@@ -69,6 +78,21 @@ class TestJobs:
         refused = text_of(client.get("/jobs/?state=odd"))
         assert "state: there is no state &#x27;odd&#x27;" in refused
         assert "waiting, live, final" in refused
+
+    def test_filters_that_no_field_shows_are_said_and_taken_off_one_by_one(self, nlp, member):
+        submit(member, nlp)
+        client = browser(make_user(admin=True))
+        page = text_of(client.get(f"/jobs/?user={member.username}&submitted_before=2099-01-31&state=waiting,live"))
+        assert dict(re.findall(r'data-drops="(\w+)" href="([^"]*)"', page)) == {
+            "user": "?submitted_before=2099-01-31&amp;state=waiting%2Clive",
+            "submitted_before": f"?user={member.username}&amp;state=waiting%2Clive",
+        }
+        assert '<option value="waiting,live" selected>waiting, on nodes</option>' in page
+        assert "data-drops" not in text_of(browser(member).get(f"/jobs/?user={member.username}")), "the box says it"
+        assert "<option" in text_of(client.get("/jobs/?state=odd,live"))
+        assert 'href="/jobs/"' in found(
+            r'(<a class="pill"[^>]*>)elements of array: 7', text_of(client.get("/jobs/?array=7"))
+        )
 
     def test_older_ones_follow_by_cursor(self, nlp, member):
         ids = [submit(member, nlp) for _ in range(102)]

@@ -50,6 +50,16 @@ export function showSorts(table: Element): void {
   }
 }
 
+/** Filters of the address that no field shows stand beside the fields, each as a link to the page without it: what a field says
+ * takes the place of it, and the others lead to the address as it is by now. */
+function keepPills(said: (name: string) => boolean, search: string): void {
+  for (const pill of document.querySelectorAll<HTMLAnchorElement>("a[data-drops]")) {
+    const name = pill.dataset.drops ?? "";
+    if (said(name)) pill.remove();
+    else pill.setAttribute("href", changed(search, name, ""));
+  }
+}
+
 /** Follows the fields of the page's filter: what is chosen counts at once, what is typed a moment later. */
 export function watchFilters(ask: (search: string) => void): () => void {
   const form = document.querySelector<HTMLFormElement>("form[data-filters]");
@@ -61,11 +71,12 @@ export function watchFilters(ask: (search: string) => void): () => void {
     const names = [...(form?.elements ?? [])].map((field) => field.getAttribute("name")).filter((name) => name !== null);
     for (const name of names) {
       const value = String(given.get(name) ?? "").trim();
-      if (value === "") asked.delete(name);
-      else asked.set(name, value);
+      if (value !== "") asked.set(name, value);
+      else if (document.querySelector(`a[data-drops="${name}"]`) === null) asked.delete(name);
     }
     asked.delete("cursor");
     asked.delete("from");
+    keepPills((name) => String(given.get(name) ?? "") !== "", String(asked));
     ask(asked.size === 0 ? location.pathname : `?${asked}`);
   };
   const soon = (event: Event): void => {
