@@ -1,5 +1,6 @@
 // The bell: what became of one's jobs and what the system did by itself, how much of it is unread, and toasts of what is new.
-import { h, plural, refill } from "./dom";
+import { h, plural } from "./dom";
+import { redraw } from "./morph";
 import { notify, offer } from "./notify";
 import type { MakeView } from "./regions";
 import { ago, serverNow } from "./time";
@@ -32,7 +33,7 @@ export const bell: MakeView = (region, { hub }) => {
     known = new Set(notices.map((notice) => notice.key));
     const since = readUntil;
     const lines = notices.map((notice) => line(notice, since == null || Date.parse(notice.at) > Date.parse(since)));
-    refill(region, lines.length > 0 ? h("ul", {}, ...lines) : h("p", { class: "empty" }, "Nothing yet. What becomes of your jobs is told here."));
+    redraw(region, lines.length > 0 ? h("ul", {}, ...lines) : h("p", { class: "empty" }, "Nothing yet. What becomes of your jobs is told here."));
     // Once for what is new, however often the list is drawn until the server says that it was read.
     const newest = notices[0]?.key ?? "";
     if (details?.open === true && unread > 0 && newest !== marked) {

@@ -88,8 +88,11 @@ export class Hub implements SocketEvents {
   setHidden(isHidden: boolean): void {
     if (this.isHidden === isHidden) return;
     this.isHidden = isHidden;
-    if (isHidden) for (const [topic, state] of this.states) if (!this.kept.has(topic)) this.states.set(topic, unsettled(state));
-    else this.socket.hurry();
+    if (isHidden) {
+      for (const [topic, state] of this.states) if (!this.kept.has(topic)) this.states.set(topic, unsettled(state));
+    } else {
+      this.socket.hurry();
+    }
     this.subscribe();
   }
 

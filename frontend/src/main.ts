@@ -35,6 +35,9 @@ import { startUsage } from "./views/usage";
 
 htmx.config.allowEval = false;
 htmx.config.includeIndicatorStyles = false;
+// Back loads the page: a body put back from a cache has nothing of what was bound to the one before it.
+htmx.config.historyCacheSize = 0;
+htmx.config.refreshOnHistoryMiss = true;
 
 const hub = new Hub(liveSocket);
 const polling = new Polling(hub);

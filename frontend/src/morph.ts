@@ -1,4 +1,5 @@
 // Makes one piece of the page like another and touches only what differs: focus, open details and the pointer stay.
+import { type Child, add } from "./dom";
 
 /** Attributes that the person or the script has set since: they are not taken back. */
 const KEPT = new Set(["open", "tabindex", "hidden"]);
@@ -12,12 +13,22 @@ function isSame(old: Node, fresh: Node): boolean {
   return old.nodeType === fresh.nodeType && old.nodeName === fresh.nodeName && keyOf(old) === keyOf(fresh);
 }
 
+/** As `refill`, for children that hear nothing by themselves: what is there already stays, and is made as it is to be. */
+export function redraw(parent: Element, ...fresh: Child[]): void {
+  const holder = parent.cloneNode(false) as Element;
+  add(holder, fresh);
+  morphChildren(parent, holder);
+}
+
 /** The children of `old` become those of `fresh`; elements with an id or `data-key` are found again wherever they went. */
 export function morphChildren(old: Element, fresh: Element): void {
   const keyed = new Map<string, ChildNode>();
-  for (const child of old.childNodes) {
+  const keys = new Set([...fresh.childNodes].map(keyOf));
+  for (const child of [...old.childNodes]) {
     const key = keyOf(child);
-    if (key) keyed.set(key, child);
+    // What goes goes first: nothing that stays is moved then, and what is moved loses the focus.
+    if (key && !keys.has(key)) child.remove();
+    else if (key) keyed.set(key, child);
   }
   let place: ChildNode | null = old.firstChild;
   for (const wanted of [...fresh.childNodes]) {
@@ -48,7 +59,10 @@ function morph(old: Node, fresh: Node): void {
     if (!fresh.hasAttribute(name) && !KEPT.has(name)) old.removeAttribute(name);
   }
   for (const { name, value } of fresh.attributes) {
-    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    if (old.getAttribute(name) === value) continue;
+    // Of the content policy a style is no attribute: see h().
+    if (name === "style" && old instanceof HTMLElement) old.style.cssText = value;
+    else old.setAttribute(name, value);
   }
   morphChildren(old, fresh);
 }

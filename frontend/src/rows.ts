@@ -1,5 +1,6 @@
 // A table that follows keyed rows: it changes in place, and nothing moves under the pointer.
 import { type Child, add, h, plural } from "./dom";
+import { morphChildren } from "./morph";
 
 export interface Column<R> {
   /** A word, or what stands in its place at the head of the column. */
@@ -120,7 +121,7 @@ export class LiveTable<R extends object> {
       add(fresh, Array.isArray(content) && content.length > 1 ? [h("div", {}, ...content)] : [content].flat());
       const old = tr.cells[at];
       if (old === undefined) tr.append(fresh);
-      else if (!old.isEqualNode(fresh)) old.replaceChildren(...fresh.childNodes);
+      else morphChildren(old, fresh);
     });
     tr.classList.remove("is-gone");
     this.mark(tr, row);

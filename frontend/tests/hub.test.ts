@@ -198,3 +198,18 @@ test("nodes come with their readings, and what has not changed stays the same ob
   expect(seen.at(-1)?.get("a")?.last_seen_at).toBe("2026-01-31T08:00:00Z");
   expect(seen.at(-1)?.get("b")).toBe(seen.at(-2)?.get("b"));
 });
+
+test("a tab that is looked at again tries at once; one that is hidden does not", () => {
+  hub.start();
+  last().open();
+  last().close();
+  for (let at = 0; at < 6; at += 1) {
+    vi.advanceTimersByTime(5000);
+    last().close();
+  }
+  const known = sockets.length;
+  hub.setHidden(true);
+  expect(sockets.length).toBe(known);
+  hub.setHidden(false);
+  expect(sockets.length).toBe(known + 1);
+});

@@ -6,10 +6,12 @@ import { startKeyboard } from "../src/keyboard";
 import type { Page } from "../src/regions";
 import type { TopicState } from "../src/store";
 import { overviewStrip } from "../src/fleet/strip";
-import { overviewAttention } from "../src/views/overview";
+import { Selection } from "../src/jobs/selection";
+import { jobHead } from "../src/views/job";
+import { overviewAttention, overviewCounts, overviewWaiting } from "../src/views/overview";
 import { bullet, request, strip } from "../src/views/pieces";
 import { overviewTenants } from "../src/views/standing";
-import type { TenantRow } from "../src/topics";
+import type { JobRow, TenantRow } from "../src/topics";
 
 const state = (rows: Record<string, object>): TopicState => ({ status: "ready", seq: 1, rows: new Map(Object.entries(rows)), error: null, known: true });
 let region: HTMLElement;
@@ -70,6 +72,45 @@ test("no more than what fits the page is listed; what is left out is counted and
   delete rows["attention:8"];
   view.draw(state(rows));
   expect([...region.querySelectorAll("li")].at(-1)?.textContent).toContain("trouble 7");
+});
+
+test("what is drawn anew takes neither the focus nor a button that is just pressed", () => {
+  const focused = (selector: string): HTMLElement => {
+    const element = region.querySelector<HTMLElement>(selector) as HTMLElement;
+    element.focus();
+    return element;
+  };
+  const status = { total_gpus: 8, busy_gpus: 1, online_nodes: 2, total_nodes: 2, running_jobs: 1, pending_jobs: 1, cycle_is_alive: true, oldest_wait_seconds: null, p90_wait_seconds: null };
+  const counts = overviewCounts(region, {} as Page);
+  counts.draw(state({ status }));
+  const count = focused('a[href="/jobs/?state=running"]');
+  counts.draw(state({ status: { ...status, running_jobs: 2 } }));
+  expect([document.activeElement === count, count.textContent]).toEqual([true, "2jobs running"]);
+
+  region.replaceChildren();
+  const waiting = overviewWaiting(region, {} as Page);
+  const row = (code: string, jobs: number): object => ({ code, jobs, gpus: jobs, example_id: null, example_sentence: "" });
+  waiting.draw(state({ "waiting:a": row("quota", 9), "waiting:b": row("capacity", 1) }));
+  const reason = focused('a[href$="capacity"]');
+  waiting.draw(state({ status: { ...status, oldest_wait_seconds: 60 }, "waiting:b": row("capacity", 2) }));
+  expect([document.activeElement === reason, region.querySelectorAll("li").length]).toEqual([true, 1]);
+  waiting.close?.();
+
+  region.replaceChildren();
+  const head = jobHead(region, {} as Page);
+  const job = { id: 7, tenant: "red", user: "ann", state: "pending", reason: { code: "quota", sentence: "no quota", next_step: "Wait." }, gpu_count: 1, devices: [], nodes: [], submitted_at: "2026-01-31T08:00:00Z", started_at: null, ended_at: null, exit_code: null, signal: null, attempt: 0, max_runtime_minutes: null };
+  head.draw(state({ job }));
+  const tenant = focused("a.tenant");
+  head.draw(state({ job: { ...job, state: "running", reason: null, started_at: "2026-01-31T08:00:09Z" } }));
+  expect([document.activeElement === tenant, region.querySelector(".next-step")]).toEqual([true, null]);
+
+  const selection = new Selection(() => undefined);
+  region.replaceChildren(selection.bar);
+  selection.set(7, true);
+  selection.show([job as unknown as JobRow]);
+  const hold = focused("button");
+  selection.show([job as unknown as JobRow, { ...job, id: 8 } as unknown as JobRow]);
+  expect([document.activeElement === hold, hold.textContent]).toEqual([true, "Hold"]);
 });
 
 test("what a job asks for, in words", () => {

@@ -40,12 +40,14 @@ _OFFSET = re.compile(r"[0-9]{1,15}")
 @page
 def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     """One tab of it: the one that `?tab=` names, else the elements of an array, or why it waits while it waits, and its
-    log then."""
+    log then. Of `?shown=log`, which goes on by itself, nothing new where it is to stay: somebody reads it."""
     row = _visible(job_id, who)
     rows = feed.rows(f"job:{job_id}", who.visible_tenants())
     wanted = request.GET.get("tab", "")
     tabs = _tabs(rows["job"])
     tab = wanted if wanted in tabs else tabs[0] if rows["job"]["array"] else "why" if row["state"] in WAITING else "log"
+    if tab == "log" == request.GET.get("shown"):
+        return HttpResponse(status=204)
     words = {
         "job": rows["job"],
         **_may_be_done(row, who),

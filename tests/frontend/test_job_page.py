@@ -48,10 +48,10 @@ def test_each_tab_has_an_address(running, member):
 def test_without_a_tab_it_says_why_it_waits_then_shows_the_log(running, nlp, member):
     client = browser(member)
     waiting = submit(member, nlp, gpu_count=2)
-    page = text_of(client.get(f"/jobs/{waiting}/"))
-    assert current(page) == ["why"]
+    assert current(page := text_of(client.get(f"/jobs/{waiting}/?shown=log"))) == ["why"]
     assert ">Why it waits</a>" in page
-    assert current(text_of(client.get(f"/jobs/{running}/"))) == ["log"]
+    assert current(text_of(client.get(f"/jobs/{running}/?shown=why"))) == ["log"]
+    assert client.get(f"/jobs/{running}/?shown=log").status_code == 204  # somebody reads it
 
 
 def test_the_request_stands_as_command_and_json(running, member):

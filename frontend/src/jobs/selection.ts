@@ -13,9 +13,12 @@ export class Selection {
   readonly all = h("input", { type: "checkbox", "aria-label": "Select all that are shown" });
   readonly bar = h("div", { class: "selection-bar", hidden: true, role: "group", "aria-label": "Selected jobs" });
   private readonly ids = new Set<number>();
+  private readonly count = h("b");
+  private readonly buttons = new Map(VERBS.map((verb) => [verb, h("button", { type: "button", class: verb === "cancel" ? "small danger" : "small" })]));
   private rows: readonly JobRow[] = [];
 
   constructor(private readonly changed: () => void) {
+    this.makeBar();
     this.all.addEventListener("change", () => {
       for (const row of this.rows) if (this.all.checked) this.ids.add(row.id);
       if (!this.all.checked) this.ids.clear();
@@ -44,31 +47,42 @@ export class Selection {
     this.rows = rows;
     const known = new Set(rows.map((row) => row.id));
     for (const id of this.ids) if (!known.has(id)) this.ids.delete(id);
-    const chosen = rows.filter((row) => this.ids.has(row.id));
+    const chosen = this.chosen();
     this.all.checked = chosen.length > 0 && chosen.length === rows.length;
     this.all.indeterminate = chosen.length > 0 && chosen.length < rows.length;
     this.bar.hidden = chosen.length === 0;
-    if (chosen.length > 0) this.bar.replaceChildren(...this.buttons(chosen));
+    if (chosen.length > 0) this.offer(chosen);
   }
 
-  private buttons(chosen: readonly JobRow[]): HTMLElement[] {
+  /** Made once: a button that somebody presses, or where the focus is, is not taken away by what comes meanwhile. */
+  private makeBar(): void {
     const clear = h("button", { type: "button", class: "small" }, "Clear");
     clear.addEventListener("click", () => {
       this.ids.clear();
       this.changed();
     });
-    const verbs = VERBS.map((verb) => {
-      const rows = fitting(verb, chosen, isAdmin());
-      const some = rows.length < chosen.length ? ` (${rows.length})` : "";
-      const button = h("button", { type: "button", class: verb === "cancel" ? "small danger" : "small", disabled: rows.length === 0 }, `${WORDS[verb]}${some}`);
+    for (const [verb, button] of this.buttons) {
       button.addEventListener("click", () => {
+        const rows = fitting(verb, this.chosen(), isAdmin());
         void act(verb, rows, () => {
           for (const row of rows) this.ids.delete(row.id);
           this.changed();
         });
       });
-      return button;
-    });
-    return [h("b", {}, `${plural(chosen.length, "job")} selected`), ...verbs, clear];
+    }
+    this.bar.append(this.count, ...this.buttons.values(), clear);
+  }
+
+  private chosen(): JobRow[] {
+    return this.rows.filter((row) => this.ids.has(row.id));
+  }
+
+  private offer(chosen: readonly JobRow[]): void {
+    this.count.textContent = `${plural(chosen.length, "job")} selected`;
+    for (const [verb, button] of this.buttons) {
+      const { length } = fitting(verb, chosen, isAdmin());
+      button.disabled = length === 0;
+      button.textContent = `${WORDS[verb]}${length < chosen.length ? ` (${length})` : ""}`;
+    }
   }
 }

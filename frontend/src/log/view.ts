@@ -71,7 +71,7 @@ class LogView implements View {
     wrap?.addEventListener("change", () => pre.classList.toggle("is-long", !wrap.checked));
     stream.addEventListener("change", () => {
       this.hasChosen = true;
-      history.replaceState(null, "", `?tab=log&log=${stream.value}`);
+      history.replaceState(history.state, "", `?tab=log&log=${stream.value}`);
       this.choose(stream.value);
     });
     follow.addEventListener("change", () => follow.checked && void this.toEnd());

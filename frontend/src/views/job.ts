@@ -1,5 +1,6 @@
 // The head of one job's page, and all that happened to it.
-import { type Child, h, refill } from "../dom";
+import { type Child, h } from "../dom";
+import { redraw } from "../morph";
 import type { MakeView } from "../regions";
 import { badge } from "../states";
 import { ago, duration, elapsed } from "../time";
@@ -7,7 +8,7 @@ import type { EventRow, JobDetail } from "../topics";
 import { jobLink, nodeLinks, reasonOf, request, tenantLink, under } from "./pieces";
 
 function fact(label: string, ...value: Child[]): HTMLElement {
-  return h("div", {}, h("dt", {}, label), h("dd", {}, ...value));
+  return h("div", { "data-key": label }, h("dt", {}, label), h("dd", {}, ...value));
 }
 
 export function ended(of: { exit_code: number | null; signal: number | null }): string {
@@ -39,7 +40,7 @@ function elements({ id, array }: JobDetail): HTMLElement | null {
   if (!array) return null;
   const counts = Object.entries(array.by_state).flatMap(([name, count]) => [h("a", { href: `/jobs/${id}/?tab=elements&state=${name}` }, badge(name), ` ${count}`), " "]);
   const most = array.max_parallel === null ? "" : `, at most ${array.max_parallel} at once`;
-  return h("p", { class: "elements" }, ...counts, h("span", { class: "muted" }, `of ${array.count} elements${most}`));
+  return h("p", { class: "elements", "data-key": "elements" }, ...counts, h("span", { class: "muted" }, `of ${array.count} elements${most}`));
 }
 
 export const jobHead: MakeView = (region) => ({
@@ -47,14 +48,14 @@ export const jobHead: MakeView = (region) => ({
     const job = state.rows.get("job") as JobDetail | undefined;
     if (job === undefined) return;
     const { sentence, next } = reasonOf(job);
-    refill(
+    redraw(
       region,
-      h("div", { class: "headline", role: "status" }, badge(job.state), sentence !== "" && h("span", { class: "reason" }, sentence)),
-      next !== "" && h("p", { class: "next-step" }, `Next: ${next}`),
+      h("div", { class: "headline", "data-key": "headline", role: "status" }, badge(job.state), sentence !== "" && h("span", { class: "reason" }, sentence)),
+      next !== "" && h("p", { class: "next-step", "data-key": "next" }, `Next: ${next}`),
       elements(job),
       h(
         "dl",
-        { class: "facts across" },
+        { class: "facts across", "data-key": "facts" },
         !!job.array_id && fact("Array", jobLink(job.array_id), `, element ${job.array_index}`),
         fact("Owner", job.user),
         fact("Tenant", tenantLink(job.tenant)),
@@ -74,7 +75,7 @@ export const jobHead: MakeView = (region) => ({
 export const jobEvents: MakeView = (region) => ({
   draw(state) {
     const events = under<EventRow>(state, "event:").map(([, row]) => row).sort((a, b) => b.id - a.id);
-    refill(region, h("ol", { class: "timeline" }, ...events.map(eventItem)));
+    redraw(region, h("ol", { class: "timeline" }, ...events.map(eventItem)));
   },
 });
 

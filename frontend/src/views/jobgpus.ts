@@ -98,7 +98,7 @@ export const jobGpus: MakeView = (region) => {
     }
   };
   chooser?.addEventListener("change", () => {
-    history.replaceState(null, "", `?tab=gpus&attempt=${chooser.value}`);
+    history.replaceState(history.state, "", `?tab=gpus&attempt=${chooser.value}`);
     void load();
   });
 

@@ -1,5 +1,6 @@
 // The timeline of one job: why it waited and when it ran, on one time axis.
-import { type Child, h, refill } from "../dom";
+import { type Child, h } from "../dom";
+import { redraw } from "../morph";
 import type { MakeView } from "../regions";
 import { badge, waitGroup } from "../states";
 import { duration, elapsed, serverNow } from "../time";
@@ -126,7 +127,7 @@ export const jobTimeline: MakeView = (region) => {
       const to = Math.max(...every.map((span) => span.to));
       const scale = h("span", { class: "axis-ends" }, h("span", {}, "When"), every.length > 0 && h("small", { class: "muted" }, `${moment(from)} to ${to >= now ? "now" : moment(to)}`));
       const heads = ["Attempt", "State", scale, "Ran", "Nodes", "Peak memory", "How it ended"].map((label) => h("th", { scope: "col" }, label));
-      refill(
+      redraw(
         region,
         every.length > 0 &&
           h(

@@ -1,5 +1,6 @@
 // The parts of the Overview but the strip: counts, largest, attention, waiting.
-import { type Child, h, link, na, plural, refill } from "../dom";
+import { type Child, h, link, na, plural } from "../dom";
+import { redraw } from "../morph";
 import { Estimates } from "../queue/estimates";
 import { type Foreseen, foreseen } from "../queue/row";
 import type { MakeView } from "../regions";
@@ -17,7 +18,7 @@ function ofStatus(draw: (status: OverviewStatus) => Child[]): MakeView {
   return (region) => ({
     draw(state) {
       const status = state.rows.get("status") as OverviewStatus | undefined;
-      if (status !== undefined) refill(region, ...draw(status));
+      if (status !== undefined) redraw(region, ...draw(status));
     },
   });
 }
@@ -55,7 +56,7 @@ export const overviewLargest: MakeView = (region) => ({
     const rows = under<LargestRow>(state, "largest:").map(([, row]) => row);
     rows.sort((a, b) => b.gpus - a.gpus || a.model.localeCompare(b.model));
     const shown = upTo(MODELS, rows);
-    if (rows.length === 0) return refill(region, empty("There are no GPUs: jobs without GPUs can run."));
+    if (rows.length === 0) return redraw(region, empty("There are no GPUs: jobs without GPUs can run."));
     const items = shown.map((row) =>
       h(
         "li",
@@ -65,7 +66,7 @@ export const overviewLargest: MakeView = (region) => ({
         h("span", { class: "muted on-one" }, `${row.on_one_node} on one node`),
       ),
     );
-    refill(region, h("ul", { class: "list" }, ...items, rest(rows.length - shown.length, "more models", "/fleet/?group=model")));
+    redraw(region, h("ul", { class: "list" }, ...items, rest(rows.length - shown.length, "more models", "/fleet/?group=model")));
   },
 });
 
@@ -78,9 +79,9 @@ export const overviewAttention: MakeView = (region) => ({
     const rows = under<AttentionRow>(state, "attention:").map(([, row]) => row);
     const rank = (row: AttentionRow): number => ["red", "amber", "note"].indexOf(row.severity);
     rows.sort((a, b) => rank(a) - rank(b) || b.count - a.count || (a.kind < b.kind ? -1 : 1));
-    if (rows.length === 0) return refill(region, empty("Nothing is broken, and nothing is held but idle."));
+    if (rows.length === 0) return redraw(region, empty("Nothing is broken, and nothing is held but idle."));
     const shown = upTo(NOTICES, rows);
-    refill(region, h("ul", { class: "list" }, ...shown.map(notice), rest(rows.length - shown.length, "more kinds of trouble", "/cluster/health/")));
+    redraw(region, h("ul", { class: "list" }, ...shown.map(notice), rest(rows.length - shown.length, "more kinds of trouble", "/cluster/health/")));
   },
 });
 
@@ -89,7 +90,7 @@ function notice(row: AttentionRow): HTMLElement {
   const more = row.more > 0 && h("span", { class: "muted" }, ` and ${row.more} more`);
   return h(
     "li",
-    { class: `is-${row.severity}` },
+    { class: `is-${row.severity}`, "data-key": row.kind },
     badge(MARKS[row.kind] ?? row.kind, NAMES[row.kind] ?? row.kind),
     h("span", { class: "grow", title: where.length > 0 ? tell(row) : null }, link(row.href, row.sentence), where.length > 0 && h("span", { class: "places" }, ...where, more)),
   );
@@ -124,15 +125,15 @@ export const overviewWaiting: MakeView = (region) => {
 function drawWaiting(region: HTMLElement, state: TopicState, estimates: Estimates): void {
   const status = state.rows.get("status") as OverviewStatus | undefined;
   const rows = under<WaitingRow>(state, "waiting:").map(([, row]) => row);
-  if (rows.length === 0) return refill(region, noneWaits());
+  if (rows.length === 0) return redraw(region, noneWaits());
   rows.sort((a, b) => b.jobs - a.jobs || (a.code < b.code ? -1 : 1));
   const next = under<NextRow>(state, "next:").map(([, row]) => row).sort((a, b) => a.place - b.place);
   const shown = upTo(REASONS, rows);
   estimates.want(next.map((row) => row.id));
-  refill(
+  redraw(
     region,
-    status && status.oldest_wait_seconds !== null && h("p", { class: "waits", title: "of those that are not held" }, ...waits(status)),
-    next.length > 0 && h("p", { class: "waits" }, "next to start: ", ...next.flatMap((row, at): Child[] => [at > 0 && ", ", candidate(row, estimates.of(row.id))])),
+    status && status.oldest_wait_seconds !== null && h("p", { class: "waits", "data-key": "oldest", title: "of those that are not held" }, ...waits(status)),
+    next.length > 0 && h("p", { class: "waits", "data-key": "next" }, "next to start: ", ...next.flatMap((row, at): Child[] => [at > 0 && ", ", candidate(row, estimates.of(row.id))])),
     h("ul", { class: "list" }, ...shown.map(reason), rest(rows.length - shown.length, "more reasons", "/queue/")),
   );
 }
@@ -145,7 +146,7 @@ function waits(status: OverviewStatus): Child[] {
 function reason(row: WaitingRow): HTMLElement {
   return h(
     "li",
-    { class: `waits-on-${waitGroup("pending", row.code)}` },
+    { class: `waits-on-${waitGroup("pending", row.code)}`, "data-key": row.code },
     h("b", { class: "how-many" }, row.jobs),
     h("a", { class: "nowrap code", href: `/queue/?reason=${encodeURIComponent(row.code)}` }, row.code.replaceAll("_", " ") || "waiting"),
     h("span", { class: "muted nowrap" }, plural(row.gpus, "GPU")),

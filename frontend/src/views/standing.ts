@@ -1,5 +1,6 @@
 // The Overview's tenants: what each holds of what it is entitled to, what it has borrowed, who starves.
 import { type Child, h, refill } from "../dom";
+import { redraw } from "../morph";
 import type { MakeView } from "../regions";
 import { type Column, type Line, LiveTable } from "../rows";
 import type { TenantRow } from "../topics";
@@ -69,7 +70,7 @@ export const overviewTenants: MakeView = (region) => {
       table.update(cut.map(([key, row]): Line<Shown> => ({ key, row: shown(row, scale) })));
       if (table.element.parentElement !== region) region.replaceChildren(table.element, others);
       others.hidden = cut.length === rows.length;
-      refill(others, h("a", { href: "/tenants/" }, `${rows.length - cut.length} more tenants`));
+      redraw(others, h("a", { href: "/tenants/" }, `${rows.length - cut.length} more tenants`));
     },
   };
 };
