@@ -42,8 +42,8 @@ def audit(
     gpusched audit --actor ada -o jsonl --limit 100000 > audit.jsonl
     """
     with connect(ctx) as client:
-        found = client.audit(actor=actor, action=action, subject=subject, limit=limit)
-    output.items(found, _ENTRIES, form, lambda entry: entry.id)
+        found = client.audit(actor=actor, action=action, subject=subject, limit=limit + 1)
+    output.items(output.at_most(limit, found), _ENTRIES, form, lambda entry: entry.id)
 
 
 def _change(entry: "AuditEntry") -> str:

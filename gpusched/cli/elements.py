@@ -1,10 +1,11 @@
 """`elements`, and what other commands say and ask of the elements of arrays."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpusched.cli import output
+from gpusched.cli import output, say
 from gpusched.cli.output import Column, Format
 from gpusched.cli.session import connect
 from gpusched.protocol.states import FINAL, LIVE
@@ -39,10 +40,24 @@ def elements(
     \b
     gpusched elements 42 --state failed
     gpusched elements 42 --elements 0-9 -o json
+    gpusched elements 42 --state running -o name | xargs -n 1 gpusched why
+
+    With -o name the ids of their jobs; those that are no jobs yet have none.
     """
+    found: Sequence[Element]
     with connect(ctx) as client:
-        found = client.elements(job_id, state=state, index=index, limit=limit)
+        found = output.at_most(limit, client.elements(job_id, state=state, index=index, limit=limit + 1))
+    if form is Format.NAME:
+        found = _jobs(found)
     output.items(found, _COLUMNS, form, lambda one: one.job_id)
+
+
+def _jobs(found: "Sequence[Element]") -> "Sequence[Element]":
+    jobs = [one for one in found if one.job_id is not None]
+    if others := len(found) - len(jobs):
+        are = "is no job yet and has no id" if others == 1 else "are no jobs yet and have no ids"
+        say.note(f"{others} of these elements {are}")
+    return jobs
 
 
 def progress(array: "ArrayData | None") -> str | None:

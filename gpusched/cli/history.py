@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,8 +51,12 @@ def queue(
 
     With -o wide also when each will probably start.
     """
+
+    def fetch() -> "Sequence[QueueItem]":
+        return output.at_most(limit, client.queue(limit=limit + 1), is_told=not watch)
+
     with connect(ctx) as client:
-        screen.items(lambda: client.queue(limit=limit), _QUEUE, form, lambda item: item.job_id, is_watching=watch)
+        screen.items(fetch, _QUEUE, form, lambda item: item.job_id, is_watching=watch)
 
 
 _ENDED: "tuple[Column[Job], ...]" = (
@@ -102,9 +107,9 @@ def history(
             output.items(client.history(job_id), _EVENTS, form, lambda event: event.kind)
             return
         jobs = client.list(
-            tenant=tenant, user=user, state=sorted(FINAL), ended_after=since, ended_before=until, limit=limit
+            tenant=tenant, user=user, state=sorted(FINAL), ended_after=since, ended_before=until, limit=limit + 1
         )
-    output.items(jobs, _ENDED, form, lambda job: job.id)
+    output.items(output.at_most(limit, jobs), _ENDED, form, lambda job: job.id)
 
 
 def events(

@@ -1,7 +1,7 @@
 """Commands about jobs that exist: ps, why, attempts, logs, cancel, hold, release, requeue, retry."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -49,7 +49,7 @@ def ps(
     state: Annotated[str | None, typer.Option(help="Only these, such as pending,held.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Only of this tenant.")] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only of this user.")] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Only of this name.")] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Only those whose name has this in it.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most this many, newest first.")] = 200,
     watch: Watch = False,
 ) -> None:
@@ -63,12 +63,9 @@ def ps(
     """
     states = state or (None if all_states else ",".join(sorted(WAITING | LIVE)))
 
-    def fetch() -> "list[Job]":
-        # One more than is shown tells whether there are more.
+    def fetch() -> "Sequence[Job]":
         jobs = client.list(tenant=tenant, state=states, user=user, name=name, limit=limit + 1)
-        if len(jobs) > limit and not watch:
-            say.note(f"there are more than these {limit}; see --limit")
-        return jobs[:limit]
+        return output.at_most(limit, jobs, is_told=not watch)
 
     with connect(ctx) as client:
         screen.items(fetch, _COLUMNS, form, lambda job: job.id, is_watching=watch)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
-from gpusched.cli.say import printable
+from gpusched.cli.say import note, printable
 from gpusched.protocol.cells import as_text
 
 T = TypeVar("T")
@@ -55,6 +55,13 @@ def items(rows: Sequence[T], columns: Sequence[Column[T]], form: Format, name: C
         # A pipe gets everything.
         is_cut = form is Format.TABLE and sys.stdout.isatty()
         _write("".join(f"{line}\n" for line in table(rows, columns, form, room=_room() if is_cut else None)))
+
+
+def at_most(limit: int, found: Sequence[T], *, is_told: bool = True) -> Sequence[T]:
+    """The first `limit` of what was found; one more than that was asked for, which tells whether there are more."""
+    if len(found) > limit and is_told:
+        note(f"there are more than these {limit}; see --limit")
+    return found[:limit]
 
 
 def table(

@@ -66,8 +66,8 @@ def incidents(
     gpusched incidents -o csv --limit 1000 > incidents.csv
     """
     with connect(ctx) as client:
-        found = client.incidents(limit=limit, is_open=is_open)[:limit]
-    output.items(found, _INCIDENTS, form, lambda one: one.id)
+        found = client.incidents(limit=limit + 1, is_open=is_open)
+    output.items(output.at_most(limit, found), _INCIDENTS, form, lambda one: one.id)
 
 
 def cycles(ctx: typer.Context, limit: Most = 20, form: output.OutputOption = Format.TABLE) -> None:

@@ -81,6 +81,13 @@ def test_elements_are_listed_over_all_pages(arrays: FakeServer) -> None:
     ]
 
 
+def test_the_name_of_an_element_is_the_id_of_its_job(arrays: FakeServer) -> None:
+    """Made for other commands: of those that are no jobs yet there is none, which is said."""
+    done = call(arrays.url, "elements", "42", "-o", "name")
+    assert (done.exit_code, done.stdout) == (0, "57\n")
+    assert done.stderr == "1 of these elements is no job yet and has no id\n"
+
+
 def test_a_part_is_cancelled_and_retried(arrays: FakeServer) -> None:
     assert call(arrays.url, "cancel", "42", "--elements", "3-7,9").exit_code == 0
     assert arrays.asked[-1].json == {"elements": "3-7,9"}

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -261,7 +262,7 @@ def test_a_node_is_shown_with_the_readings_of_its_gpus_and_unknown_is_empty(full
 
 def test_csv_has_no_formulas_and_nothing_for_the_terminal(server: FakeServer) -> None:
     """Names are other people's: a spreadsheet would reckon, a terminal obey."""
-    evil = {"user": "-1+1", "name": '=HYPERLINK("http://evil","x")\x1b[31m', "priority": -5}
+    evil: dict[str, Any] = {"user": "-1+1", "name": '=HYPERLINK("http://evil","x")\x1b[31m', "priority": -5}
     server.on("GET", "/jobs", Answer(200, {"items": [job(**evil)], "next_cursor": None}))
     [row] = csv.DictReader(io.StringIO(call(server.url, "ps", "-a", "-o", "csv").stdout))
     assert (row["name"], row["user"]) == ('\'=HYPERLINK("http://evil","x")\\x1b[31m', "'-1+1")

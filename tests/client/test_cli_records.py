@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.client.answers import NODE
+from tests.client.answers import ELEMENT, ENTRY, INCIDENT, NODE, QUEUED
 from tests.client.commandline import call
-from tests.client.fakeserver import Answer, FakeServer, problem
+from tests.client.fakeserver import Answer, Asked, FakeServer, job, problem
 
 ME = {"user": "ada", "scopes": ["read"], "tenants": [{"name": "nlp", "role": "owner"}]}
 
@@ -12,9 +12,33 @@ ME = {"user": "ada", "scopes": ["read"], "tenants": [{"name": "nlp", "role": "ow
 def test_lists_tell_what_was_and_ask_for_no_more_than_wanted(full: FakeServer) -> None:
     told = call(full.url, "incidents", "--open", "--limit", "5").stdout
     assert "dirty" in told and "pid 17" in told
-    assert full.asked[-1].query == {"limit": "5", "open": "true"}
+    assert full.asked[-1].query == {"limit": "6", "open": "true"}, "one more tells whether there are more"
     assert "event" in call(full.url, "cycles").stdout
     assert call(full.url, "cycles", "-o", "name").stdout == "9\n"
+
+
+CUT = {
+    "ps": ("/jobs", job()),
+    "history": ("/jobs", job(state="completed")),
+    "queue": ("/queue", QUEUED),
+    "elements 42": ("/jobs/42/elements", ELEMENT),
+    "audit": ("/audit", ENTRY),
+    "incidents": ("/incidents", INCIDENT),
+}
+
+
+@pytest.mark.parametrize("words", CUT)
+def test_a_list_that_is_cut_says_so(full: FakeServer, words: str) -> None:
+    """A58: on stderr, and not where all were shown."""
+    path, one = CUT[words]
+
+    def three(asked: Asked) -> Answer:
+        return Answer(200, {"items": [one] * min(3, int(asked.query["limit"])), "next_cursor": None})
+
+    full.on("GET", path, three)
+    for limit, said in (("2", "there are more than these 2; see --limit\n"), ("3", "")):
+        done = call(full.url, *words.split(), "--limit", limit, "-o", "jsonl")
+        assert (len(done.stdout.splitlines()), done.stderr) == (int(limit), said)
 
 
 def test_an_exemption_is_of_a_job_or_a_tenant(full: FakeServer) -> None:
