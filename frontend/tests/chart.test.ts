@@ -1,7 +1,7 @@
 // Charts: what is not known is a gap, stacks add up, the sentence says what the picture shows.
 import { expect, test } from "vitest";
 import { Chart } from "../src/chart/chart";
-import { type ChartData, broken, ends, gaps, said, sentence, short, stacked, top } from "../src/chart/model";
+import { type ChartData, broken, ends, gaps, mark, moment, ofDays, said, sentence, short, stacked, top } from "../src/chart/model";
 
 const data = (times: number[], values: (number | null)[], more: Partial<ChartData> = {}): ChartData => ({
   label: "GPU 0", unit: "%", times, step: 10, lines: [{ label: "use", values }], ...more,
@@ -47,4 +47,18 @@ test("a chart is told in words", () => {
   expect(host.textContent).toBe("n/a");
   expect(host.querySelector(".na")?.getAttribute("title")).toBe("the GPU does not tell");
   expect(host.getAttribute("aria-label")).toBe("GPU 0: use n/a");
+});
+
+test("a day is one of UTC wherever it is looked at, and has no clock time", () => {
+  const zone = process.env.TZ;
+  process.env.TZ = "America/Los_Angeles";
+  const days: ChartData = { label: "", unit: "", times: [], lines: [], kind: "bars", step: 86_400 };
+  const at = Date.parse("2026-11-20T00:00:00Z") / 1000;
+  expect(new Date(at * 1000).getDate()).toBe(19);
+  expect([ofDays(days), ofDays({ ...days, kind: "line" }), ofDays({ ...days, step: 60 })]).toEqual([true, false, false]);
+  expect([mark(at, 86_400, true), mark(at + 43_200, 43_200, true), moment(at, true)]).toEqual(["Nov 20", "", "Nov 20, 2026"]);
+  // Everything else is told by the clock of who looks.
+  expect([mark(at, 3600, false), mark(at, 86_400, false)]).toEqual(["16:00", "Nov 19"]);
+  if (zone === undefined) delete process.env.TZ;
+  else process.env.TZ = zone;
 });

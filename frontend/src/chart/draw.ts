@@ -3,7 +3,7 @@
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Drawing } from "./chart";
-import { type ChartData, broken, ends, gaps, said, short, stacked, top } from "./model";
+import { type ChartData, broken, ends, gaps, mark, moment, ofDays, said, short, stacked, top } from "./model";
 
 const HEIGHT = 120;
 /** Those of owners: amber and red are kept for what somebody must see to. */
@@ -59,18 +59,20 @@ function options(host: HTMLElement, data: () => ChartData): uPlot.Options {
     width: Math.max(host.clientWidth, 80),
     height: now.height ?? HEIGHT,
     padding: [8, now.kind === "bars" ? 24 : 8, 0, 0],
+    // Days are those of the ledger, and begin where it has them begin.
+    ...(ofDays(now) ? { tzDate: (at: number) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC") } : {}),
     scales: {
       x: { range: () => [...ends(data())] },
       y: { range: () => [0, top(data())] },
     },
     axes: [
-      { ...axis, size: 24, space: 72, values: (_, splits) => splits.map((at) => moment(at, splits)) },
+      { ...axis, size: 24, space: 72, values: (_, splits) => splits.map((at) => mark(at, (splits[1] ?? 0) - (splits[0] ?? 0), ofDays(now))) },
       { ...axis, size: 48, space: 28, values: (_, splits) => splits.map(short) },
     ],
     cursor: { y: false, drag: { x: false, y: false }, ...(now.group ? { sync: { key: now.group } } : {}) },
     legend: { live: true, show: true },
     series: [
-      { label: "", value: (_, at) => (at === null ? "" : new Date(at * 1000).toLocaleString()) },
+      { label: "", value: (_, at) => (at === null ? "" : moment(at, ofDays(now))) },
       ...lines.map(({ line, at }) => series(line.label, colour(line.colour ?? COLOURS[at % COLOURS.length] ?? ""), at, data)),
     ],
     hooks: {
@@ -78,14 +80,6 @@ function options(host: HTMLElement, data: () => ChartData): uPlot.Options {
       setCursor: [(plot: uPlot) => void host.classList.toggle("has-cursor", (plot.cursor.left ?? -1) >= 0)],
     },
   };
-}
-
-/** A moment on the axis, as finely as its marks are apart: a day, a minute or a second. */
-function moment(at: number, splits: readonly number[]): string {
-  const apart = (splits[1] ?? 0) - (splits[0] ?? 0);
-  const date = new Date(at * 1000);
-  if (apart >= 86_400) return date.toLocaleDateString("en", { month: "short", day: "numeric" });
-  return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(apart < 60 ? { second: "2-digit" } : {}) });
 }
 
 /** The legend tells the line's own value, also where it stands on others. */

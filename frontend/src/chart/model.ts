@@ -88,6 +88,29 @@ export function top(data: ChartData): number {
   return Math.max(data.most ?? 0, highest * (highest > (data.most ?? 0) ? 1.05 : 1)) || 1;
 }
 
+const DAY_SECONDS = 86_400;
+
+/** Whether its bars are days, which are UTC ones wherever it is looked at. */
+export function ofDays(data: ChartData): boolean {
+  return data.kind === "bars" && data.step === DAY_SECONDS;
+}
+
+const DAY = { timeZone: "UTC", month: "short", day: "numeric" } as const;
+
+/** A moment where there is room for it: a day, or day and time by the clock of who looks. */
+export function moment(at: number, isDay: boolean): string {
+  const date = new Date(at * 1000);
+  return isDay ? date.toLocaleDateString("en", { ...DAY, year: "numeric" }) : date.toLocaleString();
+}
+
+/** A moment on the axis, as finely as its marks are `apart`: a day, a minute or a second; of days nothing between them. */
+export function mark(at: number, apart: number, isDay: boolean): string {
+  const date = new Date(at * 1000);
+  if (isDay) return at % DAY_SECONDS === 0 ? date.toLocaleDateString("en", DAY) : "";
+  if (apart >= DAY_SECONDS) return date.toLocaleDateString("en", { month: "short", day: "numeric" });
+  return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(apart < 60 ? { second: "2-digit" } : {}) });
+}
+
 /** 0.25, 12.5, 1,250: three digits that count. */
 export function short(value: number): string {
   return Number(value.toPrecision(3)).toLocaleString("en");
