@@ -207,6 +207,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["tenants.permissions.ScopeForMethod"],
     "DEFAULT_RENDERER_CLASSES": ["gpusched.lib.api.JsonRenderer"],
     "DEFAULT_PARSER_CLASSES": ["gpusched.lib.api.JsonParser"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "gpusched.lib.api.Negotiation",
     "DEFAULT_SCHEMA_CLASS": "gpusched.lib.openapi.PlainNames",
     "EXCEPTION_HANDLER": "gpusched.lib.problems.handle",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",

@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpusched.lib.problems import invalid
+from gpusched.lib.api import moment
 from gpusched.lib.sql import query, rows
-from gpusched.lib.times import parsed
-from gpusched.protocol.jobs import FieldError
 
 FILTERS = {
     "submitted_after": "a moment, or a day (from its beginning): submitted then or later",
@@ -27,10 +25,10 @@ def submitted(given: Mapping[str, str], *, of_array: bool) -> Condition:
     # What ended before a moment was submitted before.
     latest = min([one for one in (before, _moment(given, "ended_before")) if one is not None], default=None)
     parts, params = list[str](), list[Any]()
-    for sql, moment in (("j.submitted_at >= %s", after), ("j.submitted_at < %s", before)):
-        if moment is not None:
+    for sql, at in (("j.submitted_at >= %s", after), ("j.submitted_at < %s", before)):
+        if at is not None:
             parts.append(sql)
-            params.append(moment)
+            params.append(at)
     if after is not None and not of_array:
         parts.append("j.id >= %s")
         params.append(_first_id(after - MARGIN))
@@ -64,15 +62,7 @@ def those_ended(given: Mapping[str, str], most: int) -> list[int] | None:
 
 
 def _moment(given: Mapping[str, str], name: str) -> datetime | None:
-    if name not in given:
-        return None
-    try:
-        moment = parsed(given[name])
-        _ = (moment - 2 * MARGIN, moment + 2 * MARGIN)  # not at an end of time
-    except (ValueError, OverflowError) as error:
-        message = "must be a time like 2030-01-31T08:00:00Z, or a day like 2030-01-31"
-        raise invalid([FieldError(name, "wrong_type", message)]) from error
-    return moment
+    return moment(name, given[name], spare=2 * MARGIN) if name in given else None
 
 
 _HALVES = """

@@ -9,7 +9,7 @@ from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from gpusched.lib.api import read_query, whole_number
+from gpusched.lib.api import is_true, read_query, whole_number
 from gpusched.lib.limits import MOST_DOWNLOADS, MOST_DOWNLOADS_EACH
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import Problem, not_found
@@ -46,7 +46,7 @@ class Log(APIView):
         given = read_query(request)
         number = whole_number(given, "attempt", job["attempt"], 0, 2**31 - 1)
         rank = whole_number(given, "rank", 0, 0, 2**31 - 1)
-        if given.get("download") == "true":
+        if is_true(given, "download"):
             _is_over(job, number, rank)
             return _file(job_id, number, rank, identity(request).username)
         offset = whole_number(given, "offset", 0, -(2**62), 2**62)

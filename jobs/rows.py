@@ -1,9 +1,9 @@
 """Turns a request into the row of its job, and finds whose job it is to be."""
 
 import math
-from datetime import UTC, datetime
 from typing import Any
 
+from gpusched.lib.api import moment
 from gpusched.lib.problems import invalid, not_found
 from gpusched.lib.sql import prepared
 from gpusched.protocol.arrays import ArrayRequest, multirange
@@ -36,7 +36,7 @@ def tenant_of(request: JobRequest, identity: Identity) -> tuple[int, str]:
 
 def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, Any]:
     """The columns that `insertion.insert` takes, of a request without `problems`."""
-    not_before = _time("not_before", request.not_before)
+    not_before = None if request.not_before is None else moment("not_before", request.not_before)
     return {
         "tenant_id": tenant_id,
         "user_id": identity.user_id,
@@ -115,14 +115,3 @@ def _seconds(minutes: float | None) -> int | None:
 
 def _default_name(request: JobRequest) -> str:
     return request.command[0].rsplit("/", 1)[-1][:200] if request.command else "script"
-
-
-def _time(field: str, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        message = "must be a time like 2030-01-31T08:00:00Z"
-        raise invalid([FieldError(field, "wrong_type", message)]) from error

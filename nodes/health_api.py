@@ -8,7 +8,7 @@ from rest_framework.views import APIView
 from gpusched.client.inventory import DeviceAction
 from gpusched.client.models import Page
 from gpusched.client.records import Incident
-from gpusched.lib.api import PAGED, cursor_number, page_limit, paged, read_body, read_query
+from gpusched.lib.api import PAGED, cursor_number, is_true, page_limit, paged, read_body, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid
 from gpusched.lib.sql import atomically, query
@@ -85,10 +85,8 @@ class Incidents(APIView):
         `node_lost`, `cordoned`, `draining`, `would_move`."""
         identity(request).require_admin()
         given = read_query(request)
-        if given.get("open", "true") not in ("true", "false"):
-            raise invalid([FieldError("open", "invalid_value", "must be true or false")])
         limit = page_limit(given)
-        found = incidents.latest(limit, cursor_number(given), is_open=given.get("open") == "true")
+        found = incidents.latest(limit, cursor_number(given), is_open=is_true(given, "open"))
         return Response(paged(found, limit))
 
 

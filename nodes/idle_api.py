@@ -64,12 +64,14 @@ class Exemptions(APIView):
             raise invalid([FieldError("note", "invalid_character", "must not contain a NUL character")])
         if wanted.job_id is None:
             sql = _ADD.format(column="tenant_id", table="tenants_tenant", key="name")
-            key, named = wanted.tenant, f"tenant '{(wanted.tenant or '')[:63]}'"
+            named = f"tenant '{(wanted.tenant or '')[:63]}'"
         else:
-            sql = _ADD.format(column="job_id", table="jobs_job", key="id::numeric")
-            key, named = str(wanted.job_id), f"job {wanted.job_id}"
+            sql = _ADD.format(column="job_id", table="jobs_job", key="id")
+            named = f"job {wanted.job_id}"
         with transaction.atomic():
-            rows = query(sql, [wanted.note[:200], who.username, key])
+            rows = query(
+                sql, [wanted.note[:200], who.username, wanted.tenant if wanted.job_id is None else wanted.job_id]
+            )
             if not rows:
                 raise not_found(named)
             audit.record("idle_exemption.create", f"exemption {rows[0]['id']}", None, msgspec.structs.asdict(wanted))

@@ -7,7 +7,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.client.records import RollupPage, SamplePage
-from gpusched.lib.api import PAGED, cursor_number, encode_cursor, page_limit, read_query
+from gpusched.lib.api import PAGED, cursor_number, encode_cursor, moment, page_limit, read_query
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid, not_found
 from gpusched.lib.sql import query
@@ -56,10 +56,4 @@ def _since(given: dict[str, str], default: datetime) -> datetime:
             return EPOCH + (last + 1) * MICROSECOND
         except OverflowError as error:
             raise invalid([FieldError("cursor", "invalid", "is not a cursor that this server gave")]) from error
-    if "since" not in given:
-        return default
-    try:
-        at = datetime.fromisoformat(given["since"].replace(" ", "+"))  # a + that was not encoded arrives as a space
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        raise invalid([FieldError("since", "invalid", "must be a time like 2030-01-31T08:00:00Z")]) from error
+    return moment("since", given["since"]) if "since" in given else default

@@ -64,8 +64,7 @@ _PAGE = f"""
            (SELECT count(DISTINCT job_id) FROM held) AS jobs, least(statement_timestamp(), %(end)s) AS end_at FROM parts
      UNION ALL
     (SELECT p.key, j.name, u.username, {", ".join(f"p.{name}" for name in _SUMS)}, p.jobs, NULL
-       FROM parts p LEFT JOIN jobs_job j ON {{is_job}} AND j.id::text = p.key::text
-       LEFT JOIN auth_user u ON {{is_job}} AND u.id = p.user_id
+       FROM parts p LEFT JOIN jobs_job j ON {{is_its_job}} LEFT JOIN auth_user u ON u.id = p.user_id
       WHERE %(after)s::{{type}} IS NULL OR p.key > %(after)s::{{type}} ORDER BY p.key LIMIT %(limit)s)
 """
 
@@ -123,11 +122,11 @@ _KEYS = {
 
 def _sql(by: str) -> str:
     key, kind, join = _KEYS[by]
-    is_job = "true" if by == "job" else "false"
+    is_its_job = "j.id = p.key" if by == "job" else "false"  # keys are of several types
     held = f"{_HELD}, {_BY_DAY}" if by == "day" else _HELD
     priced = _PRICED.format(held=held, cut="cut" if by == "day" else "held")
     parts = _PARTS.format(key=key, join=join, user="min(x.user_id)" if by == "job" else "NULL::bigint")
-    return priced + parts + _PAGE.format(is_job=is_job, type=kind)
+    return priced + parts + _PAGE.format(is_its_job=is_its_job, type=kind)
 
 
 def _prices(tenant_ids: Sequence[int], start: datetime, end: datetime) -> dict[str, Sequence[Any]]:

@@ -16,10 +16,19 @@ from rest_framework.views import APIView
 
 from gpusched.client.models import Page
 from gpusched.client.usage import RateData, Usage
-from gpusched.lib.api import PAGED, JsonRenderer, decode_cursor, encode_cursor, page_limit, read_body, read_query
+from gpusched.lib.api import (
+    PAGED,
+    JsonRenderer,
+    decode_cursor,
+    encode_cursor,
+    moment,
+    page_limit,
+    read_body,
+    read_query,
+)
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid
-from gpusched.lib.times import parsed, rfc3339
+from gpusched.lib.times import rfc3339
 from gpusched.protocol.cells import as_text
 from gpusched.protocol.jobs import FieldError
 from tenants import accounting, rates
@@ -84,6 +93,8 @@ class TenantUsage(APIView):
             raise invalid([FieldError("by", "unknown_value", f"must be one of {', '.join(accounting.BY)}")])
         start, end = _span(given)
         after = _after(given, by)
+        if given.get("format", "json") not in ("json", "csv"):
+            raise invalid([FieldError("format", "unknown_value", "must be json or csv")])
         is_csv = getattr(request, "accepted_renderer", None) is not None and request.accepted_renderer.format == "csv"
         limit = MOST_ROWS + 1 if is_csv else page_limit(given)
         found = accounting.report([tenant.pk], start, end, by, after=after, limit=limit)
@@ -143,7 +154,7 @@ class Rates(APIView):
         who.require_admin()
         wanted = read_body(request, NewRate)
         moments = {"starts_at": wanted.starts_at, "ends_at": wanted.ends_at}
-        times = {name: None if text is None else _moment(name, text) for name, text in moments.items()}
+        times = {name: None if text is None else moment(name, text) for name, text in moments.items()}
         made = rates.set_rate(
             wanted.gpu_model,
             Decimal(str(wanted.price_per_gpu_hour)),
@@ -163,19 +174,12 @@ class OneRate(APIView):
 
 
 def _span(given: dict[str, str]) -> tuple[datetime, datetime]:
-    end = _moment("to", given["to"]) if "to" in given else timezone.now()
+    end = moment("to", given["to"]) if "to" in given else timezone.now()
     month = end.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    start = _moment("from", given["from"]) if "from" in given else month
+    start = moment("from", given["from"]) if "from" in given else month
     if start > end:
         raise invalid([FieldError("from", "out_of_range", "must not be after to")])
     return start, end
-
-
-def _moment(field: str, text: str) -> datetime:
-    try:
-        return parsed(text)
-    except (ValueError, OverflowError) as error:
-        raise invalid([FieldError(field, "invalid", "must be a time like 2030-01-31T08:00:00Z")]) from error
 
 
 def _after(given: dict[str, str], by: str) -> accounting.Key | None:

@@ -2,17 +2,22 @@
 
 import base64
 import binascii
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
 from django.conf import settings
 from django.http import QueryDict
+from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
 from gpusched.lib.problems import Problem, invalid, too_large
+from gpusched.lib.times import parsed
 from gpusched.protocol.jobs import FieldError
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -27,6 +32,14 @@ class JsonRenderer(BaseRenderer):
 
     def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
         return b"" if data is None else msgspec.json.encode(data)
+
+
+class Negotiation(DefaultContentNegotiation):
+    """By `Accept`, or by `?format=` of an endpoint that has it. One that there is not is refused by its name, as any
+    other parameter."""
+
+    def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:
+        return [one for one in renderers if one.format == format] or list(renderers)
 
 
 class JsonParser(BaseParser):
@@ -61,8 +74,19 @@ def decode(raw: bytes, kind: type[S]) -> S:
         raise invalid([_field_error(str(error))]) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(
-            400, "malformed_json", f"the body is not valid JSON: {error}", next_step="send a JSON object"
+            400, "malformed_json", f"the body is not valid JSON: {_fault(raw, error)}", next_step="send a JSON object"
         ) from error
+
+
+def _fault(raw: bytes, error: Exception) -> str:
+    """msgspec takes half of a surrogate pair near the end for the end itself."""
+    if "truncated" in str(error) and rb"\u" in raw:
+        try:
+            json.loads(raw)
+        except (ValueError, RecursionError):
+            return str(error)
+        return "half of a surrogate pair (\\ud800 to \\udfff) stands alone in a string"
+    return str(error)
 
 
 def _field_error(text: str) -> FieldError:
@@ -114,13 +138,27 @@ def whole_number(query: Mapping[str, str], name: str, default: int, lowest: int,
     text = query.get(name)
     if text is None:
         return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = lowest - 1
-    if not lowest <= value <= highest or len(text) > 20:
+    if not re.fullmatch("-?[0-9]{1,19}", text) or not lowest <= int(text) <= highest:
         raise invalid([FieldError(name, "out_of_range", f"must be a whole number from {lowest} to {highest}")])
-    return value
+    return int(text)
+
+
+def is_true(query: Mapping[str, str], name: str) -> bool:
+    """Of `true` and `false` in the query; false where it is not given."""
+    if query.get(name, "true") not in ("true", "false"):
+        raise invalid([FieldError(name, "invalid_value", "must be true or false")])
+    return query.get(name) == "true"
+
+
+def moment(name: str, text: str, *, spare: timedelta = timedelta()) -> datetime:
+    """A moment of a query or a body, in UTC unless it says otherwise, and so far from both ends of time."""
+    try:
+        at = parsed(text)
+        _ = (at - spare, at + spare)
+        return at
+    except (ValueError, OverflowError) as error:
+        message = "must be a time like 2030-01-31T08:00:00Z, or a day like 2030-01-31"
+        raise invalid([FieldError(name, "wrong_type", message)]) from error
 
 
 def page_limit(query: Mapping[str, str]) -> int:

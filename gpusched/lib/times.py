@@ -12,5 +12,8 @@ def parsed(text: str) -> datetime:
     """A moment or a day, in UTC unless it says otherwise. Raises ValueError, and OverflowError at the ends of time.
 
     In an address a + that was not encoded arrives as a space."""
-    moment = datetime.fromisoformat(text.replace(" ", "+"))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = datetime.fromisoformat(text.replace(" ", "+"))
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)

@@ -1,0 +1,97 @@
+"""What a query says is taken as it is meant, or refused by its name (A55)."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpusched.lib.api import decode
+from gpusched.lib.problems import Problem
+from gpusched.lib.sql import query
+from tenants import accounting
+from tests.api.test_access import call
+from tests.factories import make_member, make_tenant, make_token, submit
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def member(tenant):
+    return make_member(tenant)
+
+
+@pytest.fixture
+def token(member):
+    return make_token(member)
+
+
+def refused(path, token):
+    answer = call("GET", f"/api/v1/{path}", token)
+    assert answer.status_code == 400, (path, answer.status_code, answer.content)
+    return [one["field"] for one in answer.json()["errors"]]
+
+
+@pytest.mark.parametrize("path", ["jobs?format=csv", "tenants/nlp/usage?format=xml", "nodes?format=json"])
+def test_a_format_is_no_parameter(token, path):
+    assert refused(path, token) == ["format"]
+
+
+def test_a_download_is_asked_for_or_not(tenant, member, token):
+    job_id = submit(member, tenant)
+    assert refused(f"jobs/{job_id}/logs?download=1", token) == ["download"]
+    assert call("GET", f"/api/v1/jobs/{job_id}/logs?download=false", token).status_code == 200
+
+
+@pytest.mark.parametrize("number", ["1_0", "%2B5", "+5", "%205", "1.0", "1e2", "%D9%A5", "0x5", "9" * 5000])
+def test_a_whole_number_is_digits_alone(token, number):
+    assert refused(f"jobs?limit={number}", token) == ["limit"]
+
+
+@pytest.mark.parametrize("raw", [rb'{"x": "\ud800"}', rb'{"x": "\ud800abc"}', rb'{"x": "\\ \uDFff \ud800"}'])
+def test_half_of_a_surrogate_pair_is_not_called_truncated(raw):
+    with pytest.raises(Problem, match="surrogate pair") as said:
+        decode(raw, Text)
+    assert (said.value.status, said.value.code) == (400, "malformed_json")
+
+
+@pytest.mark.parametrize("raw", [rb'{"x": "\\ud800', rb'{"x": "\ud800', b'{"x": "a', rb'{"x": "\u12'])
+def test_a_body_that_ends_too_early_is_called_truncated(raw):
+    with pytest.raises(Problem, match="truncated"):
+        decode(raw, Text)
+
+
+class Text(msgspec.Struct):
+    x: str
+
+
+@pytest.mark.parametrize("text", ["2030-01-31T08:00:00 02:00", "2030-01-31T08:00:00%2B02:00", "2030-01-31%2006:00"])
+def test_a_time_is_read_alike_wherever_it_is_said(token, text):
+    assert call("GET", f"/api/v1/jobs?submitted_after={text}", token).status_code == 200
+    assert call("GET", f"/api/v1/tenants/nlp/usage?from=2030-01-01&to={text}", token).status_code == 200
+
+
+@pytest.mark.parametrize("text", ["2030-01-31T08:00:00+02:00", "2030-01-31 08:00 +02:00", "2030-01-31 06:00"])
+def test_a_job_starts_not_before_a_time_of_any_of_its_forms(token, text):
+    body = {"tenant": "nlp", "command": ["x"], "not_before": text}
+    assert call("POST", "/api/v1/jobs", token, body).json()["job"]["not_before"] == "2030-01-31T06:00:00Z"
+
+
+def test_one_job_is_found_by_its_number_and_not_by_looking_at_all(tenant, member, monkeypatch):
+    submit(member, tenant)
+    asked: list[tuple[str, Any]] = []
+
+    def asking(sql: str, params: Any) -> Any:
+        asked.append((sql, params))
+        return query(sql, params)
+
+    monkeypatch.setattr(accounting, "query", asking)
+    now = query("SELECT now() AS now")[0]["now"]
+    accounting.report([tenant.pk], now.replace(year=2000), now, "job")
+    query("SET LOCAL enable_seqscan = off")
+    plan = str(query(f"EXPLAIN {asked[-1][0]}", asked[-1][1]))
+    assert "jobs_job" in plan and "Seq Scan on jobs_job" not in plan
