@@ -217,9 +217,17 @@ def _secrets(known: Any, names: list[str]) -> Any:
 def _read_jobs(file: Path) -> list[dict[str, Any]]:
     import yaml
 
+    class Reader(yaml.SafeLoader):
+        """Gives a bare time as the text that it is: a request has no times but as text."""
+
+        yaml_implicit_resolvers = {
+            first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
+            for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
     # JSON is YAML, so that one reader serves both.
     try:
-        content = yaml.safe_load(_read(file))
+        content = yaml.load(_read(file), Reader)  # noqa: S506 it is a SafeLoader
     except yaml.YAMLError as error:
         raise Invalid(f"{file} is neither YAML nor JSON: {error}") from error
     jobs = content if isinstance(content, list) else [content]

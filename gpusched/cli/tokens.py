@@ -134,9 +134,13 @@ def login(
         me = client.me()
     file = config.path()
     kept = config.read_file(file)
+    before = config.stored_url(kept)
+    forgotten = kept.pop("tenant", None) if before not in (None, base) else None
     changed = {"url": base, "token": token, **({"tenant": tenant} if tenant else {})}
     config.write_file(file, {**kept, **changed})
     say.note(f"logged in to {base} as {me.user}; the token is in {file}")
+    if forgotten and not tenant:
+        say.note(f"tenant {forgotten} of {before} is forgotten; --tenant names the one that submits go to here")
 
 
 def _line_of_stdin() -> str:

@@ -32,13 +32,18 @@ def resolve(
     """The configuration in force. Raises Invalid if a part of it cannot be understood or read."""
     env = os.environ if environ is None else environ
     stored = read_file(path(env))
-    stored_url = _clean_url(stored["url"]) if "url" in stored else DEFAULT_URL
-    url = _clean_url(url or env.get("GPUSCHED_URL") or stored_url)
+    known = stored_url(stored) or DEFAULT_URL
+    url = _clean_url(url or env.get("GPUSCHED_URL") or known)
     token = token or _env_token(env)
-    if token is None and url == stored_url:
+    if token is None and url == known:
         # A stored token goes only to the server that gave it out, never to another that --url or the environment names.
         token = stored.get("token")
     return Config(url, _clean_token(token), tenant or env.get("GPUSCHED_TENANT") or stored.get("tenant") or None)
+
+
+def stored_url(stored: Mapping[str, str]) -> str | None:
+    """The server that a config file is of, as `resolve` gives it."""
+    return _clean_url(stored["url"]) if "url" in stored else None
 
 
 def path(environ: Mapping[str, str] | None = None) -> Path:

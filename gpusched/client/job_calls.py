@@ -86,7 +86,9 @@ def as_request(fields: dict[str, Any]) -> JobRequest:
         return msgspec.convert(fields, JobRequest)
     except msgspec.ValidationError as error:
         message = str(error)
-        raise Invalid(message[0].lower() + message[1:], next_step="see the fields of a job in docs/cli.md") from error
+        raise Invalid(
+            message[0].lower() + message[1:], next_step="see the fields of a job in docs/rest.md#job-request"
+        ) from error
 
 
 def submit(job: JobRequest, key: str | None = None) -> Call[Acted]:

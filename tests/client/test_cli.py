@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpusched.cli.output import has_colour
-from gpusched.client.config import read_file
+from gpusched.client.config import read_file, write_file
 from tests.client.commandline import COMMANDS, ROOT, call, start
 from tests.client.fakeserver import Answer, Asked, FakeServer, job, log, problem, sequence
 
@@ -187,6 +187,22 @@ def test_login_keeps_the_token_for_its_owner_only(full: FakeServer, tmp_path: Pa
     assert "u1.new" not in result.stdout + result.stderr
     call("", "nodes")
     assert full.asked[-1].headers["authorization"] == "Bearer u1.new"
+
+
+def test_a_login_keeps_the_tenant_of_the_same_server_alone(full: FakeServer, tmp_path: Path) -> None:
+    """Another server has other tenants: a submit there would go to one that it has not, or to another team's."""
+    file = tmp_path / "config.toml"
+    write_file(file, {"url": full.url + "/", "token": "u1.old", "tenant": "nlp", "own": "stays"})
+    args = ["-u", "ada", "--password-stdin"]
+    assert "nlp" not in call("", "login", full.url, *args, stdin="x\n").stderr
+    assert read_file(file) == {"url": full.url, "token": "u1.new", "tenant": "nlp", "own": "stays"}
+    write_file(file, {"url": "https://other.example", "token": "u1.old", "tenant": "nlp", "own": "stays"})
+    told = call("", "login", full.url, *args, stdin="x\n").stderr
+    assert read_file(file) == {"url": full.url, "token": "u1.new", "own": "stays"}
+    assert "tenant nlp of https://other.example is forgotten" in told
+    write_file(file, {"url": "https://other.example", "token": "u1.old", "tenant": "nlp"})
+    call("", "login", full.url, *args, "--tenant", "vision", stdin="x\n")
+    assert read_file(file)["tenant"] == "vision"
 
 
 def test_a_refused_login_changes_nothing(full: FakeServer, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.commandline import Result, call
+from tests.client.commandline import ROOT, Result, call
 from tests.client.fakeserver import Answer, FakeServer, sequence
 
 
@@ -172,3 +172,26 @@ def test_run_takes_one_job(server: FakeServer, tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text(LIST)
     assert call(server.url, "run", "-f", str(tmp_path / "jobs.yaml")).exit_code == 2
     assert server.asked == []
+
+
+# --- one job in a file ------------------------------------------------------------------------------------------------
+
+
+def test_a_time_in_a_file_needs_no_quotes(full: FakeServer, tmp_path: Path) -> None:
+    """A bare one is a time to YAML; it is sent as it is written, and the server judges it. So are dates in labels."""
+    written = "command: [a]\nnot_before: 2030-01-31T08:00:00+02:00\nlabels: {day: 2030-01-31}\nmax_retries: 3\n"
+    (tmp_path / "job.yaml").write_text(written)
+    result = call(full.url, "submit", "-f", str(tmp_path / "job.yaml"))
+    assert result.exit_code == 0, result
+    assert full.asked[0].json == {
+        "command": ["a"], "not_before": "2030-01-31T08:00:00+02:00", "labels": {"day": "2030-01-31"}, "max_retries": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", ["gpus: 4", "gpu_count: four", "array: 10"])
+def test_a_field_that_is_none_points_to_where_they_stand(full: FakeServer, tmp_path: Path, wrong: str) -> None:
+    (tmp_path / "job.yaml").write_text(f"command: [a]\n{wrong}\n")
+    result = call(full.url, "submit", "-f", str(tmp_path / "job.yaml"))
+    assert (result.exit_code, full.asked) == (2, [])
+    document, _, part = result.stderr.partition("see the fields of a job in ")[2].strip().partition("#")
+    assert f"## {part.replace('-', ' ').capitalize()}\n" in (ROOT / document).read_text("utf-8")
