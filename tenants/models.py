@@ -77,8 +77,7 @@ class Tenant(models.Model):
     class Meta:
         ordering = ["name"]
         constraints = [
-            models.CheckConstraint(condition=Q(weight__gt=0), name="tenant_weight_positive"),
-            models.CheckConstraint(condition=Q(weight__lte=MOST_WEIGHT), name="tenant_weight_bounded"),
+            models.CheckConstraint(condition=Q(weight__gt=0, weight__lte=MOST_WEIGHT), name="tenant_weight_bounded"),
             models.CheckConstraint(condition=Q(tier__in=Tier.values), name="tenant_tier_known"),
         ]
 

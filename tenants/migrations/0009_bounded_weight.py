@@ -21,11 +21,12 @@ class Migration(migrations.Migration):
             name='weight',
             field=models.FloatField(default=1.0, help_text='Twice the weight, twice the share', validators=[django.core.validators.MinValueValidator(0.001), django.core.validators.MaxValueValidator(1000000)]),
         ),
+        migrations.RemoveConstraint(model_name='tenant', name='tenant_weight_positive'),
         migrations.RunSQL(
             'UPDATE tenants_tenant SET weight = 1000000 WHERE weight > 1000000', migrations.RunSQL.noop
         ),
         migrations.AddConstraint(
             model_name='tenant',
-            constraint=models.CheckConstraint(condition=models.Q(('weight__lte', 1000000)), name='tenant_weight_bounded'),
+            constraint=models.CheckConstraint(condition=models.Q(('weight__gt', 0), ('weight__lte', 1000000)), name='tenant_weight_bounded'),
         ),
     ]
