@@ -79,7 +79,8 @@ class Jobs(APIView):
     @documented("List jobs, newest first", tag="jobs", who="viewer", answer=Page[JobData], parameters=_FILTERS)
     def get(self, request: Request) -> Response:
         """Of own tenants. An array is listed once. A page that searches by part of a name looks at 5,000 jobs, as does
-        one of a span in which more than 2,000 ended: it may have few items, or none, and yet a `next_cursor`."""
+        one of a span in which more than 2,000 ended: it may have few items, or none, and yet a `next_cursor`. A page of
+        jobs that run large scripts ends after 8 MiB of them."""
         given = read_query(request)
         items, cursor = listed(given, identity(request).visible_tenants(), page_limit(given))
         return Response({"items": items, "next_cursor": cursor})
@@ -95,8 +96,8 @@ def listed(given: dict[str, str], visible: list[int] | None, limit: int) -> tupl
         where, params = f"{where} AND j.id = ANY(%s)", [*params, sorted(ids)]
     if found[0]:
         where, params, last = _searched(where, params, found)
-    items = representation.select(where, [*params, limit], "ORDER BY j.id DESC LIMIT %s")
-    last = items[-1]["id"] if len(items) == limit else last
+    items, is_full = representation.newest(where, params, limit)
+    last = items[-1]["id"] if is_full else last
     return items, None if last is None else encode_cursor(last)
 
 

@@ -23,9 +23,43 @@ _SELECT = """
 """
 
 
+# A page ends after so many bytes of what its jobs run: the scripts of 1,000 may be a gigabyte.
+MOST_PAGE_BYTES = 8 << 20
+_ASKED = "coalesce(whole_payload, payload)"
+_EARLIER = "(ORDER BY id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+
+
+def _bytes_earlier(of_compressed: str) -> str:
+    size = f"CASE WHEN pg_column_compression({_ASKED}) IS NULL THEN pg_column_size({_ASKED}) ELSE {of_compressed} END"
+    return f"sum({size}) OVER {_EARLIER}"
+
+
+# First by their sizes as they are stored, which reads none of them: what is compressed may become 90 times as much, and
+# is taken for 16 times. What is left is measured.
+_PAGE = f"""
+    SELECT * FROM (
+        SELECT near.*, {_bytes_earlier(f"octet_length({_ASKED}::text)")} AS bytes_earlier
+          FROM (SELECT found.*, count(*) OVER () AS found_jobs,
+                       {_bytes_earlier(f"16 * pg_column_size({_ASKED})")} AS about_earlier
+                  FROM ({_SELECT} WHERE %s ORDER BY j.id DESC LIMIT %%s) found) near
+         WHERE coalesce(about_earlier, 0) < {MOST_PAGE_BYTES}) page
+     WHERE coalesce(bytes_earlier, 0) < {MOST_PAGE_BYTES} ORDER BY id DESC
+"""
+
+
+def newest(where: str, params: Sequence[Any], limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """At most `limit` of those jobs, the newest first, and whether the page ends here because it is full; by what they
+    run, too."""
+    rows = query(_PAGE % where, [*params, limit])
+    return _represented(rows), bool(rows) and (len(rows) == limit or len(rows) < rows[0]["found_jobs"])
+
+
 def select(where: str, params: Sequence[Any], tail: str = "") -> list[dict[str, Any]]:
     """Jobs (aliased j, with t and u) that meet a condition, represented."""
-    rows = query(f"{_SELECT} WHERE {where} {tail}", params)
+    return _represented(query(f"{_SELECT} WHERE {where} {tail}", params))
+
+
+def _represented(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     elements = elements_by_state([row["id"] for row in rows if row["array_count"] is not None])
     return [represent(row, elements.get(row["id"], {})) for row in rows]
 
