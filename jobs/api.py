@@ -32,6 +32,7 @@ from jobs import dates, representation, services
 from jobs.event_log import VIA
 from jobs.unnamed import shown
 from tenants import idempotency
+from tenants.api import find_tenant
 from tenants.permissions import identity
 
 _STATE_WORDS = {"waiting": sorted(WAITING), "live": sorted(LIVE), "final": sorted(FINAL)}
@@ -81,8 +82,10 @@ class Jobs(APIView):
         """Of own tenants. An array is listed once. A page that searches by part of a name looks at 5,000 jobs, as does
         one of a span in which more than 2,000 ended: it may have few items, or none, and yet a `next_cursor`. A page of
         jobs that run large scripts ends after 8 MiB of them."""
-        given = read_query(request)
-        items, cursor = listed(given, identity(request).visible_tenants(), page_limit(given))
+        given, who = read_query(request), identity(request)
+        if "tenant" in given:
+            find_tenant(given["tenant"], who)  # a name that is misspelt has not just no jobs
+        items, cursor = listed(given, who.visible_tenants(), page_limit(given))
         return Response({"items": items, "next_cursor": cursor})
 
 
@@ -98,7 +101,7 @@ def listed(given: dict[str, str], visible: list[int] | None, limit: int) -> tupl
         where, params, last = _searched(where, params, found)
     items, is_full = representation.newest(where, params, limit)
     last = items[-1]["id"] if is_full else last
-    return items, None if last is None else encode_cursor(last)
+    return items, None if last is None else encode_cursor("jobs", last)
 
 
 # By id, and that asked for first: only of a number does PostgreSQL know how many jobs it has, and which index to walk.
@@ -129,7 +132,7 @@ def _condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, l
     more, moments = dates.submitted(given, of_array="array" in given)
     parts += more
     params += moments
-    if (last := cursor_number(given)) is not None:
+    if (last := cursor_number(given, "jobs")) is not None:
         parts.append("j.id < %s")
         params.append(last)
     return " AND ".join(parts), params
@@ -249,8 +252,8 @@ class Events(APIView):
         rows = query(
             f"SELECT id, at, kind, attempt, actor, {VIA}, data FROM jobs_jobevent e"
             " WHERE job_id = %s AND id > %s ORDER BY id LIMIT %s",
-            [job_id, cursor_number(given) or 0, limit],
+            [job_id, cursor_number(given, "events") or 0, limit],
         )
         is_admin = identity(request).visible_tenants() is None
         items = [{**row, "at": rfc3339(row["at"]), "data": shown(row["data"], is_admin=is_admin)} for row in rows]
-        return Response(paged(items, limit))
+        return Response(paged(items, limit, "events"))

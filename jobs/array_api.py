@@ -92,7 +92,7 @@ class Elements(APIView):
             return Response({"items": [], "next_cursor": None})
         states = states_of(given["state"]) if "state" in given else list(JobState)
         items = elements_of(job_id, multirange(_wanted(given, count)), states, limit)
-        return Response(paged(items, limit, "index"))
+        return Response(paged(items, limit, "elements", "index"))
 
 
 def _wanted(given: dict[str, str], count: int) -> Ranges:
@@ -101,6 +101,6 @@ def _wanted(given: dict[str, str], count: int) -> Ranges:
         chosen = parsed(given["index"], count) if "index" in given else ((0, count),)
     except ValueError as error:
         raise invalid([FieldError("index", "invalid", str(error))]) from error
-    last = cursor_number(given)
+    last = cursor_number(given, "elements")
     start = 0 if last is None else last + 1
     return tuple((max(first, start), end) for first, end in chosen if end > start)

@@ -32,9 +32,9 @@ class Attempts(APIView):
         limit = page_limit(given)
         rows = query(
             "SELECT * FROM jobs_attempt WHERE job_id = %s AND number > %s ORDER BY number LIMIT %s",
-            [job_id, cursor_number(given) or 0, limit],
+            [job_id, cursor_number(given, "attempts") or 0, limit],
         )
-        return Response(paged([attempt(row) for row in rows], limit, "number"))
+        return Response(paged([attempt(row) for row in rows], limit, "attempts", "number"))
 
 
 def attempt(row: dict[str, Any]) -> dict[str, Any]:

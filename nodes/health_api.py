@@ -86,8 +86,8 @@ class Incidents(APIView):
         identity(request).require_admin()
         given = read_query(request)
         limit = page_limit(given)
-        found = incidents.latest(limit, cursor_number(given), is_open=is_true(given, "open"))
-        return Response(paged(found, limit))
+        found = incidents.latest(limit, cursor_number(given, "incidents"), is_open=is_true(given, "open"))
+        return Response(paged(found, limit, "incidents"))
 
 
 def _answer(device_id: int, message: str) -> Response:

@@ -45,13 +45,13 @@ class Samples(APIView):
         if not query("SELECT 1 FROM nodes_device WHERE id = %s", [device_id]):
             raise not_found(f"GPU {device_id}")
         found = samples.history(device_id, resolution, since, limit)
-        more = encode_cursor((found[-1]["at"] - EPOCH) // MICROSECOND) if len(found) == limit else None
+        more = encode_cursor("samples", (found[-1]["at"] - EPOCH) // MICROSECOND) if len(found) == limit else None
         items = [{**row, "at": rfc3339(row["at"])} for row in found]
         return Response({"resolution": resolution, "items": items, "next_cursor": more})
 
 
 def _since(given: dict[str, str], default: datetime) -> datetime:
-    if (last := cursor_number(given)) is not None:
+    if (last := cursor_number(given, "samples")) is not None:
         try:
             return EPOCH + (last + 1) * MICROSECOND
         except OverflowError as error:

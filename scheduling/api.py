@@ -72,10 +72,10 @@ class Queue(APIView):
         """`position` is among everybody's, by priority and age; `gpus_ahead`: what those before it ask for. Each has an
         `estimate` as in an explanation, some seconds old, where at most 2,000 jobs wait, else `estimate_reason`."""
         given = read_query(request)
-        after = decode_cursor(given["cursor"], tuple[int, float, int]) if "cursor" in given else None
+        after = decode_cursor(given["cursor"], "queue", tuple[int, float, int]) if "cursor" in given else None
         found = services.queue(identity(request), after, page_limit(given))
         following = found.pop("next")
-        return Response({**found, "next_cursor": encode_cursor(*following) if following else None})
+        return Response({**found, "next_cursor": encode_cursor("queue", *following) if following else None})
 
 
 class Shares(APIView):
@@ -106,7 +106,7 @@ class Cycles(APIView):
         identity(request).require_admin()
         given = read_query(request)
         limit = page_limit(given)
-        return Response(paged(services.cycles(limit, cursor_number(given)), limit))
+        return Response(paged(services.cycles(limit, cursor_number(given, "cycles")), limit, "cycles"))
 
 
 class ClusterStatus(APIView):

@@ -100,7 +100,7 @@ class PolicyHistory(APIView):
         identity(request).require_admin()
         given = read_query(request)
         limit = page_limit(given)
-        return Response(paged(policy.history(limit, cursor_number(given)), limit, "version"))
+        return Response(paged(policy.history(limit, cursor_number(given, "policy")), limit, "policy", "version"))
 
 
 def _answer(values: dict[str, Any], **more: str) -> Response:

@@ -45,5 +45,5 @@ class Audit(APIView):
         given = read_query(request)
         limit = page_limit(given)
         params: dict[str, Any] = {name: given.get(name) for name in ("actor", "action", "subject")}
-        found = query(_ENTRIES, {**params, "before": cursor_number(given), "limit": limit})
-        return Response(paged([{**row, "at": rfc3339(row["at"])} for row in found], limit))
+        found = query(_ENTRIES, {**params, "before": cursor_number(given, "audit"), "limit": limit})
+        return Response(paged([{**row, "at": rfc3339(row["at"])} for row in found], limit, "audit"))

@@ -111,7 +111,7 @@ class TenantUsage(APIView):
                 "currency": settings.ENV.currency,
                 "total": found.total,
                 "items": items,
-                "next_cursor": encode_cursor(found.rows[-1]["key"]) if is_full else None,
+                "next_cursor": encode_cursor(f"usage by {by}", found.rows[-1]["key"]) if is_full else None,
             }
         )
 
@@ -186,8 +186,8 @@ def _after(given: dict[str, str], by: str) -> accounting.Key | None:
     if "cursor" not in given:
         return None
     if by == "job":
-        return decode_cursor(given["cursor"], tuple[int])[0]
-    return decode_cursor(given["cursor"], tuple[str])[0]
+        return decode_cursor(given["cursor"], "usage by job", tuple[int])[0]
+    return decode_cursor(given["cursor"], f"usage by {by}", tuple[str])[0]
 
 
 def _rate(rate: Rate) -> dict[str, Any]:

@@ -168,29 +168,32 @@ def page_limit(query: Mapping[str, str]) -> int:
 PAGED = {"limit": "1 to 1000, default 100", "cursor": "next_cursor of the page before"}
 
 
-def cursor_number(query: Mapping[str, str]) -> int | None:
-    """Where the page before ended, of a list that is ordered by one whole number; None for the first page."""
-    return decode_cursor(query["cursor"], tuple[int])[0] if "cursor" in query else None
+def cursor_number(query: Mapping[str, str], of: str) -> int | None:
+    """Where the page before ended `of` a list that is ordered by one whole number; None for the first page."""
+    return decode_cursor(query["cursor"], of, tuple[int])[0] if "cursor" in query else None
 
 
-def paged(items: Sequence[Mapping[str, Any]], limit: int, key: str = "id") -> dict[str, Any]:
+def paged(items: Sequence[Mapping[str, Any]], limit: int, of: str, key: str = "id") -> dict[str, Any]:
     """The answer of such a list; `key` names the number in each item."""
-    return {"items": items, "next_cursor": encode_cursor(items[-1][key]) if len(items) == limit else None}
+    return {"items": items, "next_cursor": encode_cursor(of, items[-1][key]) if len(items) == limit else None}
 
 
-def encode_cursor(*parts: int | float | str) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(parts)).decode().rstrip("=")
+def encode_cursor(of: str, *parts: int | float | str) -> str:
+    """`of`: the list, for one of another list would silently go on from anywhere."""
+    return base64.urlsafe_b64encode(msgspec.json.encode((of, *parts))).decode().rstrip("=")
 
 
-def decode_cursor(text: str, kind: type[T]) -> T:
-    """The parts of a cursor that this server gave out, a tuple type; anything else is a 400."""
+def decode_cursor(text: str, of: str, kind: type[T]) -> T:
+    """The parts of a cursor that this server gave out of that list, a tuple type; anything else is a 400."""
     try:
-        parts = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=kind)
-        if all(_is_bounded(part) for part in parts):  # type: ignore[attr-defined]
+        whose, *rest = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=list[Any])
+        parts = msgspec.convert(rest, kind)
+        if whose == of and all(_is_bounded(part) for part in parts):  # type: ignore[attr-defined]
             return parts
-    except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
+    except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError, RecursionError):
         pass
-    raise invalid([FieldError("cursor", "invalid", "is not a cursor that this server gave; start without one")])
+    message = "is not a cursor that this server gave for this list; start without one"
+    raise invalid([FieldError("cursor", "invalid", message)])
 
 
 def _is_bounded(part: int | float | str) -> bool:

@@ -96,10 +96,12 @@ def test_lists_show_own_tenants_only(nlp, member):
     assert [share["tenant"] for share in shares] == ["nlp"]
 
 
-def test_asking_for_another_tenants_jobs_gives_an_empty_list(nlp, member):
+def test_another_tenants_jobs_are_asked_for_like_those_of_one_that_there_is_not(nlp, member):
     submit(make_member(other := make_tenant("other")), other)
     for name in ("other", "nowhere"):
-        assert call("GET", f"/api/v1/jobs?tenant={name}", make_token(member)).json()["items"] == []
+        answer = call("GET", f"/api/v1/jobs?tenant={name}", make_token(member))
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+        assert answer.json()["error"] == f"there is no tenant '{name}', or you may not see it"
 
 
 class TestTokens:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from gpusched.client.job_calls import JobFilters
+from gpusched.lib.api import encode_cursor
 from tests.api.everything import everything
 from tests.api.test_access import call
+from tests.factories import make_token, make_user
 
 pytestmark = pytest.mark.django_db
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -76,3 +78,13 @@ def test_pages_of_one_item_are_together_what_one_page_of_all_is():
         if len(whole) > 1:
             paged.add(path)
     assert paged == growing, "each has two items somewhere"
+
+
+def test_a_cursor_of_another_list_is_refused():
+    token = make_token(make_user(admin=True))
+    growing = {path for path, names in lists() if "cursor" in names and "{" not in path}
+    assert {"jobs", "audit"} <= growing
+    for path in growing:
+        for cursor in (encode_cursor("another", 5), encode_cursor("another", 5, 5.0, 5), "NQ", "W10", "bnVsbA"):
+            answer = call("GET", f"/api/v1/{path}?cursor={cursor}", token)
+            assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "cursor"), (path, cursor)
