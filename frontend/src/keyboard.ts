@@ -18,6 +18,7 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["Ctrl K", "find a page, a job, a node, a tenant, an action"],
   ["/", "filter"],
   ["j  k", "next, previous row"],
+  ["x", "select the job of the row"],
   ["Enter", "open the row, choose the GPU"],
   ["← ↑ ↓ →", "from GPU to GPU on the Fleet page"],
   ["t", "the Fleet as a table, or as a map"],
@@ -35,6 +36,7 @@ function hasPage(href: string): boolean {
 const CHORD_MS = 1200;
 
 export function startKeyboard(go: (href: string) => void = (href) => location.assign(href)): void {
+  startOutside();
   let chordAt = -Infinity;
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
@@ -96,9 +98,28 @@ function open(event: Event, go: (href: string) => void): void {
   go(href);
 }
 
+function opened(): NodeListOf<HTMLDetailsElement> {
+  return document.querySelectorAll<HTMLDetailsElement>("details.menu[open], details.confirm[open], details.more[open]");
+}
+
+/** A click elsewhere closes menus and questions; who presses in one, to choose text, and lets go beside it is not elsewhere. */
+function startOutside(): void {
+  let pressed: EventTarget | null = null;
+  document.addEventListener("pointerdown", (event) => (pressed = event.target), true);
+  // Before the click does anything: what it hit is still where it was.
+  document.addEventListener(
+    "click",
+    (event) => {
+      const hit = [event.target, event.detail > 0 ? pressed : null].filter((target) => target instanceof Node);
+      for (const menu of opened()) if (!hit.some((target) => menu.contains(target))) menu.open = false;
+    },
+    true,
+  );
+}
+
 /** What lies uppermost: first open menus and questions, then the panel of the fleet, which gives the focus back itself. */
 function close(): void {
-  const open = document.querySelectorAll<HTMLDetailsElement>("details.menu[open], details.confirm[open], details.more[open]");
+  const open = opened();
   for (const menu of open) menu.open = false;
   const panel = document.querySelector<HTMLElement>("[data-fleet-panel] [data-does=close]");
   if (open.length === 0 && panel !== null) return panel.click();

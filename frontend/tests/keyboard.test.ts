@@ -22,3 +22,33 @@ test("g t leaves for the tenants, and does not turn the fleet into a table on th
   expect(toggle.getAttribute("aria-pressed")).toBe("true");
   view.close?.();
 });
+
+test("a click elsewhere closes menus and questions; one that was pressed inside, or hits what it takes away, does not", () => {
+  document.body.innerHTML = `<details class="menu"><summary id="bell">bell</summary><p id="in">text</p></details>
+    <details class="menu"><summary id="account">account</summary></details>
+    <details class="confirm"><summary>Cancel…</summary><button id="yes">yes</button></details><main id="page"></main>`;
+  startKeyboard(() => undefined);
+  const all = [...document.querySelectorAll("details")];
+  const states = (): boolean[] => all.map((one) => one.open);
+  const open = (): void => all.forEach((one) => (one.open = true));
+  const at = (id: string): Element => document.getElementById(id) as Element;
+  const press = (id: string): unknown => at(id).dispatchEvent(new Event("pointerdown", { bubbles: true }));
+  const click = (id: string, detail = 1): unknown => at(id).dispatchEvent(new MouseEvent("click", { bubbles: true, detail }));
+  open();
+  press("page");
+  click("page");
+  expect(states()).toEqual([false, false, false]);
+  open();
+  press("in");
+  click("page");
+  expect(states()).toEqual([true, false, false]);
+  // By the keyboard: no pointer was pressed for it.
+  open();
+  click("account", 0);
+  expect(states().slice(0, 1)).toEqual([false]);
+  open();
+  at("yes").addEventListener("click", () => at("yes").remove());
+  press("yes");
+  click("yes");
+  expect(states()).toEqual([false, false, true]);
+});
