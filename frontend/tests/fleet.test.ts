@@ -1,7 +1,7 @@
 // The fleet: everything fits, nothing overlaps, cells are found; what is told of each; and how fast it is.
 import { describe, expect, test, vi } from "vitest";
 import { LARGEST, type LayoutGroup, columns, hit, layout, neighbour } from "../src/fleet/layout";
-import { fits, readAddress, writeAddress } from "../src/fleet/address";
+import { fits, readAddress, spoken, writeAddress } from "../src/fleet/address";
 import { type Fill, look, owner, reads, secondsToFree, value } from "../src/fleet/looks";
 import { model, paints, tell } from "../src/fleet/model";
 import { type Context, type Palette, paint } from "../src/fleet/paint";
@@ -9,6 +9,8 @@ import { isDark, ramp } from "../src/fleet/palette";
 import { Panel } from "../src/fleet/panel";
 import { stripCells } from "../src/fleet/strip";
 import { FleetTable } from "../src/fleet/table";
+import { fleet } from "../src/fleet/view";
+import type { Page } from "../src/regions";
 import type { Cell, DeviceRow, NodeRow } from "../src/topics";
 
 export function node(at: number, devices = 8): NodeRow {
@@ -161,8 +163,9 @@ describe("fills", () => {
 
 describe("the address", () => {
   test("says what is shown, and leads there again", () => {
-    const asked = readAddress("?group=rack&fill=power&view=table&gpu=a/3&job=7&health=hot");
+    const asked = readAddress("?group=rack&fill=power&view=table&gpu=a/3&job=7&health=hot&model=NVIDIA+A100");
     expect([asked.group, asked.fill, asked.isTable, asked.gpu, asked.light.job, asked.light.health]).toEqual(["rack", "power", true, "a/3", 7, "hot"]);
+    expect(spoken(asked.light)).toBe("GPUs of job 7, hot GPUs, A100");
     expect(readAddress(writeAddress(asked, ""))).toEqual(asked);
     expect(writeAddress(readAddress(""), "?group=rack&wall=1")).toBe("?wall=1");
   });
@@ -177,6 +180,7 @@ describe("the address", () => {
     const cell = { node: node(1), device: { ...(device as DeviceRow), cell: "busy" as Cell } };
     expect(fits(cell, { cell: "busy", job: 1, tenant: "red", node: "gpu-1" })).toBe(true);
     expect(fits(cell, { cell: "busy", job: 2, tenant: null })).toBe(false);
+    expect(["A100", "V100"].map((model) => fits({ ...cell, device: { ...cell.device, model: "A100" } }, { cell: null, job: null, tenant: null, model }))).toEqual([true, false]);
   });
 });
 
@@ -287,4 +291,34 @@ describe("the table", () => {
     table.rowOf("gpu-0/2")?.dispatchEvent(event);
     expect([opened, event.defaultPrevented]).toEqual([["gpu-0/2"], true]);
   });
+});
+
+test("choosing a GPU is a step that Back takes back, and the page goes to a panel that is out of sight", async () => {
+  document.body.innerHTML = '<select data-fleet-group><option>none</option></select><section></section><aside data-fleet-panel></aside>';
+  const pushed = vi.spyOn(history, "pushState");
+  history.replaceState(null, "", "?view=table");
+  vi.stubGlobal("fetch", () => Promise.reject(new Error("no server")));
+  const went = vi.fn();
+  const beside = document.querySelector("aside") as HTMLElement;
+  beside.scrollIntoView = went;
+  let top = 0;
+  beside.getBoundingClientRect = () => ({ top }) as DOMRect;
+  const view = fleet(document.querySelector("section") as HTMLElement, {} as Page);
+  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(1).map((row) => [row.name, row])), error: null, known: true });
+  const choose = (index: number): unknown => document.querySelector(`tr[data-key="gpu-0/${index}"]`)?.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
+  const told = (): Promise<unknown> => new Promise((resolve) => setTimeout(resolve, 5));
+  choose(2);
+  await told();
+  expect([location.search, pushed.mock.calls.length, went.mock.calls.length]).toEqual(["?view=table&gpu=gpu-0/2", 1, 0]);
+  top = innerHeight;
+  choose(3);
+  await told();
+  expect([location.search, pushed.mock.calls.length, went.mock.calls.length]).toEqual(["?view=table&gpu=gpu-0/3", 1, 1]);
+  history.replaceState(null, "", "?view=table");
+  dispatchEvent(new Event("popstate"));
+  await told();
+  expect([location.search, beside.querySelector(".panel-head")]).toEqual(["?view=table", null]);
+  view.close?.();
+  pushed.mockRestore();
+  vi.unstubAllGlobals();
 });

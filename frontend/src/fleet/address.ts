@@ -1,5 +1,6 @@
 // What the Fleet's address says: how cells are grouped and filled, what stands out, which GPU is chosen.
 import { FILLS, type Fill } from "./looks";
+import { shortModel } from "../views/pieces";
 import type { FleetCell } from "./model";
 
 export type Grouping = "none" | "rack" | "model" | "tenant" | "state";
@@ -14,6 +15,7 @@ export interface Spotlight {
   health?: string | null;
   node?: string | null;
   state?: string | null;
+  model?: string | null;
 }
 
 export interface Address {
@@ -25,7 +27,7 @@ export interface Address {
   light: Spotlight;
 }
 
-const NAMES = ["cell", "tenant", "user", "health", "node", "state"] as const;
+const NAMES = ["cell", "tenant", "user", "health", "node", "state", "model"] as const;
 
 export function readAddress(search: string): Address {
   const asked = new URLSearchParams(search);
@@ -72,6 +74,7 @@ export function fits({ node, device }: FleetCell, light: Spotlight): boolean {
     (!light.user || jobs.some((id) => node.holders?.[id]?.user === light.user)) &&
     (!light.health || device.health === light.health) &&
     (!light.node || node.name === light.node) &&
+    (!light.model || device.model === light.model) &&
     (!light.state || node.state === light.state || node.intent === light.state)
   );
 }
@@ -84,6 +87,7 @@ export function spoken(light: Spotlight): string {
     light.user && `of ${light.user}`,
     light.cell && light.cell.replaceAll("_", " "),
     light.health && `${light.health} GPUs`,
+    light.model && shortModel(light.model),
     light.node && `node ${light.node}`,
     light.state && `nodes ${light.state}`,
   ];

@@ -12,6 +12,8 @@ import { Panel } from "./panel";
 import { FleetTable } from "./table";
 import { Tooltip } from "./tooltip";
 
+/** Pixels of the panel that must be in sight to be noticed. */
+const LEAST_OF_PANEL = 160;
 const DARK: Spotlight = { cell: null, job: null, tenant: null };
 
 function control(name: string): HTMLSelectElement | null {
@@ -22,7 +24,7 @@ export const fleet: MakeView = (region) => {
   const chart = new Chart(region);
   const tooltip = new Tooltip();
   const table = new FleetTable(
-    (gpu) => change({ gpu }),
+    (gpu) => choose(gpu),
     () => recolour(),
   );
   const none = whenEmpty(region, noNodes);
@@ -37,6 +39,9 @@ export const fleet: MakeView = (region) => {
   let shown: Model = { groups: [], cells: [] };
   let pointed = -1;
   let telling: ReturnType<typeof setTimeout> | undefined;
+  let isStep = false;
+  /** Where the page stood before it went down to the panel; null: it did not. */
+  let stood: number | null = null;
 
   const chosen = (): number => (now.gpu === null ? -1 : shown.cells.findIndex((cell) => nameOf(cell) === now.gpu));
 
@@ -64,7 +69,10 @@ export const fleet: MakeView = (region) => {
   const tellAddress = (): void => {
     telling ??= setTimeout(() => {
       telling = undefined;
-      history.replaceState(null, "", `${location.pathname}${writeAddress(now, location.search)}`);
+      const address = `${location.pathname}${writeAddress(now, location.search)}`;
+      if (isStep) history.pushState(null, "", address);
+      else history.replaceState(null, "", address);
+      isStep = false;
     });
   };
 
@@ -93,8 +101,30 @@ export const fleet: MakeView = (region) => {
 
   const open = (cell: number): void => {
     const what = shown.cells[cell];
-    if (what !== undefined) change({ gpu: nameOf(what) });
+    if (what !== undefined) choose(nameOf(what));
   };
+
+  /** A step that Back takes back. Where the panel is below the screen's end, the page goes to it. */
+  function choose(gpu: string): void {
+    isStep ||= now.gpu === null;
+    change({ gpu });
+    if (beside === null || beside.getBoundingClientRect().top < innerHeight - LEAST_OF_PANEL) return;
+    stood ??= scrollY;
+    beside.scrollIntoView();
+  }
+
+  const wentBack = (): void => {
+    // What was about to be written is of the address that was left.
+    clearTimeout(telling);
+    telling = undefined;
+    change(readAddress(location.search));
+    goBackUp();
+  };
+
+  function goBackUp(): void {
+    if (stood !== null && now.gpu === null) scrollTo({ top: stood });
+    if (now.gpu === null) stood = null;
+  }
 
   const leave = (): void => {
     if (pointed >= 0) point(-1);
@@ -106,6 +136,7 @@ export const fleet: MakeView = (region) => {
     const row = now.gpu === null ? null : table.rowOf(now.gpu);
     change({ gpu: null });
     (now.isTable ? (row ?? toggle) : chart.canvas)?.focus({ preventScroll: true });
+    goBackUp();
   }
 
   const keyed = (event: KeyboardEvent): void => {
@@ -124,6 +155,7 @@ export const fleet: MakeView = (region) => {
   fill?.addEventListener("change", filled);
   toggle?.addEventListener("click", switched);
   document.addEventListener("keydown", keyed);
+  if (isLinked) addEventListener("popstate", wentBack);
   change({});
 
   return {
@@ -152,6 +184,7 @@ export const fleet: MakeView = (region) => {
       fill?.removeEventListener("change", filled);
       toggle?.removeEventListener("click", switched);
       document.removeEventListener("keydown", keyed);
+      removeEventListener("popstate", wentBack);
     },
   };
 };

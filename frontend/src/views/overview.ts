@@ -61,7 +61,7 @@ export const overviewLargest: MakeView = (region) => ({
       h(
         "li",
         {},
-        h("a", { class: "grow", href: `/fleet/?cell=free&group=model` }, shortModel(row.model)),
+        h("a", { class: "grow", href: `/fleet/?cell=free&model=${encodeURIComponent(row.model)}` }, shortModel(row.model)),
         h("span", {}, h("b", {}, row.gpus), row.gpus === 1 ? " GPU" : " GPUs"),
         h("span", { class: "muted on-one" }, `${row.on_one_node} on one node`),
       ),

@@ -63,11 +63,6 @@ export function reasonOf(job: Pick<JobRow, "reason">): { sentence: string; next:
   return { sentence: reason.sentence, next: (reason as Reason).next_step ?? "", code: reason.code };
 }
 
-export function reasonCell(job: Pick<JobRow, "reason">): Child[] {
-  const { sentence, next } = reasonOf(job);
-  return [sentence !== "" && h("span", { class: "reason" }, sentence), next !== "" && h("span", { class: "next-step" }, next)];
-}
-
 /** A number that leads to what it counts. */
 export function count(href: string, value: Child, word: string, kind = "", title: string | null = null): HTMLElement {
   const mark = kind === "" ? null : h("i", { "aria-hidden": "true" }, glyph(kind));
@@ -89,30 +84,6 @@ export const CELL_WORDS: Record<Cell, string> = {
   free: "free",
   unavailable: "unavailable",
 };
-
-const MOST_CELLS = 400;
-
-export interface StripCell {
-  cell: Cell;
-  title: string;
-}
-
-/** One cell per device in the order given; past 400, segments whose widths are the exact shares. */
-export function strip(cells: readonly StripCell[]): HTMLElement {
-  const counts = new Map<Cell, number>(CELLS.map((cell) => [cell, 0]));
-  for (const { cell } of cells) counts.set(cell, (counts.get(cell) ?? 0) + 1);
-  const words = CELLS.map((cell) => `${counts.get(cell)} ${CELL_WORDS[cell]}`);
-  const box = h("div", { class: "strip", role: "img", "aria-label": words.join(", ") });
-  if (cells.length <= MOST_CELLS) {
-    box.append(...cells.map(({ cell, title }) => h("span", { class: `cell ${CELL_CLASS[cell]}`, title })));
-    return box;
-  }
-  CELLS.forEach((cell, at) => {
-    const n = counts.get(cell) ?? 0;
-    if (n > 0) box.append(h("span", { class: `cell ${CELL_CLASS[cell]}`, title: words[at], style: `flex: ${n} 1 0; min-width: 2px; max-width: none` }));
-  });
-  return box;
-}
 
 /** Used, guaranteed and limit of one tenant on one line. */
 export function bullet(tenant: TenantRow, scale: number): HTMLElement {
