@@ -12,7 +12,7 @@ import { freshness, showFreshness } from "./freshness";
 import { Hub } from "./hub";
 import { showHelp, startKeyboard } from "./keyboard";
 import { jobLog } from "./log/view";
-import { startMarks } from "./marks";
+import { startMarks, tellRestored } from "./marks";
 import { Polling } from "./polling";
 import { Regions } from "./regions";
 import { liveSocket } from "./socket";
@@ -102,6 +102,7 @@ if (chips.length > 0 || document.querySelector("[data-live]") !== null) {
   addEventListener("pageshow", (event) => event.persisted && location.reload());
 }
 document.addEventListener("htmx:afterSettle", () => regions.scan());
+addEventListener("pageshow", tellRestored);
 document.addEventListener("redrawn", (event) => event.target instanceof Element && htmx.process(event.target));
 setInterval(() => {
   hub.watch();

@@ -1,6 +1,21 @@
 // Marks the fields of a form that the panel beside it, drawn by the server for what is typed so far, says are wrong.
 import { h } from "./dom";
 
+function isOther(field: Element): boolean {
+  if (field instanceof HTMLSelectElement) return [...field.options].some((option) => option.selected !== option.defaultSelected);
+  return (field instanceof HTMLInputElement || field instanceof HTMLTextAreaElement) && field.type !== "hidden" && field.value !== field.defaultValue;
+}
+
+/** After Back or a reload the browser puts back what was typed: the panel, which the server drew for what it sent, is asked for
+ * again. */
+export function tellRestored(): void {
+  for (const form of document.querySelectorAll<HTMLFormElement>("form[data-restored]")) {
+    const other = [...form.elements].filter(isOther);
+    for (const field of other) field.closest("details")?.setAttribute("open", "");
+    other[0]?.dispatchEvent(new Event("change", { bubbles: true }));
+  }
+}
+
 /** `data-wrong`, a field's name, in what is drawn into an element marks that field of the form that asked for it. */
 export function startMarks(): void {
   document.addEventListener("htmx:afterSettle", (event) => {
@@ -9,6 +24,8 @@ export function startMarks(): void {
     if (panel === undefined || form === null) return;
     const wrong = new Map([...panel.querySelectorAll<HTMLElement>("[data-wrong]")].map((one) => [one.dataset.wrong, one.textContent ?? ""]));
     for (const field of form.querySelectorAll<HTMLElement>(".field [name]")) mark(field, wrong.get(field.getAttribute("name") ?? ""));
+    // What was refused was what stood there then: the panel says what is to be said of what stands there now.
+    if (form.querySelector("[aria-invalid]") === null) for (const old of form.querySelectorAll(".note.bad")) old.remove();
   });
 }
 

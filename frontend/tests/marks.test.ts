@@ -1,6 +1,6 @@
 // The submit form: the field that the panel beside it says is wrong is marked, not while somebody types into it.
-import { beforeEach, expect, test } from "vitest";
-import { startMarks } from "../src/marks";
+import { beforeEach, expect, test, vi } from "vitest";
+import { startMarks, tellRestored } from "../src/marks";
 
 startMarks();
 
@@ -39,4 +39,26 @@ test("one that is folded away is shown", () => {
   settle({ array: "must be a count like 100" });
   expect(document.querySelector("details")?.open).toBe(true);
   expect(document.querySelector(".field-error")?.id).toBe("e_array");
+});
+
+test("a refusal goes once what was refused is mended, and stays while a field is wrong", () => {
+  document.querySelector("form")?.insertAdjacentHTML("afterbegin", '<div class="note bad" role="alert">ask for less</div>');
+  settle({ command: "a quote is not closed" });
+  expect(document.querySelector("form .note.bad")?.textContent).toBe("ask for less");
+  settle({});
+  expect(document.querySelector("form .note.bad")).toBeNull();
+});
+
+test("what the browser put back is told to the panel once, and shown where it was folded away", () => {
+  const heard = vi.fn();
+  document.querySelector("form")?.setAttribute("data-restored", "");
+  document.addEventListener("change", heard);
+  tellRestored();
+  expect(heard).not.toHaveBeenCalled();
+  field("command").value = "python train.py";
+  field("array").value = "100";
+  tellRestored();
+  expect(heard).toHaveBeenCalledTimes(1);
+  expect(document.querySelector("details")?.open).toBe(true);
+  document.removeEventListener("change", heard);
 });
