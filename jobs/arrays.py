@@ -78,7 +78,7 @@ def take(wanted: Mapping[int, int], again: Mapping[int, Collection[int]] | None 
 def _locked(array_ids: Sequence[int]) -> list[dict[str, Any]]:
     rows = query(
         "SELECT id, state, array_max_parallel, array_waiting::text AS waiting FROM jobs_job"
-        " WHERE id = ANY(%s) AND array_count IS NOT NULL ORDER BY id FOR UPDATE",
+        " WHERE id = ANY(%s) AND array_count IS NOT NULL ORDER BY id FOR NO KEY UPDATE",
         [list(array_ids)],
     )
     # Counted by a statement of its own: one that waited for the lock would count what was before.
@@ -131,7 +131,7 @@ def end_those_over() -> list[int]:
 def end(array_ids: Iterable[int]) -> list[int]:
     """Ends those of them that are over."""
     ids = sorted(array_ids)
-    query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [ids])
+    query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [ids])
     over = query(f"{_OVER} AND a.id = ANY(%s)", [ids])  # as it is now that they are locked
     counts: dict[int, dict[str, int]] = {}
     for row in query(

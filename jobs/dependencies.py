@@ -129,7 +129,7 @@ def refresh(job_ids: Sequence[int]) -> None:
     if not job_ids:
         return
     # Locked first, counted then: what another transaction took away while this one waited for it counts as well.
-    query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [list(job_ids)])
+    query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [list(job_ids)])
     rows = query(_REFRESH, [list(job_ids)])
     if rows:
         events.changed("jobs", [row["id"] for row in rows])

@@ -152,7 +152,7 @@ def _locked(array_id: int, chosen: str, states: str) -> list[Row]:
     """Those of the elements that are jobs in one of these states."""
     return query(
         "SELECT id, state FROM jobs_job WHERE array_id = %s AND array_index <@ %s::int4multirange"
-        f" AND state IN {states} ORDER BY id FOR UPDATE",
+        f" AND state IN {states} ORDER BY id FOR NO KEY UPDATE",
         [array_id, chosen],
     )
 

@@ -15,7 +15,7 @@ from django.db import IntegrityError, transaction
 from gpusched.lib import audit, events, wake
 from gpusched.lib.problems import Problem, invalid, not_found
 from gpusched.lib.requests import concerns
-from gpusched.lib.sql import execute, query
+from gpusched.lib.sql import atomically, execute, query
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
@@ -270,11 +270,13 @@ def retry(job_id: int, identity: Identity, part: str = elements.FAILED) -> str:
 
 
 def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str]) -> str:
-    with transaction.atomic():
+    def work() -> str:
         message = act(locked(job_id, identity))
         events.changed("jobs", [job_id])
         wake.request_cycle()
-    return message
+        return message
+
+    return atomically(work)
 
 
 def locked(job_id: int, identity: Identity) -> dict[str, Any]:
@@ -282,7 +284,7 @@ def locked(job_id: int, identity: Identity) -> dict[str, Any]:
     by which way it was done."""
     rows = query(
         "SELECT id, tenant_id, user_id, state, reason, stop_reason, array_count, set_config(%s, %s, true)"
-        "  FROM jobs_job WHERE id = %s FOR UPDATE",
+        "  FROM jobs_job WHERE id = %s FOR NO KEY UPDATE",
         [audit.VIA, identity.via, job_id],
     )
     if not rows:

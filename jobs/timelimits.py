@@ -76,7 +76,7 @@ def _base(live: dict[str, Any]) -> int | None:
 
 
 _MOVES = "('pending', 'held', 'scheduled', 'running')"
-_LOCK = f"SELECT id FROM jobs_job WHERE array_id = %s AND state IN {_MOVES} ORDER BY id FOR UPDATE"
+_LOCK = f"SELECT id FROM jobs_job WHERE array_id = %s AND state IN {_MOVES} ORDER BY id FOR NO KEY UPDATE"
 _CHANGE = f"""
     WITH moved AS (
         UPDATE jobs_job SET max_runtime_seconds = %s, limit_version = limit_version + 1
@@ -101,7 +101,7 @@ def _change(job: Limited, seconds: int, who: Identity, evidence: dict[str, Any])
     array_id, states = None, [job.state]
     if job.is_array:  # it may begin meanwhile; while it is locked, no element becomes a job
         array_id, states = job.job_id, [JobState.PENDING, JobState.HELD, JobState.RUNNING]
-        query("SELECT id FROM jobs_job WHERE id = %s FOR UPDATE", [array_id])
+        query("SELECT id FROM jobs_job WHERE id = %s FOR NO KEY UPDATE", [array_id])
         query(_LOCK, [array_id])
     seen = [seconds, job.job_id, job.attempt, states, array_id, job.limit]
     changed = [row["job_id"] for row in query(_CHANGE, [*seen, who.username, who.via, data, array_id])]

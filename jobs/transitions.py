@@ -37,7 +37,7 @@ _PLACE = """
                    AS d (job_id, seen, ranks, placement, considered)),
     locked AS (
         SELECT j.id FROM jobs_job j JOIN decided d ON d.job_id = j.id
-         WHERE j.state = 'pending' AND j.attempt = d.seen ORDER BY j.id FOR UPDATE OF j),
+         WHERE j.state = 'pending' AND j.attempt = d.seen ORDER BY j.id FOR NO KEY UPDATE OF j),
     moved AS (
         UPDATE jobs_job j SET state = 'scheduled', attempt = d.seen + 1, reason = 'starting', evidence = '{}',
                reason_since = now(), signal_count = 0 FROM decided d, locked l WHERE j.id = l.id AND d.job_id = j.id
@@ -124,7 +124,7 @@ def stop(job_ids: Sequence[int], reason: EndReason, evidence: dict[str, Any], ac
 def preempt(job_id: int, victims: Sequence[int], evidence: dict[str, Any]) -> list[int] | None:
     """Stops the victims for a job that is still pending; gives those that were still there to be stopped, or None
     (and nothing is done) if the job no longer waits. Neither side reads which jobs of another tenant it were."""
-    sql = "SELECT id, state, tenant_id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+    sql = "SELECT id, state, tenant_id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
     found = {row["id"]: row for row in query(sql, [sorted({job_id, *victims})])}
     job = found.pop(job_id, None)
     if job is None or job["state"] != JobState.PENDING:
@@ -165,7 +165,7 @@ def hold(job_ids: Sequence[int], reason: Pending, actor: str) -> list[int]:
 
 def release(job_ids: Sequence[int], reasons: Sequence[Pending], actor: str) -> list[int]:
     """held (for one of `reasons`) → pending; the queue time stays."""
-    sql = "SELECT id FROM jobs_job WHERE id = ANY(%s) AND state = 'held' AND reason = ANY(%s) FOR UPDATE"
+    sql = "SELECT id FROM jobs_job WHERE id = ANY(%s) AND state = 'held' AND reason = ANY(%s) FOR NO KEY UPDATE"
     found = [row["id"] for row in query(sql, [list(job_ids), list(reasons)])]
     released = _move_waiting(
         _without_evidence(found), ("held",), "pending", Pending.SCHEDULER_BEHIND, actor, "released"
@@ -230,7 +230,7 @@ _END_ATTEMPT = """
 """
 _TO_END = """
     SELECT id, attempt, state, stop_reason, stop_evidence, retries_used, max_retries, retry_on, requeue
-      FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE
+      FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE
 """
 
 

@@ -108,7 +108,7 @@ def _fitting(value: int | None, least: int = 0) -> int | None:
 
 def lock_jobs(ids: Sequence[int]) -> None:
     """Jobs first, in one order: the same order as the scheduler's commit, so that the two cannot deadlock."""
-    query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [sorted(set(ids))])
+    query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [sorted(set(ids))])
 
 
 _START = """

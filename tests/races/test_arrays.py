@@ -5,12 +5,13 @@ import threading
 import pytest
 from django.db import connections
 
+from gpusched.lib.sql import query
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.messages import Stop
 from jobs import arrays, representation, services
-from jobs.models import Job
+from jobs.models import Job, JobEvent
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
-from tests.races.test_dependencies import Elsewhere, wait_until_blocked
+from tests.races.test_dependencies import Elsewhere, blocked, wait_until_blocked
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -118,3 +119,43 @@ def test_two_that_end_the_last_elements_at_once_end_the_array(user, tenant):
     together(*(lambda node=node, key=key: node.end(*key) for node, key in zip(nodes, keys, strict=True)))
     together(run_cycle, run_cycle)
     assert Job.objects.get(pk=array).state == "completed"
+
+
+@pytest.mark.parametrize("act", [services.cancel, services.hold])
+def test_what_only_refers_to_a_job_keeps_nobody_from_acting_on_it(user, tenant, act):
+    """As an agent's report does until it is committed: PostgreSQL looks then whether what it names is still there."""
+    make_node(gpus=1)
+    array = submit_array(user, tenant, 3)
+    run_cycle()
+    sql = "SELECT id FROM jobs_job WHERE id = %s OR array_id = %s FOR KEY SHARE"
+    referring = Elsewhere(lambda: query(sql, [array, array]))
+    assert referring.is_done.wait(20)
+    acting = Elsewhere(lambda: act(array, identity_for(user)))
+    wait_until_blocked(acting)
+    assert acting.is_done.is_set()
+    referring.commit()
+    acting.commit()
+
+
+def test_a_cancel_in_a_deadlock_is_tried_again(user, tenant):
+    make_node(gpus=1)
+    array = submit_array(user, tenant, 3)
+    run_cycle()
+    holds = threading.Event()
+
+    def in_the_other_order():
+        query("SELECT id FROM jobs_job WHERE array_id = %s FOR UPDATE", [array])
+        holds.set()
+        for _ in range(2000):
+            if blocked():
+                break
+            holds.wait(0.005)
+        query("SELECT id FROM jobs_job WHERE id = %s FOR UPDATE", [array])
+
+    other = Elsewhere(in_the_other_order)
+    other.may_commit.set()
+    assert holds.wait(20)
+    assert services.cancel(array, identity_for(user)).endswith("2 elements are cancelled, 1 element is being stopped")
+    other.commit()
+    assert other.is_done.is_set()
+    assert JobEvent.objects.filter(job_id=array, kind="stopping").count() == 1
