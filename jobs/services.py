@@ -15,15 +15,15 @@ from django.db import IntegrityError, transaction
 from gpusched.lib import audit, events, wake
 from gpusched.lib.problems import Problem, invalid, not_found
 from gpusched.lib.requests import concerns
-from gpusched.lib.sql import atomically, execute, query
+from gpusched.lib.sql import atomically, query
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
-from jobs import admission, dependencies, elements, representation, retrying, transitions
+from jobs import admission, dependencies, elements, replays, representation, retrying, transitions
 from jobs.insertion import insert
 from jobs.rows import row_of, tenant_of
-from tenants import idempotency, secrets
+from tenants import secrets
 from tenants.permissions import Identity
 
 
@@ -61,12 +61,12 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     except IntegrityError:
         if not key:
             raise
-        if execute(_FORGET_OLD, [identity.user_id, key]):
+        if replays.forget_old(identity, key):
             return submit(request, identity, key, raw)
         return _replay(identity, key, request_hash)
     except Problem:
         # The cluster may have changed since the first time: a repeated request is answered as it was then.
-        if key and _used(identity, key):
+        if key and replays.used(identity, key):
             return _replay(identity, key, request_hash)
         raise
     return Submitted(_answer(row, job_id, submitted_at, tenant, identity.username), False)
@@ -124,30 +124,9 @@ def _answer(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: st
     return msgspec.json.encode({"job_id": job_id, "status": "submitted", "message": message, "job": job})
 
 
-# Housekeeping does it for all, but a day is a day where that stands still, too.
-_FORGET_OLD = """
-    DELETE FROM jobs_idempotencykey WHERE user_id = %s AND key = %s AND created_at <= now() - interval '24 hours'
-"""
-
-
-def _used(identity: Identity, key: str) -> list[dict[str, Any]]:
-    return query(
-        """SELECT k.request_hash, j.*, t.name AS tenant, u.username AS "user",
-                  (SELECT e.data FROM jobs_jobevent e WHERE e.job_id = j.id AND e.kind = 'submitted') AS waited_for
-             FROM jobs_idempotencykey k JOIN jobs_job j ON j.id = k.job_id
-             JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-            WHERE k.user_id = %s AND k.key = %s AND k.created_at > now() - interval '24 hours'""",
-        [identity.user_id, key],
-    )
-
-
 def _replay(identity: Identity, key: str, request_hash: str) -> Submitted:
     """What the first submit with this key was answered; 409 if that was for another request."""
-    [job] = _used(identity, key)
-    if job["request_hash"] != request_hash:
-        raise idempotency.reused()
-    job["evidence"] = job["waited_for"]
-    job["reason"] = Pending.DEPENDENCY if job["waited_for"] else Pending.SCHEDULER_BEHIND
+    job = replays.first(identity, key, request_hash)
     return Submitted(_answer(job, job["id"], job["submitted_at"], job["tenant"], job["user"]), True)
 
 

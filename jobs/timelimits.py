@@ -60,7 +60,7 @@ def limited(job_id: int, identity: Identity) -> Limited:
         raise Problem(409, "wrong_state", told, next_step="see its state")
     live = query(_LIVE, [job_id])
     is_array = row["array_count"] is not None
-    bases = [_base(one) for one in live]
+    bases = [limit_before(one) for one in live]
     return Limited(
         job_id, row["tenant_id"], row["state"], row["attempt"], row["max_runtime_seconds"],
         base=min((base for base in bases if base is not None), default=None) if live else row["max_runtime_seconds"],
@@ -70,8 +70,9 @@ def limited(job_id: int, identity: Identity) -> Limited:
     )  # fmt: skip
 
 
-def _base(live: dict[str, Any]) -> int | None:
-    first: int | None = (live["first_change"] or {}).get("from_seconds", live["max_runtime_seconds"])
+def limit_before(job: dict[str, Any]) -> int | None:
+    """The limit of a job before its `first_change`, in seconds: the data of that event, None if there was none."""
+    first: int | None = (job["first_change"] or {}).get("from_seconds", job["max_runtime_seconds"])
     return first
 
 
