@@ -118,8 +118,8 @@ def _kinds(first: int, last: int) -> dict[str, Callable[[], str]]:
 
 
 def _cursor(job_id: int) -> str:
-    """As the server makes it: the base64 of [id]."""
-    return base64.urlsafe_b64encode(f"[{job_id}]".encode()).decode().rstrip("=")
+    """As the server makes it: the base64 of ["jobs",id]."""
+    return base64.urlsafe_b64encode(f'["jobs",{job_id}]'.encode()).decode().rstrip("=")
 
 
 def _measure(http: httpx.Client, path: Callable[[], str], requests: int) -> tuple[list[float], int]:

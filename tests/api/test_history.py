@@ -7,6 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 import jobs.api
+from gpusched.lib.api import encode_cursor
 from gpusched.lib.sql import execute, query
 from gpusched.protocol.arrays import ArrayRequest
 from jobs import representation
@@ -61,7 +62,7 @@ def test_lists_walk_an_index(nlp):
         ({}, [small.pk], "job_by_tenant"),
         ({"user": "seldom"}, None, "job_by_user"),
         ({"state": "waiting"}, None, "job_unfinished"),
-        ({"cursor": "WzEwMDBd"}, None, "jobs_job_pkey"),
+        ({"cursor": encode_cursor("jobs", 1000)}, None, "jobs_job_pkey"),
     ):
         where, params = jobs.api._condition(given, visible)
         plan = query(f"EXPLAIN {representation._SELECT} WHERE {where} ORDER BY j.id DESC LIMIT 100", params)
@@ -71,7 +72,7 @@ def test_lists_walk_an_index(nlp):
 
 ONE_EACH = {
     "tenant": "small", "state": "failed,pending", "user": "seldom", "name": "rare", "submitted_after": "2029-01-10",
-    "submitted_before": "2029-01-12", "ended_after": "2029-01-10", "ended_before": "2029-01-12", "cursor": "WzEwMDBd",
+    "submitted_before": "2029-01-12", "ended_after": "2029-01-10", "ended_before": "2029-01-12", "cursor": encode_cursor("jobs", 1000),
 }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def test_a_policy_that_does_not_exist_is_named_at_the_start():
 @pytest.mark.parametrize("parts", [["a", "b", "c"], [1, 2, "c"], [None, None, None], [[], {}, 1]])
 def test_a_forged_cursor_is_refused(token, parts):
     """A55: not a 500 out of the database."""
-    cursor = base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+    cursor = base64.urlsafe_b64encode(json.dumps(["queue", *parts]).encode()).decode().rstrip("=")
     assert call("GET", f"/api/v1/queue?cursor={cursor}", token).status_code == 400
 
 
