@@ -1,30 +1,55 @@
 """What would be lost if a job's processes were stopped now: what it holds, and for how long it has run."""
 
+from collections.abc import Collection
 from typing import Any
 
+from frontend.templatetags.words import duration, number
 from gpusched.lib.problems import invalid
 from gpusched.lib.sql import query
 from gpusched.protocol.jobs import FieldError
 
 # GPU-hours from which the job's id must be typed before its processes are stopped.
 LARGE_GPU_HOURS = 24.0
+# Of more jobs at once their number must be typed, whatever they have run for.
+MANY = 20
 # Of an array its live elements; the array's own row is no process.
 _LOSS = """
     SELECT count(*) AS jobs, coalesce(sum(gpu_count), 0)::int AS gpus, coalesce(max(ran), 0) AS seconds,
            coalesce(sum(gpu_count * ran), 0) / 3600 AS gpu_hours
       FROM (SELECT gpu_count, extract(epoch FROM clock_timestamp() - started_at)::float8 AS ran FROM jobs_job
-             WHERE (id = %s AND array_count IS NULL OR array_id = %s)
+             WHERE (id = ANY(%s) AND array_count IS NULL OR array_id = ANY(%s))
                AND state IN ('scheduled', 'running', 'stopping')) live
 """
 
 
-def loss_of(job_id: int) -> dict[str, Any]:
+def loss_of(*job_ids: int) -> dict[str, Any]:
     """`jobs gpus seconds` (of the longest) `gpu_hours is_large`."""
-    [row] = query(_LOSS, [job_id, job_id])
+    [row] = query(_LOSS, [list(job_ids), list(job_ids)])
     return {**row, "is_large": row["gpu_hours"] >= LARGE_GPU_HOURS}
 
 
-def require_typed(job_id: int, typed: str) -> None:
-    """400 unless the id was typed, where much would be lost."""
-    if typed.strip() != str(job_id) and loss_of(job_id)["is_large"]:
-        raise invalid([FieldError("typed", "required", f"type {job_id}, the job's id, to stop what has run so much")])
+def to_type(job_ids: Collection[int], loss: dict[str, Any]) -> str:
+    """What must be typed before these are stopped: their number, of one its id; "" where little would be lost."""
+    if not loss["is_large"] and (len(job_ids) <= MANY or not loss["jobs"]):
+        return ""
+    return str(len(job_ids) if len(job_ids) > 1 else min(job_ids))
+
+
+def require_typed(job_ids: Collection[int], typed: str) -> None:
+    """400 unless what must be typed was, where much would be lost."""
+    wanted = to_type(job_ids, loss_of(*job_ids))
+    if wanted not in ("", typed.strip()):
+        what = "the number of jobs" if len(job_ids) > 1 else "the job's id"
+        raise invalid([FieldError("typed", "required", f"type {wanted}, {what}, to stop what has run so much")])
+
+
+def told(loss: dict[str, Any]) -> str:
+    """The loss of several jobs as a sentence."""
+    if not loss["jobs"]:
+        return "None of them runs any more."
+    jobs, gpus = loss["jobs"], loss["gpus"]
+    what = f"{jobs} job or element runs" if jobs == 1 else f"{jobs} jobs and elements run"
+    where = f" on {gpus} GPU{'s' * (gpus != 1)}" if gpus else ""
+    since = f", the longest for {duration(loss['seconds'])}" if jobs > 1 else f", for {duration(loss['seconds'])}"
+    most = f", {number(loss['gpu_hours'])} GPU-hours at most" if loss["is_large"] else ""
+    return f"{what}{where}{since}: the processes are stopped, and what they have not saved is lost{most}."

@@ -35,6 +35,7 @@ urlpatterns: list[URLPattern] = [
     path("queue/estimates/", jobs.estimates, name="queue-estimates"),
     path("jobs/", jobs.jobs, name="jobs"),
     path("jobs/act/", jobs.act_on_several, name="jobs-act"),
+    path("jobs/loss/", jobs.loss_of_several, name="jobs-loss"),
     path("jobs/<id:job_id>/", job.job, name="job"),
     path("jobs/<id:job_id>/actions/", job.actions, name="job-actions"),
     path("jobs/<id:job_id>/foreseen/", job.foreseen, name="job-foreseen"),

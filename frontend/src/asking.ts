@@ -1,6 +1,6 @@
 // Forms that ask for something are sent in place: "requested…" at once, then what the server answers; how it stands is
 // then drawn by those who hear `asked`. Without this script the same forms lead to the page that says it.
-import { whyFailed } from "./failures";
+import { ask, tellFailure } from "./failures";
 import { toast } from "./undo";
 
 const asking = new WeakSet<HTMLFormElement>();
@@ -12,11 +12,11 @@ export function startAsking(): void {
     if (!(form instanceof HTMLFormElement) || form.dataset.asks === undefined || event.defaultPrevented) return;
     event.preventDefault();
     // It is not asked twice while nobody knows of the first time.
-    if (!asking.has(form)) void ask(form, event.submitter);
+    if (!asking.has(form)) void sendForm(form, event.submitter);
   });
 }
 
-async function ask(form: HTMLFormElement, submitter: HTMLElement | null): Promise<void> {
+async function sendForm(form: HTMLFormElement, submitter: HTMLElement | null): Promise<void> {
   const button = submitter instanceof HTMLButtonElement ? submitter : form.querySelector("button");
   const words = button?.textContent ?? "";
   const address = button?.getAttribute("formaction") ?? form.getAttribute("action") ?? "";
@@ -36,13 +36,11 @@ async function ask(form: HTMLFormElement, submitter: HTMLElement | null): Promis
 /** Whether it was done; what was said of it is shown. */
 async function send(address: string, body: URLSearchParams): Promise<boolean> {
   try {
-    const answer = await fetch(address, { method: "POST", body, redirect: "error", headers: { Accept: "application/json" } });
-    if (!answer.ok) throw new Error(answer.status === 404 ? "it is not there any more" : `the server answered ${answer.status}`);
-    const { is_done, sentence } = (await answer.json()) as { is_done: boolean; sentence: string };
+    const { is_done, sentence } = await ask<{ is_done: boolean; sentence: string }>(address, body);
     toast(sentence);
     return is_done;
   } catch (error) {
-    toast(`Nothing is known of what was asked: ${whyFailed(error)}. Look at it, and try again.`);
+    tellFailure(error);
     return false;
   }
 }

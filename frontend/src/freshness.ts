@@ -1,4 +1,5 @@
 // Whether the page may be believed now: live, delayed or offline, by when the server last said that it is alive.
+import { h } from "./dom";
 import { clock } from "./time";
 
 export const LIVE_MS = 5000;
@@ -23,13 +24,15 @@ export interface Freshness {
   level: "live" | "delayed" | "offline";
   text: string;
   title: string;
+  /** Loading the page anew leads to the login. */
+  isLink?: boolean;
 }
 
 export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshness {
   const { aliveAt, isConnected } = heard;
   const cycle = heard.cycleAgeSeconds;
   const title = cycle === null ? "" : `the scheduler last looked ${cycle.toFixed(1)} s before that`;
-  if (heard.isLoggedOut) return { level: "offline", text: "logged out", title: "reload the page to log in again" };
+  if (heard.isLoggedOut) return { level: "offline", text: "logged out: log in", title: "this page hears nothing any more", isLink: true };
   if (!isConnected && heard.polledAt !== null && now - heard.polledAt <= DEAD_MS) {
     const age = Math.round((now - heard.polledAt) / 1000);
     return { level: "delayed", text: `polling, ${age} s old`, title: "no WebSocket gets through to the server; the page asks every few seconds" };
@@ -54,7 +57,7 @@ export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshn
 }
 
 export function showFreshness(chip: HTMLElement, now: Freshness): void {
-  if (chip.textContent !== now.text) chip.textContent = now.text;
+  if (chip.textContent !== now.text) chip.replaceChildren(now.isLink === true ? h("a", { href: location.pathname + location.search }, now.text) : now.text);
   if (chip.title !== now.title) chip.title = now.title;
   for (const level of ["live", "delayed", "offline"] as const) {
     chip.classList.toggle(`is-${level}`, level === now.level);

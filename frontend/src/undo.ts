@@ -5,6 +5,7 @@ import { h } from "./dom";
 export const UNDO_MS = 5000;
 
 interface Waiting {
+  about: ReadonlySet<string>;
   send(isLeaving: boolean): void;
 }
 
@@ -19,27 +20,36 @@ export function startUndo(): void {
       // Before anybody else acts on it: nothing is requested yet.
       event.preventDefault();
       event.stopImmediatePropagation();
-      later(form.dataset.undo, (isLeaving) => (isLeaving ? leave(form) : submit(form)));
+      // Who presses it twice has asked once, and takes it back by one Undo.
+      if (!awaits(form.action)) later(form.dataset.undo, [form.action], (isLeaving) => (isLeaving ? leave(form) : submit(form)));
     },
     { capture: true },
   );
   addEventListener("pagehide", () => waiting.forEach((each) => each.send(true)));
 }
 
-/** Shows what will be (`words`: "Job 7 will be cancelled"), and calls `send` after some seconds unless it is undone. */
-export function later(words: string, send: (isLeaving: boolean) => void, ms = UNDO_MS): void {
+/** Whether something of that name will be sent yet. */
+export function awaits(name: string): boolean {
+  return [...waiting].some((one) => one.about.has(name));
+}
+
+/** Shows what will be (`words`: "Job 7 will be cancelled"), and calls `send` after some seconds unless it is undone.
+ *  `about`: the names of what `awaits` meanwhile. */
+export function later(words: string, about: readonly string[], send: (isLeaving: boolean) => void, ms = UNDO_MS): void {
   const left = h("span", { class: "muted", "aria-hidden": "true" });
   const undo = h("button", { type: "button", class: "small" }, "Undo");
   const now = h("button", { type: "button", class: "small" }, "Now");
   const shown = h("div", { class: "toast", role: "status" }, h("span", {}, `${words} in ${Math.round(ms / 1000)} s.`), left, undo, now);
   const until = performance.now() + ms;
+  const from = document.activeElement;
   const end = (): void => {
     clearTimeout(timer);
     clearInterval(ticking);
     waiting.delete(one);
-    shown.remove();
+    remove(shown, from);
   };
   const one: Waiting = {
+    about: new Set(about),
     send(isLeaving) {
       end();
       send(isLeaving);
@@ -59,7 +69,8 @@ export function later(words: string, send: (isLeaving: boolean) => void, ms = UN
 /** Says something for a while, with a button that takes it back where that can be. */
 export function toast(words: string, action?: { word: string; run: () => void }, ms = 2 * UNDO_MS): void {
   const shown = h("div", { class: "toast", role: "status" }, h("span", {}, words));
-  const end = (): void => shown.remove();
+  const from = document.activeElement;
+  const end = (): void => remove(shown, from);
   if (action !== undefined) {
     const button = h("button", { type: "button", class: "small" }, action.word);
     button.addEventListener("click", () => {
@@ -73,6 +84,15 @@ export function toast(words: string, action?: { word: string; run: () => void },
   shown.append(close);
   place().append(shown);
   setTimeout(end, ms);
+}
+
+/** The focus, if it is there, goes back to where it came from; where that is gone, to the page. */
+function remove(shown: HTMLElement, from: Element | null): void {
+  const hadFocus = shown.contains(document.activeElement);
+  shown.remove();
+  if (!hadFocus) return;
+  if (from instanceof HTMLElement) from.focus({ preventScroll: true });
+  if (document.activeElement !== from || from === document.body) document.querySelector<HTMLElement>("main")?.focus({ preventScroll: true });
 }
 
 function submit(form: HTMLFormElement): void {

@@ -79,6 +79,20 @@ test("a server that gives no answer is told, and may be asked again", async () =
   expect([document.body.textContent?.includes("Nothing is known of what was asked: the server gave no answer"), button("Hold").getAttribute("aria-disabled")]).toEqual([true, null]);
 });
 
+test("who is logged out, or logged in anew elsewhere, is told what helps; a refusal is told in the server's words", async () => {
+  const said = async (answer: object): Promise<string> => {
+    document.querySelector(".toasts")?.remove();
+    vi.stubGlobal("fetch", () => Promise.resolve(answer));
+    button("Hold").click();
+    await settle();
+    return document.querySelector(".toast")?.textContent ?? "";
+  };
+  expect(await said({ ok: false, status: 0, type: "opaqueredirect" })).toBe("You are logged out: nothing was done.Log in✕");
+  expect(await said({ ok: false, status: 403 })).toBe("Nothing was done: this page is from before the last login in this browser.Reload the page✕");
+  expect(await said(new Response('{"sentence": "Choose one to 500 jobs."}', { status: 400 }))).toBe("Choose one to 500 jobs.✕");
+  expect(await said(new Response("<h1>oh</h1>", { status: 500 }))).toContain("Nothing is known of what was asked: the server answered 500.");
+});
+
 test("what is drawn anew leaves the open question open, no other, and keeps what was typed", async () => {
   const actions = new Actions(box());
   const [extend, cancel] = [...document.querySelectorAll("details")] as HTMLDetailsElement[];

@@ -73,3 +73,26 @@ test("what can be taken back is sent some seconds later, and not at all when it 
   expect(sent).toHaveBeenCalledOnce();
   expect(document.querySelector(".toast")).toBeNull();
 });
+
+test("asked twice it is sent once, and one Undo takes it back; the focus goes back to where it was asked", () => {
+  const sent = vi.fn((event: Event) => event.preventDefault());
+  document.body.innerHTML = '<main tabindex="-1"><form data-undo="Job 7 will be cancelled" action="/jobs/7/cancel/"><button>Cancel</button></form></main>';
+  document.querySelector("form")?.addEventListener("submit", sent);
+  const find = (word: string): HTMLButtonElement => [...document.querySelectorAll("button")].find((button) => button.textContent === word) as HTMLButtonElement;
+  const cancel = find("Cancel");
+  cancel.focus();
+  cancel.click();
+  cancel.click();
+  expect([document.querySelectorAll(".toast").length, document.activeElement?.textContent]).toEqual([1, "Undo"]);
+  find("Undo").click();
+  vi.advanceTimersByTime(2 * UNDO_MS);
+  expect([sent.mock.calls.length, document.activeElement]).toEqual([0, cancel]);
+  cancel.click();
+  vi.advanceTimersByTime(UNDO_MS);
+  expect([sent.mock.calls.length, document.activeElement]).toEqual([1, cancel]);
+  // What is gone meanwhile cannot have it.
+  cancel.click();
+  document.querySelector("form")?.remove();
+  find("Undo").click();
+  expect(document.activeElement?.tagName).toBe("MAIN");
+});

@@ -1,6 +1,6 @@
 // The list of jobs: what of the feed belongs among what was read, and how loudly several are acted on.
 import { expect, test, vi } from "vitest";
-import { caution, fitting } from "../src/jobs/actions";
+import { act, caution, fitting } from "../src/jobs/actions";
 import { Listing, fits, merged, restQuery } from "../src/jobs/listing";
 import { watchFilters } from "../src/queue/filters";
 import { Selection } from "../src/jobs/selection";
@@ -87,7 +87,43 @@ test("what can be undone is done, what loses work is asked, and for many jobs ty
   expect([fitting("release", [held]).length, fitting("release", [held], true).length]).toEqual([0, 1]);
   expect(fitting("cancel", [...waiting, job(3, "completed")]).map((row) => row.id)).toEqual([1, 2]);
   expect([caution("hold", waiting), caution("cancel", waiting), caution("cancel", [...waiting, job(3)])]).toEqual(["none", "undo", "ask"]);
-  expect(caution("requeue", Array.from({ length: 21 }, (_, at) => job(at)))).toBe("type");
+});
+
+test("what would be lost is asked of the server, typed where it says so, and nothing is cancelled twice by two presses", async () => {
+  const asked: string[] = [];
+  const posts: string[] = [];
+  let loss = { sentence: "21 jobs and elements run on 21 GPUs.", typed: "7" };
+  vi.stubGlobal("fetch", (address: string, { body }: { body: URLSearchParams | null }) => {
+    if (body === null) asked.push(address);
+    else posts.push(body.toString());
+    return Promise.resolve(new Response(JSON.stringify(body === null ? loss : { done: [7], refused: [] })));
+  });
+  document.body.innerHTML = '<form data-act-on-several action="/jobs/act/"></form>';
+  HTMLDialogElement.prototype.showModal = function () { this.open = true; };
+  const answered = act("cancel", [job(7)], () => undefined);
+  await vi.waitFor(() => expect(document.querySelector("dialog")?.textContent).toContain("on 21 GPUs"));
+  const [yes, typed] = [document.querySelector("dialog .danger") as HTMLButtonElement, document.querySelector("dialog input") as HTMLInputElement];
+  expect([asked, yes.disabled]).toEqual([["/jobs/loss/?ids=7"], true]);
+  typed.value = "7";
+  typed.dispatchEvent(new Event("input"));
+  expect(yes.disabled).toBe(false);
+  document.querySelector("dialog")?.close("yes");
+  await answered;
+  expect(posts).toEqual(["verb=cancel&ids=7&typed=7"]);
+  loss = { ...loss, typed: "" };
+  void act("requeue", [job(7), job(8)], () => undefined);
+  await vi.waitFor(() => expect(document.querySelector<HTMLButtonElement>("dialog .danger")?.disabled).toBe(false));
+  expect(document.querySelector("dialog input")).toBeNull();
+  document.querySelector("dialog")?.close("no");
+  // The second press is only about those that the first was not.
+  await act("cancel", [job(1, "pending")], () => undefined);
+  await act("cancel", [job(1, "pending")], () => undefined);
+  await act("cancel", [job(1, "pending"), job(2, "held")], () => undefined);
+  expect([...document.querySelectorAll(".toast > span:first-child")].map((one) => one.textContent).slice(-2)).toEqual(["1 waiting job will be cancelled in 5 s.", "1 waiting job will be cancelled in 5 s."]);
+  for (const button of document.querySelectorAll<HTMLButtonElement>(".toast button")) if (button.textContent === "Now") button.click();
+  await vi.waitFor(() => expect(posts.length).toBe(3));
+  expect(posts.slice(1).map((body) => new URLSearchParams(body).get("ids"))).toEqual(["1", "2"]);
+  vi.unstubAllGlobals();
 });
 
 test("a filter that no field shows stays when a field is used, until that field says otherwise", async () => {

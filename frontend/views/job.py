@@ -219,7 +219,7 @@ def asked_states(request: HttpRequest) -> list[str] | None:
 def _stop(request: HttpRequest, who: Identity, job_id: int, verb: str) -> str:
     """What has run for much is stopped only for who types its id; what waits has nothing to lose."""
     _visible(job_id, who)
-    require_typed(job_id, request.POST.get("typed", ""))
+    require_typed([job_id], request.POST.get("typed", ""))
     return jobverbs.act(verb, job_id, who, asked_states(request))
 
 

@@ -8,12 +8,12 @@ import msgspec
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
-from frontend import feed, jobverbs, queuerows
+from frontend import feed, jobverbs, loss, queuerows
 from frontend.views.entrance import page, refusal, show
 from frontend.views.job import asked_states
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
-from gpusched.protocol.states import JobState, Role
+from gpusched.protocol.states import WAITING, JobState, Role
 from jobs.api import listed
 from scheduling.services import estimates_of
 from tenants.permissions import Identity
@@ -62,12 +62,7 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
 def estimates(request: HttpRequest, who: Identity) -> HttpResponse:
     """When those of `ids` that wait, and that the person may see, will probably start: by id `estimate`, or
     `estimate_reason`, why there is none."""
-    visible = who.visible_tenants()
-    rows = query(
-        "SELECT id FROM jobs_job WHERE id = ANY(%s) AND (%s::bigint[] IS NULL OR tenant_id = ANY(%s))",
-        [_ids(request.GET.get("ids", ""))[:MOST_AT_ONCE], visible, visible],
-    )
-    found = estimates_of([row["id"] for row in rows])
+    found = estimates_of(_seen(_ids(request.GET.get("ids", ""))[:MOST_AT_ONCE], who))
     return _json({str(job_id): told for job_id, told in found.items()})
 
 
@@ -97,21 +92,40 @@ def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
 
 
 MOST_AT_ONCE = 500
+# Verbs that stop what runs.
+_STOPPING = ("cancel", "requeue")
+
+
+@page
+def loss_of_several(request: HttpRequest, who: Identity) -> HttpResponse:
+    """What a stop of `ids` would lose, as a `sentence`, and what must be `typed` before, as JSON."""
+    ids = _ids(request.GET.get("ids", ""))
+    if not 0 < len(ids) <= MOST_AT_ONCE:
+        return _json({"sentence": _NOT_SO_MANY}, 400)
+    seen = _seen(ids, who)
+    lost = loss.loss_of(*seen)
+    return _json({"sentence": loss.told(lost), "typed": loss.to_type(seen, lost)})
 
 
 @require_POST
 @page
 def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
     """Does one thing to each of `ids`; says for which it was done and why not for the others, as JSON. `if_state`: what
-    may be cancelled."""
+    may be cancelled; `typed`: what must be before much is lost."""
     verb, text = request.POST.get("verb", ""), request.POST.get("ids", "")
     ids = _ids(text)
-    if verb not in jobverbs.ACTS or not ids or len(ids) > MOST_AT_ONCE:
-        return _json({"sentence": f"Choose one to {MOST_AT_ONCE} jobs and what to do with them."}, 400)
-    done: list[int] = []
+    if verb not in jobverbs.ACTS or not 0 < len(ids) <= MOST_AT_ONCE:
+        return _json({"sentence": _NOT_SO_MANY}, 400)
     states = asked_states(request)
+    done: list[int] = []
     refused: list[dict[str, Any]] = []
-    for job_id in dict.fromkeys(ids):
+    # What is meant only for jobs that wait stops nothing.
+    if verb in _STOPPING and not (states and WAITING.issuperset(states)):
+        try:
+            loss.require_typed(_seen(ids, who), request.POST.get("typed", ""))
+        except Problem as problem:
+            return _json({"sentence": refusal(problem)}, 400)
+    for job_id in ids:
         try:
             jobverbs.act(verb, job_id, who, states)
             done.append(job_id)
@@ -120,8 +134,23 @@ def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
     return _json({"done": done, "refused": refused})
 
 
+_NOT_SO_MANY = f"Choose one to {MOST_AT_ONCE} jobs and what to do with them."
+
+
+def _seen(ids: list[int], who: Identity) -> list[int]:
+    """Those that exist and that the person may see."""
+    visible = who.visible_tenants()
+    rows = query(
+        "SELECT id FROM jobs_job WHERE id = ANY(%s) AND (%s::bigint[] IS NULL OR tenant_id = ANY(%s))",
+        [ids, visible, visible],
+    )
+    return [row["id"] for row in rows]
+
+
 def _ids(text: str) -> list[int]:
-    return [int(word) for word in text.split(",") if word.isascii() and word.isdigit() and len(word) <= 18]
+    """Each once."""
+    words = (word for word in text.split(",") if word.isascii() and word.isdigit() and len(word) <= 18)
+    return list(dict.fromkeys(map(int, words)))
 
 
 def _json(answer: object, status: int = 200) -> HttpResponse:

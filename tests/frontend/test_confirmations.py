@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from frontend.loss import to_type, told
 from gpusched.lib.sql import execute, query
 from tests.factories import make_node, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, text_of
@@ -47,6 +48,38 @@ def test_a_day_of_a_gpu_is_stopped_only_for_who_types_the_id(verb: str, running:
         assert f"ype {running}" in answer["sentence"]
     client.post(f"/jobs/{running}/{verb}/", {"typed": f" {running} "})
     assert state() == "stopping"
+
+
+def test_several_are_stopped_as_carefully_as_one(running: int, nlp: Any, member: Any) -> None:
+    """Of an array its elements count; of jobs that somebody may not see nothing is told."""
+    waiting = submit(member, nlp, gpu_count=4)
+    client, ids = browser(member), f"{running},{waiting},{running}"
+    ran(0.5)
+    said = client.get("/jobs/loss/", {"ids": ids}).json()
+    assert said["typed"] == "" and said["sentence"].startswith("1 job or element runs on 4 GPUs, for 30 min")
+    ran(6.1)
+    said = client.get("/jobs/loss/", {"ids": ids}).json()
+    assert said["typed"] == "2" and "24.4 GPU-hours at most" in said["sentence"]
+    assert client.get("/jobs/loss/", {"ids": str(running)}).json()["typed"] == str(running)
+    for typed in ("", "3"):
+        answer = client.post("/jobs/act/", {"verb": "cancel", "ids": ids, "typed": typed})
+        assert (answer.status_code, state()) == (400, "running") and "ype 2, the number of jobs" in answer.json()[
+            "sentence"
+        ]
+    stranger = browser(make_user())
+    assert stranger.get("/jobs/loss/", {"ids": ids}).json()["sentence"] == "None of them runs any more."
+    assert client.get("/jobs/loss/", {"ids": ",".join(map(str, range(1, 502)))}).status_code == 400
+    only_waiting = {"verb": "cancel", "ids": ids, "if_state": "pending,held"}
+    assert client.post("/jobs/act/", only_waiting).json()["done"] == [waiting]
+    assert client.post("/jobs/act/", {"verb": "requeue", "ids": ids, "typed": "2"}).json()["done"] == [running]
+    assert state() == "stopping"
+
+
+def test_of_an_array_its_elements_are_lost_and_of_many_jobs_their_number_is_typed() -> None:
+    loss = {"jobs": 21, "gpus": 21, "seconds": 60.0, "gpu_hours": 0.3, "is_large": False}
+    assert told(loss).startswith("21 jobs and elements run on 21 GPUs, the longest for 1 min: ")
+    assert [to_type(range(1, n + 1), loss) for n in (1, 20, 21)] == ["", "", "21"]
+    assert to_type(range(30), {**loss, "jobs": 0}) == ""
 
 
 def test_what_waits_has_nothing_to_lose(nlp: Any, member: Any) -> None:
