@@ -28,14 +28,20 @@ def again(which: str, params: Sequence[Any], states: Sequence[str], actor: str) 
     return [row["job_id"] for row in rows]
 
 
-def retry_one(job: dict[str, Any], actor: str) -> str:
-    """For a job that is locked, and no array. 409 for one that has not ended, or completed; 422 for one that can still
-    not start, since a job that it depends on ended otherwise."""
+def require_retriable(job: dict[str, Any]) -> None:
+    """409 for a job that has not ended, or completed: by its own id none of these is run again."""
     job_id, state = job["id"], job["state"]
     if state not in RETRIED:
         step = "submit it again" if state in FINAL else "requeue it" if job["stop_reason"] else "see its state"
         rule = "only a job that failed, was cancelled or was preempted can be retried"
         raise Problem(409, "wrong_state", f"{rule}; job {job_id} is {state}", next_step=step)
+
+
+def retry_one(job: dict[str, Any], actor: str) -> str:
+    """For a job that is locked, and no array. 409 as above; 422 for one that can still not start, since a job that it
+    depends on ended otherwise."""
+    require_retriable(job)
+    job_id = job["id"]
     again("id = %s", [job_id], RETRIED, actor)
     dependencies.decide_again(job_id, job["tenant_id"])
     events.changed("jobs", [job_id])

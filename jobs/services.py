@@ -234,9 +234,12 @@ def requeue(job_id: int, identity: Identity) -> str:
 def retry(job_id: int, identity: Identity, part: str = elements.FAILED) -> str:
     """Has a job that failed, was cancelled or was preempted run again, by another attempt; or elements of an array:
     `failed`, or numbers like 3-7,9 of those that have ended. An element is retried as one of its array."""
+    element = None
 
     def act(job: dict[str, Any]) -> str:
         if job["array_count"] is not None:
+            if element is not None:
+                retrying.require_retriable(locked(element, identity))
             return elements.retry(job, part, identity.username)
         elements.require_none(job, None if part == elements.FAILED else part)
         require_room()
@@ -244,7 +247,7 @@ def retry(job_id: int, identity: Identity, part: str = elements.FAILED) -> str:
 
     sql = "SELECT tenant_id, array_id, array_index FROM jobs_job WHERE id = %s AND array_id IS NOT NULL"
     if part == elements.FAILED and (found := query(sql, [job_id])) and identity.sees(found[0]["tenant_id"]):
-        job_id, part = found[0]["array_id"], str(found[0]["array_index"])
+        element, job_id, part = job_id, found[0]["array_id"], str(found[0]["array_index"])
     return _act(job_id, identity, act)
 
 

@@ -14,7 +14,8 @@ MIB = 1 << 20
 
 def pages(who, limit, **given):
     """The numbers of bytes of scripts and the ids of each page."""
-    found, cursor = [], None
+    found: list[list[tuple[int, int]]] = []
+    cursor = None
     while cursor is not None or not found:
         items, cursor = api.listed({**given, **({"cursor": cursor} if cursor else {})}, who, limit)
         found.append([(len(one["script"]), one["id"]) for one in items])

@@ -128,6 +128,22 @@ def test_an_element_is_retried_as_one_of_its_array(node, user, tenant, who):
     assert Job.objects.get(pk=array).state == "running"
 
 
+@pytest.mark.parametrize(("exit_code", "step"), [(0, "submit it again"), (None, "see its state")])
+def test_an_element_that_completed_or_has_not_ended_is_retried_by_its_number_alone(
+    node, user, tenant, who, exit_code, step
+):
+    array = submit_array(user, tenant, 2)
+    run_cycle()
+    if exit_code == 0:
+        fail(node, exit_code)
+    element = Job.objects.get(array_id=array, array_index=1)
+    status, answer = retry(user, element.pk)
+    assert (status, answer["code"], answer["next_step"]) == (409, "wrong_state", step)
+    assert not JobEvent.objects.filter(kind="retried").exists()
+    if exit_code == 0:
+        assert services.retry(array, who, "1").endswith("1 element is to run again")
+
+
 def test_it_is_for_who_may_cancel_it_too(user, tenant, who):
     """A08: for others it is not there, and an element's array is not named either."""
     stranger = make_member(make_tenant("other"), name="zoe")
