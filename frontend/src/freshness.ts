@@ -32,7 +32,7 @@ export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshn
   const { aliveAt, isConnected } = heard;
   const cycle = heard.cycleAgeSeconds;
   const title = cycle === null ? "" : `the scheduler last looked ${cycle.toFixed(1)} s before that`;
-  if (heard.isLoggedOut) return { level: "offline", text: "logged out: log in", title: "this page hears nothing any more", isLink: true };
+  if (heard.isLoggedOut) return { level: "offline", text: "logged out", title: "log in again", isLink: true };
   if (!isConnected && heard.polledAt !== null && now - heard.polledAt <= DEAD_MS) {
     const age = Math.round((now - heard.polledAt) / 1000);
     return { level: "delayed", text: `polling, ${age} s old`, title: "no WebSocket gets through to the server; the page asks every few seconds" };

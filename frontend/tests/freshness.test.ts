@@ -29,7 +29,7 @@ test("without a socket offline, with the time last known", () => {
 });
 
 test("who is logged out is told so", () => {
-  expect(freshness({ ...heard(0, false), isLoggedOut: true }, 1000, true)).toMatchObject({ level: "offline", text: "logged out: log in", isLink: true });
+  expect(freshness({ ...heard(0, false), isLoggedOut: true }, 1000, true)).toMatchObject({ level: "offline", text: "logged out", isLink: true });
 });
 
 test("connecting is not offline until it failed", () => {
