@@ -28,7 +28,7 @@ _MOST_NAMED = 3
 _STOPS = {EndReason.CANCELLED: "cancel", EndReason.REQUEUED: "requeue"}
 _KINDS = {
     "held": "hold", "released": "release", "retried": "retry", "cancelled": "cancel", "limit_changed": "time limit",
-    "stopping": "",
+    "stopping": "", "part_cancelled": "cancel",
 }  # fmt: skip
 _LATEST = """
     SELECT kind, at, attempt, actor, data->>'reason' AS reason FROM jobs_jobevent
@@ -60,7 +60,7 @@ def of_job(job: Mapping[str, Any]) -> Row:
     is_limit = event["kind"] == "limit_changed"
     if not what or (is_limit and (job["state"] in FINAL or event["attempt"] != job["attempt"])):
         return {}
-    nodes = _nodes(job, event) if is_limit or event["kind"] == "stopping" else []
+    nodes = _nodes(job, event) if is_limit or event["kind"] in ("stopping", "part_cancelled") else []
     missing = [node for node in nodes if not node["has_answered"]]
     told = {"what": what, "by": event["actor"], "at": event["at"]}
     if not missing:

@@ -75,6 +75,12 @@ def _event(row: Row) -> Row:
     }
 
 
+def part_cancelled(data: Row) -> str:
+    """Of the elements of an array that were cancelled."""
+    number = data["cancelled"] + data["stopped"]
+    return f"{number} of its elements {'is' if number == 1 else 'are'} cancelled"
+
+
 def said(kind: str, actor: str, data: Row) -> str:
     """What happened, in words; of an unknown kind the kind itself."""
     by = f" by {actor}" if actor else ""
@@ -84,6 +90,8 @@ def said(kind: str, actor: str, data: Row) -> str:
         return reasons.sentence(data.get("reason", ""), data)
     if kind == "stopping":
         return f"is being stopped{by}: {reasons.sentence(data.get('reason', ''), {'by': actor, **data})}"
+    if kind == "part_cancelled":
+        return part_cancelled(data) + by
     if kind in ("idle_warning", "idle_would_end"):
         return reasons.sentence(data["reason"], data)
     if kind == "idle_over":

@@ -8,6 +8,7 @@ from typing import Any
 from frontend import doings, mine
 from frontend.access import Viewer
 from frontend.doings import Doing, doing
+from frontend.jobrows import part_cancelled
 from frontend.models import NoticesSeen
 from gpusched.lib import events
 from gpusched.lib.sql import prepared, query
@@ -36,7 +37,8 @@ _OWN = f"""
            AND (e.kind IN ('idle_warning', 'idle_would_end') OR j.array_id IS NULL AND (
                 e.kind = 'ended'
                 OR e.kind = 'started' AND e.attempt = 1 AND e.at > j.submitted_at + make_interval(secs => %(waited)s)
-                OR e.kind IN ('cancelled', 'held', 'stopping') AND e.actor NOT IN ('', 'scheduler', u.username)))) e
+                OR e.kind IN ('cancelled', 'part_cancelled', 'held', 'stopping')
+                   AND e.actor NOT IN ('', 'scheduler', u.username)))) e
       JOIN tenants_tenant t ON t.id = e.tenant_id WHERE e.place <= %(most)s ORDER BY e.id DESC
 """
 # Of an array those of its elements that wait, unless it is for others of them: that is as it was asked for.
@@ -117,7 +119,7 @@ def _said(row: Row) -> tuple[str, str, str]:
         return "idle", "amber", reasons.sentence(data["reason"], data)
     by = {"by": row["actor"], **data}
     if kind != "ended":
-        word = "is being stopped" if kind == "stopping" else kind
+        word = "is being stopped" if kind == "stopping" else part_cancelled(data) if kind == "part_cancelled" else kind
         return kind, "amber", f"{word} by {row['actor']}"
     if data.get("reason") == "exited" and data.get("exit_code") == 0:
         return "completed", "info", "completed"

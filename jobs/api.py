@@ -242,10 +242,11 @@ class Events(APIView):
     def get(self, request: Request, job_id: int) -> Response:
         """`via` is by which way a person did it, `page` or `token` and its prefix; else `agent` (told by the node's) or
         `scheduler`. Kinds: `submitted scheduled started stopping ended requeued retried held released eligible
-        limit_changed signal_sent cancelled preempting idle_warning idle_would_end idle_over`. Of a job of another
-        tenant for which this one was stopped `data` says no more than that; admins find its id in `by_job`.
+        limit_changed signal_sent cancelled part_cancelled preempting idle_warning idle_would_end idle_over`. Of a job
+        of another tenant for which this one was stopped `data` says no more than that; admins find its id in `by_job`.
         `preempting`, of the job that others were stopped for: `victims` of its own tenant, and how many
-        `of_other_tenants`."""
+        `of_other_tenants`. `part_cancelled`, of an array: which `elements` were named, and how many of them were
+        `cancelled` while they waited and how many `stopped`."""
         seen_job(request, job_id)
         given = read_query(request)
         limit = page_limit(given)

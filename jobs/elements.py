@@ -32,15 +32,19 @@ def cancel(array: Row, elements: str | None, actor: str) -> str:
     waiting = [row["id"] for row in found if row["state"] in WAITING]
     live = [row["id"] for row in found if row["state"] in LIVE]
     transitions.cancel_waiting(waiting, by, actor)
-    transitions.stop(live, EndReason.CANCELLED, by, actor)
+    stopped = len(transitions.stop(live, EndReason.CANCELLED, by, actor))
     for one in found:
         if one["state"] == JobState.STOPPING:
-            transitions.override_stop(one["id"], EndReason.CANCELLED, by, actor)
-    if numbers is None and not execute(_STOPPING, [EndReason.CANCELLED, as_json(by), array_id]):
-        transitions.cancel_waiting([array_id], by, actor)  # of one that waits for other jobs nothing is to be stopped
+            stopped += transitions.override_stop(one["id"], EndReason.CANCELLED, by, actor)
     ended = never + len(waiting)
-    told = {"reason": EndReason.CANCELLED, **by, **_named(numbers), "cancelled": ended, "stopped": len(live)}
-    _tell(array_id, "stopping", actor, told)
+    told = {"reason": EndReason.CANCELLED, **by, **_named(numbers), "cancelled": ended, "stopped": stopped}
+    if numbers is not None:
+        if ended or stopped:
+            _tell(array_id, "part_cancelled", actor, told)
+    elif execute(_STOPPING, [EndReason.CANCELLED, as_json(by), array_id]):
+        _tell(array_id, "stopping", actor, told)
+    else:
+        transitions.cancel_waiting([array_id], by, actor)  # of one that waits for other jobs nothing is to be stopped
     say_nothing([array_id])
     end([array_id])
     events.changed("jobs", [array_id, *waiting, *live])

@@ -14,7 +14,8 @@ from jobs.unnamed import shown
 
 KINDS = (
     "submitted", "scheduled", "started", "stopping", "ended", "requeued", "retried", "held", "released", "eligible",
-    "limit_changed", "signal_sent", "cancelled", "preempting", "idle_warning", "idle_would_end", "idle_over",
+    "limit_changed", "signal_sent", "cancelled", "part_cancelled", "preempting", "idle_warning", "idle_would_end",
+    "idle_over",
 )  # fmt: skip
 # So many are looked at for one answer, however few of them the reader may see.
 MOST_LOOKED_AT = 20_000

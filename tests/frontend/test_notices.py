@@ -5,6 +5,7 @@ import pytest
 from frontend import doings, feed, noticerows
 from frontend.access import Viewer
 from gpusched.lib.sql import execute
+from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.reasons import EndReason
 from jobs import services, transitions
 from nodes.models import Device
@@ -98,3 +99,11 @@ def test_an_admin_is_told_of_their_jobs_in_any_tenant(ours):
     admin = make_user("root", admin=True)
     job_id = submit(admin, ours)
     assert f"job:{job_id}" in feed.rows("mine", None, admin.pk)
+
+
+def test_who_cancels_a_part_of_anothers_array_is_told_to_its_owner_with_how_many(ours, anna):
+    array = submit(anna, ours, name="sweep", array=ArrayRequest(count=5))
+    services.cancel(array, identity_for(make_user("root", admin=True)), "1-2")
+    rows = noticerows.restrict(noticerows.load([anna.pk], []), Viewer((ours.pk,), anna.pk))
+    told = [row["sentence"] for key, row in rows.items() if key != "state"]
+    assert told == [f"job {array} sweep: 2 of its elements are cancelled by root"]

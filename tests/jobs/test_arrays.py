@@ -110,6 +110,10 @@ def test_a_part_is_cancelled_whatever_it_does(user, tenant, who):
     message = services.cancel(array, who, "1-2,5")
     assert message == f"array {array}: 2 elements are cancelled, 1 element is being stopped"
     assert shown(array)["array"]["by_state"] == {"pending": 2, "running": 1, "stopping": 1, "cancelled": 2}
+    assert services.cancel(array, who, "5").startswith(f"array {array}: 0 elements are cancelled")
+    told = JobEvent.objects.filter(job_id=array, actor="ada").exclude(kind="submitted").values_list("kind", "data")
+    named = {"reason": "cancelled", "by": "ada", "elements": "1-2,5", "cancelled": 2, "stopped": 1}
+    assert list(told) == [("part_cancelled", named)], "not that the array is, nor what was done before"
     node.end(keys[1], reason="cancelled", exit_code=None, signal=15)
     node.end(keys[0])
     run_cycle()
@@ -126,6 +130,7 @@ def test_a_cancelled_array_ends_when_its_last_element_has(user, tenant, who):
     keys = node.start_all()
     services.cancel(array, who)
     services.cancel(array, who)
+    assert JobEvent.objects.filter(job_id=array, kind="stopping").count() == 1
     assert (shown(array)["state"], shown(array)["reason"]["sentence"]) == ("stopping", "cancelled by ada")
     for key in keys:
         ends(node, [key])
