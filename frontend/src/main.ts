@@ -12,7 +12,7 @@ import { freshness, showFreshness } from "./freshness";
 import { Hub } from "./hub";
 import { showHelp, startKeyboard } from "./keyboard";
 import { jobLog } from "./log/view";
-import { startMarks, tellRestored } from "./marks";
+import { keepDraft, startMarks, tellRestored } from "./marks";
 import { Polling } from "./polling";
 import { Regions } from "./regions";
 import { liveSocket } from "./socket";
@@ -102,7 +102,8 @@ if (chips.length > 0 || document.querySelector("[data-live]") !== null) {
   addEventListener("pageshow", (event) => event.persisted && location.reload());
 }
 document.addEventListener("htmx:afterSettle", () => regions.scan());
-addEventListener("pageshow", tellRestored);
+addEventListener("pageshow", () => tellRestored());
+addEventListener("pagehide", keepDraft);
 document.addEventListener("redrawn", (event) => event.target instanceof Element && htmx.process(event.target));
 setInterval(() => {
   hub.watch();

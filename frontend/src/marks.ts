@@ -1,15 +1,37 @@
 // Marks the fields of a form that the panel beside it, drawn by the server for what is typed so far, says are wrong.
 import { h } from "./dom";
 
-function isOther(field: Element): boolean {
+type Field = HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement;
+const DRAFT = "draft";
+
+/** Holds something else than what the server sent. */
+function isOther(field: Element): field is Field {
   if (field instanceof HTMLSelectElement) return [...field.options].some((option) => option.selected !== option.defaultSelected);
   return (field instanceof HTMLInputElement || field instanceof HTMLTextAreaElement) && field.type !== "hidden" && field.value !== field.defaultValue;
 }
 
-/** After Back or a reload the browser puts back what was typed: the panel, which the server drew for what it sent, is asked for
- * again. */
-export function tellRestored(): void {
+/** What is typed when the page goes is kept until it has come again: after a reload only some browsers put it back. */
+export function keepDraft(): void {
+  const form = document.querySelector<HTMLFormElement>("form[data-restored]");
+  if (form !== null) sessionStorage.setItem(DRAFT, JSON.stringify([...form.elements].filter(isOther).map((field) => [field.name, field.value])));
+}
+
+function putBack(form: HTMLFormElement, isReload: boolean): void {
+  const draft = JSON.parse(sessionStorage.getItem(DRAFT) ?? "[]") as [string, string][];
+  sessionStorage.removeItem(DRAFT);
+  for (const [name, value] of isReload ? draft : []) {
+    const field = form.elements.namedItem(name);
+    if (field !== null && "value" in field) field.value = value;
+  }
+}
+
+const isReloaded = (): boolean => (performance.getEntriesByType("navigation")[0] as PerformanceNavigationTiming | undefined)?.type === "reload";
+
+/** What was typed is there again after Back, by the browser, and after a reload: the panel, which the server drew for what it sent,
+ * is asked for again. */
+export function tellRestored(isReload = isReloaded()): void {
   for (const form of document.querySelectorAll<HTMLFormElement>("form[data-restored]")) {
+    putBack(form, isReload);
     const other = [...form.elements].filter(isOther);
     for (const field of other) field.closest("details")?.setAttribute("open", "");
     other[0]?.dispatchEvent(new Event("change", { bubbles: true }));

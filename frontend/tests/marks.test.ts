@@ -1,6 +1,6 @@
 // The submit form: the field that the panel beside it says is wrong is marked, not while somebody types into it.
 import { beforeEach, expect, test, vi } from "vitest";
-import { startMarks, tellRestored } from "../src/marks";
+import { keepDraft, startMarks, tellRestored } from "../src/marks";
 
 startMarks();
 
@@ -61,4 +61,19 @@ test("what the browser put back is told to the panel once, and shown where it wa
   expect(heard).toHaveBeenCalledTimes(1);
   expect(document.querySelector("details")?.open).toBe(true);
   document.removeEventListener("change", heard);
+});
+
+test("what was typed is there again after a reload, and not in a form that is opened anew", () => {
+  const load = (isReload: boolean): string => {
+    document.body.innerHTML = '<form data-restored><input id="id_command" name="command" value=""><input type="hidden" name="key" value="1"></form>';
+    tellRestored(isReload);
+    return field("command").value;
+  };
+  load(false);
+  field("command").value = "python train.py";
+  keepDraft();
+  expect(load(true)).toBe("python train.py");
+  keepDraft();
+  expect(load(false)).toBe("");
+  expect(load(true)).toBe("");
 });

@@ -86,7 +86,7 @@ def _read(device: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
     if node["state"] != NodeState.LOST:
         return device
     is_read = device["health"] in (DeviceHealth.OK, DeviceHealth.HOT)
-    return {**device, "reading": None, "health": "unread" if is_read else device["health"]}
+    return {**device, "reading": None, **({"health": "unread", "health_note": ""} if is_read else {})}
 
 
 def jobs_there(name: str) -> int:
