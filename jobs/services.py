@@ -234,7 +234,7 @@ def requeue(job_id: int, identity: Identity) -> str:
 def retry(job_id: int, identity: Identity, part: str = elements.FAILED) -> str:
     """Has a job that failed, was cancelled or was preempted run again, by another attempt; or elements of an array:
     `failed`, or numbers like 3-7,9 of those that have ended. An element is retried as one of its array."""
-    element = None
+    element: int | None = None
 
     def act(job: dict[str, Any]) -> str:
         if job["array_count"] is not None:

@@ -31,6 +31,7 @@ class Placed:
 
 # --- place and start --------------------------------------------------------------------------------------------------
 
+_NO_EVIDENCE: dict[str, Any] = {}
 _PLACE = """
     WITH decided AS (
         SELECT * FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::jsonb[], %s::jsonb[])
@@ -160,22 +161,17 @@ def cancel_waiting(job_ids: Sequence[int], evidence: dict[str, Any], actor: str)
 def hold(job_ids: Sequence[int], reason: Pending, actor: str) -> list[int]:
     """pending → held. The hold of an admin takes the place of a user's."""
     old = ("pending", "held") if reason == Pending.HELD_BY_ADMIN else ("pending",)
-    return _move_waiting(_without_evidence(job_ids), old, "held", reason, actor, "held")
+    return _move_waiting(dict.fromkeys(job_ids, _NO_EVIDENCE), old, "held", reason, actor, "held")
 
 
 def release(job_ids: Sequence[int], reasons: Sequence[Pending], actor: str) -> list[int]:
     """held (for one of `reasons`) → pending; the queue time stays."""
     sql = "SELECT id FROM jobs_job WHERE id = ANY(%s) AND state = 'held' AND reason = ANY(%s) FOR NO KEY UPDATE"
     found = [row["id"] for row in query(sql, [list(job_ids), list(reasons)])]
-    released = _move_waiting(
-        _without_evidence(found), ("held",), "pending", Pending.SCHEDULER_BEHIND, actor, "released"
-    )
+    told = dict.fromkeys(found, _NO_EVIDENCE)
+    released = _move_waiting(told, ("held",), "pending", Pending.SCHEDULER_BEHIND, actor, "released")
     dependencies.refresh(released)
     return released
-
-
-def _without_evidence(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    return {job_id: {} for job_id in job_ids}
 
 
 def _move_waiting(

@@ -7,10 +7,10 @@ from django.utils.timezone import now
 
 from gpusched.lib.sql import execute
 from gpusched.protocol.jobs import JobRequest, problems
-from jobs import representation, timelimits
+from jobs import representation
 from jobs.models import IdempotencyKey, Job, JobEvent
 from tenants.models import Membership
-from tests.factories import identity_for, make_member, make_node, make_tenant, make_token
+from tests.factories import make_member, make_node, make_tenant, make_token
 
 pytestmark = pytest.mark.django_db
 
@@ -226,16 +226,6 @@ class TestIdempotency:
         second = post(body, **{"Idempotency-Key": "k1"})
         assert first == second
         assert Job.objects.count() == 1
-
-    @pytest.mark.parametrize("body", [{"max_runtime_minutes": 10}, {}, {"array": {"count": 2}}])
-    def test_the_first_answer_is_given_again_when_the_limit_was_changed_meanwhile(self, post, user, body):
-        body = {"command": ["x"], **body}
-        first = post(body, **{"Idempotency-Key": "k1"})
-        who = identity_for(user)
-        for minutes in (20, 15):
-            timelimits.change(timelimits.limited(first[1]["job_id"], who), minutes * 60, who, {})
-        assert Job.objects.get().max_runtime_seconds == 900
-        assert post(body, **{"Idempotency-Key": "k1"}) == first
 
     def test_the_same_key_with_another_body_is_a_conflict(self, post):
         post({"command": ["x"]}, **{"Idempotency-Key": "k1"})
