@@ -226,6 +226,23 @@ def test_submit_says_what_would_happen_while_one_types(page: Page, client: Clien
     expect(box.locator("#as-command")).to_have_count(0)
     page.locator("#id_command").fill("python x")
     expect(page.locator("#e_command")).to_have_count(0)
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.locator("form .note.bad")).to_be_visible()
+    page.locator("[name=gpu_count]").fill("2")
+    expect(page.locator("form .note.bad")).to_have_count(0)
+    # What is typed outlives leaving and coming back, and a reload.
+    page.goto("/submit/")
+    page.locator("#id_command").fill("python kept.py")
+    page.locator("[name=gpu_count]").fill("2")
+    page.goto("/queue/")
+    page.go_back()
+    expect(page.locator("#id_command")).to_have_value("python kept.py")
+    expect(box.locator("#as-command")).to_contain_text("--gpus 2")
+    page.reload()
+    expect(page.locator("#id_command")).to_have_value("python kept.py")
+    expect(box.locator("#as-command")).to_contain_text("python kept.py")
+    page.goto("/submit/")
+    expect(page.locator("#id_command")).to_have_value("")
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 1440)])
@@ -236,7 +253,7 @@ def test_nothing_overflows_and_all_is_accessible(page: Page, client: Client, the
     page.set_viewport_size({"width": width, "height": 844})
     findings: list[str] = []
     tabs = [f"/jobs/{running.id}/?tab={tab}" for tab in ("log", "timeline", "gpus", "why", "spec", "events")]
-    for path in ["/queue/", "/jobs/", "/submit/", *tabs]:
+    for path in ["/queue/", "/jobs/", "/jobs/?user=nobody&submitted_before=2099-01-31", "/submit/", *tabs]:
         page.goto(path)
         expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0)
         if path == "/queue/":
