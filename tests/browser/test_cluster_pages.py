@@ -88,6 +88,15 @@ def test_a_gpu_its_job_and_its_node_are_acted_on_beside_the_map(page: Page, stac
     panel.get_by_role("button", name="Uncordon").click()
     expect(panel.get_by_text("Cordon…")).to_be_visible()
     assert page.evaluate("document.querySelector('.panel').scrollWidth <= document.querySelector('.panel').clientWidth")
+    # On a phone the panel is below the map: the page goes there, and Back goes back.
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/fleet/")
+    cells = page.locator("section[data-view=fleet] canvas")
+    expect(cells).to_be_visible()
+    cells.click(position={"x": 40, "y": 70})
+    expect(panel.locator(".panel-head")).to_be_in_viewport(ratio=1)
+    page.go_back()
+    expect(panel.locator(".panel-head")).to_have_count(0)
 
 
 def test_the_light_turns_green_when_a_machine_joins(page: Page, stack: Stack) -> None:
