@@ -179,7 +179,8 @@ def test_who_types_does_not_have_the_ledger_read_for_each_key(nlp, member, monke
 
 
 @pytest.mark.parametrize(
-    ("typed", "sentence"), [("many", "must be a count like 100"), ("0", "must be between"), ("1%0", "must be a count like 100")]
+    ("typed", "sentence"),
+    [("many", "must be a count like 100"), ("0", "must be between"), ("1%0", "must be a count like 100")],
 )
 def test_what_is_no_array_is_said_beside_it(typed, sentence, nlp, member):
     page = text_of(browser(member).post("/submit/", form(array=typed)))
