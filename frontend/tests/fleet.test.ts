@@ -1,33 +1,15 @@
 // The fleet: everything fits, nothing overlaps, cells are found; what is told of each; and how fast it is.
-import { describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import { LARGEST, type LayoutGroup, columns, hit, layout, neighbour } from "../src/fleet/layout";
 import { fits, readAddress, spoken, writeAddress } from "../src/fleet/address";
 import { type Fill, look, owner, reads, secondsToFree, value } from "../src/fleet/looks";
 import { model, paints, tell } from "../src/fleet/model";
 import { type Context, type Palette, paint } from "../src/fleet/paint";
 import { isDark, ramp } from "../src/fleet/palette";
-import { Panel } from "../src/fleet/panel";
 import { stripCells } from "../src/fleet/strip";
-import { FleetTable } from "../src/fleet/table";
-import { fleet } from "../src/fleet/view";
-import type { Page } from "../src/regions";
 import type { Cell, DeviceRow, NodeRow } from "../src/topics";
+import { node, nodes } from "./machines";
 
-export function node(at: number, devices = 8): NodeRow {
-  const cells: Cell[] = ["busy", "held_idle", "free", "unavailable"];
-  return {
-    name: `gpu-${at}`, state: "online", intent: "open", intent_note: "", pretend: true, cpu_cores: 96, cpu_cores_free: 4, memory_mb: 1 << 20,
-    memory_mb_free: 1 << 19, last_seen_at: "2026-01-31T08:00:00Z", labels: {}, hostname: `gpu-${at}`, agent_version: "1", driver_version: "1", jobs: [at],
-    devices: Array.from({ length: devices }, (_, index): DeviceRow => ({
-      id: at * 100 + index, index, uuid: `GPU-${at}-${index}`, model: at % 2 ? "NVIDIA H100" : "NVIDIA A100", memory_mb: 81920,
-      health: index === 7 ? (["ok", "hot", "dirty", "quarantined", "lost"][at % 5] ?? "ok") : "ok", cell: cells[(at + index) % 4] ?? "free", held: "exclusive",
-      shared_mb: 0, jobs: [at], tenants: ["red"],
-      reading: index === 6 ? null : { utilisation_percent: (at * 7 + index) % 101, memory_used_mb: 40960, temperature_celsius: 61, power_watts: 400, read_at: null },
-    })),
-  };
-}
-
-const nodes = (count: number): NodeRow[] => Array.from({ length: count }, (_, at) => node(at));
 const groups = (count: number, each = 8): LayoutGroup[] => [
   { title: "", nodes: Array.from({ length: count }, (_, at) => ({ name: `gpu-${at}`, cells: each })) },
 ];
@@ -227,98 +209,4 @@ test("recolouring 1,600 cells takes far less than a frame, without the canvas it
   }
   times.sort((a, b) => a - b);
   expect(times[20]).toBeLessThan(16);
-});
-
-test("the panel keeps the focus while readings come in, and says what is not there", () => {
-  const box = document.createElement("aside");
-  document.body.append(box);
-  const asked: unknown[] = [];
-  const panel = new Panel(box, { light: (light) => asked.push(light), closed: () => asked.push("closed") });
-  const cells = model(nodes(2), "none").cells;
-  const light = { cell: null, job: null, tenant: null };
-  vi.stubGlobal("fetch", () => Promise.reject(new Error("no server")));
-  panel.show(cells[0], cells, light, "gpu-0/0");
-  const close = box.querySelector<HTMLElement>("button[data-does=close]");
-  close?.focus();
-  const { node: host, device } = cells[0]!;
-  panel.show({ node: host, device: { ...device, reading: { ...device.reading!, temperature_celsius: 77 } } }, cells, light, "gpu-0/0");
-  expect(box.textContent).toContain("77 °C");
-  expect(document.activeElement).toBe(close);
-  box.querySelector<HTMLElement>("button[data-does=light]")?.click();
-  close?.click();
-  expect(asked).toEqual([{ job: host.devices[0]?.jobs?.[0] }, "closed"]);
-  panel.show(undefined, cells, { ...light, job: 999 }, "nowhere/7");
-  expect(box.textContent).toContain("There is no GPU nowhere/7");
-  expect(box.textContent).toContain("GPUs of job 999: none now");
-  panel.show(undefined, cells, light, null);
-  expect(box.querySelector(".of-keys")?.textContent, "hidden where there is no keyboard").toContain("Arrow keys");
-  panel.close();
-  vi.unstubAllGlobals();
-});
-
-describe("the table", () => {
-  const dark = { cell: null, job: null, tenant: null };
-  const opened: string[] = [];
-  const make = (): FleetTable => {
-    const table = new FleetTable((name) => opened.push(name), () => undefined);
-    document.body.replaceChildren(table.element);
-    return table;
-  };
-  const keys = (): (string | undefined)[] => [...document.querySelectorAll<HTMLElement>("tbody tr")].map((tr) => tr.dataset.key);
-
-  test("has the groups of the map as headings", () => {
-    make().update(model(nodes(4), "model"), dark, null);
-    expect(keys().filter((key) => key?.startsWith("group:"))).toEqual(["group:A100", "group:H100"]);
-    expect(keys().length).toBe(34);
-  });
-
-  test("has only what is asked for, until all are wanted; then that is marked", () => {
-    const table = make();
-    const asked = { ...dark, job: 1 };
-    table.update(model(nodes(3), "none"), asked, "gpu-1/3");
-    expect(keys()).toEqual(Array.from({ length: 8 }, (_, index) => `gpu-1/${index}`));
-    expect(table.element.textContent).toContain("8 GPUs of 24: GPUs of job 1");
-    expect(table.rowOf("gpu-1/3")?.getAttribute("aria-current")).toBe("true");
-    document.querySelector<HTMLElement>(".lit button")?.click();
-    table.update(model(nodes(3), "none"), asked, null);
-    expect([keys().length, document.querySelectorAll("tr.is-lit").length, document.querySelectorAll("[aria-current]").length]).toEqual([24, 8, 0]);
-  });
-
-  test("Enter shows the row's GPU, and does not leave the page", () => {
-    const table = make();
-    table.update(model(nodes(1), "none"), dark, null);
-    const event = new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true });
-    table.rowOf("gpu-0/2")?.dispatchEvent(event);
-    expect([opened, event.defaultPrevented]).toEqual([["gpu-0/2"], true]);
-  });
-});
-
-test("choosing a GPU is a step that Back takes back, and the page goes to a panel that is out of sight", async () => {
-  document.body.innerHTML = '<select data-fleet-group><option>none</option></select><section></section><aside data-fleet-panel></aside>';
-  const pushed = vi.spyOn(history, "pushState");
-  history.replaceState(null, "", "?view=table");
-  vi.stubGlobal("fetch", () => Promise.reject(new Error("no server")));
-  const went = vi.fn();
-  const beside = document.querySelector("aside") as HTMLElement;
-  beside.scrollIntoView = went;
-  let top = 0;
-  beside.getBoundingClientRect = () => ({ top }) as DOMRect;
-  const view = fleet(document.querySelector("section") as HTMLElement, {} as Page);
-  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(1).map((row) => [row.name, row])), error: null, known: true });
-  const choose = (index: number): unknown => document.querySelector(`tr[data-key="gpu-0/${index}"]`)?.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
-  const told = (): Promise<unknown> => new Promise((resolve) => setTimeout(resolve, 5));
-  choose(2);
-  await told();
-  expect([location.search, pushed.mock.calls.length, went.mock.calls.length]).toEqual(["?view=table&gpu=gpu-0/2", 1, 0]);
-  top = innerHeight;
-  choose(3);
-  await told();
-  expect([location.search, pushed.mock.calls.length, went.mock.calls.length]).toEqual(["?view=table&gpu=gpu-0/3", 1, 1]);
-  history.replaceState(null, "", "?view=table");
-  dispatchEvent(new Event("popstate"));
-  await told();
-  expect([location.search, beside.querySelector(".panel-head")]).toEqual(["?view=table", null]);
-  view.close?.();
-  pushed.mockRestore();
-  vi.unstubAllGlobals();
 });

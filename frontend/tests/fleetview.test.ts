@@ -1,0 +1,102 @@
+// The fleet's parts beside the map: the panel, the table, and how one gets there and back.
+import { describe, expect, test, vi } from "vitest";
+import { model } from "../src/fleet/model";
+import { Panel } from "../src/fleet/panel";
+import { FleetTable } from "../src/fleet/table";
+import { fleet } from "../src/fleet/view";
+import type { Page } from "../src/regions";
+import { nodes } from "./machines";
+
+test("the panel keeps the focus while readings come in, and says what is not there", () => {
+  const box = document.createElement("aside");
+  document.body.append(box);
+  const asked: unknown[] = [];
+  const panel = new Panel(box, { light: (light) => asked.push(light), closed: () => asked.push("closed") });
+  const cells = model(nodes(2), "none").cells;
+  const light = { cell: null, job: null, tenant: null };
+  vi.stubGlobal("fetch", () => Promise.reject(new Error("no server")));
+  panel.show(cells[0], cells, light, "gpu-0/0");
+  const close = box.querySelector<HTMLElement>("button[data-does=close]");
+  close?.focus();
+  const { node: host, device } = cells[0]!;
+  panel.show({ node: host, device: { ...device, reading: { ...device.reading!, temperature_celsius: 77 } } }, cells, light, "gpu-0/0");
+  expect(box.textContent).toContain("77 °C");
+  expect(document.activeElement).toBe(close);
+  box.querySelector<HTMLElement>("button[data-does=light]")?.click();
+  close?.click();
+  expect(asked).toEqual([{ job: host.devices[0]?.jobs?.[0] }, "closed"]);
+  panel.show(undefined, cells, { ...light, job: 999 }, "nowhere/7");
+  expect(box.textContent).toContain("There is no GPU nowhere/7");
+  expect(box.textContent).toContain("GPUs of job 999: none now");
+  panel.show(undefined, cells, light, null);
+  expect(box.querySelector(".of-keys")?.textContent, "hidden where there is no keyboard").toContain("Arrow keys");
+  panel.close();
+  vi.unstubAllGlobals();
+});
+
+describe("the table", () => {
+  const dark = { cell: null, job: null, tenant: null };
+  const opened: string[] = [];
+  const make = (): FleetTable => {
+    const table = new FleetTable((name) => opened.push(name), () => undefined);
+    document.body.replaceChildren(table.element);
+    return table;
+  };
+  const keys = (): (string | undefined)[] => [...document.querySelectorAll<HTMLElement>("tbody tr")].map((tr) => tr.dataset.key);
+
+  test("has the groups of the map as headings", () => {
+    make().update(model(nodes(4), "model"), dark, null);
+    expect(keys().filter((key) => key?.startsWith("group:"))).toEqual(["group:A100", "group:H100"]);
+    expect(keys().length).toBe(34);
+  });
+
+  test("has only what is asked for, until all are wanted; then that is marked", () => {
+    const table = make();
+    const asked = { ...dark, job: 1 };
+    table.update(model(nodes(3), "none"), asked, "gpu-1/3");
+    expect(keys()).toEqual(Array.from({ length: 8 }, (_, index) => `gpu-1/${index}`));
+    expect(table.element.textContent).toContain("8 GPUs of 24: GPUs of job 1");
+    expect(table.rowOf("gpu-1/3")?.getAttribute("aria-current")).toBe("true");
+    document.querySelector<HTMLElement>(".lit button")?.click();
+    table.update(model(nodes(3), "none"), asked, null);
+    expect([keys().length, document.querySelectorAll("tr.is-lit").length, document.querySelectorAll("[aria-current]").length]).toEqual([24, 8, 0]);
+  });
+
+  test("Enter shows the row's GPU, and does not leave the page", () => {
+    const table = make();
+    table.update(model(nodes(1), "none"), dark, null);
+    const event = new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true });
+    table.rowOf("gpu-0/2")?.dispatchEvent(event);
+    expect([opened, event.defaultPrevented]).toEqual([["gpu-0/2"], true]);
+  });
+});
+
+test("choosing a GPU is a step that Back takes back, and the page goes to a panel that is out of sight", async () => {
+  document.body.innerHTML = '<select data-fleet-group><option>none</option></select><section></section><aside data-fleet-panel></aside>';
+  const pushed = vi.spyOn(history, "pushState");
+  history.replaceState(null, "", "?view=table");
+  vi.stubGlobal("fetch", () => Promise.reject(new Error("no server")));
+  const went = vi.fn();
+  const beside = document.querySelector("aside") as HTMLElement;
+  beside.scrollIntoView = went;
+  let top = 0;
+  beside.getBoundingClientRect = () => ({ top }) as DOMRect;
+  const view = fleet(document.querySelector("section") as HTMLElement, {} as Page);
+  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(1).map((row) => [row.name, row])), error: null, known: true });
+  const choose = (index: number): unknown => document.querySelector(`tr[data-key="gpu-0/${index}"]`)?.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
+  const told = (): Promise<unknown> => new Promise((resolve) => setTimeout(resolve, 5));
+  choose(2);
+  await told();
+  expect([location.search, pushed.mock.calls.length, went.mock.calls.length]).toEqual(["?view=table&gpu=gpu-0/2", 1, 0]);
+  top = innerHeight;
+  choose(3);
+  await told();
+  expect([location.search, pushed.mock.calls.length, went.mock.calls.length]).toEqual(["?view=table&gpu=gpu-0/3", 1, 1]);
+  history.replaceState(null, "", "?view=table");
+  dispatchEvent(new Event("popstate"));
+  await told();
+  expect([location.search, beside.querySelector(".panel-head")]).toEqual(["?view=table", null]);
+  view.close?.();
+  pushed.mockRestore();
+  vi.unstubAllGlobals();
+});
