@@ -34,23 +34,24 @@ def _bytes_earlier(of_compressed: str) -> str:
     return f"sum({size}) OVER {_EARLIER}"
 
 
-# First by their sizes as they are stored, which reads none of them: what is compressed may become 90 times as much, and
-# is taken for 16 times. What is left is measured.
-_PAGE = f"""
-    SELECT * FROM (
-        SELECT near.*, {_bytes_earlier(f"octet_length({_ASKED}::text)")} AS bytes_earlier
-          FROM (SELECT found.*, count(*) OVER () AS found_jobs,
-                       {_bytes_earlier(f"16 * pg_column_size({_ASKED})")} AS about_earlier
-                  FROM ({_SELECT} WHERE %s ORDER BY j.id DESC LIMIT %%s) found) near
-         WHERE coalesce(about_earlier, 0) < {MOST_PAGE_BYTES}) page
-     WHERE coalesce(bytes_earlier, 0) < {MOST_PAGE_BYTES} ORDER BY id DESC
-"""
+# By their sizes as they are stored, which reads none of them (what is compressed may become 90 times as much, and is
+# taken for 16 times), and measured.
+_ABOUT_EARLIER = _bytes_earlier(f"16 * pg_column_size({_ASKED})")
+_MEASURED_EARLIER = _bytes_earlier(f"octet_length({_ASKED}::text)")
 
 
 def newest(where: str, params: Sequence[Any], limit: int) -> tuple[list[dict[str, Any]], bool]:
     """At most `limit` of those jobs, the newest first, and whether the page ends here because it is full; by what they
-    run, too."""
-    rows = query(_PAGE % where, [*params, limit])
+    run, too: what seems too much is left out, and only what is left is measured."""
+    rows = query(
+        f"""SELECT * FROM (
+                SELECT near.*, {_MEASURED_EARLIER} AS bytes_earlier
+                  FROM (SELECT found.*, count(*) OVER () AS found_jobs, {_ABOUT_EARLIER} AS about_earlier
+                          FROM ({_SELECT} WHERE {where} ORDER BY j.id DESC LIMIT %s) found) near
+                 WHERE coalesce(about_earlier, 0) < {MOST_PAGE_BYTES}) page
+             WHERE coalesce(bytes_earlier, 0) < {MOST_PAGE_BYTES} ORDER BY id DESC""",
+        [*params, limit],
+    )
     return _represented(rows), bool(rows) and (len(rows) == limit or len(rows) < rows[0]["found_jobs"])
 
 

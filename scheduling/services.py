@@ -35,7 +35,7 @@ from tenants.permissions import Identity
 _FRESH_SECONDS = 2.0
 _known: dict[str, Any] = {"at": float("-inf"), "quota_edits": None, "nodes": (), "tenants": {}, "policy": Policy()}
 _lock = threading.Lock()
-_REFUSED_AS: dict[str, tuple[int, str]] = {
+REFUSED_AS: dict[str, tuple[int, str]] = {
     Pending.TENANT_LIMIT: (403, "quota_exceeded"),
     Pending.BUDGET: (403, "budget_used_up"),
 }
@@ -57,7 +57,7 @@ def problem_if_impossible(request: JobRequest, tenant_id: int, identity: Identit
             return None
     assert found is not None
     # What is used up is renewed: other than a limit it does not say that the job can never run.
-    status, code = _REFUSED_AS.get(found.code, (422, found.code))
+    status, code = REFUSED_AS.get(found.code, (422, found.code))
     said = reasons.sentence(found.code, found.evidence)
     if found.code == Pending.TENANT_LIMIT:
         used = in_use(str(found.evidence["dimension"]), tenant, identity.user_id, snapshot.running(), nodes)

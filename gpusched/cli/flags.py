@@ -227,7 +227,7 @@ def _read_jobs(file: Path) -> list[dict[str, Any]]:
 
     # JSON is YAML, so that one reader serves both.
     try:
-        content = yaml.load(_read(file), Reader)  # noqa: S506 it is a SafeLoader
+        content = yaml.load(_read(file), Reader)  # noqa: S506  # nosec B506 - it is a SafeLoader
     except yaml.YAMLError as error:
         raise Invalid(f"{file} is neither YAML nor JSON: {error}") from error
     jobs = content if isinstance(content, list) else [content]

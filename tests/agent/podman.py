@@ -38,7 +38,7 @@ def _arguments() -> list[str]:
 def _image(home: Path) -> None:
     busybox = next((path for path in ("/bin/busybox", "/usr/bin/busybox") if _is_static(path)), None)
     if busybox is None:
-        pytest.skip("no static busybox is installed (Debian: busybox-static)")
+        pytest.skip("a static busybox is not installed (Debian: busybox-static)")
     root = home / "root"
     for name in ("bin", "etc", "tmp", "proc", "sys", "dev"):
         (root / name).mkdir(parents=True)

@@ -17,6 +17,7 @@ from gpusched.lib.problem_codes import CODES
 from gpusched.protocol.exits import ExitClass
 from gpusched.protocol.reasons import EndReason, Notice, Pending
 from gpusched.protocol.states import JobState
+from scheduling.services import REFUSED_AS
 from tests.docs.reading import ROOT, first_words, rows, section, text_of
 
 SERVER = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend")
@@ -171,6 +172,7 @@ def _constants(part: ast.expr, kind: type) -> set[Any]:
 def test_the_catalogue_of_error_codes_is_what_the_server_answers():
     """A54: each code with its status, of which docs/rest.md is written."""
     found, statuses = {"not_acceptable", "unsupported_media_type", str(Pending.NEVER_FITS)}, {}
+    found |= {code for _, code in REFUSED_AS.values()}
     for status, code in _refusals():
         names = _constants(code, str)
         found |= names
