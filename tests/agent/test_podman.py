@@ -41,8 +41,8 @@ def start(agent: Agent, working: Podman, tmp_path: Path) -> Callable[[], object]
     return lambda: agent.start(environment={"GPUSCHED_AGENT_CONFIG": str(tmp_path / "agent.toml")})
 
 
-def names(working: Podman) -> list[str]:
-    listed = subprocess.run([*working[0], "ps", "-a", "--format", "{{.Names}}"], capture_output=True, text=True)
+def names(working: Podman, *which: str) -> list[str]:
+    listed = subprocess.run([*working[0], "ps", "-a", *which, "--format", "{{.Names}}"], capture_output=True, text=True)
     return listed.stdout.split()
 
 
@@ -168,10 +168,11 @@ def test_the_end_of_a_client_is_not_that_of_its_container(
     start: Callable[[], object], control: Control, working: Podman, tmp_path: Path
 ) -> None:
     """A34: another client is attached, and the exit code and the rest of the output are the container's."""
-    script = "touch /data/ready; while [ ! -e /data/go ]; do echo tick; sleep 0.1; done; echo later; exit 5"
+    script = "while [ ! -e /data/go ]; do echo tick; sleep 0.1; done; echo later; exit 5"
     key = run(control, "sh", "-c", script, mounts=[f"{tmp_path}/data:/data"])
     start()
-    eventually(lambda: (tmp_path / "data" / "ready").exists(), 20, "the job to be ready")
+    # The job may run a moment before podman has written down that it does; a client killed until then has started none.
+    eventually(lambda: names(working, "--filter", "status=running"), 20, "the container to run")
     os.kill(control.start_of(key).pid, 9)
     eventually(lambda: b"tick" in control.logs.get(key, b"").partition(b"was lost")[2], 30, "another client")
     (tmp_path / "data" / "go").touch()
