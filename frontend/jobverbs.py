@@ -16,6 +16,9 @@ ACTS: Mapping[str, Callable[[int, Identity], str]] = {
     "retry": services.retry,
 }
 
+# What ends the processes of a job that runs.
+STOPPING = ("cancel", "requeue")
+
 
 def act(verb: str, job_id: int, who: Identity, if_state: Collection[str] | None = None) -> str:
     """Does it, and says so. `if_state`: a cancel is meant only for a job in one of these."""

@@ -9,17 +9,17 @@ from tenants import idempotency
 from tenants.permissions import Identity
 
 # Housekeeping does it for all, but a day is a day where that stands still, too.
-_FORGET_OLD = """
-    DELETE FROM jobs_idempotencykey WHERE user_id = %s AND key = %s AND created_at <= now() - interval '24 hours'
+_FORGET_OLD = f"""
+    DELETE FROM jobs_idempotencykey WHERE user_id = %s AND key = %s AND created_at <= {idempotency.LONG_AGO}
 """
-_USED = """
+_USED = f"""
     SELECT k.request_hash, j.*, t.name AS tenant, u.username AS "user",
            (SELECT e.data FROM jobs_jobevent e WHERE e.job_id = j.id AND e.kind = 'submitted') AS waited_for,
            (SELECT e.data FROM jobs_jobevent e WHERE e.job_id = j.id AND e.kind = 'limit_changed'
              ORDER BY e.id LIMIT 1) AS first_change
       FROM jobs_idempotencykey k JOIN jobs_job j ON j.id = k.job_id
       JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-     WHERE k.user_id = %s AND k.key = %s AND k.created_at > now() - interval '24 hours'
+     WHERE k.user_id = %s AND k.key = %s AND k.created_at > {idempotency.LONG_AGO}
 """
 
 

@@ -7,6 +7,7 @@ from jobs import logs
 from nodes import accounts, health, samples, strikes
 from scheduling import cycle as cycles
 from scheduling import moves, upkeep
+from tenants import idempotency
 
 
 def cycle(trigger: str) -> None:
@@ -27,7 +28,7 @@ def drop_old() -> int:
     return (
         logs.drop_old(settings.ENV.log_retention_days)
         + accounts.drop_old()
-        + execute("DELETE FROM jobs_idempotencykey WHERE created_at < now() - interval '24 hours'")
+        + execute(f"DELETE FROM jobs_idempotencykey WHERE created_at < {idempotency.LONG_AGO}")
         + execute(
             "DELETE FROM scheduling_cycle WHERE %s > 0 AND started_at < now() - make_interval(secs => %s)",
             [settings.ENV.cycle_retention_days, settings.ENV.cycle_retention_days * 86400],

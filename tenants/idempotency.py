@@ -22,6 +22,8 @@ from gpusched.protocol.jobs import FieldError
 from tenants.permissions import Identity, identity_of_token
 
 MOST_CHARACTERS = 255
+# From before this no key counts any more.
+LONG_AGO = "now() - interval '24 hours'"
 _PURPOSE = b"gpusched: answers of repeated requests, 1"
 
 
@@ -76,10 +78,9 @@ def caller_of(who: Identity) -> str:
     return who.via if who.token_prefix else f"person {who.user_id}"
 
 
-_IS_NEW = "created_at > now() - interval '24 hours'"
 # Whether %(caller)s has used %(key)s for something else than a submit.
 IS_KEPT = f"""EXISTS (SELECT 1 FROM lib_keptanswer
-                      WHERE caller = %(caller)s::text AND key = %(key)s::text AND {_IS_NEW})"""
+                      WHERE caller = %(caller)s::text AND key = %(key)s::text AND created_at > {LONG_AGO})"""
 
 
 def _caller(request: HttpRequest) -> tuple[str, int] | None:
@@ -92,13 +93,13 @@ def _caller(request: HttpRequest) -> tuple[str, int] | None:
 
 # An old key is as good as none, and that of a submit is used. A request with the same key that is being answered is
 # waited for.
-_CLAIM = """
+_CLAIM = f"""
     INSERT INTO lib_keptanswer AS k (caller, key, request_hash, status, content_type, sealed, created_at)
     SELECT %(caller)s, %(key)s, %(request_hash)s, 0, '', '', now()
      WHERE NOT EXISTS (SELECT 1 FROM jobs_idempotencykey s WHERE s.user_id = %(user_id)s AND s.key = %(key)s
-                                                            AND s.created_at > now() - interval '24 hours')
+                                                            AND s.created_at > {LONG_AGO})
     ON CONFLICT (caller, key) DO UPDATE SET request_hash = excluded.request_hash, created_at = now()
-     WHERE k.created_at < now() - interval '24 hours'
+     WHERE k.created_at < {LONG_AGO}
     RETURNING id
 """
 
@@ -144,5 +145,5 @@ def _replay(caller: str, key: str, request_hash: str) -> HttpResponse:
 def _forget_old() -> None:
     execute(
         "DELETE FROM lib_keptanswer WHERE id IN (SELECT id FROM lib_keptanswer"
-        " WHERE created_at < now() - interval '24 hours' ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)"
+        f" WHERE created_at < {LONG_AGO} ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)"
     )

@@ -15,7 +15,7 @@ from frontend.ahead import ahead_of
 from frontend.feed import Rows
 from frontend.jobcost import cost_of
 from frontend.jobreadings import readings
-from frontend.jobverbs import ACTS, can_act, verbs_of
+from frontend.jobverbs import ACTS, STOPPING, can_act, verbs_of
 from frontend.limitundo import undo_of
 from frontend.loss import loss_of, require_typed
 from frontend.views.elements import elements_tab
@@ -205,7 +205,7 @@ def act_on(request: HttpRequest, who: Identity, job_id: int, verb: str) -> HttpR
         return act(request, "job", lambda: _extend(request, who, job_id), job_id)
     if verb not in ACTS:
         raise not_found(f"action '{verb[:20]}'")
-    if verb in ("cancel", "requeue"):
+    if verb in STOPPING:
         return act(request, "job", lambda: _stop(request, who, job_id, verb), job_id)
     return act(request, "job", lambda: jobverbs.act(verb, job_id, who), job_id)
 

@@ -92,8 +92,6 @@ def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
 
 
 MOST_AT_ONCE = 500
-# Verbs that stop what runs.
-_STOPPING = ("cancel", "requeue")
 
 
 @page
@@ -120,7 +118,7 @@ def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
     done: list[int] = []
     refused: list[dict[str, Any]] = []
     # What is meant only for jobs that wait stops nothing.
-    if verb in _STOPPING and not (states and WAITING.issuperset(states)):
+    if verb in jobverbs.STOPPING and not (states and WAITING.issuperset(states)):
         try:
             loss.require_typed(_seen(ids, who), request.POST.get("typed", ""))
         except Problem as problem:
