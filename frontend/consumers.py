@@ -1,6 +1,5 @@
 """The WebSocket of a page: whoever is logged in says which topics it wants (docs/live.md)."""
 
-import asyncio
 import logging
 
 import msgspec
@@ -34,7 +33,6 @@ class LiveConsumer(HubSocket):
     """Hands wishes to the hub; what comes back goes through the page's outbox."""
 
     client: hubs.Client | None = None
-    sending: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
         await self.accept()
@@ -42,21 +40,18 @@ class LiveConsumer(HubSocket):
         key = self.scope["session"].session_key
         client = None
         if user.is_authenticated and key:
-            client = hubs.Client(Session(user.pk, key, user.password), Outbox(self._send, self._refresh), self.close)
+            client = hubs.Client(Session(user.pk, key, user.password), Outbox(self.say, self._refresh), self.close)
         refusal = hubs.NOT_AUTHENTICATED if client is None else await hubs.hub.join(client)
         # Accepted first: a refused handshake cannot say why, a close code can.
         if client is None or refusal is not None:
             await self.close(code=refusal)
             return
         self.client = client
-        self.sending = asyncio.get_running_loop().create_task(client.outbox.run())
-        self.sending.add_done_callback(_report)
 
     async def disconnect(self, code: int) -> None:
         if self.client is not None:
             hubs.hub.leave(self.client)
-        if self.sending is not None:
-            self.sending.cancel()
+            self.client.outbox.close()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         raw = text_data.encode() if text_data is not None else bytes_data or b""
@@ -76,14 +71,6 @@ class LiveConsumer(HubSocket):
         if wanted.subscribe is not None:
             hubs.hub.subscribe(self.client, wanted.subscribe, wanted.fresh)
 
-    async def _send(self, message: str) -> None:
-        await self.send(text_data=message)
-
     def _refresh(self, topics: set[str]) -> None:
         if self.client is not None:
             hubs.hub.refresh(self.client, topics)
-
-
-def _report(sending: asyncio.Task[None]) -> None:
-    if not sending.cancelled() and (error := sending.exception()):
-        logger.info("a page went away while it was written to: %s", error)

@@ -1,8 +1,9 @@
 """What one page is still to be sent: few messages per topic, and a fresh snapshot for what it was too slow for."""
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+
+import msgspec
 
 MOST_WAITING = 2
 # A page that has answered once is expected to answer; more unanswered than this, and it gets no more of the rest.
@@ -18,7 +19,7 @@ class Outbox:
     """`send` puts one message on the wire. `ask` asks for snapshots of topics of which something was dropped; until
     those come, no deltas of them are to be offered."""
 
-    def __init__(self, send: Callable[[str], Awaitable[None]], ask: Callable[[set[str]], None]) -> None:
+    def __init__(self, send: Callable[[str], None], ask: Callable[[set[str]], None]) -> None:
         self._send = send
         self._ask = ask
         self._waiting: dict[str, list[str]] = {}
@@ -28,14 +29,14 @@ class Outbox:
         self._seqs: dict[str, int] = {}
         self._answers = False
         self._unseen = 0
-        self._ready = asyncio.Event()
-        self._leaves: asyncio.TimerHandle | None = None
+        self._leaves: asyncio.Handle | None = None
+        self._leaves_soon = False
 
     def snapshot(self, topic: str, body: str) -> None:
         """Replaces whatever still waits. `body`: the message from `"snapshot":` on."""
         self._dropped.discard(topic)
         self._waiting[topic] = [body]
-        self._ready.set()
+        self._go()
 
     def delta(self, topic: str, body: str, *, is_leisurely: bool = False) -> None:
         """`body`: the message after its number. One too many, and all that wait are dropped for a snapshot later."""
@@ -51,7 +52,7 @@ class Outbox:
     def plain(self, message: str) -> None:
         """A message without a number: an error."""
         self._unnumbered.append(message)
-        self._ready.set()
+        self._go()
 
     def alive(self, message: str, *, is_to_answer: bool = False, is_leisurely: bool = True) -> None:
         """Goes out even to a page that does not answer: only so can it answer again."""
@@ -59,8 +60,10 @@ class Outbox:
         self._go(is_leisurely=is_leisurely)
 
     def seen(self) -> None:
+        was_paused = self._is_paused()
         self._answers, self._unseen = True, 0
-        self._ready.set()
+        if was_paused:
+            self._go()
 
     def forget(self, topic: str) -> None:
         self._waiting.pop(topic, None)
@@ -72,25 +75,27 @@ class Outbox:
         for topic in [*self._waiting, *self._dropped]:
             self.forget(topic)
 
-    async def run(self) -> None:
-        """Sends for ever; ends with the task."""
-        while True:
-            await self._ready.wait()
-            self._ready.clear()
-            if self._leaves is not None:
-                self._leaves.cancel()
-                self._leaves = None
-            while frame := self._frame():
-                await self._send(frame)
-            if self._dropped and not self._is_paused():
-                dropped, self._dropped = self._dropped, set()
-                self._ask(dropped)
+    def close(self) -> None:
+        """Nothing leaves any more."""
+        if self._leaves is not None:
+            self._leaves.cancel()
 
-    def _go(self, *, is_leisurely: bool) -> None:
-        if not is_leisurely:
-            self._ready.set()
-        elif self._leaves is None:
-            self._leaves = asyncio.get_running_loop().call_later(COMPANY_SECONDS, self._ready.set)
+    def _go(self, *, is_leisurely: bool = False) -> None:
+        if self._leaves is None or not (is_leisurely or self._leaves_soon):
+            self.close()
+            loop = asyncio.get_running_loop()
+            self._leaves_soon = not is_leisurely
+            self._leaves = (
+                loop.call_later(COMPANY_SECONDS, self._leave) if is_leisurely else loop.call_soon(self._leave)
+            )
+
+    def _leave(self) -> None:
+        self._leaves = None
+        while frame := self._frame():
+            self._send(frame)
+        if self._dropped and not self._is_paused():
+            dropped, self._dropped = self._dropped, set()
+            self._ask(dropped)
 
     def _is_paused(self) -> bool:
         return self._answers and self._unseen > MOST_UNSEEN
@@ -119,4 +124,4 @@ class Outbox:
             self._waiting[topic] = bodies[1:]
         # Numbered when sent, so that what was dropped leaves no gap: a snapshot stands in its place.
         self._seqs[topic] = self._seqs.get(topic, 0) + 1
-        return f'{{"topic":{json.dumps(topic)},"seq":{self._seqs[topic]},{bodies[0]}'
+        return f'{{"topic":{msgspec.json.encode(topic).decode()},"seq":{self._seqs[topic]},{bodies[0]}'

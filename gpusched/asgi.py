@@ -38,6 +38,7 @@ from frontend.consumers import LiveConsumer
 from gpusched.lib import bodies, heads
 from gpusched.lib.processes import settle_heap
 from gpusched.lib.request_threads import RequestThreads
+from gpusched.lib.websockets import with_a_voice
 from gpusched.lib.writing import write_at_once
 from nodes.consumers import AgentConsumer
 from nodes.hub import hub
@@ -126,11 +127,13 @@ for module in (autobahn.websocket.protocol, autobahn.twisted.websocket):
 application = ProtocolTypeRouter(
     {
         "http": OneHopHandler(),
-        "websocket": URLRouter(
-            [
-                path("ws/agent/", AgentConsumer.as_asgi()),
-                path("ws/live/", AllowedHostsOriginValidator(AuthMiddlewareStack(LiveConsumer.as_asgi()))),
-            ]
+        "websocket": with_a_voice(
+            URLRouter(
+                [
+                    path("ws/agent/", AgentConsumer.as_asgi()),
+                    path("ws/live/", AllowedHostsOriginValidator(AuthMiddlewareStack(LiveConsumer.as_asgi()))),
+                ]
+            )
         ),
     }
 )

@@ -1,8 +1,5 @@
 """The WebSocket of an agent: authenticated by the node's credential, one Sync per message."""
 
-import logging
-from typing import Any
-
 import msgspec
 from channels.db import database_sync_to_async
 
@@ -11,7 +8,6 @@ from gpusched.protocol.messages import Desired, Sync
 from nodes import services
 from nodes.hub import hub
 
-logger = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder(Sync).decode
 MOST_BYTES = 4 << 20
 NOT_AUTHENTICATED, BAD_MESSAGE, TOO_LARGE = 4401, 4400, 4413
@@ -54,22 +50,4 @@ class AgentConsumer(HubSocket):
 
     def deliver(self, answer: Desired) -> None:
         """Called by the hub, in the event loop."""
-        hub_task(self.send(text_data=msgspec.json.encode(answer).decode()))
-
-
-_sending: set[Any] = set()
-
-
-def hub_task(sending: Any) -> None:
-    """Sends without making the hub wait for a slow agent; the reference keeps the task alive until it is done."""
-    import asyncio
-
-    task = asyncio.get_running_loop().create_task(sending)
-    _sending.add(task)
-    task.add_done_callback(_done)
-
-
-def _done(task: Any) -> None:
-    _sending.discard(task)
-    if not task.cancelled() and (error := task.exception()):
-        logger.info("an agent went away before its answer: %s", error)
+        self.say(msgspec.json.encode(answer).decode())
