@@ -4,11 +4,12 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from gpusched.lib.problems import Problem
 from gpusched.protocol.messages import Limit
 from gpusched.protocol.states import Role
 from jobs.models import Job, JobEvent
 from nodes.models import Assignment
-from scheduling import policy
+from scheduling import extending, policy
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
@@ -129,6 +130,25 @@ def test_a_promise_to_a_waiting_job_is_kept_unless_an_admin_forces_it(user, tena
     done = extend(running, admin, add_minutes=60, force=True).json()
     assert [one["job_id"] for one in done["delays"]] == [promised]
     assert done["message"].endswith("; 1 waiting job starts later")
+    assert JobEvent.objects.filter(job_id=running, kind="limit_changed").latest("id").data["forced"] is True
+
+
+def test_an_admin_can_force_it_though_nobody_can_say_what_follows(user, tenant, running, monkeypatch):
+    """A job is not lost because the process that works out what would be cannot run."""
+
+    def unanswered(*asked, **how):
+        raise Problem(503, "unanswered", "it could not be worked out")
+
+    submit(user, tenant, gpu_count=8)
+    run_cycle()
+    monkeypatch.setattr(extending, "ask", unanswered)
+    admin = make_user(admin=True)
+    assert extend(running, admin, add_minutes=60).status_code == 503
+    assert extend(running, admin, "?dry_run=true", add_minutes=60, force=True).status_code == 503
+    assert minutes(running) == 60
+    done = extend(running, admin, add_minutes=60, force=True)
+    assert (done.status_code, minutes(running)) == (200, 120)
+    assert done.json()["message"].endswith("; who starts later by it could not be worked out")
     assert JobEvent.objects.filter(job_id=running, kind="limit_changed").latest("id").data["forced"] is True
 
 
