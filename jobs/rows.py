@@ -1,7 +1,10 @@
 """Turns a request into the row of its job, and finds whose job it is to be."""
 
 import math
+from datetime import datetime, timedelta
 from typing import Any
+
+from django.utils import timezone
 
 from gpusched.lib.api import moment
 from gpusched.lib.problems import invalid, not_found
@@ -11,6 +14,9 @@ from gpusched.protocol.jobs import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import Role
 from tenants.permissions import Identity
+
+# The scheduler counts on from it: near the end of time there would be no date for what follows.
+MOST_DAYS_AHEAD = 36_525
 
 
 def tenant_of(request: JobRequest, identity: Identity) -> tuple[int, str]:
@@ -36,7 +42,7 @@ def tenant_of(request: JobRequest, identity: Identity) -> tuple[int, str]:
 
 def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, Any]:
     """The columns that `insertion.insert` takes, of a request without `problems`."""
-    not_before = None if request.not_before is None else moment("not_before", request.not_before)
+    not_before = _not_before(request.not_before)
     return {
         "tenant_id": tenant_id,
         "user_id": identity.user_id,
@@ -71,6 +77,16 @@ def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str,
         "anti_affinity": request.anti_affinity or "",
         "payload": _payload(request),
     }
+
+
+def _not_before(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    at = moment("not_before", text)
+    if at - timezone.now() > timedelta(days=MOST_DAYS_AHEAD):
+        message = f"must be at most {MOST_DAYS_AHEAD:,} days (100 years) from now"
+        raise invalid([FieldError("not_before", "out_of_range", message)])
+    return at
 
 
 def _payload(request: JobRequest) -> dict[str, Any]:

@@ -55,7 +55,7 @@ _JOB_FIELDS: dict[str, str] = {
     "retry_on": "the classes of ends (docs/rest.md, Classes of ends) after which it does: any of "
     f"`{' '.join(RETRYABLE)}`; empty: all of them",
     "grace_seconds": "from SIGTERM to SIGKILL",
-    "not_before": "RFC 3339 time before which it does not start; without a zone it is UTC",
+    "not_before": "RFC 3339 time before which it does not start, at most 100 years ahead; without a zone it is UTC",
     "labels": f'up to {MOST_LABELS} words, kept with the job. `{{"interactive": "true"}}`: it may hold idle GPUs for '
     "longer (docs/operations.md, GPUs that are held but idle)",
     "node_selector": f"up to {MOST_LABELS} labels that a node must have; admins set nodes' labels in `/admin/`",

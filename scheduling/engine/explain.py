@@ -262,6 +262,10 @@ def coarse(count: int) -> int:
     return count if count <= 10 else count // step * step
 
 
+# 9999-12-31: no date is later, and no job must keep a cycle from saying when the others start.
+_LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
+
+
 def timestamp(at: float) -> str:
     """RFC 3339 in UTC, to the second."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(min(at, _LAST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -81,6 +81,15 @@ def test_a_job_starts_not_before_a_time_of_any_of_its_forms(token, text):
     assert call("POST", "/api/v1/jobs", token, body).json()["job"]["not_before"] == "2030-01-31T06:00:00Z"
 
 
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59.999999Z", "2900-01-01", "9999-12-31T23:59:59-14:00"])
+@pytest.mark.parametrize("address", ["/api/v1/jobs", "/api/v1/jobs/simulate"])
+def test_a_job_that_is_to_start_near_the_end_of_time_is_refused(token, address, text):
+    """One was accepted, and stopped every cycle of the scheduler: there was no date to name in its reason."""
+    answer = call("POST", address, token, {"tenant": "nlp", "command": ["x"], "not_before": text})
+    assert answer.status_code == 400
+    assert [error["field"] for error in answer.json()["errors"]] == ["not_before"]
+
+
 def test_one_job_is_found_by_its_number_and_not_by_looking_at_all(tenant, member, monkeypatch):
     submit(member, tenant)
     asked: list[tuple[str, Any]] = []

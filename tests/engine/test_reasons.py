@@ -1,6 +1,7 @@
 """Every job that waits says why: each code from its own cause, as a sentence without gaps."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -38,8 +39,8 @@ SPENT = Tenant(
 )
 
 
-def later(code: str) -> Snapshot:
-    return cluster(node(1), jobs=[replace(job(1), eligible_at=NOW + 60, eligible_reason=code)])
+def later(code: str, at: float = NOW + 60) -> Snapshot:
+    return cluster(node(1), jobs=[replace(job(1), eligible_at=at, eligible_reason=code)])
 
 
 def paired() -> list[Device]:
@@ -129,6 +130,11 @@ CASES = {
         f"can never start: 2 ranks do not divide 3 GPUs evenly; the largest possible is {NODE}",
     ),
     "not before": (later("not_before"), "not_before", "not to start before 1970-01-12T13:47:40Z"),
+    "not before the end of time": (
+        later("not_before", datetime.max.replace(tzinfo=UTC).timestamp()),
+        "not_before",
+        "not to start before 9999-12-31T23:59:59Z",
+    ),
     "a retry's pause": (later("retry_backoff"), "retry_backoff", "its next attempt waits until 1970-01-12T13:47:40Z"),
     "more than the limit": (
         limited(6),
