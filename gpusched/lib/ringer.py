@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 CHANNEL, CYCLE_CHANNEL = "gpusched_events", "gpusched_cycle"
 RETRY_SECONDS = 0.3
 REPEAT_SECONDS = 1.0
+# Between two tellings: the first of many changes is told at once, the others together.
+REST_SECONDS = 0.01
 LAST_WORDS_SECONDS = 2.0
 
 
@@ -103,6 +105,7 @@ class Ringer:
                 with self._state:
                     self._is_busy = False
                     self._state.notify_all()
+            time.sleep(REST_SECONDS)
         wire.close()
 
     def _wait(self, is_to_repeat: bool) -> bool:
@@ -131,14 +134,17 @@ class Wire:
 
     def tell(self, changed: Changes, is_cycle_wanted: bool) -> None:
         """Nothing changed, and no cycle wanted: repeats. psycopg.Error: it was not told."""
-        if is_cycle_wanted:
-            self._notify([(CYCLE_CHANNEL, "")])
-        if self._voice is not None and not changed and self.is_to_repeat:
-            self._voice.repeat()
+        said = [(CYCLE_CHANNEL, "")] if is_cycle_wanted else []
+        if self._voice is not None:
+            self._notify(said)  # at once: Redis may take its time
+            said = []
+            if not changed and self.is_to_repeat:
+                self._voice.repeat()
         self.is_to_repeat = bool(changed) and self._voice is not None
         if changed and not (self._voice is not None and self._voice.tell(changed)):
-            said = {topic: sorted(ids) for topic, ids in changed.items()}
-            self._notify([(CHANNEL, json.dumps({topic: ids}, separators=(",", ":"))) for topic, ids in said.items()])
+            rows = {topic: sorted(ids) for topic, ids in changed.items()}
+            said += [(CHANNEL, json.dumps({topic: ids}, separators=(",", ":"))) for topic, ids in rows.items()]
+        self._notify(said)
 
     def close(self) -> None:
         self._hang_up()
@@ -146,6 +152,8 @@ class Wire:
             self._voice.close()
 
     def _notify(self, said: list[tuple[str, str]]) -> None:
+        if not said:
+            return
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(**connection_parameters(), autocommit=True, connect_timeout=2)
         sql = ", ".join("pg_notify(%s, %s)" for _ in said)
