@@ -2,6 +2,7 @@
 /// <reference types="vite/client" />
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
+import { resolve } from "../fleet/palette";
 import type { Drawing } from "./chart";
 import { type ChartData, broken, ends, gaps, mark, moment, ofDays, said, short, stacked, top } from "./model";
 
@@ -47,7 +48,7 @@ function aligned(data: ChartData): uPlot.AlignedData {
   return [times, ...(data.kind === "bars" ? stacked(values).reverse() : values)] as uPlot.AlignedData;
 }
 
-const colour = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const colour = (name: string): string => resolve(document.body, `var(--${name})`);
 
 function options(host: HTMLElement, data: () => ChartData): uPlot.Options {
   const now = data();

@@ -8,8 +8,7 @@ const STEPS = 32;
 export const OWNERS = 7;
 
 export function readPalette(element: Element): Palette {
-  const style = getComputedStyle(element);
-  const read = (name: string, otherwise: string): string => resolve(element, style.getPropertyValue(name).trim() || otherwise);
+  const read = (name: string, otherwise: string): string => resolve(element, `var(${name}, ${otherwise})`);
   const steps = ramp(read("--ramp-0", "#eef2fb"), read("--ramp-1", "#1f3d99"), STEPS);
   return {
     busy: read("--cell-busy", "#3b5bcc"),
@@ -31,7 +30,7 @@ export function readPalette(element: Element): Palette {
 }
 
 /** A colour as rgb(): variables may hold light-dark(), color-mix() or names, which only the browser can resolve. */
-function resolve(element: Element, colour: string): string {
+export function resolve(element: Element, colour: string): string {
   const probe = document.createElement("span");
   probe.style.color = colour;
   probe.style.display = "none";
