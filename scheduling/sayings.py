@@ -61,14 +61,13 @@ def _estimate_sentence(estimate: Estimate) -> str:
     if estimate.p90_at is not None:
         first = _moment(estimate.p90_at if estimate.p50_at is None else estimate.p50_at)
         last = _moment(estimate.p90_at)
-        until = last.removeprefix(first[: len("2030-01-31 ")])  # the day once, if it is the same
-        when = f"starts at about {last} UTC" if first == last else f"starts between {first} and {until} UTC"
+        when = f"starts at about {last}" if first == last else f"starts between {first} and {last}"
         jobs = "1 job has" if estimate.jobs_ending == 1 else f"{estimate.jobs_ending} jobs have"
         after = f", once {jobs} ended" if estimate.jobs_ending else ""
         before = f" and {estimate.jobs_starting} others have started" if after and estimate.jobs_starting else ""
         return f"{when}{after}{before}"
     if estimate.after is not None:
-        return f"starts later than {_moment(estimate.after)} UTC"
+        return f"starts later than {_moment(estimate.after)}"
     if estimate.unlimited:
         jobs = "1 running job has" if estimate.unlimited == 1 else f"{estimate.unlimited} running jobs have"
         return f"no estimate: {jobs} no time limit"
@@ -76,5 +75,5 @@ def _estimate_sentence(estimate: Estimate) -> str:
 
 
 def _moment(at: float) -> str:
-    """To the minute: an estimate knows no better."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
+    """To the minute, as an estimate knows no better, and each with its day: pages say it by the clock of who looks."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")

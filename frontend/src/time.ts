@@ -1,5 +1,5 @@
 // Times as people read them: relative, durations, the clock; and the tick that keeps those on the page true.
-import { h } from "./dom";
+import { type Child, h } from "./dom";
 
 let skew = 0;
 
@@ -65,22 +65,45 @@ export function lasting(iso: string): HTMLElement {
   return timed(iso, "roughly");
 }
 
-function timed(iso: string | null, how: "relative" | "since" | "roughly"): HTMLElement {
+const MOMENT = /(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z| UTC))/;
+
+/** A sentence of the server with the moments in it as the clock of who looks has them: "not to start before 22:15". */
+export function clocked(sentence: string): Child[] {
+  return sentence.split(MOMENT).map((part, at) => (at % 2 === 1 ? timed(part.replace(" UTC", "Z").replace(" ", "T"), "clock") : part));
+}
+
+/** The same as text, for a title. */
+export function clockedText(sentence: string): string {
+  return h("span", {}, ...clocked(sentence)).textContent;
+}
+
+type How = "relative" | "since" | "roughly" | "clock";
+
+function timed(iso: string | null, how: How): HTMLElement {
   if (iso === null || Number.isNaN(Date.parse(iso))) return h("span", { class: "na", title: "not yet" }, "–");
-  const node = h("time", { datetime: iso, title: absolute(iso), "data-tick": how, class: how === "relative" ? "ago" : "duration" });
+  const node = h("time", { datetime: iso, title: absolute(iso), "data-tick": how, class: how === "relative" ? "ago" : how === "clock" ? "clock" : "duration" });
   refresh(node, serverNow());
   return node;
 }
 
-function absolute(iso: string): string {
-  return new Date(iso).toLocaleString();
+/** In full, as every page writes it: 22 Nov 2026, 13:22:37. */
+export function absolute(at: string | number): string {
+  return new Date(at).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+}
+
+/** 13:22, and the day where it is another one than today: 23 Nov, 13:22. */
+function moment(then: number, now: number): string {
+  const date = new Date(then);
+  const isToday = date.toDateString() === new Date(now).toDateString();
+  return date.toLocaleString("en-GB", { hour: "2-digit", minute: "2-digit", ...(isToday ? {} : { day: "numeric", month: "short" }) });
 }
 
 function refresh(node: HTMLElement, now: number): void {
   const then = Date.parse(node.getAttribute("datetime") ?? "");
   if (Number.isNaN(then)) return;
   const seconds = (now - then) / 1000;
-  const text = node.dataset.tick === "since" ? duration(seconds) : node.dataset.tick === "roughly" ? roughly(seconds) : relative(then, now);
+  const how = node.dataset.tick as How;
+  const text = how === "since" ? duration(seconds) : how === "roughly" ? roughly(seconds) : how === "clock" ? moment(then, now) : relative(then, now);
   if (node.textContent !== text) node.textContent = text;
 }
 

@@ -1,5 +1,6 @@
 """How pages say states, durations, moments and sizes; the page's script says them the same way."""
 
+import re
 from collections import Counter
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from frontend.shapes import SHAPES
 register = template.Library()
 
 _UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z| UTC))")
 _NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')  # nosec B308
 
 
@@ -87,6 +89,31 @@ def clock(value: Any) -> str:
     """2030-01-31 08:00:00 UTC."""
     when = parsed(value)
     return "" if when is None else f"{when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@register.filter
+def moment(value: Any) -> SafeString:
+    """A moment by the clock, in UTC until the page's script says it by the clock of who looks."""
+    when = parsed(value)
+    return _NOT_YET if when is None else _by_the_clock(when, clock(when))
+
+
+@register.filter
+def clocked(sentence: str | None) -> SafeString:
+    """A sentence of the engine, the moments in it by the clock."""
+    parts = _MOMENT.split(sentence or "")
+    said = [_by_the_clock(_read(part), part) if at % 2 else part for at, part in enumerate(parts)]
+    return format_html_join("", "{}", ([part] for part in said))
+
+
+def _read(moment: str) -> datetime:
+    return datetime.fromisoformat(moment.replace(" UTC", "Z"))
+
+
+def _by_the_clock(when: datetime, said: str) -> SafeString:
+    return format_html(
+        '<time datetime="{}" title="{}" class="clock" data-tick="clock">{}</time>', when.isoformat(), clock(when), said
+    )
 
 
 @register.filter

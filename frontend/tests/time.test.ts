@@ -1,6 +1,7 @@
 // Times as text, and the tick.
 import { expect, test } from "vitest";
-import { ago, duration, relative, roughly, tick } from "../src/time";
+import { h } from "../src/dom";
+import { absolute, ago, clocked, clockedText, duration, relative, roughly, tick } from "../src/time";
 
 test("durations", () => {
   expect([0, 60, 247, 3600, 3847, 86400, 263047].map(duration)).toEqual(["0 s", "1 min", "4 min 7 s", "1 h", "1 h 4 min", "1 d", "3 d 1 h"]);
@@ -23,4 +24,16 @@ test("what ticks is brought up to now; what is not yet stays so", () => {
   expect(node.textContent).toBe("2 min ago");
   expect(node.title).not.toBe("");
   expect(document.querySelector(".na")?.textContent).toBe("–");
+});
+
+test("a moment within a sentence is told by the clock of who looks, with its day where that is another one", () => {
+  const at = (day: number, hour: number): string => new Date(2031, 0, day, hour, 5).toISOString();
+  const says = `starts between ${at(31, 8)} and ${at(31, 9).slice(0, 16).replace("T", " ")} UTC, or so`;
+  document.body.replaceChildren(h("p", {}, ...clocked(says)));
+  expect(document.body.textContent).toBe("starts between 31 Jan, 08:05 and 31 Jan, 09:05, or so");
+  tick(document, Date.parse(at(31, 1)));
+  expect(document.body.textContent).toBe("starts between 08:05 and 09:05, or so");
+  expect([...document.querySelectorAll("time")].map((time) => time.title)).toEqual(["31 Jan 2031, 08:05:00", "31 Jan 2031, 09:05:00"]);
+  expect(clockedText("held by its owner")).toBe("held by its owner");
+  expect(absolute(at(31, 8))).toBe("31 Jan 2031, 08:05:00");
 });

@@ -1,4 +1,5 @@
 // What a chart shows, and the arithmetic behind it: gaps, stacks, ranges, words. No drawing.
+import { absolute } from "../time";
 
 export interface Line {
   label: string;
@@ -100,14 +101,14 @@ const DAY = { timeZone: "UTC", month: "short", day: "numeric" } as const;
 /** A moment where there is room for it: a day, or day and time by the clock of who looks. */
 export function moment(at: number, isDay: boolean): string {
   const date = new Date(at * 1000);
-  return isDay ? date.toLocaleDateString("en", { ...DAY, year: "numeric" }) : date.toLocaleString();
+  return isDay ? date.toLocaleDateString("en-GB", { ...DAY, year: "numeric" }) : absolute(at * 1000);
 }
 
 /** A moment on the axis, as finely as its marks are `apart`: a day, a minute or a second; of days nothing between them. */
 export function mark(at: number, apart: number, isDay: boolean): string {
   const date = new Date(at * 1000);
-  if (isDay) return at % DAY_SECONDS === 0 ? date.toLocaleDateString("en", DAY) : "";
-  if (apart >= DAY_SECONDS) return date.toLocaleDateString("en", { month: "short", day: "numeric" });
+  if (isDay) return at % DAY_SECONDS === 0 ? date.toLocaleDateString("en-GB", DAY) : "";
+  if (apart >= DAY_SECONDS) return date.toLocaleDateString("en-GB", { month: "short", day: "numeric" });
   return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(apart < 60 ? { second: "2-digit" } : {}) });
 }
 

@@ -1,7 +1,7 @@
 // One line of the queue as elements: a job in a row of fixed height, a heading, or the place of one not yet known.
 import { type Child, h, na, plural } from "../dom";
 import { GROUP_WORDS } from "../states";
-import { elapsed, roughly, serverNow } from "../time";
+import { clocked, clockedText, elapsed, roughly, serverNow } from "../time";
 import type { QueueRow } from "../topics";
 import { jobHref, jobLink, reasonOf, request, tenantLink } from "../views/pieces";
 import type { Group } from "./geometry";
@@ -48,7 +48,7 @@ export function headCell({ label, sort, isDownFirst, className }: Column): HTMLE
 
 function why(row: QueueRow): Child {
   const { sentence, next } = reasonOf(row);
-  return h("span", { class: "reason", title: next === "" ? sentence : `${sentence}. Next: ${next}` }, sentence);
+  return h("span", { class: "reason", title: clockedText(next === "" ? sentence : `${sentence}. Next: ${next}`) }, ...clocked(sentence));
 }
 
 /** In how long it will probably start: the median, and the whole sentence on hovering; undefined: nobody was asked yet. */
@@ -58,7 +58,7 @@ export function foreseen(known: Foreseen | undefined, now: number = serverNow())
   if (estimate === null) return na(known.estimate_reason ?? "no estimate");
   const at = estimate.p50_at ?? estimate.p90_at;
   const words = at !== null ? `in ${roughly(Math.max(0, Date.parse(at) - now) / 1000)}` : estimate.later_than !== null ? "later" : "none";
-  return h("span", { title: estimate.sentence }, words);
+  return h("span", { title: clockedText(estimate.sentence) }, words);
 }
 
 /** `toggle` opens and closes what there is to say of the job. */

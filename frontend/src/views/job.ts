@@ -3,7 +3,7 @@ import { type Child, h } from "../dom";
 import { redraw } from "../morph";
 import type { MakeView } from "../regions";
 import { badge } from "../states";
-import { ago, duration, elapsed } from "../time";
+import { ago, clocked, duration, elapsed } from "../time";
 import type { EventRow, JobDetail } from "../topics";
 import { jobLink, nodeLinks, reasonOf, request, tenantLink, under } from "./pieces";
 
@@ -50,7 +50,7 @@ export const jobHead: MakeView = (region) => ({
     const { sentence, next } = reasonOf(job);
     redraw(
       region,
-      h("div", { class: "headline", "data-key": "headline", role: "status" }, badge(job.state), sentence !== "" && h("span", { class: "reason" }, sentence)),
+      h("div", { class: "headline", "data-key": "headline", role: "status" }, badge(job.state), sentence !== "" && h("span", { class: "reason" }, ...clocked(sentence))),
       next !== "" && h("p", { class: "next-step", "data-key": "next" }, `Next: ${next}`),
       elements(job),
       h(
@@ -83,6 +83,6 @@ function eventItem(event: EventRow): HTMLElement {
   const isNamed = !event.actor || (event.sentence ?? "").includes(event.actor);
   const by = isNamed ? "" : ` by ${event.actor}`;
   const more = `${event.attempt ? ` attempt ${event.attempt}` : ""}${by}`;
-  const says = h("span", {}, event.sentence || event.kind.replaceAll("_", " "), h("span", { class: "muted" }, more));
+  const says = h("span", {}, ...clocked(event.sentence || event.kind.replaceAll("_", " ")), h("span", { class: "muted" }, more));
   return h("li", { "data-key": `event:${event.id}` }, ago(event.at), says);
 }

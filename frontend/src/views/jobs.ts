@@ -8,7 +8,7 @@ import type { MakeView, View } from "../regions";
 import { LiveTable } from "../rows";
 import { badge } from "../states";
 import type { TopicState } from "../store";
-import { ago, elapsed } from "../time";
+import { ago, clocked, elapsed } from "../time";
 import type { JobRow } from "../topics";
 import { elementCounts, empty, jobHref, jobLink, noJobs, nodeLinks, reasonOf, tenantLink, whenEmpty } from "./pieces";
 
@@ -111,7 +111,7 @@ class JobsView implements View {
         { label: "Tenant", cell: (row) => tenantLink(row.tenant) },
         { label: "GPUs", cell: (row) => row.gpu_count, className: "num" },
         { label: "Nodes", cell: (row) => nodeLinks(row.nodes) },
-        { label: "Why", cell: (row) => reasonOf(row).sentence !== "" && h("span", { class: "reason" }, reasonOf(row).sentence), className: "why" },
+        { label: "Why", cell: (row) => reasonOf(row).sentence !== "" && h("span", { class: "reason" }, ...clocked(reasonOf(row).sentence)), className: "why" },
         { label: "Submitted", cell: (row) => ago(row.submitted_at), className: "nowrap" },
         { label: "Ran", cell: (row) => row.started_at !== null && elapsed(row.started_at, row.ended_at), className: "nowrap" },
       ],

@@ -3,7 +3,7 @@ import { type Child, h } from "../dom";
 import { redraw } from "../morph";
 import type { MakeView } from "../regions";
 import { badge, waitGroup } from "../states";
-import { duration, elapsed, serverNow } from "../time";
+import { absolute, clocked, duration, elapsed, serverNow } from "../time";
 import type { AttemptRow } from "../topics";
 import { ended } from "./job";
 import { empty, mib, nodeLinks, under } from "./pieces";
@@ -80,7 +80,7 @@ function attemptRow(attempt: AttemptRow, from: number, to: number, now: number):
     cell("Ran", elapsed(attempt.started_at, attempt.ended_at)),
     cell("Nodes", ...nodeLinks(nodes)),
     cell("Peak memory", peakMemory(attempt)),
-    cell("How it ended", attempt.sentence || ended(attempt) || "–"),
+    cell("How it ended", ...clocked(attempt.sentence || ended(attempt) || "–")),
   );
 }
 
@@ -113,8 +113,6 @@ function legend(blocked: readonly Span[], present: string | undefined): HTMLElem
   return h("ul", { class: "wait-legend" }, ...items);
 }
 
-const moment = (at: number): string => new Date(at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
-
 export const jobTimeline: MakeView = (region) => {
   return {
     draw(state) {
@@ -125,7 +123,7 @@ export const jobTimeline: MakeView = (region) => {
       const every = [...attempts.flatMap((attempt) => spans(attempt, now)), ...blocked];
       const from = Math.min(...every.map((span) => span.from));
       const to = Math.max(...every.map((span) => span.to));
-      const scale = h("span", { class: "axis-ends" }, h("span", {}, "When"), every.length > 0 && h("small", { class: "muted" }, `${moment(from)} to ${to >= now ? "now" : moment(to)}`));
+      const scale = h("span", { class: "axis-ends" }, h("span", {}, "When"), every.length > 0 && h("small", { class: "muted" }, `${absolute(from)} to ${to >= now ? "now" : absolute(to)}`));
       const heads = ["Attempt", "State", scale, "Ran", "Nodes", "Peak memory", "How it ended"].map((label) => h("th", { scope: "col" }, label));
       redraw(
         region,

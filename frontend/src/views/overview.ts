@@ -6,7 +6,7 @@ import { type Foreseen, foreseen } from "../queue/row";
 import type { MakeView } from "../regions";
 import { badge, waitGroup } from "../states";
 import type { TopicState } from "../store";
-import { duration, lasting, roughly } from "../time";
+import { clocked, clockedText, duration, lasting, roughly } from "../time";
 import type { AttentionPart, AttentionRow, Cell, LargestRow, NextRow, OverviewStatus, WaitingRow } from "../topics";
 import { CELLS, CELL_WORDS, count, empty, jobHref, jobLink, nodeHref, rest, shortModel, under, upTo } from "./pieces";
 
@@ -150,7 +150,7 @@ function reason(row: WaitingRow): HTMLElement {
     h("b", { class: "how-many" }, row.jobs),
     h("a", { class: "nowrap code", href: `/queue/?reason=${encodeURIComponent(row.code)}` }, row.code.replaceAll("_", " ") || "waiting"),
     h("span", { class: "muted nowrap" }, plural(row.gpus, "GPU")),
-    row.example_id !== null && h("span", { class: "grow reason", title: row.example_sentence }, row.example_sentence, " ", jobLink(row.example_id, `job ${row.example_id}`)),
+    row.example_id !== null && row.example_sentence !== null && h("span", { class: "grow reason", title: clockedText(row.example_sentence) }, ...clocked(row.example_sentence), " ", jobLink(row.example_id, `job ${row.example_id}`)),
   );
 }
 
@@ -159,7 +159,7 @@ function candidate(row: NextRow, known: Foreseen | undefined): HTMLElement {
   // Where nothing can be foreseen nothing is said here; the row of the queue says so.
   const estimate = known?.estimate;
   const when = estimate && (estimate.p50_at ?? estimate.p90_at ?? estimate.later_than) !== null && foreseen(known);
-  return h("span", { title: row.sentence }, h("a", { href: jobHref(row.id) }, row.name || `job ${row.id}`), ` ${wanted}`, when && " ", when);
+  return h("span", { title: row.sentence && clockedText(row.sentence) }, h("a", { href: jobHref(row.id) }, row.name || `job ${row.id}`), ` ${wanted}`, when && " ", when);
 }
 
 function noneWaits(): HTMLElement {

@@ -1,0 +1,69 @@
+"""Moments within sentences: as <time>, which the page's script says by the clock of who looks; never bare RFC 3339."""
+
+import re
+
+import pytest
+
+from frontend.templatetags.words import clocked, moment
+from gpusched.lib.sql import execute
+from nodes.models import Node
+from tests.factories import make_node, make_user, run_cycle, submit
+from tests.frontend.browsing import browser, text_of
+
+_BARE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
+
+
+def bare(page):
+    """The moments that stand in the text of a page outside of <time>."""
+    return _BARE.findall(re.sub(r"(?s)<(time|script|pre)\b.*?</\1>|<[^>]*>", " ", page))
+
+
+@pytest.mark.parametrize(
+    ("written", "at"),
+    [
+        ("2031-01-31T08:00:00Z", "2031-01-31T08:00:00+00:00"),
+        ("2031-01-31T08:00:00.250Z", "2031-01-31T08:00:00.250000+00:00"),
+        ("2031-01-31 08:00:00 UTC", "2031-01-31T08:00:00+00:00"),
+        ("2031-01-31 08:00 UTC", "2031-01-31T08:00:00+00:00"),
+    ],
+)
+def test_a_moment_is_found_however_it_is_written(written, at):
+    said = clocked(f"not before {written}, <b>")
+    assert said.startswith("not before <time ") and said.endswith("</time>, &lt;b&gt;")
+    assert f'datetime="{at}"' in said and 'data-tick="clock"' in said and f">{written}<" in said
+
+
+def test_what_has_no_moment_stays_as_it_is():
+    assert clocked("a < b & 2031-01-31") == "a &lt; b &amp; 2031-01-31"
+    assert clocked(None) == clocked("") == ""
+    assert 'class="na"' in moment(None)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_page_has_bare_moments(nlp, member):
+    admin = browser(make_user("root", admin=True))
+    make_node(name="n1", gpus=2)
+    make_node(name="n2", gpus=2)
+    job_id = submit(member, nlp, gpu_count=1, not_before="2099-01-31T08:00:00Z")
+    later = submit(member, nlp, gpu_count=1)
+    run_cycle()
+    execute("UPDATE nodes_node SET state = 'lost' WHERE name = 'n2'")
+    assert Node.objects.get(name="n2").last_seen_at
+    told = '<time datetime="2099-01-31T08:00:00+00:00"'
+    jobs = [
+        f"/jobs/{job_id}/",
+        f"/jobs/{job_id}/?tab=log",
+        f"/jobs/{job_id}/foreseen/",
+        "/queue/",
+        "/jobs/",
+        "/overview/",
+    ]
+    for path in jobs:
+        page = text_of(admin.get(path))
+        assert told in page, path
+        assert not bare(page), path
+    assert told in text_of(browser(member).get("/mine/"))
+    for path in ("/cluster/health/", "/nodes/n2/", f"/jobs/{later}/?tab=events"):
+        page = text_of(admin.get(path))
+        assert 'data-tick="clock"' in page or "events" in path, path
+        assert not bare(page), path
