@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpusched.client import Client
 
 _AGAIN_SECONDS = 2.0
+_MOST_SECONDS = 120.0
 
 
 class Relay:
@@ -22,13 +23,17 @@ class Relay:
     def __init__(self, client: "Client", received: Received) -> None:
         self._client, self._received = client, received
         self._job_id = 0
-        self._is_known = threading.Event()
+        self._is_known, self._is_told = threading.Event(), threading.Event()
         # It must not keep the command from ending.
         threading.Thread(target=self._work, daemon=True).start()
 
     def tell_job(self, job_id: int) -> None:
         self._job_id = job_id
         self._is_known.set()
+
+    def wait_told(self) -> None:
+        """Returns when the server knows that the job is to end, or has had the time to hear it."""
+        self._is_told.wait(_MOST_SECONDS)
 
     def _work(self) -> None:
         while True:
@@ -38,6 +43,7 @@ class Relay:
             self._is_known.wait()
             if number in ENDING:
                 self._cancel()
+                self._is_told.set()
             else:
                 self._pass_on(number)
 

@@ -2,6 +2,7 @@
 
 import sys
 import unicodedata
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def failure(error: "GpuschedError") -> None:
 
 
 def _line(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
+    with suppress(OSError):  # of a terminal that was closed; what is to be done goes on
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:

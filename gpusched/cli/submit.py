@@ -112,6 +112,13 @@ def _run(client: "Client", fields: dict[str, Any], received: Received) -> int:
         see = f"gpusched why {job.id}" if job else "gpusched ps"
         say.note(f"\nleft {f'job {job.id}' if job else 'the job'} before its end was seen; see: {see}")
         return 128 + told.number
+    except OSError:
+        # The pipe broke, the disk is full, or the terminal was closed: with its signal the job is to end.
+        if received.ending is not None:
+            relay.wait_told()
+        elif job:
+            say.note(f"job {job.id} goes on; see: gpusched logs -f {job.id}, or end it: gpusched cancel {job.id}")
+        raise
     return exit_code(ended, received.ending)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -111,7 +112,8 @@ def call(url: str, *args: str, stdin: str | bytes = "", env: Mapping[str, str] |
     return Result(code, out.decode(), err.decode())
 
 
-def start(url: str, *args: str, **env: str) -> subprocess.Popen[bytes]:
+def start(url: str, *args: str, terminal: int | None = None, **env: str) -> subprocess.Popen[bytes]:
+    """`terminal`: has it as its own, in place of pipes."""
     return subprocess.Popen(
         [sys.executable, "-m", "gpusched.cli.main", *args],
         cwd=ROOT,
@@ -119,8 +121,13 @@ def start(url: str, *args: str, **env: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=as_at_a_terminal,
+        preexec_fn=as_at_a_terminal if terminal is None else partial(_at, terminal),
     )
+
+
+def _at(terminal: int) -> None:
+    as_at_a_terminal()
+    os.login_tty(terminal)
 
 
 def as_at_a_terminal() -> None:

@@ -1,5 +1,7 @@
 """`gpusched run` as a real process: its output, its exit code, and the signals that it gets."""
 
+import os
+import pty
 import signal
 import subprocess
 import time
@@ -99,6 +101,38 @@ def test_what_asks_it_to_end_cancels_the_job_and_the_code_is_the_jobs(
     out, _ = process.communicate(timeout=20)
     assert (process.returncode, out) == (code, b"working\nsaved\n")
     assert sum(asked.path.endswith("/cancel") for asked in server.asked) == 1
+
+
+@pytest.mark.parametrize("is_noisy", [True, False])
+def test_who_closes_the_terminal_ends_the_job(server: FakeServer, is_noisy: bool) -> None:
+    """Neither its output nor a note can be written from then on, and the server is busy for a moment."""
+    it = Interruptible(server)
+    busy = Answer(503, problem(503, "starting", "the server starts").body, {"Retry-After": "1"})
+    left = [busy]
+    server.on("POST", "/jobs/42/cancel", lambda asked: left.pop() if left else it.cancel(asked))
+    if is_noisy:
+        it.log.pieces[:] = [b"working\n"] * 10_000
+    ours, theirs = pty.openpty()
+    process = start(server.url, "run", "--", "true", terminal=theirs)
+    os.close(theirs)
+    seen = b""
+    while b"working" not in seen:
+        seen += os.read(ours, 4096)
+    os.close(ours)
+    process.wait(20)
+    assert it.state == "cancelled"
+
+
+def test_who_reads_its_output_no_more_is_told_that_the_job_goes_on(server: FakeServer) -> None:
+    Interruptible(server).log.pieces[:] = [b"working\n"] * 10_000
+    with start(server.url, "run", "--", "true") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"working\n"
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == 1
+    assert "job 42 goes on; see: gpusched logs -f 42, or end it: gpusched cancel 42" in said
 
 
 def test_a_signal_while_the_job_is_submitted_leaves_no_job_behind(server: FakeServer) -> None:
