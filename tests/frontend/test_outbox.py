@@ -15,6 +15,12 @@ def sending():
     return Outbox(lambda frame: frames.append(json.loads(frame)), lambda topics: None), frames
 
 
+def asking():
+    """The same, with the topics of which it asks for snapshots."""
+    frames, asked = [], list[set[str]]()
+    return Outbox(lambda frame: frames.append(json.loads(frame)), asked.append), frames, asked
+
+
 async def turns():
     for _ in range(5):
         await asyncio.sleep(0)
@@ -42,3 +48,106 @@ async def test_it_goes_alone_when_none_comes(monkeypatch):
             while len(frames) < number:
                 await asyncio.sleep(0.01)
     assert [frame["seq"] for frame in frames] == [1, 2]
+
+
+async def told(box, frames):
+    """What has left by now, a list of messages."""
+    await turns()
+    found = [message for frame in frames for message in (frame if isinstance(frame, list) else [frame])]
+    frames.clear()
+    return found
+
+
+def delta(value):
+    return f'"set":{{"a":{value}}}}}'
+
+
+def snapshot(value):
+    return f'"snapshot":{{"a":{value}}}}}'
+
+
+async def test_a_snapshot_takes_the_place_of_what_waits():
+    box, frames = sending()
+    box.delta("nodes", delta(1))
+    box.snapshot("nodes", snapshot(2))
+    box.delta("nodes", delta(3))
+    assert await told(box, frames) == [
+        {"topic": "nodes", "seq": 1, "snapshot": {"a": 2}},
+        {"topic": "nodes", "seq": 2, "set": {"a": 3}},
+    ]
+
+
+async def test_what_a_page_is_too_slow_for_is_dropped_for_one_snapshot():
+    """A52: nothing of what came before or after is sent without it, and numbers have no gap."""
+    box, frames, asked = asking()
+    for value in range(outboxes.MOST_WAITING + 2):
+        box.delta("nodes", delta(value))
+    box.delta("overview", delta(0))
+    assert [(message["topic"], message["seq"]) for message in await told(box, frames)] == [("overview", 1)]
+    assert asked == [{"nodes"}]
+    box.snapshot("nodes", snapshot(9))
+    box.delta("nodes", delta(10))
+    found = await told(box, frames)
+    assert [message["seq"] for message in found] == [1, 2]
+    assert found[0]["snapshot"] == {"a": 9}
+    assert asked == [{"nodes"}]
+
+
+async def test_a_page_that_does_not_answer_hears_that_the_server_lives_and_no_more():
+    """Until it answers: then all that has waited goes out. One that never did is not asked for it."""
+    box, frames, asked = asking()
+
+    async def many():
+        for _ in range(outboxes.MOST_UNSEEN + 1):
+            box.alive('{"alive":"now"}', is_to_answer=True, is_leisurely=False)
+            await turns()
+        box.delta("nodes", delta(1))
+        for value in range(outboxes.MOST_WAITING + 1):
+            box.delta("overview", delta(value))
+        return [message.get("topic", "alive") for message in await told(box, frames)]
+
+    alive = ["alive"] * (outboxes.MOST_UNSEEN + 1)
+    assert await many() == [*alive, "nodes"]
+    assert asked.pop() == {"overview"}
+    box.seen()
+    box.snapshot("overview", snapshot(0))
+    await told(box, frames)
+    assert (await many(), asked) == (alive, [])
+    box.seen()
+    assert [message["topic"] for message in await told(box, frames)] == ["nodes"]
+    assert asked == [{"overview"}]
+
+
+async def test_a_frame_is_no_longer_than_it_must_be(monkeypatch):
+    """In order: that the server lives, refusals, then the topics in turn."""
+    monkeypatch.setattr(outboxes, "MOST_CHARACTERS", 60)
+    box, frames = sending()
+    box.delta("nodes", delta(1))
+    box.delta("nodes", delta(2))
+    box.delta("overview", delta(3))
+    box.plain('{"topic":"x","error":"unknown_topic"}')
+    box.alive('{"alive":"now"}')
+    await turns()
+    assert [len(frame) if isinstance(frame, list) else 1 for frame in frames] == [3, 2]
+    first, second = frames
+    assert [list(message)[-1] for message in first] == ["alive", "error", "set"]
+    assert [(message["topic"], message["seq"]) for message in [first[2], *second]] == [
+        ("nodes", 1), ("overview", 1), ("nodes", 2),
+    ]  # fmt: skip
+
+
+async def test_nothing_leaves_a_closed_one():
+    box, frames = sending()
+    box.delta("nodes", delta(1))
+    box.close()
+    assert await told(box, frames) == []
+
+
+async def test_what_nobody_wants_any_more_is_not_sent():
+    """Nor asked for, if something of it had been dropped."""
+    box, frames, asked = asking()
+    for count in (1, outboxes.MOST_WAITING + 1):
+        for value in range(count):
+            box.delta("nodes", delta(value))
+        box.forget("nodes")
+        assert (await told(box, frames), asked) == ([], [])

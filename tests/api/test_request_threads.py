@@ -1,0 +1,155 @@
+"""The threads that work on requests: so many and no more, in the order of the requests; who stands aside makes room."""
+
+import threading
+import time
+
+import pytest
+from django.db import connection, transaction
+
+from gpusched.lib.request_threads import RequestThreads, aside, is_left_of
+from gpusched.lib.sql import query
+
+
+@pytest.fixture
+def threads():
+    made = RequestThreads(2)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def gate():
+    """Who waits at it goes on at the end of the test at the latest."""
+    made = threading.Event()
+    yield made
+    made.set()
+
+
+def wait_for(is_so):
+    deadline = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_no_more_than_so_many_at_once_and_the_first_first(threads, gate):
+    begun = []
+
+    def work(number):
+        begun.append(number)
+        gate.wait(10)
+        return number
+
+    answers = [threads.submit(work, number) for number in range(6)]
+    wait_for(lambda: len(begun) == 2)
+    time.sleep(0.05)
+    assert (sorted(begun), len(threads._threads)) == ([0, 1], 2)
+    gate.set()
+    assert [answer.result(10) for answer in answers] == list(range(6))
+    assert sorted(begun[2:4]) == [2, 3]
+
+
+def test_who_stands_aside_makes_room_and_takes_it_back(threads, gate):
+    inside = threading.Semaphore(0)
+
+    def wait():
+        with aside():
+            inside.release()
+            gate.wait(10)
+        return "back"
+
+    answers = [threads.submit(wait) for _ in range(3)]
+    for _ in answers:
+        assert inside.acquire(timeout=10)
+    assert threads.submit(lambda: "answered").result(10) == "answered"
+    gate.set()
+    assert [answer.result(10) for answer in answers] == ["back"] * 3
+    wait_for(lambda: len(threads._threads) == 2)
+
+
+def test_an_error_is_the_askers_and_the_thread_goes_on(threads):
+    def fails():
+        raise ValueError("of the view")
+
+    with pytest.raises(ValueError, match="of the view"):
+        threads.submit(fails).result(10)
+    assert [threads.submit(lambda: "answered").result(10) for _ in range(5)] == ["answered"] * 5
+    assert len(threads._threads) <= 2
+
+
+def test_a_request_tells_when_who_made_it_has_gone(threads, gate):
+    told, begun = [], threading.Event()
+
+    def work():
+        is_left = is_left_of()
+        told.append(is_left())
+        begun.set()
+        gate.wait(10)
+        told.append(is_left())
+
+    answer = threads.submit(work)
+    assert begun.wait(10)
+    answer.cancel()
+    gate.set()
+    wait_for(lambda: len(told) == 2)
+    assert told == [False, True]
+    assert not is_left_of()()
+
+
+def test_what_has_not_begun_for_who_has_gone_never_does(threads, gate):
+    begun: list[str] = []
+    for _ in range(2):
+        threads.submit(gate.wait, 10)
+    answer = threads.submit(begun.append, "begun")
+    assert answer.cancel()
+    gate.set()
+    assert threads.submit(lambda: "answered").result(10) == "answered"
+    assert begun == []
+
+
+def test_nothing_new_is_begun_when_the_process_ends(threads):
+    assert threads.submit(lambda: "answered").result(10) == "answered"
+    threads.shutdown()
+    assert not threads._threads
+    with pytest.raises(RuntimeError, match="ends"):
+        threads.submit(lambda: "answered")
+
+
+def open_connection():
+    connection.ensure_connection()
+    return connection.connection
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_stands_aside_gives_back_its_connection(threads):
+    def work():
+        mine = open_connection()
+        with aside():
+            return mine.closed
+
+    assert threads.submit(work).result(10) is True
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_stands_aside_in_a_transaction_goes_on_in_it(threads):
+    def work():
+        with transaction.atomic():
+            mine = open_connection()
+            with aside():
+                pass
+            return query("SELECT 1 AS n"), connection.connection is mine
+
+    assert threads.submit(work).result(10) == ([{"n": 1}], True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_thread_that_goes_closes_its_connection():
+    threads = RequestThreads(1)
+    mine = threads.submit(open_connection).result(10)
+    threads.shutdown()
+    assert mine.closed
+
+
+def test_elsewhere_nobody_stands_aside():
+    with aside():
+        pass

@@ -1,0 +1,91 @@
+"""What is said on a WebSocket: at once where Daphne is the server, else in its order; never on one that is gone."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+from daphne.server import Server
+from daphne.ws_protocol import WebSocketProtocol
+
+from gpusched.lib.websockets import HubSocket, with_a_voice
+
+
+class Wire(WebSocketProtocol):  # type: ignore[misc]
+    """Daphne's end of a connection, as far as messages are concerned."""
+
+    def __init__(self) -> None:
+        self.state = self.STATE_OPEN
+        self._perMessageCompress = None
+        self.sent: list[bytes] = []
+
+    def sendData(self, data: bytes, *_: Any) -> None:  # noqa: N802
+        """A frame of a short text begins with two bytes: that it is one, and its length."""
+        assert data[:2] == bytes([0x81, len(data) - 2])
+        self.sent.append(data[2:])
+
+
+async def voice(send: Any) -> HubSocket:
+    """A consumer that may speak."""
+    scopes: list[Any] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        scopes.append(scope)
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("nobody speaks to it")
+
+    await with_a_voice(application)({"type": "websocket"}, receive, send)
+    consumer = HubSocket()
+    consumer.scope = scopes[0]
+    return consumer
+
+
+@pytest.fixture
+async def daphne(monkeypatch):
+    """How Daphne makes an application for a connection: a wire, and the consumer behind it."""
+    made: list[HubSocket] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        consumer = HubSocket()
+        consumer.scope = scope
+        made.append(consumer)
+
+    server, wire = Server(with_a_voice(application), endpoints=["tcp:0"]), Wire()
+    server.connections = {wire: {}}
+    server.create_application(wire, {"type": "websocket"})
+    await server.connections[wire]["application_instance"]
+    return wire, made[0]
+
+
+async def test_through_daphne_it_is_on_the_wire_at_once(daphne):
+    wire, consumer = daphne
+    consumer.say('{"a":"é"}')
+    consumer.say("2")
+    assert wire.sent == ['{"a":"é"}'.encode(), b"2"]
+
+
+@pytest.mark.parametrize("state", ["STATE_CLOSING", "STATE_CLOSED"])
+async def test_on_a_connection_that_is_gone_nothing_is_said(daphne, state):
+    wire, consumer = daphne
+    wire.state = getattr(wire, state)
+    consumer.say("1")
+    assert wire.sent == []
+
+
+async def test_another_server_gets_one_message_after_the_other():
+    """However long it takes for the first of them."""
+    sent: list[str] = []
+
+    async def send(message: Any) -> None:
+        await asyncio.sleep(0.05 if message["text"] == "1" else 0)
+        sent.append(message["text"])
+
+    consumer = await voice(partial(send))
+    for text in "123":
+        consumer.say(text)
+    assert sent == []
+    async with asyncio.timeout(10):
+        while len(sent) < 3:
+            await asyncio.sleep(0.01)
+    assert sent == ["1", "2", "3"]
