@@ -38,7 +38,8 @@ def load(nodes: list[Row], lag: Row) -> list[Row]:
     """All notices, the worst first, from the rows of frontend.fleet. A part that is about a job has its `tenant_id`,
     for `restrict`."""
     notices = [*_scheduler(lag), *_lost(nodes), *_ill(nodes), *_hot(nodes), *_idle(nodes), *_closed(nodes)]
-    return sorted(notices, key=lambda notice: ("red", "amber", "note").index(notice["severity"]))
+    severities = ("red", "amber", "note")
+    return sorted(notices, key=lambda each: (severities.index(each["severity"]), -each["count"], each["kind"]))
 
 
 def restrict(notices: Sequence[Row], visible: Sequence[int] | None) -> dict[str, Row]:

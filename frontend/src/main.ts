@@ -89,6 +89,7 @@ startUndo();
 startShown();
 startAsking();
 regions.scan();
+tick(document);
 // A page without anything live (login, tokens) holds no connection.
 if (chips.length > 0 || document.querySelector("[data-live]") !== null) {
   startJobActions(hub);
@@ -101,7 +102,10 @@ if (chips.length > 0 || document.querySelector("[data-live]") !== null) {
   // A page that the browser kept and shows again is not what it was: it starts anew.
   addEventListener("pageshow", (event) => event.persisted && location.reload());
 }
-document.addEventListener("htmx:afterSettle", () => regions.scan());
+document.addEventListener("htmx:afterSettle", () => {
+  regions.scan();
+  tick(document);
+});
 addEventListener("pageshow", () => tellRestored());
 addEventListener("pagehide", keepDraft);
 document.addEventListener("redrawn", (event) => event.target instanceof Element && htmx.process(event.target));

@@ -67,9 +67,16 @@ def ago(value: Any) -> SafeString:
         return _NOT_YET
     seconds = (timezone.now() - when).total_seconds()
     said = f"in {roughly(-seconds)}" if seconds < -1 else "just now" if seconds < 5 else f"{roughly(seconds)} ago"
-    return format_html(
-        '<time datetime="{}" title="{}" class="ago" data-tick="relative">{}</time>', when.isoformat(), clock(when), said
-    )
+    return _ticking(when, "relative", said, "ago")
+
+
+@register.filter
+def lasting(since: Any) -> SafeString:
+    """The time since a moment in one unit, where there is little room."""
+    when = parsed(since)
+    if when is None:
+        return _NOT_YET
+    return _ticking(when, "roughly", roughly((timezone.now() - when).total_seconds()), "duration")
 
 
 @register.simple_tag
@@ -80,8 +87,7 @@ def elapsed(since: Any, until: Any = None) -> SafeString:
         return _NOT_YET
     if end is not None:
         return format_html('<span class="duration">{}</span>', duration((end - start).total_seconds()))
-    said = duration((timezone.now() - start).total_seconds())
-    return format_html('<time datetime="{}" class="duration" data-tick="since">{}</time>', start.isoformat(), said)
+    return _ticking(start, "since", duration((timezone.now() - start).total_seconds()), "duration")
 
 
 @register.filter
@@ -95,14 +101,14 @@ def clock(value: Any) -> str:
 def moment(value: Any) -> SafeString:
     """A moment by the clock, in UTC until the page's script says it by the clock of who looks."""
     when = parsed(value)
-    return _NOT_YET if when is None else _by_the_clock(when, clock(when))
+    return _NOT_YET if when is None else _ticking(when, "clock", clock(when), "clock")
 
 
 @register.filter
 def clocked(sentence: str | None) -> SafeString:
     """A sentence of the engine, the moments in it by the clock."""
     parts = _MOMENT.split(sentence or "")
-    said = [_by_the_clock(_read(part), part) if at % 2 else part for at, part in enumerate(parts)]
+    said = [_ticking(_read(part), "clock", part, "clock") if at % 2 else part for at, part in enumerate(parts)]
     return format_html_join("", "{}", ([part] for part in said))
 
 
@@ -110,10 +116,12 @@ def _read(moment: str) -> datetime:
     return datetime.fromisoformat(moment.replace(" UTC", "Z"))
 
 
-def _by_the_clock(when: datetime, said: str) -> SafeString:
+def _ticking(when: datetime, how: str, said: str, name: str) -> SafeString:
+    """What the page's script keeps true, by `how`."""
     return format_html(
-        '<time datetime="{}" title="{}" class="clock" data-tick="clock">{}</time>', when.isoformat(), clock(when), said
-    )
+        '<time datetime="{}" title="{}" class="{}" data-tick="{}">{}</time>',
+        when.isoformat(), clock(when), name, how, said,
+    )  # fmt: skip
 
 
 @register.filter

@@ -168,10 +168,12 @@ describe("the address", () => {
 
 test("groups stand side by side only where the title of each has room", () => {
   const racks = Array.from({ length: 20 }, (_, at): LayoutGroup => ({ title: `rack r${at} · 80 GPUs, 70 free`, nodes: groups(10)[0]?.nodes ?? [] }));
-  for (const width of [340, 700, 1150]) {
+  const letters = racks.map((rack) => rack.title.length);
+  for (const width of [366, 700, 1150]) {
     const where = layout(racks, width, 640);
     const [left, ...others] = [...new Set(where.titles.map((title) => title.x))].sort((a, b) => a - b);
-    expect(others.every((x, at) => x - (at === 0 ? (left ?? 0) : (others[at - 1] ?? 0)) >= 156)).toBe(true);
+    expect(others.every((x, at) => x - (at === 0 ? (left ?? 0) : (others[at - 1] ?? 0)) >= 7 * Math.max(...letters))).toBe(true);
+    expect(where.titles.every((title) => title.x + title.width <= width + 1)).toBe(true);
   }
 });
 

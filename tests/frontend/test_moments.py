@@ -67,3 +67,22 @@ def test_no_page_has_bare_moments(nlp, member):
         page = text_of(admin.get(path))
         assert 'data-tick="clock"' in page or "events" in path, path
         assert not bare(page), path
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_overview_of_the_server_is_what_the_script_makes_of_it(nlp):
+    """The same order, shapes and times as those of frontend/src/views/overview.ts, lest the page jump when it goes live."""
+    for name in ("n1", "n2", "n3"):
+        make_node(name=name, gpus=1)
+    execute("UPDATE nodes_node SET state = 'lost' WHERE name = 'n3'")
+    held = (
+        "UPDATE nodes_device SET health = 'quarantined' WHERE node_id IN (SELECT id FROM nodes_node WHERE name < 'n3')"
+    )
+    execute(held)
+    execute("UPDATE nodes_node SET intent = 'cordoned' WHERE name = 'n1'")
+    run_cycle()
+    page = text_of(browser(make_user("root", admin=True)).get("/overview/"))
+    order = ["2 GPUs are quarantined", "1 node does not report", "1 node takes no new jobs"]
+    assert sorted(order, key=page.index) == order
+    assert re.search(r'state-cordoned"><i aria-hidden="true">‖</i> closed', page)
+    assert re.search(r'n3</a> <span class="muted"> for <time [^>]*data-tick="roughly"', page)

@@ -59,7 +59,8 @@ function options(host: HTMLElement, data: () => ChartData): uPlot.Options {
   return {
     width: Math.max(host.clientWidth, 80),
     height: now.height ?? HEIGHT,
-    padding: [8, now.kind === "bars" ? 24 : 8, 0, 0],
+    // Half of the last mark stands beyond the axis.
+    padding: [8, 24, 0, 0],
     // Days are those of the ledger, and begin where it has them begin.
     ...(ofDays(now) ? { tzDate: (at: number) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC") } : {}),
     scales: {

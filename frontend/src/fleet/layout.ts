@@ -34,15 +34,16 @@ export interface Layout {
   height: number;
   cells: CellBox[];
   cards: CardBox[];
-  titles: { x: number; y: number; text: string }[];
+  titles: { x: number; y: number; width: number; text: string }[];
 }
 
 export const LARGEST = 96;
 export const SMALLEST = 7;
 const TITLE = 22;
 const COLUMN_GAP = 20;
-/** What the title of a group needs; in narrower columns the titles would lie over each other. */
-const LEAST_COLUMN = 156;
+/** What a title needs by the letter, and at most; in narrower columns the titles would lie over each other. */
+const LETTER = 7.5;
+const LONGEST_TITLE = 320;
 
 /** 8 devices stand in two rows of 4; a lone one stands alone. */
 export function columns(cells: number): number {
@@ -50,7 +51,8 @@ export function columns(cells: number): number {
 }
 
 export function layout(groups: readonly LayoutGroup[], width: number, height: number): Layout {
-  const most = Math.max(1, Math.floor((width + COLUMN_GAP) / (LEAST_COLUMN + COLUMN_GAP)));
+  const title = Math.min(LONGEST_TITLE, LETTER * Math.max(...groups.map((group) => group.title.length)));
+  const most = Math.max(1, Math.floor((width + COLUMN_GAP) / (title + COLUMN_GAP)));
   const abreast = groups.length > 1 ? [1, 2, 3, 4, 5].filter((side) => side <= most) : [1];
   const found = abreast.map((side) => largest(groups, width, height, side));
   const rank = (where: Layout): number => (where.width > width ? -1 : where.height <= height ? where.size : 1 / where.height);
@@ -84,7 +86,7 @@ function place(groups: readonly LayoutGroup[], width: number, size: number, abre
     const left = Math.round(column * (room + COLUMN_GAP));
     let y = ends[column] ?? 0;
     if (group.title !== "") {
-      found.titles.push({ x: left, y, text: group.title });
+      found.titles.push({ x: left, y, width: room, text: group.title });
       y += TITLE;
     }
     let [x, tallest] = [0, 0];

@@ -98,7 +98,7 @@ export function paintCards(context: Context, where: Layout, colours: Palette): v
   }
   context.fillStyle = colours.text;
   context.font = `600 13px ${FONT}`;
-  for (const title of where.titles) context.fillText(title.text, title.x, title.y + 10);
+  for (const title of where.titles) context.fillText(title.text, title.x, title.y + 10, title.width);
 }
 
 /** Its colour and its shape. */

@@ -34,7 +34,7 @@ export const COLUMNS: readonly Column[] = [
   { label: "Name", sort: "name", className: "name", cell: (row) => h("span", { title: row.name }, row.name) },
   { label: "Owner", cell: (row) => h("span", { title: row.user }, row.user) },
   { label: "Tenant", cell: (row) => tenantLink(row.tenant) },
-  { label: "Request", sort: "gpus", isDownFirst: true, cell: (row) => h("span", { title: request(row) }, request(row)) },
+  { label: "Request", sort: "gpus", isDownFirst: true, cell: (row) => h("span", { title: request(row) }, request(row).replace(/(?<=GPUs?) /, "\n")) },
   { label: "Why it waits", className: "why", cell: (row) => why(row) },
   { label: "Estimate", className: "nowrap", cell: (_, known) => foreseen(known) },
   { label: "Priority", sort: "priority", isDownFirst: true, className: "num", cell: (row) => row.priority ?? "–" },
