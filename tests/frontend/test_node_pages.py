@@ -24,6 +24,11 @@ def set_health(health, note="", index=0):
     return query("SELECT id FROM nodes_device WHERE index = %s", [index])[0]["id"]
 
 
+def lanes_of(client):
+    """Who held each GPU of n1 in the last hour, as markup."""
+    return re.findall(r'(?s)<div class="lane" .*?</div></div>', text_of(client.get("/nodes/n1/?span=1h")))
+
+
 class TestList:
     def test_nothing_of_a_lost_node_is_told_as_free(self, admin):
         make_node(name="n1", gpus=1)
@@ -203,8 +208,10 @@ class TestOneNode:
         assert "secret-plan" not in page and f"/jobs/{foreign}/" not in page
         assert "a job of another tenant" in page
         agent.end(f"{foreign}.1.0", exit_code=None, reason="node_fault")
-        lanes = re.findall(r'(?s)<div class="lane" .*?</div></div>', text_of(admin.get("/nodes/n1/?span=1h")))
-        assert len(lanes) == 4
+        lanes, seen = (lanes_of(who) for who in (admin, browser(member)))
+        assert len(lanes) == len(seen) == 4
+        assert "a job of another tenant" in "".join(seen)
+        assert "ended" not in "".join(seen) and "is-bad" not in "".join(seen), "how it ended is theirs to know"
         assert sum(f'title="job {foreign} ' in lane and "is-bad" in lane for lane in lanes) == 2
         assert f'href="/jobs/{foreign}/"' not in "".join(lanes), "seconds of an hour are too narrow for a finger"
 

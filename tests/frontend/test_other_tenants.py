@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from frontend import feed, topics
+from frontend import feed, fleet, topics
 from gpusched.lib.sql import execute, rows
 from gpusched.protocol.messages import Reading
 from nodes.models import Node
@@ -86,3 +86,11 @@ class TestWhoeverIsThere:
             "pid 7 of zoe (zebra)",
             {"zoe": "of theirs"},
         )
+
+    def test_what_was_told_an_admin_before_is_not_told_a_member(self, ours, agent):
+        """Rows are kept for those who see the same tenants, also over a look that finds nothing new."""
+        known = fleet.load()
+        for again in (known, fleet.load_again(known, None, ())):
+            for visible in (None, [ours.pk], None, []):
+                told = json.dumps(fleet.restrict(again, visible))
+                assert all((word in told) == (visible is None) for word in ("theirs", "zoe", "zebra"))

@@ -6,6 +6,8 @@ from django.test import Client
 
 from jobs import services
 from jobs.models import Job, JobEvent
+from nodes.models import Node
+from scheduling import policy
 from tests.factories import make_member, make_node, make_tenant, make_token
 
 pytestmark = pytest.mark.django_db
@@ -95,6 +97,34 @@ def test_one_that_can_never_run_is_named_and_none_is_submitted(post):
     make_node(gpus=8)
     status, answer = post([{"command": ["x"], "gpu_count": 8}, {"command": ["x"], "gpu_count": 9}])
 
+    assert (status, answer["code"], fields_of(answer)) == (422, "never_fits", ["jobs[1].gpu_count"])
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        {"gpu_count": 9},
+        {"gpu_memory_mb": 90_000_000},
+        {"gpu_memory_mb": 90_000_000, "gpu_sharing": "shared"},
+        {"gpu_model": "L4"},
+        {"cpu_cores": 10_000},
+        {"memory_mb": 1 << 30},
+        {"node_selector": {"zone": "small"}},
+        {"image": "docker.io/library/alpine"},
+        {"topology": "nvlink"},
+        {"workload_class": "online"},
+    ],
+    ids=lambda fields: " ".join(fields),
+)
+def test_none_is_taken_for_possible_because_one_before_it_was(post, user, impossible):
+    """A04: what is judged once for all that are alike is judged again for each that differs in what counts."""
+    make_node(gpus=8, name="large")
+    make_node(gpus=1, name="small", model="NVIDIA L4")
+    Node.objects.filter(name="small").update(labels={"zone": "small"}, runtimes={"podman": "5.0"})
+    policy.change({"online_percent": 10}, actor="test")
+    possible = {"command": ["x"], "gpu_count": 2}
+    status, answer = post([possible, {**possible, **impossible}])
     assert (status, answer["code"], fields_of(answer)) == (422, "never_fits", ["jobs[1].gpu_count"])
     assert not Job.objects.exists()
 

@@ -6,6 +6,7 @@ from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.jobs import JobRequest
 from jobs import services, timelimits
 from jobs.models import Job
+from tests.factories import identity_for, make_member
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -20,3 +21,12 @@ def test_the_first_answer_is_given_again_when_the_limit_was_changed_meanwhile(te
     assert Job.objects.get().max_runtime_seconds == 900
     again = services.submit(request, who, "k1", b"{}")
     assert (again.answer, again.is_replay) == (first.answer, True)
+
+
+def test_the_key_of_one_person_is_nothing_to_another(tenant, who):
+    """A08: also of the same tenant, with the same words."""
+    other = identity_for(make_member(tenant))
+    request = JobRequest(tenant=tenant.name, command=["x"])
+    answers = [services.submit(request, one, "k1", b"{}") for one in (who, other, who, other)]
+    assert [one.is_replay for one in answers] == [False, False, True, True]
+    assert answers[0].answer == answers[2].answer != answers[1].answer == answers[3].answer

@@ -139,7 +139,7 @@ class TestCancel:
             services.cancel(job_id, identity_for(user))
         node.end(key, exit_code=None, signal=9, reason="cancelled")
         assert "had already ended" in services.cancel(job_id, identity_for(user))
-        assert kinds(job_id).count("ended") == 1
+        assert [kinds(job_id).count(kind) for kind in ("stopping", "ended")] == [1, 1]
 
     def test_a_job_that_was_never_started_ends_without_start(self, user, tenant):
         node = make_node()

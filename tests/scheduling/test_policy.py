@@ -156,6 +156,21 @@ def test_a_bad_value_is_refused_by_name(admin, body, field, words):
         ({"cost_by_model": {"A100": 2}}, "cost_by_model", "the policy is fair, not cost_aware"),
         ({"usage_window_minutes": 9}, "usage_window_minutes", "the policy is fair, not cost_aware"),
         ({"policy": "cost_aware", "cost_by_model": {"A100": 1}}, "cost_by_model", "cost 1, too"),
+        (
+            {"enable_preemption": False, "preemption_delay_seconds": 5},
+            "preemption_delay_seconds",
+            "preemption is false",
+        ),
+        ({"enable_thermal_aware": False, "thermal_moves": "move"}, "thermal_moves", "thermal_aware is false"),
+        ({"enable_preemption": False, "thermal_moves": "move"}, "thermal_moves", "enable_preemption or"),
+        ({"thermal_moves": "off", "thermal_move_minutes": 9}, "thermal_move_minutes", "thermal_moves is off"),
+        *(
+            ({"held_idle_policy": "off", name: 7}, name, "held_idle_policy is off")
+            for name in ("held_idle_percent", "held_idle_minutes", "held_idle_interactive_minutes")
+        ),
+        ({"held_idle_policy": "off", "held_idle_grace_minutes": 7}, "held_idle_grace_minutes", "policy is off"),
+        ({"starving_after_days": 9}, "starving_after_days", "the policy is fair, not shortest"),
+        ({"starving_percent": 9}, "starving_percent", "the policy is fair, not shortest"),
     ],
 )
 def test_a_setting_that_would_do_nothing_is_refused(admin, body, field, words):
