@@ -30,6 +30,11 @@ class TestHealth:
         assert "Nothing is wrong." in page and "1 / 1</b><span>agents online" in page
         assert "All speak this version" in page
 
+    def test_without_a_node_nothing_is_called_well(self, admin):
+        run_cycle()
+        page = text_of(admin.get(PATH))
+        assert "Nothing is wrong." not in page and 'No node has joined yet.</b> <a href="/join/"' in page
+
     def test_a_scheduler_that_stands_still_is_told_first(self, admin):
         make_node(name="n1")
         assert "The scheduler does not run" in text_of(admin.get(PATH))

@@ -86,7 +86,8 @@ export function paints(cells: readonly FleetCell[], fill: Fill, light: Spotlight
       isLit: (light.job !== null && (device.jobs ?? []).includes(light.job)) || (gpu !== null && gpu === nameOf(cell)),
       isHeld,
       first: kind === "unknown" ? "no data" : holder(device, isHeld),
-      second: kind === "unknown" ? "" : second(cell, fill, name),
+      // Short enough for a cell: held, by others.
+      second: kind === "unknown" ? "" : second(cell, fill, name === OTHERS ? "by others" : name),
       third: kind === "unknown" ? "" : jobName(cell),
     };
   });

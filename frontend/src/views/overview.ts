@@ -150,7 +150,7 @@ function reason(row: WaitingRow): HTMLElement {
     h("b", { class: "how-many" }, row.jobs),
     h("a", { class: "nowrap code", href: `/queue/?reason=${encodeURIComponent(row.code)}` }, row.code.replaceAll("_", " ") || "waiting"),
     h("span", { class: "muted nowrap" }, plural(row.gpus, "GPU")),
-    row.example_id !== null && row.example_sentence !== null && h("span", { class: "grow reason", title: clockedText(row.example_sentence) }, ...clocked(row.example_sentence), " ", jobLink(row.example_id, `job ${row.example_id}`)),
+    row.example_id !== null && row.example_sentence !== null && h("span", { class: "grow reason", title: clockedText(row.example_sentence) }, jobLink(row.example_id, `job ${row.example_id}`), " ", ...clocked(row.example_sentence)),
   );
 }
 
