@@ -131,6 +131,6 @@ def _at(terminal: int) -> None:
 
 
 def as_at_a_terminal() -> None:
-    """What a shell starts in the background has these ignored, and would pass that on."""
-    for number in (signal.SIGINT, signal.SIGQUIT):
+    """What a shell or nohup starts in the background has these ignored, and would pass that on."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -169,6 +169,8 @@ def test_of_several_ids_the_others_are_done_when_one_fails(full: FakeServer) -> 
     assert result.exit_code == 3
     assert [j["id"] for j in json.loads(result.stdout)] == [42]
     assert "no such thing" in result.stderr
+    full.on("POST", "/jobs/43/cancel", problem(409, "wrong_state", "has ended"))
+    assert call(full.url, "cancel", "--yes", "41", "43", "42").exit_code == 3, "that of the first failure"
 
 
 def test_a_new_token_is_all_of_stdout(full: FakeServer) -> None:

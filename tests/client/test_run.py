@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpusched.cli.signals import ENDING, PASSED_ON, signals_received
 from tests.client.commandline import call, start
 from tests.client.fakeserver import Answer, Asked, FakeServer, GrowingLog, acted, job, problem, sequence
 
@@ -212,3 +213,23 @@ def test_ctrl_c_just_as_the_job_ends_is_no_error(server: FakeServer) -> None:
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "had ended already" in err.decode()
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """As under nohup: the terminal may close, and the job goes on."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_received() as received:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert (received.ending, received.waiting.empty()) == (None, True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_afterwards_signals_do_what_they_did_before() -> None:
+    numbers = ENDING | PASSED_ON
+    before = {number: signal.getsignal(number) for number in numbers}
+    with signals_received():
+        assert signal.getsignal(signal.SIGUSR1) != before[signal.SIGUSR1]
+    assert {number: signal.getsignal(number) for number in numbers} == before

@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, flows
+from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, errors, flows
 from gpusched.client.errors import from_answer
 from gpusched.client.foresight import Simulation
 from gpusched.client.job_calls import JobOptions
@@ -132,6 +132,24 @@ def test_any_body_of_an_error_makes_a_sentence(body: bytes) -> None:
     error = from_answer(500, body, "GET /x")
     assert isinstance(error, GpuschedError)
     assert "GET /x" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "exit_code"),
+    [
+        *((status, errors.Invalid, 2) for status in (400, 405, 413, 415, 422)),
+        (404, errors.NotFound, 3),
+        *((status, errors.NotPermitted, 4) for status in (401, 403)),
+        *((status, errors.Conflict, 5) for status in (409, 412)),
+        *((status, errors.Unreachable, 8) for status in (502, 503, 504)),
+        (429, errors.RateLimited, 9),
+        (500, errors.ServerError, 1),
+    ],
+)
+def test_a_status_without_a_word_of_ours_has_its_exception(status: int, kind: type, exit_code: int) -> None:
+    """As a proxy in front of the server answers."""
+    error = from_answer(status, b"<html>", "GET /x")
+    assert (type(error), error.exit_code) == (kind, exit_code)
 
 
 def test_a_job_shows_itself_in_a_line_and_in_a_notebook(server: FakeServer) -> None:

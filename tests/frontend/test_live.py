@@ -200,10 +200,12 @@ class TestAccess:
         await db(Session.objects.all().delete)()
         await page.until(lambda: page.close_code == 4401)
 
-    async def test_a_changed_password_ends_it(self, open_page, cookie, user, monkeypatch):
+    @pytest.mark.parametrize(("name", "value"), [("password", "another"), ("is_active", False)])
+    async def test_a_changed_password_ends_it(self, open_page, cookie, user, monkeypatch, name, value):
+        """As does an account that is switched off."""
         monkeypatch.setattr(hubs, "RECHECK_SECONDS", 0.1)
         page = await open_page(cookie, "jobs")
-        user.set_password("another horse")
+        setattr(user, name, value)
         await db(user.save)()
         await page.until(lambda: page.close_code == 4401)
 

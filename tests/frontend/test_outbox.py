@@ -3,7 +3,10 @@
 import asyncio
 import json
 
+from frontend import hub
 from frontend import outbox as outboxes
+from frontend.access import Session
+from frontend.looking import News
 from frontend.outbox import Outbox
 
 DELTA = '"set":{}}'
@@ -151,3 +154,24 @@ async def test_what_nobody_wants_any_more_is_not_sent():
             box.delta("nodes", delta(value))
         box.forget("nodes")
         assert (await told(box, frames), asked) == ([], [])
+
+
+async def test_who_waits_for_a_snapshot_is_told_no_difference_before_it():
+    """A52: of a look that had begun before it was wanted."""
+    box, frames = sending()
+
+    async def close(code):
+        raise AssertionError(code)
+
+    page = hub.Client(Session(1, "key", "password"), box, close, topics={"nodes"}, wants={"nodes"})
+    for news in (
+        News({}, None, delta(1)),
+        News({}, snapshot(2), delta(2)),
+        News({}, None, delta(3)),
+        News({}, None, None),
+    ):
+        hub._tell_one(page, "nodes", news, is_leisurely=False)
+    assert await told(box, frames) == [
+        {"topic": "nodes", "seq": 1, "snapshot": {"a": 2}},
+        {"topic": "nodes", "seq": 2, "set": {"a": 3}},
+    ]

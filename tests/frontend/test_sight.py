@@ -5,9 +5,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
 
+from frontend import bells, sight
 from frontend import hub as hubs
-from frontend import sight
 from gpusched.lib.own_connections import connection_parameters
+from tests.factories import submit
 from tests.frontend.page import Page, cookie_of, live_hub
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,5 +28,27 @@ async def test_a_page_is_told_while_the_database_hangs(anna, monkeypatch):
             await page.subscribe("jobs")
             await page.until(lambda: BLIND in page.heard[-1])
         await page.until(lambda: '"alive"' in page.heard[-1] and BLIND not in page.heard[-1])
+        await page.leave()
+    await sync_to_async(connections.close_all)()
+
+
+async def test_what_a_look_that_failed_was_for_is_told_by_the_next(anna, ours, monkeypatch):
+    """A52: no other bell rings for it, and no look is due for long."""
+    monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
+    async with live_hub(monkeypatch) as hub:
+        page = await Page(await sync_to_async(cookie_of)(anna), ["jobs"]).connect()
+        await page.until(lambda: "jobs" in page.rows)
+        look, failed = hub._sight.look, list[bool]()
+
+        async def fails_once(work):
+            if failed:
+                return await look(work)
+            failed.append(True)
+            return None
+
+        monkeypatch.setattr(hub._sight, "look", fails_once)
+        job_id = await sync_to_async(submit)(anna, ours)
+        await page.until(lambda: str(job_id) in page.rows["jobs"])
+        assert failed
         await page.leave()
     await sync_to_async(connections.close_all)()

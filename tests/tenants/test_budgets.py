@@ -34,6 +34,15 @@ def recent(tenant, user, hours, **more):
     return entry(tenant, user, hours=hours, at=timezone.now() - timedelta(hours=hours), **more)
 
 
+@pytest.mark.parametrize(
+    ("used", "state"),
+    [(4.999, "within"), (5.0, "soft_exceeded"), (9.999, "soft_exceeded"), (10.0, "hard_exceeded")],
+)
+def test_what_is_used_to_the_last_hour_is_used_up(used, state):
+    standing = budgets.Standing(1, "nlp", 5.0, 10.0, None, 1, timezone.now(), None, used)
+    assert standing.state == state
+
+
 class TestWhatCounts:
     def test_the_ledger_of_the_period_without_refunds_and_what_runs(self, tenant, user, admin):
         node = make_node(gpus=2)

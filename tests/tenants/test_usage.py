@@ -2,6 +2,7 @@
 
 import csv
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 from django.db import connection, transaction
@@ -10,9 +11,11 @@ from django.test import Client
 from django.utils import timezone
 
 from gpusched.lib.sql import query
+from jobs import services
+from tenants import accounting, rates
 from tenants.models import UsageEntry, UsageRefund
 from tests.api.test_access import call
-from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
+from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
 from tests.nodes.world import World, live
 
 pytestmark = pytest.mark.django_db
@@ -213,6 +216,18 @@ class TestRefunds:
         assert UsageEntry.objects.count() == 1
         assert not UsageRefund.objects.exists()
 
+    def test_the_attempts_before_it_are_not_refunded(self, user, tenant):
+        node = make_node(gpus=1)
+        job_id = submit(user, tenant)
+        for reason in ("requeued", "node_fault"):
+            run_cycle()
+            keys = node.start_all()
+            if reason == "requeued":
+                services.requeue(job_id, identity_for(user))
+            node.end(*keys, exit_code=None, reason=reason)
+        assert list(UsageEntry.objects.order_by("attempt").values_list("attempt", flat=True)) == [1, 2]
+        assert UsageRefund.objects.get().entry.attempt == 2
+
     @pytest.mark.parametrize("sql", ["UPDATE tenants_usagerefund SET reason = ''", "DELETE FROM tenants_usagerefund"])
     def test_refunds_are_never_changed(self, user, tenant, sql):
         UsageRefund.objects.create(entry=entry(tenant, user), reason="node_lost")
@@ -220,8 +235,12 @@ class TestRefunds:
             query(sql)
 
     def test_a_refund_is_seen_by_its_job(self, user, tenant, token):
+        rates.set_rate("*", Decimal(2), START, None, "root")
         entry(tenant, user, job=5, attempt=1, hours=3)
         UsageRefund.objects.create(entry=UsageEntry.objects.get(), reason="node_lost", at=timezone.now())
         entry(tenant, user, job=5, attempt=2, hours=1)
         [item] = used(token, "job")["items"]
         assert (item["gpu_hours"], item["refunded_gpu_seconds"]) == (4.0, 3 * 3600)
+        assert (item["cost"], item["refunded_cost"]) == (2.0, 6.0)
+        end = START + timedelta(days=1)
+        assert [day["cost"] for day in accounting.daily([tenant.pk], START, end, "user")] == [2.0]
