@@ -36,6 +36,7 @@ from twisted.web import http
 
 from frontend.consumers import LiveConsumer
 from gpusched.lib import bodies, heads
+from gpusched.lib.paced import paced
 from gpusched.lib.processes import settle_heap
 from gpusched.lib.request_threads import RequestThreads
 from gpusched.lib.websockets import with_a_voice
@@ -84,16 +85,17 @@ class OneHopHandler(ASGIHandler):
         send: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
         """Sends until the end, or until nobody listens: after the body, that is all that can still be received."""
-        sending = asyncio.ensure_future(self.send_response(response, send))
-        leaving = asyncio.ensure_future(receive())
-        try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
-        finally:
-            sending.cancel()
-            leaving.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
+        with paced(send) as slowly:
+            sending = asyncio.ensure_future(self.send_response(response, slowly))
+            leaving = asyncio.ensure_future(receive())
+            try:
+                await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                if sending.done():
+                    sending.result()
+            finally:
+                sending.cancel()
+                leaving.cancel()
+                await asyncio.gather(sending, leaving, return_exceptions=True)
 
     def _respond(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase:
         with body:

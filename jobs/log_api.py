@@ -67,7 +67,7 @@ class Log(APIView):
         return response
 
 
-# Piece by piece, and not by many at once: what slow readers have not taken yet stands in the server's memory.
+# Piece by piece, and not by many at once: of each up to 1 MiB stands in the memory of the server.
 downloads = Room(
     MOST_DOWNLOADS, MOST_DOWNLOADS_EACH, code="too_many_downloads", what="logs are being downloaded",
     instead="try again in a moment, or read it by `offset`",
