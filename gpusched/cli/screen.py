@@ -1,7 +1,9 @@
 """Shows a view over the whole terminal and draws it again and again, until q or Ctrl-C."""
 
+import os
 import select
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +26,7 @@ def is_there() -> bool:
 
 def show(frame: Frame) -> None:
     """Draws until the reader has seen enough. What `frame` raises ends it, with the terminal as it was."""
-    with suppress(KeyboardInterrupt), _whole_terminal(), _keys() as is_over:
+    with suppress(KeyboardInterrupt), _terminated_in_order(), _whole_terminal(), _keys() as is_over:
         while True:
             size = shutil.get_terminal_size()
             lines = frame(size.columns, size.lines)[: size.lines]
@@ -52,6 +54,16 @@ def items(
         while is_watching:
             time.sleep(SECONDS)
             output.items(fetch(), columns, form, name)
+
+
+@contextmanager
+def _terminated_in_order() -> Iterator[None]:
+    """SIGTERM ends it, too, with the terminal as it was."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -89,5 +101,6 @@ def _only_wait(seconds: float) -> bool:
 
 def _is_quit_within(seconds: float) -> bool:
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
-    # Any other key draws at once.
-    return bool(ready) and sys.stdin.read(1) in ("q", "Q", "")
+    # Any other key draws at once. All that were pressed: what a buffer keeps back is not seen by select.
+    keys = os.read(sys.stdin.fileno(), 1024) if ready else b"-"
+    return not keys or b"q" in keys.lower()

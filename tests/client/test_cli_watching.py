@@ -63,17 +63,19 @@ def crowd(server: FakeServer) -> None:
         server.on("GET", path, Answer(200, {"items": items}))
 
 
-@pytest.mark.parametrize("how", ["q", "ctrl-c"])
-def test_top_fits_a_small_terminal_and_leaves_it_as_it_was(full: FakeServer, how: str) -> None:
+@pytest.mark.parametrize(("how", "code"), [(b"q", 0), (b"jQk", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_top_fits_a_small_terminal_and_leaves_it_as_it_was(
+    full: FakeServer, how: bytes | signal.Signals, code: int
+) -> None:
     crowd(full)
     terminal = Terminal(full.url, "top")
     terminal.until(b"\x1b[J")
-    if how == "q":
-        os.write(terminal.ours, b"q")
+    if isinstance(how, bytes):
+        os.write(terminal.ours, how)
     else:
-        terminal.process.send_signal(signal.SIGINT)
+        terminal.process.send_signal(how)
     seen = terminal.until(b"\x1b[?1049l")
-    assert terminal.end() == (0, b"")
+    assert terminal.end() == (code, b"")
     assert seen.index(b"\x1b[?1049h") < seen.index(b"node-with-a-long-nam")
     lines = frames_of(seen.partition(b"\x1b[?25h")[0])[0]
     assert len(lines) <= 24
