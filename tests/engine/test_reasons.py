@@ -244,3 +244,18 @@ def test_counts_are_coarse_so_that_a_long_queue_is_not_rewritten_each_cycle() ->
 )
 def test_one_is_told_as_one(text, told):
     assert reasons.sentence("fragmented", text) == told
+
+
+@pytest.mark.parametrize(
+    ("change", "seconds", "said"),
+    [
+        ("wait_seconds", 7, "in 7 s"),
+        ("wait_seconds", 86_399, "in 24 h"),
+        ("wait_seconds", 86_401, "in 1 d 1 h"),
+        ("wait_seconds", 3601, "in 1 h 1 min"),
+        ("max_runtime_seconds", 5279, "with a time limit of 1 h 27 min"),
+        ("max_runtime_seconds", 119.9, "with a time limit of 1 min 59 s"),
+    ],
+)
+def test_a_time_is_told_as_people_say_it_and_never_too_well(change: str, seconds: float, said: str) -> None:
+    assert reasons.change_sentence(change, seconds) == f"{said} it would start"
