@@ -9,7 +9,7 @@ import pytest
 from gpusched.client import AsyncClient, Client, flows
 from gpusched.client.events import JobEvent
 from tests.client.commandline import call
-from tests.client.fakeserver import Answer, Asked, FakeServer, problem
+from tests.client.fakeserver import Answer, Asked, FakeServer, problem, sequence
 
 
 def event(number: int, **more: Any) -> dict[str, Any]:
@@ -56,6 +56,17 @@ def test_following_misses_nothing_and_repeats_nothing_over_breaks(server: FakeSe
         following = client.events(since=0)
         assert [next(following).id for _ in NUMBERS] == list(NUMBERS)
         assert [one.id for one in client.events(since=5, follow=False)] == [8, 13, 21]
+
+
+def test_following_goes_on_from_where_the_server_has_looked(server: FakeServer) -> None:
+    """From now on, and past what is others' to see: what comes between two requests is not missed."""
+    nothing = {"items": [], "more": False}
+    found = {"items": [event(9)], "next_since": 9, "more": False}
+    pages = [{**nothing, "next_since": 5}, {**nothing, "next_since": 7}, found]
+    server.on("GET", "/events", sequence(*(Answer(200, page) for page in pages)))
+    with Client(server.url) as client:
+        assert next(client.events()).id == 9
+    assert [asked.query.get("since") for asked in server.asked] == [None, "5", "7"]
 
 
 def test_the_async_client_follows_alike(server: FakeServer) -> None:

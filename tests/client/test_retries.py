@@ -98,6 +98,14 @@ def test_what_is_not_safe_to_repeat_is_sent_once(server: FakeServer) -> None:
     assert len(server.asked) == 1
 
 
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_behind_a_proxy_that_gives_up_it_is_sent_once_too(server: FakeServer, status: int) -> None:
+    server.on("POST", "/login", problem(status, "x", "no answer"))
+    with Client(server.url) as client, pytest.raises(Unreachable, match="no answer"):
+        client.send(access_calls.login("ada", "pw", "laptop"))
+    assert len(server.asked) == 1
+
+
 def test_what_never_arrived_is_repeated_also_if_it_is_not_safe(server: FakeServer) -> None:
     url = server.url
     server.close()

@@ -164,12 +164,9 @@ async def test_who_waits_for_a_snapshot_is_told_no_difference_before_it():
         raise AssertionError(code)
 
     page = hub.Client(Session(1, "key", "password"), box, close, topics={"nodes"}, wants={"nodes"})
-    for news in (
-        News({}, None, delta(1)),
-        News({}, snapshot(2), delta(2)),
-        News({}, None, delta(3)),
-        News({}, None, None),
-    ):
+    hub._tell_one(page, "nodes", News({}, None, delta(1)), is_leisurely=False)
+    assert await told(box, frames) == []
+    for news in (News({}, snapshot(2), delta(2)), News({}, None, delta(3)), News({}, None, None)):
         hub._tell_one(page, "nodes", news, is_leisurely=False)
     assert await told(box, frames) == [
         {"topic": "nodes", "seq": 1, "snapshot": {"a": 2}},

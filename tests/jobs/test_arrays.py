@@ -3,12 +3,14 @@
 from collections import Counter
 
 import pytest
+from django.db import transaction
 
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.messages import Run
-from jobs import representation, services
+from gpusched.protocol.reasons import EndReason
+from jobs import arrays, representation, services, transitions
 from jobs.models import Job, JobEvent
 from scheduling.why import explain
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
@@ -123,6 +125,29 @@ def test_a_part_is_cancelled_whatever_it_does(user, tenant, who):
     assert (job["state"], job["array"]["by_state"]) == ("cancelled", {"completed": 3, "cancelled": 3})
 
 
+def test_a_part_that_waits_again_is_cancelled(user, tenant, who):
+    node, array = make_node(gpus=2), submit_array(user, tenant, 6)
+    run_cycle()
+    keys = node.start_all()
+    services.requeue(Job.objects.get(array_id=array, array_index=0).pk, who)
+    node.end(keys[0], reason="requeued", exit_code=None, signal=15)
+    assert states(array)[0] == "pending"
+    message = services.cancel(array, who, "0")
+    assert message == f"array {array}: 1 element is cancelled, 0 elements are being stopped"
+    run_cycle()
+    assert states(array) == {0: "cancelled", 1: "running", 2: "scheduled"}
+
+
+@pytest.mark.parametrize("act", [services.hold, services.cancel])
+def test_no_element_is_made_of_an_array_that_was_held_or_cancelled_meanwhile(user, tenant, who, act):
+    """By a cycle that saw it before."""
+    array, other = (submit_array(user, tenant, 6) for _ in range(2))
+    act(array, who)
+    with transaction.atomic():
+        assert list(arrays.take({array: 2, other: 2}).made) == [other]
+    assert states(array) == {}
+
+
 def test_a_cancelled_array_ends_when_its_last_element_has(user, tenant, who):
     node, array = make_node(gpus=2), submit_array(user, tenant, 6)
     after = submit(user, tenant, depends_on=[array])
@@ -138,6 +163,17 @@ def test_a_cancelled_array_ends_when_its_last_element_has(user, tenant, who):
     assert (shown(array)["state"], shown(array)["array"]["by_state"]) == ("cancelled", {"completed": 2, "cancelled": 4})
     assert Job.objects.get(pk=after).reason == "dependency_failed"
     assert services.cancel(array, who) == f"array {array} had already ended: cancelled"
+
+
+def test_an_array_of_which_one_was_preempted_for_good_has_failed(user, tenant):
+    node, array = make_node(gpus=2), submit_array(user, tenant, 2, requeue=False)
+    run_cycle()
+    first, second = node.start_all()
+    transitions.stop([Job.objects.get(array_id=array, array_index=0).pk], EndReason.PREEMPTED, {}, "scheduler")
+    node.end(first, reason="preempted", exit_code=None, signal=15)
+    ends(node, [second])
+    assert states(array) == {0: "preempted", 1: "completed"}
+    assert shown(array)["state"] == "failed"
 
 
 def test_a_waiting_array_is_cancelled_at_once(user, tenant, who):

@@ -7,9 +7,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from gpusched.protocol.bulk import MOST_EDGES, bulk_problems
-from gpusched.protocol.dependencies import cycle_in
+from gpusched.protocol.dependencies import After, cycle_in, is_met
 from gpusched.protocol.jobs import JobRequest
-from gpusched.protocol.states import Role
+from gpusched.protocol.states import JobState, Role
 from jobs import services
 from jobs.models import Dependency, Job, JobEvent
 from scheduling import snapshot, why
@@ -286,3 +286,9 @@ def test_cycles_are_found_and_nothing_else_is():
     assert cycle_in({"x": ["a"], "a": ["b"], "b": ["a"]}) == ["a", "b", "a"]
     assert cycle_in({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": ["elsewhere"]}) == []
     assert cycle_in({f"n{i}": [f"n{i + 1}"] for i in range(20_000)}) == []
+
+
+def test_which_ends_are_what_a_job_waits_for():
+    ends = {kind: {str(state) for state in JobState if is_met(kind, state)} for kind in After}
+    bad = {"failed", "cancelled", "preempted"}
+    assert ends == {After.OK: {"completed"}, After.FAIL: bad, After.ANY: {"completed", *bad}}

@@ -234,7 +234,8 @@ async def test_a_poll_ends_in_time_with_where_to_go_on(hub, nlp, member):
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_a_stream_tells_events_and_goes_on_after_a_break(hub, nlp, member):
+async def test_a_stream_tells_events_and_goes_on_after_a_break(hub, nlp, member, monkeypatch):
+    """It has a life of its own length, too: whoever listens asks again, and says who it is."""
     token = await db(make_token)(member)
     stream = await Asked(token, accept="text/event-stream").begin()
     headers = dict(stream.start["headers"])
@@ -247,10 +248,12 @@ async def test_a_stream_tells_events_and_goes_on_after_a_break(hub, nlp, member)
     assert not hub.room.now
     missed = await db(submit)(member, nlp)
     last = told.rpartition(b"\nid: ")[2].partition(b"\n")[0].decode()
+    for name, seconds in (("LIFE_SECONDS", 2.0), ("ALIVE_SECONDS", 0.05)):
+        monkeypatch.setattr(event_hub, name, seconds)
     again = await Asked(token, "since=0", accept="text/event-stream", last_event_id=last).begin()
     body = await again.until(b'"job_id":%d' % missed)
     assert b'"job_id":%d,' % first not in body
-    await again.leave()
+    await again.ended()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,5 +1,6 @@
 """A job that has ended runs again by another attempt: when it may, and what of it is kept."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -53,6 +54,16 @@ def test_a_cancelled_job_waits_again(user, tenant, who):
     job_id = submit(user, tenant)
     services.cancel(job_id, who)
     assert retry(user, job_id)[1]["job"]["state"] == "pending"
+
+
+def test_it_needs_room_in_the_queue(node, user, tenant, settings, monkeypatch):
+    job_id = submit(user, tenant)
+    fail(node)
+    submit(user, tenant)
+    settings.ENV = replace(settings.ENV, max_queue_size=1)
+    monkeypatch.setitem(services._room, "looked_at", float("-inf"))
+    status, answer = retry(user, job_id)
+    assert (status, answer["code"], Job.objects.get(pk=job_id).state) == (429, "queue_full", "failed")
 
 
 def test_a_job_for_later_is_not_started_now_by_a_retry(node, user, tenant, who):

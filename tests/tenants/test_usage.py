@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from gpusched.lib.sql import query
 from jobs import services
-from tenants import accounting, rates
+from tenants import accounting, rates, usage_api
 from tenants.models import UsageEntry, UsageRefund
 from tests.api.test_access import call
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
@@ -104,6 +104,21 @@ def test_only_what_lies_in_the_time_asked_for_is_counted(user, tenant, token):
     assert used(token, "job", to="2026-03-01")["items"] == []
 
 
+@pytest.mark.parametrize(
+    ("to", "start"),
+    [
+        ("2026-03-01", "2026-02-01"),
+        ("2026-03-01T00:00:01Z", "2026-03-01"),
+        ("2026-03-31", "2026-03-01"),
+        ("9990-01-01", None),
+    ],
+)
+def test_without_a_beginning_it_is_the_month_that_is_asked_for(user, tenant, token, to, start):
+    """A bill to the first of a month, or to a day in the future, was empty."""
+    found = call("GET", f"/api/v1/tenants/nlp/usage?to={to}", token).json()
+    assert found["start_at"] == f"{start or timezone.now().strftime('%Y-%m-01')}T00:00:00Z"
+
+
 def test_a_long_use_is_cut_at_midnight(user, tenant, token):
     entry(tenant, user, hours=30, at=START + timedelta(hours=20))
     found = {item["key"]: item["gpu_hours"] for item in used(token)["items"]}
@@ -168,6 +183,15 @@ class TestCsv:
         entry(tenant, user, job=submit(user, tenant, name="=cmd|' /C calc'!A0"))
         answer = call("GET", f"/api/v1/tenants/nlp/usage?by=job&format=csv&from={LONG_AGO}", token)
         assert next(csv.reader(answer.content.decode().splitlines()[1:]))[1] == "'=cmd|' /C calc'!A0"
+
+    def test_more_rows_than_a_file_has_are_refused_and_none_is_left_out(self, user, tenant, token, monkeypatch):
+        monkeypatch.setattr(usage_api, "MOST_ROWS", 2)
+        for number in range(3):
+            path = f"/api/v1/tenants/nlp/usage?by=job&format=csv&from={LONG_AGO}"
+            entry(tenant, user, job=number)
+            answer = call("GET", path, token)
+            assert answer.status_code == (200 if number < 2 else 400)
+        assert answer.json()["errors"][0]["field"] == "from"
 
     def test_a_refusal_is_the_one_shape(self, tenant, token):
         answer = call("GET", "/api/v1/tenants/nlp/usage?by=week&format=csv", token)
