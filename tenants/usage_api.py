@@ -2,7 +2,7 @@
 
 import csv
 import io
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -37,7 +37,7 @@ from tenants.models import Rate
 from tenants.permissions import identity
 
 PARAMETERS = {
-    "from": "RFC 3339 or a day, UTC; default: the first of this month",
+    "from": "RFC 3339 or a day, UTC; default: the first of this month; with an earlier `to`, of the month that it ends",
     "to": "the same, not included; default: now",
     "by": f"{', '.join(accounting.BY)}; default day",
     **PAGED,
@@ -174,8 +174,9 @@ class OneRate(APIView):
 
 
 def _span(given: dict[str, str]) -> tuple[datetime, datetime]:
-    end = moment("to", given["to"]) if "to" in given else timezone.now()
-    month = end.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    now, least = timezone.now(), timedelta(microseconds=1)
+    end = moment("to", given["to"], spare=least) if "to" in given else now
+    month = (min(end, now) - least).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     start = moment("from", given["from"]) if "from" in given else month
     if start > end:
         raise invalid([FieldError("from", "out_of_range", "must not be after to")])

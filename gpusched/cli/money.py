@@ -52,7 +52,12 @@ def usage(
     tenant: Tenant = None,
     by: Annotated[By, typer.Option(help="What a row is.")] = By.DAY,
     start: Annotated[
-        Text, typer.Option("--from", metavar="DAY|TIME", help="First day; without it the first of this month.")
+        Text,
+        typer.Option(
+            "--from",
+            metavar="DAY|TIME",
+            help="First day; without it the first of this month, or of that which --to ends.",
+        ),
     ] = None,
     end: Annotated[Text, typer.Option("--to", metavar="DAY|TIME", help="Not included; without it now.")] = None,
     form: output.OutputOption = Format.TABLE,
