@@ -52,9 +52,11 @@ def name_fields(models: Iterable[type[Model]]) -> None:
 
 def words_of(field: Field) -> str:  # type: ignore[type-arg]
     """`max_gpu_memory_mb` is "GPU memory at most (MiB)"."""
-    if field.name in _OWN:
-        return _OWN[field.name]
-    first, *others = field.name.split("_")
+    return _OWN.get(field.name) or spoken(field.name)
+
+
+def spoken(name: str) -> str:
+    first, *others = name.split("_")
     bound = {"max": " at most", "min": " at least"}.get(first, "") if others else ""
     parts = others if bound else [first, *others]
     unit = f" ({_UNITS[parts.pop()]})" if len(parts) > 1 and parts[-1] in _UNITS and "per" not in parts else ""

@@ -132,7 +132,8 @@ class SubmitForm(forms.Form):
         """Each sentence beside its field, what belongs to none above them all."""
         for error in problem.errors:
             field = _field(error) if _field(error) in self.fields else None
-            self.add_error(field, error.message if field or not error.field else f"{error.field}: {error.message}")
+            said = _SAID.get((error.field, error.code), error.message)
+            self.add_error(field, said if field or not error.field else f"{error.field}: {said}")
         if not problem.errors:
             self.add_error(None, problem.detail)
         if problem.next_step and problem.status != 400:
@@ -145,6 +146,8 @@ class SubmitForm(forms.Form):
         return any(self[name].errors or str(typed[name] or "") != str(self.fields[name].initial or "") for name in MORE)
 
 
+# Where the words of the API do not fit what is typed here.
+_SAID = {("command", "required"): "give a command, or a script below"}
 # Folded away until they are needed.
 MORE = ("array", "secrets", "labels", "node_selector", "depends_on", "not_before", "workdir", "image", "runtime",
         "mounts", "gang_scheduling", "ranks", "topology", "anti_affinity", "workload_class", "preemptible", "requeue",

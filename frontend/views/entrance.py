@@ -14,6 +14,7 @@ from django.shortcuts import redirect, render, resolve_url
 from django.utils.cache import patch_cache_control
 
 from frontend.errors import page_error
+from frontend.fieldnames import spoken
 from gpusched.lib import audit
 from gpusched.lib.problems import Problem
 from gpusched.protocol.states import Role
@@ -109,7 +110,7 @@ def refusal(problem: Problem) -> str:
 
 def told_of_field(name: str, message: str) -> str:
     """`gpu_count` and its message as a sentence with the words of the page; of no field the message alone."""
-    return as_sentence(f"{name.replace('_', ' ')}: {message}" if name else message)
+    return as_sentence(f"{spoken(name)}: {message}" if name else message)
 
 
 def as_sentence(text: str) -> str:

@@ -134,6 +134,13 @@ def test_a_quota_is_edited_with_its_effect_in_view(page: Page, stack: Stack) -> 
         client.set_quota("default", Quota(version=client.quota("default").version))
 
 
+def test_bars_of_a_tenant_stay_in_their_card_on_a_phone(page: Page) -> None:
+    page.set_viewport_size({"width": 320, "height": 640})
+    page.goto("/tenants/")
+    beyond = "all => all.map(e => e.closest('.card').getBoundingClientRect().right - e.getBoundingClientRect().right)"
+    assert min(page.locator(".bullets .bar").evaluate_all(beyond)) > 8
+
+
 def test_ones_own_work_follows_ones_jobs(page: Page, stack: Stack) -> None:
     page.goto("/mine/")
     job = stack.client().submit(["sleep", "4"], gpus=1, name="own-work")

@@ -101,6 +101,19 @@ def test_after_a_minute_without_network_the_page_is_right_in_less_than_two_secon
     expect(chip_of(page)).to_have_class(re.compile("is-live"))
 
 
+def test_the_head_of_a_phone_has_room_for_what_the_chip_says(page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    wire = Wire(page)
+    page.goto("/overview/")
+    expect(chip_of(page)).to_contain_text("live")
+    page.context.set_offline(True)
+    wire.cut()
+    expect(chip_of(page)).to_contain_text("last known", timeout=60_000)
+    cut = "all => all.filter(e => e.clientWidth && e.scrollWidth > e.clientWidth).map(e => e.textContent.trim())"
+    assert page.locator(".top > *").evaluate_all(cut) == []
+    page.context.set_offline(False)
+
+
 def test_a_tab_that_nobody_looks_at_asks_for_nothing_and_is_right_when_it_is_seen(page: Page, stack: Stack) -> None:
     wire = Wire(page)
     page.goto("/jobs/")

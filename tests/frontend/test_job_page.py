@@ -71,7 +71,7 @@ def test_a_deleted_log_says_when_it_was(running, member):
     logs.append(running, 1, 0, 0, b"once it said this\n")
     execute("UPDATE jobs_attempt SET log_dropped_at = '2030-01-31T08:00:00Z' WHERE job_id = %s", [running])
     page = text_of(browser(member).get(f"/jobs/{running}/?tab=log"))
-    assert "This log was deleted on 2030-01-31 08:00:00 UTC, by its age." in page
+    assert re.search(r"This log was deleted on <time [^>]*>2030-01-31 08:00:00 UTC</time>, by its age\.", page)
     assert "once it said this" not in page
 
 

@@ -45,7 +45,7 @@ class TestSubmit:
     @pytest.mark.parametrize(
         ("field", "value", "sentence"),
         [
-            ("command", "", "give a command as an array"),
+            ("command", "", "give a command, or a script below"),
             ("command", "python 'x", "a quote is not closed"),
             ("command", "a\x00b", "Null characters are not allowed"),
             ("script", "#!/bin/sh", "give either a command or a script"),

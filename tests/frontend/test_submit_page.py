@@ -137,7 +137,7 @@ def test_a_refusal_names_its_field_in_the_box(nlp, member):
     ("typed", "said"),
     [
         ({"command": "python 'x"}, "Command: a quote is not closed: write it as in a shell."),
-        ({"gpu_count": "many"}, "Gpu count: Enter a whole number."),
+        ({"gpu_count": "many"}, "GPU count: Enter a whole number."),
     ],
 )
 def test_what_is_not_understood_is_said_and_nothing_is_offered_as_the_same(typed, said, nlp, member):
