@@ -28,7 +28,8 @@ class Call(Generic[T]):
     """One request and the reading of its answer.
 
     `is_repeatable`: sending it twice does what sending it once does, if only for its idempotency key, so it may be sent
-    again when nobody knows whether it arrived."""
+    again when nobody knows whether it arrived. `most_seconds`: to wait for its answer, where that is less than
+    usual."""
 
     method: str
     path: str
@@ -37,6 +38,7 @@ class Call(Generic[T]):
     body: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
     is_repeatable: bool = True
+    most_seconds: float | None = None
 
 
 def get(path: str, kind: type[T], **query: str | int | None) -> Call[T]:

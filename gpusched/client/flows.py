@@ -24,6 +24,8 @@ MOST_PER_PAGE = 1000
 PIECE_BYTES = 1 << 20
 # Whoever waits for a job of hours should not be thrown off by a restart or an upgrade of the server.
 FOLLOW_PATIENCE_SECONDS = 120.0
+# Even at the last moment a server may take so long to answer.
+_LEAST_SECONDS = 2.0
 _QUICK_SECONDS, _SLOW_SECONDS = 0.1, 1.0
 _LOOK_AT_JOB_SECONDS = 2.0
 # The last bytes can reach the server after the end does; a lost node sends them never.
@@ -53,7 +55,9 @@ def all_items(
 
 def wait(job_id: int, timeout: float | None) -> Flow[JobData]:
     """The job once it has ended. Raises Timeout after `timeout` seconds; the job goes on then."""
-    return _until_final(lambda patience: exchange(read_job(job_id), patience), timeout, f"job {job_id}")
+    return _until_final(
+        lambda patience: exchange(_within(read_job(job_id), patience), patience), timeout, f"job {job_id}"
+    )
 
 
 def element(array_id: int, index: int, patience: float) -> Flow[Element]:
@@ -68,6 +72,11 @@ def wait_element(array_id: int, index: int, timeout: float | None) -> Flow[Eleme
     """As `wait`, of an element of an array, that need not be a job yet."""
     what = f"element {index} of array {array_id}"
     return _until_final(lambda patience: element(array_id, index, patience), timeout, what)
+
+
+def _within(call: Call[T], seconds: float) -> Call[T]:
+    """Given up soon after, and not only when the usual time for an answer is over."""
+    return replace(call, most_seconds=max(seconds, _LEAST_SECONDS))
 
 
 def _until_final(look: Callable[[float], Flow[S]], timeout: float | None, what: str) -> Flow[S]:

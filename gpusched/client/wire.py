@@ -14,7 +14,8 @@ from gpusched.client.config import Config
 from gpusched.client.exchange import Lost
 
 # A submit waits for a durable commit; reads of a busy server can take a while. Connecting is quick or hopeless.
-TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+_READ_SECONDS, _CONNECT_SECONDS = 30.0, 5.0
+TIMEOUT = httpx.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
 
 
 def options(config: Config) -> dict[str, Any]:
@@ -32,6 +33,9 @@ def request(call: Call[Any]) -> dict[str, Any]:
     arguments: dict[str, Any] = {"method": call.method, "url": call.path, "headers": dict(call.headers)}
     if call.query:
         arguments["params"] = dict(call.query)
+    if call.most_seconds is not None:
+        most = min(call.most_seconds, _READ_SECONDS)
+        arguments["timeout"] = httpx.Timeout(most, connect=min(most, _CONNECT_SECONDS))
     if call.body is not None:
         arguments["content"] = msgspec.json.encode(call.body)
         arguments["headers"]["Content-Type"] = "application/json"

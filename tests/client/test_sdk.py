@@ -2,16 +2,18 @@
 
 import asyncio
 import inspect
+import threading
+import time
 
 import pytest
 
-from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, errors, flows
+from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, Unreachable, errors, flows
 from gpusched.client.errors import from_answer
 from gpusched.client.foresight import Simulation
 from gpusched.client.job_calls import JobOptions
 from gpusched.client.models import Log
 from gpusched.protocol.jobs import JobRequest
-from tests.client.fakeserver import Answer, FakeServer, GrowingLog, acted, job, log, problem, sequence
+from tests.client.fakeserver import Answer, Asked, FakeServer, GrowingLog, acted, job, log, problem, sequence
 
 WHY = {"job_id": 42, "state": "pending", "code": "capacity", "sentence": "waits for 4 GPUs", "next_step": "wait",
        "evidence": {"free": 0}, "since": "2030-01-01T10:00:00Z", "position": {"jobs": 3, "gpus": 8}}  # fmt: skip
@@ -71,6 +73,22 @@ def test_the_async_client_does_the_same(server: FakeServer) -> None:
             assert output == b"boom"
 
     asyncio.run(scenario())
+
+
+def test_wait_raises_in_time_when_the_server_does_not_answer(server: FakeServer) -> None:
+    """It took 30 s, the usual time for an answer."""
+    is_over = threading.Event()
+
+    def late(_: Asked) -> Answer:
+        is_over.wait(20)
+        return Answer(200, job())
+
+    server.on("GET", "/jobs/42", late)
+    began_at = time.monotonic()
+    with Client(server.url) as c, pytest.raises(Unreachable, match="in time"):
+        c.wait(42, timeout=0.05)
+    assert time.monotonic() - began_at < 10
+    is_over.set()
 
 
 def test_wait_raises_in_time_and_the_job_goes_on(server: FakeServer) -> None:
