@@ -5,8 +5,9 @@ from django.db import ProgrammingError, connection, transaction
 from django.test import Client
 
 from gpusched.lib.models import AuditEntry
-from gpusched.protocol.states import Scope
+from gpusched.protocol.states import Role, Scope
 from tenants.models import ApiToken
+from tenants.services import set_member
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, make_user
 
@@ -52,6 +53,17 @@ def test_an_edit_in_the_admin(nlp, admin):
     assert (entry.actor, entry.via, entry.agent, entry.subject) == ("root", "admin", "Firefox", "user ada")
     assert entry.before and entry.after
     assert (entry.before["username"], entry.after["username"]) == ("grace", "ada")
+
+
+def test_a_role_that_somebody_is_given_is_kept_once(nlp):
+    joan = make_user("joan")
+    for role in (Role.MEMBER, Role.MEMBER, Role.OWNER):
+        set_member(nlp, joan, role)
+    kept = AuditEntry.objects.filter(action="member.set", subject="joan in nlp").order_by("pk")
+    assert [(one.before, one.after) for one in kept] == [
+        (None, {"role": "member"}),
+        ({"role": "member"}, {"role": "owner"}),
+    ]
 
 
 def test_a_new_password_is_kept_without_the_password(admin):

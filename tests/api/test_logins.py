@@ -88,6 +88,16 @@ def test_a_right_password_forgets_the_guesses_before_it():
     assert [log_in().status_code for _ in range(3)] == [401] * 3
 
 
+def test_ones_own_password_forgets_no_guess_at_others():
+    """Who has an account would otherwise guess on and on from one address, with a right login in between."""
+    make_user("mallory")
+    statuses = [log_in(name=f"user{n}").status_code for n in range(4)]
+    statuses += [log_in(name="mallory", password=RIGHT).status_code, log_in(name="user4").status_code]
+    assert statuses == [401] * 4 + [201, 401]
+    assert log_in(name="user5").status_code == 429
+    assert log_in(name="mallory", password=RIGHT).status_code == 429
+
+
 def test_after_the_window_attempts_count_from_none():
     for _ in range(4):
         log_in()

@@ -57,6 +57,18 @@ def test_bad_tokens_are_refused_more_cheaply_and_good_ones_still_pass(user):
     assert call("GET", "/api/v1/me", make_token(user)).status_code == 200
 
 
+def test_the_calls_of_a_page_count_by_person(user):
+    browsers = [Client(), Client()]
+    for browser in browsers:
+        browser.force_login(user)
+    assert [browsers[n % 2].get("/api/v1/me").status_code for n in range(4)] == [200, 200, 200, 429]
+
+
+def test_bad_tokens_count_where_none_is_needed_too():
+    headers = {"Authorization": "Bearer ux.y"}
+    assert [Client().get("/metrics", headers=headers).status_code for _ in range(3)] == [401, 401, 429]
+
+
 def test_a_bucket_fills_evenly():
     bucket = Bucket(left=0.0, at=100.0, most=60)
     assert [bucket.take(100.5), bucket.take(101.0), bucket.take(101.5)] == [False, True, False]

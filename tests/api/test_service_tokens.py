@@ -44,6 +44,21 @@ def test_a_program_submits_for_its_tenant_and_sees_no_other(nlp, owner):
     assert call("POST", "/api/v1/jobs", token, {"tenant": "other", "command": ["true"]}).status_code == 404
 
 
+def test_when_it_was_last_used_is_kept_to_the_minute(owner):
+    """A token that nobody uses any more is found by that, and a busy one is not written with each request."""
+    made = make(owner)
+    used = ApiToken.objects.filter(pk=made["id"])
+    assert used.get().last_used_at is None
+    call("GET", "/api/v1/me", made["token"])
+    first = used.get().last_used_at
+    assert first is not None
+    call("GET", "/api/v1/me", made["token"])
+    assert used.get().last_used_at == first
+    used.update(last_used_at=first - timedelta(minutes=2))
+    call("GET", "/api/v1/me", made["token"])
+    assert (used.get().last_used_at or first - timedelta(1)) >= first
+
+
 def test_it_works_on_when_its_maker_has_left(nlp):
     maker = make_member(nlp, Role.OWNER)
     token = make(make_token(maker))["token"]

@@ -83,6 +83,7 @@ def test_it_starts_when_the_last_one_has_ended(post, user, tenant, node):
     first, second = submit(user, tenant), submit(user, tenant)
     _, answer = post("jobs", {"command": ["x"], "depends_on": [first, second]})
     waiting = answer["job_id"]
+    later = submit(user, tenant, depends_on=[first], not_before="2100-01-01")
 
     run_to_end(node, first)
     job = Job.objects.get(pk=waiting)
@@ -91,6 +92,7 @@ def test_it_starts_when_the_last_one_has_ended(post, user, tenant, node):
     assert state_of(waiting) == ("pending", "scheduler_behind")
     run_cycle()
     assert state_of(waiting)[0] == "scheduled"
+    assert state_of(later) == ("pending", "not_before"), "its own time stays"
     assert not Dependency.objects.exists()
     assert "eligible" in JobEvent.objects.filter(job_id=waiting).values_list("kind", flat=True)
 

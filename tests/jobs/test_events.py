@@ -198,7 +198,8 @@ class Asked:
         await self.ended()
 
     async def ended(self) -> None:
-        await self.link.wait(10)
+        assert (await asyncio.wait([self.link.future], timeout=10))[0], "it goes on"
+        await self.link.wait(1)
 
 
 HANDLER = OneHopHandler()

@@ -17,6 +17,7 @@ from gpusched.lib import logs, requests
 from gpusched.lib.listener import Listener
 from gpusched.lib.sql import execute
 from gpusched.management.commands import worker
+from gpusched.protocol.messages import Reading
 from jobs.models import Attempt, Job
 from nodes.hub import hub
 from nodes.models import Node
@@ -172,6 +173,18 @@ class TestLargestGang:
 
     def test_nothing_is_none(self):
         assert self.largest() == 0
+
+
+@pytest.mark.django_db
+def test_an_old_reading_makes_no_series():
+    """Unknown is never a number."""
+    agent = make_node(gpus=1)
+    agent.sync(readings=[Reading(uuid=agent.devices[0].uuid, utilisation_percent=50, temperature_celsius=40)])
+    names = ("gpu_scheduler_gpu_utilization{", "gpu_scheduler_gpu_temperature_celsius{")
+    for seconds, are_there in ((20, True), (31, False)):
+        execute("UPDATE nodes_reading SET read_at = now() - make_interval(secs => %s)", [seconds])
+        text = Client().get("/metrics").content.decode()
+        assert [name in text for name in names] == [are_there] * 2
 
 
 def test_an_unknown_end_makes_no_series(user, tenant):
