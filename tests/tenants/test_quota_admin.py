@@ -3,10 +3,11 @@
 import pytest
 from django.test import Client
 
+from gpusched.lib.models import AuditEntry
 from gpusched.lib.sql import query
 from scheduling.models import SchedulingPolicy
 from tenants import services
-from tenants.models import Quota
+from tenants.models import Membership, Quota
 from tests.factories import make_node, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -198,3 +199,18 @@ def test_a_tenant_made_in_admin_has_a_quota_also_if_nobody_touched_it(browser, m
     }  # fmt: skip
     assert browser.post("/admin/tenants/tenant/add/", form).status_code == 302
     assert Quota.objects.get(tenant__name="vision").max_gpus == (int(max_gpus) if max_gpus else None)
+
+
+def test_who_is_taken_out_of_a_tenant_in_admin_is_kept_for_audit(user, tenant, browser):
+    """A56"""
+    member = Membership.objects.get(user=user, tenant=tenant)
+    form = {
+        **tenant_form(tenant), "memberships-TOTAL_FORMS": 1, "memberships-INITIAL_FORMS": 1,
+        "memberships-0-id": member.pk, "memberships-0-tenant": tenant.pk, "memberships-0-user": user.pk,
+        "memberships-0-role": member.role, "memberships-0-DELETE": "on",
+    }  # fmt: skip
+    assert browser.post(f"/admin/tenants/tenant/{tenant.pk}/change/", form).status_code == 302
+    assert not Membership.objects.filter(user=user, tenant=tenant).exists()
+    kept = AuditEntry.objects.get(action="admin.delete")
+    assert kept.before
+    assert (kept.before["role"], kept.after) == (member.role, None)
