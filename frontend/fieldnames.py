@@ -4,7 +4,7 @@ Sizes end in `_mb` and durations in their unit, so the words need not stand at e
 
 from collections.abc import Iterable
 
-from django.db.models import Field, Model
+from django.db.models import Model
 
 _UNITS = {
     "mb": "MiB", "ms": "ms", "seconds": "seconds", "minutes": "minutes", "days": "days", "celsius": "°C",
@@ -18,6 +18,7 @@ _WORDS = {
 _OWN = {
     "held_whole": "held as a whole",
     "ms": "length (ms)",
+    "max_runtime_minutes": "time limit (minutes)",
     "held_mb": "memory held (MiB)",
     "thermal_threshold_celsius": "hot from (°C)",
     "load_threshold": "most load of a whole GPU (1: any)",
@@ -47,15 +48,13 @@ def name_fields(models: Iterable[type[Model]]) -> None:
         for field in model._meta.local_fields:
             # Django keeps there what was given: what is set here is in no migration.
             if getattr(field, "_verbose_name", None) is None:
-                field.verbose_name = words_of(field)
-
-
-def words_of(field: Field) -> str:  # type: ignore[type-arg]
-    """`max_gpu_memory_mb` is "GPU memory at most (MiB)"."""
-    return _OWN.get(field.name) or spoken(field.name)
+                field.verbose_name = spoken(field.name)
 
 
 def spoken(name: str) -> str:
+    """`max_gpu_memory_mb` is "GPU memory at most (MiB)"."""
+    if name in _OWN:
+        return _OWN[name]
     first, *others = name.split("_")
     bound = {"max": " at most", "min": " at least"}.get(first, "") if others else ""
     parts = others if bound else [first, *others]

@@ -102,7 +102,7 @@ def test_whom_a_longer_limit_delays_is_said_before_and_nothing_is_changed(runnin
     assert ">Give a number of minutes.<" in foreseen("x")
     assert foreseen("") == foreseen(" ") == "", "nothing is said before anything is typed"
     refused = foreseen("-1")
-    assert ">Max runtime minutes: the limit must be" in refused and "fields named in errors" not in refused
+    assert ">Time limit (minutes): the limit must be" in refused and "fields named in errors" not in refused
     assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 3600}]
     assert client.get(f"/jobs/{running}/extend/preview/").status_code == 405
     stranger = browser(make_user())

@@ -6,7 +6,7 @@ import pytest
 from django.apps import apps
 
 from frontend.apps import NAMED
-from frontend.fieldnames import words_of
+from frontend.fieldnames import spoken
 from jobs.models import Job
 from scheduling.models import SchedulingPolicy
 from tenants.models import Quota
@@ -25,7 +25,7 @@ from tests.frontend.browsing import browser, text_of
     ],
 )
 def test_a_field_is_called_what_its_name_says(model, name, words):
-    assert words_of(model._meta.get_field(name)) == model._meta.get_field(name).verbose_name == words
+    assert spoken(name) == model._meta.get_field(name).verbose_name == words
 
 
 def test_no_field_is_called_by_letters():
