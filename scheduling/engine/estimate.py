@@ -10,7 +10,7 @@ from scheduling.engine.model import Job, Plan, Policy, Running, Snapshot
 from scheduling.engine.planner import plan
 
 MOST_PLANS = 200
-# Jobs times plans that one forecast may cost: with 10,000 waiting jobs it looks at 10 moments instead of 200.
+# Nodes and waiting jobs, times plans, that one forecast may cost: with 10,000 jobs it looks at 10 moments, not at 200.
 MOST_WORK = 100_000
 
 
@@ -76,7 +76,8 @@ class Forecasts:
     def forecast(self, job_ids: Collection[int], *, part: float, work: int = MOST_WORK) -> Forecast:
         course = self._courses.get((part, work))
         if course is None:
-            plans = max(min(MOST_PLANS, work // max(len(self._snapshot.jobs), 1)), 8)
+            size = len(self._snapshot.jobs) + len(self._snapshot.nodes)
+            plans = max(min(MOST_PLANS, work // max(size, 1)), 8)
             course = _Course(self._snapshot, self._now, part, plans)
             course.follow(self._made)
             self._courses[part, work] = course

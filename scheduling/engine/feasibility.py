@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from scheduling.engine.board import Kind, kind_of
@@ -80,11 +81,18 @@ def survey(nodes: Iterable[Node], *, with_closed: bool = True, with_unhealthy: b
         )
         alike[node.cpu_milli, node.memory_mb, tuple(sorted(node.labels.items())), seats] += 1
     found: Counter[NodeType] = Counter()
-    for (cpu_milli, memory_mb, labels, seats), number in alike.items():
-        kinds = [kind_of(Device(0, model, memory)) for memory, model, _, _ in seats]
-        islands, numas = _groups(kinds, [seat[2] for seat in seats]), _groups(kinds, [seat[3] for seat in seats])
-        found[NodeType(cpu_milli, memory_mb, _count(kinds), labels, islands, numas)] += number
+    for made, number in alike.items():
+        found[_node_type(*made)] += number
     return Inventory(tuple(sorted(found.items())))
+
+
+@lru_cache(1 << 12)
+def _node_type(
+    cpu_milli: int, memory_mb: int, labels: tuple[tuple[str, str], ...], seats: tuple[_Seat, ...]
+) -> NodeType:
+    kinds = [kind_of(Device(0, model, memory)) for memory, model, _, _ in seats]
+    islands, numas = _groups(kinds, [seat[2] for seat in seats]), _groups(kinds, [seat[3] for seat in seats])
+    return NodeType(cpu_milli, memory_mb, _count(kinds), labels, islands, numas)
 
 
 def too_large(request: Request, inventory: Inventory, policy: Policy) -> Verdict | None:
@@ -157,7 +165,8 @@ def matching(request: Request, inventory: Inventory) -> tuple[tuple[NodeType, in
     return tuple(
         (node_type, count)
         for node_type, count in inventory.types
-        if is_selected(request, node_type.labels) and _has_model(request, node_type)
+        if is_selected(request, node_type.labels)
+        and (not request.gpu_count or _has_model(request.gpu_models, node_type.devices))
     )
 
 
@@ -173,12 +182,11 @@ def fits(request: Request, types: Iterable[tuple[NodeType, int]], policy: Policy
     return False
 
 
-def _has_model(request: Request, node_type: NodeType) -> bool:
-    if not request.gpu_count or not request.gpu_models:
-        return True
+@lru_cache(1 << 12)
+def _has_model(models: tuple[str, ...], devices: Devices) -> bool:
     # Memory aside: a model that is there but too small is a matter of size, not of matching.
-    named = Request(gpu_count=1, gpu_models=request.gpu_models)
-    return any(is_suitable(named, kind, Policy()) for kind, _ in node_type.devices)
+    named = Request(gpu_count=1, gpu_models=models)
+    return not models or any(is_suitable(named, kind, Policy()) for kind, _ in devices)
 
 
 def suitable_gpus(request: Request, node_type: NodeType, policy: Policy) -> int:

@@ -26,7 +26,7 @@ from scheduling.engine.planner import plan
 # What moves by less is no delay to anybody.
 FELT_SECONDS = 60.0
 # How much a forecast about many jobs may cost; a changed limit is judged by so many of the first that wait.
-QUEUE_WORK, MOST_FORESEEN = 10_000, 20
+QUEUE_WORK, MOST_FORESEEN = 20_000, 20
 
 
 @dataclass(frozen=True, eq=False)
