@@ -69,7 +69,10 @@ const MOMENT = /(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z| UTC))/;
 
 /** A sentence of the server with the moments in it as the clock of who looks has them: "not to start before 22:15". */
 export function clocked(sentence: string): Child[] {
-  return sentence.split(MOMENT).map((part, at) => (at % 2 === 1 ? timed(part.replace(" UTC", "Z").replace(" ", "T"), "clock") : part));
+  return sentence.split(MOMENT).map((part, at) => {
+    const iso = part.replace(" UTC", "Z").replace(" ", "T");
+    return at % 2 === 1 && Date.parse(iso) ? timed(iso, "clock") : part;
+  });
 }
 
 /** The same as text, for a title. */

@@ -108,12 +108,16 @@ def moment(value: Any) -> SafeString:
 def clocked(sentence: str | None) -> SafeString:
     """A sentence of the engine, the moments in it by the clock."""
     parts = _MOMENT.split(sentence or "")
-    said = [_ticking(_read(part), "clock", part, "clock") if at % 2 else part for at, part in enumerate(parts)]
+    said = [_clocked_part(part) if at % 2 else part for at, part in enumerate(parts)]
     return format_html_join("", "{}", ([part] for part in said))
 
 
-def _read(moment: str) -> datetime:
-    return datetime.fromisoformat(moment.replace(" UTC", "Z"))
+def _clocked_part(written: str) -> str:
+    """As it is, where it only looks like a moment: people's words stand in sentences, too."""
+    try:
+        return _ticking(datetime.fromisoformat(written.replace(" UTC", "Z")), "clock", written, "clock")
+    except ValueError:
+        return written
 
 
 def _ticking(when: datetime, how: str, said: str, name: str) -> SafeString:

@@ -35,5 +35,6 @@ test("a moment within a sentence is told by the clock of who looks, with its day
   expect(document.body.textContent).toBe("starts between 08:05 and 09:05, or so");
   expect([...document.querySelectorAll("time")].map((time) => time.title)).toEqual(["31 Jan 2031, 08:05:00", "31 Jan 2031, 09:05:00"]);
   expect(clockedText("held by its owner")).toBe("held by its owner");
+  expect(clockedText("label day=2031-99-99T08:00:00Z")).toBe("label day=2031-99-99T08:00:00Z");
   expect(absolute(at(31, 8))).toBe("31 Jan 2031, 08:05:00");
 });

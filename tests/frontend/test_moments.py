@@ -35,6 +35,7 @@ def test_a_moment_is_found_however_it_is_written(written, at):
 
 def test_what_has_no_moment_stays_as_it_is():
     assert clocked("a < b & 2031-01-31") == "a &lt; b &amp; 2031-01-31"
+    assert clocked("label day=2031-02-30T08:00:00Z") == "label day=2031-02-30T08:00:00Z"
     assert clocked(None) == clocked("") == ""
     assert 'class="na"' in moment(None)
 
