@@ -8,6 +8,8 @@ from typing import Any
 
 from daphne.http_protocol import WebRequest
 
+from gpusched.lib.servers import protocol_behind
+
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 # Who takes nothing for so long is cut off.
 PATIENCE_SECONDS = 300.0
@@ -32,7 +34,7 @@ class _Pace:
 @contextmanager
 def paced(send: Send) -> Iterator[Send]:
     """`send` for one answer, that returns when there is room for the next piece. It looks for Daphne behind it."""
-    request = next(iter(getattr(send, "args", ())), None)
+    request = protocol_behind(send)
     if not isinstance(request, WebRequest) or request.channel is None:
         yield send
         return

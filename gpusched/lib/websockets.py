@@ -11,6 +11,8 @@ from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
 from daphne.ws_protocol import WebSocketProtocol
 
+from gpusched.lib.servers import protocol_behind
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -43,7 +45,7 @@ def with_a_voice(application: Callable[[Scope, Receive, Send], Awaitable[None]])
 
 
 def _voice(send: Send) -> Callable[[str], None]:
-    protocol = next(iter(getattr(send, "args", ())), None)
+    protocol = protocol_behind(send)
     return partial(_write, protocol) if isinstance(protocol, WebSocketProtocol) else _Spoken(send).say
 
 
