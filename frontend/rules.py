@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from frontend import nodegroups, queuerows, shapes
-from gpusched.protocol import verbs
+from gpusched.protocol import times, verbs
 from gpusched.protocol.states import FINAL, LIVE, WAITING
 from nodes import cells
 
@@ -31,6 +31,7 @@ def text() -> str:
         "WAIT_GROUP_ELSE": ("as const", queuerows.GROUP_ELSE),
         "NODE_GROUPS": ("as const", [(key, heading) for key, _, heading in nodegroups.GROUPS]),
         "CELLS": ("as const", cells.CELLS),
+        "MOMENT": ("as const", times.MOMENT),
         "SHAPES": ("as Readonly<Record<string, string>>", {k.replace("_", "-"): v for k, v in shapes.SHAPES.items()}),
     }
     return _HEAD + "".join(

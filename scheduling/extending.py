@@ -55,23 +55,23 @@ def _extend(
     if seen is not None and job.limit != seen:
         told = f"the time limit of job {job_id} was changed meanwhile"
         raise Problem(409, "changed_meanwhile", told, next_step="look at it, and set the one that is meant")
-    broken, delayed, is_known = None, list[Delayed](), True
+    unknown = ""
     try:
         broken, delayed = _consequences(job, seconds)
     except Problem as problem:
         # Who forces it takes what follows: a job is not to end because nobody can say what that is.
         if problem.code != "unanswered" or not wanted.force or is_dry_run:
             raise
-        is_known = False
+        broken, delayed, unknown = None, [], _UNKNOWN
     if broken and not wanted.force:
         raise _promised(broken, job, identity)
     if seconds != job.limit and not is_dry_run:
-        timelimits.change(job, seconds, identity, {"forced": True} if broken or not is_known else {})
+        timelimits.change(job, seconds, identity, {"forced": True} if broken or unknown else {})
     visible = [one for one in delayed if identity.sees(one.tenant_id)]
     status = "unchanged" if seconds == job.limit else "would_be_changed" if is_dry_run else "changed"
     return {
         "status": status,
-        "message": _message(job, seconds, status, len(delayed)) + ("" if is_known else _UNKNOWN),
+        "message": _message(job, seconds, status, len(delayed)) + unknown,
         "ends_at": rfc3339(_ends_at(job, seconds)),
         "delays": [
             {"job_id": one.job_id, "was_p90_at": _time(one.before), "p90_at": _time(one.after)} for one in visible

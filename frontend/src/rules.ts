@@ -9,4 +9,5 @@ export const WAIT_GROUP_OF = {"starting":"next","scheduler_behind":"next","recla
 export const WAIT_GROUP_ELSE = "capacity" as const;
 export const NODE_GROUPS = [["attention","Needs attention"],["closed","Closed by an admin, or held for its faults"],["open","Open"]] as const;
 export const CELLS = ["busy","held_idle","free","unavailable"] as const;
+export const MOMENT = "(\\d{4}-\\d\\d-\\d\\d[T ]\\d\\d:\\d\\d(?::\\d\\d)?(?:\\.\\d+)?(?:Z| UTC))" as const;
 export const SHAPES = {"busy":"■","held-idle":"◧","free":"□","unavailable":"▨","ok":"□","hot":"▲","quarantined":"✕","dirty":"◆","foreign":"◆","degraded":"✕","lost":"▨","unknown":"▨","pending":"○","held":"‖","scheduled":"◔","running":"■","stopping":"◩","completed":"✓","failed":"✕","cancelled":"⊘","preempted":"↺","online":"■","joined":"○","open":"□","cordoned":"‖","draining":"◩","ended":"✓","red":"✕","amber":"▲","active":"■","revoked":"⊘","expired":"⊘"} as Readonly<Record<string, string>>;

@@ -1,5 +1,6 @@
 // Times as people read them: relative, durations, the clock; and the tick that keeps those on the page true.
 import { type Child, h } from "./dom";
+import { MOMENT } from "./rules";
 
 let skew = 0;
 
@@ -65,11 +66,11 @@ export function lasting(iso: string): HTMLElement {
   return timed(iso, "roughly");
 }
 
-const MOMENT = /(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z| UTC))/;
+const WRITTEN = new RegExp(MOMENT);
 
 /** A sentence of the server with the moments in it as the clock of who looks has them: "not to start before 22:15". */
 export function clocked(sentence: string): Child[] {
-  return sentence.split(MOMENT).map((part, at) => {
+  return sentence.split(WRITTEN).map((part, at) => {
     const iso = part.replace(" UTC", "Z").replace(" ", "T");
     return at % 2 === 1 && Date.parse(iso) ? timed(iso, "clock") : part;
   });

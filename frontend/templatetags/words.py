@@ -13,11 +13,11 @@ from django.utils.safestring import SafeString, mark_safe
 
 from frontend.queuerows import group_of
 from frontend.shapes import SHAPES
+from gpusched.protocol.times import MOMENT, in_words
 
 register = template.Library()
 
-_UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z| UTC))")
+_MOMENT = re.compile(MOMENT)
 _NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')  # nosec B308
 
 
@@ -33,15 +33,10 @@ def state(name: str, word: str = "") -> SafeString:
 
 @register.filter
 def duration(seconds: Any) -> str:
-    """In its two largest units, which no one takes for a time of day: 7 s, 4 min 7 s, 1 h 4 min, 3 d 1 h."""
+    """In its two largest units."""
     if seconds is None or seconds == "":
         return "n/a"
-    left = max(0, int(float(seconds)))
-    for size, unit, part, smaller in _UNITS:
-        if left >= size:
-            whole, rest = left // size, left % size // part
-            return f"{whole} {unit} {rest} {smaller}" if rest else f"{whole} {unit}"
-    return f"{left} s"
+    return in_words(max(0.0, float(seconds)))
 
 
 @register.filter

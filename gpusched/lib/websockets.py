@@ -35,7 +35,7 @@ def with_a_voice(application: Callable[[Scope, Receive, Send], Awaitable[None]])
     """`application` with `say` in its scope. To be the outermost: it looks for Daphne behind `send`.
 
     Between a consumer and the wire lie five coroutines, of Channels, its middleware and Daphne, and none of them waits
-    for anything: measured, with 500 pages, they are more than half of what a message costs."""
+    for anything: measured, with 500 pages, they are about a quarter of what a message costs."""
 
     async def voiced(scope: Scope, receive: Receive, send: Send) -> None:
         scope["say"] = _voice(send)
@@ -51,7 +51,9 @@ def _voice(send: Send) -> Callable[[str], None]:
 
 def _write(protocol: WebSocketProtocol, text: str) -> None:
     if protocol.state == protocol.STATE_OPEN:
-        protocol.sendPreparedMessage(PreparedMessage(text.encode(), False, False, True))
+        protocol.sendPreparedMessage(
+            PreparedMessage(text.encode(), isBinary=False, applyMask=False, doNotCompress=True)
+        )
 
 
 class _Spoken:

@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import cache
-from itertools import pairwise
 from math import ceil, floor
 from string import Formatter
 
 from gpusched.protocol.exits import CLAUSES, NEXT_STEPS
+from gpusched.protocol.times import in_words
 
 Evidence = Mapping[str, str | int | float | bool | None]
 
@@ -267,22 +267,12 @@ def _template(code: str) -> str:
 
 # What is rounded so that what is said holds: one waits longer rather than shorter, and asks for less.
 _SECONDS: dict[str, Callable[[float], int]] = {"wait_seconds": ceil, "max_runtime_seconds": floor}
-_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-
-
-def _spoken(seconds: float, rounded: Callable[[float], int]) -> str:
-    """In the two largest units: 2 d 3 h."""
-    for (name, size), (finer, least) in pairwise(_UNITS):
-        if seconds >= size:
-            whole, rest = divmod(rounded(seconds / least) * least, size)
-            return f"{whole} {name}" + (f" {rest // least} {finer}" if rest else "")
-    return f"{rounded(seconds)} s"
 
 
 def change_sentence(change: str, to: str | int | float | bool | None, dimension: str = "", then: str = "") -> str:
     """What would have to be different, and what would follow: it starts, or what it would wait for `then`."""
     if change in _SECONDS and isinstance(to, int | float):
-        to = _spoken(to, _SECONDS[change])
+        to = in_words(to, _SECONDS[change])
     clause = _singular(CHANGES[change].format(to=to, dimension=dimension))
     return f"{clause} it would wait for another reason: {then}" if then else f"{clause} it would start"
 
