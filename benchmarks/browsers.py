@@ -1,25 +1,31 @@
 """500 browsers on the live feed while 200 nodes report twice a second: how soon each change is told, and what it costs.
 
 A third watches the overview and the nodes, a third the queue, a third one job; all have the bell. Readings come as the
-agents send them; besides, twice a second a node's note and a job's name change, and each carries the time at which its
-transaction was about to commit: a browser that reads it knows how old it is."""
+agents send them; besides, some twice a second a node's note and a job's name change, and each carries the time at which
+its transaction was about to commit: a browser that reads it knows how old it is.
+
+In rounds: without browsers, then with them, since a machine's speed changes within minutes. What is compared are the
+worker's cycles, one a second here, of all rounds together."""
 
 import asyncio
 import json
 import multiprocessing
+import random
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import psycopg
 from msgspec.structs import replace
 from websockets.asyncio.client import connect
 
 from benchmarks.agents import SPEC, _decode, cpu_seconds, join
-from benchmarks.onlookers import ARRIVAL_SECONDS, Heard, onlooking
+from benchmarks.onlookers import Heard, onlooking
 from benchmarks.report import arguments, percentile, publish
 from benchmarks.stack import ROOT, Stack
 from gpusched.agent.machine import PretendMachine
@@ -27,6 +33,25 @@ from gpusched.protocol.messages import Reading
 
 CHANGES_PER_SECOND, READS_PER_SECOND = 2, 2
 PEOPLE, WAITING_JOBS = 50, 300
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Cores that the web process and the database took, and how long each cycle was."""
+
+    web_cores: float
+    database_cores: float
+    cycles_ms: list[float]
+
+    @classmethod
+    def of(cls, rounds: list["Measured"]) -> Self:
+        """All together; they took the same time."""
+        return cls(
+            statistics.mean(one.web_cores for one in rounds),
+            statistics.mean(one.database_cores for one in rounds),
+            [ms for one in rounds for ms in one.cycles_ms],
+        )
+
 
 # Sessions as a login makes them: 500 logins would take minutes of hashing.
 _PEOPLE = """
@@ -53,7 +78,7 @@ print(json.dumps({"cookie": settings.SESSION_COOKIE_NAME, "keys": keys}))
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", browsers=500, nodes=200, seconds=20)
+    options = arguments(__doc__ or "", browsers=500, nodes=200, seconds=20, rounds=6)
     with Stack() as stack:
         client = stack.client()
         tomorrow = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))
@@ -68,46 +93,53 @@ def main() -> None:
         writer.start()
         try:
             time.sleep(5)
-            without = measure(stack, options.seconds)
-            with onlooking(
-                stack.url, people, jobs[0], options.browsers, 2 * (ARRIVAL_SECONDS + options.seconds)
-            ) as results:
-                time.sleep(ARRIVAL_SECONDS + options.seconds)
-                during = measure(stack, options.seconds)
-                heard = results()
+            without, during, heard = list[Measured](), list[Measured](), list[Heard]()
+            for _ in range(options.rounds):
+                without.append(measure(stack, options.seconds))
+                with onlooking(stack.url, people, jobs[0], options.browsers, options.seconds) as results:
+                    during.append(measure(stack, options.seconds))
+                    heard += results()
+                time.sleep(5)
         finally:
             stop.set()
             writer.join()
             agents.terminate()
             agents.join()
-    publish_figures(options, without, during, heard)
+    publish_figures(options, Measured.of(without), Measured.of(during), heard)
 
 
-def publish_figures(options: Any, without: dict[str, float], during: dict[str, float], heard: list[Heard]) -> None:
+def publish_figures(options: Any, without: Measured, during: Measured, heard: list[Heard]) -> None:
     ages = {kind: [age for one in heard for age in one.ages[kind]] for kind in ("nodes", "queue", "job")}
     every = [age for found in ages.values() for age in found]
-    connected = sum(one.connected for one in heard)
+    connected, failed = (sum(getattr(one, name) for one in heard) for name in ("connected", "failed"))
+    # Each of the processes was there in each of the rounds.
+    seconds = options.seconds * options.rounds
     frames = sum(one.frames for one in heard)
     publish(
         {
-            "browsers": connected,
+            "browsers": connected // options.rounds,
             "nodes": options.nodes,
             "told_p50_ms": percentile(every, 50) * 1000,
             "told_p99_ms": percentile(every, 99) * 1000,
             **{f"told_{kind}_p99_ms": percentile(found, 99) * 1000 for kind, found in ages.items()},
-            "web_cores_without": without["web"],
-            "web_cores": during["web"],
-            "web_cores_of_browsers": during["web"] - without["web"],
-            "database_cores_of_browsers": during["database"] - without["database"],
-            "cycle_ms_without": without["cycle_ms"],
-            "cycle_ms": during["cycle_ms"],
-            "kib_per_browser_and_second": sum(one.bytes for one in heard) / 1024 / connected / heard[0].seconds,
-            "messages_per_second": frames / heard[0].seconds,
-            "us_of_web_per_message": 1e6 * (during["web"] - without["web"]) * heard[0].seconds / frames,
-            "cores_of_the_browsers_themselves": sum(one.cores for one in heard),
+            "web_cores_without": without.web_cores,
+            "web_cores": during.web_cores,
+            "web_cores_of_browsers": during.web_cores - without.web_cores,
+            "database_cores_of_browsers": during.database_cores - without.database_cores,
+            "cycles": len(during.cycles_ms),
+            "cycle_p50_ms_without": statistics.median(without.cycles_ms),
+            "cycle_p50_ms": statistics.median(during.cycles_ms),
+            "cycle_mean_ms_without": statistics.mean(without.cycles_ms),
+            "cycle_mean_ms": statistics.mean(during.cycles_ms),
+            "cycle_p90_ms_without": percentile(without.cycles_ms, 90),
+            "cycle_p90_ms": percentile(during.cycles_ms, 90),
+            "kib_per_browser_and_second": sum(one.bytes for one in heard) / 1024 / connected / options.seconds,
+            "messages_per_second": frames / seconds,
+            "us_of_web_per_message": 1e6 * (during.web_cores - without.web_cores) * seconds / frames,
+            "cores_of_the_browsers_themselves": sum(one.cores for one in heard) / options.rounds,
         },
         options.json,
-        options.browsers - connected + sum(one.failed for one in heard),
+        options.browsers * options.rounds - connected + failed,
     )
 
 
@@ -126,10 +158,11 @@ def database_url(stack: Stack) -> str:
 
 
 def change(url: str, job_id: int, stop: threading.Event) -> None:
-    """Twice a second, with the doorbell after the commit, as services do it."""
+    """Twice a second, with the doorbell after the commit, as services do it. Not at equal distances: cycles come once a
+    second, and either each or none of them would fall together with a change."""
     with psycopg.connect(url) as connection:
         [(node_id,)] = connection.execute("SELECT min(id) FROM nodes_node").fetchall()
-        while not stop.wait(1 / CHANGES_PER_SECOND):
+        while not stop.wait(random.uniform(0.5, 1.5) / CHANGES_PER_SECOND):
             rows = (
                 ("UPDATE nodes_node SET intent_note = %s WHERE id = %s", "nodes", node_id),
                 ("UPDATE jobs_job SET name = %s WHERE id = %s", "jobs", job_id),
@@ -141,9 +174,8 @@ def change(url: str, job_id: int, stop: threading.Event) -> None:
                 connection.commit()
 
 
-def measure(stack: Stack, seconds: float) -> dict[str, float]:
-    """Cores of web process and database, and the mean time of a cycle."""
-    parts = {"web": stack.pids("daphne"), "database": stack.pids("postgres")}
+def measure(stack: Stack, seconds: float) -> Measured:
+    parts = {"daphne": stack.pids("daphne"), "postgres": stack.pids("postgres")}
     before = {part: _seconds(pids) for part, pids in parts.items()}
     began, cycles = time.monotonic(), dict[Any, float]()
     with psycopg.connect(database_url(stack), autocommit=True) as connection:
@@ -156,7 +188,7 @@ def measure(stack: Stack, seconds: float) -> dict[str, float]:
     for part, pids in parts.items():
         after = _seconds(pids)
         cores[part] = sum(after[pid] - before[part][pid] for pid in after if pid in before[part]) / took
-    return {**cores, "cycle_ms": sum(cycles.values()) / len(cycles)}
+    return Measured(cores["daphne"], cores["postgres"], list(cycles.values()))
 
 
 def _seconds(pids: list[int]) -> dict[int, float]:

@@ -19,21 +19,22 @@ _ALIVE = b'"alive":"'
 _TEXT, _CLOSE, _PING, _PONG = 1, 8, 9, 10
 # So long they take to come: a storm of them is another question.
 ARRIVAL_SECONDS, MOST_TRIES = 25, 5
+# After the last has come until they are counted.
+SETTLING_SECONDS = 3
 PATIENCE_SECONDS, SILENCE_SECONDS = 30, 10
 PROCESSES = 2
 
 
 @dataclass
 class Heard:
-    """`ages` by kind of page: how old a change was when it was read, in seconds; with frames and bytes of the second
-    half of the time, which took `seconds`. `cores`: of these browsers themselves."""
+    """`ages` by kind of page: how old a change was when it was read, in seconds; with frames and bytes of the time
+    that counts. `cores`: of these browsers themselves."""
 
     ages: dict[str, list[float]] = field(default_factory=lambda: {"nodes": [], "queue": [], "job": []})
     frames: int = 0
     bytes: int = 0
     connected: int = 0
     failed: int = 0
-    seconds: float = 0.0
     cores: float = 0.0
 
 
@@ -115,7 +116,8 @@ class Onlooker(asyncio.Protocol):
 
 @contextmanager
 def onlooking(url: str, people: dict[str, Any], job_id: int, browsers: int, seconds: float) -> Iterator[Any]:
-    """Browsers in processes of their own; gives what waits for what they heard. `people`: `cookie` and its `keys`."""
+    """Browsers in processes of their own, which have come and settled; they are counted for so many seconds from now.
+    Gives what waits for what they heard. `people`: `cookie` and its `keys`."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     share = [browsers // PROCESSES + (number < browsers % PROCESSES) for number in range(PROCESSES)]
@@ -126,6 +128,7 @@ def onlooking(url: str, people: dict[str, Any], job_id: int, browsers: int, seco
     for process in processes:
         process.start()
     try:
+        time.sleep(ARRIVAL_SECONDS + SETTLING_SECONDS)
         yield lambda: [queue.get(timeout=seconds + 60) for _ in processes]
     finally:
         for process in processes:
@@ -134,14 +137,14 @@ def onlooking(url: str, people: dict[str, Any], job_id: int, browsers: int, seco
 
 
 def _look(url: str, people: dict[str, Any], job_id: int, first: int, count: int, seconds: float, results: Any) -> None:
-    heard = Heard(seconds=seconds / 2)
+    heard = Heard()
     asyncio.run(_look_on(url, people, job_id, range(first, first + count), seconds, heard))
     results.put(heard)
 
 
 async def _look_on(url: str, people: dict[str, Any], job_id: int, numbers: range, seconds: float, heard: Heard) -> None:
     kinds = {"nodes": ["overview", "nodes", "readings"], "queue": ["queue:0-100"], "job": [f"job:{job_id}"]}
-    began = time.monotonic()
+    counts_from = time.monotonic() + ARRIVAL_SECONDS + SETTLING_SECONDS
     looking: list[Onlooker] = []
     port = urlsplit(url).port or 80
 
@@ -150,7 +153,7 @@ async def _look_on(url: str, people: dict[str, Any], job_id: int, numbers: range
         await asyncio.sleep((number - numbers.start) / len(numbers) * ARRIVAL_SECONDS)
         cookie = f"{people['cookie']}={people['keys'][number % len(people['keys'])]}"
         for tries in range(MOST_TRIES):
-            made = Onlooker(kind, greeting(url, cookie), [*kinds[kind], "notices"], heard, began + seconds / 2)
+            made = Onlooker(kind, greeting(url, cookie), [*kinds[kind], "notices"], heard, counts_from)
             with suppress(OSError, TimeoutError):
                 await asyncio.get_running_loop().create_connection(partial(_itself, made), "127.0.0.1", port)
                 if await asyncio.wait_for(made.upgraded, PATIENCE_SECONDS):
@@ -160,10 +163,10 @@ async def _look_on(url: str, people: dict[str, Any], job_id: int, numbers: range
 
     await asyncio.gather(*(come(number) for number in numbers))
     heard.connected = len(looking)
-    await asyncio.sleep(max(0.0, began + seconds / 2 - time.monotonic()))
+    await asyncio.sleep(max(0.0, counts_from - time.monotonic()))
     before = time.process_time()
-    await asyncio.sleep(max(0.0, began + seconds - time.monotonic()))
-    heard.cores = (time.process_time() - before) / (seconds / 2)
+    await asyncio.sleep(max(0.0, counts_from + seconds - time.monotonic()))
+    heard.cores = (time.process_time() - before) / seconds
     heard.failed = sum(time.monotonic() - one.heard_at > SILENCE_SECONDS for one in looking)
     for one in looking:
         one.close()
