@@ -1,11 +1,12 @@
 """How fast the page is in Chromium with 200 nodes: first useful paint, live, recolouring, a queue of 10,000 rows, the
-end of a log of 100 MB, size of its script."""
+end of a log of 100 MB, right again after a minute without network, size of its script."""
 
 import gzip
 import statistics
+import time
 from typing import Any
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 
 from benchmarks.report import arguments, publish
 from benchmarks.scenes import PASSWORD, people
@@ -43,7 +44,7 @@ _SCROLL = """() => new Promise(done => {
   };
   real(step);
 })"""
-_WAITING_JOBS, _LOG_MB = 10_000, 100
+_WAITING_JOBS, _LOG_MB, _OFFLINE_SECONDS = 10_000, 100, 60
 _LINE = "step 000000 of a log as jobs write it, a hundred characters a line, over and over again until it is long"
 
 
@@ -60,6 +61,7 @@ def main() -> None:
             paints, live = zip(*(_load(page) for _ in range(asked.loads)), strict=True)
             recolour = _recolour(page)
             log_ms = _open_log(page, stack)
+            offline_ms = _after_offline(page.context.new_page(), stack)
             scrolled = _scroll(page, stack)
             plain = _scroll_plain(page)
     publish(
@@ -70,6 +72,7 @@ def main() -> None:
             "recolour 1,600 cells, ms (median)": statistics.median(recolour),
             "recolour 1,600 cells, ms (p95)": sorted(recolour)[int(len(recolour) * 0.95)],
             "end of a log of 100 MB, ms (median)": statistics.median(log_ms),
+            "right again after a minute without network, ms (slowest)": max(offline_ms),
             "scroll 10,000 rows, script in a frame, ms (median)": statistics.median(scrolled["work"]),
             "scroll 10,000 rows, script in a frame, ms (p95)": sorted(scrolled["work"])[
                 int(len(scrolled["work"]) * 0.95)
@@ -133,6 +136,35 @@ def _open_log(page: Page, stack: Stack, loads: int = 5) -> list[float]:
         page.locator("section.is-on pre.log .line", has_text="the very end").wait_for(timeout=60_000)
         times.append(float(page.evaluate(_NOW)))
     return times
+
+
+def _after_offline(page: Page, stack: Stack, times: int = 3) -> list[float]:
+    """From the moment at which the network is there again until the page shows what became of a job meanwhile."""
+    sockets: list[WebSocketRoute] = []
+
+    def connect(socket: WebSocketRoute) -> None:
+        sockets.append(socket)
+        socket.connect_to_server()
+
+    # A browser that is told to be offline keeps the connections that it has.
+    page.route_web_socket("**/ws/live/", connect)
+    page.goto("/jobs/")
+    _wait_live(page)
+    took = []
+    for _ in range(times):
+        page.context.set_offline(True)
+        sockets[-1].close()
+        job = stack.client().submit(["true"], name="meanwhile")
+        page.wait_for_timeout(_OFFLINE_SECONDS * 1000)
+        completed = page.locator(f"tr[data-key='{job.id}'] .state-completed")
+        expect(completed).to_have_count(0)
+        began = time.perf_counter()
+        page.context.set_offline(False)
+        completed.wait_for(timeout=60_000)
+        took.append((time.perf_counter() - began) * 1000)
+        _wait_live(page)
+    page.close()
+    return took
 
 
 def _wait_live(page: Page) -> None:
