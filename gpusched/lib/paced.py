@@ -8,27 +8,11 @@ from typing import Any
 
 from daphne.http_protocol import WebRequest
 
-from gpusched.lib.servers import protocol_behind
+from gpusched.lib.servers import Pace, protocol_behind
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 # Who takes nothing for so long is cut off.
 PATIENCE_SECONDS = 300.0
-
-
-class _Pace:
-    """Twisted's IPushProducer: is told whether the buffer of the connection has room."""
-
-    def __init__(self) -> None:
-        self.has_room = asyncio.Event()
-        self.has_room.set()
-
-    def pauseProducing(self) -> None:  # noqa: N802
-        self.has_room.clear()
-
-    def resumeProducing(self) -> None:  # noqa: N802
-        self.has_room.set()
-
-    stopProducing = resumeProducing  # noqa: N815
 
 
 @contextmanager
@@ -38,7 +22,7 @@ def paced(send: Send) -> Iterator[Send]:
     if not isinstance(request, WebRequest) or request.channel is None:
         yield send
         return
-    pace = _Pace()
+    pace = Pace()
     request.registerProducer(pace, True)
 
     def release() -> None:

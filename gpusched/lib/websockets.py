@@ -3,7 +3,6 @@ the hub has to say goes to the wire without a coroutine."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from functools import partial
 from typing import Any
 
 from autobahn.websocket.protocol import PreparedMessage
@@ -11,11 +10,13 @@ from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
 from daphne.ws_protocol import WebSocketProtocol
 
-from gpusched.lib.servers import protocol_behind
+from gpusched.lib.servers import Pace, protocol_behind
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+# So much stands in memory for who takes nothing: several times what the largest fleet is to a page.
+MOST_UNSENT = 16 << 20
 
 
 class HubSocket(AsyncWebsocketConsumer):  # type: ignore[misc]
@@ -46,14 +47,29 @@ def with_a_voice(application: Callable[[Scope, Receive, Send], Awaitable[None]])
 
 def _voice(send: Send) -> Callable[[str], None]:
     protocol = protocol_behind(send)
-    return partial(_write, protocol) if isinstance(protocol, WebSocketProtocol) else _Spoken(send).say
+    return (_Written(protocol) if isinstance(protocol, WebSocketProtocol) else _Spoken(send)).say
 
 
-def _write(protocol: WebSocketProtocol, text: str) -> None:
-    if protocol.state == protocol.STATE_OPEN:
-        protocol.sendPreparedMessage(
-            PreparedMessage(text.encode(), isBinary=False, applyMask=False, doNotCompress=True)
-        )
+class _Written:
+    """Of Daphne. Who does not read is cut off at some point, also one that speaks: Daphne asks only the silent ones
+    whether they are there."""
+
+    def __init__(self, protocol: WebSocketProtocol) -> None:
+        self._protocol = protocol
+        self._pace = Pace()
+        self._unsent = 0
+        protocol.unregisterProducer()  # the HTTP that the connection began with
+        protocol.registerProducer(self._pace, True)
+
+    def say(self, text: str) -> None:
+        protocol = self._protocol
+        if protocol.state != protocol.STATE_OPEN:
+            return
+        message = text.encode()
+        protocol.sendPreparedMessage(PreparedMessage(message, isBinary=False, applyMask=False, doNotCompress=True))
+        self._unsent = 0 if self._pace.has_room.is_set() else self._unsent + len(message)
+        if self._unsent > MOST_UNSENT:
+            protocol.dropConnection(abort=True)
 
 
 class _Spoken:

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from daphne.server import Server
 from daphne.ws_protocol import WebSocketProtocol
+from twisted.internet.testing import StringTransport
 
+from gpusched.lib import websockets
+from gpusched.lib.servers import Pace
 from gpusched.lib.websockets import HubSocket, with_a_voice
 
 
@@ -18,6 +21,12 @@ class Wire(WebSocketProtocol):  # type: ignore[misc]
         self.state = self.STATE_OPEN
         self._perMessageCompress = None
         self.sent: list[bytes] = []
+        self.is_aborted = False
+        self.transport = StringTransport()
+        self.transport.registerProducer(Pace(), True)  # as HTTP leaves it
+
+    def dropConnection(self, abort: bool = False) -> None:  # noqa: N802
+        self.is_aborted = abort
 
     def sendData(self, data: bytes, *_: Any) -> None:  # noqa: N802
         """A frame of a short text begins with two bytes: that it is one, and its length."""
@@ -71,6 +80,23 @@ async def test_on_a_connection_that_is_gone_nothing_is_said(daphne, state):
     wire.state = getattr(wire, state)
     consumer.say("1")
     assert wire.sent == []
+
+
+async def test_who_takes_nothing_of_what_is_said_is_cut_off(daphne, monkeypatch):
+    """Else it would stand in the server's memory. Who takes it, however late, hears all."""
+    wire, consumer = daphne
+    monkeypatch.setattr(websockets, "MOST_UNSENT", 250)
+    for _ in range(3):
+        wire.transport.producer.pauseProducing()
+        for _ in range(2):
+            consumer.say("x" * 100)
+        wire.transport.producer.resumeProducing()
+        consumer.say("x" * 100)
+    assert not wire.is_aborted
+    wire.transport.producer.pauseProducing()
+    for is_too_much in (False, False, True):
+        consumer.say("x" * 100)
+        assert wire.is_aborted is is_too_much
 
 
 async def test_another_server_gets_one_message_after_the_other():
