@@ -95,11 +95,12 @@ export function absolute(at: string | number): string {
   return new Date(at).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 }
 
-/** 13:22, and the day where it is another one than today: 23 Nov, 13:22. */
+/** 13:22, and the day where it is another one than today: 23 Nov, 13:22; in another year 23 Nov 2031, 13:22. */
 function moment(then: number, now: number): string {
-  const date = new Date(then);
-  const isToday = date.toDateString() === new Date(now).toDateString();
-  return date.toLocaleString("en-GB", { hour: "2-digit", minute: "2-digit", ...(isToday ? {} : { day: "numeric", month: "short" }) });
+  const [date, today] = [new Date(then), new Date(now)];
+  const day = date.toDateString() === today.toDateString() ? {} : ({ day: "numeric", month: "short" } as const);
+  const year = date.getFullYear() === today.getFullYear() ? {} : ({ year: "numeric" } as const);
+  return date.toLocaleString("en-GB", { hour: "2-digit", minute: "2-digit", ...day, ...year });
 }
 
 function refresh(node: HTMLElement, now: number): void {

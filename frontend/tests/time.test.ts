@@ -26,10 +26,12 @@ test("what ticks is brought up to now; what is not yet stays so", () => {
   expect(document.querySelector(".na")?.textContent).toBe("–");
 });
 
-test("a moment within a sentence is told by the clock of who looks, with its day where that is another one", () => {
+test("a moment within a sentence is told by the clock of who looks, with its day and year where those are others", () => {
   const at = (day: number, hour: number): string => new Date(2031, 0, day, hour, 5).toISOString();
   const says = `starts between ${at(31, 8)} and ${at(31, 9).slice(0, 16).replace("T", " ")} UTC, or so`;
   document.body.replaceChildren(h("p", {}, ...clocked(says)));
+  expect(document.body.textContent).toBe("starts between 31 Jan 2031, 08:05 and 31 Jan 2031, 09:05, or so");
+  tick(document, Date.parse(at(3, 1)));
   expect(document.body.textContent).toBe("starts between 31 Jan, 08:05 and 31 Jan, 09:05, or so");
   tick(document, Date.parse(at(31, 1)));
   expect(document.body.textContent).toBe("starts between 08:05 and 09:05, or so");
