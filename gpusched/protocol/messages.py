@@ -262,9 +262,3 @@ class LogAnswer(msgspec.Struct, kw_only=True, frozen=True):
 
     size: int
     most_bytes: int | None = None
-
-
-class AgentError(msgspec.Struct, kw_only=True, frozen=True):
-    status: int
-    code: str
-    detail: str
