@@ -5,6 +5,7 @@ import { fits, readAddress, spoken, writeAddress } from "../src/fleet/address";
 import { type Fill, look, owner, reads, secondsToFree, value } from "../src/fleet/looks";
 import { model, paints, tell } from "../src/fleet/model";
 import { type Context, type Palette, paint } from "../src/fleet/paint";
+import { Panel } from "../src/fleet/panel";
 import { isDark, ramp } from "../src/fleet/palette";
 import { stripCells } from "../src/fleet/strip";
 import type { Cell, DeviceRow, NodeRow } from "../src/topics";
@@ -190,6 +191,22 @@ test("the strip has a cell for each GPU, over the whole width, and none outside 
 test("a ramp goes from one colour to the other", () => {
   expect([isDark("#1f3d99"), isDark("#eef2fb")]).toEqual([true, false]);
   expect(ramp("#000000", "rgb(255, 100, 0)", 3)).toEqual(["rgb(0, 0, 0)", "rgb(128, 50, 0)", "rgb(255, 100, 0)"]);
+});
+
+test("beside the map stands how many GPUs are lit, so that a number that leads here is found again", () => {
+  const box = document.createElement("aside");
+  const panel = new Panel(box, { light: () => undefined, closed: () => undefined });
+  const { cells } = model(nodes(8), "none");
+  const said = (light: object): string => {
+    panel.show(undefined, cells, { cell: null, job: null, tenant: null, ...light }, null);
+    return box.querySelector(".lit span")?.textContent ?? "";
+  };
+  expect(said({ cell: "free" })).toBe("Lit: free: 16 GPUs on 8 nodes");
+  expect(said({ node: "gpu-3" })).toBe("Lit: node gpu-3: 8 GPUs on gpu-3");
+  cells.find(({ device }) => device.cell === "free")!.device.is_slowed = true;
+  expect(said({ cell: "free" }), "no job may have that one").toMatch(/16 GPUs on 8 nodes, 1 of them too hot to take new jobs$/);
+  expect(said({ job: 999 })).toBe("Lit: GPUs of job 999: none now");
+  panel.close();
 });
 
 test("recolouring 1,600 cells takes far less than a frame, without the canvas itself", () => {

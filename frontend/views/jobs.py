@@ -79,6 +79,7 @@ def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
         items, older, refused = [], None, f"{said}." if said else refusal(problem)
     words = {
         "jobs": items,
+        "has_arrays": any(job["array"] for job in items),
         "asked": asked,
         "refused": refused,
         "older": urlencode({**asked, "cursor": older}) if older else "",

@@ -105,6 +105,23 @@ class TestJobs:
         assert "cursor: is not a cursor that this server gave" in text_of(client.get("/jobs/?cursor=nonsense"))
 
 
+class TestWhatIsNotShown:
+    """The Overview counts everybody's jobs; who follows a number from there to fewer rows is told why."""
+
+    @pytest.mark.parametrize("path", ["/queue/", "/jobs/", "/queue/?reason=quota_wait", "/jobs/?state=running"])
+    def test_who_does_not_see_all_is_told_so(self, path, nlp, member, other):
+        assert "not shown." in text_of(browser(member).get(path))
+        assert "not shown." not in text_of(browser(make_user(admin=True)).get(path))
+
+    def test_the_jobs_are_counted_as_the_script_counts_them(self, nlp, member):
+        client = browser(member)
+        submit(member, nlp)
+        assert '<p class="summary">1 job.</p>' in text_of(client.get("/jobs/"))
+        for _ in range(100):
+            submit(member, nlp)
+        assert '<p class="summary">100 jobs, and older ones.</p>' in text_of(client.get("/jobs/"))
+
+
 class TestSeveralAtOnce:
     def test_each_is_done_or_says_why_not(self, nlp, member, other):
         mine, held = submit(member, nlp), submit(member, nlp)

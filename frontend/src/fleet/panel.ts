@@ -9,6 +9,9 @@ import { type Spotlight, fits, isPlain, spoken } from "./address";
 import { type Fill, OTHERS, absent, idleFor, look, owner, reads } from "./looks";
 import type { FleetCell } from "./model";
 
+/** More nodes than these are counted. */
+const MOST_NAMED = 4;
+
 export interface PanelEvents {
   /** Lights all GPUs of a job; nothing: shows all again. */
   light(asked: Partial<Spotlight>): void;
@@ -50,8 +53,16 @@ function seen(cell: FleetCell | undefined): string {
 
 function lit(cells: readonly FleetCell[], light: Spotlight): HTMLElement {
   const all = h("button", { type: "button", class: "small", "data-does": "all" }, "Show all");
-  const on = light.job === null ? [] : [...new Set(cells.filter(({ device }) => (device.jobs ?? []).includes(light.job ?? 0)).map(({ node }) => node.name))];
-  return h("p", { class: "lit" }, h("span", {}, `Lit: ${spoken(light)}`, !cells.some((cell) => fits(cell, light)) && ": none now", on.length > 0 && `, on ${on.slice(0, 4).join(", ")}${on.length > 4 ? ` and ${on.length - 4} more` : ""}`), all);
+  return h("p", { class: "lit" }, h("span", {}, `Lit: ${spoken(light)}: ${counted(cells.filter((cell) => fits(cell, light)))}`), all);
+}
+
+/** The number that led here, and where they are. Free ones slowed down by heat are offered to no job. */
+function counted(found: readonly FleetCell[]): string {
+  if (found.length === 0) return "none now";
+  const slowed = found.filter(({ device }) => device.cell === "free" && device.is_slowed).length;
+  const on = [...new Set(found.map(({ node }) => node.name))];
+  const where = on.length <= MOST_NAMED ? on.join(", ") : `${on.length} nodes`;
+  return `${plural(found.length, "GPU")} on ${where}${slowed > 0 ? `, ${slowed} of them too hot to take new jobs` : ""}`;
 }
 
 function gpu(cell: FleetCell, cells: readonly FleetCell[]): Child[] {

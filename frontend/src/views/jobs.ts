@@ -1,5 +1,5 @@
 // The list of jobs: filtered by the address, live at its top, as far back as one asks, with several selected at once.
-import { h, refill } from "../dom";
+import { h, plural, refill } from "../dom";
 import { Listing, merged, restQuery } from "../jobs/listing";
 import { Rights } from "../jobs/rights";
 import { Selection } from "../jobs/selection";
@@ -21,6 +21,7 @@ class JobsView implements View {
   private readonly none: () => HTMLElement;
   private readonly rights = new Rights();
   private readonly selection = new Selection(() => this.draw());
+  private readonly summary = h("p", { class: "summary", role: "status" });
   private readonly older = h("button", { type: "button" }, "Older jobs");
   private readonly foot = h("p", { class: "summary" }, this.older);
   private readonly table = this.makeTable();
@@ -65,9 +66,11 @@ class JobsView implements View {
     this.selection.show(own);
     if (listing.problem !== "") return refill(this.region, refused(listing.problem));
     this.foot.hidden = !listing.hasOlder;
+    const words = said(rows, listing.hasOlder);
+    if (this.summary.textContent !== words) this.summary.textContent = words;
     if (rows.length === 0) return refill(this.region, listing.query === "" ? this.none() : noneLikeThis(listing.hasOlder), this.foot);
     this.table.update(rows.map((row) => ({ key: String(row.id), row })));
-    if (this.table.element.parentElement !== this.region) this.region.replaceChildren(this.selection.bar, this.table.element, this.foot);
+    if (this.table.element.parentElement !== this.region) this.region.replaceChildren(this.selection.bar, this.summary, this.table.element, this.foot);
     for (const box of this.region.querySelectorAll<HTMLInputElement>("[data-select]")) box.checked = this.selection.has(Number(box.dataset.select));
   }
 
@@ -123,6 +126,12 @@ class JobsView implements View {
       "rows jobs",
     );
   }
+}
+
+/** As the server says it where no script runs. */
+function said(rows: readonly JobRow[], hasOlder: boolean): string {
+  const arrays = rows.some((row) => row.array) ? "; an array counts once" : "";
+  return `${plural(rows.length, "job")}${hasOlder ? ", and older ones" : ""}${arrays}.`;
 }
 
 function noneLikeThis(hasOlder: boolean): HTMLElement {
