@@ -142,7 +142,6 @@ class Palette {
       const answer = await fetch(`/search/?q=${encodeURIComponent(asked)}`, { signal: this.asking.signal, headers: { Accept: "application/json" } });
       if (!answer.ok) return this.fail();
       const { found } = (await answer.json()) as { found: { kind: string; name: string; about: string; href: string }[] };
-      if (asked !== this.input.value.trim()) return;
       this.found = found.map(({ kind, name, about, href }) => ({ kind, name, about, run: href }));
       this.draw();
     } catch (error) {

@@ -75,3 +75,26 @@ test("opening it makes all read, and what was unread stays marked meanwhile", as
   details.open = false;
   expect(document.querySelector("li")?.className).toBe("");
 });
+
+test("a hidden page tells it by the desktop, to who has asked for that in this browser alone", () => {
+  const told: string[] = [];
+  class Desktop {
+    static permission = "granted";
+    constructor(_: string, { body }: { body: string }) {
+      told.push(body);
+    }
+  }
+  vi.stubGlobal("Notification", Desktop);
+  const hidden = vi.spyOn(document, "hidden", "get").mockReturnValue(true);
+  snapshot(0);
+  comes(2, notice("1", 1));
+  localStorage.setItem("gpusched.notify", "yes");
+  comes(3, notice("2", 1));
+  comes(4, notice("3", 1, false));
+  Desktop.permission = "denied";
+  comes(5, notice("4", 1));
+  expect([told, toasts()]).toEqual([["job 2 failed"], []]);
+  hidden.mockRestore();
+  localStorage.clear();
+  vi.unstubAllGlobals();
+});

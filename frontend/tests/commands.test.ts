@@ -20,7 +20,8 @@ test("pages while nothing is typed; a number means a job before all else", () =>
   const job = command("17 train", "job");
   expect(ranked(known, [], "").map(({ name }) => name)).toEqual(["Queue"]);
   expect(ranked(known, [job], "17").map(({ name }) => name)).toEqual(["17 train"]);
-  expect(ranked([...known, command("Sweep 17", "action")], [job], "#17")[0]).toBe(job);
+  const sweep = command("Sweep 17", "action");
+  expect(["17", "#17"].map((asked) => ranked([...known, sweep], [job], asked)[0])).toEqual([job, job]);
   expect(ranked(known, [job], "qu").map(({ name }) => name)).toEqual(["Quit", "Queue", "17 train"].sort((a, b) => (score(b, "qu") ?? -9) - (score(a, "qu") ?? -9)));
 });
 
@@ -63,6 +64,21 @@ test("Ctrl-K, type, Enter; Ctrl-K again closes; what the server finds is shown a
   expect(dialog.textContent).toContain("The server does not answer");
   press("k", document.body, { ctrlKey: true });
   expect(dialog.open).toBe(false);
+});
+
+test("the page's own keys are not meant while it is open", () => {
+  document.body.insertAdjacentHTML("beforeend", "<button data-palette></button>");
+  startCommands(() => undefined, went);
+  document.querySelector<HTMLElement>("[data-palette]")?.click();
+  const input = [...document.querySelectorAll("dialog.palette input")].at(-1);
+  if (!input) throw new Error("no palette");
+  const heard = vi.fn();
+  document.addEventListener("keydown", heard);
+  press("j", input);
+  expect(heard).not.toHaveBeenCalled();
+  press("Escape", input);
+  expect(heard).toHaveBeenCalledOnce();
+  document.removeEventListener("keydown", heard);
 });
 
 test("joining a node and the theme are found on every page", async () => {

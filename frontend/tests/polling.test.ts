@@ -64,6 +64,15 @@ test("a socket that comes after all ends it, and only its snapshot counts", asyn
   expect(asked.length).toBe(1);
 });
 
+test("what was asked for before the socket came is not taken after it", async () => {
+  await after(0);
+  const late = after(PATIENCE_MS);
+  socket.readyState = 1;
+  socket.onopen?.(new Event("open"));
+  await late;
+  expect([hub.heard.polledAt, hub.state("jobs").rows.size, hub.state("job:9").error]).toEqual([null, 0, null]);
+});
+
 test("who is logged out is told so and asks no more", async () => {
   answer.status = 401;
   await after(0);

@@ -105,6 +105,7 @@ test("rows that came are told as new, whatever went; of a queue that is not all 
 
 test("filters and order stand in the address, and in the topic's name in one order", () => {
   expect(topicQuery("?q=train&tenant=nlp&other=1&sort=-gpus")).toBe("tenant=nlp&q=train&sort=-gpus");
+  expect(topicQuery("?group=you&reason=quota_wait&state=held&user=ann")).toBe("user=ann&state=held&reason=quota_wait&group=you");
   expect(topicQuery("?sort=secret&reason=")).toBe("");
   expect(changed("?tenant=nlp&q=x", "tenant", "")).toBe("?q=x");
   expect([nextSort("", "gpus", true), nextSort("-gpus", "gpus", true), nextSort("gpus", "gpus", true)]).toEqual(["-gpus", "gpus", ""]);
@@ -176,6 +177,14 @@ test("estimates are asked for what is in sight, and again only for what is new",
   estimates.want([8, 9]);
   await vi.advanceTimersByTimeAsync(400);
   expect(get).toHaveBeenLastCalledWith("/queue/estimates/?ids=8,9");
+  const hidden = vi.spyOn(document, "hidden", "get").mockReturnValue(true);
+  estimates.want([10]);
+  await vi.advanceTimersByTimeAsync(400);
+  expect(get, "nobody looks").toHaveBeenCalledTimes(2);
+  hidden.mockRestore();
+  estimates.want(Array.from({ length: 501 }, (_, id) => id));
+  await vi.advanceTimersByTimeAsync(400);
+  expect(get.mock.lastCall?.[0].split(",").length, "more at once the server does not answer").toBe(500);
   estimates.close();
   vi.useRealTimers();
 });

@@ -60,6 +60,19 @@ test("the pill lets the new rows in", () => {
   expect(order()).toBe("b");
 });
 
+test("on its way to the pill the pointer is still over the rows; beside both it is not", () => {
+  const body = table.element.querySelector("tbody") as HTMLElement;
+  const leave = (from: HTMLElement, to: HTMLElement): boolean => from.dispatchEvent(Object.assign(new Event("pointerleave"), { relatedTarget: to }));
+  table.update(lines("a"));
+  point("pointerenter");
+  table.update(lines("b", "a"));
+  leave(body, pill());
+  leave(pill(), body);
+  expect([order(), pill().hidden]).toEqual(["a", false]);
+  leave(body, document.body);
+  expect([order(), pill().hidden]).toEqual(["ba", true]);
+});
+
 test("names are text, never markup", () => {
   table.update(lines("<img src=x onerror=alert(1)>"));
   expect(table.element.querySelector("img")).toBeNull();

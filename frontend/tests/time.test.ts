@@ -1,7 +1,7 @@
 // Times as text, and the tick.
 import { expect, test } from "vitest";
 import { h } from "../src/dom";
-import { absolute, ago, clocked, clockedText, duration, relative, roughly, tick } from "../src/time";
+import { absolute, ago, clocked, clockedText, duration, learnServerTime, relative, roughly, serverNow, tick } from "../src/time";
 
 test("durations", () => {
   expect([0, 60, 247, 3600, 3847, 86400, 263047].map(duration)).toEqual(["0 s", "1 min", "4 min 7 s", "1 h", "1 h 4 min", "1 d", "3 d 1 h"]);
@@ -39,4 +39,13 @@ test("a moment within a sentence is told by the clock of who looks, with its day
   expect(clockedText("held by its owner")).toBe("held by its owner");
   expect(clockedText("label day=2031-99-99T08:00:00Z")).toBe("label day=2031-99-99T08:00:00Z");
   expect(absolute(at(31, 8))).toBe("31 Jan 2031, 08:05:00");
+});
+
+test("times are told by the server's clock, whatever this machine's says", () => {
+  learnServerTime(new Date(Date.now() - 3_600_000).toISOString());
+  expect(Math.round((serverNow() - Date.now()) / 60_000)).toBe(-60);
+  expect(ago(new Date(Date.now() - 3_600_000 - 180_000).toISOString()).textContent).toBe("3 min ago");
+  learnServerTime("no time");
+  expect(Math.round((serverNow() - Date.now()) / 60_000)).toBe(-60);
+  learnServerTime(new Date().toISOString());
 });

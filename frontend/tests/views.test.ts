@@ -9,7 +9,7 @@ import { overviewStrip } from "../src/fleet/strip";
 import { Selection } from "../src/jobs/selection";
 import { jobHead } from "../src/views/job";
 import { overviewAttention, overviewCounts, overviewWaiting } from "../src/views/overview";
-import { bullet, request } from "../src/views/pieces";
+import { bullet, mib, request } from "../src/views/pieces";
 import { overviewTenants } from "../src/views/standing";
 import type { JobRow, TenantRow } from "../src/topics";
 
@@ -114,6 +114,17 @@ test("what a job asks for, in words", () => {
   expect(request({ gpu_count: 1, elements: 9990 })).toBe("9,990 × 1 GPU");
 });
 
+test("what is not known is n/a, and nothing that is there reads as none or as all", () => {
+  expect([null, 0, 512, 81920, 3 << 19].map(mib)).toEqual(["n/a", "0 MiB", "512 MiB", "80 GiB", "1.5 TiB"]);
+  const status = { total_nodes: 9, online_nodes: 9, total_gpus: 1000, busy_gpus: 996, held_idle_gpus: 4, free_gpus: 0, unavailable_gpus: 1000, running_jobs: 1, pending_jobs: 0, cycle_is_alive: true };
+  const view = overviewCounts(region, {} as Page);
+  view.draw(state({ status }));
+  expect([...region.querySelectorAll("b")].slice(0, 4).map((number) => number.textContent)).toEqual(["996 99 %", "4 < 1 %", "0", "1000 100 %"]);
+  expect(region.querySelector("[role=alert]")).toBeNull();
+  view.draw(state({ status: { ...status, cycle_is_alive: false } }));
+  expect(region.querySelector("[role=alert]")?.textContent).toContain("The scheduler does not run");
+});
+
 test("the filter wants every word", () => {
   expect(matches("17 Train ann red", "ann tra")).toBe(true);
   expect(matches("17 Train ann red", "ann blue")).toBe(false);
@@ -122,7 +133,7 @@ test("the filter wants every word", () => {
 test("keys: pages, rows, opening, and none of it while typing", () => {
   const go = vi.fn();
   startKeyboard(go);
-  document.body.innerHTML = '<main><input data-filter><table class="rows"><tbody><tr data-key="1" data-href="/jobs/1/"></tr><tr data-key="2" data-href="/jobs/2/"></tr></tbody></table></main>';
+  document.body.innerHTML = '<main><input data-filter><table class="rows"><tbody><tr data-key="1" data-href="/jobs/1/"></tr><tr data-key="2" data-href="/jobs/2/"></tr><tr data-key="3"><td><a href="//evil.example">x</a></td></tr></tbody></table></main>';
   const press = (key: string, on: Element = document.activeElement ?? document.body): void => {
     on.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
   };
@@ -131,9 +142,13 @@ test("keys: pages, rows, opening, and none of it while typing", () => {
   expect(go).toHaveBeenLastCalledWith("/queue/");
   press("j");
   press("j");
-  press("j");
   press("Enter");
   expect(go).toHaveBeenLastCalledWith("/jobs/2/");
+  press("j");
+  press("j");
+  press("Enter");
+  expect(go, "never elsewhere").toHaveBeenLastCalledWith("/jobs/2/");
+  press("k");
   press("k");
   press("Enter");
   expect(go).toHaveBeenLastCalledWith("/jobs/1/");

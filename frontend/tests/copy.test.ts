@@ -1,0 +1,31 @@
+// What can be copied: said to be done only where it was.
+import { beforeEach, expect, test, vi } from "vitest";
+import { startCopy } from "../src/copy";
+
+startCopy();
+beforeEach(() => {
+  vi.useFakeTimers();
+  document.body.innerHTML = '<pre id="line">gpusched submit</pre><button data-copy="#line">Copy</button>';
+});
+
+async function press(): Promise<string | undefined> {
+  const button = document.querySelector("button");
+  button?.click();
+  await vi.advanceTimersByTimeAsync(10);
+  const said = button?.textContent;
+  await vi.advanceTimersByTimeAsync(2000);
+  expect(button?.textContent).toBe("Copy");
+  return said;
+}
+
+test("the text goes to the clipboard; without one it is selected, and the person is told to copy it", async () => {
+  const written = vi.fn(async (_: string): Promise<void> => undefined);
+  vi.stubGlobal("navigator", { clipboard: { writeText: written } });
+  expect([await press(), written.mock.lastCall]).toEqual(["Copied", ["gpusched submit"]]);
+  vi.stubGlobal("navigator", {});
+  const old = vi.fn(() => true);
+  Object.assign(document, { execCommand: old });
+  expect([await press(), String(getSelection())]).toEqual(["Copied", "gpusched submit"]);
+  old.mockReturnValue(false);
+  expect(await press()).toBe("Press Ctrl-C");
+});

@@ -1,0 +1,58 @@
+// One GPU under the pointer or the keys: which one is meant, what is told of it, and where it leads.
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { interact } from "../src/fleet/interaction";
+import { layout } from "../src/fleet/layout";
+import { value } from "../src/fleet/looks";
+import { model, tell } from "../src/fleet/model";
+import { overviewStrip, stripCells } from "../src/fleet/strip";
+import type { Page } from "../src/regions";
+import type { DeviceRow } from "../src/topics";
+import { node, nodes } from "./machines";
+
+beforeEach(() => document.body.replaceChildren());
+afterEach(() => vi.restoreAllMocks());
+
+test("all that is known of a GPU is told, the most important first", () => {
+  const holders = { 0: { name: "train", user: "ann", tenant: "red", gpu_count: 8, ends_at: null } };
+  const host = { ...node(0), holders };
+  const [device] = host.devices as [DeviceRow];
+  expect(tell({ node: host, device })).toEqual(["gpu-0 · GPU 0 · A100", "busy", "job 0 train · ann, red", "0 % used · 40 GiB of 80 GiB · 61 °C · 400 W"]);
+  const [, unnamed, others] = tell({ node: host, device: { ...device, jobs: [], tenants: [] } });
+  expect([unnamed, others]).toEqual(["busy", "held by another tenant"]);
+  const reading = { ...device.reading!, temperature_celsius: null };
+  expect(value({ ...device, reading }, "temperature")).toBeNull();
+  expect(tell({ node: host, device: { ...device, reading } }).at(-1)).toBe("n/a: its driver does not say");
+  expect(model([host], "model").groups[0]?.title).toBe("A100 · 8 GPUs, 2 free");
+});
+
+test("arrows go from cell to cell, Enter opens it, Escape and leaving end it", () => {
+  const canvas = document.createElement("canvas");
+  const where = layout([{ title: "", nodes: [{ name: "a", cells: 8 }] }], 800, 400);
+  const told: (number | string)[] = [];
+  interact(canvas, { layout: () => where, pointed: (cell) => told.push(cell), opened: (cell) => told.push(`opened ${cell}`), left: () => told.push("left") });
+  const press = (key: string, more: object = {}): boolean => canvas.dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true, ...more }));
+  for (const key of ["ArrowRight", "ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "End", "Enter", "Home"]) press(key);
+  expect(told.splice(0)).toEqual([0, 1, 2, 6, 5, 1, 7, "opened 7", 0]);
+  expect([press("ArrowRight", { ctrlKey: true }), press("x"), press("ArrowRight")]).toEqual([true, true, false]);
+  canvas.dispatchEvent(new Event("blur"));
+  press("Escape");
+  press("Enter");
+  expect(told).toEqual([1, -1, "left"]);
+});
+
+test("the strip says how many are in each state, and leads to the GPU that is clicked", () => {
+  const region = document.createElement("section");
+  Object.defineProperty(region, "clientWidth", { value: 800 });
+  document.body.append(region);
+  const view = overviewStrip(region, {} as Page);
+  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(2).map((row) => [row.name, row])), error: null, known: true });
+  const link = region.querySelector("a") as HTMLAnchorElement;
+  expect(link.getAttribute("aria-label")).toBe("16 GPUs: 4 busy, 4 held but idle, 4 free, 4 unavailable. Open the fleet");
+  const at = stripCells([8, 8], 800).cells[11]!;
+  link.addEventListener("click", (event) => event.preventDefault());
+  link.dispatchEvent(new MouseEvent("click", { clientX: at.x + 1, clientY: at.y + 1 }));
+  expect(link.getAttribute("href")).toBe("/fleet/?gpu=gpu-1%2F3");
+  link.dispatchEvent(new MouseEvent("click", { clientX: 9999, clientY: 0 }));
+  expect(link.getAttribute("href")).toBe("/fleet/");
+  view.close?.();
+});
