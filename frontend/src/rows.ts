@@ -47,7 +47,8 @@ export class LiveTable<R extends object> {
     this.pill.addEventListener("click", () => this.arrange());
   }
 
-  update(lines: Line<R>[]): void {
+  /** `isAsked`: somebody has asked for just this, so that nothing waits for the pointer. */
+  update(lines: Line<R>[], isAsked = false): void {
     this.wanted = lines;
     for (const line of lines) {
       const known = this.shown.get(line.key);
@@ -57,7 +58,7 @@ export class LiveTable<R extends object> {
       if ("row" in line) this.fill(known.tr, line.row);
       else known.tr.replaceChildren(this.heading(line.heading));
     }
-    if (this.isUnderPointer && this.shown.size > 0) this.hold();
+    if (this.isUnderPointer && this.shown.size > 0 && !isAsked) this.hold();
     else this.arrange();
   }
 

@@ -5,7 +5,7 @@ import { Panel } from "../src/fleet/panel";
 import { FleetTable } from "../src/fleet/table";
 import { fleet } from "../src/fleet/view";
 import type { Page } from "../src/regions";
-import { nodes } from "./machines";
+import { node, nodes } from "./machines";
 
 test("the panel keeps the focus while readings come in, and says what is not there", () => {
   const box = document.createElement("aside");
@@ -36,9 +36,9 @@ test("the panel keeps the focus while readings come in, and says what is not the
 
 describe("the table", () => {
   const dark = { cell: null, job: null, tenant: null };
-  const opened: string[] = [];
+  const [opened, asked]: [string[], string[]] = [[], []];
   const make = (): FleetTable => {
-    const table = new FleetTable((name) => opened.push(name), () => undefined);
+    const table = new FleetTable((name) => opened.push(name), () => undefined, (search) => asked.push(search));
     document.body.replaceChildren(table.element);
     return table;
   };
@@ -60,6 +60,37 @@ describe("the table", () => {
     document.querySelector<HTMLElement>(".lit button")?.click();
     table.update(model(nodes(3), "none"), asked, null);
     expect([keys().length, document.querySelectorAll("tr.is-lit").length, document.querySelectorAll("[aria-current]").length]).toEqual([24, 8, 0]);
+  });
+
+  test("is sorted as a head asks, without groups; what is not known is last either way, and what is equal keeps its order", () => {
+    const table = make();
+    const [one, lost] = [node(0, 7), { ...node(1, 1), state: "lost" as const }];
+    const readings = [363, 55, null, 9, 55, 700, 1];
+    const devices = one.devices.map((device, at) => ({ ...device, jobs: at < 2 ? [12 - at * 3] : [], tenants: [], reading: { ...node(0).devices[0]!.reading!, power_watts: readings[at]! } }));
+    const order = (sort: string): string => {
+      table.update(model([{ ...one, devices }, lost], "state"), dark, null, sort);
+      return keys().map((key) => key?.replace("gpu-0/", "")).join(" ");
+    };
+    expect(order("")).toBe("group:lost gpu-1/0 group:online 0 1 2 3 4 5 6");
+    expect(order("-power")).toBe("5 0 1 4 3 6 gpu-1/0 2");
+    expect(order("power")).toBe("6 3 1 4 0 5 gpu-1/0 2");
+    expect(order("-jobs")).toBe("0 1 gpu-1/0 2 3 4 5 6");
+    expect([...document.querySelectorAll("th[aria-sort=descending]")].map((th) => th.textContent)).toEqual(["Jobs"]);
+    expect(order("no-column")).toBe(order(""));
+    const heads = [...document.querySelectorAll<HTMLElement>("th button")];
+    expect(heads.length).toBe(document.querySelectorAll("th[scope=col]").length);
+    for (const head of heads) head.click();
+    expect(asked.map((search) => new URLSearchParams(search).get("sort")).join(" ")).toBe("node gpu model state jobs tenants owner -utilisation -memory -temperature -power until");
+    for (const head of heads) expect(order(head.dataset.sort ?? ""), head.dataset.sort).toHaveLength(order("power").length);
+  });
+
+  test("gets the order that is asked for also while the pointer rests on a row", () => {
+    const table = make();
+    const shown = model(nodes(1), "none");
+    table.update(shown, dark, null);
+    document.querySelector("tbody")?.dispatchEvent(new PointerEvent("pointerenter"));
+    table.update(shown, dark, null, "-gpu");
+    expect(keys()[0]).toBe("gpu-0/7");
   });
 
   test("Enter shows the row's GPU, and does not leave the page", () => {
@@ -96,6 +127,10 @@ test("choosing a GPU is a step that Back takes back, and the page goes to a pane
   dispatchEvent(new Event("popstate"));
   await told();
   expect([location.search, beside.querySelector(".panel-head")]).toEqual(["?view=table", null]);
+  document.querySelector<HTMLElement>("[data-sort=power]")?.click();
+  await told();
+  const sorted = document.querySelector("th[aria-sort=descending]")?.textContent;
+  expect([location.search, sorted, pushed.mock.calls.length]).toEqual(["?view=table&sort=-power", "Power", 1]);
   view.close?.();
   pushed.mockRestore();
   vi.unstubAllGlobals();

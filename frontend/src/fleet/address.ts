@@ -1,5 +1,6 @@
 // What the Fleet's address says: how cells are grouped and filled, what stands out, which GPU is chosen.
 import { FILLS, type Fill } from "./looks";
+import { sortOf } from "../queue/filters";
 import { shortModel } from "../views/pieces";
 import type { FleetCell } from "./model";
 
@@ -24,6 +25,8 @@ export interface Address {
   isTable: boolean;
   /** `node/index` of the chosen GPU. */
   gpu: string | null;
+  /** Of the table: a column's name, with - the other way; "": in the groups of the map. */
+  sort: string;
   light: Spotlight;
 }
 
@@ -39,6 +42,7 @@ export function readAddress(search: string): Address {
     fill: FILLS.find((each) => each === asked.get("fill")) ?? "state",
     isTable: asked.get("view") === "table",
     gpu: asked.get("gpu") || null,
+    sort: sortOf(search),
     light,
   };
 }
@@ -54,6 +58,7 @@ export function writeAddress(now: Address, search: string): string {
   set("fill", now.fill, "state");
   set("view", now.isTable ? "table" : null);
   set("gpu", now.gpu);
+  set("sort", now.sort, "");
   set("job", now.light.job);
   for (const name of NAMES) set(name, now.light[name] ?? null);
   // A node and its GPU read better with their slash.

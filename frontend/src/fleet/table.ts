@@ -1,16 +1,16 @@
 // The fleet as a table: the same facts as the canvas, for whoever prefers or needs text.
 import { h, plural } from "../dom";
+import { showSorts, sortBy, sortButton } from "../queue/filters";
 import { type Line, LiveTable } from "../rows";
-import { badge } from "../states";
-import { jobLink, nodeLink, shortModel, tenantLink } from "../views/pieces";
 import { type Spotlight, fits, isPlain, spoken } from "./address";
-import { type Fill, absent, idleFor, look, owner, reads } from "./looks";
+import { COLUMNS, inOrder } from "./columns";
 import { type FleetCell, type Model, nameOf } from "./model";
 
 export class FleetTable {
   private readonly table: LiveTable<FleetCell>;
   readonly element: HTMLElement;
   private known = new Map<string, FleetCell>();
+  private sort = "";
 
   /** Without what is not asked for, until all are wanted. */
   private isAll = false;
@@ -18,34 +18,17 @@ export class FleetTable {
   private readonly switch = h("button", { type: "button", class: "small" });
   private readonly said = h("p", { class: "lit" }, this.words, this.switch);
 
-  /** `opened`: a row's GPU, by its name, is to be shown beside. */
-  constructor(opened: (name: string) => void, changed: () => void) {
-    const reading = (label: string, fill: Fill) => ({
-      label,
-      className: "num",
-      cell: (cell: FleetCell) => {
-        const text = cell.node.state === "lost" ? "n/a" : reads(cell.device, fill, cell.node);
-        return text === "n/a" ? h("span", { class: "na", title: absent(cell.device, cell.node, fill) }, text) : text;
-      },
-    });
-    this.table = new LiveTable<FleetCell>([
-      { label: "Node", cell: ({ node }) => nodeLink(node.name) },
-      { label: "GPU", cell: ({ device }) => device.index, className: "num" },
-      { label: "Model", cell: ({ device }) => shortModel(device.model) },
-      { label: "State", cell: ({ node, device }) => badge(look(device, node).kind, look(device, node).words + idleFor(device)) },
-      { label: "Jobs", cell: ({ device }) => (device.jobs ?? []).flatMap((id) => [jobLink(id), " "]) },
-      { label: "Tenants", cell: ({ device }) => (device.tenants ?? []).flatMap((name) => [tenantLink(name), " "]) },
-      { label: "Owner", cell: ({ node, device }) => owner(device, node) ?? "" },
-      reading("Utilisation", "utilisation"),
-      reading("Memory", "memory"),
-      reading("Temperature", "temperature"),
-      reading("Power", "power"),
-      reading("Time to free", "until"),
-    ]);
+  /** `opened`: a row's GPU, by its name, is to be shown beside. `sorted`: the address after a press on a column's head. */
+  constructor(opened: (name: string) => void, changed: () => void, sorted: (search: string) => void) {
+    this.table = new LiveTable<FleetCell>(COLUMNS.map((column) => ({ ...column, label: sortButton(column.label, column.sort, column.isDownFirst) })));
     this.element = h("div", { class: "card flush" }, this.said, this.table.element);
     this.switch.addEventListener("click", () => {
       this.isAll = !this.isAll;
       changed();
+    });
+    this.element.addEventListener("click", (event) => {
+      const search = sortBy(event.target, location.search);
+      if (search !== null) sorted(search);
     });
     const open = (event: Event, row: Element | null): void => {
       const name = row instanceof HTMLTableRowElement && this.known.has(row.dataset.key ?? "") ? row.dataset.key : undefined;
@@ -58,21 +41,26 @@ export class FleetTable {
     this.element.addEventListener("click", (event) => event.target instanceof Element && event.target.closest("a, button") === null && open(event, event.target.closest("tr")));
   }
 
-  /** What the map has, in its order and groups; `gpu`: the name of the chosen one. */
-  update({ groups, cells }: Model, light: Spotlight, gpu: string | null): void {
-    const isAsked = !isPlain(light);
+  /** What the map has, in its order and groups unless another is asked for; `gpu`: the name of the chosen one. */
+  update({ groups, cells }: Model, light: Spotlight, gpu: string | null, sort = ""): void {
+    const isWanted = (cell: FleetCell): boolean => isPlain(light) || this.isAll || fits(cell, light);
     const next = new Map<string, FleetCell>();
     const lines: Line<FleetCell>[] = [];
+    const ordered = inOrder(cells.filter(isWanted), sort);
     let from = 0;
-    for (const group of groups) {
+    for (const group of ordered === null ? groups : []) {
       const to = from + group.nodes.reduce((sum, node) => sum + node.cells, 0);
-      const shown = cells.slice(from, to).filter((cell) => !isAsked || this.isAll || fits(cell, light));
+      const shown = cells.slice(from, to).filter(isWanted);
       if (group.title !== "" && shown.length > 0) lines.push({ key: `group:${group.title.split(" · ")[0]}`, heading: group.title });
       lines.push(...shown.map((cell) => this.line(cell, next)));
       from = to;
     }
+    lines.push(...(ordered ?? []).map((cell) => this.line(cell, next)));
     this.known = next;
-    this.table.update(lines);
+    // Who asks for another order gets it, wherever the pointer rests.
+    this.table.update(lines, sort !== this.sort);
+    this.sort = sort;
+    showSorts(this.element, sort);
     this.mark(light, gpu);
     this.tell(cells, light);
   }

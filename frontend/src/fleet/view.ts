@@ -1,5 +1,6 @@
 // The fleet's region: joins rows, address, layout, canvas, controls, legend, panel, tooltip and table.
 import { h, plural, refill } from "../dom";
+import { sortOf } from "../queue/filters";
 import type { MakeView } from "../regions";
 import type { NodeRow } from "../topics";
 import { empty, noNodes, whenEmpty } from "../views/pieces";
@@ -26,6 +27,7 @@ export const fleet: MakeView = (region) => {
   const table = new FleetTable(
     (gpu) => choose(gpu),
     () => recolour(),
+    (search) => change({ sort: sortOf(search) }),
   );
   const none = whenEmpty(region, noNodes);
   const [group, fill] = [control("group"), control("fill")];
@@ -47,7 +49,7 @@ export const fleet: MakeView = (region) => {
 
   const recolour = (): void => {
     if (legend !== null) showLegend(legend, now.fill, shown.cells);
-    if (now.isTable) table.update(shown, now.light, now.gpu);
+    if (now.isTable) table.update(shown, now.light, now.gpu, now.sort);
     else chart.recolour(paints(shown.cells, now.fill, now.light, now.gpu), pointed);
     panel?.show(shown.cells[chosen()], shown.cells, now.light, now.gpu);
   };

@@ -4,6 +4,7 @@ import { GROUP_WORDS } from "../states";
 import { clocked, clockedText, elapsed, roughly, serverNow } from "../time";
 import type { QueueRow } from "../topics";
 import { jobHref, jobLink, reasonOf, request, tenantLink } from "../views/pieces";
+import { sortButton } from "./filters";
 import type { Group } from "./geometry";
 
 /** As GET /api/v1/queue tells it. */
@@ -42,8 +43,7 @@ export const COLUMNS: readonly Column[] = [
 ];
 
 export function headCell({ label, sort, isDownFirst, className }: Column): HTMLElement {
-  const words = sort === undefined ? label : h("button", { type: "button", class: "sort", "data-sort": sort, "data-down": isDownFirst ? "yes" : "no" }, label);
-  return h("th", { scope: "col", class: className }, words);
+  return h("th", { scope: "col", class: className }, sort === undefined ? label : sortButton(label, sort, isDownFirst));
 }
 
 function why(row: QueueRow): Child {

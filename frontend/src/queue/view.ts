@@ -6,7 +6,7 @@ import type { QueueTotal } from "../topics";
 import { empty, noJobs, whenEmpty } from "../views/pieces";
 import { Detail } from "./detail";
 import { Estimates } from "./estimates";
-import { showSorts, sortBy, topicQuery, watchFilters } from "./filters";
+import { showSorts, sortBy, sortOf, topicQuery, watchFilters } from "./filters";
 import { Geometry } from "./geometry";
 import { Held } from "./held";
 import { COLUMNS, blankRow, headCell, headingRow, jobRow } from "./row";
@@ -58,7 +58,7 @@ class QueueView implements View {
       if (search !== null) this.ask(search);
     });
     this.stopFilters = watchFilters((search) => this.ask(search));
-    showSorts(this.table);
+    showSorts(this.table, sortOf(location.search));
     addEventListener("scroll", this.scrolled, { passive: true });
     addEventListener("resize", this.draw);
   }
@@ -107,7 +107,7 @@ class QueueView implements View {
   /** Another address, and what it asks for. */
   private ask(search: string): void {
     history.replaceState(null, "", search);
-    showSorts(this.table);
+    showSorts(this.table, sortOf(location.search));
     const query = topicQuery(location.search);
     if (query === this.query) return;
     this.query = query;
