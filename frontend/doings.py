@@ -1,6 +1,6 @@
 """What the system did by itself and what became of jobs, from the events, incidents, budgets and refunds that exist."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.unnamed import ANOTHER
+from nodes import causes
 from nodes.causes import HELD_NOTE
 
 Row = dict[str, Any]
@@ -22,8 +23,8 @@ DAYS = 14
 
 
 class Doing(NamedTuple):
-    """`tenant_id`: whose members may read it; None: only admins. `other_tenant_id`: that of a job which the sentence
-    names; `unnamed`: the sentence without it."""
+    """`tenant_id`: whose members may read it; None: it is of a node, and no tenant's. `other_tenant_id`: that of a job
+    which the sentence names; `unnamed`: the sentence for who may not read all of it."""
 
     row: Row
     at: datetime
@@ -110,15 +111,20 @@ def load() -> list[Doing]:
     return sorted(found, key=lambda doing: doing.at, reverse=True)
 
 
-def restrict(doings: Iterable[Doing], visible: Visible) -> list[Doing]:
-    """The latest that the viewer may read; a job of a tenant that they do not see is not named."""
-    read = (doing for doing in doings if visible is None or doing.tenant_id in visible)
-    return [
-        doing
-        if visible is None or doing.other_tenant_id in (None, *visible)
-        else doing._replace(row={**doing.row, "sentence": doing.unnamed})
-        for doing in islice(read, MOST)
-    ]
+def restrict(doings: Collection[Doing], visible: Visible, *, with_nodes: bool = False) -> list[Doing]:
+    """The latest that the viewer may read, without what they may not. `with_nodes`: of nodes all are told, where what
+    became of their own jobs leaves room; without it only admins."""
+    if visible is None:
+        return list(islice(doings, MOST))
+    own = list(islice((one for one in doings if one.tenant_id in visible), MOST))
+    of_nodes = (one for one in doings if with_nodes and one.tenant_id is None)
+    read = {one.row["key"] for one in [*own, *islice(of_nodes, MOST - len(own))]}
+    return [_without_others(one, visible) for one in doings if one.row["key"] in read]
+
+
+def _without_others(one: Doing, visible: tuple[int, ...]) -> Doing:
+    is_whole = one.tenant_id is not None and one.other_tenant_id in (None, *visible)
+    return one if is_whole else one._replace(row={**one.row, "sentence": one.unnamed})
 
 
 def doing(
@@ -153,20 +159,20 @@ def _sentence(row: Row, data: Row) -> str:
 
 
 def _of_incident(row: Row) -> Doing:
-    cause = f": {row['cause']}" if row["cause"] else ""
+    kind = "node_held" if row["kind"] == "cordoned" else row["kind"]
+    severity = "amber" if kind in ("dirty", "foreign") else "red"
+    href = f"/nodes/{quote(row['node'], safe='')}/"
+    told = doing(f"incident:{row['id']}", row["at"], kind, severity, _of_node(row), href)
+    return Doing(told, row["at"], None, unnamed=_of_node(causes.told(row, ())))
+
+
+def _of_node(row: Row) -> str:
     if row["kind"] == "node_lost":
-        sentence, kind, severity = f"node {row['node']} stopped reporting", "node_lost", "red"
-    elif row["kind"] == "cordoned":
-        sentence, kind, severity = f"node {row['node']} is {row['cause']}", "node_held", "red"
-    else:
-        kind = row["kind"]
-        sentence = f"GPU {row['gpu']} of {row['node']} {_WENT[kind]}{cause}"
-        severity = "amber" if kind in ("dirty", "foreign") else "red"
-    return Doing(
-        doing(f"incident:{row['id']}", row["at"], kind, severity, sentence, f"/nodes/{quote(row['node'], safe='')}/"),
-        row["at"],
-        None,
-    )
+        return f"node {row['node']} stopped reporting"
+    if row["kind"] == "cordoned":
+        return f"node {row['node']} is {row['cause']}"
+    cause = f": {row['cause']}" if row["cause"] else ""
+    return f"GPU {row['gpu']} of {row['node']} {_WENT[row['kind']]}{cause}"
 
 
 def _of_crossing(row: Row) -> Doing:

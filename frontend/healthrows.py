@@ -41,5 +41,5 @@ def restrict(loaded: Health, visible: Visible) -> dict[str, Row]:
     rows = dict(loaded.rows)
     for row in loaded.incidents:
         rows[f"incident:{row['id']}"] = causes.told(row, visible)
-    rows.update({f"did:{one.row['key']}": one.row for one in doings.restrict(loaded.doings, visible)})
+    rows.update({f"did:{one.row['key']}": one.row for one in doings.restrict(loaded.doings, visible, with_nodes=True)})
     return rows

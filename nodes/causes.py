@@ -4,6 +4,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from gpusched.protocol.states import NodeIntent
+
 # How the note of a node begins that the system holds.
 HELD_NOTE = "held after "
 # What of a row names processes, jobs, people or folders of whichever tenant, and what stands there for the others.
@@ -14,8 +16,11 @@ _HELD = re.compile(rf"{HELD_NOTE}\d+ node faults")
 def told(row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]:
     """The row of a node, device or incident as somebody may read it; `visible`: the tenants that they see, None: all.
     What an admin noted with a cordon is for all; of the system's own note the jobs that it names are left out."""
-    if visible is not None:
-        row = {name: _TEXTS.get(name, value) for name, value in row.items()}
-        if found := _HELD.match(row.get("intent_note") or ""):
-            row["intent_note"] = found[0]
-    return row
+    if visible is None:
+        return row
+    # Of a node that was closed the cause is that note.
+    note = "cause" if row.get("kind") in (NodeIntent.CORDONED, NodeIntent.DRAINING) else "intent_note"
+    shown = {name: value if name == note else _TEXTS.get(name, value) for name, value in row.items()}
+    if found := _HELD.match(shown.get(note) or ""):
+        shown[note] = found[0]
+    return shown

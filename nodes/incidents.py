@@ -5,8 +5,10 @@ from typing import Any
 
 import pgtrigger
 
+from gpusched.lib import audit
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
+from nodes.causes import HELD_NOTE
 
 # In the database, because many statements change the health of devices, and none must be forgotten.
 _OF_DEVICE = """
@@ -70,6 +72,15 @@ _OF_NODES = """
      ORDER BY n.name, i.until IS NOT NULL, i.since DESC, i.id DESC
 """
 MOST_OF_A_NODE = 50
+_CLOSING = ("cordoned", "draining")
+# Whose write it was; those that the system holds are nobody's. All writes are read once: no index is worth having for
+# the few looks at this.
+_CLOSED_BY = """
+    SELECT DISTINCT ON (i.id) i.id, e.actor FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id
+      JOIN lib_auditentry e ON e.action = 'node.intent' AND e.subject = left('node ' || n.name, %s)
+                           AND e.after->>'intent' = i.kind AND e.at <= i.since
+     WHERE i.id = ANY(%s) AND NOT starts_with(i.cause, %s) ORDER BY i.id, e.id DESC
+"""
 
 
 def of_nodes(names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
@@ -78,6 +89,14 @@ def of_nodes(names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
     for row in query(_OF_NODES, [MOST_OF_A_NODE, sorted(names)]):
         found[row.pop("node")].append(row)
     return found
+
+
+def with_closers(incidents: Collection[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Incidents, each with `by`: who closed the node; empty where the system holds it, or nothing was closed."""
+    closed = [row["id"] for row in incidents if row["kind"] in _CLOSING]
+    found = query(_CLOSED_BY, [audit.MOST_CHARACTERS, closed, HELD_NOTE]) if closed else []
+    by = {row["id"]: row["actor"] for row in found}
+    return [{**row, "by": by.get(row["id"], "")} for row in incidents]
 
 
 def latest(limit: int, before: int | None = None, *, is_open: bool = False) -> list[dict[str, Any]]:

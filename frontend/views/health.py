@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from frontend import controlplane, feed
 from frontend.views.entrance import page, show
 from gpusched.lib.times import parsed
+from nodes.incidents import with_closers
 from tenants.permissions import Identity
 
 _WAYS = {
@@ -27,6 +28,7 @@ def health(request: HttpRequest, who: Identity) -> HttpResponse:
     """Members see what is not well, and what became of their own; causes and the machinery are for admins."""
     rows = feed.rows("health", who.visible_tenants(), who.user_id)
     incidents = [_with_moments(row) for key, row in rows.items() if key.startswith("incident:")]
+    incidents = with_closers(incidents) if who.is_admin else incidents
     incidents.sort(key=lambda row: row["since"], reverse=True)
     agents = controlplane.agents() if who.is_admin else []
     words: dict[str, Any] = {

@@ -18,7 +18,7 @@ from gpusched.lib.sql import atomically, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
 from nodes import health, representation, retiring, services
-from nodes.incidents import of_nodes
+from nodes.incidents import of_nodes, with_closers
 from scheduling.services import scheduler_lag
 from tenants.permissions import Identity
 
@@ -56,7 +56,7 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         "hints": onenode.hints(name) if who.is_admin else [],
         "is_held": waysback.is_held(shown),
         "asked": asked.of_node(shown, incidents, jobs_there(name), beat),
-        "incidents": incidents if who.is_admin else [],
+        "incidents": with_closers(incidents) if who.is_admin else [],
         "lanes": onenode.lanes(name, shown["devices"], incidents, window, visible),
         "ticks": _ticks(window),
         "span": span,

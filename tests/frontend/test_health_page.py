@@ -8,6 +8,9 @@ from django.utils import timezone
 
 from gpusched import __version__
 from gpusched.lib.sql import execute, query
+from gpusched.protocol.states import NodeIntent
+from nodes import services
+from nodes.causes import HELD_NOTE
 from nodes.models import Node
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, found, text_of
@@ -69,17 +72,46 @@ class TestHealth:
         assert "foreign" in page and "told to admins" in page
         assert "pid 7" not in page and "PostgreSQL" not in page and "All 1 agents" not in page
 
-    def test_members_are_told_of_their_jobs_and_not_that_no_node_failed(self, member, admin):
-        """A node that is lost is an open incident to all; what the system did about nodes is for admins."""
-        make_node(name="n1")
-        assert "no node failed" in text_of(admin.get(PATH))
-        execute("UPDATE nodes_node SET state = 'lost'")
-        page = text_of(browser(member).get(PATH))
-        assert 'href="/nodes/n1/"' in found(r'(?s)id="open".*?<tbody>(.*?)</tbody>', page)
-        assert "Nothing became of your jobs" in page and "no node failed" not in page
-        assert "stopped reporting" in found(
-            r'(?s)id="did">.*?<ul class="list did">(.*?)</ul>', text_of(admin.get(PATH))
+    def test_what_the_system_did_about_nodes_is_for_all_and_why_for_admins(self, member, admin):
+        """A08."""
+        make_node(name="n1", gpus=1)
+        for client in (admin, browser(member)):
+            assert "no node failed" in text_of(client.get(PATH))
+        execute(
+            "UPDATE nodes_node SET state = 'lost', intent = 'cordoned', intent_note = 'held after 2 node faults: 7'"
         )
+        execute("UPDATE nodes_device SET health = 'quarantined', health_note = 'dirty for 10 minutes: pid 7 of eve'")
+        told = {
+            "node n1 stopped reporting": "node n1 stopped reporting",
+            "node n1 is held after 2 node faults: 7": "node n1 is held after 2 node faults",
+            "GPU 0 of n1 was quarantined: dirty for 10 minutes: pid 7 of eve": "GPU 0 of n1 was quarantined",
+        }
+        for client, sentences in ((admin, set(told)), (browser(member), set(told.values()))):
+            did = found(r'(?s)id="did">.*?<ul class="list did">(.*?)</ul>', text_of(client.get(PATH)))
+            assert set(re.findall(r'<a href="/nodes/n1/">(.*?)</a>', did)) == sentences
+
+    @pytest.mark.django_db(transaction=True)
+    def test_of_a_closed_node_all_read_the_note_and_admins_by_whom(self, member, admin):
+        for name in ("n1", "n2", "n3"):
+            make_node(name=name)
+        admin.post("/nodes/n1/cordon/", {"note": "new fans"})
+        admin.post("/nodes/n2/drain/")
+        services.set_intent("n3", NodeIntent.CORDONED, f"{HELD_NOTE}2 node faults: jobs 770001")
+
+        def causes(client):
+            page = text_of(client.get(PATH))
+            cells = re.findall(
+                r'(?s)<tr data-key="incident.*?/nodes/(n\d)/.*?data-label="Cause" class="wide">(.*?)</td>', page
+            )
+            return {(node, re.sub(r"<.*?>", "", cause).strip()) for node, cause in cells}
+
+        assert causes(browser(member)) == {("n1", "new fans"), ("n2", "\u2013"), ("n3", "held after 2 node faults")}
+        expected = {("n1", "new fans (by root)"), ("n2", "by root"), ("n3", f"{HELD_NOTE}2 node faults: jobs 770001")}
+        assert causes(admin) == expected
+        assert "new fans" in text_of(admin.get("/nodes/n1/")) and "(by root)" in text_of(admin.get("/nodes/n1/"))
+        admin.post("/nodes/n1/uncordon/")
+        browser(make_user("other", admin=True)).post("/nodes/n1/cordon/")
+        assert causes(admin) == {*expected, ("n1", "by other")}, "each time has its own"
 
     @pytest.mark.django_db(transaction=True)
     def test_what_the_system_did_by_itself(self, nlp, member, admin):

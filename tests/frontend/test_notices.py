@@ -74,7 +74,9 @@ def test_incidents_and_the_jobs_of_others_take_nothing_from_what_a_member_is_tol
         [doings.MOST, device.pk],
     )
     did = [row["href"] for key, row in feed.rows("health", [ours.pk]).items() if key.startswith("did:")]
-    assert did == [f"/jobs/{job_id}/"]
+    assert f"/jobs/{job_id}/" in did and did.count(f"/nodes/{agent.name}/") == doings.MOST - 1
+    rung = [row["href"] for key, row in feed.rows("notices", [ours.pk], anna.pk).items() if key != "state"]
+    assert rung == [f"/jobs/{job_id}/"], "a node is no concern of a member's bell"
     seen_by_all = [key for key in feed.rows("health", None) if key.startswith("did:")]
     assert len(seen_by_all) == doings.MOST
 

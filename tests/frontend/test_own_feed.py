@@ -78,7 +78,7 @@ class TestNode:
         assert not [key for key in rows if key.startswith("job:")]
         assert not [word for word in SECRETS if word in text]
 
-    def test_what_was_not_well_and_only_admins_read_why(self, ours):
+    def test_what_was_not_well_and_only_admins_read_why_but_for_the_note_of_a_cordon(self, ours):
         agent = make_node(gpus=1)
         health.quarantine(Device.objects.get().pk, "smoke", "root")
         node_services.set_intent(agent.name, NodeIntent.CORDONED, "fans")
@@ -88,7 +88,7 @@ class TestNode:
         ]
         assert causes == [
             {"quarantined": "smoke (by root)", "cordoned": "fans"},
-            {"quarantined": None, "cordoned": None},
+            {"quarantined": None, "cordoned": "fans"},
         ]
 
     def test_one_that_is_not_there(self):
