@@ -1,8 +1,10 @@
 """What the overview says of troubles and of what starts next, and to whom."""
 
 import json
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from frontend import feed
 from frontend.templatetags import words
@@ -11,7 +13,7 @@ from gpusched.protocol.states import NodeIntent
 from jobs import services as job_services
 from jobs.models import Job
 from nodes import services as node_services
-from nodes.models import Device
+from nodes.models import Device, Node
 from scheduling.services import cluster_status
 from tenants.api import tenants_shown
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
@@ -148,6 +150,56 @@ def test_entitled_is_by_weight_among_those_who_ask_and_what_a_limit_leaves_goes_
     rows = feed.rows("overview", None)
     told = {tenant.name: rows[f"tenant:{tenant.name}"]["entitled_gpus"] for tenant in (small, big, quiet)}
     assert told == {"small": 1.0, "big": 7.0, "quiet": None}
+
+
+def test_what_can_start_now_is_told_altogether_and_of_one_node():
+    for gpus in (4, 2):
+        make_node(gpus=gpus)
+    make_node(gpus=1, model="NVIDIA L4")
+    rows = feed.rows("overview", None)
+    told = {row["model"]: (row["gpus"], row["on_one_node"]) for key, row in rows.items() if key.startswith("largest:")}
+    assert told == {"NVIDIA A100-SXM4-80GB": (6, 4), "NVIDIA L4": (1, 1)}
+
+
+def test_waits_are_those_of_nine_in_ten_and_of_the_oldest():
+    tenant = make_tenant()
+    user = make_member(tenant)
+    since = timezone.now()
+    for number in range(1, 11):
+        job_id = submit(user, tenant)
+        Job.objects.filter(pk=job_id).update(submitted_at=since - timedelta(hours=number))
+    status = feed.rows("overview", None)["status"]
+    assert [status[f"{name}_wait_seconds"] // 360 for name in ("p90", "oldest")] == [91, 100]
+
+
+def test_of_all_tenants_no_more_start_next_than_of_one():
+    for _ in range(2):
+        tenant = make_tenant()
+        user = make_member(tenant)
+        for _ in range(3):
+            submit(user, tenant)
+    rows = feed.rows("overview", None)
+    assert [row["place"] for key, row in rows.items() if key.startswith("next:")] == [1, 2, 3]
+
+
+def test_of_a_node_that_does_not_report_nothing_else_is_told():
+    agent = make_node(gpus=2)
+    Device.objects.update(health="foreign")
+    assert set(attention()) == {"foreign"}
+    Node.objects.filter(name=agent.name).update(state="lost")
+    assert set(attention()) == {"lost"}
+
+
+def test_a_job_is_idle_since_the_last_of_its_gpus_is(monkeypatch):
+    tenant = make_tenant()
+    agent = make_node(gpus=2)
+    submit(make_member(tenant), tenant, gpu_count=2)
+    run_cycle()
+    agent.start_all()
+    since = _all_idle().replace("now()", "timestamptz '2026-03-01 08:00Z' - d.index * interval '1 hour'")
+    monkeypatch.setattr("frontend.fleet._DEVICES", since)
+    [part] = attention()["held_idle"]["parts"]
+    assert part["since"].startswith("2026-03-01T08:00:00")
 
 
 def hold(job_id, user):

@@ -5,6 +5,7 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from urllib.parse import parse_qsl
 
 import pytest
 from django.utils import timezone
@@ -106,6 +107,26 @@ def test_csv_has_each_day_and_no_formulas(nlp, admin):
         ["2026-03-01", "'=1+1", "2.0", "0.5", "0.0"],
         ["2026-03-02", "'=1+1", "3.0", "0.0", "0.0"],
     ]
+
+
+def test_no_more_is_idle_than_was_held(nlp, member, admin):
+    """Samples may tell of more than the ledger."""
+    use(nlp, member, 2, idle=3)
+    assert rows(text_of(admin.get(f"/usage/?{PERIOD}"))) == {"nlp": (2, 0, 2)}
+
+
+def test_a_link_that_changes_one_thing_keeps_the_others(nlp, admin):
+    page = text_of(admin.get(f"/usage/?{PERIOD}&by=user&show=cost&tenant=nlp")).replace("&amp;", "&")
+    asked = [dict(parse_qsl(href)) for href in re.findall(r'href="\?([^"]+)"', page)]
+    usual = {"from": "2026-03-01", "to": "2026-03-03", "by": "user", "show": "cost", "tenant": "nlp"}
+    assert {**usual, "format": "csv"} in asked
+    assert {**usual, "by": "model"} in asked
+    assert {**usual, "show": "gpu_hours"} in asked
+    assert all(one.keys() >= usual.keys() for one in asked)
+    today = timezone.now().date()
+    end = today.replace(day=1) - timedelta(days=1)
+    assert {**usual, "from": str(end.replace(day=1)), "to": str(end)} in asked, "last month"
+    assert {**usual, "from": str(today - timedelta(days=6)), "to": str(today)} in asked, "7 days"
 
 
 def test_what_it_costs(nlp, member, admin):

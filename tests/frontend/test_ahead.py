@@ -1,0 +1,21 @@
+"""Who stands before a waiting job, in numbers."""
+
+import pytest
+
+from frontend.ahead import MOST_SIZES, ahead_of
+from jobs import services
+from tests.factories import identity_for, submit
+
+pytestmark = pytest.mark.django_db
+
+
+def test_many_sizes_are_the_largest_and_others_and_what_is_held_stands_before_nobody(nlp, member):
+    sizes = range(1, MOST_SIZES + 3)
+    for size in sizes:
+        submit(member, nlp, gpu_count=size)
+    services.hold(submit(member, nlp, gpu_count=1), identity_for(member))
+    last = submit(member, nlp, gpu_count=1)
+    submit(member, nlp, gpu_count=1)
+    told = ahead_of(last, None)
+    assert (told["jobs"], told["gpus"], told["other"]) == (len(sizes), sum(sizes), 2)
+    assert [(row["gpus"], row["jobs"]) for row in told["sizes"]] == [(size, 1) for size in reversed(sizes)][:MOST_SIZES]

@@ -1,0 +1,40 @@
+"""Which notices come first, and how loudly an end is told."""
+
+import pytest
+
+from frontend import feed, noticerows
+from gpusched.lib.sql import execute
+from tests.factories import make_node, make_user, submit
+
+pytestmark = pytest.mark.django_db
+
+
+def told(user, visible):
+    return [row for key, row in feed.rows("notices", visible, user.pk).items() if key != "state"]
+
+
+def end(job_id, reason):
+    execute(
+        "INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
+        " VALUES (%s, now(), 'ended', 1, '', jsonb_build_object('reason', %s::text))",
+        [job_id, reason],
+    )
+
+
+def test_ones_own_have_their_room_beside_what_the_system_did(ours):
+    admin = make_user("root", admin=True)
+    end(submit(admin, ours), "cancelled")
+    make_node(gpus=1)
+    execute(
+        "INSERT INTO nodes_incident (node_id, device_id, kind, cause, since, until)"
+        " SELECT node_id, id, 'lost', '', now() + interval '1 s', now() FROM nodes_device, generate_series(1, %s)",
+        [noticerows.MOST],
+    )
+    rows = told(admin, None)
+    assert (len(rows), rows[0]["is_mine"], sum(row["is_mine"] for row in rows)) == (noticerows.MOST, True, 1)
+
+
+@pytest.mark.parametrize(("reason", "severity"), [("cancelled", "info"), ("requeued", "info"), ("exited", "red")])
+def test_what_was_asked_for_is_no_alarm(ours, anna, reason, severity):
+    end(submit(anna, ours), reason)
+    assert [row["severity"] for row in told(anna, (ours.pk,))] == [severity]
