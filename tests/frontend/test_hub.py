@@ -1,0 +1,63 @@
+"""What the hub keeps of pages and of what they watch, and what it says to one that cannot be served."""
+
+from typing import Any
+
+from frontend import hub as hubs
+from frontend.access import Session
+from frontend.looking import News
+from frontend.topics import view
+
+
+class Box:
+    """An outbox that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def plain(self, message: str) -> None:
+        self.said.append(message)
+
+    def forget(self, topic: str) -> None:
+        pass
+
+
+async def close(code: int) -> None:
+    raise AssertionError(code)
+
+
+def page(*topics: str) -> Any:
+    return hubs.Client(Session(1, "key", "password"), Box(), close, topics=set(topics), wants=set(topics))  # type: ignore[arg-type]
+
+
+def test_what_is_not_there_is_told_once():
+    """And watched no more."""
+    client = page("job:1", "nodes")
+    hubs._tell_one(client, "job:1", News(None, None, None), is_leisurely=False)
+    assert (client.topics, client.wants) == ({"nodes"}, {"nodes"})
+    assert client.outbox.said == ['{"topic":"job:1","error":"not_found"}']
+
+
+def test_what_nobody_watches_any_more_is_forgotten():
+    hub = hubs.LiveHub()
+    client = page("nodes")
+    hub._clients.add(client)
+    seen = [view(topic, client.viewer) for topic in ("nodes", "job:1")]
+    hub._known = {one: {} for one in seen}
+    hub._looked_at = {"nodes": 0.0, "job:1": 0.0}
+    hub._forget()
+    assert (list(hub._known), list(hub._looked_at)) == (seen[:1], ["nodes"])
+
+
+async def test_who_cannot_be_asked_about_is_to_try_again(monkeypatch):
+    """And not to log in again: it is the database that does not answer."""
+    hub = hubs.LiveHub()
+    monkeypatch.setattr(hub, "start", lambda: None)
+
+    async def nothing(work):
+        return None
+
+    monkeypatch.setattr(hub._sight, "question", nothing)
+    client = page()
+    assert await hub.join(client) == hubs.TRY_AGAIN_LATER
+    hub.leave(client)
+    assert not hub._clients
