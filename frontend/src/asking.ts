@@ -4,6 +4,8 @@ import { ask, tellFailure } from "./failures";
 import { toast } from "./undo";
 
 const asking = new WeakSet<HTMLFormElement>();
+/** What was said last may not be so any more once something else was asked: "takes no new jobs", "takes jobs again". */
+let forget = (): void => undefined;
 
 /** `<form data-asks>`: dispatches `asked` on the document when the server has answered, whatever it said. */
 export function startAsking(): void {
@@ -37,7 +39,8 @@ async function sendForm(form: HTMLFormElement, submitter: HTMLElement | null): P
 async function send(address: string, body: URLSearchParams): Promise<boolean> {
   try {
     const { is_done, sentence } = await ask<{ is_done: boolean; sentence: string }>(address, body);
-    toast(sentence);
+    forget();
+    forget = toast(sentence);
     return is_done;
   } catch (error) {
     tellFailure(error);

@@ -66,7 +66,7 @@ function tell(notices: readonly NoticeRow[], known: ReadonlySet<string> | null):
   if (known === null) return;
   const news = notices.filter((n) => n.is_mine && !known.has(n.key) && serverNow() - Date.parse(n.at) < NEWS_MS);
   if (document.hidden) return news.forEach(notify);
-  if (news.length > MOST_TOASTS) return toast(`${plural(news.length, "notice")} about your jobs: see the bell.`);
+  if (news.length > MOST_TOASTS) return void toast(`${plural(news.length, "notice")} about your jobs: see the bell.`);
   for (const notice of news) {
     const { href } = notice;
     toast(`${notice.sentence}.`, href === null || href === location.pathname ? undefined : { word: "Show", run: () => location.assign(href) });

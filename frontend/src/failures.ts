@@ -26,7 +26,7 @@ export async function ask<T>(address: string, body?: URLSearchParams, keepalive 
 
 /** Says what became of what was asked for. */
 export function tellFailure(error: unknown): void {
-  if (!(error instanceof Refused)) return toast(`Nothing is known of what was asked: ${whyFailed(error)}. Look at it, and try again.`);
+  if (!(error instanceof Refused)) return void toast(`Nothing is known of what was asked: ${whyFailed(error)}. Look at it, and try again.`);
   toast(error.message, error.way === "" ? undefined : { word: error.way, run: () => location.reload() });
 }
 

@@ -1,6 +1,7 @@
 // Forms that can be taken back: what is asked for is sent some seconds later, unless Undo is pressed; a page that is left
 // sends it at once. <form data-undo="Job 7 will be cancelled">.
 import { h } from "./dom";
+import { clocked } from "./time";
 
 export const UNDO_MS = 5000;
 
@@ -66,9 +67,9 @@ export function later(words: string, about: readonly string[], send: (isLeaving:
   undo.focus({ preventScroll: true });
 }
 
-/** Says something for a while, with a button that takes it back where that can be. */
-export function toast(words: string, action?: { word: string; run: () => void }, ms = 2 * UNDO_MS): void {
-  const shown = h("div", { class: "toast", role: "status" }, h("span", {}, words));
+/** Says something for a while, with a button that takes it back where that can be; gives what ends it before. */
+export function toast(words: string, action?: { word: string; run: () => void }, ms = 2 * UNDO_MS): () => void {
+  const shown = h("div", { class: "toast", role: "status" }, h("span", {}, ...clocked(words)));
   const from = document.activeElement;
   const end = (): void => remove(shown, from);
   if (action !== undefined) {
@@ -84,6 +85,7 @@ export function toast(words: string, action?: { word: string; run: () => void },
   shown.append(close);
   place().append(shown);
   setTimeout(end, ms);
+  return end;
 }
 
 /** The focus, if it is there, goes back to where it came from; where that is gone, to the page. */

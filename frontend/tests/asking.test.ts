@@ -57,6 +57,18 @@ test("a button says requested at once, is not pressed twice, and is itself again
   expect(document.querySelector(".toast")?.textContent).toContain("Job 7 is held.");
 });
 
+test("what is said of the newest thing asked takes the place of what it may have made untrue, moments by the clock of who looks", async () => {
+  const said = (): string[] => [...document.querySelectorAll(".toast > span")].map((one) => one.textContent);
+  button("Hold").click();
+  answers({ is_done: true, sentence: "Job 7 is held." });
+  await settle();
+  button("Hold").click();
+  answers({ is_done: true, sentence: "Job 7 may run until 2031-01-31 08:00 UTC." });
+  await settle();
+  const here = new Date("2031-01-31T08:00:00Z").toLocaleString("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
+  expect(said()).toEqual([`Job 7 may run until ${here}.`]);
+});
+
 test("a question is closed by what was done and stays open with what was typed when it was refused", async () => {
   const [question, minutes] = [document.querySelector("details") as HTMLDetailsElement, document.querySelector("input") as HTMLInputElement];
   question.open = true;

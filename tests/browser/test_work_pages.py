@@ -141,7 +141,7 @@ def test_one_jobs_tabs(page: Page, client: Client) -> None:
     expect(page.locator("ol.timeline")).to_contain_text("submitted")
     page.reload()
     expect(page.locator("#tab-events")).to_have_attribute("aria-current", "page")
-    page.get_by_text("Extend…").click()
+    page.get_by_text("Set a time limit…").click()
     page.locator("#extend-minutes").fill("90")
     page.get_by_role("button", name="Set the limit").click()
     expect(page.locator("[data-view=job-head]")).to_contain_text("1 h 30 min")
