@@ -14,16 +14,16 @@ LARGE_GPU_HOURS = 24.0
 MANY = 20
 # Of an array its live elements; the array's own row is no process.
 _LOSS = """
-    SELECT count(*) AS jobs, coalesce(sum(gpu_count), 0)::int AS gpus, coalesce(max(ran), 0) AS seconds,
-           coalesce(sum(gpu_count * ran), 0) / 3600 AS gpu_hours
-      FROM (SELECT gpu_count, extract(epoch FROM clock_timestamp() - started_at)::float8 AS ran FROM jobs_job
+    SELECT count(*) AS jobs, count(array_id) AS elements, coalesce(sum(gpu_count), 0)::int AS gpus,
+           coalesce(max(ran), 0) AS seconds, coalesce(sum(gpu_count * ran), 0) / 3600 AS gpu_hours
+      FROM (SELECT gpu_count, array_id, extract(epoch FROM clock_timestamp() - started_at)::float8 AS ran FROM jobs_job
              WHERE (id = ANY(%s) AND array_count IS NULL OR array_id = ANY(%s))
                AND state IN ('scheduled', 'running', 'stopping')) live
 """
 
 
 def loss_of(*job_ids: int) -> dict[str, Any]:
-    """`jobs gpus seconds` (of the longest) `gpu_hours is_large`."""
+    """`jobs elements` (of arrays, among them) `gpus seconds` (of the longest) `gpu_hours is_large`."""
     [row] = query(_LOSS, [list(job_ids), list(job_ids)])
     return {**row, "is_large": row["gpu_hours"] >= LARGE_GPU_HOURS}
 
@@ -48,8 +48,10 @@ def told(loss: dict[str, Any]) -> str:
     if not loss["jobs"]:
         return "None of them runs any more."
     jobs, gpus = loss["jobs"], loss["gpus"]
-    what = f"{jobs} job or element runs" if jobs == 1 else f"{jobs} jobs and elements run"
+    counted = ((jobs - loss["elements"], "job"), (loss["elements"], "element"))
+    what = " and ".join(f"{count} {word}{'s' * (count != 1)}" for count, word in counted if count)
+    runs = "runs" if jobs == 1 else "run"
     where = f" on {gpus} GPU{'s' * (gpus != 1)}" if gpus else ""
     since = f", the longest for {duration(loss['seconds'])}" if jobs > 1 else f", for {duration(loss['seconds'])}"
     most = f", {number(loss['gpu_hours'])} GPU-hours at most" if loss["is_large"] else ""
-    return f"{what}{where}{since}: the processes are stopped, and what they have not saved is lost{most}."
+    return f"{what} {runs}{where}{since}: the processes are stopped, and what they have not saved is lost{most}."

@@ -92,7 +92,7 @@ test("what can be undone is done, what loses work is asked, and for many jobs ty
 test("what would be lost is asked of the server, typed where it says so, and nothing is cancelled twice by two presses", async () => {
   const asked: string[] = [];
   const posts: string[] = [];
-  let loss = { sentence: "21 jobs and elements run on 21 GPUs.", typed: "7" };
+  let loss = { sentence: "1 job and 20 elements run on 21 GPUs.", typed: "7" };
   vi.stubGlobal("fetch", (address: string, { body }: { body: URLSearchParams | null }) => {
     if (body === null) asked.push(address);
     else posts.push(body.toString());

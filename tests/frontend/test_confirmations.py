@@ -56,7 +56,7 @@ def test_several_are_stopped_as_carefully_as_one(running: int, nlp: Any, member:
     client, ids = browser(member), f"{running},{waiting},{running}"
     ran(0.5)
     said = client.get("/jobs/loss/", {"ids": ids}).json()
-    assert said["typed"] == "" and said["sentence"].startswith("1 job or element runs on 4 GPUs, for 30 min")
+    assert said["typed"] == "" and said["sentence"].startswith("1 job runs on 4 GPUs, for 30 min")
     ran(6.1)
     said = client.get("/jobs/loss/", {"ids": ids}).json()
     assert said["typed"] == "2" and "24.4 GPU-hours at most" in said["sentence"]
@@ -76,8 +76,9 @@ def test_several_are_stopped_as_carefully_as_one(running: int, nlp: Any, member:
 
 
 def test_of_an_array_its_elements_are_lost_and_of_many_jobs_their_number_is_typed() -> None:
-    loss = {"jobs": 21, "gpus": 21, "seconds": 60.0, "gpu_hours": 0.3, "is_large": False}
-    assert told(loss).startswith("21 jobs and elements run on 21 GPUs, the longest for 1 min: ")
+    loss = {"jobs": 21, "elements": 20, "gpus": 21, "seconds": 60.0, "gpu_hours": 0.3, "is_large": False}
+    assert told(loss).startswith("1 job and 20 elements run on 21 GPUs, the longest for 1 min: ")
+    assert told({**loss, "elements": 21}).startswith("21 elements run on 21 GPUs")
     assert [to_type(range(1, n + 1), loss) for n in (1, 20, 21)] == ["", "", "21"]
     assert to_type(range(30), {**loss, "jobs": 0}) == ""
 
