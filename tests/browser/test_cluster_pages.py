@@ -141,6 +141,26 @@ def test_bars_of_a_tenant_stay_in_their_card_on_a_phone(page: Page) -> None:
     assert min(page.locator(".bullets .bar").evaluate_all(beyond)) > 8
 
 
+@pytest.mark.parametrize("width", [390, 360, 320])
+def test_the_days_of_usage_take_two_lines_on_a_phone_and_nothing_is_cut_off(
+    page: Page, stack: Stack, width: int
+) -> None:
+    if len(stack.client().tenants()) == 1:
+        stack.client().create_tenant("second-of-two")
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto("/usage/")
+    fields = page.locator(".usage-bar form :is(input:not([type=hidden]), select, button)")
+    tops = fields.evaluate_all("all => all.map(e => Math.round(e.getBoundingClientRect().top))")
+    assert len(tops) == 4
+    assert len(set(tops)) <= 2
+    # As wide as it wants to be where there is room, a day is whole.
+    lacks = """all => all.map(e => { const has = e.offsetWidth; e.style.cssText = "width: max-content; justify-self: start";
+        const wants = e.offsetWidth; e.style.cssText = ""; return wants - has; })"""
+    assert max(page.locator(".usage-bar input[type=date]").evaluate_all(lacks)) <= 0
+    rights = fields.evaluate_all("all => all.map(e => e.getBoundingClientRect().right)")
+    assert max(rights) <= width - 12
+
+
 def test_ones_own_work_follows_ones_jobs(page: Page, stack: Stack) -> None:
     page.goto("/mine/")
     job = stack.client().submit(["sleep", "4"], gpus=1, name="own-work")
