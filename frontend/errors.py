@@ -27,7 +27,8 @@ def page_error(request: HttpRequest, status: int, problem: Problem | None = None
     title, step = _TEXTS[status]
     if problem is not None:
         step = " ".join(f"{part[:1].upper()}{part[1:]}." for part in (problem.detail, problem.next_step) if part)
-    words = {"status": status, "title": title, "step": step, "request_id": current_id()}
+    again = request.get_full_path() if status == 500 and request.method == "GET" else ""
+    words = {"status": status, "title": title, "step": step, "request_id": current_id(), "again": again}
     return render(request, "error.html", words, status=status)
 
 
