@@ -96,7 +96,7 @@ PENDING: dict[str, tuple[str, str]] = {
     Pending.NOT_BEFORE: ("not to start before {at}", "nothing to do; it becomes eligible then"),
     Pending.RETRY_BACKOFF: ("its next attempt waits until {at}", "nothing to do; it retries then"),
     Pending.MAX_PARALLEL: (
-        "max_parallel {limit} of this array are placed or run: {in_use}",
+        "{in_use} of this array are placed or run; at most {limit} may be at once",
         "nothing to do; the next one starts when one of them ends",
     ),
     Pending.TENANT_LIMIT: (
