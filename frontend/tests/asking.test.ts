@@ -69,6 +69,16 @@ test("what is said of the newest thing asked takes the place of what it may have
   expect(said()).toEqual([`Job 7 may run until ${here}.`]);
 });
 
+test("who has pressed a button that is there no more goes on with the one in its place", async () => {
+  const actions = new Actions(box());
+  button("Hold").focus();
+  drawn = '<form data-asks data-key="release" action="/jobs/7/release/"><button>Release</button></form>';
+  actions.show("/jobs/7/actions/", "held");
+  await settle();
+  expect(document.activeElement).toBe(button("Release"));
+  actions.close();
+});
+
 test("a question is closed by what was done and stays open with what was typed when it was refused", async () => {
   const [question, minutes] = [document.querySelector("details") as HTMLDetailsElement, document.querySelector("input") as HTMLInputElement];
   question.open = true;

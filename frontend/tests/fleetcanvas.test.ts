@@ -3,8 +3,9 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { interact } from "../src/fleet/interaction";
 import { layout } from "../src/fleet/layout";
 import { value } from "../src/fleet/looks";
-import { model, tell } from "../src/fleet/model";
+import { model, owners, paints, tell } from "../src/fleet/model";
 import { overviewStrip, stripCells } from "../src/fleet/strip";
+import { Tooltip } from "../src/fleet/tooltip";
 import type { Page } from "../src/regions";
 import type { DeviceRow } from "../src/topics";
 import { node, nodes } from "./machines";
@@ -55,4 +56,31 @@ test("the strip says how many are in each state, and leads to the GPU that is cl
   link.dispatchEvent(new MouseEvent("click", { clientX: 9999, clientY: 0 }));
   expect(link.getAttribute("href")).toBe("/fleet/");
   view.close?.();
+});
+
+test("nodes stand by who holds them and by rack, also those of which there is nothing to say", () => {
+  const [free, red, both] = nodes(3).map((each, at) => ({ ...each, devices: each.devices.map((device) => ({ ...device, cell: at === 0 ? ("free" as const) : ("busy" as const) })) }));
+  both!.devices[0]!.tenants = ["blue"];
+  const titles = (grouping: "tenant" | "rack"): string[] => model([free!, { ...red!, labels: { rack: "r1" } }, both!], grouping).groups.map(({ title }) => title.split(" · ")[0] ?? "");
+  expect([titles("tenant"), titles("rack")]).toEqual([["nobody", "red", "several tenants"], ["no label rack", "rack r1"]]);
+});
+
+test("who holds most has the first colour; the GPU that is chosen is lit alone", () => {
+  const host = { ...node(0), holders: { 1: { name: "a", user: "ann", tenant: "red", gpu_count: 1, ends_at: null }, 2: { name: "b", user: "bob", tenant: "red", gpu_count: 2, ends_at: null } } };
+  const devices = host.devices.slice(0, 3).map((device, at) => ({ ...device, cell: "busy" as const, jobs: [at === 0 ? 1 : 2] }));
+  const { cells } = model([{ ...host, devices }], "none");
+  expect([...owners(cells)]).toEqual([["bob", 0], ["ann", 1]]);
+  expect(paints(cells, "state", { cell: null, job: null, tenant: null }, "gpu-0/1").map((cell) => cell.isLit)).toEqual([false, true, false]);
+});
+
+test("the tooltip stands on the other side where there is no room", () => {
+  const tooltip = new Tooltip();
+  tooltip.show(["one"], 10, -50, 20);
+  const box = document.querySelector<HTMLElement>(".tooltip")!;
+  expect([box.style.left, box.style.top]).toEqual(["38px", "8px"]);
+  Object.defineProperties(box, { offsetWidth: { value: 200 }, offsetHeight: { value: 50 } });
+  tooltip.show(["one", "two"], innerWidth - 60, innerHeight, 20);
+  expect([box.style.left, box.style.top]).toEqual([`${innerWidth - 268}px`, `${innerHeight - 58}px`]);
+  tooltip.close();
+  expect(document.querySelector(".tooltip")).toBeNull();
 });

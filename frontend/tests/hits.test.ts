@@ -1,7 +1,7 @@
-// The finds of a search: forth and back, round at either end.
-import { expect, test } from "vitest";
+// The finds of a search: forth and back, round at either end; and those in what is written later.
+import { expect, test, vi } from "vitest";
 import { Hits } from "../src/log/hits";
-import type { Hit } from "../src/log/search";
+import { type Hit, Search } from "../src/log/search";
 
 test("from find to find, round at either end, and those that come later are behind the others", () => {
   const gone: number[] = [];
@@ -22,4 +22,25 @@ test("from find to find, round at either end, and those that come later are behi
   hits.show(found, "loss");
   hits.step(-1);
   expect([gone, hits.element.hidden]).toEqual([[3], false]);
+});
+
+test("what is written later is searched, too, from where the search had come to", async () => {
+  vi.useFakeTimers();
+  const asked: string[] = [];
+  const search = new Search({ job: 7, attempt: 1, rank: 0 }, "loss", () => undefined, async (url) => {
+    asked.push(new URLSearchParams(url.split("?")[1]).get("offset") ?? "");
+    const size = asked.length * 100;
+    return new Response(JSON.stringify({ hits: [[asked.length, size - 50, "loss"]], next_offset: size, next_line: asked.length, size, is_all: true }));
+  });
+  await search.go();
+  search.grown(100);
+  search.grown(150);
+  search.grown(180);
+  await vi.advanceTimersByTimeAsync(5000);
+  expect([asked, [...search.hits.keys()]]).toEqual([["0", "100"], [1, 2]]);
+  search.grown(900);
+  search.end();
+  await vi.advanceTimersByTimeAsync(5000);
+  expect(asked.length).toBe(2);
+  vi.useRealTimers();
 });

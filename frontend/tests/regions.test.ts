@@ -36,6 +36,22 @@ test("what the server rendered stands until the first snapshot; an error is said
   expect(region.textContent).toBe("0 rows");
 });
 
+test("an error goes also where a view leaves alone what it did not draw; the row that the address names is brought into sight, once", () => {
+  document.body.innerHTML = '<section data-live="jobs" data-view="plain" aria-busy="true"></section>';
+  const region = document.querySelector("section") as HTMLElement;
+  const plain: MakeView = () => ({ draw: () => region.querySelector("p:not([class])") ?? region.append(Object.assign(document.createElement("p"), { id: "gpu 1" })) });
+  location.hash = "#gpu%201";
+  const went = vi.spyOn(Element.prototype, "scrollIntoView").mockImplementation(() => undefined);
+  new Regions({ hub }, { plain }, () => undefined).scan();
+  says({ topic: "jobs", error: "not_found" });
+  says({ topic: "jobs", seq: 1, snapshot: { 1: {} } });
+  says({ topic: "jobs", seq: 2, gone: ["1"] });
+  expect([region.querySelector(".live-error"), region.getAttribute("aria-busy")]).toEqual([null, null]);
+  expect([region.querySelector("p")?.className, went.mock.calls.length]).toEqual(["is-target", 1]);
+  location.hash = "";
+  went.mockRestore();
+});
+
 test("a region that left the page is let go, with its topic", () => {
   document.body.innerHTML = '<section data-live="jobs" data-view="plain"></section><section data-live="queue" data-view="plain"></section>';
   const close = vi.fn();

@@ -1,6 +1,6 @@
 // The views: the filter, the keys, links, bars.
 import { beforeEach, expect, test, vi } from "vitest";
-import { link } from "../src/dom";
+import { h, link } from "../src/dom";
 import { matches } from "../src/filter";
 import { startKeyboard } from "../src/keyboard";
 import type { Page } from "../src/regions";
@@ -9,7 +9,7 @@ import { overviewStrip } from "../src/fleet/strip";
 import { Selection } from "../src/jobs/selection";
 import { jobHead } from "../src/views/job";
 import { overviewAttention, overviewCounts, overviewWaiting } from "../src/views/overview";
-import { bullet, mib, request } from "../src/views/pieces";
+import { bullet, mib, nodeLinks, request } from "../src/views/pieces";
 import { overviewTenants } from "../src/views/standing";
 import type { JobRow, TenantRow } from "../src/topics";
 
@@ -40,8 +40,13 @@ test("a bullet bar shows used, borrowed, guarantee and limit on one scale", () =
   expect(style(".bar-borrowed")).toContain("25");
   expect(style(".bar-guaranteed")).toContain("50");
   expect(style(".bar-limit")).toContain("100");
-  overviewTenants(region, {} as Page).draw(state({ "tenant:red": tenant }));
+  const view = overviewTenants(region, {} as Page);
+  view.draw(state({ "tenant:red": { ...tenant, entitled_gpus: 4 } }));
   expect(region.textContent).toContain("2 borrowed");
+  const share = (): string | undefined => region.querySelector('[data-label="Of its share"]')?.textContent;
+  expect(share()).toBe("150 % of 4");
+  view.draw(state({ "tenant:red": { ...tenant, entitled_gpus: null } }));
+  expect(share(), "it asks for nothing").toBe("–");
 });
 
 test("under its guarantee is who asks for GPUs; what it holds itself is no want", () => {
@@ -125,6 +130,11 @@ test("what is not known is n/a, and nothing that is there reads as none or as al
   expect(region.querySelector("[role=alert]")?.textContent).toContain("The scheduler does not run");
 });
 
+test("more than three nodes are counted", () => {
+  const said = (...names: string[]): string => h("p", {}, ...nodeLinks(names)).textContent;
+  expect([said(), said("a", "b", "c"), said("a", "b", "c", "d", "e")]).toEqual(["–", "a, b, c", "a, b, c and 2 more"]);
+});
+
 test("the filter wants every word", () => {
   expect(matches("17 Train ann red", "ann tra")).toBe(true);
   expect(matches("17 Train ann red", "ann blue")).toBe(false);
@@ -160,6 +170,13 @@ test("keys: pages, rows, opening, and none of it while typing", () => {
   expect(go.mock.calls.length).toBe(calls);
   press("Escape");
   expect(document.activeElement?.hasAttribute("data-filter")).toBe(false);
+  document.body.innerHTML = '<nav class="rail"><a href="/jobs/">Jobs</a></nav><input data-filter>';
+  const before = go.mock.calls.length;
+  for (const key of ["g", "s", "g", "j"]) press(key, document.body);
+  expect(go.mock.calls.slice(before), "pages that one has").toEqual([["/jobs/"]]);
+  const slash = new KeyboardEvent("keydown", { key: "/", bubbles: true, cancelable: true });
+  document.body.dispatchEvent(slash);
+  expect([slash.defaultPrevented, document.activeElement?.tagName], "not typed into it").toEqual([true, "INPUT"]);
 });
 
 test("Escape closes the question of a panel first, then the panel, which gives the focus back itself", () => {
