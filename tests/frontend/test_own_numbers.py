@@ -1,11 +1,11 @@
-"""Numbers of a person and of a tenant in the feed, and the way back from a time limit."""
+"""Numbers of a person, of a tenant and of a node, and the way back from a time limit."""
 
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 
-from frontend import feed
+from frontend import feed, mine, onenode, onetenant, readingrows
 from frontend.limitundo import undo_of
 from gpusched.lib.sql import execute
 from jobs.models import Job
@@ -68,3 +68,55 @@ def test_the_way_back_from_a_limit_is_of_the_attempt_that_it_was_set_for(anna):
     assert undo_of(job, who) == {"minutes": 60, "seen": 7200}
     assert undo_of({**job, "attempt": 2}, who) == {}
     assert undo_of({**job, "max_runtime_seconds": 7201}, who) == {}
+
+
+def test_only_the_latest_that_ended_are_shown(ours, anna):
+    jobs = [submit(anna, ours) for _ in range(mine.RECENT + 1)]
+    execute("UPDATE jobs_job SET state = 'completed', reason = 'exited', ended_at = now()")
+    assert [job["id"] for job in mine.jobs(anna.pk)["recent"]] == jobs[:0:-1]
+
+
+def test_what_is_left_is_never_less_than_nothing():
+    quota = {"max_gpus": 2, "max_gpus_per_user": 3, "max_cpu_cores": None, "max_concurrent_jobs": 9}
+    told = mine.left(quota, {"gpus": 4, "cpu_cores": 1, "jobs": 1}, 1)
+    assert [(row["what"], row["left"]) for row in told] == [
+        ("GPUs of the tenant", 0), ("GPUs of your own", 2), ("jobs at once", 8),
+    ]  # fmt: skip
+
+
+def test_preemptions_between_tenants_are_counted_and_others_not_named(ours, anna):
+    other = make_tenant("secret")
+    rows = [
+        {"from_id": gives, "from_tenant": "x", "for_id": takes, "for_tenant": "secret", "attempts": count}
+        for gives, takes, count in ((ours.pk, other.pk, 3), (ours.pk, ours.pk, 5), (other.pk, ours.pk, 1))
+    ]
+    assert onetenant.balance(rows, ours.pk) == {"received": 3, "given": 1}
+    who = identity_for(anna)
+    assert [row["whom"] for row in onetenant.taken(rows, ours.pk, who)] == ["another tenant"]
+    assert [row["whom"] for row in onetenant.gave(rows, ours.pk, who)] == ["another tenant"]
+    assert [row["whom"] for row in onetenant.gave(rows, other.pk, who)] == ["tenant x"]
+
+
+def test_what_runs_reaches_to_now_and_many_short_jobs_are_one_bar(ours, anna):
+    agent = make_node(gpus=1)
+    job_id = start(agent, anna, ours)
+    execute("UPDATE jobs_attempt SET scheduled_at = now() - interval '6 hours'")
+    execute("UPDATE nodes_assignment SET started_at = now() - interval '6 hours'")
+    [node] = feed.rows("nodes", None).values()
+    now = timezone.now()
+    window = onenode.Window(now - timedelta(hours=24), now)
+    [lane] = onenode.lanes(agent.name, node["devices"], [], window, None)
+    [span] = lane["spans"]
+    assert (span["job_id"], span["left"][:4], span["width"][:4], span["is_live"]) == (job_id, "75.0", "25.0", True)
+    short = {"said": "a job", "is_bad": False, "is_live": False, "jobs": 1, "job_id": 1}
+    spans = [{**short, "begin": at / 1000, "end": at / 1000 + 0.0005} for at in (1, 2, 3, 500)]
+    assert [(bar["said"], bar["jobs"]) for bar in onenode._merged(spans)] == [("3 short jobs", 3), ("a job", 1)]
+
+
+def test_what_was_never_read_is_no_reading():
+    nodes = {"n1": {"name": "n1", "devices": [{"id": 1}, {"id": 2}]}}
+    columns = {name: [None, 7] for name in readingrows.COLUMNS}
+    read = {"n1": {"last_seen_at": "2026-03-01T08:00:00Z", "devices": [1, 2], **columns}}
+    [node] = readingrows.joined(nodes, read)
+    assert [device["reading"] for device in node["devices"]] == [None, dict.fromkeys(readingrows.COLUMNS, 7)]
+    assert [device["reading"] for device in readingrows.joined(nodes, {})[0]["devices"]] == [None, None]
