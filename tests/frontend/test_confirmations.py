@@ -1,8 +1,10 @@
 """A question says what would be lost or delayed, and asks for more where that is much."""
 
+import re
 from typing import Any
 
 import pytest
+from django.template.loader import render_to_string
 
 from frontend.loss import to_type, told
 from gpusched.lib.sql import execute, query
@@ -108,6 +110,16 @@ def test_whom_a_longer_limit_delays_is_said_before_and_nothing_is_changed(runnin
     assert client.get(f"/jobs/{running}/extend/preview/").status_code == 405
     stranger = browser(make_user())
     assert stranger.post(f"/jobs/{running}/extend/preview/", {"max_runtime_minutes": "1"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("ids", "others", "said"),
+    [([7], 0, "Job 7 would"), ([7, 9], 2, "Jobs 7, 9, and 2 of other tenants would"), ([], 1, "1 job of other tenants would")],
+)  # fmt: skip
+def test_who_starts_later_is_told_as_jobs(ids: list[int], others: int, said: str) -> None:
+    effect = {"message": "x", "delays": [{"job_id": each} for each in ids], "others_delayed": others}
+    page = re.sub("<[^>]*>", "", render_to_string("pages/extend_effect.html", {"told": effect}))
+    assert page.strip().endswith(f".{said} probably start later.")
 
 
 def test_only_an_admin_is_offered_to_move_what_is_promised(running: int, nlp: Any, member: Any) -> None:
