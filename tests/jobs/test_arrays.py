@@ -85,7 +85,10 @@ def test_never_more_than_max_parallel_are_live(user, tenant, who):
     run_cycle()
     assert Counter(states(array).values()) == {"scheduled": 2}
     reason = shown(array)["reason"]
-    assert (reason["code"], reason["sentence"]) == ("max_parallel", "2 of this array are placed or run; at most 2 may be at once")
+    assert (reason["code"], reason["sentence"]) == (
+        "max_parallel",
+        "2 of this array are placed or run; at most 2 may be at once",
+    )
     told = explain(array, who)
     assert told["counterfactual"] == {
         "change": "max_parallel", "to": 3, "starts": True, "sentence": "with max_parallel 3 it would start",
