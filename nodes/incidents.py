@@ -73,8 +73,7 @@ _OF_NODES = """
 """
 MOST_OF_A_NODE = 50
 _CLOSING = ("cordoned", "draining")
-# Whose write it was; those that the system holds are nobody's. All writes are read once: no index is worth having for
-# the few looks at this.
+# Whose write it was; those that the system holds are nobody's.
 _CLOSED_BY = """
     SELECT DISTINCT ON (i.id) i.id, e.actor FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id
       JOIN lib_auditentry e ON e.action = 'node.intent' AND e.subject = left('node ' || n.name, %s)

@@ -64,6 +64,7 @@ class AuditEntry(models.Model):
     after = models.JSONField(null=True)
 
     class Meta:
+        indexes = [models.Index(fields=["subject", "id"], name="audit_of_subject")]
         triggers = [pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)]
 
     def __str__(self) -> str:
