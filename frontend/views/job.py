@@ -178,6 +178,7 @@ def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
 
 def _may_be_done(row: dict[str, Any], who: Identity) -> dict[str, Any]:
     told: dict[str, Any] = {"verbs": verbs_of(row, who), "extended": _extended(row), "standing": asked.of_job(row)}
+    told["is_others"] = row["state"] in LIVE | WAITING and not can_act(row, who)
     if told["standing"].get("what") == "time limit" and "extend" in told["verbs"]:
         told["undo"] = undo_of(row, who)
     return {**told, "loss": loss_of(row["id"]) if row["state"] in LIVE else {}}

@@ -8,7 +8,8 @@ from django.template.loader import render_to_string
 
 from frontend.loss import to_type, told
 from gpusched.lib.sql import execute, query
-from tests.factories import make_node, make_user, run_cycle, submit
+from gpusched.protocol.states import Role
+from tests.factories import make_member, make_node, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,6 +30,17 @@ def ran(hours: float) -> None:
 
 def state() -> str:
     return str(query("SELECT state FROM jobs_job ORDER BY id LIMIT 1")[0]["state"])
+
+
+def test_who_may_not_act_on_a_job_is_told_who_may(running: int, nlp: Any, member: Any) -> None:
+    words = "Only who submitted it and owners of its tenant may"
+    another, boss = browser(make_member(nlp)), browser(make_member(nlp, Role.OWNER))
+    assert words in text_of(another.get(f"/jobs/{running}/"))
+    assert words in text_of(another.get(f"/jobs/{running}/actions/"))
+    assert words not in text_of(browser(member).get(f"/jobs/{running}/"))
+    assert words not in text_of(boss.get(f"/jobs/{running}/"))
+    execute("UPDATE jobs_job SET state = 'completed', reason = 'exited', ended_at = now() WHERE id = %s", [running])
+    assert words not in text_of(another.get(f"/jobs/{running}/"))
 
 
 def test_what_a_stop_would_cost_is_said(running: int, member: Any) -> None:
