@@ -6,6 +6,8 @@ from typing import Any
 
 from gpusched.protocol.states import NodeIntent
 
+# Kinds of incidents of a node that somebody, or the system, closed.
+CLOSINGS = (NodeIntent.CORDONED, NodeIntent.DRAINING)
 # How the note of a node begins that the system holds.
 HELD_NOTE = "held after "
 # What of a row names processes, jobs, people or folders of whichever tenant, and what stands there for the others.
@@ -19,7 +21,7 @@ def told(row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]
     if visible is None:
         return row
     # Of a node that was closed the cause is that note.
-    note = "cause" if row.get("kind") in (NodeIntent.CORDONED, NodeIntent.DRAINING) else "intent_note"
+    note = "cause" if row.get("kind") in CLOSINGS else "intent_note"
     shown = {name: value if name == note else _TEXTS.get(name, value) for name, value in row.items()}
     if found := _HELD.match(shown.get(note) or ""):
         shown[note] = found[0]

@@ -8,7 +8,7 @@ import pgtrigger
 from gpusched.lib import audit
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
-from nodes.causes import HELD_NOTE
+from nodes.causes import CLOSINGS, HELD_NOTE
 
 # In the database, because many statements change the health of devices, and none must be forgotten.
 _OF_DEVICE = """
@@ -72,7 +72,6 @@ _OF_NODES = """
      ORDER BY n.name, i.until IS NOT NULL, i.since DESC, i.id DESC
 """
 MOST_OF_A_NODE = 50
-_CLOSING = ("cordoned", "draining")
 # Whose write it was; those that the system holds are nobody's.
 _CLOSED_BY = """
     SELECT DISTINCT ON (i.id) i.id, e.actor FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id
@@ -92,7 +91,7 @@ def of_nodes(names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
 
 def with_closers(incidents: Collection[dict[str, Any]]) -> list[dict[str, Any]]:
     """Incidents, each with `by`: who closed the node; empty where the system holds it, or nothing was closed."""
-    closed = [row["id"] for row in incidents if row["kind"] in _CLOSING]
+    closed = [row["id"] for row in incidents if row["kind"] in CLOSINGS]
     found = query(_CLOSED_BY, [audit.MOST_CHARACTERS, closed, HELD_NOTE]) if closed else []
     by = {row["id"]: row["actor"] for row in found}
     return [{**row, "by": by.get(row["id"], "")} for row in incidents]
