@@ -14,7 +14,7 @@ def test_what_is_injected_into_a_page_does_not_run(page: Page) -> None:
     tab.goto("/jobs/")
     tab.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x id=bad onerror=\"window.ran = 1\">')")
     tab.locator("#bad").wait_for(state="attached")
-    tab.wait_for_function("document.querySelector('#bad').complete")
+    tab.wait_for_function("() => document.querySelector('#bad').complete")
     assert (tab.evaluate("window.ran === undefined"), len(refused)) == (True, 1)
 
 

@@ -94,8 +94,9 @@ def too_wide_magnified(page: Page, name: str) -> list[str]:
     assert size is not None
     page.set_viewport_size({"width": 320, "height": size["height"]})
     try:
-        # What is drawn by script is laid out anew in the next frames.
-        page.wait_for_function("document.documentElement.scrollWidth <= 320", timeout=5_000)
+        # What is drawn by script is laid out anew in the next frames. A function: an expression would be
+        # evaluated anew in each frame, which the page's content security policy refuses.
+        page.wait_for_function("() => document.documentElement.scrollWidth <= 320", timeout=5_000)
     except TimeoutError:
         return [f"{name} is {page.evaluate('document.documentElement.scrollWidth')} px wide at 320"]
     finally:
