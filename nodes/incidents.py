@@ -19,7 +19,9 @@ _OF_DEVICE = """
     END IF;
     RETURN NULL;
 """
-_OF_NODE = """
+# Another note of who closed a node is told in place of the first, which the audit trail keeps. What the system held
+# stays told as held, and an admin who takes it over has an incident of their own.
+_OF_NODE = f"""
     IF OLD.state <> NEW.state THEN
         UPDATE nodes_incident SET until = clock_timestamp()
          WHERE node_id = NEW.id AND device_id IS NULL AND kind = 'node_lost' AND until IS NULL;
@@ -30,13 +32,17 @@ _OF_NODE = """
                     clock_timestamp());
         END IF;
     END IF;
-    IF OLD.intent <> NEW.intent THEN
+    IF OLD.intent <> NEW.intent
+       OR starts_with(OLD.intent_note, '{HELD_NOTE}') <> starts_with(NEW.intent_note, '{HELD_NOTE}') THEN
         UPDATE nodes_incident SET until = clock_timestamp()
          WHERE node_id = NEW.id AND device_id IS NULL AND kind IN ('cordoned', 'draining') AND until IS NULL;
         IF NEW.intent <> 'open' THEN
             INSERT INTO nodes_incident (node_id, kind, cause, since)
             VALUES (NEW.id, NEW.intent, NEW.intent_note, clock_timestamp());
         END IF;
+    ELSIF OLD.intent_note <> NEW.intent_note THEN
+        UPDATE nodes_incident SET cause = NEW.intent_note
+         WHERE node_id = NEW.id AND device_id IS NULL AND kind = NEW.intent AND until IS NULL;
     END IF;
     RETURN NULL;
 """
@@ -51,8 +57,10 @@ OF_DEVICES = pgtrigger.Trigger(
 OF_NODES = pgtrigger.Trigger(
     name="node_incidents",
     when=pgtrigger.After,
-    operation=pgtrigger.UpdateOf("state", "intent"),  # type: ignore[no-untyped-call]
-    condition=pgtrigger.Condition("OLD.state <> NEW.state OR OLD.intent <> NEW.intent"),
+    operation=pgtrigger.UpdateOf("state", "intent", "intent_note"),  # type: ignore[no-untyped-call]
+    condition=pgtrigger.Condition(
+        "OLD.state <> NEW.state OR OLD.intent <> NEW.intent OR OLD.intent_note <> NEW.intent_note"
+    ),
     func=_OF_NODE,
 )
 
@@ -72,11 +80,13 @@ _OF_NODES = """
      ORDER BY n.name, i.until IS NOT NULL, i.since DESC, i.id DESC
 """
 MOST_OF_A_NODE = 50
-# Whose write it was; those that the system holds are nobody's.
+# Who closed it, or gave its present note; what the system holds is nobody's. Of a write the audit trail keeps what
+# differed: without `intent` it was the note alone, and nothing of one that said the same again.
 _CLOSED_BY = """
     SELECT DISTINCT ON (i.id) i.id, e.actor FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id
       JOIN lib_auditentry e ON e.action = 'node.intent' AND e.subject = left('node ' || n.name, %s)
-                           AND e.after->>'intent' = i.kind AND e.at <= i.since
+                           AND coalesce(e.after->>'intent', i.kind) = i.kind AND e.after <> '{}'
+                           AND e.at <= coalesce(i.until, 'infinity')
      WHERE i.id = ANY(%s) AND NOT starts_with(i.cause, %s) ORDER BY i.id, e.id DESC
 """
 
@@ -90,7 +100,8 @@ def of_nodes(names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
 
 
 def with_closers(incidents: Collection[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Incidents, each with `by`: who closed the node; empty where the system holds it, or nothing was closed."""
+    """Incidents, each with `by`: who closed the node, or gave its note since; empty where the system holds it, and of
+    what is no closing."""
     closed = [row["id"] for row in incidents if row["kind"] in CLOSINGS]
     found = query(_CLOSED_BY, [audit.MOST_CHARACTERS, closed, HELD_NOTE]) if closed else []
     by = {row["id"]: row["actor"] for row in found}

@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 
 from gpusched import __version__
+from gpusched.lib.models import AuditEntry
 from gpusched.lib.sql import execute, query
 from gpusched.protocol.states import NodeIntent
 from nodes import services
@@ -22,6 +23,13 @@ PATH = "/cluster/health/"
 @pytest.fixture
 def admin():
     return browser(make_user("root", admin=True))
+
+
+def causes(client):
+    """Of the incidents that are told: node and cause."""
+    page = text_of(client.get(PATH))
+    cells = re.findall(r'(?s)<tr data-key="incident.*?/nodes/(n\d)/.*?data-label="Cause" class="wide">(.*?)</td>', page)
+    return {(node, re.sub(r"<.*?>", "", cause).strip()) for node, cause in cells}
 
 
 class TestHealth:
@@ -98,13 +106,6 @@ class TestHealth:
         admin.post("/nodes/n2/drain/")
         services.set_intent("n3", NodeIntent.CORDONED, f"{HELD_NOTE}2 node faults: jobs 770001")
 
-        def causes(client):
-            page = text_of(client.get(PATH))
-            cells = re.findall(
-                r'(?s)<tr data-key="incident.*?/nodes/(n\d)/.*?data-label="Cause" class="wide">(.*?)</td>', page
-            )
-            return {(node, re.sub(r"<.*?>", "", cause).strip()) for node, cause in cells}
-
         assert causes(browser(member)) == {("n1", "new fans"), ("n2", "\u2013"), ("n3", "held after 2 node faults")}
         expected = {("n1", "new fans (by root)"), ("n2", "by root"), ("n3", f"{HELD_NOTE}2 node faults: jobs 770001")}
         assert causes(admin) == expected
@@ -112,6 +113,30 @@ class TestHealth:
         admin.post("/nodes/n1/uncordon/")
         browser(make_user("other", admin=True)).post("/nodes/n1/cordon/")
         assert causes(admin) == {*expected, ("n1", "by other")}, "each time has its own"
+
+    @pytest.mark.django_db(transaction=True)
+    def test_another_note_of_a_closed_node_is_told_with_who_gave_it_and_the_first_is_kept(self, admin):
+        make_node(name="n1")
+        other = browser(make_user("other", admin=True))
+        admin.post("/nodes/n1/cordon/", {"note": "new fans"})
+        since = query("SELECT since FROM nodes_incident")[0]["since"]
+        other.post("/nodes/n1/cordon/", {"note": "waits for a part"})
+        admin.post("/nodes/n1/cordon/", {"note": "waits for a part"})
+        assert causes(admin) == {("n1", "waits for a part (by other)")}
+        assert query("SELECT since FROM nodes_incident")[0]["since"] == since, "it lasts since it was closed"
+        admin.post("/nodes/n1/uncordon/")
+        admin.post("/nodes/n1/cordon/", {"note": "again"})
+        assert causes(admin) == {("n1", "waits for a part (by other)"), ("n1", "again (by root)")}
+        kept = AuditEntry.objects.filter(action="node.intent", actor="other")
+        assert [(row.before, row.after) for row in kept] == [({"note": "new fans"}, {"note": "waits for a part"})]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_hold_that_an_admin_takes_over_is_still_told_as_the_systems(self, admin):
+        make_node(name="n1")
+        services.set_intent("n1", NodeIntent.CORDONED, f"{HELD_NOTE}2 node faults: jobs 770001")
+        admin.post("/nodes/n1/cordon/", {"note": "new fans"})
+        assert causes(admin) == {("n1", "held after 2 node faults: jobs 770001"), ("n1", "new fans (by root)")}
+        assert "node n1 is held after 2 node faults" in text_of(admin.get(PATH))
 
     @pytest.mark.django_db(transaction=True)
     def test_what_the_system_did_by_itself(self, nlp, member, admin):
