@@ -103,9 +103,16 @@ describe("window", () => {
     screen.search("LOSS");
     shown.below({ bytes: bytes("loss 0.4 loss\nepoch 2"), offset: 17 });
     expect(box.querySelectorAll("mark").length).toBe(3);
+    screen.search("(.*|loss");
+    expect(box.querySelectorAll("mark").length).toBe(0);
+    shown.below({ bytes: bytes("\nİi [i"), offset: 39 });
+    screen.search("I");
+    expect([...box.querySelectorAll("mark")].map((mark) => mark.textContent)).toEqual(["i", "i"]);
+    screen.search("[i");
+    expect([...box.querySelectorAll("mark")].map((mark) => mark.textContent)).toEqual(["[i"]);
     screen.search("");
     expect(box.querySelectorAll("mark").length).toBe(0);
-    expect(box.textContent).toBe("loss 0.5epoch 1loss 0.4 lossepoch 2");
+    expect(box.textContent).toBe("loss 0.5epoch 1loss 0.4 lossepoch 2İi [i");
   });
 });
 
@@ -142,7 +149,7 @@ describe("search", () => {
     let [asked, isDown] = [0, true];
     const search = new Search(stream, "x", () => undefined, async () => {
       asked += 1;
-      return isDown ? new Response("", { status: 503 }) : answer({});
+      return isDown || asked > 2 ? new Response("", { status: 503 }) : answer({});
     });
     await search.go();
     expect([search.problem, search.isAll]).toEqual(["the server answered 503", false]);

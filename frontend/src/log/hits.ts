@@ -1,7 +1,7 @@
 // The finds of a search as a list: each leads to its place in the log.
 import { h } from "../dom";
 import { Ansi } from "./ansi";
-import { highlight } from "./screen";
+import { highlight, pattern } from "./screen";
 import type { Hit } from "./search";
 
 export class Hits {
@@ -47,7 +47,8 @@ export class Hits {
   private row(hit: Hit, at: number, needle: string): HTMLElement {
     const plain = new Ansi().feed(hit.text).map((piece) => piece.text).join("");
     const words = h("span", {}, plain);
-    highlight(words, needle.toLowerCase());
+    const wanted = pattern(needle);
+    if (wanted !== null) highlight(words, wanted);
     const button = h("button", { type: "button", class: "mono" }, h("span", { class: "num muted" }, `${hit.line}`), words);
     button.addEventListener("click", () => this.choose(at));
     return h("li", {}, button);

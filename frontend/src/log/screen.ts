@@ -7,7 +7,7 @@ const PER_LINE = 40;
 
 export class Screen {
   private readonly open = h("div", { class: "line" });
-  private needle = "";
+  private wanted: RegExp | null = null;
 
   constructor(private readonly box: HTMLElement) {
     box.replaceChildren(this.open);
@@ -56,7 +56,7 @@ export class Screen {
 
   /** Marks the text wherever it is; the empty text nowhere. */
   search(text: string): void {
-    this.needle = text.toLowerCase();
+    this.wanted = pattern(text);
     for (const line of this.box.querySelectorAll<HTMLElement>(".line")) this.mark(line);
   }
 
@@ -77,7 +77,7 @@ export class Screen {
   private mark(line: HTMLElement): void {
     for (const mark of line.querySelectorAll("mark")) mark.replaceWith(...mark.childNodes);
     line.normalize();
-    if (this.needle !== "" && (line.textContent ?? "").toLowerCase().includes(this.needle)) highlight(line, this.needle);
+    if (this.wanted !== null) highlight(line, this.wanted);
   }
 }
 
@@ -90,18 +90,21 @@ function render(line: LogLine): HTMLElement[] {
   });
 }
 
+/** Finds the text in whatever letters, small or large; null: there is none to find. */
+export function pattern(text: string): RegExp | null {
+  return text === "" ? null : new RegExp(text.replace(/[$()*+.?[\\\]^{|}]/g, "\\$&"), "gi");
+}
+
 /** Marks what is found within one piece of text; a find across two colours shows its line unmarked. */
-export function highlight(line: HTMLElement, needle: string): void {
+export function highlight(line: HTMLElement, wanted: RegExp): void {
   const walker = document.createTreeWalker(line, NodeFilter.SHOW_TEXT);
   const texts: Text[] = [];
   while (walker.nextNode()) texts.push(walker.currentNode as Text);
   for (const text of texts) {
-    let rest = text;
-    for (;;) {
-      const at = rest.data.toLowerCase().indexOf(needle);
-      if (at < 0 || at + needle.length > rest.data.length) break;
-      const found = rest.splitText(at);
-      rest = found.splitText(needle.length);
+    // The last first: the places of the others stay as they are.
+    for (const { index, 0: words } of [...text.data.matchAll(wanted)].reverse()) {
+      const found = text.splitText(index);
+      found.splitText(words.length);
       const mark = h("mark");
       found.replaceWith(mark);
       mark.append(found);
