@@ -12,6 +12,7 @@ from gpusched.lib.openapi import documented
 from gpusched.lib.problems import Problem, invalid
 from gpusched.protocol.bulk import MOST_ERRORS, BulkRequest, field_of
 from gpusched.protocol.jobs import FieldError, JobRequest
+from gpusched.protocol.reasons import singular
 from jobs.bulk import submit_all
 from tenants.permissions import identity
 
@@ -43,7 +44,7 @@ class Bulk(APIView):
         said = "would be submitted; nothing was" if is_dry else "are in the queue"
         answer = {
             "status": "would_be_submitted" if is_dry else "submitted",
-            "message": f"{len(requests)} jobs {said}",
+            "message": singular(f"{len(requests)} jobs {said}"),
             "count": len(requests),
             "job_ids": ids,
         }

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpusched.lib.problems import Problem
+from gpusched.protocol.reasons import singular
 from scheduling import whatif
 from scheduling.asking import ask
 from scheduling.engine import questions
@@ -88,7 +89,7 @@ def _shown(found: Effect | None, snapshot: Snapshot, above: Sequence[Excess], sa
         "would_wait": _jobs(known.waits, snapshot),
         "would_never_start": _jobs(known.never, snapshot),
         "would_stop": _jobs(known.stops, snapshot),
-        "sentences": said or [NO_EFFECT],
+        "sentences": [singular(sentence) for sentence in said] or [NO_EFFECT],
         # What somebody should have seen before it is so.
         "contradicts": bool(above or known.never or known.stops or found is None),
     }
@@ -127,7 +128,7 @@ def _borrowed(old: Tenant, tenant: Tenant, snapshot: Snapshot) -> Iterator[str]:
     was, now = (max(0, held - one.guaranteed_gpus) for one in (old, tenant))
     if now == was:
         return
-    told = f"{now} of the {_counted(held, 'GPU')} that it holds would be borrowed ({was} now)"
+    told = f"{now} of the {held} GPUs that it holds would be borrowed ({was} now)"
     if now > was:
         yield f"{told}: nothing is stopped by that, and others under their guarantee may take them back"
     else:
@@ -143,11 +144,7 @@ def _affected(found: Effect, snapshot: Snapshot) -> Iterator[str]:
     ):
         if ids:
             kind = "running" if ids is found.stops else "waiting"
-            yield f"{_counted(len(ids), f'{kind} job')} ({_counted(_gpus(ids, snapshot), 'GPU')}) {what}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+            yield f"{len(ids)} {kind} jobs ({_gpus(ids, snapshot)} GPUs) {what}"
 
 
 def _idle(tenant: Tenant, snapshot: Snapshot) -> Iterator[str]:

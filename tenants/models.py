@@ -11,6 +11,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from django.db.models import F, Q
 
+from gpusched.protocol.reasons import singular
 from gpusched.protocol.states import Role
 from tenants.money import Budget as Budget
 from tenants.money import BudgetCrossing as BudgetCrossing
@@ -232,7 +233,7 @@ class UsageEntry(models.Model):
         triggers = [pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)]
 
     def __str__(self) -> str:
-        return f"{self.gpus} GPUs for job {self.job_id}"
+        return singular(f"{self.gpus} GPUs for job {self.job_id}")
 
 
 class UsageBalance(models.Model):

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from gpusched.cli.output import age
+from gpusched.protocol.reasons import singular
 
 if TYPE_CHECKING:
     from gpusched.client.foresight import Explanation, Simulation
@@ -24,9 +25,8 @@ def explained(it: "Explanation") -> str:
     said = it.counterfactual.sentence if it.counterfactual else ""
     lines += [f"also:  {also.sentence}" for also in it.also if also.sentence not in said]
     if it.position:
-        lines.append(
-            f"ahead: {it.position.jobs} jobs, {it.position.gpus:g} GPUs by priority and age; shares decide before that"
-        )
+        ahead = singular(f"{it.position.jobs} jobs, {it.position.gpus:g} GPUs")
+        lines.append(f"ahead: {ahead} by priority and age; shares decide before that")
     lines += _start(it)
     if len(it.history) > 1:
         periods = it.history[-_MOST_PERIODS:]
@@ -41,7 +41,8 @@ def simulated(it: "Simulation") -> str:
     if it.reason and it.reason.next_step:
         lines.append(f"next:  {it.reason.next_step}")
     if it.victims:
-        lines.append(f"stops: {it.victims.jobs} jobs, {it.victims.gpus} GPUs (by {it.victims.rule})")
+        stopped = singular(f"{it.victims.jobs} jobs, {it.victims.gpus} GPUs")
+        lines.append(f"stops: {stopped} (by {it.victims.rule})")
     lines += _start(it)
     lines += [f"or:    {way.sentence}" for way in it.alternatives]
     return "\n".join(lines)

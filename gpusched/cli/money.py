@@ -11,6 +11,7 @@ from gpusched.cli import output, say
 from gpusched.cli.commands import group
 from gpusched.cli.output import Column, Format
 from gpusched.cli.session import connect
+from gpusched.protocol.reasons import singular
 
 if TYPE_CHECKING:
     from gpusched.client.usage import BudgetData, RateData, UsedPart
@@ -78,7 +79,8 @@ def usage(
     refunded = f", and {total.refunded_gpu_seconds / 3600:g} refunded" if total.refunded_gpu_seconds else ""
     cost = f"{total.cost:g} {found.currency}".rstrip()
     span = f"{_day(found.start_at)} to {_day(found.end_at)}"
-    say.note(f"{found.tenant}, {span}: {total.gpu_hours:g} GPU-hours in {total.jobs} jobs, {cost}{refunded}")
+    used = singular(f"{total.gpu_hours:g} GPU-hours in {total.jobs} jobs")
+    say.note(f"{found.tenant}, {span}: {used}, {cost}{refunded}")
 
 
 def budget(

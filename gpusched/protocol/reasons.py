@@ -238,13 +238,14 @@ class _Gaps(dict[str, object]):
 _ONE = re.compile(r"(?<![\d.])1 ((?:[a-z]+ )?(?:GPU-hour|GPU|CPU core|job|node|device|warning))s\b( are)?")
 
 
-def _singular(text: str) -> str:
+def singular(text: str) -> str:
+    """Of what a sentence counts, what is one said as one: "1 job is in the queue"."""
     return _ONE.sub(lambda found: f"1 {found[1]}{' is' if found[2] else ''}", text)
 
 
 def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
-    told = _singular((_template(code) or code.replace("_", " ")).format_map(_Gaps(evidence)))
+    told = singular((_template(code) or code.replace("_", " ")).format_map(_Gaps(evidence)))
     is_waiting = code in PENDING
     if clause := CLAUSES.get(str(evidence.get("class"))):
         return f"{told} (the last one: {clause})" if is_waiting else f"{told}: {clause}"
@@ -273,7 +274,7 @@ def change_sentence(change: str, to: str | int | float | bool | None, dimension:
     """What would have to be different, and what would follow: it starts, or what it would wait for `then`."""
     if change in _SECONDS and isinstance(to, int | float):
         to = in_words(to, _SECONDS[change])
-    clause = _singular(CHANGES[change].format(to=to, dimension=dimension))
+    clause = singular(CHANGES[change].format(to=to, dimension=dimension))
     return f"{clause} it would wait for another reason: {then}" if then else f"{clause} it would start"
 
 

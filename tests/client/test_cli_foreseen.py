@@ -29,7 +29,7 @@ def test_a_dry_run_prints_what_would_become_of_the_job_and_submits_nothing(serve
     placed = {"starts_now": True, "sentence": "it would start now on n1",
               "placement": [{"rank": 0, "node": "n1", "gpus": [0, 3]}]}  # fmt: skip
     waits = {"starts_now": False, "sentence": "it would wait: full", "reason": {"code": "capacity", "next_step": "wait"},
-             "victims": {"jobs": 2, "gpus": 8, "rule": "priority"}, "estimate": FORESEEN["estimate"],
+             "victims": {"jobs": 1, "gpus": 1, "rule": "priority"}, "estimate": FORESEEN["estimate"],
              "alternatives": [FORESEEN["counterfactual"]]}  # fmt: skip
     server.on("POST", "/jobs/simulate", sequence(Answer(200, placed), Answer(200, waits)))
     first = call(server.url, "submit", "--dry-run", "--gpus", "2", "--", "true")
@@ -38,7 +38,7 @@ def test_a_dry_run_prints_what_would_become_of_the_job_and_submits_nothing(serve
     assert second.stdout.splitlines() == [
         "it would wait: full",
         "next:  wait",
-        "stops: 2 jobs, 8 GPUs (by priority)",
+        "stops: 1 job, 1 GPU (by priority)",
         "start: no estimate: 5 running jobs have no time limit",
         "or:    with 2 GPUs it would start",
     ]

@@ -16,7 +16,7 @@ def test_usage_is_a_table_with_the_sum_beside_it(full: FakeServer) -> None:
     """A58: the sum is no data."""
     result = call(full.url, "usage", "nlp", "--by", "user", "--from", "2030-01-01")
     assert result.stdout.splitlines()[1].split() == ["ada", "2", "1", "5"]
-    assert result.stderr == "nlp, 2030-01-01 to 2030-01-31: 2 GPU-hours in 1 jobs, 5 EUR, and 1 refunded\n"
+    assert result.stderr == "nlp, 2030-01-01 to 2030-01-31: 2 GPU-hours in 1 job, 5 EUR, and 1 refunded\n"
     assert full.asked[-1].query == {"by": "user", "limit": "1000", "from": "2030-01-01"}
 
 

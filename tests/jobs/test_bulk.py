@@ -52,6 +52,13 @@ def test_all_are_pending_in_the_order_of_the_request(post):
     assert [(event.kind, event.actor) for event in events] == [("submitted", "ada")] * 300
 
 
+def test_one_job_is_said_as_one(post):
+    job = {"command": ["x"]}
+    assert post([job])[1]["message"] == "1 job is in the queue"
+    assert post([job, job])[1]["message"] == "2 jobs are in the queue"
+    assert post([job], query="?dry_run=true")[1]["message"] == "1 job would be submitted; nothing was"
+
+
 def test_a_job_of_a_bulk_is_the_one_that_a_single_submit_makes(post, user):
     """A field that the bulk left out would show here."""
     body = {

@@ -1,5 +1,5 @@
 // The head of one job's page, and all that happened to it.
-import { type Child, h } from "../dom";
+import { type Child, h, plural } from "../dom";
 import { redraw } from "../morph";
 import type { MakeView } from "../regions";
 import { badge } from "../states";
@@ -40,7 +40,7 @@ function elements({ id, array }: JobDetail): HTMLElement | null {
   if (!array) return null;
   const counts = Object.entries(array.by_state).flatMap(([name, count]) => [h("a", { href: `/jobs/${id}/?tab=elements&state=${name}` }, badge(name), ` ${count}`), " "]);
   const most = array.max_parallel === null ? "" : `, at most ${array.max_parallel} at once`;
-  return h("p", { class: "elements", "data-key": "elements" }, ...counts, h("span", { class: "muted" }, `of ${array.count} elements${most}`));
+  return h("p", { class: "elements", "data-key": "elements" }, ...counts, h("span", { class: "muted" }, `of ${plural(array.count, "element")}${most}`));
 }
 
 export const jobHead: MakeView = (region) => ({

@@ -53,7 +53,7 @@ export function request(job: { gpu_count: number; gpu_model?: string | null; gpu
 /** How many elements of an array are in each state, by shape and number. */
 export function elementCounts({ array }: Pick<JobRow, "array">): Child[] {
   if (!array) return [];
-  return Object.entries(array.by_state).flatMap(([name, count]) => [" ", h("span", { title: `${count} of ${array.count} elements: ${name}` }, badge(name, count.toLocaleString("en")))]);
+  return Object.entries(array.by_state).flatMap(([name, count]) => [" ", h("span", { title: `${count} of ${plural(array.count, "element")}: ${name}` }, badge(name, count.toLocaleString("en")))]);
 }
 
 export function reasonOf(job: Pick<JobRow, "reason">): { sentence: string; next: string; code: string } {

@@ -1,5 +1,5 @@
 // The Overview's tenants: what each holds of what it is entitled to, what it has borrowed, who starves.
-import { type Child, h, refill } from "../dom";
+import { type Child, h, plural, refill } from "../dom";
 import { redraw } from "../morph";
 import type { MakeView } from "../regions";
 import { type Column, type Line, LiveTable } from "../rows";
@@ -22,7 +22,7 @@ function part({ tenant }: Shown): Child[] {
   const entitled = tenant.entitled_gpus ?? null;
   if (entitled === null) return [h("span", { class: "muted", title: "it asks for nothing now" }, "–")];
   const ratio = entitled > 0 ? tenant.gpus_held / entitled : 0;
-  const title = `holds ${shorten(tenant.gpus_held)} GPUs of the ${shorten(entitled)} that its weight entitles it to among those who ask now`;
+  const title = `holds ${plural(shorten(tenant.gpus_held), "GPU")} of the ${shorten(entitled)} that its weight entitles it to among those who ask now`;
   return [h("span", { title }, h("b", {}, `${Math.round(ratio * 100)} %`), h("span", { class: "muted" }, ` of ${shorten(entitled)}`))];
 }
 
@@ -70,7 +70,7 @@ export const overviewTenants: MakeView = (region) => {
       table.update(cut.map(([key, row]): Line<Shown> => ({ key, row: shown(row, scale) })));
       if (table.element.parentElement !== region) region.replaceChildren(table.element, others);
       others.hidden = cut.length === rows.length;
-      redraw(others, h("a", { href: "/tenants/" }, `${rows.length - cut.length} more tenants`));
+      redraw(others, h("a", { href: "/tenants/" }, plural(rows.length - cut.length, "more tenant")));
     },
   };
 };

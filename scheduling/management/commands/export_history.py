@@ -13,6 +13,7 @@ from django.db.models import DurationField, ExpressionWrapper, F, QuerySet, Sum
 from django.utils import timezone
 
 from gpusched.lib.times import rfc3339
+from gpusched.protocol.reasons import singular
 from jobs.models import Job
 from scheduling.simulator.formats import CSV_COLUMNS
 
@@ -34,7 +35,9 @@ class Command(BaseCommand):
         except OSError as problem:
             raise CommandError(f"{problem.filename}: {problem.strerror}.") from problem
         left_out = jobs.count() - count
-        self.stderr.write(f"{count} jobs written; {left_out} left out, as they have not ended, or never started.")
+        self.stderr.write(
+            f"{singular(f'{count} jobs')} written; {left_out} left out, as they have not ended, or never started."
+        )
 
     def _opened(self, file: str) -> AbstractContextManager[Any]:
         return nullcontext(self.stdout) if file == "-" else Path(file).open("w", encoding="utf-8", newline="")
