@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { Detail } from "../src/queue/detail";
 import { Estimates } from "../src/queue/estimates";
 import { Geometry, type Group } from "../src/queue/geometry";
-import { changed, nextSort, topicQuery } from "../src/queue/filters";
+import { changed, topicQuery } from "../src/queue/filters";
 import { Held } from "../src/queue/held";
 import { type Foreseen, foreseen, jobRow } from "../src/queue/row";
 import { queue } from "../src/queue/view";
@@ -108,7 +108,6 @@ test("filters and order stand in the address, and in the topic's name in one ord
   expect(topicQuery("?group=you&reason=quota_wait&state=held&user=ann")).toBe("user=ann&state=held&reason=quota_wait&group=you");
   expect(topicQuery("?sort=secret&reason=")).toBe("");
   expect(changed("?tenant=nlp&q=x", "tenant", "")).toBe("?q=x");
-  expect([nextSort("", "gpus", true), nextSort("-gpus", "gpus", true), nextSort("gpus", "gpus", true)]).toEqual(["-gpus", "gpus", ""]);
 });
 
 test("an estimate is told as time from now, with its sentence", () => {

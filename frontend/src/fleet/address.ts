@@ -1,6 +1,6 @@
 // What the Fleet's address says: how cells are grouped and filled, what stands out, which GPU is chosen.
 import { FILLS, type Fill } from "./looks";
-import { sortOf } from "../queue/filters";
+import { sortOf } from "../sorting";
 import { shortModel } from "../views/pieces";
 import type { FleetCell } from "./model";
 

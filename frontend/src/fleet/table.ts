@@ -1,13 +1,14 @@
 // The fleet as a table: the same facts as the canvas, for whoever prefers or needs text.
 import { h, plural } from "../dom";
-import { showSorts, sortBy, sortButton } from "../queue/filters";
 import { type Line, LiveTable } from "../rows";
+import { Sorting, sortButton } from "../sorting";
 import { type Spotlight, fits, isPlain, spoken } from "./address";
 import { COLUMNS, inOrder } from "./columns";
 import { type FleetCell, type Model, nameOf } from "./model";
 
 export class FleetTable {
   private readonly table: LiveTable<FleetCell>;
+  private readonly sorting: Sorting;
   readonly element: HTMLElement;
   private known = new Map<string, FleetCell>();
   private sort = "";
@@ -18,17 +19,14 @@ export class FleetTable {
   private readonly switch = h("button", { type: "button", class: "small" });
   private readonly said = h("p", { class: "lit" }, this.words, this.switch);
 
-  /** `opened`: a row's GPU, by its name, is to be shown beside. `sorted`: the address after a press on a column's head. */
-  constructor(opened: (name: string) => void, changed: () => void, sorted: (search: string) => void) {
+  /** `opened`: a row's GPU, by its name, is to be shown beside. `sorted`: another order is asked for. */
+  constructor(opened: (name: string) => void, changed: () => void, sorted: (sort: string) => void) {
     this.table = new LiveTable<FleetCell>(COLUMNS.map((column) => ({ ...column, label: sortButton(column.label, column.sort, column.isDownFirst) })));
-    this.element = h("div", { class: "card flush" }, this.said, this.table.element);
+    this.sorting = new Sorting(this.table.element, sorted);
+    this.element = h("div", { class: "card flush" }, this.said, this.sorting.choice, this.table.element);
     this.switch.addEventListener("click", () => {
       this.isAll = !this.isAll;
       changed();
-    });
-    this.element.addEventListener("click", (event) => {
-      const search = sortBy(event.target, location.search);
-      if (search !== null) sorted(search);
     });
     const open = (event: Event, row: Element | null): void => {
       const name = row instanceof HTMLTableRowElement && this.known.has(row.dataset.key ?? "") ? row.dataset.key : undefined;
@@ -60,7 +58,7 @@ export class FleetTable {
     // Who asks for another order gets it, wherever the pointer rests.
     this.table.update(lines, sort !== this.sort);
     this.sort = sort;
-    showSorts(this.element, sort);
+    this.sorting.show(sort);
     this.mark(light, gpu);
     this.tell(cells, light);
   }

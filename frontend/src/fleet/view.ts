@@ -1,6 +1,5 @@
 // The fleet's region: joins rows, address, layout, canvas, controls, legend, panel, tooltip and table.
 import { h, plural, refill } from "../dom";
-import { sortOf } from "../queue/filters";
 import type { MakeView } from "../regions";
 import type { NodeRow } from "../topics";
 import { empty, noNodes, whenEmpty } from "../views/pieces";
@@ -27,7 +26,7 @@ export const fleet: MakeView = (region) => {
   const table = new FleetTable(
     (gpu) => choose(gpu),
     () => recolour(),
-    (search) => change({ sort: sortOf(search) }),
+    (sort) => change({ sort }),
   );
   const none = whenEmpty(region, noNodes);
   const [group, fill] = [control("group"), control("fill")];

@@ -1,5 +1,4 @@
 // What the address of the Queue page asks for: filters and an order, how they are changed, and the same as a topic's name.
-import { h } from "../dom";
 
 export const FILTERS = ["tenant", "user", "state", "reason", "group"] as const;
 const SORTS = ["submitted", "gpus", "priority", "name", "id"];
@@ -26,34 +25,6 @@ export function changed(search: string, name: string, value: string): string {
   else asked.set(name, value);
   const text = asked.toString();
   return text === "" ? location.pathname : `?${text}`;
-}
-
-export const sortOf = (search: string): string => new URLSearchParams(search).get("sort") ?? "";
-
-/** What a head that sorts shows, and what `sortBy` hears. */
-export function sortButton(label: string, sort: string, isDownFirst = false): HTMLElement {
-  return h("button", { type: "button", class: "sort", "data-sort": sort, "data-down": isDownFirst ? "yes" : "no" }, label);
-}
-
-/** The order after one more press on a column's head: up, down, and none. */
-export function nextSort(now: string, column: string, isDownFirst: boolean): string {
-  const [first, second] = isDownFirst ? [`-${column}`, column] : [column, `-${column}`];
-  return now === first ? second : now === second ? "" : first;
-}
-
-/** The address after a press on the head of a column; null: that was none. */
-export function sortBy(pressed: EventTarget | null, search: string): string | null {
-  const button = pressed instanceof Element ? pressed.closest<HTMLElement>("[data-sort]") : null;
-  if (button === null) return null;
-  return changed(search, "sort", nextSort(sortOf(search), button.dataset.sort ?? "", button.dataset.down === "yes"));
-}
-
-/** Says at the heads of the columns how the rows are sorted. */
-export function showSorts(table: Element, now: string): void {
-  for (const button of table.querySelectorAll<HTMLElement>("[data-sort]")) {
-    const is = now.replace(/^-/, "") === button.dataset.sort;
-    button.parentElement?.setAttribute("aria-sort", !is ? "none" : now.startsWith("-") ? "descending" : "ascending");
-  }
 }
 
 /** Filters of the address that no field shows stand beside the fields, each as a link to the page without it: what a field says

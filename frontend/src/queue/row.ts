@@ -1,10 +1,10 @@
 // One line of the queue as elements: a job in a row of fixed height, a heading, or the place of one not yet known.
 import { type Child, h, na, plural } from "../dom";
+import { sortButton } from "../sorting";
 import { GROUP_WORDS } from "../states";
 import { clocked, clockedText, elapsed, roughly, serverNow } from "../time";
 import type { QueueRow } from "../topics";
 import { jobHref, jobLink, reasonOf, request, tenantLink } from "../views/pieces";
-import { sortButton } from "./filters";
 import type { Group } from "./geometry";
 
 /** As GET /api/v1/queue tells it. */

@@ -2,11 +2,12 @@
 import { h, plural, refill } from "../dom";
 import type { Hub } from "../hub";
 import type { MakeView, View } from "../regions";
+import { Sorting, sortOf } from "../sorting";
 import type { QueueTotal } from "../topics";
 import { empty, noJobs, whenEmpty } from "../views/pieces";
 import { Detail } from "./detail";
 import { Estimates } from "./estimates";
-import { showSorts, sortBy, sortOf, topicQuery, watchFilters } from "./filters";
+import { changed, topicQuery, watchFilters } from "./filters";
 import { Geometry } from "./geometry";
 import { Held } from "./held";
 import { COLUMNS, blankRow, headCell, headingRow, jobRow } from "./row";
@@ -27,7 +28,8 @@ class QueueView implements View {
   private readonly table = h("table", { class: "rows queue" }, h("thead", {}, h("tr", {}, ...COLUMNS.map(headCell))), this.body);
   private readonly pill = h("button", { class: "pill", type: "button", hidden: true });
   private readonly summary = h("p", { class: "summary", role: "status" });
-  private readonly whole = h("div", { class: "live-table" }, h("div", { class: "pill-place" }, this.pill), this.table);
+  private readonly sorting = new Sorting(this.table, (sort) => this.ask(changed(location.search, "sort", sort)));
+  private readonly whole = h("div", { class: "live-table" }, this.sorting.choice, h("div", { class: "pill-place" }, this.pill), this.table);
   private readonly above = h("tr", { class: "spacer", "aria-hidden": "true" });
   private readonly below = h("tr", { class: "spacer", "aria-hidden": "true" });
   private readonly drawn = new Map<string, { tr: HTMLTableRowElement; of: unknown[] }>();
@@ -53,12 +55,8 @@ class QueueView implements View {
     this.whole.addEventListener("pointerenter", (event) => void (event.pointerType !== "touch" && this.held.hold()));
     this.whole.addEventListener("pointerleave", () => this.release());
     this.pill.addEventListener("click", () => this.adopt());
-    this.table.addEventListener("click", (event) => {
-      const search = sortBy(event.target, location.search);
-      if (search !== null) this.ask(search);
-    });
     this.stopFilters = watchFilters((search) => this.ask(search));
-    showSorts(this.table, sortOf(location.search));
+    this.sorting.show(sortOf(location.search));
     addEventListener("scroll", this.scrolled, { passive: true });
     addEventListener("resize", this.draw);
   }
@@ -107,7 +105,7 @@ class QueueView implements View {
   /** Another address, and what it asks for. */
   private ask(search: string): void {
     history.replaceState(null, "", search);
-    showSorts(this.table, sortOf(location.search));
+    this.sorting.show(sortOf(location.search));
     const query = topicQuery(location.search);
     if (query === this.query) return;
     this.query = query;
