@@ -3,12 +3,13 @@
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from benchmarks.stack import Stack
 
 pytestmark = pytest.mark.browser
-WIDE, PHONE = ({"width": 1440, "height": 900}, {"width": 390, "height": 844})
+WIDE = ViewportSize(width=1440, height=900)
+PHONE = ViewportSize(width=390, height=844)
 
 
 def test_tables_sort_by_a_list_where_they_have_no_heads(page: Page, stack: Stack) -> None:
