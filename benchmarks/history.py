@@ -106,6 +106,11 @@ def _kinds(first: int, last: int) -> dict[str, Callable[[], str]]:
         "list of a small tenant's failed by a day of ends": lambda: (
             f"/jobs?tenant=small&state=failed&ended_after={ago(5)}&ended_before={ago(4)}"
         ),
+        "count": lambda: "/jobs/count",
+        "count of failed": lambda: "/jobs/count?state=failed",
+        "count of waiting": lambda: "/jobs/count?state=waiting",
+        "count by a common name": lambda: "/jobs/count?name=train",
+        "count by half an hour of ends": lambda: f"/jobs/count?ended_after={ago(5)}&ended_before={ago(4.98)}",
         "read": lambda: f"/jobs/{some()}",
         "events": lambda: f"/jobs/{some()}/events",
         "attempts": lambda: f"/jobs/{some()}/attempts",

@@ -56,6 +56,7 @@ api = [
     path(pattern, view)
     for pattern, view in (
         ("jobs", jobs.api.Jobs.as_view()),
+        ("jobs/count", jobs.api.Count.as_view()),
         ("jobs/bulk", jobs.bulk_api.Bulk.as_view()),
         ("events", jobs.event_api.Events.as_view()),
         ("jobs/simulate", scheduling.api.Simulate.as_view()),

@@ -9,42 +9,39 @@ from rest_framework.views import APIView
 
 from gpusched.client.events import Event
 from gpusched.client.foresight import WouldSubmit
-from gpusched.client.models import Acted, JobData, Page
+from gpusched.client.models import Acted, JobCount, JobData, Page
 from gpusched.lib.api import (
     PAGED,
     cursor_number,
-    encode_cursor,
     page_limit,
     paged,
     raw_body,
     read_body,
     read_query,
-    whole_number,
 )
 from gpusched.lib.dry_runs import is_dry_run
 from gpusched.lib.openapi import documented
-from gpusched.lib.problems import invalid, not_found
+from gpusched.lib.problems import not_found
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import FieldError, JobRequest
-from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
+from gpusched.protocol.jobs import JobRequest
 from jobs import dates, representation, services
 from jobs.event_log import VIA
+from jobs.joblist import counted, listed
 from jobs.unnamed import shown
 from tenants import idempotency
 from tenants.api import find_tenant
 from tenants.permissions import identity
 
-_STATE_WORDS = {"waiting": sorted(WAITING), "live": sorted(LIVE), "final": sorted(FINAL)}
-_FILTERS = {
+_FILTERED_BY = {
     "tenant": "name of a tenant",
     "state": "states separated by commas; also waiting, live, final",
     "user": "name of the submitter",
     "array": "id of an array: its elements that are jobs, instead of jobs and arrays",
     "name": "part of the job's name; a page may then have fewer items, or none, and a next_cursor",
     **dates.FILTERS,
-    **PAGED,
 }
+_FILTERS = {**_FILTERED_BY, **PAGED}
 
 
 class Jobs(APIView):
@@ -89,89 +86,14 @@ class Jobs(APIView):
         return Response({"items": items, "next_cursor": cursor})
 
 
-def listed(given: dict[str, str], visible: list[int] | None, limit: int) -> tuple[list[dict[str, Any]], str | None]:
-    """A page of the jobs that meet the filters, newest first, and the cursor of the next page; 400 for a bad filter."""
-    where, params = _condition(given, visible)
-    last = None
-    ids = None if "array" in given else dates.those_ended(given, MOST_AT_ONCE)
-    found = _found(given, are_known=ids is not None)
-    if ids is not None:
-        where, params = f"{where} AND j.id = ANY(%s)", [*params, sorted(ids)]
-    if found[0]:
-        where, params, last = _searched(where, params, found)
-    items, is_full = representation.newest(where, params, limit)
-    last = items[-1]["id"] if is_full else last
-    return items, None if last is None else encode_cursor("jobs", last)
-
-
-# By id, and that asked for first: only of a number does PostgreSQL know how many jobs it has, and which index to walk.
-_NAMED = {
-    "tenant": ("j.tenant_id = %s", "SELECT id FROM tenants_tenant WHERE name = %s"),
-    "user": ("j.user_id = %s", "SELECT id FROM auth_user WHERE username = %s"),
-}
-
-
-def _condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, list[Any]]:
-    parts, params = ["j.array_id IS NULL"], list[Any]()
-    if "array" in given:
-        parts, params = ["j.array_id = %s"], [whole_number(given, "array", 0, 1, 2**62)]
-    if visible is not None:
-        # An index gives the newest of one tenant, of several only one after the other.
-        parts.append("j.tenant_id = %s" if len(visible) == 1 else "j.tenant_id = ANY(%s)")
-        params.append(visible[0] if len(visible) == 1 else visible)
-    for name, (sql, its_id) in _NAMED.items():
-        if name in given:
-            parts.append(sql)
-            params.append(next((row["id"] for row in query(its_id, [given[name]])), None))
-    if "state" in given:
-        # Those of one kind by one index, so that PostgreSQL sees that it may use it.
-        states = set(states_of(given["state"]))
-        kinds = [sorted(kind) for kind in (states & FINAL, states - FINAL) if kind]
-        parts.append(f"({' OR '.join(['j.state = ANY(%s)'] * len(kinds))})")
-        params += kinds
-    more, moments = dates.submitted(given, of_array="array" in given)
-    parts += more
-    params += moments
-    if (last := cursor_number(given, "jobs")) is not None:
-        parts.append("j.id < %s")
-        params.append(last)
-    return " AND ".join(parts), params
-
-
-# No index knows parts of names, nor gives those that ended in a span by their ids. A page looks at so many jobs, and
-# where to go on stands in its cursor.
-MOST_SEARCHED = 5_000
-# … but of a span in which no more than so many ended, all are known by an index.
-MOST_AT_ONCE = 2_000
-
-
-def _found(given: dict[str, str], *, are_known: bool) -> dates.Condition:
-    """What is looked for without an index. `are_known`: which ended in the span."""
-    parts, params = ([], []) if are_known else dates.ended(given)
-    if "name" in given:
-        parts.append("strpos(lower(j.name), lower(%s)) > 0")
-        params.append(given["name"])
-    return parts, params
-
-
-def _searched(where: str, params: list[Any], found: dates.Condition) -> tuple[str, list[Any], int | None]:
-    """The condition with what is looked for, among the newest jobs that meet it so far; and the last of them, if more
-    follow."""
-    sql = f"SELECT j.id FROM jobs_job j WHERE {where} ORDER BY j.id DESC OFFSET %s LIMIT 1"
-    beyond = query(sql, [*params, MOST_SEARCHED - 1])
-    last = beyond[0]["id"] if beyond else None
-    parts, more = found
-    return " AND ".join([where, *parts, "j.id >= %s"]), [*params, *more, last or 0], last
-
-
-def states_of(text: str) -> list[str]:
-    wanted: list[str] = []
-    for word in text.split(","):
-        if word not in list(JobState) and word not in _STATE_WORDS:
-            accepted = ", ".join([*JobState, *_STATE_WORDS])
-            raise invalid([FieldError("state", "unknown_value", f"there is no state '{word[:50]}'; use {accepted}")])
-        wanted += _STATE_WORDS.get(word, [word])
-    return wanted
+class Count(APIView):
+    @documented("Count jobs", tag="jobs", who="viewer", answer=JobCount, parameters=_FILTERED_BY)
+    def get(self, request: Request) -> Response:
+        """Those that a list with the same filters has, an array once. No more than 10,000 are looked at."""
+        given, who = read_query(request), identity(request)
+        if "tenant" in given:
+            find_tenant(given["tenant"], who)
+        return Response(counted(given, who.visible_tenants()))
 
 
 def seen_job(request: Request, job_id: int) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from gpusched.protocol.arrays import Ranges, multirange, parsed
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.states import JobState
 from jobs import elements, services
-from jobs.api import acted, seen_job, states_of
+from jobs.api import acted, seen_job
 from jobs.elementlist import elements_of
+from jobs.joblist import states_of
 from tenants.permissions import identity
 
 ELEMENT_FILTERS = {

@@ -1,19 +1,67 @@
 // What the list of jobs says of itself.
-import { expect, test, vi } from "vitest";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { Page } from "../src/regions";
 import { jobs } from "../src/views/jobs";
 
-test("the list of jobs says how many it has, whether there are older ones, and that an array is one row", async () => {
-  const row = (id: number, more: object = {}): object => ({ id, name: "", tenant: "red", user: "ann", state: "running", reason: null, gpu_count: 1, nodes: [], submitted_at: "2026-01-31T08:00:00Z", started_at: null, ended_at: null, ...more });
-  const shown = async (items: object[], next_cursor: string | null): Promise<string | null | undefined> => {
-    vi.stubGlobal("fetch", () => Promise.resolve(new Response(JSON.stringify({ items, next_cursor }))));
-    const region = document.createElement("section");
-    const view = jobs(region, {} as Page);
-    await vi.waitFor(() => expect(region.querySelectorAll("tbody tr")).toHaveLength(items.length));
-    view.close?.();
-    return region.querySelector(".summary")?.textContent;
-  };
-  expect(await shown([row(1)], null)).toBe("1 job.");
-  expect(await shown([row(2), row(1, { array: { count: 3, max_parallel: null, remaining: 2, by_state: {} } })], "x")).toBe("2 jobs, and older ones; an array counts once.");
+const row = (id: number, more: object = {}): object => ({ id, name: "", tenant: "red", user: "ann", state: "running", reason: null, gpu_count: 1, nodes: [], submitted_at: "2026-01-31T08:00:00Z", started_at: null, ended_at: null, ...more });
+const sweep = (id: number, byState: object): object => row(id, { array: { count: 9, max_parallel: null, remaining: 2, by_state: byState } });
+let listed: { items: object[]; next_cursor: string | null };
+let total: object | null;
+let counts: string[];
+
+beforeEach(() => {
+  counts = [];
+  vi.stubGlobal("fetch", (address: string) => {
+    if (!address.startsWith("/api/v1/jobs/count")) return Promise.resolve(new Response(JSON.stringify(listed)));
+    counts.push(address);
+    return Promise.resolve(total === null ? new Response("", { status: 503 }) : new Response(JSON.stringify(total)));
+  });
+});
+afterEach(() => {
   vi.unstubAllGlobals();
+  vi.useRealTimers();
+  history.replaceState(null, "", location.pathname);
+});
+
+async function said(items: object[], cursor: string | null, count: object | null = null): Promise<string | null | undefined> {
+  [listed, total] = [{ items, next_cursor: cursor }, count];
+  const region = document.createElement("section");
+  const view = jobs(region, {} as Page);
+  await vi.waitFor(() => expect(region.querySelectorAll("tbody tr")).toHaveLength(items.length));
+  if (cursor !== null) await vi.waitFor(() => expect(counts).toHaveLength(1));
+  await Promise.resolve().then(() => new Promise((done) => setTimeout(done)));
+  view.close?.();
+  counts = [];
+  return region.querySelector(".summary")?.textContent;
+}
+
+test("the list of jobs says how many it has, and of an array that it is one row with so many elements", async () => {
+  expect(await said([row(1)], null)).toBe("1 job.");
+  expect(await said([row(2), sweep(1, { running: 4, completed: 5 })], null)).toBe("2 jobs; an array counts once (with each element 10).");
+  history.replaceState(null, "", "?state=live");
+  expect(await said([row(2), sweep(1, { running: 4, completed: 5 })], null)).toBe("2 jobs; an array counts once (with each element 5).");
+});
+
+test("where there are older ones the server counts them all, and when it did is said", async () => {
+  history.replaceState(null, "", "?state=running");
+  expect(await said([row(2), sweep(1, {})], "x", { jobs: 159, is_more: false, with_elements: 4000 })).toBe("159 jobs, 2 of them listed; an array counts once (with each element 4000). Counted just now.");
+  expect(await said([row(2), sweep(1, {})], "x", { jobs: 10000, is_more: true, with_elements: null })).toBe("At least 10000 jobs, 2 of them listed; an array counts once. Counted just now.");
+  // Of a name only the newest are looked at: no fewer than are listed.
+  expect(await said([row(2), row(1)], "x", { jobs: 0, is_more: true, with_elements: null })).toBe("At least 2 jobs, 2 of them listed. Counted just now.");
+  expect(await said([row(2), row(1)], "x", null)).toBe("2 jobs, and older ones.");
+});
+
+test("they are counted again after a change, not at each of many", async () => {
+  [listed, total] = [{ items: [row(2)], next_cursor: "x" }, { jobs: 7, is_more: false, with_elements: 7 }];
+  vi.useFakeTimers();
+  const region = document.createElement("section");
+  const view = jobs(region, {} as Page);
+  await vi.advanceTimersByTimeAsync(10);
+  expect(counts).toEqual(["/api/v1/jobs/count?"]);
+  total = { jobs: 8, is_more: false, with_elements: 8 };
+  for (const id of [3, 4]) view.draw({ known: true, rows: new Map([["2", row(2)], [String(id), row(id)]]) } as never);
+  await vi.advanceTimersByTimeAsync(20_000);
+  expect(counts).toHaveLength(2);
+  expect(region.querySelector(".summary")?.textContent).toMatch(/^8 jobs/);
+  view.close?.();
 });

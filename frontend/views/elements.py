@@ -14,8 +14,8 @@ from gpusched.protocol import arrays
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.states import JobState
 from jobs import services
-from jobs.api import states_of
 from jobs.elementlist import elements_of
+from jobs.joblist import states_of
 from tenants.permissions import Identity
 
 ON_A_PAGE = 50

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 import msgspec
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from frontend import feed, jobverbs, loss, queuerows
@@ -14,7 +15,7 @@ from frontend.views.job import asked_states
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.protocol.states import WAITING, JobState, Role
-from jobs.api import listed
+from jobs.joblist import counted, listed
 from scheduling.services import estimates_of
 from tenants.permissions import Identity
 
@@ -70,15 +71,18 @@ def estimates(request: HttpRequest, who: Identity) -> HttpResponse:
 def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
     """The newest jobs that the address asks for, a page of them; `cursor` goes on with older ones."""
     asked = _asked(request, JOBS_FILTERS)
-    refused = ""
+    refused, total = "", dict[str, Any]()
+    cursor = {"cursor": request.GET["cursor"]} if request.GET.get("cursor") else {}
     try:
-        cursor = {"cursor": request.GET["cursor"]} if request.GET.get("cursor") else {}
         items, older = listed({**asked, **cursor}, who.visible_tenants(), _ON_A_PAGE)
+        total = counted(asked, who.visible_tenants())
     except Problem as problem:
         said = ". ".join(f"{error.field}: {error.message}" for error in problem.errors)
         items, older, refused = [], None, f"{said}." if said else refusal(problem)
     words = {
         "jobs": items,
+        "total": {**total, "jobs": max(len(items), total.get("jobs", 0)), "at": timezone.now()},
+        "is_part": bool(older or cursor),
         "has_arrays": any(job["array"] for job in items),
         "asked": asked,
         "refused": refused,

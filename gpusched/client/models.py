@@ -16,6 +16,16 @@ class Page(msgspec.Struct, Generic[T]):
     next_cursor: str | None = None
 
 
+class JobCount(msgspec.Struct, kw_only=True):
+    """`jobs`: that were found, an array once; `is_more`: of more than 10,000 that were looked at, so there may be more.
+    `with_elements`: the same with each element of an array that is in the states asked for; None where `is_more`, or
+    with more than 100 arrays."""
+
+    jobs: int
+    is_more: bool = False
+    with_elements: int | None = None
+
+
 class Reason(msgspec.Struct, kw_only=True):
     """Why something is in its state: a stable code, a sentence, and what can be done."""
 

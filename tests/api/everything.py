@@ -146,6 +146,7 @@ def waiting(world: World, running: int) -> Iterator[Answered]:
     yield world.ask("POST /jobs/{job_id}/extend", job_id=running, body={"max_runtime_minutes": 90, "force": True})
     yield world.ask("POST /jobs/{job_id}/signal", job_id=running, body={"signal": "USR1"})
     yield world.ask("GET /jobs", token=world.member)
+    yield world.ask("GET /jobs/count", token=world.member)
     yield world.ask("GET /queue", token=world.member)
     asked = {"tenant": "nlp", "command": ["x"]}
     for more in ({"gpu_count": 1}, {"gpu_count": 7}, {"gpu_count": 7, "priority": 2000}):

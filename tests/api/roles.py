@@ -39,6 +39,7 @@ _OPERATIONS = {
     "viewer": """
         GET /api/v1/events
         GET /api/v1/jobs
+        GET /api/v1/jobs/count
         GET /api/v1/jobs/{job_id}
         GET /api/v1/jobs/{job_id}/attempts
         GET /api/v1/jobs/{job_id}/elements
@@ -99,7 +100,7 @@ _OPERATIONS = {
 }
 WHO: dict[str, str] = {line.strip(): who for who, lines in _OPERATIONS.items() for line in lines.strip().splitlines()}
 # Lists of what one may see, which are empty for strangers.
-_LISTS = ("GET /api/v1/jobs", "GET /api/v1/events")
+_LISTS = ("GET /api/v1/jobs", "GET /api/v1/jobs/count", "GET /api/v1/events")
 DONE = 200  # for any good status
 
 

@@ -7,6 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 import jobs.api
+import jobs.joblist
 from gpusched.lib.api import encode_cursor
 from gpusched.lib.sql import execute, query
 from gpusched.protocol.arrays import ArrayRequest
@@ -24,7 +25,7 @@ def nlp():
 
 @pytest.mark.parametrize("searched", [1, 3, 7, 20, 10_000])
 def test_a_search_by_name_has_no_gap_however_little_a_page_looks_at(nlp, monkeypatch, searched):
-    monkeypatch.setattr(jobs.api, "MOST_SEARCHED", searched)
+    monkeypatch.setattr(jobs.joblist, "MOST_SEARCHED", searched)
     user = make_member(nlp)
     ids = [submit(user, nlp, name="rare" if n in (1, 2, 11) else "common") for n in range(20)]
     token, found, cursor, pages = make_token(user), [], "", 0
@@ -64,7 +65,7 @@ def test_lists_walk_an_index(nlp):
         ({"state": "waiting"}, None, "job_unfinished"),
         ({"cursor": encode_cursor("jobs", 1000)}, None, "jobs_job_pkey"),
     ):
-        where, params = jobs.api._condition(given, visible)
+        where, params = jobs.joblist._condition(given, visible)
         plan = query(f"EXPLAIN {representation._SELECT} WHERE {where} ORDER BY j.id DESC LIMIT 100", params)
         text = "\n".join(row["QUERY PLAN"] for row in plan)
         assert f"{index} on jobs_job" in text, (given, text)
@@ -90,7 +91,7 @@ def test_no_pair_of_filters_looks_at_all_jobs(nlp):
     for names in [*combinations(given, 1), *combinations(given, 2)]:
         for visible in (None, [small.pk])[: 3 - len(names)]:
             with CaptureQueriesContext(connection) as asked:
-                jobs.api.listed({name: given[name] for name in names}, visible, 1)
+                jobs.joblist.listed({name: given[name] for name in names}, visible, 1)
             for one in asked.captured_queries:
                 text = "\n".join(row["QUERY PLAN"] for row in query("EXPLAIN " + one["sql"].replace("%", "%%")))
                 assert "Seq Scan on jobs_job" not in text, (names, visible, one["sql"], text)

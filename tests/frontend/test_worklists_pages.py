@@ -6,6 +6,7 @@ import pytest
 
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
+from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
 from scheduling import whatif
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -119,7 +120,15 @@ class TestWhatIsNotShown:
         assert '<p class="summary">1 job.</p>' in text_of(client.get("/jobs/"))
         for _ in range(100):
             submit(member, nlp)
-        assert '<p class="summary">100 jobs, and older ones.</p>' in text_of(client.get("/jobs/"))
+        said = '<p class="summary">101 jobs, 100 of them listed. <span class="nowrap">Counted '
+        page = text_of(client.get("/jobs/"))
+        assert said in page
+        older = found(r'href="(/jobs/\?cursor=[^"]+)"', page).replace("&amp;", "&")
+        assert said.replace("100 of", "1 of") in text_of(client.get(older))
+        submit(member, nlp, name="sweep", array=ArrayRequest(count=3))
+        assert '<p class="summary">1 job; an array counts once (with each element 3).</p>' in text_of(
+            client.get("/jobs/?name=sweep")
+        )
 
 
 class TestSeveralAtOnce:

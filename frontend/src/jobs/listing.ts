@@ -1,5 +1,6 @@
 // The jobs that the address asks for: pages of REST, and over them what the feed says of the newest.
 import { KINDS } from "../rules";
+import { serverNow } from "../time";
 import type { JobRow } from "../topics";
 
 export const PAGE = 100;
@@ -17,10 +18,24 @@ export function restQuery(search: string): string {
   return asked.toString();
 }
 
+/** Of these states; none: of all. */
+export function statesOf(query: string): readonly string[] {
+  const words = (new URLSearchParams(query).get("state") ?? "").split(",").filter(Boolean);
+  return words.flatMap((word): readonly string[] => (KINDS as Readonly<Record<string, readonly string[]>>)[word] ?? [word]);
+}
+
+/** What GET /api/v1/jobs/count answers, and when. */
+export interface Total {
+  jobs: number;
+  is_more: boolean;
+  with_elements: number | null;
+  at: string;
+}
+
 /** Whether a job of the feed is among those asked for: the same rules as the server's. */
 export function fits(row: JobRow, query: string): boolean {
   const asked = new URLSearchParams(query);
-  const states = (asked.get("state") ?? "").split(",").filter(Boolean).flatMap((word): readonly string[] => (KINDS as Readonly<Record<string, readonly string[]>>)[word] ?? [word]);
+  const states = statesOf(query);
   const is = (name: "tenant" | "user"): boolean => !asked.has(name) || asked.get(name) === row[name];
   // The feed does not tell of which array a job is.
   if (asked.has("array")) return false;
@@ -46,6 +61,8 @@ export function merged(read: ReadonlyMap<number, JobRow>, feed: ReadonlyMap<stri
 export class Listing {
   readonly read = new Map<number, JobRow>();
   problem = "";
+  /** Where there are more than were read: how many. */
+  total: Total | null = null;
   private cursor: string | null = null;
   private pages = 0;
   private isAsking = false;
@@ -86,6 +103,16 @@ export class Listing {
       this.cursor = cursor;
       this.pages = pages;
     });
+    await this.count();
+  }
+
+  async count(): Promise<void> {
+    if (!this.hasOlder || this.isOver) return;
+    const response = await this.get(`/api/v1/jobs/count?${this.query}`).catch(() => null);
+    // Without an answer the last one stands, with its time.
+    if (response?.ok !== true) return;
+    this.total = { ...((await response.json()) as Omit<Total, "at">), at: new Date(serverNow()).toISOString() };
+    if (!this.isOver) this.changed();
   }
 
   async older(): Promise<void> {

@@ -1,8 +1,9 @@
 // The list of jobs: filtered by the address, live at its top, as far back as one asks, with several selected at once.
 import { h, plural, refill } from "../dom";
-import { Listing, merged, restQuery } from "../jobs/listing";
+import { Listing, merged, restQuery, statesOf } from "../jobs/listing";
 import { Rights } from "../jobs/rights";
 import { Selection } from "../jobs/selection";
+import { redraw } from "../morph";
 import { watchFilters } from "../queue/filters";
 import type { MakeView, View } from "../regions";
 import { LiveTable } from "../rows";
@@ -21,7 +22,9 @@ class JobsView implements View {
   private readonly none: () => HTMLElement;
   private readonly rights = new Rights();
   private readonly selection = new Selection(() => this.draw());
-  private readonly summary = h("p", { class: "summary", role: "status" });
+  private readonly said = h("span", { role: "status" });
+  private readonly counted = h("span", { class: "nowrap" });
+  private readonly summary = h("p", { class: "summary" }, this.said, this.counted);
   private readonly older = h("button", { type: "button" }, "Older jobs");
   private readonly foot = h("p", { class: "summary" }, this.older);
   private readonly table = this.makeTable();
@@ -66,8 +69,9 @@ class JobsView implements View {
     this.selection.show(own);
     if (listing.problem !== "") return refill(this.region, refused(listing.problem));
     this.foot.hidden = !listing.hasOlder;
-    const words = said(rows, listing.hasOlder);
-    if (this.summary.textContent !== words) this.summary.textContent = words;
+    const words = said(rows, listing);
+    if (this.said.textContent !== words) this.said.textContent = words;
+    redraw(this.counted, ...(listing.hasOlder && listing.total !== null ? [" Counted ", ago(listing.total.at), "."] : []));
     if (rows.length === 0) return refill(this.region, listing.query === "" ? this.none() : noneLikeThis(listing.hasOlder), this.foot);
     this.table.update(rows.map((row) => ({ key: String(row.id), row })));
     if (this.table.element.parentElement !== this.region) this.region.replaceChildren(this.selection.bar, this.summary, this.table.element, this.foot);
@@ -96,10 +100,10 @@ class JobsView implements View {
     const { listing } = this;
     const isCut = listing.isRead && !listing.hasOlder && this.found().length > listing.most;
     const isBeyond = isCut || [...listing.read.keys()].some((id) => !this.feed.has(String(id)));
-    if (!isBeyond || this.timer !== 0) return;
+    if ((!isBeyond && !listing.hasOlder) || this.timer !== 0) return;
     this.timer = window.setTimeout(() => {
       this.timer = 0;
-      if (!document.hidden) void this.listing.again();
+      if (!document.hidden) void (isBeyond ? this.listing.again() : this.listing.count());
     }, AGAIN_MS);
   }
 
@@ -129,9 +133,18 @@ class JobsView implements View {
 }
 
 /** As the server says it where no script runs. */
-function said(rows: readonly JobRow[], hasOlder: boolean): string {
-  const arrays = rows.some((row) => row.array) ? "; an array counts once" : "";
-  return `${plural(rows.length, "job")}${hasOlder ? ", and older ones" : ""}${arrays}.`;
+function said(rows: readonly JobRow[], { hasOlder, total, query }: Listing): string {
+  const listed = plural(rows.length, "job");
+  const counts = total !== null && `${total.is_more ? "At least " : ""}${Math.max(total.jobs, rows.length)} jobs, ${rows.length} of them listed`;
+  const elements = hasOlder ? (total?.with_elements ?? null) : withElements(rows, statesOf(query));
+  const arrays = rows.some((row) => row.array) ? `; an array counts once${elements === null ? "" : ` (with each element ${elements})`}` : "";
+  return `${hasOlder ? counts || `${listed}, and older ones` : listed}${arrays}.`;
+}
+
+/** As the Overview counts them: of an array each element that is in these states, or in any if there are none. */
+function withElements(rows: readonly JobRow[], states: readonly string[]): number {
+  const of = (byState: Readonly<Record<string, number>>): number => Object.entries(byState).reduce((sum, [state, count]) => sum + (states.length === 0 || states.includes(state) ? count : 0), 0);
+  return rows.reduce((sum, row) => sum + (row.array ? of(row.array.by_state) : 1), 0);
 }
 
 function noneLikeThis(hasOlder: boolean): HTMLElement {
