@@ -6,6 +6,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from django.utils.text import Truncator
+
 from frontend.access import Visible
 from gpusched.lib.sql import prepared
 from gpusched.lib.times import rfc3339
@@ -17,6 +19,7 @@ from nodes.causes import HELD_NOTE
 
 Row = dict[str, Any]
 MOST = 100
+MOST_OF_NAME = 60
 # So many of the latest events of jobs are looked at, however few of them are of this kind.
 _MOST_LOOKED_AT = 20_000
 DAYS = 14
@@ -153,9 +156,14 @@ def _of_event(row: Row) -> Doing:
     return Doing(told, row["at"], row["tenant_id"], row["user_id"], row["other_tenant_id"], unnamed)
 
 
+def named(job_id: int, name: str) -> str:
+    """A job in a sentence: what became of it must not stand behind a name of many lines."""
+    return f"{job_id} {Truncator(name).chars(MOST_OF_NAME)}"
+
+
 def _sentence(row: Row, data: Row) -> str:
     reason = reasons.sentence(data.get("reason", ""), data)
-    return f"job {row['job_id']} {row['name']}: {reason}{then(row)}"
+    return f"job {named(row['job_id'], row['name'])}: {reason}{then(row)}"
 
 
 def _of_incident(row: Row) -> Doing:

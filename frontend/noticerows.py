@@ -105,7 +105,7 @@ def mark_seen(user_id: int) -> None:
 
 def _of_event(row: Row) -> Doing:
     kind, severity, said = _said(row)
-    sentence = f"job {row['job_id']} {row['name']}: {said}"
+    sentence = f"job {doings.named(row['job_id'], row['name'])}: {said}"
     told = doing(f"event:{row['id']}", row["at"], kind, severity, sentence, f"/jobs/{row['job_id']}/", row["tenant"])
     return Doing(told, row["at"], row["tenant_id"], row["user_id"])
 
@@ -130,7 +130,7 @@ def _said(row: Row) -> tuple[str, str, str]:
 def _of_wait(row: Row) -> Doing:
     reason = representation.reason(row)
     why = f": {reason['sentence']}" if reason else ""
-    named, elements = f"{row['id']} {row['name']}", row["elements"]
+    named, elements = doings.named(row["id"], row["name"]), row["elements"]
     who = f"job {named} has"
     if elements is not None:
         who = f"1 element of array {named} has" if elements == 1 else f"{elements} elements of array {named} have"

@@ -1,6 +1,7 @@
 // The command palette, Ctrl-K: every page, the actions of this one, and jobs, nodes and tenants as the server finds them.
 import { h, refill } from "./dom";
 import { score } from "./fuzzy";
+import { named } from "./views/pieces";
 
 export interface Command {
   kind: string;
@@ -159,7 +160,7 @@ class Palette {
     this.shown = ranked(this.known(), this.found, asked);
     this.at = 0;
     const items = this.shown.map(({ kind, name, about }, at) =>
-      h("li", { role: "option", id: `palette-${at}` }, h("span", { class: "tag" }, kind), h("span", { class: "grow" }, name), h("span", { class: "muted" }, about)),
+      h("li", { role: "option", id: `palette-${at}` }, h("span", { class: "tag" }, kind), h("span", { class: "grow" }, named(name)), h("span", { class: "muted named", title: about }, about)),
     );
     refill(this.list, ...items);
     this.none.hidden = this.shown.length > 0;

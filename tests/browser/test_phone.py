@@ -1,15 +1,21 @@
-"""On a phone: tables without heads sort all the same."""
+"""On a phone tables without heads sort all the same; names of any length leave lists as they are."""
 
 import re
 
 import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
-from benchmarks.stack import Stack
+from benchmarks.stack import Stack, wait_for
 
 pytestmark = pytest.mark.browser
 WIDE = ViewportSize(width=1440, height=900)
 PHONE = ViewportSize(width=390, height=844)
+# Of what says the name and nothing else, the most lines that are to be seen.
+LINES = """name => Math.max(...[...document.querySelectorAll('main :not(td)')].filter(part => part.textContent === name)
+  .map(part => Math.round(part.getBoundingClientRect().height / parseFloat(getComputedStyle(part).lineHeight))))"""
+CUT_OFF = """() => [...document.querySelectorAll('main td')]
+  .filter(cell => cell.getBoundingClientRect().right > cell.closest('.card').getBoundingClientRect().right + 1)
+  .map(cell => cell.dataset.label)"""
 
 
 def test_tables_sort_by_a_list_where_they_have_no_heads(page: Page, stack: Stack) -> None:
@@ -43,3 +49,26 @@ def test_the_fleets_table_does_so_too(page: Page) -> None:
     page.get_by_label("Sort by").select_option("GPU, descending")
     expect(first).to_have_text("7")
     expect(page).to_have_url(re.compile(r"sort=-gpu$"))
+
+
+@pytest.mark.parametrize("screen", [WIDE, PHONE], ids=["wide", "phone"])
+def test_a_long_name_takes_two_lines_of_a_list_and_its_title_has_it_whole(
+    page: Page, stack: Stack, screen: ViewportSize
+) -> None:
+    client = stack.client()
+    name = ("train " + "x" * 80 + "y" * 80 + " on all of it" * 4)[:200]
+    held = client.submit(["true"], gpus=1, name=name, not_before="2099-01-01T00:00:00Z")
+    runs = client.submit(["sleep", "600"], gpus=1, name=name)
+    wait_for(lambda: client.get(runs.id).state == "running", 60, "it to run")
+    page.set_viewport_size(screen)
+    node = (client.get(runs.id).nodes or [""])[0]
+    for path in ("/queue/", "/jobs/", "/mine/", f"/nodes/{node}/"):
+        page.goto(path)
+        expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0)
+        first = page.get_by_title(name).first
+        expect(first).to_be_visible()
+        assert page.evaluate(LINES, name) <= 2, path
+        assert page.evaluate("document.documentElement.scrollWidth") <= screen["width"], path
+        assert page.evaluate(CUT_OFF) == [], path
+    for job in (held, runs):
+        client.cancel(job.id)

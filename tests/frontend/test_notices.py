@@ -44,6 +44,14 @@ def test_who_is_quiet_is_told_as_much_beside_who_is_busy(ours, anna):
     assert [own(together, user, visible) for user in (anna, busy)] == alone
 
 
+def test_what_became_of_a_job_does_not_stand_behind_a_name_of_many_lines(ours, anna):
+    job_id = submit(anna, ours, name="n" * 200)
+    services.hold(job_id, identity_for(make_user("root", admin=True)))
+    rows = noticerows.restrict(noticerows.load([anna.pk], []), Viewer((ours.pk,), anna.pk))
+    sentences = [row["sentence"] for key, row in rows.items() if key != "state"]
+    assert sentences == [f"job {job_id} {'n' * 59}…: held by root"]
+
+
 def preempted(agent, user, tenant):
     job_id = submit(user, tenant, name="train")
     run_cycle()

@@ -1,7 +1,7 @@
 // The columns of the fleet's table: what each says of a GPU, and by what it sorts.
 import { type Child, h } from "../dom";
 import { badge } from "../states";
-import { byName, jobLink, nodeLink, shortModel, tenantLink } from "../views/pieces";
+import { byName, jobLink, named, nodeLink, shortModel, tenantLink } from "../views/pieces";
 import { type Fill, absent, idleFor, look, owner, reads, secondsToFree } from "./looks";
 import type { FleetCell } from "./model";
 
@@ -23,7 +23,7 @@ export const COLUMNS: readonly FleetColumn[] = [
   { label: "State", sort: "state", by: ({ node, device }) => look(device, node).words, cell: ({ node, device }) => badge(look(device, node).kind, look(device, node).words + idleFor(device)) },
   { label: "Jobs", sort: "jobs", by: ({ device }) => device.jobs?.[0] ?? null, cell: ({ device }) => (device.jobs ?? []).flatMap((id) => [jobLink(id), " "]) },
   { label: "Tenants", sort: "tenants", by: ({ device }) => device.tenants?.[0] ?? null, cell: ({ device }) => (device.tenants ?? []).flatMap((name) => [tenantLink(name), " "]) },
-  { label: "Owner", sort: "owner", by: ({ node, device }) => owner(device, node), cell: ({ node, device }) => owner(device, node) ?? "" },
+  { label: "Owner", sort: "owner", by: ({ node, device }) => owner(device, node), cell: ({ node, device }) => named(owner(device, node) ?? "") },
   reading("Utilisation", "utilisation", ({ device }) => device.reading?.utilisation_percent),
   reading("Memory", "memory", ({ device }) => device.reading?.memory_used_mb),
   reading("Temperature", "temperature", ({ device }) => device.reading?.temperature_celsius),

@@ -4,7 +4,7 @@ import { type Child, h, na, plural } from "../dom";
 import { morphChildren } from "../morph";
 import { badge } from "../states";
 import { duration, serverNow } from "../time";
-import { byName, jobHref, jobLink, mib, nodeHref, nodeLink, shortModel, tenantLink } from "../views/pieces";
+import { byName, jobHref, jobLink, mib, named, nodeHref, nodeLink, shortModel, tenantLink } from "../views/pieces";
 import { type Spotlight, fits, isPlain, spoken } from "./address";
 import { type Fill, OTHERS, absent, idleFor, look, owner, reads } from "./looks";
 import type { FleetCell } from "./model";
@@ -108,7 +108,7 @@ function job(id: number, { node }: FleetCell, cells: readonly FleetCell[]): HTML
     "div",
     { class: "panel-job" },
     h("p", {}, jobLink(id, holder?.name || `job ${id}`), " ", h("span", { class: "id muted" }, `#${id}`)),
-    holder && h("p", { class: "muted" }, holder.user, " · ", tenantLink(holder.tenant), " · ", left === null ? "no time limit" : `ends within ${duration(left)}`),
+    holder && h("p", { class: "muted" }, named(holder.user), " · ", tenantLink(holder.tenant), " · ", left === null ? "no time limit" : `ends within ${duration(left)}`),
     h("p", { class: "actions" }, light, h("a", { class: "button small", href: jobHref(id) }, "Open job")),
   );
 }

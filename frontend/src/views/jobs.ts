@@ -11,7 +11,7 @@ import { badge } from "../states";
 import type { TopicState } from "../store";
 import { ago, clocked, elapsed } from "../time";
 import type { JobRow } from "../topics";
-import { elementCounts, empty, jobHref, jobLink, noJobs, nodeLinks, reasonOf, tenantLink, whenEmpty } from "./pieces";
+import { elementCounts, empty, jobHref, jobLink, named, noJobs, nodeLinks, reasonOf, tenantLink, whenEmpty } from "./pieces";
 
 /** What the feed does not know of the older ones is read again so soon after something changed. */
 const AGAIN_MS = 5000;
@@ -112,9 +112,9 @@ class JobsView implements View {
       [
         ...(this.rights.areAny ? [{ label: this.selection.all, cell: (row: JobRow) => this.rights.over(row) && this.selection.box(row.id), className: "select" }] : []),
         { label: "Id", cell: (row) => jobLink(row.id) },
-        { label: "Name", cell: (row) => [row.name, ...elementCounts(row)], className: "name" },
+        { label: "Name", cell: (row) => [named(row.name), ...elementCounts(row)], className: "name" },
         { label: "State", cell: (row) => badge(row.state), className: "is" },
-        { label: "Owner", cell: (row) => row.user },
+        { label: "Owner", cell: (row) => named(row.user) },
         { label: "Tenant", cell: (row) => tenantLink(row.tenant) },
         { label: "GPUs", cell: (row) => row.gpu_count, className: "num" },
         { label: "Nodes", cell: (row) => nodeLinks(row.nodes) },

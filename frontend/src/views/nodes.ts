@@ -68,9 +68,9 @@ const share = ({ state }: NodeRow, free: number | null, all: number | null, show
 const tidy = (value: number): string => String(Math.round(value * 100) / 100);
 
 function nameCell(node: NodeRow): Child[] {
-  const driver = node.driver_version ? `, driver ${node.driver_version}` : "";
-  const runtimes = Object.entries(node.runtimes ?? {}).map(([name, version]) => `, ${name} ${version}`).join("");
-  const title = `${node.hostname ?? node.name}${driver}${runtimes}`;
+  const runtimes = Object.entries(node.runtimes ?? {}).map(([name, version]) => `${name} ${version}`);
+  const host = node.hostname !== node.name && node.hostname;
+  const title = [node.name, host, node.driver_version && `driver ${node.driver_version}`, ...runtimes].filter(Boolean).join(", ");
   return [
     h("a", { href: nodeHref(node.name), class: "node", title }, h("b", {}, node.name)),
     node.pretend && " ",

@@ -8,7 +8,7 @@ import { badge, waitGroup } from "../states";
 import type { TopicState } from "../store";
 import { clocked, clockedText, duration, lasting, roughly } from "../time";
 import type { AttentionPart, AttentionRow, Cell, LargestRow, NextRow, OverviewStatus, WaitingRow } from "../topics";
-import { CELLS, CELL_WORDS, count, empty, jobHref, jobLink, nodeHref, rest, shortModel, under, upTo } from "./pieces";
+import { CELLS, CELL_WORDS, count, empty, jobLink, nodeLink, rest, shortModel, under, upTo } from "./pieces";
 
 /** So many lines fit the page; what follows is counted and linked. */
 const [NOTICES, REASONS, MODELS] = [7, 6, 4];
@@ -106,7 +106,7 @@ function place(part: AttentionPart): Child {
   const since = part.since !== null && h("span", { class: "muted" }, " for ", lasting(part.since));
   const words = part.words === "" ? "" : ` ${part.words}`;
   if (part.job !== null) return h("span", {}, jobLink(part.job, `job ${part.job}`), h("span", { class: "muted" }, words), since);
-  if (part.node !== null) return h("span", {}, h("a", { href: nodeHref(part.node) }, part.node), h("span", { class: "muted" }, words), since);
+  if (part.node !== null) return h("span", {}, nodeLink(part.node), h("span", { class: "muted" }, words), since);
   return h("span", { class: "muted" }, part.words);
 }
 
@@ -159,7 +159,7 @@ function candidate(row: NextRow, known: Foreseen | undefined): HTMLElement {
   // Where nothing can be foreseen nothing is said here; the row of the queue says so.
   const estimate = known?.estimate;
   const when = estimate && (estimate.p50_at ?? estimate.p90_at ?? estimate.later_than) !== null && foreseen(known);
-  return h("span", { title: row.sentence && clockedText(row.sentence) }, h("a", { href: jobHref(row.id) }, row.name || `job ${row.id}`), ` ${wanted}`, when && " ", when);
+  return h("span", { title: row.sentence && clockedText(row.sentence) }, jobLink(row.id, row.name || `job ${row.id}`), ` ${wanted}`, when && " ", when);
 }
 
 function noneWaits(): HTMLElement {

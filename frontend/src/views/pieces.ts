@@ -12,15 +12,18 @@ export const nodeHref = (name: string): string => `/nodes/${encodeURIComponent(n
 export const tenantHref = (name: string): string => `/tenants/${encodeURIComponent(name)}/`;
 
 export function jobLink(id: number, name = ""): HTMLElement {
-  return h("a", { href: jobHref(id), class: name === "" ? "id" : null }, name === "" ? id : name);
+  return h("a", { href: jobHref(id), class: name === "" ? "id" : "named", title: name === "" ? null : name }, name === "" ? id : name);
 }
 
+/** A name that people give, as much of it as a list has room for. */
+export const named = (name: string): HTMLElement => h("span", { class: "named", title: name }, name);
+
 export function nodeLink(name: string): HTMLElement {
-  return h("a", { href: nodeHref(name), class: "node" }, name);
+  return h("a", { href: nodeHref(name), class: "node", title: name }, name);
 }
 
 export function tenantLink(name: string): HTMLElement {
-  return h("a", { href: tenantHref(name), class: "tenant" }, name);
+  return h("a", { href: tenantHref(name), class: "tenant", title: name }, name);
 }
 
 /** Nodes between commas; more than three are counted. */
