@@ -34,6 +34,8 @@ export function resolve(element: Element, colour: string): string {
   const probe = document.createElement("span");
   probe.style.color = colour;
   probe.style.display = "none";
+  // Where the system forces its colours a canvas still has ours, or all its cells would be alike.
+  probe.style.setProperty("forced-color-adjust", "none");
   element.append(probe);
   const found = getComputedStyle(probe).color;
   probe.remove();

@@ -1,0 +1,82 @@
+"""Screens between a phone and a wide one, colours that the system forces, and paper."""
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks.stack import Stack
+from tests.browser.conftest import log_in
+
+pytestmark = pytest.mark.browser
+# What lies beyond the edge of something that cuts it off and that nobody can move.
+_CUT_OFF = """() => [...document.querySelectorAll("main th")].filter((head) => {
+  const end = head.getBoundingClientRect().right;
+  for (let at = head.parentElement; at !== document.body; at = at.parentElement) {
+    const { overflowX } = getComputedStyle(at);
+    if (/auto|scroll/.test(overflowX)) return false;
+    if (/clip|hidden/.test(overflowX) && end > at.getBoundingClientRect().right + 1) return true;
+  }
+  return end > document.documentElement.clientWidth + 1;
+}).map((head) => `${location.pathname} ${innerWidth}: ${head.textContent}`)"""
+_FILLS = """() => ["busy", "free"].map((name) => {
+  const cell = document.querySelector(`.legend .cell-${name}`);
+  return getComputedStyle(cell).backgroundColor;
+})"""
+_COLOURS_OF_MAP = """() => {
+  const canvas = document.querySelector("[data-view=fleet] canvas");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const found = new Set();
+  for (let at = 0; at < data.length; at += 4) if (data[at + 3] === 255) found.add(`${data.slice(at, at + 3)}`);
+  return [...found];
+}"""
+
+
+def test_no_column_is_cut_off_at_any_width(page: Page, stack: Stack) -> None:
+    """WCAG 1.4.4: 1440 px magnified twice are 720. What has no room is moved sideways, and the page is not."""
+    client = stack.client()
+    job = client.submit(["sleep", "60"], gpus=1, name="a-job-with-a-rather-long-name")
+    node = client.nodes()[0].name
+    found: list[str] = []
+    paths = (
+        "/queue/",
+        "/jobs/",
+        f"/jobs/{job.id}/?tab=timeline",
+        "/nodes/",
+        f"/nodes/{node}/",
+        "/tenants/",
+        "/tokens/",
+    )
+    for path in (*paths, "/fleet/?view=table", f"/fleet/?view=table&gpu={node}/0", "/usage/", "/cluster/health/"):
+        page.goto(path)
+        expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0)
+        for width in (641, 720, 1024, 1180, 1280, 1366, 1440, 1600):
+            page.set_viewport_size({"width": width, "height": 800})
+            found += page.evaluate(_CUT_OFF)
+            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                found.append(f"{path} is too wide at {width}")
+    client.cancel(job.id)
+    assert found == []
+
+
+def test_cells_differ_where_the_system_forces_its_colours(chromium: Browser, stack: Stack) -> None:
+    context = chromium.new_context(base_url=stack.url, forced_colors="active", viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    log_in(page, stack.password)
+    client = stack.client()
+    job = client.submit(["sleep", "60"], gpus=1)
+    page.goto("/fleet/")
+    page.wait_for_selector("[data-view=fleet].is-on canvas")
+    busy, free = page.evaluate(_FILLS)
+    assert busy != free
+    seen = page.evaluate(_COLOURS_OF_MAP)
+    assert {busy[4:-1].replace(" ", ""), free[4:-1].replace(" ", "")} <= set(seen)
+    client.cancel(job.id)
+    context.close()
+
+
+def test_paper_is_white(page: Page) -> None:
+    page.goto("/usage/")
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    ink = "getComputedStyle(document.body).color"
+    shown = page.evaluate(ink)
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate(ink) != shown
