@@ -18,7 +18,7 @@ export interface Page {
 export type MakeView = (region: HTMLElement, page: Page) => View;
 
 const ERRORS: Record<string, string> = {
-  not_found: "This does not exist, or you may not see it.",
+  not_found: "This does not exist any more, or you may not see it any more. What follows is how it was.",
   unknown_topic: "The server does not know this; reload the page.",
   too_many_topics: "This page asks for more than the server gives to one page.",
 };
@@ -63,6 +63,7 @@ export class Regions {
       }
       if (!state.known) return;
       region.querySelector(":scope > .live-error")?.remove();
+      region.classList.remove("is-past");
       view.draw(state);
       if (isFirst) {
         isFirst = false;
@@ -78,6 +79,7 @@ export class Regions {
 
 function showError(region: HTMLElement, code: string): void {
   region.querySelector(":scope > .live-error")?.remove();
+  region.classList.add("is-past");
   region.prepend(h("p", { class: "empty live-error", role: "alert" }, ERRORS[code] ?? `The server refused this (${code}).`));
 }
 

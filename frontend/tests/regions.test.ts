@@ -31,9 +31,10 @@ test("what the server rendered stands until the first snapshot; an error is said
   says({ topic: "jobs", seq: 1, snapshot: { 1: {}, 2: {} } });
   expect(region.textContent).toBe("2 rows");
   says({ topic: "jobs", error: "not_found" });
-  expect(region.querySelector(".live-error")?.textContent).toContain("does not exist");
+  expect(region.querySelector(".live-error")?.textContent).toContain("does not exist any more");
+  expect(region.classList.contains("is-past"), "nobody takes what is still there for what is").toBe(true);
   says({ topic: "jobs", seq: 2, snapshot: {} });
-  expect(region.textContent).toBe("0 rows");
+  expect([region.textContent, region.classList.contains("is-past")]).toEqual(["0 rows", false]);
 });
 
 test("an error goes also where a view leaves alone what it did not draw; the row that the address names is brought into sight, once", () => {
