@@ -48,3 +48,14 @@ def test_staff_who_are_no_admins_see_numbers_and_no_jobs_of_others():
     text = index(User.objects.create(username="clerk", is_staff=True))
     assert re.search(r'cell=busy"><b><span>1</span></b>', text)
     assert not [word for word in ("theirs", "zoe", "top-secret") if word in text]
+
+
+def test_a_member_is_told_why_the_admin_asks_for_a_login():
+    anna = browser(make_member(make_tenant(), name="anna"))
+    answer = anna.get("/admin/tenants/tenant/", follow=True)
+    text = text_of(answer)
+    assert "anna</b>, and this part is for administrators." in text
+    assert '<a class="underline" href="/overview/">' in text
+    refused = text_of(anna.post("/admin/login/", {"username": "root", "password": "wrong"}))
+    assert refused.count("anna") == 1
+    assert "for administrators" not in text_of(browser().get("/admin/login/"))
