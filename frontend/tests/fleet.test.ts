@@ -111,6 +111,12 @@ describe("what is told", () => {
     expect(closed).toBe("gpu-0 ‖");
   });
 
+  test("a cell of a MIG instance says its size where no job has the room", () => {
+    const whole = node(1, 4);
+    const divided: NodeRow = { ...whole, holders: { 1: { name: "train", user: "ann", tenant: "red", gpu_count: 1, ends_at: null } }, devices: whole.devices.map((device, at) => ({ ...device, model: at > 0 ? "NVIDIA H100 MIG 1g.10gb" : device.model, cell: "free", jobs: at === 2 ? [1] : [] })) };
+    expect(paints(model([divided], "none").cells, "state", { cell: null, job: null, tenant: null }).map((cell) => cell.third)).toEqual(["", "MIG 1g.10gb", "train", "MIG 1g.10gb"]);
+  });
+
   test("what is not asked for is dim, what is asked for is lit", () => {
     const shown = paints(model(nodes(3), "none").cells, "state", { cell: null, job: 1, tenant: null });
     expect(shown.filter((cell) => cell.isLit).length).toBe(8);

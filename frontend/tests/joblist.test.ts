@@ -46,6 +46,8 @@ test("where there are older ones the server counts them all, and when it did is 
   history.replaceState(null, "", "?state=running");
   expect(await said([row(2), sweep(1, {})], "x", { jobs: 159, is_more: false, with_elements: 4000 })).toBe("159 jobs, 2 of them listed; an array counts once (with each element 4000). Counted just now.");
   expect(await said([row(2), sweep(1, {})], "x", { jobs: 10000, is_more: true, with_elements: null })).toBe("At least 10000 jobs, 2 of them listed; an array counts once. Counted just now.");
+  // The array is among the older ones.
+  expect(await said([row(2), row(1)], "x", { jobs: 121, is_more: false, with_elements: 145 })).toBe("121 jobs, 2 of them listed; an array counts once (with each element 145). Counted just now.");
   // Of a name only the newest are looked at: no fewer than are listed.
   expect(await said([row(2), row(1)], "x", { jobs: 0, is_more: true, with_elements: null })).toBe("At least 2 jobs, 2 of them listed. Counted just now.");
   expect(await said([row(2), row(1)], "x", null)).toBe("2 jobs, and older ones.");

@@ -120,6 +120,19 @@ class TestOneNode:
         assert way in trouble and "pid 42 of bob" in trouble and "<time" in trouble
         assert ("Clear GPU" in trouble) == button
 
+    def test_of_an_instance_its_gpu_is_told(self, admin):
+        node = make_node(name="n1", gpus=1)
+        whole = node.devices[0]
+        parts = [
+            structs.replace(whole, uuid=f"MIG-{slot}", index=100 + slot, model="NVIDIA H100 MIG 1g.10gb", mig_parent=whole.uuid,
+                    mig_slices=1)
+            for slot in range(2)
+        ]  # fmt: skip
+        node.sync(facts=structs.replace(node.facts(), devices=parts))
+        page = text_of(admin.get("/nodes/n1/"))
+        assert f'title="MIG-1, an instance of {whole.uuid}">H100 MIG 1g.10gb</span>' in page
+        assert "slices" not in page
+
     @pytest.mark.parametrize(("verb", "intent"), [("cordon", "cordoned"), ("drain", "draining"), ("uncordon", "open")])
     def test_an_admin_takes_a_node_out_of_service(self, verb, intent, admin):
         make_node(name="n1")

@@ -126,7 +126,12 @@ class TestWhatIsNotShown:
         older = found(r'href="(/jobs/\?cursor=[^"]+)"', page).replace("&amp;", "&")
         assert said.replace("100 of", "1 of") in text_of(client.get(older))
         submit(member, nlp, name="sweep", array=ArrayRequest(count=3))
-        assert '<p class="summary">1 job; an array counts once (with each element 3).</p>' in text_of(
+        for _ in range(100):
+            submit(member, nlp)
+        said = '<p class="summary">202 jobs, 100 of them listed; an array counts once (with each element 204). <span'
+        assert said in text_of(client.get("/jobs/")), "the array is among the others"
+        submit(member, nlp, name="sweep", array=ArrayRequest(count=3))
+        assert '<p class="summary">2 jobs; an array counts once (with each element 6).</p>' in text_of(
             client.get("/jobs/?name=sweep")
         )
 

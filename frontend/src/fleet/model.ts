@@ -88,7 +88,7 @@ export function paints(cells: readonly FleetCell[], fill: Fill, light: Spotlight
       first: kind === "unknown" ? "no data" : holder(device, isHeld),
       // Short enough for a cell: held, by others.
       second: kind === "unknown" ? "" : second(cell, fill, name === OTHERS ? "by others" : name),
-      third: kind === "unknown" ? "" : jobName(cell),
+      third: kind === "unknown" ? "" : jobName(cell) || instance(device),
     };
   });
 }
@@ -102,6 +102,11 @@ function holder(device: DeviceRow, isHeld: boolean): string {
 function second({ node, device }: FleetCell, fill: Fill, name: string | null): string {
   if (fill === "state") return name ?? reads(device, "temperature");
   return fill === "owner" ? (name ?? "") : reads(device, fill, node);
+}
+
+/** Of which size a MIG instance is; empty of a GPU. */
+function instance(device: DeviceRow): string {
+  return /MIG \S+$/.exec(device.model)?.[0] ?? "";
 }
 
 function jobName({ node, device }: FleetCell): string {

@@ -137,7 +137,9 @@ function said(rows: readonly JobRow[], { hasOlder, total, query }: Listing): str
   const listed = plural(rows.length, "job");
   const counts = total !== null && `${total.is_more ? "At least " : ""}${Math.max(total.jobs, rows.length)} jobs, ${rows.length} of them listed`;
   const elements = hasOlder ? (total?.with_elements ?? null) : withElements(rows, statesOf(query));
-  const arrays = rows.some((row) => row.array) ? `; an array counts once${elements === null ? "" : ` (with each element ${elements})`}` : "";
+  // Those with elements may be among the older ones.
+  const hasArrays = rows.some((row) => row.array) || (hasOlder && elements !== null && elements !== total?.jobs);
+  const arrays = hasArrays ? `; an array counts once${elements === null ? "" : ` (with each element ${elements})`}` : "";
   return `${hasOlder ? counts || `${listed}, and older ones` : listed}${arrays}.`;
 }
 
