@@ -80,3 +80,25 @@ def test_paper_is_white(page: Page) -> None:
     shown = page.evaluate(ink)
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate(ink) != shown
+
+
+def test_a_name_written_from_right_to_left_moves_nothing_beside_it(page: Page, stack: Stack) -> None:
+    """Else the number of GPUs that follows it stands before it, or what follows is turned about."""
+    client = stack.client()
+    names = ("\u05e9\u05dc\u05d5\u05dd", "\u202eevil")
+    jobs = [client.submit(["sleep", "60"], gpus=1, name=name, not_before="2099-01-01T00:00:00Z") for name in names]
+    page.goto("/mine/")
+    for job in jobs:
+        name = page.locator(f"a[href='/jobs/{job.id}/']").first
+        assert name.evaluate("""(link) => {
+          const next = document.createTreeWalker(link.closest("li"), NodeFilter.SHOW_TEXT);
+          const texts = [];
+          while (next.nextNode()) texts.push(next.currentNode);
+          const number = texts.find((text) => text.data.includes("1 GPU"));
+          const range = document.createRange();
+          const at = number.data.indexOf("1 GPU");
+          range.setStart(number, at);
+          range.setEnd(number, at + 1);
+          return range.getBoundingClientRect().left >= link.getBoundingClientRect().right;
+        }"""), job.name  # fmt: skip
+        client.cancel(job.id)
