@@ -162,7 +162,8 @@ class TenantAdmin(Audited):
         if not events:
             return "nothing yet"
         rows = format_html_join("", "<p>{} · {} · {}</p>", events)
-        return format_html('<div class="quota-history">{}</div>', rows)
+        back = format_html('<p><a href="{}#edits">Put an earlier one back…</a></p>', self.view_on_site(tenant))
+        return format_html('<div class="quota-history">{}{}</div>', rows, back)
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.quota_effect)

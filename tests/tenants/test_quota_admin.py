@@ -1,5 +1,7 @@
 """Edits of quotas and of the policy in Django admin: their effect is shown first, nothing is undone silently (A07)."""
 
+import re
+
 import pytest
 from django.test import Client
 
@@ -122,6 +124,17 @@ def test_in_admin_an_edit_of_what_another_has_changed_is_refused(tenant, browser
     assert "changed meanwhile, by ann" in page and "guaranteed_gpus=3" in page
     quota = Quota.objects.get(tenant=tenant)
     assert (quota.guaranteed_gpus, quota.max_gpus, quota.version) == (3, 5, 2)
+
+
+def test_the_history_in_admin_leads_to_where_an_edit_is_put_back(tenant, browser):
+    address = f"/admin/tenants/tenant/{tenant.pk}/change/"
+    browser.post(address, tenant_form(tenant, max_cpu_cores=9, go_ahead="on"))
+    [href] = re.findall(r'<a href="([^"]*)">Put an earlier one back', browser.get(address).content.decode())
+    page = browser.get(href.partition("#")[0]).content.decode()
+    assert f'id="{href.partition("#")[2]}"' in page
+    [back] = re.findall(r'href="([^"]*)">Put back…', page)
+    effect = browser.get(back).content.decode()
+    assert "CPU cores: 9 → <b>no limit</b>" in effect
 
 
 def test_in_admin_an_edit_is_audited_once_and_is_no_edit_of_the_quota_where_only_the_tenant_differs(tenant, browser):

@@ -23,7 +23,7 @@ class JobsView implements View {
   private readonly rights = new Rights();
   private readonly selection = new Selection(() => this.draw());
   private readonly said = h("span", { role: "status" });
-  private readonly counted = h("span", { class: "nowrap" });
+  private readonly counted = h("span");
   private readonly summary = h("p", { class: "summary" }, this.said, this.counted);
   private readonly older = h("button", { type: "button" }, "Older jobs");
   private readonly foot = h("p", { class: "summary" }, this.older);
