@@ -21,7 +21,13 @@ export async function ask<T>(address: string, body?: URLSearchParams, keepalive 
   if (answer.ok) return (await answer.json()) as T;
   const { sentence = "" } = (await answer.json().catch(() => ({}))) as { sentence?: string };
   if (sentence !== "") throw new Refused(sentence);
-  throw new Error(answer.status === 404 ? "it is not there any more" : `the server answered ${answer.status}`);
+  throw answer.status === 404 ? new Error("it is not there any more") : unexpected(answer);
+}
+
+/** What the server answered where it should not have, with the id by which its log knows the request. */
+export function unexpected(answer: Response): Error {
+  const id = answer.headers.get("X-Request-Id");
+  return new Error(`the server answered ${answer.status}${id === null ? "" : `, request ${id}`}`);
 }
 
 /** Says what became of what was asked for. */

@@ -113,6 +113,7 @@ test("who is logged out, or logged in anew elsewhere, is told what helps; a refu
   expect(await said({ ok: false, status: 403 })).toBe("Nothing was done: this page is from before the last login in this browser.Reload the page✕");
   expect(await said(new Response('{"sentence": "Choose one to 500 jobs."}', { status: 400 }))).toBe("Choose one to 500 jobs.✕");
   expect(await said(new Response("<h1>oh</h1>", { status: 500 }))).toContain("Nothing is known of what was asked: the server answered 500.");
+  expect(await said(new Response("", { status: 500, headers: { "X-Request-Id": "0123abcd" } }))).toContain("the server answered 500, request 0123abcd.");
 });
 
 test("what is drawn anew leaves the open question open, no other, and keeps what was typed", async () => {

@@ -1,4 +1,5 @@
 // The jobs that the address asks for: pages of REST, and over them what the feed says of the newest.
+import { unexpected } from "../failures";
 import { KINDS } from "../rules";
 import { serverNow } from "../time";
 import type { JobRow } from "../topics";
@@ -143,7 +144,7 @@ export class Listing {
     if (cursor !== null) asked.set("cursor", cursor);
     const response = await this.get(`/api/v1/jobs?${asked}`);
     const answer = (await response.json()) as { items?: JobRow[]; next_cursor?: string | null; detail?: string };
-    if (!response.ok || answer.items === undefined) throw new Error(answer.detail ?? `the server answered ${response.status}`);
+    if (!response.ok || answer.items === undefined) throw answer.detail === undefined ? unexpected(response) : new Error(answer.detail);
     for (const row of answer.items) into.set(row.id, row);
     return answer.next_cursor ?? null;
   }

@@ -1,5 +1,5 @@
 // What the server finds in one rank's log: asked for until there is enough of it, or all; knows nothing of the page.
-import { whyFailed } from "../failures";
+import { unexpected, whyFailed } from "../failures";
 import type { Fetch, Stream } from "./tail";
 
 export interface Hit {
@@ -82,7 +82,7 @@ export class Search {
     const { job, attempt, rank } = this.stream;
     const asked = new URLSearchParams({ log: `${attempt}.${rank}`, q: this.text, offset: `${this.looked}`, line: `${this.line}` });
     const response = await this.get(`/jobs/${job}/log-hits/?${asked}`);
-    if (!response.ok) throw new Error(`the server answered ${response.status}`);
+    if (!response.ok) throw unexpected(response);
     const told = (await response.json()) as Answer;
     if (this.isOver) return;
     for (const [line, offset, text] of told.hits) if (!this.hits.has(line)) this.hits.set(line, { line, offset, text });

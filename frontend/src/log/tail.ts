@@ -1,5 +1,5 @@
 // Reads one rank's log over REST, piece by piece, in order, one request at a time; knows nothing of the page.
-import { whyFailed } from "../failures";
+import { unexpected, whyFailed } from "../failures";
 
 export interface Stream {
   job: number;
@@ -30,7 +30,7 @@ export function logUrl(stream: Stream, offset: number, limit: number): string {
 export async function readPart(get: Fetch, stream: Stream, offset: number, limit: number): Promise<LogPart> {
   const response = await get(logUrl(stream, offset, limit));
   if (response.status === 410) throw new Gone(await detail(response));
-  if (!response.ok) throw new Error(`the server answered ${response.status}`);
+  if (!response.ok) throw unexpected(response);
   const bytes = new Uint8Array(await response.arrayBuffer());
   const number = (name: string, otherwise: number): number => Number(response.headers.get(name) ?? otherwise);
   const next = number("X-Log-Next-Offset", offset + bytes.length);

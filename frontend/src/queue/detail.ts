@@ -1,5 +1,6 @@
 // What an opened row of the queue shows below it: reasons so far, who stands before it, what would help; made by the server.
 import { h } from "../dom";
+import { unexpected } from "../failures";
 import { morphChildren } from "../morph";
 import { COLUMNS } from "./row";
 
@@ -67,7 +68,7 @@ export class Detail {
         location.assign(login);
         return false;
       }
-      if (!response.ok) throw new Error(`the server answered ${response.status}`);
+      if (!response.ok) throw unexpected(response);
       // The server's own page, in which what people typed is text already; scripts in it would not run.
       const told = new DOMParser().parseFromString(await response.text(), "text/html");
       told.body.prepend(h("a", { href: `/jobs/${id}/?tab=why` }, `Job ${id}: why it waits`));

@@ -2,6 +2,7 @@
 import { Chart } from "../chart/chart";
 import type { ChartData } from "../chart/model";
 import { h, plural } from "../dom";
+import { unexpected } from "../failures";
 import type { MakeView } from "../regions";
 import { onceShown } from "../shown";
 import { empty, nodeLink, shortModel } from "./pieces";
@@ -89,7 +90,7 @@ export const jobGpus: MakeView = (region) => {
     const asked = chooser === null ? "" : `?attempt=${chooser.value}`;
     try {
       const response = await fetch(`/jobs/${job}/readings/${asked}`, { credentials: "same-origin" });
-      if (!response.ok) throw new Error(`the server answered ${response.status}`);
+      if (!response.ok) throw unexpected(response);
       const readings = (await response.json()) as Readings;
       if (!isOver) show(readings);
     } catch (error) {
