@@ -37,7 +37,7 @@ def explained(it: "Explanation") -> str:
 def simulated(it: "Simulation") -> str:
     """The answer of `submit --dry-run`, one thing a line."""
     lines = [it.sentence]
-    lines += [f"rank {one.rank}: {one.node}" + _gpus(one.gpus) for one in it.placement]
+    lines += [f"rank {one.rank}: {one.node}" + _gpus(one.gpus, one.models) for one in it.placement]
     if it.reason and it.reason.next_step:
         lines.append(f"next:  {it.reason.next_step}")
     if it.victims:
@@ -53,8 +53,9 @@ def _start(it: "Explanation | Simulation") -> list[str]:
     return [f"start: {said}"] if said else []
 
 
-def _gpus(numbers: list[int]) -> str:
-    return f", GPUs {', '.join(map(str, numbers))}" if numbers else ""
+def _gpus(numbers: list[int], models: list[str]) -> str:
+    of = f" ({', '.join(models)})" if models else ""
+    return f", GPU{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}{of}" if numbers else ""
 
 
 def _duration(seconds: float) -> str:

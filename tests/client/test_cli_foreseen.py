@@ -27,13 +27,13 @@ def test_why_says_what_else_what_if_and_when(server: FakeServer) -> None:
 
 def test_a_dry_run_prints_what_would_become_of_the_job_and_submits_nothing(server: FakeServer) -> None:
     placed = {"starts_now": True, "sentence": "it would start now on n1",
-              "placement": [{"rank": 0, "node": "n1", "gpus": [0, 3]}]}  # fmt: skip
+              "placement": [{"rank": 0, "node": "n1", "gpus": [0, 3], "models": ["NVIDIA A100"]}]}  # fmt: skip
     waits = {"starts_now": False, "sentence": "it would wait: full", "reason": {"code": "capacity", "next_step": "wait"},
              "victims": {"jobs": 1, "gpus": 1, "rule": "priority"}, "estimate": FORESEEN["estimate"],
              "alternatives": [FORESEEN["counterfactual"]]}  # fmt: skip
     server.on("POST", "/jobs/simulate", sequence(Answer(200, placed), Answer(200, waits)))
     first = call(server.url, "submit", "--dry-run", "--gpus", "2", "--", "true")
-    assert first.stdout == "it would start now on n1\nrank 0: n1, GPUs 0, 3\n"
+    assert first.stdout == "it would start now on n1\nrank 0: n1, GPUs 0, 3 (NVIDIA A100)\n"
     second = call(server.url, "submit", "--dry-run", "--gpus", "4", "--", "true")
     assert second.stdout.splitlines() == [
         "it would wait: full",

@@ -126,6 +126,13 @@ def test_room_is_told_before_there_is_a_command(nlp, member):
     assert "A command or a script is missing yet. Then it would start now on n1." in page
 
 
+def test_the_box_says_of_which_model_the_gpus_would_be(nlp, member):
+    """`H100` means instances of one that is divided, too."""
+    make_node(name="n1", gpus=1, model="NVIDIA H100 MIG 1g.10gb")
+    page = text_of(browser(member).post("/submit/preview/", form(gpu_model="H100", gpu_count="1")))
+    assert re.search(r'n1, GPU 0 <span class="muted">H100 MIG 1g\.10gb</span>', page)
+
+
 def test_a_refusal_names_its_field_in_the_box(nlp, member):
     page = text_of(browser(member).post("/submit/preview/", form(secrets="unknown")))
     assert "It is refused: Secrets:" in page and 'data-wrong="secrets"' in page
