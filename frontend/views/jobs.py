@@ -46,14 +46,16 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
     is_understood = queuerows.window_of(topic) is not None
     rows = dict(feed.rows(topic if is_understood else "queue:0-100", who.visible_tenants()))
     total = rows.pop("total", {})
+    tenants = _tenants(who)
+    told = {name: asked[name] for name in _NOT_IN_QUEUE_FORM if name in asked}
     words = {
         "total": total,
         "jobs": [rows[str(job_id)] for job_id in total.get("order", ())],
         "asked": asked,
-        "chosen": _chosen(request, {name: asked[name] for name in _NOT_IN_QUEUE_FORM if name in asked}),
+        "chosen": _chosen(request, _not_offered(asked, tenants) | told),
         "is_understood": is_understood,
         "groups": _GROUPS,
-        "tenants": _tenants(who),
+        "tenants": tenants,
         "more": _more(asked, start + _WINDOW) if start + _WINDOW < total.get("rows", 0) else "",
     }
     return show(request, who, "pages/queue.html", words)
@@ -72,6 +74,7 @@ def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
     """The newest jobs that the address asks for, a page of them; `cursor` goes on with older ones."""
     asked = _asked(request, JOBS_FILTERS)
     refused, total = "", dict[str, Any]()
+    tenants = _tenants(who)
     cursor = {"cursor": request.GET["cursor"]} if request.GET.get("cursor") else {}
     try:
         items, older = listed({**asked, **cursor}, who.visible_tenants(), _ON_A_PAGE)
@@ -87,9 +90,9 @@ def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
         "asked": asked,
         "refused": refused,
         "older": urlencode({**asked, "cursor": older}) if older else "",
-        "chosen": _chosen(request, _not_in_jobs_form(asked, who)),
+        "chosen": _chosen(request, _not_offered(asked, tenants) | _not_in_jobs_form(asked, who)),
         "states": _states(asked.get("state", "")),
-        "tenants": _tenants(who),
+        "tenants": tenants,
         "member_of": _where(who, Role.MEMBER),
         "owner_of": _where(who, Role.OWNER),
     }
@@ -170,6 +173,13 @@ def _not_in_jobs_form(asked: Mapping[str, str], who: Identity) -> dict[str, str]
     """What the fields above the list of jobs cannot say: of people they know only who asks."""
     told = {name: asked[name] for name in _NOT_IN_JOBS_FORM if name in asked}
     return {name: value for name, value in told.items() if (name, value) != ("user", who.username)}
+
+
+def _not_offered(asked: Mapping[str, str], tenants: list[str]) -> dict[str, str]:
+    """What the fields have no choice for, so that they would say that all are shown: a tenant that is gone, or the only
+    one, for which there is no field."""
+    offered = {"tenant": tenants if len(tenants) > 1 else [], "group": [value for value, _ in _GROUPS]}
+    return {name: asked[name] for name, values in offered.items() if name in asked and asked[name] not in values}
 
 
 def _chosen(request: HttpRequest, told: Mapping[str, str]) -> list[dict[str, str]]:

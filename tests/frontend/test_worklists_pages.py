@@ -45,6 +45,15 @@ class TestQueue:
         assert "reason: gpus busy" in page
         assert "owner: a_b" in page
 
+    @pytest.mark.parametrize(("path", "said"), [
+        ("/queue/?tenant=gone", "tenant: gone"), ("/queue/?group=odd", "group: odd"), ("/jobs/?tenant=gone", "tenant: gone"),
+    ])  # fmt: skip
+    def test_a_filter_for_which_there_is_no_choice_is_said(self, path, said, nlp, other, member):
+        """Else the field says that all are shown."""
+        for who in (member, make_user(admin=True)):
+            assert said in text_of(browser(who).get(path))
+        assert "data-drops" not in text_of(browser(make_user(admin=True)).get(path.split("=")[0] + "="))
+
     @pytest.mark.parametrize("asked", ["?sort=secret", "?tenant=" + "x" * 300, "?q=%00", "?from=x", "?from=-1"])
     def test_what_is_not_understood_is_said_and_breaks_nothing(self, asked, nlp, member):
         job_id = submit(member, nlp)
