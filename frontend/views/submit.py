@@ -66,6 +66,7 @@ def preview(request: HttpRequest, who: Identity) -> HttpResponse:
 def _form_page(request: HttpRequest, who: Identity, form: SubmitForm, key: str, status: int = 200) -> HttpResponse:
     tenants = _tenants(who)
     words = {"form": form, "key": key, "tenants": tenants, "models": _models(), "secrets": _secrets(tenants)}
+    words["is_nothing_again"] = "again" in request.GET and not form.is_bound and not form.initial
     words["is_restored"] = True  # what was typed is put back by the browser after Back or a reload
     return show(request, who, "pages/submit.html", {**words, **_equivalent(form, tenants, who)}, status=status)
 

@@ -109,7 +109,11 @@ class TestSubmit:
         page = text_of(browser(member).get(f"/submit/?again={job_id}"))
         assert "echo &#x27;a b&#x27;" in page
         foreign = submit(make_member(other := make_tenant("other")), other, command=["secret-plan"])
-        assert "secret-plan" not in text_of(browser(member).get(f"/submit/?again={foreign}"))
+        assert "job to submit again is not there" not in page
+        for unknown in (foreign, 999999, "odd"):
+            told = text_of(browser(member).get(f"/submit/?again={unknown}"))
+            assert "secret-plan" not in told
+            assert "job to submit again is not there" in told
 
     def test_a_viewer_cannot_submit(self, nlp):
         client = browser(make_member(nlp, Role.VIEWER))
