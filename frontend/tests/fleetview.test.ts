@@ -84,6 +84,14 @@ describe("the table", () => {
     for (const head of heads) expect(order(head.dataset.sort ?? ""), head.dataset.sort).toHaveLength(order("power").length);
   });
 
+  test("leaves empty what a free GPU has none of", () => {
+    const table = make();
+    const free = { ...node(0, 1), devices: [{ ...node(0, 1).devices[0]!, cell: "free" as const, jobs: [], tenants: [] }] };
+    table.update(model([free], "none"), dark, null);
+    const empties = [...table.rowOf("gpu-0/0")!.querySelectorAll("td")].filter((cell) => !cell.hasChildNodes()).map((cell) => cell.dataset.label);
+    expect(empties).toEqual(["Jobs", "Tenants", "Owner"]);
+  });
+
   test("gets the order that is asked for also while the pointer rests on a row", () => {
     const table = make();
     const shown = model(nodes(1), "none");

@@ -15,8 +15,8 @@ export function jobLink(id: number, name = ""): HTMLElement {
   return h("a", { href: jobHref(id), class: name === "" ? "id" : "named", title: name === "" ? null : name }, name === "" ? id : name);
 }
 
-/** A name that people give, as much of it as a list has room for. */
-export const named = (name: string): HTMLElement => h("span", { class: "named", title: name }, name);
+/** A name that people give, as much of it as a list has room for. Of none there is nothing: a phone leaves an empty cell out. */
+export const named = (name: string): HTMLElement | null => name === "" ? null : h("span", { class: "named", title: name }, name);
 
 export function nodeLink(name: string): HTMLElement {
   return h("a", { href: nodeHref(name), class: "node", title: name }, name);
