@@ -44,7 +44,7 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
     start = int(first) if first.isascii() and first.isdigit() and len(first) < 7 else 0
     topic = f"queue:{start}-{start + _WINDOW}" + (f"?{urlencode(asked)}" if asked else "")
     is_understood = queuerows.window_of(topic) is not None
-    rows = dict(feed.rows(topic if is_understood else "queue:0-100", who.visible_tenants()))
+    rows = dict(feed.rows(topic, who.visible_tenants())) if is_understood else {}
     total = rows.pop("total", {})
     tenants = _tenants(who)
     told = {name: asked[name] for name in _NOT_IN_QUEUE_FORM if name in asked}
