@@ -9,7 +9,7 @@ import { overviewStrip } from "../src/fleet/strip";
 import { Selection } from "../src/jobs/selection";
 import { jobHead } from "../src/views/job";
 import { overviewAttention, overviewCounts, overviewWaiting } from "../src/views/overview";
-import { bullet, mib, nodeLinks, request } from "../src/views/pieces";
+import { bullet, jobLink, mib, nodeLinks, request } from "../src/views/pieces";
 import { overviewTenants } from "../src/views/standing";
 import type { JobRow, TenantRow } from "../src/topics";
 
@@ -25,6 +25,12 @@ test("links lead only into this site", () => {
   expect(link("javascript:alert(1)", "x").tagName).toBe("SPAN");
   expect(link("//evil.example", "x").tagName).toBe("SPAN");
   expect(link("/nodes/", "x").tagName).toBe("A");
+});
+
+test("a sentence has room for 60 letters of a job's name, its title for all", () => {
+  const long = "🦙".repeat(61);
+  expect([jobLink(7, long).textContent, jobLink(7, long).title]).toEqual([`${"🦙".repeat(59)}…`, long]);
+  expect([jobLink(7, long.slice(2)).textContent, jobLink(7).textContent]).toEqual([long.slice(2), "7"]);
 });
 
 test("where there are no GPUs, the strip leads to joining", () => {

@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
 from benchmarks.stack import Stack, wait_for
+from tests.browser.test_every_page import look_at
 
 pytestmark = pytest.mark.browser
 WIDE = ViewportSize(width=1440, height=900)
@@ -72,3 +73,20 @@ def test_a_long_name_takes_two_lines_of_a_list_and_its_title_has_it_whole(
         assert page.evaluate(CUT_OFF) == [], path
     for job in (held, runs):
         client.cancel(job.id)
+
+
+def test_nodes_that_need_attention_are_words_of_a_sentence(page: Page, stack: Stack) -> None:
+    """One below the other they have no room of their own to be pressed."""
+    client = stack.client()
+    nodes = [node.name for node in client.nodes()]
+    for node in nodes:
+        client.cordon(node)
+    try:
+        for width in (320, 360, 390, 1440):
+            page.set_viewport_size({"width": width, "height": 844})
+            page.goto("/overview/")
+            expect(page.locator(".is-on .places a.node")).to_have_text(nodes)
+            assert look_at(page, "overview", width) == []
+    finally:
+        for node in nodes:
+            client.uncordon(node)

@@ -7,12 +7,21 @@ import type { Cell, JobRow, Reason, TenantRow } from "../topics";
 
 export const byName = new Intl.Collator(undefined, { numeric: true }).compare;
 
+/** As frontend/doings.py. */
+const MOST_OF_NAME = 60;
+
 export const jobHref = (id: number): string => `/jobs/${id}/`;
 export const nodeHref = (name: string): string => `/nodes/${encodeURIComponent(name)}/`;
 export const tenantHref = (name: string): string => `/tenants/${encodeURIComponent(name)}/`;
 
 export function jobLink(id: number, name = ""): HTMLElement {
-  return h("a", { href: jobHref(id), class: name === "" ? "id" : "named", title: name === "" ? null : name }, name === "" ? id : name);
+  return h("a", { href: jobHref(id), class: name === "" ? "id" : null, title: name === "" ? null : name }, name === "" ? id : shortened(name));
+}
+
+/** As much of a name as a sentence has room for. */
+function shortened(name: string): string {
+  const letters = [...name];
+  return letters.length <= MOST_OF_NAME ? name : `${letters.slice(0, MOST_OF_NAME - 1).join("")}…`;
 }
 
 /** A name that people give, as much of it as a list has room for. Of none there is nothing: a phone leaves an empty cell out. */
