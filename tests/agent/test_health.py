@@ -32,6 +32,8 @@ def start() -> Iterator[Start]:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUSCHED_")}
         process = subprocess.Popen(["sleep", "60"], env={**clean, **environment}, start_new_session=True)
         started.append(process)
+        # It is told to be started a moment before what it was started with is to be read.
+        eventually(Path(f"/proc/{process.pid}/environ").read_bytes, 10, "its environment")
         return process.pid
 
     yield one
