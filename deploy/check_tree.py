@@ -1,11 +1,11 @@
-"""Checks what no linter does: modules of at most 300 lines, and no registry's host in any committed file."""
+"""Checks what no linter does: modules of at most 400 lines, and no registry's host in any committed file."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-MOST_LINES = 300
+MAX_LINES = 400
 # Lock files and configuration are where a package manager writes the address that it was served from.
 LOCKS = re.compile(r"(lock|requirements|\.npmrc|pip\.conf)")
 HOST = re.compile(
@@ -20,8 +20,8 @@ for name in filter(None, files):
         continue
     if path.suffix in (".py", ".ts") and "migrations" not in path.parts:
         lines = len(path.read_text().splitlines())
-        if lines > MOST_LINES:
-            problems.append(f"{name}: {lines} lines, at most {MOST_LINES}")
+        if lines > MAX_LINES:
+            problems.append(f"{name}: {lines} lines, at most {MAX_LINES}")
     if LOCKS.search(path.name) and HOST.search(path.read_text(errors="replace")):
         problems.append(f"{name}: names a package registry")
 print("\n".join(problems) or "tree: ok")
