@@ -1,6 +1,7 @@
 # Each target does all its own set-up. Needs Python 3.11 or newer; Node 20 or, lacking it, the one that comes from PyPI.
 PYTHON ?= python3
 DATA ?= $(CURDIR)/.gpusched
+# Expanded by each target, so that `demo` has a default of its own.
 export GPUSCHED_DATA_DIR ?= $(DATA)
 PY = .venv/bin/python
 # Where this is set, every process would compile all its modules again at each start: seconds instead of tenths.
@@ -8,8 +9,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo up test check bench setup setup-dev clean openapi reference rules
 
+demo: DATA := $(DATA)-demo
 demo: setup        ## a pretend fleet, three tenants and a trickle of real jobs
-	@GPUSCHED_DATA_DIR=$(DATA)-demo exec $(PY) manage.py up --demo
+	@exec $(PY) manage.py up --demo
 
 up: setup          ## the real thing on this machine
 	@exec $(PY) manage.py up

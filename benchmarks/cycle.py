@@ -4,7 +4,6 @@ that find nothing new. By default `--pending 10000 --nodes 200 --gpus 1`, of whi
 
 import gc
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -49,10 +48,7 @@ def database() -> Iterator[None]:
         yield
         connections.close_all()
     finally:
-        home = server.data.parent
-        server.stop()
-        shutil.rmtree(home, ignore_errors=True)
-        shutil.rmtree(directory, ignore_errors=True)
+        server.remove()
 
 
 def _fill(pending: int, nodes: int, gpus: int) -> None:

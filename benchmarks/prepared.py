@@ -43,9 +43,7 @@ def outside() -> dict[str, str]:
 
 def remove(place: Path) -> None:
     """Takes a template away, wherever its database lies."""
-    postgres = place / "data" / _POSTGRES
-    if postgres.exists():
-        shutil.rmtree(Server(postgres).data.parent, ignore_errors=True)
+    Server(place / "data" / _POSTGRES).remove()
     shutil.rmtree(place, ignore_errors=True)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 from benchmarks import prepared
 from gpusched.agent.processes import descendants, signal_all
 from gpusched.client import Client
+from gpusched.lib.postgres import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -161,9 +162,7 @@ class Stack:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        location = self.data_dir / "postgres" / "location"
-        if location.exists():
-            shutil.rmtree(location.read_text().strip(), ignore_errors=True)
+        Server(self.data_dir / "postgres").remove()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

