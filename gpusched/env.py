@@ -112,6 +112,11 @@ class Env:
         395.0, "after this long, 5-minute roll-ups and old incidents are deleted; 0: never", between=_DAYS
     )
     cycle_retention_days: float = _setting(7.0, "after this long, rows of cycles are deleted; 0: never", between=_DAYS)
+    cycle_recordings_mb: int = _setting(
+        256,
+        "disk space for recordings of the latest cycles, for `gpusched cycles replay`; 0: none",
+        between=(0, 1 << 20),
+    )
     log_max_mb: int = _setting(1024, "of longer logs the middle is cut", between=(1, 1 << 20))
     log_storage: str = _setting("", "a Django storage class for logs; empty: files in DATA_DIR")
     log_storage_options: str = _setting("", "what the class is made with, as a JSON object")

@@ -108,6 +108,7 @@ api = [
         ("scheduling/policy", scheduling.policy_api.SchedulingPolicy.as_view()),
         ("scheduling/policy/history", scheduling.policy_api.PolicyHistory.as_view()),
         ("scheduling/cycles", scheduling.api.Cycles.as_view()),
+        ("scheduling/cycles/<id:cycle_id>/replay", scheduling.api.Replay.as_view()),
         ("cluster/status", scheduling.api.ClusterStatus.as_view()),
         ("health", scheduling.api.Health.as_view()),
         ("ready", scheduling.api.Ready.as_view()),

@@ -12,7 +12,7 @@ from gpusched.client.inventory import ClusterStatus as ClusterNumbers
 from gpusched.client.inventory import Health as HealthData
 from gpusched.client.inventory import Readiness, Share
 from gpusched.client.models import Page
-from gpusched.client.scheduling import Cycle, QueuePage
+from gpusched.client.scheduling import Cycle, CycleReplay, QueuePage
 from gpusched.lib.api import (
     PAGED,
     cursor_number,
@@ -22,13 +22,14 @@ from gpusched.lib.api import (
     paged,
     read_body,
     read_query,
+    whole_number,
 )
 from gpusched.lib.listener import listener
 from gpusched.lib.openapi import documented
 from gpusched.protocol.jobs import JobRequest
 from jobs import services as job_services
 from nodes.hub import hub
-from scheduling import housekeeping, services, why
+from scheduling import cycle_replay, housekeeping, services, why
 from tenants.permissions import identity
 
 
@@ -107,6 +108,27 @@ class Cycles(APIView):
         given = read_query(request)
         limit = page_limit(given)
         return Response(paged(services.cycles(limit, cursor_number(given, "cycles")), limit, "cycles"))
+
+
+class Replay(APIView):
+    @documented(
+        "Replay a recorded scheduling cycle, by the recorded policy or another one",
+        tag="scheduling",
+        who="admin",
+        answer=CycleReplay,
+        parameters={
+            "policy": "queue order to plan by: fair, priority, cost_aware or shortest; without it, the recorded policy",
+            "job_id": "also explain this job, which must have waited in the cycle",
+            "node": "and explain why the job does not start on this node",
+        },
+        refusals=(400, 401, 403, 404, 409, 429, 503),
+    )
+    def get(self, request: Request, cycle_id: int) -> Response:
+        """`GET /scheduling/cycles` says which cycles are recorded (`is_recorded`). Nothing is written."""
+        identity(request).require_admin()
+        given = read_query(request)
+        job_id = whole_number(given, "job_id", 0, 1, 2**63 - 1) if "job_id" in given else None
+        return Response(cycle_replay.replay(cycle_id, given.get("policy"), job_id, given.get("node")))
 
 
 class ClusterStatus(APIView):

@@ -7,6 +7,7 @@ import socket
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from django.utils import timezone
 
@@ -15,10 +16,12 @@ from gpusched.lib.histograms import observe
 from gpusched.lib.locks import Lock
 from gpusched.lib.sql import execute
 from jobs.arrays import end_those_over
+from scheduling import recorded_cycles
 from scheduling.arrays import tell
 from scheduling.commit import Committed, commit
 from scheduling.engine.model import Plan, Snapshot, known_as
 from scheduling.engine.planner import plan
+from scheduling.engine.replay import Recording
 from scheduling.models import Cycle
 from scheduling.snapshot import load
 from scheduling.sweep import lose_silent_nodes, stop_on_lost_devices
@@ -72,13 +75,32 @@ def run(trigger: str) -> Committed | None:
         locks.release(Lock.CYCLE_WAITING)  # before the snapshot is loaded: later wake-ups must wait for their own
     gc.disable()  # a snapshot is many objects and no garbage: looking through them all may cost as much as the plan
     try:
-        return _run(trigger)
+        done, decision = _run(trigger)
     finally:
         gc.enable()
         locks.release(Lock.CYCLE_RUNNING)
+    if decision is not None:
+        _keep(decision)  # after the lock is released: the next cycle need not wait for it
+    return done
 
 
-def _run(trigger: str) -> Committed:
+class _Decision(NamedTuple):
+    """A cycle that has a row, and what to record of it."""
+
+    cycle_id: int
+    recording: Recording
+    committed_at: datetime
+
+
+def _keep(decision: _Decision) -> None:
+    """The cycle is committed: an error here must not make the worker report that it failed."""
+    try:
+        recorded_cycles.store(*decision)
+    except Exception:
+        logger.exception("cycle %s was not recorded", decision.cycle_id)
+
+
+def _run(trigger: str) -> tuple[Committed, _Decision | None]:
     started_at, clock = timezone.now(), _Clock()
     lose_silent_nodes()
     stop_on_lost_devices()
@@ -97,8 +119,11 @@ def _run(trigger: str) -> Committed:
     phases = {phase.removesuffix("_ms"): [ms / 1000] for phase, ms in clock.ms.items()}
     observe("gpu_scheduler_scheduling_latency_seconds", phases)
     execute(_BEAT, [sum(clock.ms.values()), _worker()])
-    _record(trigger, started_at, clock, snapshot, decided, done)
-    return done
+    cycle_id = _record(trigger, started_at, clock, snapshot, decided, done)
+    if cycle_id is None or not snapshot.jobs:
+        return done, None
+    committed_at = datetime.fromtimestamp(seen.now + sum(clock.ms.values()) / 1000, UTC)
+    return done, _Decision(cycle_id, Recording(seen.now, seen.policy, snapshot, decided), committed_at)
 
 
 def _worker() -> str:
@@ -127,16 +152,17 @@ class _Clock:
 
 def _record(
     trigger: str, started_at: datetime, clock: _Clock, snapshot: Snapshot, decided: Plan, done: Committed
-) -> None:
+) -> int | None:
+    """Write the row of a cycle that did something, and now and then one of a cycle that did nothing. Return its id."""
     reserved = decided.reservation
     # The next cycle reads from here which job keeps its turn.
     reserved_job_id = known_as(reserved.job_id) if reserved else None
     is_promise_new = reserved_job_id != snapshot.reserved_job_id
     did_something = done.placed or done.preempted or done.stale or done.reasons_written or is_promise_new
     if not did_something and time.monotonic() - _memory.idle_row_at < IDLE_ROW_SECONDS:
-        return
+        return None
     _memory.idle_row_at = time.monotonic()
-    Cycle.objects.create(
+    row = Cycle.objects.create(
         started_at=started_at,
         trigger=trigger,
         worker=_worker(),
@@ -149,3 +175,4 @@ def _record(
         reserved_at=datetime.fromtimestamp(reserved.at, UTC) if reserved else None,
         **clock.ms,
     )
+    return row.id

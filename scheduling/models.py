@@ -38,6 +38,24 @@ class Cycle(models.Model):
         return f"cycle at {self.started_at}"
 
 
+class RecordedCycle(models.Model):
+    """The recording of a cycle (recording.py), compressed. The latest of them are kept (recorded_cycles.py)."""
+
+    cycle_id = models.BigIntegerField(primary_key=True)
+    # By the database's clock, as the attempts that a cycle makes are: from the snapshot to the end of the commit.
+    decided_at = models.DateTimeField(db_index=True)
+    committed_at = models.DateTimeField()
+    size_bytes = models.PositiveIntegerField()
+    content = models.BinaryField()
+
+    class Meta:
+        # To find what exceeds the limit without reading the recordings.
+        indexes = [models.Index(fields=["cycle_id"], include=["size_bytes"], name="recordedcycle_sizes")]
+
+    def __str__(self) -> str:
+        return f"recording of cycle {self.cycle_id}"
+
+
 def check_costs(costs: object) -> None:
     """Raises ValidationError unless it is {"H100": 2.5}: words of model names with the cost of a GPU-hour."""
     if not isinstance(costs, dict) or len(costs) > 50:

@@ -208,7 +208,8 @@ def scheduler_lag() -> dict[str, Any]:
 def cycles(limit: int, before: int | None = None) -> list[dict[str, Any]]:
     """Recorded cycles, newest first; those older than the one with the id `before`."""
     rows = query(
-        "SELECT * FROM scheduling_cycle WHERE %s::bigint IS NULL OR id < %s ORDER BY id DESC LIMIT %s",
+        """SELECT *, EXISTS (SELECT 1 FROM scheduling_recordedcycle r WHERE r.cycle_id = c.id) AS is_recorded
+             FROM scheduling_cycle c WHERE %s::bigint IS NULL OR id < %s ORDER BY id DESC LIMIT %s""",
         [before, before, limit],
     )
     return [

@@ -30,6 +30,10 @@ def drop_old() -> int:
         + accounts.drop_old()
         + execute(f"DELETE FROM jobs_idempotencykey WHERE created_at < {idempotency.LONG_AGO}")
         + execute(
+            "DELETE FROM scheduling_recordedcycle WHERE %s > 0 AND decided_at < now() - make_interval(secs => %s)",
+            [settings.ENV.cycle_retention_days, settings.ENV.cycle_retention_days * 86400],
+        )
+        + execute(
             "DELETE FROM scheduling_cycle WHERE %s > 0 AND started_at < now() - make_interval(secs => %s)",
             [settings.ENV.cycle_retention_days, settings.ENV.cycle_retention_days * 86400],
         )

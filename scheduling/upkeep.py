@@ -8,11 +8,12 @@ from django.conf import settings
 
 from jobs import tally
 from nodes import idle, samples
-from scheduling import policy, sweep
+from scheduling import policy, recorded_cycles, sweep
 from tenants import budgets
 
 logger = logging.getLogger(__name__)
 REVIEW_SECONDS = 30.0
+TRIM_SECONDS = 60.0
 STARTS_SECONDS = 10.0
 # Another worker may have been a little earlier.
 NEARLY = 0.8
@@ -27,6 +28,7 @@ def do_what_is_due() -> None:
     _each(STARTS_SECONDS, "unstarted jobs", sweep.take_back_unstarted)
     _each(REVIEW_SECONDS, "budgets", budgets.note_crossings)
     _each(REVIEW_SECONDS, "tallies", tally.fold)
+    _each(TRIM_SECONDS, "recorded cycles", recorded_cycles.trim)
     _each(REVIEW_SECONDS, "idle jobs", lambda: idle.review(idle.rule_of(policy.values())))
 
 

@@ -13,7 +13,7 @@ from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import WAITING, JobState
 from jobs import representation
 from jobs.counting import WAITS, WEIGHT
-from scheduling import whatif
+from scheduling import recorded_cycles, whatif
 from scheduling.engine.changes import Change
 from scheduling.engine.counterfactual import Step
 from scheduling.engine.estimate import Estimate
@@ -40,6 +40,7 @@ def brief(job_id: int, identity: Identity) -> dict[str, Any]:
         **reason,
         "position": position(job_id) if waits else None,
         "history": _history(job),
+        "cycle_id": recorded_cycles.deciding(job_id) if identity.is_admin else None,
     }
 
 

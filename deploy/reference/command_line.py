@@ -55,10 +55,11 @@ def commands(program: str = "gpusched") -> list[Command]:
 def _walk(group: Any, before: str) -> Iterator[tuple[str, Any]]:
     for word, parser in group.commands.items():
         name = f"{before} {word}".strip()
-        if hasattr(parser, "commands"):
-            yield from _walk(parser, name)
-        else:
+        is_group = hasattr(parser, "commands")
+        if not is_group or parser.invoke_without_command:
             yield name, parser
+        if is_group:
+            yield from _walk(parser, name)
 
 
 def overview(folder: str = "reference/") -> str:

@@ -7,6 +7,7 @@ import typer
 from gpusched import __version__
 from gpusched.cli import (
     audit,
+    cycles,
     elements,
     extend,
     gpus,
@@ -112,7 +113,7 @@ app.command()(money.budget)
 app.add_typer(money.app, name="rate")
 app.command()(audit.audit)
 app.command()(records.incidents)
-app.command()(records.cycles)
+app.add_typer(cycles.app, name="cycles")
 app.add_typer(records.app, name="exempt")
 app.command()(records.whoami)
 app.add_typer(tenants.app, name="tenant")

@@ -31,6 +31,8 @@ def explained(it: "Explanation") -> str:
     if len(it.history) > 1:
         periods = it.history[-_MOST_PERIODS:]
         lines.append("was:   " + ", ".join(f"{one.code} {_duration(one.seconds)}" for one in periods))
+    if it.cycle_id is not None:
+        lines.append(f"more:  gpusched cycles replay {it.cycle_id} --job {it.job_id}")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Commands about what the server keeps: incidents, scheduling cycles, who may hold idle GPUs; and who one is."""
+"""Commands about incidents, exemptions from the rule of idle GPUs, and the caller's own account."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from gpusched.client.access import Me
     from gpusched.client.inventory import Exemption
     from gpusched.client.records import Incident
-    from gpusched.client.scheduling import Cycle
 
 app = group("Spare tenants or jobs the rule of GPUs that are held but idle (admins).")
 Most = Annotated[int, typer.Option("--limit", "-l", min=1, max=1000, help="At most this many, the newest first.")]
@@ -27,21 +26,6 @@ _INCIDENTS: "tuple[Column[Incident], ...]" = (
     Column("UUID", lambda one: one.uuid, is_wide=True),
     Column("DEVICE", lambda one: one.device_id, is_wide=True),
     Column("CAUSE", lambda one: one.cause),
-)
-_CYCLES: "tuple[Column[Cycle], ...]" = (
-    Column("ID", lambda one: one.id),
-    Column("STARTED", lambda one: one.started_at),
-    Column("TRIGGER", lambda one: one.trigger),
-    Column("PENDING", lambda one: one.pending),
-    Column("PLACED", lambda one: one.placed),
-    Column("PREEMPTED", lambda one: one.preempted),
-    Column("STALE", lambda one: one.stale, is_wide=True),
-    Column("REASONS", lambda one: one.reasons_written, is_wide=True),
-    Column("RESERVED", lambda one: one.reserved_job_id, is_wide=True),
-    Column("WORKER", lambda one: one.worker, is_wide=True),
-    Column("SNAPSHOT MS", lambda one: one.snapshot_ms),
-    Column("PLAN MS", lambda one: one.plan_ms),
-    Column("COMMIT MS", lambda one: one.commit_ms),
 )
 _EXEMPTIONS: "tuple[Column[Exemption], ...]" = (
     Column("ID", lambda one: one.id),
@@ -68,18 +52,6 @@ def incidents(
     with connect(ctx) as client:
         found = client.incidents(limit=limit + 1, is_open=is_open)
     output.items(output.at_most(limit, found), _INCIDENTS, form, lambda one: one.id)
-
-
-def cycles(ctx: typer.Context, limit: Most = 20, form: output.OutputOption = Format.TABLE) -> None:
-    """List the latest scheduling cycles: why each was run, what it decided, and how long it took (admins).
-
-    \b
-    gpusched cycles
-    gpusched cycles -o json --limit 1000 | jq '[.[].plan_ms] | max'
-    """
-    with connect(ctx) as client:
-        found = client.cycles(limit=limit)[:limit]
-    output.items(found, _CYCLES, form, lambda one: one.id)
 
 
 def whoami(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:

@@ -80,6 +80,7 @@ class ClusterMethods(ABC):
     samples = _one(record_calls.samples)
     rollups = _one(record_calls.rollups)
     cycles = _list(record_calls.cycles)
+    replay_cycle = _one(record_calls.replay_cycle)
     policy_history = _list(record_calls.policy_history)
     exemptions = _list(record_calls.exemptions)
     exempt = _one(record_calls.exempt)

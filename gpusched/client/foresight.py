@@ -60,7 +60,8 @@ class Period(msgspec.Struct, kw_only=True):
 
 class Explanation(msgspec.Struct, kw_only=True):
     """Why a job is where it is; what stands ahead of it, and what the scheduler foresees, while it waits.
-    `estimate_reason`: why a job that waits has no estimate."""
+    `estimate_reason`: why a job that waits has no estimate. `cycle_id`: the recorded cycle that placed the job or left
+    it waiting, which an admin can replay."""
 
     job_id: int
     state: str
@@ -75,6 +76,7 @@ class Explanation(msgspec.Struct, kw_only=True):
     estimate: Estimate | None = None
     estimate_reason: str | None = None
     history: list[Period] = []
+    cycle_id: int | None = None
 
 
 class PlacedRank(msgspec.Struct, kw_only=True):

@@ -4,7 +4,7 @@ from gpusched.client.calls import API, Call, get, nothing, write
 from gpusched.client.inventory import Exemption, NodeDevice
 from gpusched.client.models import Page
 from gpusched.client.records import AuditEntry, Incident, RollupPage, SamplePage
-from gpusched.client.scheduling import Cycle, PolicyEdit
+from gpusched.client.scheduling import Cycle, CycleReplay, PolicyEdit
 
 
 def audit(*, actor: str | None = None, action: str | None = None, subject: str | None = None) -> Call[Page[AuditEntry]]:
@@ -35,6 +35,14 @@ def rollups(device_id: int, *, since: str | None = None, limit: int = 1000) -> C
 def cycles(*, limit: int = 100) -> Call[Page[Cycle]]:
     """The latest scheduling cycles with the time of each phase (admins)."""
     return get("/scheduling/cycles", Page[Cycle], limit=limit)
+
+
+def replay_cycle(
+    cycle_id: int, *, policy: str | None = None, job_id: int | None = None, node: str | None = None
+) -> Call[CycleReplay]:
+    """Plan a recorded cycle again, by the recorded policy or the queue order `policy`; explain a job of it (admins)."""
+    path = f"/scheduling/cycles/{cycle_id}/replay"
+    return get(path, CycleReplay, policy=policy, job_id=job_id, node=node)
 
 
 def policy_history(*, limit: int = 100) -> Call[Page[PolicyEdit]]:

@@ -56,6 +56,70 @@ class Cycle(msgspec.Struct, kw_only=True):
     snapshot_ms: float = 0.0
     plan_ms: float = 0.0
     commit_ms: float = 0.0
+    is_recorded: bool = False
+
+
+class ReplayedPlacement(msgspec.Struct, kw_only=True):
+    job_id: int
+    nodes: list[str] = []
+    gpus: int = 0
+
+
+class ReplayedPreemption(msgspec.Struct, kw_only=True):
+    """The running jobs (`victims`) that stop for a waiting one. `rule`: priority, reclaim or online."""
+
+    job_id: int
+    victims: list[int] = []
+    rule: str = ""
+
+
+class ReplayedWait(msgspec.Struct, kw_only=True):
+    """The jobs that wait for one reason; `job_ids`: the first 100 of them."""
+
+    code: str
+    sentence: str = ""
+    jobs: int = 0
+    job_ids: list[int] = []
+
+
+class Obstacle(msgspec.Struct, kw_only=True):
+    """A test that a node fails for a job."""
+
+    test: str
+    sentence: str = ""
+
+
+class ReplayedJob(msgspec.Struct, kw_only=True):
+    """One job of a replay: `nodes`, where it starts; or `reason`, why it waits, and `changes`, what would start it.
+    `obstacles`: why it does not start on `node`."""
+
+    job_id: int
+    starts: bool = False
+    nodes: list[str] = []
+    reason: Reason | None = None
+    changes: list[str] = []
+    node: str | None = None
+    obstacles: list[Obstacle] = []
+
+
+class CycleReplay(msgspec.Struct, kw_only=True):
+    """A recorded cycle, planned again. `is_same`: the plan equals the recorded one byte for byte; null under another
+    policy than the recorded one. `starts_only_recorded` and `starts_only_here`: the first 100 jobs that start in one of
+    the two plans alone."""
+
+    cycle_id: int
+    decided_at: datetime
+    recorded_policy: str
+    policy: str
+    is_same: bool | None = None
+    placements: list[ReplayedPlacement] = []
+    preemptions: list[ReplayedPreemption] = []
+    waits: list[ReplayedWait] = []
+    promised_job_id: int | None = None
+    promised_at: datetime | None = None
+    starts_only_recorded: list[int] = []
+    starts_only_here: list[int] = []
+    job: ReplayedJob | None = None
 
 
 class PolicyFields(msgspec.Struct, kw_only=True):

@@ -26,6 +26,7 @@ CODES: dict[str, tuple[int, str]] = {
     "wrong_state": (409, "the job, or the GPU, is in no state that allows it"),
     "changed_meanwhile": (409, "the job was changed by somebody else in the same moment"),
     "promised": (409, "a waiting job is promised a start that a longer time limit would move"),
+    "other_format": (409, "a version of gpusched with another format recorded the cycle"),
     "log_deleted": (410, "the log is older than `GPUSCHED_LOG_RETENTION_DAYS`"),
     "version_conflict": (412, "the quota, the budget or the policy was changed meanwhile"),
     "too_large": (

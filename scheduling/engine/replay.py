@@ -1,13 +1,16 @@
 """Reruns a recorded cycle, and says why its jobs went where they did and not to other nodes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduling.engine.board import Board, Slot, kind_of
+from scheduling.engine.counterfactual import Step, obstacles
 from scheduling.engine.devices import capacity, room, suitable_free
 from scheduling.engine.model import Node, Placement, Plan, Policy, RankPlacement, Request, Snapshot
 from scheduling.engine.placement import place
 from scheduling.engine.planner import plan
+from scheduling.engine.questions import Present
 from scheduling.engine.quotas import CPU_CORES
 from scheduling.engine.scorers import scorer_of
 from scheduling.engine.shapes import Shape, is_selected, is_suitable
@@ -41,6 +44,28 @@ def rerun(recording: Recording) -> Plan:
 
 def placement_of(made: Plan, job_id: int) -> Placement | None:
     return next((placement for placement in made.placements if placement.job_id == job_id), None)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A recorded cycle planned again. Of the job that was asked about: `steps`, why it waits and what would start it;
+    `obstacles`, why it does not go to the node that was asked about."""
+
+    plan: Plan
+    steps: Sequence[Step] = ()
+    obstacles: Sequence[Obstacle] = ()
+
+
+def replay(here: Present, job_id: int | None = None, node_id: int | None = None) -> Replayed:
+    """Plan a recorded cycle again, by the policy of `here`. Raise KeyError as `why_not` does."""
+    again = plan(here.snapshot, here.policy, here.now)
+    if job_id is None:
+        return Replayed(again)
+    steps = obstacles(here.snapshot, here.policy, here.now, job_id, again)
+    if node_id is None:
+        return Replayed(again, steps)
+    recording = Recording(here.now, here.policy, here.snapshot, again)
+    return Replayed(again, steps, why_not(recording, job_id, node_id))
 
 
 def why_not(recording: Recording, job_id: int, node_id: int) -> list[Obstacle]:

@@ -8,7 +8,7 @@ from django.test import Client
 from django.utils import timezone
 from msgspec.structs import replace
 
-from gpusched.lib.sql import execute, query
+from gpusched.lib.sql import execute, query, rows
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.messages import Isolation, Reading
 from nodes import samples
@@ -194,7 +194,23 @@ def readings(world: World, device: int) -> Iterator[Answered]:
         yield world.ask("GET /gpus/{device_id}/samples", f"?since=2030-01-01&resolution={resolution}", device_id=device)
 
 
+def replays(world: World, waiting: int) -> Iterator[Answered]:
+    path = "GET /scheduling/cycles/{cycle_id}/replay"
+    [(latest,)] = rows("SELECT max(cycle_id) FROM scheduling_recordedcycle")
+    yield world.ask(path, f"?job_id={waiting}&node=n1", cycle_id=latest)
+    yield world.ask(path, "?policy=shortest", cycle_id=latest)
+    tenant = make_tenant("crowd")
+    user = make_member(tenant)
+    for priority in (*[100] * 8, 2500):
+        submit(user, tenant, gpu_count=1, priority=priority)
+        run_cycle()
+        world.node.start_all()
+    [(preempting,)] = rows("SELECT max(id) FROM scheduling_cycle WHERE preempted > 0")
+    yield world.ask(path, cycle_id=preempting)
+
+
 def cluster(world: World) -> Iterator[Answered]:
+    waiting = submit(world.user, world.tenant, gpu_count=1, not_before="2099-01-01T00:00:00Z", name="later")
     run_cycle()
     execute("UPDATE scheduling_cycle SET reserved_job_id = 1, reserved_at = now()")
     for path in (
@@ -206,6 +222,7 @@ def cluster(world: World) -> Iterator[Answered]:
         "/health",
     ):
         yield world.ask(f"GET {path}")
+    yield from replays(world, waiting)
     yield world.ask("GET /ready")
     yield "GET /health", Client().get("/health")
     yield "GET /api/v1/health", Client().get("/api/v1/health")

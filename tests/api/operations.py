@@ -127,6 +127,7 @@ class Stage:
         execute("UPDATE nodes_device SET health = 'lost' WHERE id = %s", [free[2]])
         self._make("tenants/nlp/secrets/wandb", {"value": "x"}, "PUT")
         self._made = {
+            "cycle_id": query("SELECT min(cycle_id) AS id FROM scheduling_recordedcycle")[0]["id"],
             "service_token_id": self._make("tenants/nlp/service-tokens", {"name": "nightly"})["id"],
             "token_id": self._make("tokens", {"name": "old"})["id"],
             "rate_id": self._make("rates", {"gpu_model": "H100", "price_per_gpu_hour": 2})["id"],

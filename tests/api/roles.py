@@ -90,6 +90,7 @@ _OPERATIONS = {
         POST /api/v1/rates
         DELETE /api/v1/rates/{rate_id}
         GET /api/v1/scheduling/cycles
+        GET /api/v1/scheduling/cycles/{cycle_id}/replay
         PATCH /api/v1/scheduling/policy
         GET /api/v1/scheduling/policy/history
         POST /api/v1/tenants

@@ -41,6 +41,18 @@ ENTRY = {"id": 5, "at": "2030-01-01T10:00:00Z", "actor": "ada", "via": "page", "
          "subject": "quota nlp", "before": {"max_gpus": 4}, "after": {"max_gpus": None}}  # fmt: skip
 INCIDENT = {"id": 6, "node": "n1", "gpu": 3, "kind": "dirty", "cause": "pid 17", "since": "2030-01-01T10:00:00Z"}
 CYCLE = {"id": 9, "started_at": "2030-01-01T10:00:00Z", "trigger": "event", "pending": 4, "placed": 3, "plan_ms": 1.5}
+REPLAY = {
+    "cycle_id": 9,
+    "decided_at": "2030-01-01T10:00:00Z",
+    "recorded_policy": "fair",
+    "policy": "fair",
+    "is_same": True,
+    "placements": [{"job_id": 41, "nodes": ["n1", "n2"], "gpus": 16}],
+    "preemptions": [{"job_id": 43, "victims": [7, 8], "rule": "priority"}],
+    "waits": [{"code": "capacity", "sentence": "needs 8 GPUs", "jobs": 14, "job_ids": list(range(50, 64))}],
+    "promised_job_id": 50,
+    "promised_at": "2030-01-01T12:00:00Z",
+}
 EXEMPTION = {"id": 5, "job_id": 42, "note": "by night", "created_by": "ada", "created_at": "2030-01-01T10:00:00Z"}
 TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_at": "2030-04-01T00:00:00Z"}
 
@@ -106,6 +118,7 @@ def answer_about_money(server: FakeServer) -> None:
     server.on("GET", "/audit", Answer(200, {"items": [ENTRY]}))
     server.on("GET", "/incidents", Answer(200, {"items": [INCIDENT]}))
     server.on("GET", "/scheduling/cycles", Answer(200, {"items": [CYCLE]}))
+    server.on("GET", "/scheduling/cycles/9/replay", Answer(200, REPLAY))
     server.on("GET", "/idle-exemptions", Answer(200, {"items": [EXEMPTION]}))
     server.on("POST", "/idle-exemptions", Answer(201, EXEMPTION))
     server.on("DELETE", "/idle-exemptions/5", Answer(204, b""))

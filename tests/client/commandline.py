@@ -73,6 +73,7 @@ COMMANDS: dict[str, list[str]] = {
     "audit": ["audit"],
     "incidents": ["incidents", "--open"],
     "cycles": ["cycles"],
+    "cycles replay": ["cycles", "replay", "9"],
     "exempt list": ["exempt", "list"],
     "exempt add": ["exempt", "add", "--job", "42", "--note", "by night"],
     "exempt end": ["exempt", "end", "5"],

@@ -229,7 +229,8 @@ def test_a_retry_is_told_once(full: FakeServer) -> None:
 
 def test_help_shows_examples_before_options(server: FakeServer) -> None:
     for args in COMMANDS.values():
-        words = args[:2] if args[0] in ("node", "gpu", "tenant", "token", "secret", "rate", "exempt") else args[:1]
+        groups = ("node", "gpu", "tenant", "token", "secret", "rate", "exempt", "cycles")
+        words = args[:2] if args[0] in groups else args[:1]
         text = call(server.url, *words, "--help").stdout
         assert 0 < text.index(f"  gpusched {' '.join(words)}") < text.index("Options:"), words
 

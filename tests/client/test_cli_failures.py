@@ -71,7 +71,8 @@ def test_the_table_has_every_command() -> None:
         children = getattr(node, "commands", None)
         if children is None:
             return [path]
-        return [leaf for name, child in children.items() for leaf in leaves(child, f"{path} {name}".strip())]
+        itself = [path] if path and node.invoke_without_command else []
+        return itself + [leaf for name, child in children.items() for leaf in leaves(child, f"{path} {name}".strip())]
 
     also = {"quota set": "quota", "budget set": "budget", "policy set": "policy", "history ID": "history"}
     known = {also.get(name, name.partition(" -")[0]) for name in COMMANDS}

@@ -63,10 +63,10 @@ def parse(parser: Any, words: list[str]) -> None:
         before.append(words.pop(0))
     if before[-1:] in (["--url"], ["--token-file"]):
         words.pop(0)
-    while hasattr(parser, "commands") and words:
+    while hasattr(parser, "commands") and words and not (parser.invoke_without_command and words[0].startswith("-")):
         assert words[0] in parser.commands, f"there is no command {words[0]}"
         parser = parser.commands[words.pop(0)]
-    if not hasattr(parser, "commands"):
+    if not hasattr(parser, "commands") or parser.invoke_without_command:
         parser.make_context("documented", words).close()
 
 

@@ -1,0 +1,80 @@
+"""Keep compressed recordings of the latest scheduling cycles, so that each can be replayed days later."""
+
+import time
+import zlib
+from datetime import datetime
+
+from django.conf import settings
+
+from gpusched.lib.problems import Problem, not_found
+from gpusched.lib.sql import execute, rows
+from gpusched.protocol.states import WAITING
+from scheduling import recording
+from scheduling.engine.replay import Recording
+from scheduling.recording import Read
+
+# Recording takes at most this part of a worker's time: on a busy cluster of 200 nodes that is about one cycle a second.
+TIME_SHARE = 0.02
+_MIB = 1 << 20
+
+_next_at = 0.0
+
+
+def store(cycle_id: int, decided: Recording, committed_at: datetime) -> bool:
+    """Store the recording of a cycle, unless recordings are off or have used up their share of time."""
+    global _next_at
+    began = time.monotonic()
+    if not settings.ENV.cycle_recordings_mb or began < _next_at:
+        return False
+    content = zlib.compress(recording.encode(decided))
+    execute(
+        """INSERT INTO scheduling_recordedcycle (cycle_id, decided_at, committed_at, size_bytes, content)
+           VALUES (%s, to_timestamp(%s), %s, %s, %s)""",
+        [cycle_id, decided.now, committed_at, len(content), content],
+    )
+    ended = time.monotonic()
+    _next_at = ended + (ended - began) / TIME_SHARE
+    return True
+
+
+def load(cycle_id: int) -> Read:
+    """Return a recording. Raise Problem 404 if the cycle was not recorded or its recording is deleted, and 409 if a
+    version of gpusched with another format recorded it."""
+    content = rows("SELECT content FROM scheduling_recordedcycle WHERE cycle_id = %s", [cycle_id])
+    if not content:
+        raise not_found(
+            f"recording of cycle {cycle_id}",
+            "`gpusched cycles` lists recorded cycles; GPUSCHED_CYCLE_RECORDINGS_MB limits how many are kept",
+        )
+    try:
+        return recording.decode(zlib.decompress(content[0][0]))
+    except ValueError as error:
+        raise Problem(409, "other_format", f"cycle {cycle_id}: {error}", next_step="replay a later cycle") from error
+
+
+def trim() -> int:
+    """Delete the oldest recordings beyond GPUSCHED_CYCLE_RECORDINGS_MB. Return how many."""
+    return execute(
+        """DELETE FROM scheduling_recordedcycle WHERE cycle_id <= (
+               SELECT max(cycle_id) FROM (
+                   SELECT cycle_id, sum(size_bytes) OVER (ORDER BY cycle_id DESC) AS total
+                     FROM scheduling_recordedcycle) newer
+                WHERE total > %s)""",
+        [settings.ENV.cycle_recordings_mb * _MIB],
+    )
+
+
+def deciding(job_id: int) -> int | None:
+    """Return the id of the recorded cycle that placed the latest attempt of a job or, while the job waits, of the
+    latest recorded cycle that left it waiting. None: that cycle was not recorded."""
+    [(state, submitted_at, placed_at)] = rows(
+        """SELECT j.state, j.submitted_at, a.scheduled_at FROM jobs_job j
+             LEFT JOIN jobs_attempt a ON a.job_id = j.id AND a.number = j.attempt WHERE j.id = %s""",
+        [job_id],
+    )
+    if state in WAITING:
+        sql, params = "decided_at >= %s ORDER BY decided_at DESC", [submitted_at]
+    else:
+        sql, params = "decided_at <= %s AND committed_at >= %s ORDER BY decided_at DESC", [placed_at, placed_at]
+    found = rows(f"SELECT cycle_id FROM scheduling_recordedcycle WHERE {sql} LIMIT 1", params)
+    return found[0][0] if found else None
