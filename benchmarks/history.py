@@ -45,7 +45,7 @@ _FILL = """
 def main() -> None:
     given = arguments(__doc__ or "", jobs=1_000_000, requests=300)
     with Stack(rate_limit_per_minute=0) as stack:
-        first, last = _fill(stack, given.jobs)
+        first, last = fill(stack, given.jobs)
         with httpx.Client(base_url=f"{stack.url}/api/v1", timeout=60) as http:
             http.headers["Authorization"] = f"Bearer {stack.token()}"
             figures: dict[str, float | int | str] = {"jobs": given.jobs}
@@ -57,8 +57,9 @@ def main() -> None:
     publish(figures, given.json, failures)
 
 
-def _fill(stack: Stack, jobs: int) -> tuple[int, int]:
-    """The first and the last id."""
+def fill(stack: Stack, jobs: int) -> tuple[int, int]:
+    """Write a history of `jobs`, one a second until now, each with an attempt and four events. Return the first and the
+    last id."""
     began = time.monotonic()
     with psycopg.connect((stack.data_dir / "database_url").read_text().strip(), autocommit=True) as database:
         for statement in _FILL.format(jobs=jobs).split(";\n"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpusched import oidc
+from gpusched.protocol.states import FINAL
 
 PREFIX = "GPUSCHED_"
 T = TypeVar("T")
@@ -121,6 +122,15 @@ class Env:
     log_storage: str = _setting("", "a Django storage class for logs; empty: files in DATA_DIR")
     log_storage_options: str = _setting("", "what the class is made with, as a JSON object")
     log_retention_days: float = _setting(0.0, "after this long, logs are deleted; 0: never", between=_DAYS)
+    job_retention_days: str = _setting(
+        "",
+        "how long finished jobs are kept with all that belongs to them: 90, or by state completed=30,failed=365;"
+        " empty: for ever",
+    )
+    job_detail_retention_days: str = _setting(
+        "",
+        "the same for the events, past reasons and earlier attempts of finished jobs; empty: as long as the jobs",
+    )
     currency: str = _setting(
         "credits",
         "what rates are told in: a word, nothing is converted; past bills are told in it, too, so set it"
@@ -178,9 +188,40 @@ def _consistent(env: Env) -> Env:
         raise SettingError(f"{PREFIX}BEHIND_TLS needs {PREFIX}TRUSTED_PROXIES: who says that a request came by TLS?")
     if env.redis_url and not env.redis_url.startswith(("redis://", "rediss://", "unix://")):
         raise SettingError(f"{PREFIX}REDIS_URL is not like redis://host:6379 (rediss:// for TLS, unix:// for a socket)")
+    for name in ("job_retention_days", "job_detail_retention_days"):
+        try:
+            retention_days(getattr(env, name))
+        except ValueError as error:
+            raise SettingError(f"{PREFIX}{name.upper()}: {error}") from error
     _require_object(env.log_storage_options)
     _require_login(env)
     return env
+
+
+def retention_days(text: str) -> dict[str, float]:
+    """Return final states of jobs with their days, of `90` or `completed=30,failed=365`. Raise ValueError."""
+    if not text.strip():
+        return {}
+    if "=" not in text:
+        return dict.fromkeys(sorted(FINAL), _days(text))
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        state, _, days = (word.strip() for word in part.partition("="))
+        if state not in FINAL or state in found:
+            raise ValueError(f"{state!r} must be one of {', '.join(sorted(FINAL))}, and each of them once")
+        found[state] = _days(days)
+    return found
+
+
+def _days(text: str) -> float:
+    """At least a day, as long as a repeated Idempotency-Key finds its job."""
+    try:
+        days = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number of days") from None
+    if not 1 <= days <= _DAYS[1]:
+        raise ValueError(f"{text} is not from 1 to {_DAYS[1]} days")
+    return days
 
 
 def _require_object(options: str) -> None:

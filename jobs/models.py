@@ -244,7 +244,7 @@ class Attempt(models.Model):
 
 
 class JobEvent(models.Model):
-    """What happened to a job, in order. Never changed, never removed while the job exists.
+    """What happened to a job, in order. Never changed; deleted with the job, or before it by retention alone.
 
     Written by the statements that change the job, so PostgreSQL need not look whether there is one."""
 
@@ -284,3 +284,17 @@ class IdempotencyKey(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+
+class RetentionProgress(models.Model):
+    """Up to which end the jobs of a state are deleted, or their details (jobs/retention.py): no run looks at the ones
+    before again."""
+
+    pk = models.CompositePrimaryKey("what", "state")
+    what = models.CharField(max_length=10)
+    state = models.CharField(max_length=10)
+    ended_at = models.DateTimeField()
+    job_id = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.what} of {self.state} jobs until {self.ended_at}"

@@ -1,10 +1,13 @@
 """The django-q2 entry points, one line each."""
 
+from collections.abc import Sequence
+
 from django.conf import settings
 
 from gpusched.lib.sql import atomically, execute
 from jobs import logs
-from nodes import accounts, health, samples, strikes
+from jobs import retention as job_retention
+from nodes import accounts, health, retention, samples, strikes
 from scheduling import cycle as cycles
 from scheduling import moves, upkeep
 from tenants import idempotency
@@ -38,3 +41,12 @@ def drop_old() -> int:
             [settings.ENV.cycle_retention_days, settings.ENV.cycle_retention_days * 86400],
         )
     )
+
+
+def drop_old_jobs() -> int:
+    return job_retention.run(_delete_others)
+
+
+def _delete_others(job_ids: Sequence[int], attempt_ids: Sequence[int]) -> None:
+    retention.delete_assignments(attempt_ids)
+    execute("DELETE FROM scheduling_claim WHERE job_id = ANY(%s::bigint[])", [list(job_ids)])

@@ -1,0 +1,192 @@
+"""Delete finished jobs, or the details of their history, some days after their end.
+
+Off by default. A batch is one short transaction over rows of finished jobs, which no cycle changes. The usage ledger
+and the totals of ended jobs and attempts stay as they are."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pgtrigger
+from django.conf import settings
+
+from gpusched.env import retention_days
+from gpusched.lib import events
+from gpusched.lib.sql import atomically, execute, query, rows
+from jobs import logs
+
+# About 50 ms of work on a busy disk: as long as a submit that depends on one of these jobs may wait for a batch.
+BATCH = 500
+# Time limit of one run; housekeeping's other tasks wait for it.
+RUN_SECONDS = 20.0
+JOBS, DETAILS = "jobs", "details"
+_FIRST = "-infinity"
+
+
+class _Rule(NamedTuple):
+    what: str
+    state: str
+    days: float
+
+
+# Deletes the rows of other apps that belong to these jobs and to these attempts.
+DeleteOthers = Callable[[Sequence[int], Sequence[int]], None]
+
+
+def run(delete_others: DeleteOthers, seconds: float = RUN_SECONDS) -> int:
+    """Process jobs whose retention is over, for at most `seconds`. Return how many."""
+    until = time.monotonic() + seconds
+    env = settings.ENV
+    rules = [
+        _Rule(what, state, days)
+        for what, text in ((JOBS, env.job_retention_days), (DETAILS, env.job_detail_retention_days))
+        for state, days in retention_days(text).items()
+    ]
+    return sum(_process(rule, delete_others, until) for rule in rules)
+
+
+def _process(rule: _Rule, delete_others: DeleteOthers, until: float) -> int:
+    """Process batches in the order of ends. A job that is skipped (locked, or another job's dependency is undecided)
+    is tried again in the next run; the jobs after it need not wait."""
+    delete = _delete_jobs if rule.what == JOBS else _delete_details
+    count, is_progress_kept = 0, True
+    cursor = _progress(rule)
+    while time.monotonic() < until:
+        batch = _next(rule, cursor)
+        if not batch:
+            break
+        arrays = [job_id for _, job_id, is_array in batch if is_array]
+        if arrays and not _delete_elements(rule, arrays, delete, delete_others, until):
+            break
+        ids = [job_id for _, job_id, _ in batch]
+        done = set(delete(rule, ids, delete_others))
+        count += len(done)
+        cursor = batch[-1][:2]
+        is_progress_kept = is_progress_kept and len(done) == len(ids)
+        if is_progress_kept:
+            _keep_progress(rule, *cursor)
+    return count
+
+
+def _delete_elements(
+    rule: _Rule, arrays: list[int], delete: "_Delete", delete_others: DeleteOthers, until: float
+) -> bool:
+    """Process the elements of arrays, before the arrays themselves. Return False if time is over before all are."""
+    after = 0
+    while elements := [row[0] for row in rows(_ELEMENTS, [arrays, after, BATCH])]:
+        delete(rule, elements, delete_others)
+        after = elements[-1]
+        if time.monotonic() > until:
+            return False
+    return True
+
+
+_Delete = Callable[[_Rule, list[int], DeleteOthers], list[int]]
+_ELEMENTS = "SELECT id FROM jobs_job WHERE array_id = ANY(%s::bigint[]) AND id > %s ORDER BY id LIMIT %s"
+_NEXT = """
+    SELECT ended_at, id, array_count IS NOT NULL FROM jobs_job
+     WHERE array_id IS NULL AND ended_at IS NOT NULL AND state = %s AND (ended_at, id) > (%s::timestamptz, %s)
+       AND ended_at < now() - make_interval(secs => %s)
+     ORDER BY ended_at, id LIMIT %s
+"""
+
+
+def _next(rule: _Rule, cursor: tuple[object, int]) -> list[tuple[object, int, bool]]:
+    found = rows(_NEXT, [rule.state, *cursor, rule.days * 86400, BATCH])
+    return [(ended_at, job_id, is_array) for ended_at, job_id, is_array in found]
+
+
+def _progress(rule: _Rule) -> tuple[object, int]:
+    found = rows(
+        "SELECT ended_at, job_id FROM jobs_retentionprogress WHERE what = %s AND state = %s", [rule.what, rule.state]
+    )
+    return found[0] if found else (_FIRST, 0)
+
+
+def _keep_progress(rule: _Rule, ended_at: object, job_id: int) -> None:
+    execute(
+        """INSERT INTO jobs_retentionprogress (what, state, ended_at, job_id) VALUES (%s, %s, %s, %s)
+               ON CONFLICT (what, state) DO UPDATE SET ended_at = excluded.ended_at, job_id = excluded.job_id""",
+        [rule.what, rule.state, ended_at, job_id],
+    )
+
+
+# A job whose array is retained is never deleted alone: `ids` are whole arrays' elements, or no elements.
+_LOCK = """
+    SELECT id FROM jobs_job j
+     WHERE id = ANY(%s::bigint[]) AND ended_at < now() - make_interval(secs => %s)
+       AND NOT EXISTS (SELECT 1 FROM jobs_dependency d WHERE d.on_id = j.id)
+       AND NOT EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = j.id)
+     ORDER BY id FOR UPDATE SKIP LOCKED
+"""
+# Totals count what has ever ended. An array counts as none of its own, and as its elements that never became jobs:
+# jobs/counting.py reads both from its row.
+_KEEP_TOTALS = """
+    INSERT INTO jobs_tally (kind, word, n)
+    SELECT 'job', part.word, part.n FROM jobs_job a,
+           LATERAL (VALUES (a.state, -1::bigint),
+                           ('cancelled', jobs_numbers(a.array_cancelled)::bigint)) AS part (word, n)
+     WHERE a.id = ANY(%s::bigint[]) AND a.array_count IS NOT NULL AND part.n <> 0
+"""
+_IGNORED = ("jobs.JobEvent:append_only", "jobs.Job:tally_deleted", "jobs.Attempt:tally_deleted")
+
+
+def _delete_jobs(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> list[int]:
+    """Delete jobs with all that belongs to them. Return those that were deleted."""
+    _drop_logs(ids, is_latest_kept=False)
+
+    def delete() -> list[int]:
+        locked = [row[0] for row in rows(_LOCK, [ids, rule.days * 86400])]
+        if not locked:
+            return []
+        attempts = [row[0] for row in rows("SELECT id FROM jobs_attempt WHERE job_id = ANY(%s::bigint[])", [locked])]
+        with pgtrigger.ignore(*_IGNORED):
+            delete_others(locked, attempts)
+            execute(_KEEP_TOTALS, [locked])
+            for table in ("idempotencykey", "dependency", "jobreason", "jobevent", "attempt"):
+                execute(f"DELETE FROM jobs_{table} WHERE job_id = ANY(%s::bigint[])", [locked])
+            execute("DELETE FROM jobs_job WHERE id = ANY(%s::bigint[])", [locked])
+        events.changed("jobs", locked)
+        return locked
+
+    return atomically(delete)
+
+
+def _delete_details(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> list[int]:
+    """Delete the events, the past reasons, and all attempts but the latest. Return `ids`: none is skipped."""
+    _drop_logs(ids, is_latest_kept=True)
+
+    def delete() -> None:
+        old = [row[0] for row in rows(_STILL_OLD, [ids, rule.days * 86400])]
+        attempts = [row[0] for row in rows(_EARLIER_ATTEMPTS, [old])]
+        with pgtrigger.ignore(*_IGNORED):
+            delete_others([], attempts)
+            for table in ("jobreason", "jobevent"):
+                execute(f"DELETE FROM jobs_{table} WHERE job_id = ANY(%s::bigint[])", [old])
+            execute("DELETE FROM jobs_attempt WHERE id = ANY(%s::bigint[])", [attempts])
+
+    atomically(delete)
+    return ids
+
+
+_STILL_OLD = "SELECT id FROM jobs_job WHERE id = ANY(%s::bigint[]) AND ended_at < now() - make_interval(secs => %s)"
+_EARLIER_ATTEMPTS = """
+    SELECT a.id FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
+     WHERE j.id = ANY(%s::bigint[]) AND a.number < j.attempt
+"""
+_LOGS = """
+    SELECT a.id, a.job_id, a.number, a.ranks FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
+     WHERE j.id = ANY(%s::bigint[]) AND j.ended_at IS NOT NULL AND a.log_dropped_at IS NULL
+       AND (a.number < j.attempt OR NOT %s)
+"""
+
+
+def _drop_logs(ids: list[int], *, is_latest_kept: bool) -> None:
+    """Delete logs before the rows that name them: whatever ends this process, no log is left without a row."""
+    attempts = query(_LOGS, [ids, is_latest_kept])
+    for row in attempts:
+        for rank in range(row["ranks"]):
+            logs.drop(row["job_id"], row["number"], rank)
+    execute(
+        "UPDATE jobs_attempt SET log_dropped_at = now() WHERE id = ANY(%s::bigint[])", [[row["id"] for row in attempts]]
+    )

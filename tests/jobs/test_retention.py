@@ -1,0 +1,256 @@
+"""Finished jobs, and the details of their history, are deleted some days after their end; totals stay exact."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+from django.db import connection, transaction
+
+from gpusched.env import SettingError, read, retention_days
+from gpusched.lib.sql import execute, query, rows
+from gpusched.protocol.arrays import ArrayRequest
+from jobs import counting, logs, retention, services, tally
+from scheduling import cycle, tasks
+from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TABLES = ("jobs_job", "jobs_attempt", "jobs_jobevent", "jobs_jobreason", "jobs_dependency", "nodes_assignment")
+
+
+@pytest.fixture(autouse=True)
+def data_dir(settings, tmp_path):
+    settings.DATA_DIR = tmp_path
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant()
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant)
+
+
+@pytest.fixture
+def node():
+    return make_node(gpus=8)
+
+
+def keep(settings, jobs="", details=""):
+    settings.ENV = replace(settings.ENV, job_retention_days=jobs, job_detail_retention_days=details)
+
+
+def finish(node, exit_code=0):
+    run_cycle()
+    node.end(*node.start_all(), exit_code=exit_code)
+
+
+def age(days, *job_ids):
+    execute(
+        "UPDATE jobs_job SET ended_at = ended_at - make_interval(days => %s) WHERE id = ANY(%s::bigint[])",
+        [days, list(job_ids)],
+    )
+
+
+def ids():
+    return [row[0] for row in rows("SELECT id FROM jobs_job ORDER BY id")]
+
+
+def counts(*tables):
+    return {table: rows(f"SELECT count(*) FROM {table}")[0][0] for table in tables or TABLES}
+
+
+def totals():
+    ledger = query("SELECT * FROM tenants_usageentry ORDER BY id")
+    return counting.by_state(), tally.attempts_by_reason(), ledger
+
+
+def test_nothing_is_deleted_by_default(user, tenant, node):
+    job = submit(user, tenant, gpu_count=1)
+    finish(node)
+    age(10_000, job)
+    assert tasks.drop_old_jobs() == 0
+    assert ids() == [job]
+
+
+def test_job_is_deleted_with_all_that_belongs_to_it_and_totals_stay(settings, user, tenant, node):
+    kept = submit(user, tenant, gpu_count=1)
+    finish(node)
+    old = submit(user, tenant, gpu_count=2, max_retries=1)
+    finish(node, exit_code=1)
+    execute("UPDATE jobs_job SET eligible_at = NULL")
+    finish(node)
+    for attempt in (1, 2):
+        logs.append(old, attempt, 0, 0, b"hello")
+    before, rest = totals(), counts()
+    age(31, old)
+    keep(settings, jobs="30")
+    assert tasks.drop_old_jobs() == 1
+    assert ids() == [kept]
+    assert totals() == before
+    of_kept = query("SELECT count(*) AS n FROM jobs_jobevent WHERE job_id = %s", [kept])[0]["n"]
+    assert counts()["jobs_jobevent"] == of_kept < rest["jobs_jobevent"]
+    assert [logs.size_of(old, attempt, 0) for attempt in (1, 2)] == [0, 0]
+    assert counts("jobs_attempt", "nodes_assignment") == {"jobs_attempt": 1, "nodes_assignment": 1}
+
+
+def test_days_can_differ_by_state(settings, user, tenant, node):
+    completed = submit(user, tenant)
+    finish(node)
+    failed = submit(user, tenant)
+    finish(node, exit_code=1)
+    age(20, completed, failed)
+    keep(settings, jobs="completed=10,failed=30")
+    assert tasks.drop_old_jobs() == 1
+    assert ids() == [failed]
+
+
+def test_details_are_deleted_and_the_latest_attempt_stays(settings, user, tenant, node):
+    job = submit(user, tenant, gpu_count=1, max_retries=1)
+    finish(node, exit_code=1)
+    execute("UPDATE jobs_job SET eligible_at = NULL")
+    finish(node)
+    before = totals()
+    age(31, job)
+    keep(settings, details="30")
+    assert tasks.drop_old_jobs() == 1
+    assert counts() == {
+        "jobs_job": 1, "jobs_attempt": 1, "jobs_jobevent": 0, "jobs_jobreason": 0, "jobs_dependency": 0,
+        "nodes_assignment": 1,
+    }  # fmt: skip
+    assert rows("SELECT number FROM jobs_attempt") == [(2,)]
+    assert totals() == before
+    assert tasks.drop_old_jobs() == 0, "what is done is not looked at again"
+
+
+def test_array_is_deleted_with_its_elements_and_totals_stay(settings, user, tenant, node, monkeypatch):
+    monkeypatch.setattr(retention, "BATCH", 2)
+    array = submit(user, tenant, gpu_count=1, array=ArrayRequest(count=5))
+    finish(node)
+    part = submit(user, tenant, gpu_count=1, array=ArrayRequest(count=3, max_parallel=1))
+    run_cycle()
+    keys = node.start_all()
+    services.cancel(part, identity_for(user))
+    node.end(*keys, reason="cancelled", exit_code=None, signal=15)
+    run_cycle()
+    before = totals()
+    execute("UPDATE jobs_job SET ended_at = ended_at - interval '31 days'")
+    keep(settings, jobs="30")
+    assert tasks.drop_old_jobs() == 2
+    assert ids() == []
+    assert totals() == before
+    tally.fold()
+    assert totals() == before
+    assert array != part
+
+
+def test_job_that_a_waiting_job_depends_on_is_kept_and_deleted_later(settings, user, tenant, node):
+    first = submit(user, tenant)
+    second = submit(user, tenant)
+    finish(node)
+    waiting = submit(user, tenant, gpu_count=0)
+    execute("INSERT INTO jobs_dependency (job_id, on_id, kind) VALUES (%s, %s, 'after_ok')", [waiting, first])
+    age(31, first, second)
+    keep(settings, jobs="30")
+    assert tasks.drop_old_jobs() == 1
+    assert ids() == [first, waiting]
+    execute("DELETE FROM jobs_dependency")
+    assert tasks.drop_old_jobs() == 1
+    assert ids() == [waiting]
+
+
+def test_job_that_runs_again_is_kept(settings, user, tenant, node):
+    job = submit(user, tenant)
+    finish(node, exit_code=1)
+    age(31, job)
+    services.retry(job, identity_for(user))
+    keep(settings, jobs="30", details="30")
+    assert tasks.drop_old_jobs() == 0
+    assert ids() == [job]
+
+
+def test_deletion_waits_for_no_lock_and_nothing_waits_for_it(settings, user, tenant, node):
+    """A job that another transaction has locked is skipped, and cycles and submits go on while a batch is open."""
+    locked, other = submit(user, tenant), submit(user, tenant)
+    finish(node)
+    age(31, locked, other)
+    keep(settings, jobs="30")
+    is_locked, is_over = threading.Event(), threading.Event()
+
+    def hold():
+        with transaction.atomic():
+            execute("SELECT 1 FROM jobs_job WHERE id = %s FOR UPDATE", [locked])
+            is_locked.set()
+            is_over.wait(30)
+        connection.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert is_locked.wait(10)
+    assert tasks.drop_old_jobs() == 1
+    assert ids() == [locked]
+    is_over.set()
+    thread.join()
+    new = []
+
+    def meanwhile(job_ids, attempt_ids):
+        """Called inside the transaction of a batch."""
+
+        def work():
+            execute("SET lock_timeout = '5s'")
+            new.append(submit(user, tenant, gpu_count=1))
+            cycle.run("test")
+            connection.close()
+
+        aside = threading.Thread(target=work)
+        aside.start()
+        aside.join(20)
+        tasks._delete_others(job_ids, attempt_ids)
+
+    assert retention.run(meanwhile) == 1
+    assert len(new) == 1
+    assert rows("SELECT state FROM jobs_job") == [("scheduled",)]
+
+
+def test_run_stops_at_its_time_limit_and_goes_on_later(settings, user, tenant, node, monkeypatch):
+    monkeypatch.setattr(retention, "BATCH", 1)
+    jobs = [submit(user, tenant) for _ in range(3)]
+    finish(node)
+    age(31, *jobs)
+    keep(settings, jobs="30")
+    assert retention.run(tasks._delete_others, seconds=0) == 0
+    assert retention.run(tasks._delete_others) == 3
+
+
+def test_deleted_jobs_are_announced(settings, user, tenant, node, monkeypatch):
+    """A52: open pages load the list again."""
+    job = submit(user, tenant)
+    finish(node)
+    age(31, job)
+    keep(settings, jobs="30")
+    heard = []
+    monkeypatch.setattr("gpusched.lib.events.ringer.ring", lambda topic, ids: heard.append((topic, ids)))
+    tasks.drop_old_jobs()
+    assert ("jobs", [job]) in heard
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("soon", "'soon' is not a number of days"),
+        ("0.5", "0.5 is not from 1 to 36500 days"),
+        ("running=3", "'running' must be one of cancelled, completed, failed, preempted"),
+        ("failed=1,failed=2", "each of them once"),
+        ("failed=", "'' is not a number of days"),
+    ],
+)
+def test_setting_that_cannot_be_understood_is_refused(text, words):
+    with pytest.raises(SettingError, match=words) as refused:
+        read({"GPUSCHED_JOB_RETENTION_DAYS": text})
+    assert "GPUSCHED_JOB_RETENTION_DAYS" in str(refused.value)
+
+
+def test_one_number_holds_for_every_final_state():
+    assert retention_days("90") == {"cancelled": 90, "completed": 90, "failed": 90, "preempted": 90}
+    assert retention_days(" completed=1 , failed=2.5 ") == {"completed": 1, "failed": 2.5}
