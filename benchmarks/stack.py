@@ -1,5 +1,6 @@
 """The whole system as real processes on free ports, for benchmarks and end-to-end tests."""
 
+import os
 import shutil
 import signal
 import socket
@@ -144,6 +145,19 @@ class Stack:
         pids = self.pids(part)
         signal_all(pids, signal.SIGKILL)
         return pids
+
+    def restart_database(self) -> None:
+        """PostgreSQL's fast shutdown: it ends its connections, and `up` starts it again. Returns when it has."""
+        pid = self._postmaster()
+        os.kill(pid, signal.SIGINT)
+        wait_for(lambda: self._postmaster() not in (0, pid), 60, "PostgreSQL to start again")
+
+    def _postmaster(self) -> int:
+        """The process of the server; 0 while there is none."""
+        try:
+            return int((Server(self.data_dir / "postgres").data / "postmaster.pid").read_text().split("\n")[0])
+        except (FileNotFoundError, ValueError):
+            return 0
 
     def output(self) -> str:
         """What the processes said, for a person who looks for what went wrong."""
