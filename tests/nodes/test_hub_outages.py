@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 
 from gpusched.lib.postgresql.base import gate
+from gpusched.lib.threads import DatabaseAway, ask
 from gpusched.protocol.messages import Desired, Ended, Sync
 from jobs.models import Job
 from nodes import hub as hubs
@@ -159,12 +160,11 @@ def test_changes_for_agents_are_pushed_after_an_outage(proxy, user, tenant, monk
             await until(lambda: any(answer.assignments for answer in link.answers))
 
     proxy_was_tried = asyncio.Event()
-    ask = hubs.ask
 
     async def noted(*args: Any) -> Any:
         try:
             return await ask(*args)
-        except hubs.DatabaseAway:
+        except DatabaseAway:
             proxy_was_tried.set()
             raise
 
@@ -177,7 +177,8 @@ def test_changes_for_agents_are_pushed_after_an_outage(proxy, user, tenant, monk
 def test_a_loop_of_the_hub_that_raises_is_started_again(monkeypatch, fault):
     """What raises once leaves one message unanswered; the agent is asked to send it again, and hears more."""
     agent = make_node()
-    real, raised = getattr(hubs.AgentHub, fault), []
+    real = getattr(hubs.AgentHub, fault)
+    raised: list[str] = []
 
     def failing(*args: Any) -> Any:
         if not raised:
