@@ -25,7 +25,7 @@ from gpusched.agent.processes import signal_all
 from gpusched.client.errors import GpuschedError
 
 AGENTS, NODES_EACH = 2, 2
-# An agent keeps its credential in its directory, so a token is only needed at first.
+# An agent keeps its credential in its directory, so a token is only needed until it has joined.
 _NONE = "none"
 OPEN = ("pending", "scheduled", "running", "stopping")
 RESTART = "restart of PostgreSQL"
@@ -174,18 +174,19 @@ class Agents:
     def __init__(self, stack: Stack, faults_every: float) -> None:
         self.stack = stack
         self.started_again = self.clean_exits = 0
-        self._faults_every = faults_every
+        self._faults_every, self._token = faults_every, _NONE
         self._lock = threading.Lock()
         self._has_ended = threading.Event()
         self._keeper = threading.Thread(target=self._keep)
 
     def start(self) -> None:
-        token = self.stack.client().join_token().token
+        self._token = self.stack.client().join_token().token
         for number in range(AGENTS):
-            self._start(number, token)
+            self._start(number)
         online = AGENTS * NODES_EACH
         self._keeper.start()
-        wait_for(lambda: self.stack.client().status().online_nodes >= online, 60, f"{online} nodes online")
+        wait_for(lambda: self.stack.client().status().online_nodes >= online, 120, f"{online} nodes online")
+        self._token = _NONE
 
     @property
     def faults(self) -> Path:
@@ -219,11 +220,11 @@ class Agents:
         self._start(number)
         self.stack.agents[number] = self.stack.agents.pop()
 
-    def _start(self, number: int, token: str = _NONE) -> None:
+    def _start(self, number: int) -> None:
         fleet = f"{NODES_EACH}:{A100}:81920:8:128:1048576"
         variables = {"FAULTS_EVERY_SECONDS": str(self._faults_every), "FAULTS_FILE": str(self.faults)}
         self.stack.agent(
-            "--pretend", fleet, name=f"storm{number}", token=token, own_jobs=False,
+            "--pretend", fleet, name=f"storm{number}", token=self._token, own_jobs=False,
             module="benchmarks.faulty_agent", variables=variables,
         )  # fmt: skip
 

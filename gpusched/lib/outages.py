@@ -51,16 +51,17 @@ def outcome(request: HttpRequest) -> tuple[str, str]:
     COMMIT does not say whether the transaction was committed."""
     if request.method in ("GET", "HEAD", "OPTIONS"):
         return "", "try again in a moment"
-    unknown = "; it is not known whether the request was carried out"
-    if _has_key(request):
+    unknown, look = "; it is not known whether the request was carried out", "look whether it was before you repeat it"
+    if not _takes_key(request):
+        return unknown, look
+    if request.headers.get("Idempotency-Key"):
         return unknown, "repeat it with the same Idempotency-Key: it is carried out once, whatever became of this one"
-    return unknown, "look whether it was carried out before you repeat it; with an Idempotency-Key a repeat is safe"
+    return unknown, f"{look}; with an Idempotency-Key a repeat is safe"
 
 
-def _has_key(request: HttpRequest) -> bool:
-    """Keys count for every POST of the API but the login, which has no caller yet (tenants/idempotency.py)."""
-    is_counted = request.method == "POST" and request.path.startswith("/api/") and request.path != "/api/v1/login"
-    return is_counted and bool(request.headers.get("Idempotency-Key"))
+def _takes_key(request: HttpRequest) -> bool:
+    """Every POST of the API but the login, which has no caller yet (tenants/idempotency.py)."""
+    return request.method == "POST" and request.path.startswith("/api/") and request.path != "/api/v1/login"
 
 
 def without_traceback(record: logging.LogRecord) -> bool:

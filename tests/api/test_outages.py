@@ -157,11 +157,25 @@ def test_a_commit_whose_answer_is_lost_is_not_known_and_a_repeat_gives_its_answe
     assert kept.objects.count() == before + 1
 
 
-def test_a_write_without_a_key_is_not_called_safe_to_repeat(proxy, token):
-    proxy.cut_answer(b"submitted_at")
-    answer = ask("POST", "/api/v1/jobs", token, JOB)
+@pytest.mark.parametrize(
+    ("method", "path", "key", "is_safe"),
+    [
+        ("POST", "/api/v1/jobs", "once", "repeat it with the same Idempotency-Key"),
+        ("POST", "/api/v1/jobs", "", "with an Idempotency-Key a repeat is safe"),
+        ("POST", "/api/v1/login", "once", "before you repeat it"),
+        ("DELETE", "/api/v1/tokens/1", "once", "before you repeat it"),
+        ("PUT", "/api/v1/tenants/nlp/budget", "once", "before you repeat it"),
+        ("GET", "/api/v1/jobs", "", "try again in a moment"),
+    ],
+)
+def test_a_repeat_is_called_safe_only_where_keys_count(proxy, token, method, path, key, is_safe):
+    """A59"""
+    proxy.refuse()
+    body = {"username": "root", "password": "x"} if path.endswith("login") else {}
+    answer = ask(method, path, token, body if method != "GET" else None, **({"Idempotency-Key": key} if key else {}))
     assert answer.status_code == 503
-    assert answer.json()["next_step"].startswith("look whether it was carried out")
+    assert answer.json()["next_step"].endswith(is_safe) or answer.json()["next_step"].startswith(is_safe)
+    assert ("not known" in answer.json()["detail"]) == (method != "GET")
 
 
 def test_a_defect_stays_a_500_and_does_not_claim_that_nothing_was_kept(token, monkeypatch):
