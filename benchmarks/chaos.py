@@ -1,5 +1,6 @@
-"""Kills agents, launchers, web, workers and PostgreSQL at random while short jobs flow, then counts what was lost, run
-twice, stuck or left behind, and whether the ledger is exact. `--jobs 2000 --seconds 300`."""
+"""Kills agents, launchers, web, workers and PostgreSQL at random, restarts PostgreSQL and raises exceptions in agents
+while short jobs flow. Then counts what was lost, run twice, stuck or left behind, whether the ledger is exact, and
+which answers were a 5xx other than 503. `--jobs 2000 --seconds 300`."""
 
 import os
 import random
@@ -10,7 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,25 @@ from gpusched.agent.processes import signal_all
 from gpusched.client.errors import GpuschedError
 
 AGENTS, NODES_EACH = 2, 2
-# An agent keeps its credential in its directory, so a token is only needed at first.
+# An agent keeps its credential in its directory, so a token is only needed until it has joined.
 _NONE = "none"
 OPEN = ("pending", "scheduled", "running", "stopping")
+RESTART = "restart of PostgreSQL"
 # Everything more often than the whole control plane at once.
-VICTIMS = ("agent", "agent", "launcher", "launcher", "daphne", "worker cycles", "worker housekeeping", "postgres", "")
+VICTIMS = (
+    "agent",
+    "agent",
+    "launcher",
+    "launcher",
+    "daphne",
+    "worker cycles",
+    "worker housekeeping",
+    "postgres",
+    RESTART,
+    RESTART,
+    "",
+)
+READS = ("/api/v1/jobs?limit=1", "/api/v1/queue", "/api/v1/nodes", "/metrics", "/ready", "/login/")
 SCRIPT = """
 echo begin $GPUSCHED_JOB_ID.$GPUSCHED_ATTEMPT $(date +%s.%N) >> "$0"
 sleep "$1"
@@ -38,7 +53,8 @@ echo end $GPUSCHED_JOB_ID.$GPUSCHED_ATTEMPT $(date +%s.%N) >> "$0"
 
 @dataclass
 class Outcome:
-    """What a storm did. The first six must be 0."""
+    """What a storm did. The first eight must be 0. `bad_answers`: 5xx other than 503, and 503 without `Retry-After`.
+    `clean_exits`: agents that ended as if all were well."""
 
     lost: int
     not_completed: int
@@ -46,34 +62,43 @@ class Outcome:
     orphans: int
     devices_held: int
     ledger_wrong: int
+    bad_answers: int
+    clean_exits: int
     jobs: int
     kills: int
+    restarts_of_postgresql: int
+    exceptions_in_agents: int
+    agents_started_again: int
+    answers_503: int
     reruns: str
     ledger_off_by_most_seconds: float
     seconds: float
 
     @property
     def failures(self) -> int:
-        return self.lost + self.not_completed + self.run_twice + self.orphans + self.devices_held + self.ledger_wrong
+        counts = (self.lost, self.not_completed, self.run_twice, self.orphans, self.devices_held, self.ledger_wrong)
+        return sum(counts) + self.bad_answers + self.clean_exits
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", jobs=2000, seconds=300, seed=1)
-    outcome = storm(options.jobs, options.seconds, options.seed)
+    options = arguments(__doc__ or "", jobs=2000, seconds=300, seed=1, faults_every=10)
+    outcome = storm(options.jobs, options.seconds, options.seed, options.faults_every)
     publish(asdict(outcome), options.json, outcome.failures)
 
 
-def storm(jobs: int, seconds: float, seed: int) -> Outcome:
-    """Submits evenly over the time and kills something every few seconds of it; waits for all jobs, and counts."""
+def storm(jobs: int, seconds: float, seed: int, faults_every: float) -> Outcome:
+    """Submits evenly over the time and kills something every few seconds of it; waits for all jobs, and counts. Every
+    `faults_every` seconds, on average, something raises in each agent."""
     began = time.monotonic()
-    with _stack() as stack, tempfile.TemporaryDirectory(prefix="gpusched-chaos-") as name:
-        ran = Path(name) / "ran"
+    with _stack(faults_every) as agents, tempfile.TemporaryDirectory(prefix="gpusched-chaos-") as name:
+        stack, ran = agents.stack, Path(name) / "ran"
         flow = Flow(stack, ran, jobs, seconds, random.Random(seed))
-        kills = _kill_until(stack, flow, random.Random(seed + 1))
+        done = _kill_until(agents, flow, random.Random(seed + 1))
         acknowledged = flow.finish()
         wait_for(lambda: _is_over(stack), 180, "all jobs to end", pause=0.5)
         orphans = _orphans(stack)
-        return _counted(stack, acknowledged, ran, orphans, kills, time.monotonic() - began)
+        agents.close()
+        return _counted(agents, flow, acknowledged, ran, orphans, done, time.monotonic() - began)
 
 
 class Flow:
@@ -84,8 +109,12 @@ class Flow:
         self.acknowledged: list[int] = []
         self._left = [round(rng.uniform(0.1, 1.0), 2) for _ in range(jobs)]
         self._pause = 4 * seconds / jobs
+        self.statuses: Counter[int] = Counter()
+        self.bad: list[str] = []
+        self._has_ended = threading.Event()
         self.threads = [threading.Thread(target=self._work) for _ in range(4)]
-        for thread in self.threads:
+        self._reader = threading.Thread(target=self._read)
+        for thread in (*self.threads, self._reader):
             thread.start()
 
     def is_over(self) -> bool:
@@ -94,6 +123,8 @@ class Flow:
     def finish(self) -> list[int]:
         for thread in self.threads:
             thread.join()
+        self._has_ended.set()
+        self._reader.join()
         return self.acknowledged
 
     def _work(self) -> None:
@@ -113,7 +144,7 @@ class Flow:
         key = {"Idempotency-Key": uuid.uuid4().hex}
         while True:
             try:
-                answer = http.post("/api/v1/jobs", json=body, headers=key)
+                answer = self._noted(http.post("/api/v1/jobs", json=body, headers=key))
                 if answer.status_code == 201:
                     return int(answer.json()["job_id"])
                 if answer.status_code < 500:
@@ -122,47 +153,113 @@ class Flow:
                 pass  # not acknowledged: the same key again
             time.sleep(0.1)
 
+    def _read(self) -> None:
+        headers = {"Authorization": f"Bearer {self.stack.token()}"}
+        with httpx.Client(base_url=self.stack.url, headers=headers, timeout=10) as http:
+            while not self._has_ended.wait(0.1):
+                for path in READS:
+                    with suppress(httpx.HTTPError):
+                        self._noted(http.get(path))
+
+    def _noted(self, answer: httpx.Response) -> httpx.Response:
+        self.statuses[answer.status_code] += 1
+        if answer.status_code >= 500 and not (answer.status_code == 503 and "Retry-After" in answer.headers):
+            self.bad.append(f"{answer.request.method} {answer.request.url}: {answer.status_code} {answer.text[:300]}")
+        return answer
+
+
+class Agents:
+    """The agents of a stack, whose jobs outlive them. One that ends is started again, as systemd does it."""
+
+    def __init__(self, stack: Stack, faults_every: float) -> None:
+        self.stack = stack
+        self.started_again = self.clean_exits = 0
+        self._faults_every, self._token = faults_every, _NONE
+        self._lock = threading.Lock()
+        self._has_ended = threading.Event()
+        self._keeper = threading.Thread(target=self._keep)
+
+    def start(self) -> None:
+        self._token = self.stack.client().join_token().token
+        for number in range(AGENTS):
+            self._start(number)
+        online = AGENTS * NODES_EACH
+        self._keeper.start()
+        wait_for(lambda: self.stack.client().status().online_nodes >= online, 120, f"{online} nodes online")
+        self._token = _NONE
+
+    @property
+    def faults(self) -> Path:
+        return self.stack.directory / "faults"
+
+    def kill(self, number: int, seconds: float) -> None:
+        """`seconds`: until it is started again."""
+        with self._lock:
+            agent = self.stack.agents[number]
+            agent.kill()
+            agent.wait()
+            time.sleep(seconds)
+            self._replace(number)
+
+    def close(self) -> None:
+        self._has_ended.set()
+        if self._keeper.is_alive():
+            self._keeper.join()
+
+    def _keep(self) -> None:
+        while not self._has_ended.wait(0.5):
+            with self._lock:
+                for number in range(AGENTS):
+                    code = self.stack.agents[number].poll()
+                    if code is not None:
+                        self.started_again += 1
+                        self.clean_exits += code == 0
+                        self._replace(number)
+
+    def _replace(self, number: int) -> None:
+        self._start(number)
+        self.stack.agents[number] = self.stack.agents.pop()
+
+    def _start(self, number: int) -> None:
+        fleet = f"{NODES_EACH}:{A100}:81920:8:128:1048576"
+        variables = {"FAULTS_EVERY_SECONDS": str(self._faults_every), "FAULTS_FILE": str(self.faults)}
+        self.stack.agent(
+            "--pretend", fleet, name=f"storm{number}", token=self._token, own_jobs=False,
+            module="benchmarks.faulty_agent", variables=variables,
+        )  # fmt: skip
+
 
 @contextmanager
-def _stack() -> Iterator[Stack]:
-    """Agents whose jobs outlive them."""
+def _stack(faults_every: float) -> Iterator[Agents]:
     with Stack() as stack:
+        agents = Agents(stack, faults_every)
         try:
-            token = stack.client().join_token().token
-            for number in range(AGENTS):
-                _start_agent(stack, number, token)
-            online = AGENTS * NODES_EACH
-            wait_for(lambda: stack.client().status().online_nodes >= online, 60, f"{online} nodes online")
-            yield stack
+            agents.start()
+            yield agents
         finally:
+            agents.close()
             for agent in stack.agents:
                 agent.kill()
             signal_all(_of_jobs(stack), signal.SIGKILL)
 
 
-def _start_agent(stack: Stack, number: int, token: str = _NONE) -> None:
-    fleet = f"{NODES_EACH}:{A100}:81920:8:128:1048576"
-    stack.agent("--pretend", fleet, name=f"storm{number}", token=token, own_jobs=False)
-
-
-def _kill_until(stack: Stack, flow: Flow, rng: random.Random) -> int:
-    kills = 0
+def _kill_until(agents: Agents, flow: Flow, rng: random.Random) -> Counter[str]:
+    """How often each victim was killed."""
+    done: Counter[str] = Counter()
     while not flow.is_over():
         time.sleep(rng.uniform(1.0, 4.0))
-        _kill(stack, rng.choice(VICTIMS), rng)
-        kills += 1
-    return kills
+        victim = rng.choice(VICTIMS)
+        _kill(agents, victim, rng)
+        done[victim] += 1
+    return done
 
 
-def _kill(stack: Stack, victim: str, rng: random.Random) -> None:
-    number = rng.randrange(AGENTS)
+def _kill(agents: Agents, victim: str, rng: random.Random) -> None:
+    number, stack = rng.randrange(AGENTS), agents.stack
     if victim == "agent":
-        agent = stack.agents[number]
-        agent.kill()
-        agent.wait()
-        time.sleep(rng.uniform(0.0, 2.0))
-        _start_agent(stack, number)
-        stack.agents[number] = stack.agents.pop()
+        agents.kill(number, rng.uniform(0.0, 2.0))
+    elif victim == RESTART:
+        stack.restart_database()
     elif victim == "launcher":
         signal_all(_launchers(stack.agents[number].pid), signal.SIGKILL)
     elif victim:
@@ -226,7 +323,10 @@ _TIMES = """
 """
 
 
-def _counted(stack: Stack, acknowledged: list[int], ran: Path, orphans: int, kills: int, seconds: float) -> Outcome:
+def _counted(
+    agents: Agents, flow: Flow, acknowledged: list[int], ran: Path, orphans: int, done: Counter[str], seconds: float
+) -> Outcome:
+    stack = agents.stack
     lines = [line.split() for line in ran.read_text().splitlines()]
     begun = Counter(attempt for what, attempt, _ in lines if what == "begin")
     at: dict[str, dict[str, float]] = {}
@@ -254,7 +354,13 @@ def _counted(stack: Stack, acknowledged: list[int], ran: Path, orphans: int, kil
         devices_held=held[0],
         ledger_wrong=sum(one > 0.001 for one in off) + len(beyond),
         jobs=len(set(acknowledged)),
-        kills=kills,
+        bad_answers=len(flow.bad),
+        clean_exits=agents.clean_exits,
+        kills=done.total() - done[RESTART],
+        restarts_of_postgresql=done[RESTART],
+        exceptions_in_agents=_read(str(agents.faults)).count(b"\n"),
+        agents_started_again=agents.started_again,
+        answers_503=flow.statuses[503],
         reruns=", ".join(f"{reason} {times}" for reason, times in again),
         ledger_off_by_most_seconds=max(off, default=0.0),
         seconds=seconds,

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -107,15 +107,22 @@ class Stack:
         return True
 
     def agent(
-        self, *arguments: str, name: str, token: str | None = None, own_jobs: bool = True
+        self,
+        *arguments: str,
+        name: str,
+        token: str | None = None,
+        own_jobs: bool = True,
+        module: str = "gpusched.agent.main",
+        variables: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """Starts an agent process. `own_jobs`: its jobs end with it."""
         directory = self.directory / name
-        command = [sys.executable, "-m", "gpusched.agent.main", "run", "--url", self.url, "--data-dir", str(directory)]
+        command = [sys.executable, "-m", module, "run", "--url", self.url, "--data-dir", str(directory)]
         allowed = {"GPUSCHED_AGENT_ALLOW_ROOT": "true"}
         environment = {
             **self.environment(),
             **allowed,
+            **(variables or {}),
             "GPUSCHED_JOIN_TOKEN": token or self.client().join_token().token,
         }
         with (self.directory / f"{name}.log").open("ab") as log:
@@ -144,6 +151,21 @@ class Stack:
         pids = self.pids(part)
         signal_all(pids, signal.SIGKILL)
         return pids
+
+    def restart_database(self) -> None:
+        """PostgreSQL's fast shutdown: it ends its connections, and `up` starts it again. Returns when it has."""
+        wait_for(self._postmaster, 60, "PostgreSQL to run")
+        pid = self._postmaster()
+        signal_all([pid], signal.SIGINT)
+        wait_for(lambda: self._postmaster() not in (0, pid), 60, "PostgreSQL to start again")
+
+    def _postmaster(self) -> int:
+        """The process of the server; 0 while there is none. One that was killed leaves its file behind."""
+        try:
+            pid = int((Server(self.data_dir / "postgres").data / "postmaster.pid").read_text().split("\n")[0])
+            return pid if b"postgres" in Path(f"/proc/{pid}/cmdline").read_bytes() else 0
+        except (FileNotFoundError, ProcessLookupError, ValueError):
+            return 0
 
     def output(self) -> str:
         """What the processes said, for a person who looks for what went wrong."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 
 from gpusched.lib.problems import Problem, response_for, wants_problem
 from gpusched.lib.requests import current_id
@@ -15,10 +16,8 @@ _TEXTS = {
     405: ("This address does not do that", "Go back and try again."),
     404: ("There is no such page", "It may never have existed, or it belongs to a tenant that you are not in."),
     429: ("Too many attempts", "Wait a while before you try again."),
-    500: (
-        "The server failed on this request",
-        "Nothing of it was kept. Try again, and report the id below if it lasts.",
-    ),
+    500: ("The server failed on this request", ""),
+    503: ("The database does not answer", ""),
 }
 
 
@@ -27,9 +26,29 @@ def page_error(request: HttpRequest, status: int, problem: Problem | None = None
     title, step = _TEXTS[status]
     if problem is not None:
         step = " ".join(f"{part[:1].upper()}{part[1:]}." for part in (problem.detail, problem.next_step) if part)
-    again = request.get_full_path() if status == 500 and request.method == "GET" else ""
-    words = {"status": status, "title": title, "step": step, "request_id": current_id(), "again": again}
-    return render(request, "error.html", words, status=status)
+    elif status == 500:
+        step = f"{_known(request)} Report the id below if it lasts."
+    return render(request, "error.html", _words(request, status, title, step), status=status)
+
+
+def page_of_outage(request: HttpRequest, problem: Problem) -> HttpResponse:
+    """The page of an outage of the database. It asks the database for nothing: not who is logged in, nor of the
+    fleet."""
+    words = _words(request, 503, _TEXTS[503][0], _known(request))
+    response = HttpResponse(render_to_string("error.html", words), status=503)
+    response["Retry-After"] = str(problem.retry_after)
+    return response
+
+
+def _known(request: HttpRequest) -> str:
+    if request.method in ("GET", "HEAD"):
+        return "Try again in a moment."
+    return "It is not known whether what you asked for was done. Look before you try again."
+
+
+def _words(request: HttpRequest, status: int, title: str, step: str) -> dict[str, object]:
+    again = request.get_full_path() if status >= 500 and request.method == "GET" else ""
+    return {"status": status, "title": title, "step": step, "request_id": current_id(), "again": again}
 
 
 def _wrong_method(request: HttpRequest, allowed: str) -> HttpResponse:

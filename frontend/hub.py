@@ -20,6 +20,7 @@ from frontend.outbox import Outbox
 from frontend.sight import Sight
 from frontend.topics import View, kind_of, view
 from gpusched.lib.listener import Listener, listener
+from gpusched.lib.supervised import supervised
 from gpusched.lib.times import rfc3339
 from scheduling.services import scheduler_lag
 
@@ -74,7 +75,7 @@ class LiveHub:
             self._doorbell.subscribe(self._ring)
             loop = asyncio.get_running_loop()
             work = (self._look_again_and_again, self._say_alive, self._ask_for_cycles, self._check_access)
-            self._tasks = [loop.create_task(_for_ever(each)) for each in work]
+            self._tasks = [loop.create_task(supervised(each, "a task of the live feed")) for each in work]
 
     async def stop(self) -> None:
         """Ends the tasks and the threads with their connections."""
@@ -282,15 +283,6 @@ def _tell_one(client: Client, topic: str, told: News, *, is_leisurely: bool) -> 
     elif told.snapshot is not None:
         client.wants.discard(topic)
         client.outbox.snapshot(topic, told.snapshot)
-
-
-async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        try:
-            await work()
-        except Exception:
-            logger.exception("a task of the live feed failed, starting it again")
-        await asyncio.sleep(RETRY_SECONDS)
 
 
 def _refuse(client: Client, topic: str, error: str) -> None:

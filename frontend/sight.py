@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from django.db import connections
 
-from gpusched.lib.threads import ask
+from gpusched.lib.threads import DatabaseAway, WorkFailed, ask
 
 T = TypeVar("T")
 # A look may take a while on a busy server; a page that shows what is older than this says so.
@@ -29,11 +29,13 @@ class Sight:
         return await self._ask(self._questions, work)
 
     async def _ask(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T | None:
-        """None: the database did not answer."""
+        """None: the database did not answer, or the work failed."""
         self._unanswered.setdefault(pool, monotonic())
-        answer = await ask(pool, work)
-        if answer is not None:
-            self._unanswered.pop(pool, None)
+        try:
+            answer = await ask(pool, work)
+        except (DatabaseAway, WorkFailed):
+            return None
+        self._unanswered.pop(pool, None)
         return answer
 
     @property

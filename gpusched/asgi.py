@@ -39,7 +39,7 @@ from gpusched.lib import bodies, heads
 from gpusched.lib.paced import paced
 from gpusched.lib.processes import settle_heap
 from gpusched.lib.request_threads import RequestThreads
-from gpusched.lib.websockets import with_a_voice
+from gpusched.lib.websockets import closed_in_outages, with_a_voice
 from gpusched.lib.writing import write_at_once
 from nodes.consumers import AgentConsumer
 from nodes.hub import hub
@@ -130,11 +130,13 @@ application = ProtocolTypeRouter(
     {
         "http": OneHopHandler(),
         "websocket": with_a_voice(
-            URLRouter(
-                [
-                    path("ws/agent/", AgentConsumer.as_asgi()),
-                    path("ws/live/", AllowedHostsOriginValidator(AuthMiddlewareStack(LiveConsumer.as_asgi()))),
-                ]
+            closed_in_outages(
+                URLRouter(
+                    [
+                        path("ws/agent/", AgentConsumer.as_asgi()),
+                        path("ws/live/", AllowedHostsOriginValidator(AuthMiddlewareStack(LiveConsumer.as_asgi()))),
+                    ]
+                )
             )
         ),
     }

@@ -266,10 +266,16 @@ LOGGING = {
         "line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
         "json": {"()": "gpusched.lib.logs.JsonLines"},
     },
+    "filters": {
+        "outages": {
+            "()": "django.utils.log.CallbackFilter",
+            "callback": "ext://gpusched.lib.outages.without_traceback",
+        },
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": ENV.log_format}},
     "root": {"handlers": ["stderr"], "level": ENV.log_level},
     "loggers": {
-        "django.request": {"level": "ERROR"},
+        "django.request": {"level": "ERROR", "filters": ["outages"]},
         "django-q": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
         "daphne": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},

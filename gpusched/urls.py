@@ -1,5 +1,7 @@
 """Every address of the server in one place."""
 
+import sys
+
 from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import RequestDataTooBig
@@ -29,8 +31,9 @@ import tenants.secret_api
 import tenants.service_api
 import tenants.token_api
 import tenants.usage_api
-from frontend.errors import page_error
-from gpusched.lib.problems import Problem, not_found, response_for, too_large, wants_problem
+from frontend.errors import page_error, page_of_outage
+from gpusched.lib.outages import is_outage, outcome
+from gpusched.lib.problems import Problem, database_unavailable, not_found, response_for, too_large, wants_problem
 from scheduling.metrics import metrics
 
 
@@ -147,9 +150,16 @@ def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
+    """Answer every error that nothing else has answered: of views, of Django REST framework and of middleware. Django
+    calls it while it handles the error."""
+    if is_outage(sys.exception()):
+        problem = database_unavailable(request)
+        return response_for(problem) if wants_problem(request) else page_of_outage(request, problem)
     if wants_problem(request):
-        detail = "the server failed on this request; nothing of it was kept"
-        return response_for(Problem(500, "internal_error", detail, next_step="report it with the request id"))
+        known, next_step = outcome(request)
+        detail = f"the server failed on this request{known}"
+        step = f"report it with the request id; {next_step}" if known else "report it with the request id"
+        return response_for(Problem(500, "internal_error", detail, next_step=step))
     return page_error(request, 500)
 
 

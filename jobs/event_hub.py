@@ -16,7 +16,8 @@ from django.db import connections
 from gpusched.lib.limits import MOST_STREAMS, MOST_STREAMS_EACH
 from gpusched.lib.listener import Listener, listener
 from gpusched.lib.rooms import Room
-from gpusched.lib.threads import ask
+from gpusched.lib.supervised import supervised
+from gpusched.lib.threads import DatabaseAway, WorkFailed, ask
 from jobs.event_log import MOST_LOOKED_AT, Reader, frontier, read, tenants_between
 
 THREADS = 2
@@ -24,6 +25,8 @@ GATHER_SECONDS = 0.05
 # Of the database's bell one may be lost; this much freshness that costs.
 LOOK_ANYWAY_SECONDS = 5.0
 ALIVE_SECONDS = 15.0
+# Of a database that is away.
+RETRY_SECONDS = 1.0
 # A stream is ended then, and its client goes on from where it was: so it is asked again who it is.
 LIFE_SECONDS = 300.0
 # Of a busy cluster a stream tells ten times a second, not with each event.
@@ -82,7 +85,10 @@ class EventHub:
                 await asyncio.sleep(PAUSE_SECONDS)
                 await self._news(since, reader, ALIVE_SECONDS)
             if monotonic() - asked_at >= ALIVE_SECONDS:
-                found = await ask(self._threads, again)
+                try:
+                    found = await ask(self._threads, again)
+                except (DatabaseAway, WorkFailed):
+                    return  # the client connects again and goes on from its last id
                 if found is None:
                     return
                 reader, asked_at = found, monotonic()
@@ -98,7 +104,11 @@ class EventHub:
         self._threads.shutdown()
 
     async def _read(self, reader: Reader, since: int) -> dict[str, Any] | None:
-        return await ask(self._threads, partial(read, reader, since))
+        """None: the database did not answer, or the work failed."""
+        try:
+            return await ask(self._threads, partial(read, reader, since))
+        except (DatabaseAway, WorkFailed):
+            return None
 
     async def _news(self, since: int, reader: Reader, seconds: float) -> None:
         """Returns when there may be something after `since`, or after so many seconds."""
@@ -119,7 +129,8 @@ class EventHub:
         if self._looking is None or self._looking.done():
             self._doorbell.subscribe(self._ring)
             self._looked_at = since
-            self._looking = asyncio.get_running_loop().create_task(self._look_for_ever(), name="events")
+            looking = supervised(self._look_for_ever, "the look for new events")
+            self._looking = asyncio.get_running_loop().create_task(looking, name="events")
 
     def _ring(self, changed: dict[str, list[int]]) -> None:
         if "jobs" in changed:
@@ -133,10 +144,13 @@ class EventHub:
             self._rung.clear()
             if not self._waiters:
                 continue
-            told = await ask(self._threads, partial(_advance, self._looked_at))
-            if told is not None:
-                self._looked_at, tenants = told
-                self._wake(tenants)
+            try:
+                self._looked_at, tenants = await ask(self._threads, partial(_advance, self._looked_at))
+            except (DatabaseAway, WorkFailed):
+                self._rung.set()
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self._wake(tenants)
             if frontier.is_waiting:
                 self._rung.set()
 

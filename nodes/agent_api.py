@@ -1,5 +1,6 @@
 """The agents' HTTP endpoints: join, sync (when a WebSocket cannot be had), and logs."""
 
+import logging
 from collections.abc import Callable
 from functools import wraps
 
@@ -20,6 +21,8 @@ from jobs import logs
 from nodes import reports, services
 from nodes.sync import process_apart
 
+logger = logging.getLogger(__name__)
+
 
 def _endpoint(view: Callable[[HttpRequest], msgspec.Struct]) -> Callable[[HttpRequest], HttpResponse]:
     @csrf_exempt
@@ -32,7 +35,8 @@ def _endpoint(view: Callable[[HttpRequest], msgspec.Struct]) -> Callable[[HttpRe
         except Problem as problem:
             return response_for(problem)
         except (DataError, IntegrityError) as error:
-            detail = f"a value in this message is out of range: {str(error).splitlines()[0]}"
+            logger.warning("a message to %s cannot be written: %s", request.path, str(error).splitlines()[0])
+            detail = "a value in this message is out of range"
             return response_for(Problem(400, "out_of_range", detail, next_step="is this a real agent?"))
 
     return wrapped

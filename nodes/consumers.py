@@ -3,7 +3,7 @@
 import msgspec
 from channels.db import database_sync_to_async
 
-from gpusched.lib.websockets import HubSocket
+from gpusched.lib.websockets import TRY_AGAIN_LATER, HubSocket
 from gpusched.protocol.messages import Desired, Sync
 from nodes import services
 from nodes.hub import hub
@@ -45,8 +45,8 @@ class AgentConsumer(HubSocket):
             await self.send(msgspec.json.encode(Desired(error=f"not understood: {error}")).decode())
             await self.close(code=BAD_MESSAGE)
             return
-        if self.node_id:
-            hub.receive(self, message)
+        if self.node_id and not hub.receive(self, message):
+            await self.close(code=TRY_AGAIN_LATER)
 
     def deliver(self, answer: Desired) -> None:
         """Called by the hub, in the event loop."""

@@ -57,13 +57,15 @@ def desired(
     for node_id, rows in rows_of.items():
         orders: list[Run | Stop] = []
         wanted = set()
-        size = 0
+        size = 0  # of what is to run, sent or not
         for row in rows:
             key = _key(row)
             wanted.add(key)
             if row["id"] in specs:
+                # The first is always sent, however large and whatever is to stop; the rest comes with the next answers.
+                is_first = size == 0
                 size += len(msgspec.json.encode(specs[row["id"]]))
-                if size <= MOST_RUN_BYTES or not orders:  # the rest comes with the next answers
+                if is_first or size <= MOST_RUN_BYTES:
                     orders.append(Run(key=key, spec=specs[row["id"]]))
             elif _is_to_stop(row):
                 # The other nodes of a gang are not at fault, and must not be held for it.

@@ -4,22 +4,29 @@ and what changed for them is pushed.
 Measured with 200 agents at 1 Hz: one transaction each costs eight times the processor time of one per 20 ms."""
 
 import asyncio
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from gpusched.lib.listener import listener
 from gpusched.lib.sql import execute
-from gpusched.lib.threads import ask
+from gpusched.lib.supervised import supervised
+from gpusched.lib.threads import DatabaseAway, WorkFailed, ask
 from gpusched.protocol.messages import Desired, Run, Sync
+from nodes.inbox import Inbox, Waiting
 from nodes.sync import process, process_apart, push
 
+logger = logging.getLogger(__name__)
 GATHER_SECONDS = 0.02
 # A push waits a moment for its neighbours: a cycle that places on 200 nodes is one question to the database.
 PUSH_SECONDS = 0.003
 MOST_AT_ONCE = 100
 LEASE_SECONDS = 1.0
+# Of a database that is away.
+RETRY_SECONDS = 1.0
 # What a node was told to run is spelled out again if it has not started by then.
 TELL_AGAIN_SECONDS = 5.0
 
@@ -39,7 +46,7 @@ class AgentHub:
     def __init__(self) -> None:
         self._links: dict[int, Link] = {}
         self._told: dict[int, dict[str, float]] = {}  # node → key → when, on the connection that it has
-        self._inbox: list[tuple[float, Link, Sync]] = []  # with when they came
+        self._inbox: Inbox[Link] = Inbox()
         self._answering_since: float | None = None  # when the first of those came that are being processed
         self._dirty_nodes: set[int] = set()
         self._dirty_jobs: set[int] = set()
@@ -55,7 +62,8 @@ class AgentHub:
         if not self._tasks:
             listener.subscribe(self._ring)
             loop = asyncio.get_running_loop()
-            self._tasks = [loop.create_task(work()) for work in (self._process, self._push, self._keep_lease)]
+            works = (self._process, self._push, self._keep_lease)
+            self._tasks = [loop.create_task(supervised(work, "a task of the agents' hub")) for work in works]
 
     def connect(self, link: Link) -> None:
         self._links[link.node_id] = link
@@ -67,15 +75,16 @@ class AgentHub:
         if self._links.get(link.node_id) is link:
             del self._links[link.node_id], self._told[link.node_id]
 
-    def receive(self, link: Link, message: Sync) -> None:
-        self._inbox.append((time.monotonic(), link, message))
+    def receive(self, link: Link, message: Sync) -> bool:
+        """False: too much waits of this agent; its connection is to be closed, and it tells its reports again."""
         self._arrived.set()
+        return self._inbox.put(time.monotonic(), link, message)
 
     def waiting_seconds(self) -> float:
         """How long the message that has waited longest has; 0 where none does. From any thread."""
-        waiting, since = self._inbox, self._answering_since
-        if since is None and waiting:
-            since = waiting[0][0]
+        since = self._answering_since
+        if since is None:
+            since = self._inbox.oldest_at
         return 0.0 if since is None else time.monotonic() - since
 
     def _ring(self, changed: dict[str, list[int]]) -> None:
@@ -89,24 +98,55 @@ class AgentHub:
         while True:
             await self._arrived.wait()
             await asyncio.sleep(GATHER_SECONDS)
-            taken, self._inbox = self._inbox[:MOST_AT_ONCE], self._inbox[MOST_AT_ONCE:]
-            self._answering_since, batch = taken[0][0], [(link, message) for _, link, message in taken]
-            if not self._inbox:
+            batch = self._inbox.take(MOST_AT_ONCE)
+            if not batch:
                 self._arrived.clear()
-            told = self._told_lately()
-            work = partial(process, [(link.node_id, message) for link, message in batch], told)
-            answers = await ask(self._messages, work)
-            if answers is None:
-                answers = [await self._alone(link, message) for link, message in batch]
-            for (link, _), answer in zip(batch, answers, strict=True):
-                self._deliver(link, answer)
-            self._answering_since = None
+                continue
+            self._answering_since = batch[0].at
+            try:
+                await self._answer(batch)
+            except Exception:
+                for waiting in batch:
+                    self._refuse(waiting)
+                raise
+            finally:
+                self._answering_since = None
 
-    async def _alone(self, link: Link, message: Sync) -> Desired:
-        """One message of a batch that failed: what is wrong with one must not silence the others. The agent repeats
-        what was not acknowledged."""
-        answer = await ask(self._messages, partial(process_apart, link.node_id, message))
-        return answer if answer else Desired(seq=message.seq, error="not written, send again")
+    async def _answer(self, batch: list[Waiting[Link]]) -> None:
+        work = partial(process, [(one.link.node_id, one.message) for one in batch], self._told_lately())
+        try:
+            answers = await ask(self._messages, work)
+        except DatabaseAway:
+            await self._keep_for_later(batch)
+        except WorkFailed:
+            await self._answer_apart(batch)
+        else:
+            for waiting, answer in zip(batch, answers, strict=True):
+                self._deliver(waiting.link, answer)
+
+    async def _answer_apart(self, batch: list[Waiting[Link]]) -> None:
+        """Messages of a batch that failed, one by one: what is wrong with one must not silence the others."""
+        for number, waiting in enumerate(batch):
+            work = partial(process_apart, waiting.link.node_id, waiting.message)
+            try:
+                self._deliver(waiting.link, await ask(self._messages, work))
+            except DatabaseAway:
+                return await self._keep_for_later(batch[number:])
+            except WorkFailed:
+                self._refuse(waiting)
+        return None
+
+    async def _keep_for_later(self, batch: list[Waiting[Link]]) -> None:
+        """The database is away, for others as well: nothing is acknowledged, and all of it is tried again. Agents are
+        sent a sign of life meanwhile, or they would close their connections, and could make no new ones."""
+        self._inbox.put_back(batch)
+        for link in list(self._links.values()):
+            self._deliver(link, Desired())
+        await asyncio.sleep(RETRY_SECONDS)
+
+    def _refuse(self, waiting: Waiting[Link]) -> None:
+        """The agent repeats what was not acknowledged, and its facts."""
+        self._deliver(waiting.link, Desired(seq=waiting.message.seq, error="not written, send again"))
 
     async def _push(self) -> None:
         while True:
@@ -117,17 +157,31 @@ class AgentHub:
             jobs, self._dirty_jobs, self._dirty_nodes, self._all_dirty = self._dirty_jobs, set(), set(), False
             if not nodes and not jobs:
                 continue
-            answers = await ask(self._pushes, partial(push, sorted(nodes), sorted(jobs), self._told_lately()))
-            for node_id, answer in (answers or {}).items():
+            work = partial(push, sorted(nodes), sorted(jobs), self._told_lately())
+            try:
+                answers = await ask(self._pushes, work)
+            except DatabaseAway:
+                self._dirty_nodes |= nodes
+                self._dirty_jobs |= jobs
+                self._rung.set()
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            except WorkFailed:
+                continue  # the next message of each agent is answered with the same
+            for node_id, answer in answers.items():
                 if link := self._links.get(node_id):
                     self._deliver(link, answer)
 
     def _deliver(self, link: Link, answer: Desired) -> None:
+        """What is wrong with one connection must not keep the others from their answers."""
         if self._links.get(link.node_id) is link:
             now = time.monotonic()
             runs = {order.key: now for order in answer.assignments if isinstance(order, Run)}
             self._told[link.node_id].update(runs)
-        link.deliver(answer)
+        try:
+            link.deliver(answer)
+        except Exception:
+            logger.exception("the answer to node %d cannot be sent", link.node_id)
 
     def _told_lately(self) -> dict[int, set[str]]:
         since = time.monotonic() - TELL_AGAIN_SECONDS
@@ -138,7 +192,8 @@ class AgentHub:
 
     async def _keep_lease(self) -> None:
         while True:
-            await ask(self._messages, renew_lease)  # behind the messages: it says that those are heard
+            with suppress(DatabaseAway, WorkFailed):
+                await ask(self._messages, renew_lease)  # behind the messages: it says that those are heard
             await asyncio.sleep(LEASE_SECONDS)
 
 

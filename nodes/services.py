@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from gpusched.lib import audit, credentials, events, wake
@@ -54,7 +54,16 @@ def join(message: Join, heartbeat_seconds: float, let_in_by: str = "") -> Joined
     """Makes the node, or gives a known one (same `node_key`) a new credential; its inventory stays as it is.
     `let_in_by`: the prefix of its join token.
 
-    A name that another machine has is refused with 409 unless that one is lost and nothing of it is in use."""
+    A name that another machine has is refused with 409 unless that one has reported, is lost, and nothing of it is in
+    use."""
+    try:
+        return _join(message, heartbeat_seconds, let_in_by)
+    except IntegrityError:
+        # Another took the name, or the same machine joined, in the same moment. Now that is committed and can be seen.
+        return _join(message, heartbeat_seconds, let_in_by)
+
+
+def _join(message: Join, heartbeat_seconds: float, let_in_by: str) -> Joined:
     with transaction.atomic():
         node = Node.objects.select_for_update().filter(node_key=message.node_key).first()
         made = credentials.generate("n")
@@ -72,15 +81,22 @@ def _take_name(message: Join) -> Node | None:
     old = Node.objects.select_for_update().filter(name=message.name).first()
     if old is None:
         return None
+    if old.last_seen_at is None:
+        # Its agent may be started long after the join, and must then find its credential as it was.
+        raise _name_taken(
+            f"another machine has joined and not yet reported as node '{message.name}'",
+            "join with --name, or ask an admin to remove that node",
+        )
     busy = query("SELECT 1 FROM nodes_assignment WHERE node_id = %s AND state <> 'ended' LIMIT 1", [old.pk])
     if old.state == NodeState.ONLINE or busy:
-        raise Problem(
-            409,
-            "name_taken",
-            f"another machine is node '{message.name}'",
-            next_step="join with --name, or wait until the old one is lost",
+        raise _name_taken(
+            f"another machine is node '{message.name}'", "join with --name, or wait until the old one is lost"
         )
     return old
+
+
+def _name_taken(detail: str, next_step: str) -> Problem:
+    return Problem(409, "name_taken", detail, next_step=next_step)
 
 
 def authenticate(header: str) -> int | None:

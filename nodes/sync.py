@@ -5,9 +5,9 @@ import logging
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from django.db import OperationalError
 from msgspec.structs import replace
 
+from gpusched.lib.outages import is_outage
 from gpusched.lib.sql import atomically, columns, execute, query
 from gpusched.loglines import about
 from gpusched.protocol.messages import Desired, Ended, Signal, Started, Sync, key_of
@@ -35,9 +35,9 @@ def process_apart(node_id: int, sync: Sync, told: Told = NOTHING) -> Desired:
     absence."""
     try:
         return process([(node_id, sync)], told)[0]
-    except OperationalError:
-        raise
-    except Exception:
+    except Exception as error:
+        if is_outage(error):
+            raise
         logger.exception("a message of node %d cannot be written as a whole", node_id)
     bare = replace(sync, reports=[], readings=[], saved={}, facts=None)
     answer = process([(node_id, bare)], told)[0]
@@ -48,9 +48,9 @@ def process_apart(node_id: int, sync: Sync, told: Told = NOTHING) -> Desired:
     for part in parts:
         try:
             written += process([(node_id, part)], told)
-        except OperationalError:
-            raise
-        except Exception:
+        except Exception as error:
+            if is_outage(error):
+                raise
             logger.exception("not written of node %d: %.300r", node_id, part)
     return replace(
         answer,

@@ -26,6 +26,7 @@ from gpusched.lib.api import (
 )
 from gpusched.lib.listener import listener
 from gpusched.lib.openapi import documented
+from gpusched.lib.problems import RETRY_AFTER_SECONDS
 from gpusched.protocol.jobs import JobRequest
 from jobs import services as job_services
 from nodes.hub import hub
@@ -183,4 +184,6 @@ class Ready(APIView):
         said = {"status": "ok" if is_ready else "not ready", **parts, "redis": listener.hears_redis}
         said |= {"housekeeping": housekeeping.is_working(late), "housekeeping_lag_seconds": late and round(late, 1)}
         said |= {"agents_unheard_seconds": round(unheard, 1)}
-        return Response(said, status=200 if is_ready else 503)
+        if is_ready:
+            return Response(said)
+        return Response(said, status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})

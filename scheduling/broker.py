@@ -43,7 +43,7 @@ class CycleBroker(Broker):  # type: ignore[misc]
         if now >= self._next_tick:
             return self._cycle("tick")
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(**connection_parameters(), autocommit=True, connect_timeout=2)
+            self._connection = psycopg.connect(**connection_parameters(), autocommit=True)
             self._connection.execute(f"LISTEN {CYCLE_CHANNEL}")
             return self._cycle("start")  # what was announced before LISTEN was not heard
         wait = max(0.001, min(POLL_SECONDS, self._next_tick - now))

@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 # Long enough for a server that is restarted; short enough for a person whose URL is wrong.
 PATIENCE_SECONDS = 6.0
+# A server that answers 503 with Retry-After is there, and waits for its database; recovery after a crash takes longer.
+OUTAGE_FACTOR = 5
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 2.0
 
 
@@ -48,18 +50,20 @@ Flow = Generator[Call[Any] | Pause | Emit, Any, T]
 
 
 def exchange(call: Call[T], patience_seconds: float) -> Flow[T]:
-    """One call with its repeats, until an answer or until patience ends. Raises what the last outcome means, or Invalid
+    """One call with its repeats, until an answer or until patience ends: five times as late for a server that says
+    when to ask again (503 with Retry-After). Raises what the last outcome means, or Invalid
     for what cannot be sent."""
     sendable.check(call)
     started_at = time.monotonic()
-    tries = 0
+    tries, most_seconds = 0, patience_seconds
     while True:
         outcome: Reply | Lost = yield call
         if isinstance(outcome, Reply) and 200 <= outcome.status < 300:
             return _read(call, outcome)
         seconds = _pause_seconds(outcome, tries)
         waited = time.monotonic() - started_at
-        if not _may_repeat(call, outcome) or waited + seconds > patience_seconds:
+        most_seconds = max(most_seconds, patience_seconds * _factor(outcome))
+        if not _may_repeat(call, outcome) or waited + seconds > most_seconds:
             raise _error(call, outcome)
         yield Pause(seconds, because=str(_error(call, outcome)))
         tries += 1
@@ -70,6 +74,11 @@ def _may_repeat(call: Call[Any], outcome: Reply | Lost) -> bool:
         return call.is_repeatable or not outcome.was_sent
     # A 429 was refused before anything was done; behind a 502 or 504 of a proxy it may have been done.
     return outcome.status == 429 or (outcome.status in (502, 503, 504) and call.is_repeatable)
+
+
+def _factor(outcome: Reply | Lost) -> int:
+    is_outage = isinstance(outcome, Reply) and outcome.status == 503 and "retry-after" in outcome.headers
+    return OUTAGE_FACTOR if is_outage else 1
 
 
 def _pause_seconds(outcome: Reply | Lost, tries: int) -> float:

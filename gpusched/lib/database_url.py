@@ -3,6 +3,16 @@
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+# What a network that drops packets costs at most, in seconds (tcp_user_timeout: milliseconds); the address may say
+# otherwise. Connecting is half as long as a WebSocket's handshake and a client's patience.
+SILENCE: dict[str, Any] = {
+    "connect_timeout": 3,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+
 
 def django_database(url: str) -> dict[str, Any]:
     """`postgresql://user:password@host:port/name?host=/socket/dir&sslmode=…` → a DATABASES entry.
@@ -24,5 +34,5 @@ def django_database(url: str) -> dict[str, Any]:
         "CONN_HEALTH_CHECKS": True,
         "CONN_MAX_AGE": None,
         # Only what asks for it is prepared (gpusched.lib.sql.prepared); None, the default, would refuse it.
-        "OPTIONS": {**options, "connect_timeout": 5, "prepare_threshold": 1_000_000},
+        "OPTIONS": {**SILENCE, **options, "prepare_threshold": 1_000_000},
     }

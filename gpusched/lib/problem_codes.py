@@ -70,5 +70,10 @@ CODES: dict[str, tuple[int, str]] = {
     "headers_too_long": (431, f"address and headers of more than {limits.MOST_HEAD_BYTES >> 10} KiB together"),
     "queue_full": (429, "as many jobs wait as `GPUSCHED_MAX_QUEUE_SIZE` allows"),
     "unanswered": (503, "what would be took too long to work out, or the process that does it ended; nothing was done"),
-    "internal_error": (500, "a defect; nothing of the request was kept"),
+    "database_unavailable": (
+        503,
+        "the database is away or restarts; with `Retry-After`. Whether a write was carried out is not known: repeat it "
+        "with the same `Idempotency-Key`, and it is carried out once",
+    ),
+    "internal_error": (500, "a defect; whether a write was carried out is not known"),
 }

@@ -11,10 +11,13 @@ from django.http import Http404, HttpRequest, HttpResponse
 from rest_framework import exceptions
 from rest_framework.response import Response
 
+from gpusched.lib import outages
 from gpusched.lib.requests import current_id
 from gpusched.protocol.jobs import FieldError
 
 logger = logging.getLogger(__name__)
+# Of an outage of the database. A restart takes a second or two.
+RETRY_AFTER_SECONDS = 1
 
 
 class Problem(Exception):
@@ -53,6 +56,13 @@ def too_large() -> Problem:
     """413 for a body."""
     most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
     return Problem(413, "too_large", f"the body has more than {most} MiB", next_step="send less at once")
+
+
+def database_unavailable(request: HttpRequest) -> Problem:
+    """503 for a request that met an outage of the database."""
+    known, next_step = outages.outcome(request)
+    detail = f"the database does not answer{known}"
+    return Problem(503, "database_unavailable", detail, next_step=next_step, retry_after=RETRY_AFTER_SECONDS)
 
 
 def not_allowed(*methods: str) -> HttpResponse:

@@ -155,7 +155,7 @@ class Wire:
         if not said:
             return
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(**connection_parameters(), autocommit=True, connect_timeout=2)
+            self._connection = psycopg.connect(**connection_parameters(), autocommit=True)
         sql = ", ".join("pg_notify(%s, %s)" for _ in said)
         try:
             self._connection.execute(f"SELECT {sql}", [word for pair in said for word in pair])

@@ -7,28 +7,39 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from django.db import OperationalError, close_old_connections, connections
+from django.db import Error, close_old_connections, connections
+
+from gpusched.lib.outages import is_outage
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def ask(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T | None:
-    """What `work` gives, done in a thread of `pool`. None when the database did not answer or the work failed: both are
-    logged, and loops that ask for ever go on."""
+class DatabaseAway(Exception):
+    """The database did not answer: the same work may succeed later, and other work fails now, too."""
+
+
+class WorkFailed(Exception):
+    """The work raised something else: other work may succeed."""
+
+
+async def ask(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    """Return what `work` returns, done in a thread of `pool`. Raises DatabaseAway or WorkFailed; both are logged."""
     try:
         return await asyncio.get_running_loop().run_in_executor(pool, _with_connection, work)
-    except OperationalError as error:
-        logger.warning("the database did not answer, going on: %s", error)
-    except Exception:
-        logger.exception("work in the background failed, going on")
-    return None
+    except Exception as error:
+        if is_outage(error):
+            logger.warning("the database does not answer: %s", error)
+            raise DatabaseAway(str(error)) from error
+        logger.exception("work in the background failed")
+        raise WorkFailed(str(error)) from error
 
 
 def _with_connection(work: Callable[[], T]) -> T:
     close_old_connections()
     try:
         return work()
-    except OperationalError:
-        connections["default"].close()
+    except Error as error:
+        if is_outage(error):
+            connections["default"].close()
         raise

@@ -2,6 +2,7 @@
 the hub has to say goes to the wire without a coroutine."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -9,14 +10,19 @@ from autobahn.websocket.protocol import PreparedMessage
 from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
 from daphne.ws_protocol import WebSocketProtocol
+from django.db import Error
 
+from gpusched.lib.outages import is_outage
 from gpusched.lib.servers import Pace, protocol_behind
 
+logger = logging.getLogger(__name__)
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 # So much stands in memory for who takes nothing: several times what the largest fleet is to a page.
 MOST_UNSENT = 16 << 20
+TRY_AGAIN_LATER = 1013
 
 
 class HubSocket(AsyncWebsocketConsumer):  # type: ignore[misc]
@@ -32,7 +38,32 @@ class HubSocket(AsyncWebsocketConsumer):  # type: ignore[misc]
         self.scope["say"](text)
 
 
-def with_a_voice(application: Callable[[Scope, Receive, Send], Awaitable[None]]) -> Any:
+def closed_in_outages(application: Application) -> Application:
+    """Close the sockets of `application` with 1013 (try again later) when it meets an outage of the database. Daphne
+    would answer the handshake with 500."""
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        is_accepted = False
+
+        async def noted(message: dict[str, Any]) -> None:
+            nonlocal is_accepted
+            is_accepted |= message["type"] == "websocket.accept"
+            await send(message)
+
+        try:
+            await application(scope, receive, noted)
+        except Error as error:
+            if not is_outage(error):
+                raise
+            logger.warning("%s is closed: the database does not answer: %s", scope["path"], error)
+            if not is_accepted:  # a refused handshake cannot say why, a close code can
+                await send({"type": "websocket.accept"})
+            await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
+
+    return guarded
+
+
+def with_a_voice(application: Application) -> Any:
     """`application` with `say` in its scope. To be the outermost: it looks for Daphne behind `send`.
 
     Between a consumer and the wire lie five coroutines, of Channels, its middleware and Daphne, and none of them waits

@@ -1,6 +1,7 @@
 """What the SDK tries again, with which key, and what it does not dare to."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from gpusched.client import (
     money_calls,
     record_calls,
 )
-from gpusched.client.calls import Call
+from gpusched.client.calls import Call, Reply
 from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, sequence
 
 BUSY = problem(503, "starting", "the server starts")
@@ -129,6 +130,36 @@ def test_patience_ends(server: FakeServer) -> None:
     with Client(server.url, patience_seconds=0.4) as client, pytest.raises(Unreachable, match="the server starts"):
         client.get(42)
     assert len(server.asked) > 1
+
+
+OUTAGE = Reply(503, {"retry-after": "1"}, b'{"detail": "the database does not answer"}')
+
+
+def waited_out(call: Call[Any], outcome: Reply, patience_seconds: float, monkeypatch: pytest.MonkeyPatch) -> float:
+    """For how long a call is repeated that is always answered like this."""
+    now = 0.0
+    monkeypatch.setattr(exchange, "time", SimpleNamespace(monotonic=lambda: now))
+    flow = exchange.exchange(call, patience_seconds)
+    step = next(flow)
+    try:
+        while True:
+            if isinstance(step, exchange.Pause):
+                now += step.seconds
+                step = flow.send(None)
+            else:
+                assert step is call, "the same key"
+                step = flow.send(outcome)
+    except Unreachable:
+        return now
+
+
+def test_an_outage_of_the_database_is_waited_out_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A59: a restart of PostgreSQL after a crash takes longer than patience with a wrong URL."""
+    monkeypatch.undo()  # the pauses as they are
+    call = job_calls.retry(42)
+    assert waited_out(call, OUTAGE, 6.0, monkeypatch) == 30.0
+    assert waited_out(call, Reply(503, {}, b"{}"), 6.0, monkeypatch) <= 6.0
+    assert waited_out(access_calls.login("ada", "pw", "laptop"), OUTAGE, 6.0, monkeypatch) == 0.0
 
 
 def test_a_wait_that_is_longer_than_patience_is_not_started(server: FakeServer) -> None:

@@ -1,4 +1,5 @@
-"""Everything is killed at random while jobs flow (`benchmarks/chaos.py` does so for five minutes and 2,000 jobs)."""
+"""Everything is killed, restarted and made to fail at random while jobs flow (`benchmarks/chaos.py` does so for five
+minutes and 2,000 jobs)."""
 
 import pytest
 
@@ -8,7 +9,10 @@ pytestmark = pytest.mark.e2e
 
 
 def test_nothing_is_lost_doubled_stuck_or_left_behind() -> None:
-    """A31, A50, A53: agents, launchers, web, workers and PostgreSQL are killed; the ledger is exact."""
-    outcome = storm(jobs=100, seconds=15, seed=3)
+    """A31, A50, A53, A59: agents, launchers, web, workers and PostgreSQL are killed, PostgreSQL restarts, agents meet
+    exceptions; the ledger is exact, and no answer is a 5xx but 503."""
+    outcome = storm(jobs=100, seconds=20, seed=1, faults_every=5)
     assert outcome.kills >= 3
+    assert outcome.restarts_of_postgresql >= 1
+    assert outcome.exceptions_in_agents >= 3
     assert outcome.failures == 0, outcome

@@ -285,3 +285,26 @@ def test_no_rank_of_a_gang_starts_while_a_node_of_it_is_silent(user, tenant):
     assert nodes[0].sync().assignments == []
     assert len(nodes[1].sync().assignments) == 1
     assert len(nodes[0].sync().assignments) == 1
+
+
+class TestLargeSpecs:
+    """A script may have 6 MiB as JSON, and a message to an agent 16: what does not fit comes with the next answers."""
+
+    LARGE = {"script": "#!/bin/sh\n# " + "\x01" * 1_000_000, "command": []}
+
+    def test_a_large_spec_is_sent_beside_the_stop_of_a_job_in_its_grace_period(self, user, tenant):
+        node = make_node(gpus=2)
+        stopping = submit(user, tenant, grace_seconds=3600)
+        run_cycle()
+        node.start_all()
+        services.cancel(stopping, identity_for(user))
+        large = submit(user, tenant, **self.LARGE)
+        run_cycle()
+        orders = node.sync().assignments
+        assert [(type(order), order.key) for order in orders] == [(Stop, f"{stopping}.1.0"), (Run, f"{large}.1.0")]
+
+    def test_several_large_specs_are_sent_one_at_a_time(self, user, tenant):
+        node = make_node(gpus=3)
+        jobs = [submit(user, tenant, **self.LARGE) for _ in range(3)]
+        run_cycle()
+        assert [node.start_all() for _ in jobs] == [[f"{job}.1.0"] for job in jobs]

@@ -10,7 +10,7 @@ from jobs.models import Job
 from nodes import services
 from nodes.hub import renew_lease
 from nodes.models import Allocation, Device, ListenerLease, Node
-from tests.factories import make_node, run_cycle, submit
+from tests.factories import FakeAgent, make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -121,6 +121,25 @@ class TestJoin:
         node = make_node()
         with pytest.raises(Problem, match="another machine"):
             services.join(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
+
+    @pytest.mark.parametrize("state", ["joined", "lost"])
+    def test_the_name_of_a_node_that_has_joined_and_not_yet_reported_is_not_given_away(self, state):
+        """Its agent may be started later than GPUSCHED_NODE_LOST_SECONDS after `gpusched-agent join`."""
+        from gpusched.lib.problems import Problem
+
+        first = FakeAgent()
+        Node.objects.update(state=state)
+        with pytest.raises(Problem, match="has joined and not yet reported") as caught:
+            services.join(Join(name=first.name, node_key="another-key", facts=first.facts()), 2.0)
+        assert caught.value.code == "name_taken"
+        assert services.authenticate(f"Bearer {first.credential}") == first.id
+
+    def test_the_name_of_a_lost_node_without_jobs_is_given_to_another_machine(self):
+        node = make_node()
+        Node.objects.update(state="lost")
+        again = services.join(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
+        assert again.node_id == node.id
+        assert services.authenticate(f"Bearer {node.credential}") is None
 
     def test_a_heartbeat_neither_frees_nor_takes_devices(self, user, tenant):
         node = make_node(gpus=2)

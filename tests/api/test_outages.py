@@ -1,0 +1,219 @@
+"""While PostgreSQL is away every answer is 503 with `Retry-After`, and a repeated key gives the first answer (A59)."""
+
+import asyncio
+import logging
+import time
+
+import pytest
+from django.db import Error, OperationalError, connection, transaction
+from django.test import Client
+
+from gpusched.lib.outages import is_outage
+from gpusched.lib.postgresql.base import gate
+from gpusched.lib.sql import execute, query
+from jobs.models import Job
+from tenants.models import ApiToken
+from tests.api import hostile_sockets
+from tests.api.operations import Stage, operations
+from tests.factories import make_member, make_node, make_tenant, make_token, make_user
+from tests.frontend.page import cookie_of
+from tests.postgres_proxy import proxied
+
+pytestmark = pytest.mark.django_db(transaction=True)
+PAGES = (
+    "/overview/",
+    "/fleet/",
+    "/queue/",
+    "/jobs/",
+    "/nodes/",
+    "/tenants/",
+    "/submit/",
+    "/cluster/health/",
+    "/admin/",
+)
+WITHOUT_DATABASE = ("/health", "/api/v1/health")
+JOB = {"tenant": "nlp", "command": ["true"], "gpu_count": 0, "cpu_cores": 1}
+
+
+@pytest.fixture
+def proxy():
+    with proxied() as found:
+        yield found
+    gate._reset()
+
+
+@pytest.fixture
+def token():
+    make_tenant("nlp")
+    return make_token(make_user("root", admin=True))
+
+
+def ask(method, path, token="", body=None, **headers):
+    headers = {**({"Authorization": f"Bearer {token}"} if token else {}), **headers}
+    sent = {"data": body, "content_type": "application/json"} if body is not None else {}
+    # As the server does it: the next request has another connection if this one's broke.
+    try:
+        return getattr(Client(raise_request_exception=False), method.lower())(path, headers=headers, **sent)
+    finally:
+        connection.close_if_unusable_or_obsolete()
+
+
+def require_unavailable(answer, what):
+    assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "1"), what
+    assert answer.headers["Content-Type"] == "application/problem+json", what
+    assert answer.json()["code"] == "database_unavailable", what
+
+
+def test_every_operation_answers_503_while_the_database_refuses_connections(proxy):
+    """A59"""
+    stage = Stage()
+    asked = [(one, stage.address(one), stage.body(one) if one.is_write else None) for one in operations()]
+    proxy.refuse()
+    for one, path, body in asked:
+        answer = ask(one.method, path, stage.token, body)
+        if path in WITHOUT_DATABASE:
+            assert answer.status_code == 200, one.name
+        elif path.endswith("/ready"):
+            assert (answer.status_code, answer["Retry-After"], answer.json()["database"]) == (503, "1", False)
+        else:
+            require_unavailable(answer, one.name)
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/metrics", "/agent/join", "/agent/sync", "/agent/logs"])
+def test_metrics_and_agents_answer_503_while_the_database_is_away(proxy, path):
+    """A59"""
+    proxy.refuse()
+    method = "POST" if path.startswith("/agent/") else "GET"
+    require_unavailable(ask(method, path, "n1.secret", {} if method == "POST" else None), path)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_answer_503_while_the_database_is_away(proxy, path):
+    """A59: and their own page asks the database for nothing more."""
+    browser = Client(raise_request_exception=False)
+    browser.force_login(make_user(admin=True))
+    proxy.refuse()
+    answer = browser.get(path)
+    assert (answer.status_code, answer["Retry-After"]) == (503, "1")
+    assert "The database does not answer" in answer.content.decode()
+    assert "Nothing of it was kept" not in answer.content.decode()
+
+
+def test_websockets_are_closed_with_1013_while_the_database_is_away(proxy):
+    """A59: not refused with a 500; agents and pages try again."""
+    agent = make_node()
+    cookie = cookie_of(make_member(make_tenant("team")))
+    page = {"origin": "http://localhost", "cookie": "good"}
+    connection.close()
+    proxy.refuse()
+    assert asyncio.run(hostile_sockets.knock_as_agent(f"Bearer {agent.credential}")) == 1013
+    assert asyncio.run(hostile_sockets.knock_as_page(page, cookie)) == 1013
+
+
+def test_the_answer_is_there_again_with_the_database(proxy, token):
+    proxy.refuse()
+    assert ask("GET", "/api/v1/jobs", token).status_code == 503
+    proxy.come_back()
+    assert ask("GET", "/api/v1/jobs", token).status_code == 200
+
+
+def test_a_database_that_lets_connections_time_out_makes_one_request_wait_and_others_not(proxy, token):
+    """A59: or each would hold a thread for the timeout, and clients behind them would give up."""
+    proxy.hang()
+    connection.close()
+    began = time.monotonic()
+    require_unavailable(ask("GET", "/api/v1/jobs", token), "the first")
+    assert time.monotonic() - began > 2.5
+    attempts = proxy.attempts
+    for _ in range(5):
+        require_unavailable(ask("GET", "/api/v1/jobs", token), "at once")
+    assert proxy.attempts == attempts
+    gate._resumes_at = 0.0  # the pause is over
+    proxy.come_back()
+    assert ask("GET", "/api/v1/jobs", token).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words", "kept"),
+    [
+        ("/api/v1/jobs", JOB, b"submitted_at", Job),
+        ("/api/v1/tokens", {"name": "laptop"}, b"COMMIT\0", ApiToken),
+    ],
+    ids=["submit", "token"],
+)
+def test_a_commit_whose_answer_is_lost_is_not_known_and_a_repeat_gives_its_answer(
+    proxy, token, path, body, words, kept
+):
+    """A59"""
+    before = kept.objects.count()
+    proxy.cut_answer(words)
+    first = ask("POST", path, token, body, **{"Idempotency-Key": "once"})
+    require_unavailable(first, path)
+    assert "it is not known whether the request was carried out" in first.json()["detail"]
+    assert "same Idempotency-Key" in first.json()["next_step"]
+    assert kept.objects.count() == before + 1, "it was carried out"
+    again = ask("POST", path, token, body, **{"Idempotency-Key": "once"})
+    assert (again.status_code, again["Idempotent-Replay"]) == (201, "true")
+    assert kept.objects.count() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "key", "is_safe"),
+    [
+        ("POST", "/api/v1/jobs", "once", "repeat it with the same Idempotency-Key"),
+        ("POST", "/api/v1/jobs", "", "with an Idempotency-Key a repeat is safe"),
+        ("POST", "/api/v1/login", "once", "before you repeat it"),
+        ("DELETE", "/api/v1/tokens/1", "once", "before you repeat it"),
+        ("PUT", "/api/v1/tenants/nlp/budget", "once", "before you repeat it"),
+        ("GET", "/api/v1/jobs", "", "try again in a moment"),
+    ],
+)
+def test_a_repeat_is_called_safe_only_where_keys_count(proxy, token, method, path, key, is_safe):
+    """A59"""
+    proxy.refuse()
+    body = {"username": "root", "password": "x"} if path.endswith("login") else {}
+    answer = ask(method, path, token, body if method != "GET" else None, **({"Idempotency-Key": key} if key else {}))
+    assert answer.status_code == 503
+    assert answer.json()["next_step"].endswith(is_safe) or answer.json()["next_step"].startswith(is_safe)
+    assert ("not known" in answer.json()["detail"]) == (method != "GET")
+
+
+def test_a_defect_stays_a_500_and_does_not_claim_that_nothing_was_kept(token, monkeypatch):
+    for defect in (KeyError("x"), OperationalError("raised by hand")):
+        monkeypatch.setattr("jobs.services.submit", lambda *_, defect=defect: (_ for _ in ()).throw(defect))
+        answer = ask("POST", "/api/v1/jobs", token, JOB, **{"Idempotency-Key": "once"})
+        assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+        assert "not known" in answer.json()["detail"] and "nothing" not in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "is_away"),
+    [("57P01", True), ("57P02", True), ("57P03", True), ("53300", True), ("08006", True),
+     ("57014", False), ("42601", False), ("40P01", False), ("55P03", False), ("22003", False)],
+)  # fmt: skip
+def test_errors_of_the_server_are_told_apart_by_their_code(sqlstate, is_away):
+    with pytest.raises(Error) as caught:
+        execute(f"DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{sqlstate}'; END $$")
+    assert is_outage(caught.value) is is_away
+
+
+def test_a_connection_that_the_server_ends_in_a_transaction_is_an_outage(django_db_blocker):
+    with pytest.raises(Error) as caught, transaction.atomic():
+        query("SELECT pg_terminate_backend(pg_backend_pid())")
+    assert is_outage(caught.value)
+
+
+def test_wrong_use_of_a_sound_connection_is_no_outage():
+    cursor = connection.cursor()
+    cursor.close()
+    with pytest.raises(Error) as caught:
+        cursor.execute("SELECT 1")
+    assert not is_outage(caught.value)
+
+
+def test_an_outage_is_a_line_of_the_log_and_no_traceback(proxy, token, caplog):
+    proxy.refuse()
+    with caplog.at_level(logging.WARNING, "django.request"):
+        ask("GET", "/api/v1/jobs", token)
+    [record] = [one for one in caplog.records if one.name == "django.request"]
+    assert record.exc_info is None and "the database does not answer" in record.getMessage()

@@ -1,0 +1,250 @@
+"""The hub of the agents while the database is away, and when any of its own work fails."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from django.db import connection
+
+from gpusched.lib.postgresql.base import gate
+from gpusched.lib.threads import DatabaseAway, ask
+from gpusched.protocol.messages import Desired, Ended, Sync
+from jobs.models import Job
+from nodes import hub as hubs
+from nodes.inbox import MAX_PER_NODE
+from nodes.sync import process as write
+from tests.api.hostile_sockets import PATIENCE_SECONDS, Socket, agent_hub, connected, until, until_closed
+from tests.factories import FakeAgent, make_node, now, run_cycle, submit
+from tests.postgres_proxy import Proxy, proxied
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def proxy():
+    with proxied() as found:
+        yield found
+    gate._reset()
+
+
+class Link:
+    def __init__(self, agent: FakeAgent) -> None:
+        self.node_id = agent.id
+        self.answers: list[Desired] = []
+
+    def deliver(self, answer: Desired) -> None:
+        self.answers.append(answer)
+
+    @property
+    def last_seq(self) -> int:
+        return max((answer.seq for answer in self.answers), default=0)
+
+
+def plain(seq: int, **more: Any) -> Sync:
+    return Sync(seq=seq, at=now(), boot_id="boot-1", **more)
+
+
+async def socket_of(agent: FakeAgent) -> Socket:
+    socket = await connected("/ws/agent/", [(b"authorization", f"Bearer {agent.credential}".encode())])
+    assert socket is not None
+    return socket
+
+
+async def say(socket: Socket, message: Sync) -> None:
+    await socket.say(msgspec.json.encode(message).decode())
+
+
+async def is_answered(socket: Socket, seq: int) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not any(told["seq"] == seq for told in socket.heard):
+            await socket.listen(1.0)
+
+
+def outage(proxy: Proxy, kind: str) -> None:
+    connection.close()
+    proxy.attempts = 0
+    proxy.hang() if kind == "hang" else proxy.refuse()
+
+
+@pytest.mark.parametrize("kind", ["hang", "refuse"])
+def test_an_outage_costs_an_attempt_for_all_messages_and_loses_no_report(proxy, user, tenant, kind, monkeypatch):
+    """A59: a database that let connections time out cost 1 + 100 timeouts for each batch, while the inbox grew."""
+    monkeypatch.setattr(hubs, "RETRY_SECONDS", 0.1)
+    agents = [make_node(gpus=1) for _ in range(20)]
+    jobs = [submit(user, tenant) for _ in agents]
+    run_cycle()
+    keys = [agent.start_all()[0] for agent in agents]
+    links = [Link(agent) for agent in agents]
+    outage(proxy, kind)
+
+    async def scenario() -> None:
+        async with agent_hub() as hub:
+            for link in links:
+                hub.connect(link)
+            hub._tasks = [asyncio.create_task(hub._process())]
+            for seq in range(1, 60):
+                for link, key in zip(links, keys, strict=True):
+                    # The end is told once here: agents repeat it, but the hub does not rely on that.
+                    reports = [Ended(key=key, at=now(), reason="exited", exit_code=0)] if seq == 1 else []
+                    assert hub.receive(link, plain(seq, reports=reports))
+            await until(lambda: links[0].answers)
+            assert proxy.attempts <= 3, "one of this, and those of the ringer"
+            assert len(hub._inbox) <= 2 * MAX_PER_NODE * len(links)
+            assert hub.waiting_seconds() > 0
+            assert not any(answer.acknowledged or answer.seq for link in links for answer in link.answers)
+            proxy.come_back()
+            await until(lambda: all(link.last_seq == 59 for link in links))
+            acknowledged = [key for link in links for answer in link.answers for key in answer.acknowledged]
+            assert sorted(acknowledged) == sorted(keys)
+            assert not hub._inbox
+
+    asyncio.run(scenario())
+    assert set(Job.objects.filter(id__in=jobs).values_list("state", flat=True)) == {"completed"}
+
+
+def test_a_socket_stays_open_through_an_outage_and_hears_a_sign_of_life(proxy, monkeypatch):
+    """A59: agents close a connection on which nothing comes for 10 s, and could make no new one."""
+    monkeypatch.setattr(hubs, "RETRY_SECONDS", 0.05)
+    agent = make_node()
+
+    async def scenario() -> None:
+        async with agent_hub():
+            socket = await socket_of(agent)
+            await say(socket, plain(1))
+            await is_answered(socket, 1)
+            proxy.refuse()
+            await say(socket, plain(2))
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not any(told["seq"] == 0 for told in socket.heard):
+                    await socket.listen(1.0)
+            assert socket.code is None
+            proxy.come_back()
+            await is_answered(socket, 2)
+            await socket.link.disconnect(timeout=PATIENCE_SECONDS)
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_whose_reports_have_no_room_is_closed_and_not_acknowledged(proxy):
+    agent = make_node()
+
+    async def scenario() -> None:
+        async with agent_hub() as hub:
+            socket = await socket_of(agent)
+            proxy.refuse()
+            for seq in range(1, 4 * MAX_PER_NODE):
+                await say(socket, plain(seq, reports=[Ended(key=f"{seq}.1.0", at=now(), reason="exited")]))
+            await until_closed(socket)
+            assert socket.code == 1013
+            assert not any(told["acknowledged"] for told in socket.heard)
+            assert len(hub._inbox) <= 2 * MAX_PER_NODE
+
+    asyncio.run(scenario())
+
+
+def test_changes_for_agents_are_pushed_after_an_outage(proxy, user, tenant, monkeypatch):
+    monkeypatch.setattr(hubs, "RETRY_SECONDS", 0.05)
+    agent = make_node(gpus=1)
+    job = submit(user, tenant)
+    run_cycle()
+    link = Link(agent)
+    outage(proxy, "refuse")
+
+    async def scenario() -> None:
+        async with agent_hub() as hub:
+            hub._tasks = [asyncio.create_task(hub._push())]
+            hub.connect(link)
+            await until(lambda: proxy_was_tried.is_set())
+            proxy.come_back()
+            await until(lambda: any(answer.assignments for answer in link.answers))
+
+    proxy_was_tried = asyncio.Event()
+
+    async def noted(*args: Any) -> Any:
+        try:
+            return await ask(*args)
+        except DatabaseAway:
+            proxy_was_tried.set()
+            raise
+
+    monkeypatch.setattr(hubs, "ask", noted)
+    asyncio.run(scenario())
+    assert [order.key for answer in link.answers for order in answer.assignments] == [f"{job}.1.0"]
+
+
+@pytest.mark.parametrize("fault", ["_told_lately", "_deliver", "_answer"])
+def test_a_loop_of_the_hub_that_raises_is_started_again(monkeypatch, fault):
+    """What raises once leaves one message unanswered; the agent is asked to send it again, and hears more."""
+    agent = make_node()
+    real = getattr(hubs.AgentHub, fault)
+    raised: list[str] = []
+
+    def failing(*args: Any) -> Any:
+        if not raised:
+            raised.append(fault)
+            raise RuntimeError("injected")
+        return real(*args)
+
+    async def scenario() -> None:
+        async with agent_hub():
+            socket = await socket_of(agent)
+            await say(socket, plain(1))
+            await is_answered(socket, 1)
+            monkeypatch.setattr(hubs.AgentHub, fault, failing)
+            await say(socket, plain(2))
+            await is_answered(socket, 2)
+            await say(socket, plain(3))
+            await is_answered(socket, 3)
+            await socket.link.disconnect(timeout=PATIENCE_SECONDS)
+            assert [told["error"] for told in socket.heard if told["seq"] == 3] == [None]
+
+    asyncio.run(scenario())
+    assert raised
+
+
+def test_the_lease_is_renewed_again_after_its_loop_raised(monkeypatch):
+    monkeypatch.setattr(hubs, "LEASE_SECONDS", 0.01)
+    calls: list[int] = []
+
+    def renew() -> None:
+        calls.append(len(calls))
+        if len(calls) % 2:
+            raise RuntimeError("injected")
+
+    monkeypatch.setattr(hubs, "renew_lease", renew)
+
+    async def scenario() -> None:
+        async with agent_hub() as hub:
+            hub.start()
+            await until(lambda: len(calls) > 4)
+
+    asyncio.run(scenario())
+
+
+def test_a_message_that_cannot_be_written_does_not_silence_its_neighbours(monkeypatch):
+    agents = [make_node() for _ in range(3)]
+    links = [Link(agent) for agent in agents]
+
+    def process(batch: Any, told: Any) -> list[Desired]:
+        if any(node_id == agents[1].id for node_id, _ in batch):
+            raise RuntimeError("injected")
+        return write(batch, told)
+
+    monkeypatch.setattr(hubs, "process", process)
+    monkeypatch.setattr(hubs, "process_apart", lambda node_id, message, *_: process([(node_id, message)], {})[0])
+
+    async def scenario() -> None:
+        async with agent_hub() as hub:
+            for link in links:
+                hub.connect(link)
+                hub.receive(link, plain(1))
+            hub._tasks = [asyncio.create_task(hub._process())]
+            await until(lambda: all(link.last_seq == 1 for link in links))
+
+    asyncio.run(scenario())
+    assert [[answer.error for answer in link.answers] for link in links] == [
+        [None],
+        ["not written, send again"],
+        [None],
+    ]
