@@ -77,6 +77,11 @@ def remove(tenant: Tenant, username: str) -> None:
         events.changed("tenants", [tenant.pk])
 
 
+def has_owner(tenant: Tenant) -> bool:
+    """Return whether an owner of the tenant can log in."""
+    return Membership.objects.filter(tenant=tenant, role=Role.OWNER, user__is_active=True).exists()
+
+
 def _lock(tenant: Tenant) -> None:
     """Let one edit of members after the other pass, so that two owners cannot remove each other at once. Submits do
     not wait for this lock."""

@@ -250,10 +250,14 @@ def _set_active(user: User, *, is_active: bool) -> None:
     events.changed("tenants", list(Membership.objects.filter(user=user).values_list("tenant_id", flat=True)))
 
 
-def _locked(user: User) -> User:
+def lock_admins(user: User) -> None:
     """Lock the account together with those of all admins, always in one order: an edit may have to count admins, and
     two edits that each lock one row first would deadlock."""
     query("SELECT id FROM auth_user WHERE is_superuser OR id = %s ORDER BY id FOR UPDATE", [user.pk])
+
+
+def _locked(user: User) -> User:
+    lock_admins(user)
     return User.objects.select_for_update().get(pk=user.pk)
 
 

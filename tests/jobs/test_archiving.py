@@ -5,6 +5,7 @@ from django.test import Client
 
 from gpusched.lib.problems import Problem
 from gpusched.protocol.arrays import ArrayRequest
+from gpusched.protocol.jobs import JobRequest
 from gpusched.protocol.states import Role
 from jobs import bulk, services
 from jobs.models import Job, JobEvent
@@ -80,7 +81,7 @@ class TestNewJobs:
         from jobs import rows
 
         monkeypatch.setattr(rows, "_tenant_named", lambda name, identity: (nlp.pk, False))
-        request = services.JobRequest(tenant="nlp", command=["x"])
+        request = JobRequest(tenant="nlp", command=["x"])
         for work in (
             lambda: services.submit(request, who),
             lambda: services.submit(request, who, "key", b"{}"),

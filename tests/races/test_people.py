@@ -9,6 +9,7 @@ from django.db import transaction
 
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
+from gpusched.protocol.jobs import JobRequest
 from gpusched.protocol.states import Role
 from jobs import archiving, bulk, services
 from jobs.models import Job
@@ -54,7 +55,7 @@ def test_submit_and_archive_at_once_leave_no_waiting_job(turn, kind):
     """Either the submit is first, and archiving is refused, or it comes too late, and is."""
     tenant = make_tenant("nlp")
     who, admin = identity_for(make_member(tenant)), identity_for(make_user(admin=True))
-    request = services.JobRequest(tenant="nlp", command=["x"])
+    request = JobRequest(tenant="nlp", command=["x"])
     submits = {
         "single": lambda: services.submit(request, who),
         "keyed": lambda: services.submit(request, who, "key", b"{}"),
@@ -69,7 +70,7 @@ def test_submit_that_waits_for_the_archiver_is_refused():
     """The check of the request passed before: the statement that writes the job asks again after its wait."""
     tenant = make_tenant("nlp")
     who, admin = identity_for(make_member(tenant)), identity_for(make_user(admin=True))
-    request = services.JobRequest(tenant="nlp", command=["x"])
+    request = JobRequest(tenant="nlp", command=["x"])
     locked = threading.Event()
 
     def submit():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from django.apps import apps
 from django.conf import settings
 from django.contrib.auth.models import User
 
@@ -132,7 +133,7 @@ def provider(monkeypatch):
     kim.set_unusable_password()
     kim.save()
     monkeypatch.setattr(settings, "ENV", replace(settings.ENV, oidc_groups="ml=nlp:member, ops=admin"))
-    monkeypatch.setattr(users.apps, "is_installed", lambda name: name == "allauth.socialaccount")
+    monkeypatch.setattr(apps, "is_installed", lambda name: name == "allauth.socialaccount")
     execute("CREATE TEMPORARY TABLE socialaccount_socialaccount (user_id int) ON COMMIT DROP")
     execute("INSERT INTO socialaccount_socialaccount VALUES (%s)", [kim.pk])
     return kim
