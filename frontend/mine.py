@@ -68,7 +68,7 @@ def quotas(who: Identity) -> list[Row]:
     """Of each tenant that the person belongs to: what it holds, what the person holds, and what is left of what."""
     own = {row["tenant_id"]: row for row in query(_HELD, [who.user_id])}
     standing = {one.tenant_id: one for one in budgets.standings(sorted(who.roles))} if who.roles else {}
-    shown = tenants_shown(sorted(who.roles))
+    shown = tenants_shown(sorted(who.roles), with_archived=False)
     nothing = {"gpus": 0, "jobs": 0}
     return [
         {

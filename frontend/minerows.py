@@ -29,7 +29,8 @@ _TENANTS = """
       LEFT JOIN jobs_job j ON j.tenant_id = t.id AND j.state IN ('scheduled', 'running', 'stopping')
       LEFT JOIN nodes_assignment s ON s.job_id = j.id AND s.state <> 'ended'
       LEFT JOIN nodes_allocation l ON l.assignment_id = s.id
-     WHERE m.user_id = ANY(%s) GROUP BY m.user_id, m.role, t.name, q.guaranteed_gpus, q.max_gpus, q.max_gpus_per_user
+     WHERE m.user_id = ANY(%s) AND t.archived_at IS NULL
+     GROUP BY m.user_id, m.role, t.name, q.guaranteed_gpus, q.max_gpus, q.max_gpus_per_user
 """
 
 

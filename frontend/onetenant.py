@@ -1,9 +1,11 @@
 """Tenants over models and time: GPUs of each model against limits, members, preemptions, and the history of edits."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from gpusched.lib.sql import query
+from tenants import names
 from tenants.permissions import Identity
 from tenants.rates import is_named
 
@@ -102,24 +104,34 @@ def balance(all_of_them: Sequence[Row], tenant_id: int) -> dict[str, int]:
     }
 
 
-_EDITS = """
-    SELECT id, at, actor, via, action, subject, before, after FROM lib_auditentry
-     WHERE subject = ANY(%s) ORDER BY id DESC LIMIT %s
+# An entry names its subject as it was called then; another tenant may have that name by now.
+_OWN = """
+    lib_auditentry a JOIN unnest(%s::text[], %s::timestamptz[], %s::timestamptz[]) AS n (subject, since, until)
+      ON a.subject = n.subject AND a.at >= n.since AND (n.until IS NULL OR a.at < n.until)
 """
+_EDITS = f"""
+    SELECT a.id, a.at, a.actor, a.via, a.action, a.subject, a.before, a.after FROM {_OWN} ORDER BY a.id DESC LIMIT %s
+"""
+_BEFORE = f"SELECT a.before FROM {_OWN} WHERE a.id = %s AND a.before IS NOT NULL"
 
 
-def edits(name: str) -> list[Row]:
+def edits(tenant_id: int) -> list[Row]:
     """Who changed the tenant, its quota or its budget, newest first; `changes` is (field, before, after)."""
-    subjects = [f"{what} {name}" for what in ("tenant", "quota", "budget", "quota quota of", "budget budget of")]
-    return [{**row, "changes": _changes(row)} for row in query(_EDITS, [subjects, MOST_EDITS])]
+    subjects = _subjects(tenant_id, "tenant", "quota", "budget", "quota quota of", "budget budget of")
+    return [{**row, "changes": _changes(row)} for row in query(_EDITS, [*subjects, MOST_EDITS])]
 
 
-def quota_before(name: str, entry_id: str) -> Row | None:
+def quota_before(tenant_id: int, entry_id: str) -> Row | None:
     """What this edit of the tenant's quota has changed, as it was before; None if there is no such edit."""
-    sql = "SELECT before FROM lib_auditentry WHERE id = %s AND subject = %s AND before IS NOT NULL"
     is_id = entry_id.isascii() and entry_id.isdigit() and len(entry_id) < 19
-    rows = query(sql, [int(entry_id), f"quota {name}"]) if is_id else []
+    rows = query(_BEFORE, [*_subjects(tenant_id, "quota"), int(entry_id)]) if is_id else []
     return rows[0]["before"] if rows else None
+
+
+def _subjects(tenant_id: int, *kinds: str) -> tuple[list[str], list[datetime], list[datetime | None]]:
+    """Return the columns subject, since and until of what was recorded about the tenant, under each of its names."""
+    named = [(f"{kind} {span.name}", span.since, span.until) for span in names.spans(tenant_id) for kind in kinds]
+    return [one[0] for one in named], [one[1] for one in named], [one[2] for one in named]
 
 
 def _changes(row: Row) -> list[tuple[str, Any, Any]]:

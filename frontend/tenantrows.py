@@ -24,22 +24,28 @@ _WAITING = f"""
 
 def load() -> dict[int, Row]:
     """All tenants by id."""
-    tiers = {row["id"]: row["tier"] for row in prepared("SELECT id, tier FROM tenants_tenant")}
+    sql = "SELECT id, tier, archived_at IS NOT NULL AS is_archived FROM tenants_tenant"
+    known = {row["id"]: row for row in prepared(sql)}
     waiting = {row["tenant_id"]: row for row in prepared(_WAITING)}
     return {
         share["tenant_id"]: {
             "name": share["tenant"],
-            "tier": tiers.get(share["tenant_id"], "standard"),
+            "tier": known[share["tenant_id"]]["tier"] if share["tenant_id"] in known else "standard",
             **{name: waiting.get(share["tenant_id"], _NONE)[name] for name in _NONE},
             **{name: share[name] for name in _NAMES},
+            "is_archived": share["tenant_id"] in known and known[share["tenant_id"]]["is_archived"],
         }
-        for share in services.shares()
+        for share in services.shares(with_archived=True)
     }
 
 
-def restrict(tenants: dict[int, Row], visible: Sequence[int] | None) -> dict[str, Row]:
-    """By name; as in the REST API, members see their own tenants only."""
-    return {row["name"]: row for tenant_id, row in tenants.items() if visible is None or tenant_id in visible}
+def restrict(tenants: dict[int, Row], visible: Sequence[int] | None, *, with_archived: bool = False) -> dict[str, Row]:
+    """By name; as in the REST API, members see their own tenants only, and nobody archived ones unless asked."""
+    return {
+        row["name"]: row
+        for tenant_id, row in tenants.items()
+        if (visible is None or tenant_id in visible) and (with_archived or not row["is_archived"])
+    }
 
 
 _MEMBERS = """

@@ -10,6 +10,7 @@ from django.urls import include, path, register_converter
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 
 import jobs.api
+import jobs.archive_api
 import jobs.array_api
 import jobs.attempt_api
 import jobs.bulk_api
@@ -27,10 +28,12 @@ import scheduling.policy_api
 import tenants.api
 import tenants.audit_api
 import tenants.budget_api
+import tenants.member_api
 import tenants.secret_api
 import tenants.service_api
 import tenants.token_api
 import tenants.usage_api
+import tenants.user_api
 from frontend.errors import page_error, page_of_outage
 from gpusched.lib.outages import is_outage, outcome
 from gpusched.lib.problems import Problem, database_unavailable, not_found, response_for, too_large, wants_problem
@@ -53,6 +56,7 @@ register_converter(IdConverter, "id")
 
 _JOB = "jobs/<id:job_id>"
 _TENANT = "tenants/<str:name>"
+_USER = "users/<path:username>"
 _NODE = "nodes/<str:name>"
 
 api = [
@@ -78,6 +82,11 @@ api = [
         (f"{_JOB}/logs", jobs.log_api.Log.as_view()),
         ("tenants", tenants.api.Tenants.as_view()),
         (_TENANT, tenants.api.OneTenant.as_view()),
+        (f"{_TENANT}/rename", tenants.api.Rename.as_view()),
+        (f"{_TENANT}/archive", jobs.archive_api.Archive.as_view()),
+        (f"{_TENANT}/unarchive", jobs.archive_api.Unarchive.as_view()),
+        (f"{_TENANT}/members", tenants.member_api.Members.as_view()),
+        (f"{_TENANT}/members/<path:username>", tenants.member_api.OneMember.as_view()),
         (f"{_TENANT}/quota", tenants.api.TenantQuota.as_view()),
         (f"{_TENANT}/usage", tenants.usage_api.TenantUsage.as_view()),
         (f"{_TENANT}/budget", tenants.budget_api.TenantBudget.as_view()),
@@ -91,6 +100,13 @@ api = [
         ("tokens", tenants.token_api.Tokens.as_view()),
         ("tokens/<id:token_id>", tenants.token_api.OneToken.as_view()),
         ("me", tenants.token_api.Me.as_view()),
+        ("me/password", tenants.user_api.OwnPassword.as_view()),
+        ("users", tenants.user_api.Users.as_view()),
+        # Names from an identity provider may have a slash in them: the verbs come first.
+        (f"{_USER}/disable", tenants.user_api.Disable.as_view()),
+        (f"{_USER}/enable", tenants.user_api.Enable.as_view()),
+        (f"{_USER}/reset-password", tenants.user_api.ResetThePassword.as_view()),
+        (_USER, tenants.user_api.OneUser.as_view()),
         ("login", tenants.token_api.LogIn.as_view()),
         ("nodes", nodes.api.Nodes.as_view()),
         ("nodes/join-tokens", nodes.api.JoinTokens.as_view()),

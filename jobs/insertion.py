@@ -6,7 +6,7 @@ from typing import Any
 
 from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, prepared, query
-from tenants import idempotency
+from tenants import archive, idempotency
 from tenants.permissions import Identity
 
 _COLUMNS = {
@@ -44,17 +44,25 @@ def _typed(names: Iterable[str]) -> str:
 _EVENT = """
         INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, via, data)
         SELECT id, submitted_at, 'submitted', 0, %(actor)s::text, %(via)s::text, evidence FROM new"""
+# Nothing, if the tenant is archived. The lock is the one that the foreign key takes: where somebody is archiving the
+# tenant at this moment, it waits, and the condition is asked again.
+_IS_OPEN = "tenant_id IN (SELECT id FROM open)"
+_OPEN = """
+    open AS MATERIALIZED (
+        SELECT id FROM tenants_tenant WHERE id = %(tenant_id)s::bigint AND archived_at IS NULL FOR KEY SHARE)"""
 _ROW, _NAMES = _recordset(_COLUMNS), ", ".join(_COLUMNS)
-_NEW = _new(_ROW, _NAMES)
+_NEW = _new(f"{_ROW} WHERE {_IS_OPEN}", _NAMES)
 _INSERT = f"""
-    WITH new AS ({_NEW}),
+    WITH {_OPEN},
+    new AS ({_NEW}),
     event AS ({_EVENT})
     SELECT id, submitted_at FROM new
 """
 # Nothing, if the caller has used the key for something else than a submit.
-_NEW_ONCE = _new(f"{_ROW} WHERE NOT {idempotency.IS_KEPT}", _NAMES)
+_NEW_ONCE = _new(f"{_ROW} WHERE {_IS_OPEN} AND NOT {idempotency.IS_KEPT}", _NAMES)
 _INSERT_ONCE = f"""
-    WITH new AS ({_NEW_ONCE}),
+    WITH {_OPEN},
+    new AS ({_NEW_ONCE}),
     event AS ({_EVENT}),
     claim AS (
         INSERT INTO jobs_idempotencykey (user_id, key, request_hash, job_id, created_at)
@@ -75,13 +83,14 @@ def insert(row: dict[str, Any], who: Identity, key: str = "", request_hash: str 
     statement: one round trip, one commit. Gives its id and queue time.
 
     IntegrityError when the key has been used for a submit; if by one that is under way, only after that one is durable.
-    409 when it has been used for something else."""
-    given = {"rows": as_json([row]), "actor": who.username, "via": who.via}
+    409 when it has been used for something else, and for a tenant that is archived."""
+    given = {"rows": as_json([row]), "actor": who.username, "via": who.via, "tenant_id": row["tenant_id"]}
     if key:
         given |= {"user_id": row["user_id"], "key": key, "request_hash": request_hash}
         given["caller"] = idempotency.caller_of(who)
     made = prepared(_INSERT_ONCE if key else _INSERT, given)
     if not made:
+        archive.lock_open([row["tenant_id"]])
         raise idempotency.reused()
     [new] = made
     events.changed("jobs", [new["id"]])
@@ -95,10 +104,11 @@ def new_ids(number: int) -> list[int]:
 
 
 def insert_all(rows: Sequence[dict[str, Any]], who: Identity, differing: Sequence[str] = ()) -> None:
-    """The same for rows that have an `id` (of `new_ids`), without keys. In a transaction.
+    """The same for rows that have an `id` (of `new_ids`), without keys. In a transaction. 409 for an archived tenant.
 
     What all rows have in common is sent and read once: most jobs of a sweep differ in a few columns. `differing`: all
     in which they may, if that is known."""
+    archive.lock_open({row["tenant_id"] for row in rows})
     first = rows[0]
     own = differing or [name for name in first if any(row[name] != first[name] for row in rows)] or ["id"]
     common = [name for name in first if name not in own]

@@ -13,6 +13,7 @@ from gpusched.protocol.arrays import ArrayRequest, multirange
 from gpusched.protocol.jobs import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import Role
+from tenants import archive
 from tenants.permissions import Identity
 
 # The scheduler counts on from it: near the end of time there would be no date for what follows.
@@ -22,22 +23,35 @@ MOST_DAYS_AHEAD = 36_525
 def tenant_of(request: JobRequest, identity: Identity) -> tuple[int, str]:
     """Id and name of the tenant that a request is for; refuses who may not submit for it."""
     if request.tenant is None:
-        if len(identity.roles) == 1:
-            [tenant_id] = identity.roles
-            identity.require(Role.MEMBER, tenant_id, "tenant")
-            return tenant_id, identity.tenant_names[tenant_id]
-        mine = ", ".join(sorted(identity.tenant_names.values())) or "none"
-        raise invalid([FieldError("tenant", "required", f"say for which tenant; yours: {mine}")])
-    for tenant_id, name in identity.tenant_names.items():
-        if name == request.tenant:
-            identity.require(Role.MEMBER, tenant_id, f"tenant '{name}'")
-            return tenant_id, name
-    may_ask = identity.is_admin and "\x00" not in request.tenant
-    rows = prepared("SELECT id FROM tenants_tenant WHERE name = %s", [request.tenant]) if may_ask else []
+        name, tenant_id, is_archived = _only_tenant(identity)
+    else:
+        name = request.tenant
+        tenant_id, is_archived = _tenant_named(name, identity)
+    identity.require(Role.MEMBER, tenant_id, f"tenant '{name}'")
+    if is_archived:
+        raise archive.refusal(name)
+    return tenant_id, name
+
+
+def _only_tenant(identity: Identity) -> tuple[str, int, bool]:
+    """Return the one tenant that is open to the caller; archived ones count only if there is no other."""
+    ids = [tenant_id for tenant_id in identity.roles if tenant_id not in identity.archived] or list(identity.roles)
+    if len(ids) == 1:
+        return identity.tenant_names[ids[0]], ids[0], ids[0] in identity.archived
+    mine = ", ".join(sorted(identity.tenant_names[tenant_id] for tenant_id in ids)) or "none"
+    raise invalid([FieldError("tenant", "required", f"say for which tenant; yours: {mine}")])
+
+
+def _tenant_named(name: str, identity: Identity) -> tuple[int, bool]:
+    for tenant_id, own_name in identity.tenant_names.items():
+        if name == own_name:
+            return tenant_id, tenant_id in identity.archived
+    may_ask = identity.is_admin and "\x00" not in name
+    sql = "SELECT id, archived_at IS NOT NULL AS is_archived FROM tenants_tenant WHERE name = %s"
+    rows = prepared(sql, [name]) if may_ask else []
     if not rows:
-        raise not_found(f"tenant '{request.tenant}'")
-    identity.require(Role.MEMBER, rows[0]["id"], f"tenant '{request.tenant}'")
-    return rows[0]["id"], request.tenant
+        raise not_found(f"tenant '{name}'")
+    return rows[0]["id"], rows[0]["is_archived"]
 
 
 def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, Any]:

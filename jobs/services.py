@@ -23,7 +23,7 @@ from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs import admission, dependencies, elements, replays, representation, retrying, transitions
 from jobs.insertion import insert
 from jobs.rows import row_of, tenant_of
-from tenants import secrets
+from tenants import archive, secrets
 from tenants.permissions import Identity
 
 
@@ -52,8 +52,17 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     """Makes a pending job. With an idempotency key, N submits make one job and get one answer; the same key with
     another body, or for another tenant (tokens may be limited to one), is a 409. 400 for a bad request, 422 for one
     that can never run, 429 when the queue is full."""
-    row, tenant_id, tenant = _understood(request, identity)
-    request_hash = hashlib.sha256(b"%d\n%s" % (tenant_id, raw)).hexdigest() if key else ""
+    try:
+        row, tenant_id, tenant = _understood(request, identity)
+    except Problem:
+        # Since the first time the tenant may have been archived, or got another name.
+        first = replays.used(identity, key) if key else []
+        for job in first:
+            request_hash = _request_hash(job["tenant_id"], raw)
+            if identity.sees(job["tenant_id"]) and job["request_hash"] == request_hash:
+                return _replay(identity, key, request_hash)
+        raise
+    request_hash = _request_hash(tenant_id, raw) if key else ""
     try:
         _require_possible(request, tenant_id, tenant, identity)
         require_room()
@@ -70,6 +79,10 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
             return _replay(identity, key, request_hash)
         raise
     return Submitted(_answer(row, job_id, submitted_at, tenant, identity.username), False)
+
+
+def _request_hash(tenant_id: int, raw: bytes) -> str:
+    return hashlib.sha256(b"%d\n%s" % (tenant_id, raw)).hexdigest()
 
 
 def _understood(request: JobRequest, identity: Identity) -> tuple[dict[str, Any], int, str]:
@@ -177,6 +190,30 @@ def cancel(job_id: int, identity: Identity, part: str | None = None, if_state: C
     return _act(job_id, identity, act)
 
 
+def cancel_all(tenant_id: int, identity: Identity) -> tuple[int, int]:
+    """Cancel all jobs of a tenant that have not ended. Return how many waited, and how many are being stopped; an array
+    counts as one. In a transaction."""
+    by, actor = {"by": identity.username}, identity.username
+    query("SELECT set_config(%s, %s, true)", [audit.VIA, identity.via])
+    rows = query(
+        "SELECT id, state, array_count FROM jobs_job WHERE tenant_id = %s AND array_id IS NULL AND state <> ALL(%s)"
+        " ORDER BY id FOR NO KEY UPDATE",
+        [tenant_id, list(FINAL)],
+    )
+    for row in rows:
+        if row["array_count"] is not None:
+            elements.cancel(row, None, actor)
+    single = [row for row in rows if row["array_count"] is None]
+    transitions.cancel_waiting([row["id"] for row in single if row["state"] in WAITING], by, actor)
+    transitions.stop([row["id"] for row in single if row["state"] in LIVE], EndReason.CANCELLED, by, actor)
+    for row in single:
+        if row["state"] == JobState.STOPPING:
+            transitions.override_stop(row["id"], EndReason.CANCELLED, by, actor)
+    events.changed("jobs", [row["id"] for row in rows])
+    waited = sum(row["state"] in WAITING for row in rows)
+    return waited, len(rows) - waited
+
+
 def hold(job_id: int, identity: Identity) -> str:
     """Keeps a waiting job from starting until it is released; a hold by an admin can only be released by one."""
 
@@ -237,6 +274,7 @@ def retry(job_id: int, identity: Identity, part: str = elements.FAILED) -> str:
     element: int | None = None
 
     def act(job: dict[str, Any]) -> str:
+        archive.lock_open([job["tenant_id"]])
         if job["array_count"] is not None:
             if element is not None:
                 retrying.require_retriable(locked(element, identity))

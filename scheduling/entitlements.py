@@ -17,7 +17,8 @@ _TIERS = {"premium": 0, "standard": 1, "opportunistic": 2}
 HISTORY_SECONDS, HISTORY_FRESH_SECONDS = 30 * 86400.0, 60.0
 
 _TENANTS = """
-    SELECT t.id, t.name, t.weight, t.tier, coalesce(q.guaranteed_gpus, 0) AS guaranteed_gpus, q.max_gpus,
+    SELECT t.id, t.name, t.weight, t.tier, q.max_gpus,
+           CASE WHEN t.archived_at IS NULL THEN coalesce(q.guaranteed_gpus, 0) ELSE 0 END AS guaranteed_gpus,
            q.max_gpu_memory_mb, q.max_cpu_cores, q.max_memory_mb, q.max_concurrent_jobs, q.max_gpus_per_user,
            coalesce(q.max_gpus_by_model::text, '{}') AS max_gpus_by_model, t.allow_preemption, t.can_preempt_others,
            t.preemption_budget_per_hour AS budget,

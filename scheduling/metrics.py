@@ -106,7 +106,7 @@ def _of_tenants(seen: Collection[str] | None) -> Iterator[Metric]:
             gpus.add_metric([share["tenant"], "limit"], share["max_gpus"])
     yield gpus
     budget = gauge("gpu_scheduler_tenant_budget_gpu_hours")
-    for one in budgets.standings():
+    for one in budgets.standings(with_archived=False):
         if seen is not None and one.tenant not in seen:
             continue
         kinds = {"used": one.used_gpu_hours, "soft": one.soft_gpu_hours, "hard": one.hard_gpu_hours}

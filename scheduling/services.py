@@ -217,8 +217,9 @@ def cycles(limit: int, before: int | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def shares() -> list[dict[str, Any]]:
+def shares(*, with_archived: bool = False) -> list[dict[str, Any]]:
     """What each tenant holds and has used, per weight: the numbers that order the queue under `fair`."""
+    archived = {row["id"] for row in prepared("SELECT id FROM tenants_tenant WHERE archived_at IS NOT NULL")}
     held = {
         row["tenant_id"]: row
         for row in prepared(
@@ -252,4 +253,5 @@ def shares() -> list[dict[str, Any]]:
             ),
         }
         for tenant in found
+        if with_archived or tenant.id not in archived
     ]

@@ -10,9 +10,10 @@ from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin as PlainGroupAdmin
 from django.contrib.auth.admin import UserAdmin as PlainUserAdmin
 from django.contrib.auth.models import Group, User
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Model
-from django.forms import BooleanField, HiddenInput, IntegerField, ModelForm
+from django.forms import BaseInlineFormSet, BooleanField, HiddenInput, IntegerField, ModelForm
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.urls import path, reverse
 from django.utils import timezone
@@ -21,7 +22,9 @@ from unfold.admin import StackedInline, TabularInline
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from gpusched.lib.audited import Audited
-from tenants import effects, services
+from gpusched.lib.problems import Problem
+from gpusched.protocol.states import Role
+from tenants import effects, members, services, users
 from tenants import money_admin as money_admin
 from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
 
@@ -33,11 +36,32 @@ admin.site.unregister(User)
 admin.site.unregister(Group)
 
 
+class UserForm(UserChangeForm):  # type: ignore[misc]
+    """Keeps the last admin one, as the API does."""
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        user = User.objects.get(pk=self.instance.pk)
+        stays = cleaned.get("is_superuser", user.is_superuser) and cleaned.get("is_active", user.is_active)
+        if user.is_superuser and user.is_active and not stays:
+            try:
+                users.lock_admins(user)
+                users.require_another_admin(user)
+            except Problem as problem:
+                self.add_error(None, f"Not saved: {problem.detail}.")
+        return cleaned
+
+
 @admin.register(User)
 class UserAdmin(PlainUserAdmin, Audited):  # type: ignore[misc,type-arg]
-    form = UserChangeForm
+    form = UserForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Nobody deletes an admin: not the last one, and not all of a list at once. Take the rights away first."""
+        may: bool = super().has_delete_permission(request, obj)
+        return may and not (isinstance(obj, User) and obj.is_superuser)
 
 
 @admin.register(Group)
@@ -117,8 +141,21 @@ class QuotaInline(StackedInline):  # type: ignore[misc]
     max_num = 1
 
 
+class MembershipFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
+    """Keeps an owner who can log in, as the API does."""
+
+    def clean(self) -> None:
+        super().clean()
+        if self.instance.pk is None or any(self.errors) or not members.has_owner(self.instance):
+            return
+        rows = [form.cleaned_data for form in self.forms if form.cleaned_data and not form.cleaned_data.get("DELETE")]
+        if not any(row["role"] == Role.OWNER and row["user"].is_active for row in rows):
+            raise ValidationError("Not saved: a tenant keeps an owner who can log in.")
+
+
 class MembershipInline(TabularInline):  # type: ignore[misc]
     model = Membership
+    formset = MembershipFormSet
     extra = 0
     autocomplete_fields = ("user",)
 

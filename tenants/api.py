@@ -10,13 +10,13 @@ from rest_framework.views import APIView
 from gpusched.client.inventory import EditedQuota, Quota
 from gpusched.client.inventory import Tenant as TenantData
 from gpusched.client.models import Page
-from gpusched.lib.api import if_match, read_body
+from gpusched.lib.api import if_match, is_true, read_body, read_query
 from gpusched.lib.dry_runs import is_dry_run
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import not_found
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
-from tenants import effects, services
+from tenants import effects, renaming, services
 from tenants.models import Tenant
 from tenants.permissions import Identity, identity
 
@@ -61,13 +61,17 @@ class TenantChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     unix_user: str | msgspec.UnsetType = msgspec.UNSET
 
 
+class NewName(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    name: str
+
+
 def _values(changes: msgspec.Struct) -> dict[str, Any]:
     return {k: v for k, v in msgspec.structs.asdict(changes).items() if v is not msgspec.UNSET}
 
 
 _TENANTS = """
     SELECT t.id, t.name, t.display_name, t.weight, t.tier, t.allow_preemption, t.can_preempt_others,
-           t.preemption_budget_per_hour, t.unix_user, t.created_at,
+           t.preemption_budget_per_hour, t.unix_user, t.created_at, t.archived_at,
            json_build_object('max_gpus', q.max_gpus, 'max_gpu_memory_mb', q.max_gpu_memory_mb,
                'max_cpu_cores', q.max_cpu_cores, 'max_memory_mb', q.max_memory_mb,
                'max_concurrent_jobs', q.max_concurrent_jobs, 'max_gpus_per_user', q.max_gpus_per_user,
@@ -86,13 +90,16 @@ _TENANTS = """
              WHERE j.tenant_id = t.id AND j.state IN ('pending', 'held', 'running')
                AND (j.state <> 'running' OR j.array_count IS NOT NULL)) AS pending_jobs
       FROM tenants_tenant t LEFT JOIN tenants_quota q ON q.tenant_id = t.id
-     WHERE %s::bigint[] IS NULL OR t.id = ANY(%s) ORDER BY t.name
+     WHERE (%(ids)s::bigint[] IS NULL OR t.id = ANY(%(ids)s)) AND (%(with_archived)s OR t.archived_at IS NULL)
+     ORDER BY t.name
 """
 
 
-def tenants_shown(ids: list[int] | None) -> list[dict[str, Any]]:
+def tenants_shown(ids: list[int] | None, *, with_archived: bool = True) -> list[dict[str, Any]]:
     """Tenants (None: all) as the API and the page show them: limits, and what is in use now."""
-    return [{**row, "created_at": rfc3339(row["created_at"])} for row in query(_TENANTS, [ids, ids])]
+    rows = query(_TENANTS, {"ids": ids, "with_archived": with_archived})
+    times = ("created_at", "archived_at")
+    return [{**row, **{name: rfc3339(row[name]) for name in times}} for row in rows]
 
 
 def _shown(tenant_id: int) -> dict[str, Any]:
@@ -109,11 +116,17 @@ def find_tenant(name: str, who: Identity) -> Tenant:
 
 class Tenants(APIView):
     @documented(
-        "List the tenants that you belong to (admins: all)", tag="tenants", who="anybody", answer=Page[TenantData]
+        "List the tenants that you belong to (admins: all)",
+        tag="tenants",
+        who="anybody",
+        answer=Page[TenantData],
+        parameters={"archived": "true: also those that are archived (`archived_at`)"},
+        refusals=(400, 401, 403),
     )
     def get(self, request: Request) -> Response:
-        """With `quota`, `in_use` and `pending_jobs`."""
-        return Response({"items": tenants_shown(identity(request).visible_tenants()), "next_cursor": None})
+        """With `quota`, `in_use` and `pending_jobs`. Without those that are archived, unless `archived=true`."""
+        visible, with_archived = identity(request).visible_tenants(), is_true(read_query(request), "archived")
+        return Response({"items": tenants_shown(visible, with_archived=with_archived), "next_cursor": None})
 
     @documented(
         "Create a tenant",
@@ -142,12 +155,32 @@ class OneTenant(APIView):
 
     @documented("Change a tenant", tag="tenants", who="admin", body=TenantChanges, answer=TenantData)
     def patch(self, request: Request, name: str) -> Response:
-        """What is given, all but `name` and `quota`."""
+        """What is given, all but `name` (`POST …/rename`) and `quota`."""
         who = identity(request)
         tenant = find_tenant(name, who)
         who.require_admin()
         if changes := _values(read_body(request, TenantChanges)):
             services.change_tenant(tenant, changes, actor=who.username)
+        return Response(_shown(tenant.pk))
+
+
+class Rename(APIView):
+    @documented(
+        "Rename a tenant",
+        tag="tenants",
+        who="admin",
+        body=NewName,
+        answer=TenantData,
+        refusals=(400, 401, 403, 404, 409),
+    )
+    def post(self, request: Request, name: str) -> Response:
+        """Its id stays, and jobs, use, history, members and tokens with it; accounts of its programs become
+        `program@name`. The old name is 404 from then on, without a redirect, and free for another tenant. 409
+        `named_in_settings` while `GPUSCHED_OIDC_GROUPS` has the old name."""
+        who = identity(request)
+        tenant = find_tenant(name, who)
+        who.require_admin()
+        renaming.rename(tenant, read_body(request, NewName).name, actor=who.username)
         return Response(_shown(tenant.pk))
 
 

@@ -32,7 +32,7 @@ _USED = """
     SELECT t.id AS tenant_id, t.name AS tenant, b.soft_gpu_hours, b.hard_gpu_hours, b.days, b.version, b.since,
            b.renews_at,
            (coalesce(l.gpu_seconds, 0) + coalesce(n.gpu_seconds, 0)) / 3600 AS used_gpu_hours
-      FROM b JOIN tenants_tenant t ON t.id = b.tenant_id
+      FROM b JOIN tenants_tenant t ON t.id = b.tenant_id AND (%(with_archived)s OR t.archived_at IS NULL)
       LEFT JOIN LATERAL (
            SELECT sum(e.gpus * date_part('epoch', e.ended_at - greatest(e.started_at, b.since))) AS gpu_seconds
              FROM tenants_usageentry e
@@ -97,9 +97,10 @@ class _Known:
 _known = _Known()
 
 
-def standings(tenant_ids: Collection[int] | None = None) -> list[Standing]:
+def standings(tenant_ids: Collection[int] | None = None, *, with_archived: bool = True) -> list[Standing]:
     """Of these tenants (None: all) that have a budget, as it is now."""
-    return [Standing(**row) for row in query(_USED, {"ids": None if tenant_ids is None else list(tenant_ids)})]
+    ids = None if tenant_ids is None else list(tenant_ids)
+    return [Standing(**row) for row in query(_USED, {"ids": ids, "with_archived": with_archived})]
 
 
 def hard() -> Mapping[int, Standing]:

@@ -74,6 +74,9 @@ class Tenant(models.Model):
         help_text="Its jobs run as this user of each node (empty: as the node says)",
     )
     created_at = models.DateTimeField(auto_now_add=True)
+    archived_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="Since then it accepts no jobs, and its guarantee is void"
+    )
 
     class Meta:
         ordering = ["name"]

@@ -33,6 +33,7 @@ class Identity:
     scopes: frozenset[str]
     roles: dict[int, Role] = field(default_factory=dict)
     tenant_names: dict[int, str] = field(default_factory=dict)
+    archived: frozenset[int] = frozenset()  # those of `roles` that accept no jobs
     via: str = "page"  # or "token" and its prefix
     limited_to: int | None = None  # a token's only tenant
     expires_at: datetime | None = None  # of a token
@@ -87,12 +88,15 @@ _BY_TOKEN = f"""
     SELECT t.id, t.secret_hash, t.scopes, t.tenant_id, t.expires_at, t.user_id, u.username, u.is_superuser,
            ({_QUOTA_EDITS}) AS quota_edits,
            t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute' AS is_stale,
-           (SELECT coalesce(json_agg(json_build_array(m.tenant_id, m.role, n.name)), '[]')
+           (SELECT coalesce(json_agg(json_build_array(m.tenant_id, m.role, n.name, n.archived_at IS NOT NULL)), '[]')
               FROM tenants_membership m JOIN tenants_tenant n ON n.id = m.tenant_id
              WHERE m.user_id = t.user_id AND (t.tenant_id IS NULL OR m.tenant_id = t.tenant_id)) AS memberships
       FROM tenants_apitoken t JOIN auth_user u ON u.id = t.user_id
      WHERE t.prefix = %s AND u.is_active AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now())
 """
+
+
+_TENANT = "SELECT id, name, archived_at IS NOT NULL AS is_archived FROM tenants_tenant WHERE id = %s"
 
 
 def identity_of_token(header: str) -> Identity | None:
@@ -106,33 +110,32 @@ def identity_of_token(header: str) -> Identity | None:
         execute("UPDATE tenants_apitoken SET last_used_at = now() WHERE id = %s", [row["id"]])
     # A token that is limited to one tenant is no admin's token, whoever made it.
     is_admin = row["is_superuser"] and row["tenant_id"] is None
-    roles, names = _roles(row["memberships"])
+    memberships = row["memberships"]
     if row["is_superuser"] and row["tenant_id"] is not None:
-        roles = {row["tenant_id"]: Role.OWNER}
-        names = {
-            r["id"]: r["name"] for r in query("SELECT id, name FROM tenants_tenant WHERE id = %s", [row["tenant_id"]])
-        }
+        memberships = [[r["id"], Role.OWNER, r["name"], r["is_archived"]] for r in query(_TENANT, [row["tenant_id"]])]
     scopes = frozenset(row["scopes"])
     via, more = f"token {prefix}", (row["tenant_id"], row["expires_at"], int(row["quota_edits"]))
-    return Identity(row["user_id"], row["username"], is_admin, scopes, roles, names, via, *more)
+    return Identity(row["user_id"], row["username"], is_admin, scopes, *_roles(memberships), via, *more)
 
 
 def identity_of_user(user: AbstractBaseUser) -> Identity:
     """The identity of somebody logged in to the page: all scopes, all memberships."""
     assert isinstance(user, User)
     rows = query(
-        f"""SELECT m.tenant_id, m.role, n.name, e.n AS quota_edits
+        f"""SELECT m.tenant_id, m.role, n.name, n.archived_at IS NOT NULL AS is_archived, e.n AS quota_edits
               FROM ({_QUOTA_EDITS}) e LEFT JOIN tenants_membership m ON m.user_id = %s
               LEFT JOIN tenants_tenant n ON n.id = m.tenant_id""",
         [user.pk],
     )
-    roles, names = _roles([[row["tenant_id"], row["role"], row["name"]] for row in rows if row["tenant_id"]])
+    known = _roles([[r["tenant_id"], r["role"], r["name"], r["is_archived"]] for r in rows if r["tenant_id"]])
     edits = int(rows[0]["quota_edits"])
-    return Identity(user.pk, user.username, user.is_superuser, ALL_SCOPES, roles, names, quota_edits=edits)
+    return Identity(user.pk, user.username, user.is_superuser, ALL_SCOPES, *known, quota_edits=edits)
 
 
-def _roles(memberships: list[list[Any]]) -> tuple[dict[int, Role], dict[int, str]]:
-    return {m[0]: Role(m[1]) for m in memberships}, {m[0]: m[2] for m in memberships}
+def _roles(memberships: list[list[Any]]) -> tuple[dict[int, Role], dict[int, str], frozenset[int]]:
+    """Return roles and names by tenant, and which tenants are archived."""
+    archived = frozenset(m[0] for m in memberships if m[3])
+    return {m[0]: Role(m[1]) for m in memberships}, {m[0]: m[2] for m in memberships}, archived
 
 
 class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,12 +22,12 @@ from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
 def create_tenant(fields: Mapping[str, Any], *, actor: str, quota: Mapping[str, Any] | None = None) -> Tenant:
     """A tenant with its quota (no limits unless given). 400 for bad fields, 409 for a name that is taken."""
     tenant = Tenant(**fields)
-    _check(tenant)
+    check(tenant)
     try:
         with transaction.atomic(), pghistory.context(actor=actor, via="create_tenant"):
             tenant.save(force_insert=True)
             limits = Quota(tenant=tenant, **(quota or {}))
-            _check(limits)
+            check(limits)
             limits.save(force_insert=True)
             UsageBalance.objects.create(tenant=tenant, as_of=timezone.now())
             audit.record("tenant.create", f"tenant {tenant.name}", None, {**fields, "quota": _limits(limits)})
@@ -40,16 +40,28 @@ def create_tenant(fields: Mapping[str, Any], *, actor: str, quota: Mapping[str, 
 
 
 def change_tenant(tenant: Tenant, changes: Mapping[str, Any], *, actor: str) -> Tenant:
-    """Changes fields of a tenant; its name stays."""
+    """Changes fields of a tenant; tenants/renaming.py changes its name."""
     before = {name: getattr(tenant, name) for name in changes}
     for name, value in changes.items():
         setattr(tenant, name, value)
-    _check(tenant)
+    check(tenant)
     with transaction.atomic(), pghistory.context(actor=actor, via="change_tenant"):
         tenant.save(update_fields=list(changes))
         audit.record("tenant.change", f"tenant {tenant.name}", before, changes)
         _announce(tenant)
     return tenant
+
+
+def set_archived(tenant: Tenant, *, is_archived: bool, actor: str) -> None:
+    """Archive a tenant, or restore it with its quota and guarantee. In the transaction of what follows from it."""
+    before = rfc3339(tenant.archived_at)
+    tenant.archived_at = timezone.now() if is_archived else None
+    with transaction.atomic(), pghistory.context(actor=actor, via="set_archived"):
+        tenant.save(update_fields=["archived_at"])
+        action = "tenant.archive" if is_archived else "tenant.unarchive"
+        after = {"archived_at": rfc3339(tenant.archived_at)}
+        audit.record(action, f"tenant {tenant.name}", {"archived_at": before}, after)
+        _announce(tenant)
 
 
 def change_quota(
@@ -86,7 +98,7 @@ def checked_quota(
         differs = any(getattr(quota, name) != value for name, value in limits.items())
         for name, value in limits.items():
             setattr(quota, name, value)
-        _check(quota)
+        check(quota)
     return quota, differs
 
 
@@ -187,7 +199,8 @@ def _announce(tenant: Tenant) -> None:
     wake.request_cycle()
 
 
-def _check(instance: Tenant | Quota) -> None:
+def check(instance: Tenant | Quota) -> None:
+    """Raise a 400 that names every bad field."""
     texts = {field.name: getattr(instance, field.attname) for field in instance._meta.concrete_fields}
     nul = [name for name, value in texts.items() if isinstance(value, str) and "\x00" in value]
     if nul:  # PostgreSQL keeps none

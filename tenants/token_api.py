@@ -35,9 +35,12 @@ class NewToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
 
 
 class Login(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`new_password` replaces the password; a one-time password needs it."""
+
     username: str
     password: str
     token_name: str = "login"
+    new_password: str | None = None
 
 
 def token_shown(token: ApiToken) -> dict[str, Any]:
@@ -130,7 +133,8 @@ class Me(APIView):
     @documented("Who you are and what you may do", tag="tokens", who="anybody", answer=MeData)
     def get(self, request: Request) -> Response:
         who = identity(request)
-        roles = [{"name": who.tenant_names[i], "role": role} for i, role in sorted(who.roles.items())]
+        open_roles = {tenant_id: role for tenant_id, role in who.roles.items() if tenant_id not in who.archived}
+        roles = [{"name": who.tenant_names[i], "role": role} for i, role in sorted(open_roles.items())]
         return Response(
             {"user": who.username, "is_admin": who.is_admin, "scopes": sorted(who.scopes), "tenants": roles}
         )
@@ -147,15 +151,18 @@ class LogIn(APIView):
         body=Login,
         answer=IssuedToken,
         status=201,
-        refusals=(400, 401, 429),
+        refusals=(400, 401, 403, 429),
         has_dry_run=False,
     )
     def post(self, request: Request) -> Response:
-        """For 90 days, with all scopes that the user may have."""
+        """For 90 days, with all scopes that the user may have. `new_password` replaces the password; with a one-time
+        password it is needed (403 `password_change_required`)."""
         wanted = read_body(request, Login)
         if "\x00" in wanted.username + wanted.password + wanted.token_name:
             raise invalid([FieldError("username", "invalid_character", "must not contain a NUL character")])
-        user = authenticate(request._request, username=wanted.username, password=wanted.password)
+        user = authenticate(
+            request._request, username=wanted.username, password=wanted.password, new_password=wanted.new_password
+        )
         if user is None:
             raise Problem(401, "not_authenticated", "wrong name or password", next_step="check both and try again")
         audit.act_as(user.get_username(), "password")

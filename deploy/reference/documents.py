@@ -21,6 +21,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "exit-codes": command_line.exit_codes,
     "routes-jobs": partial(rest.overview, "jobs"),
     "routes-tenants": partial(rest.overview, "tenants", "tokens", "audit"),
+    "routes-users": partial(rest.overview, "users"),
     "routes-money": partial(rest.overview, "usage"),
     "routes-nodes": partial(rest.overview, "nodes"),
     "routes-cluster": partial(rest.overview, "scheduling", "cluster"),

@@ -25,6 +25,7 @@ that. Any request may also be refused with 401, 403, 406, 413, 415 or 429.
 GROUPS = {
     "jobs": "Jobs",
     "tenants": "Tenants",
+    "users": "Users and passwords",
     "tokens": "Tokens, and who you are",
     "usage": "Budgets and rates",
     "nodes": "Nodes and GPUs",

@@ -5,9 +5,12 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 from urllib.parse import urlsplit
 
+from django import forms
 from django.conf import settings
 from django.contrib import messages
+from django.contrib.auth import authenticate
 from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.models import User
 from django.contrib.auth.views import LoginView, LogoutView, redirect_to_login
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render, resolve_url
@@ -25,10 +28,42 @@ View = Callable[Concatenate[HttpRequest, Identity, P], HttpResponse]
 
 
 class NameAndPassword(AuthenticationForm):
+    """Asks for a new password, too, once the one given turns out to be for one login."""
+
+    new_password = forms.CharField(required=False, strip=False)
     error_messages = {
         "invalid_login": "Wrong name or password. Check both and try again.",
         "inactive": "This account is switched off. Ask an admin.",
     }
+    needs_new_password = False
+
+    def clean(self) -> dict[str, Any]:
+        name, password = self.cleaned_data.get("username"), self.cleaned_data.get("password")
+        if not name or not password:
+            return self.cleaned_data
+        new = self.cleaned_data.get("new_password") or None
+        try:
+            user = authenticate(self.request, username=name, password=password, new_password=new)
+        except Problem as problem:
+            self._refuse(problem)
+            return self.cleaned_data
+        if user is None:
+            self.needs_new_password = new is not None
+            raise self.get_invalid_login_error()
+        assert isinstance(user, User)
+        self.confirm_login_allowed(user)
+        self.user_cache = user
+        return self.cleaned_data
+
+    def _refuse(self, problem: Problem) -> None:
+        if problem.code == "password_change_required":
+            self.add_error(None, "This password is for one login. Enter it again, and the new one that you choose.")
+        elif problem.status == 400:
+            for error in problem.errors:
+                self.add_error("new_password", as_sentence(error.message))
+        else:
+            raise problem
+        self.needs_new_password = True
 
 
 login = LoginView.as_view(
@@ -70,7 +105,8 @@ def _to_login(request: HttpRequest) -> HttpResponse:
 
 def show(request: HttpRequest, who: Identity, template: str, words: dict[str, Any], status: int = 200) -> HttpResponse:
     """A page with what all of them need to know of the person."""
-    may_submit = who.is_admin or any(who.has(Role.MEMBER, tenant_id) for tenant_id in who.roles)
+    open_tenants = who.roles.keys() - who.archived
+    may_submit = who.is_admin or any(who.has(Role.MEMBER, tenant_id) for tenant_id in open_tenants)
     words = {"who": who, "no_tenant": not who.roles and not who.is_admin, "may_submit": may_submit, **words}
     return render(request, template, words, status=status)
 

@@ -29,7 +29,7 @@ def my_work(request: HttpRequest, who: Identity) -> HttpResponse:
         "quotas": [{**tenant, "live": (bar := _bar(tenant)), "scale": bar_scale([bar])} for tenant in mine.quotas(who)],
         "notices": _notices(who),
         "is_new": not any(jobs.values()) and (who.is_admin or any(who.has(Role.MEMBER, one) for one in who.roles)),
-        "tenant": next(iter(sorted(who.tenant_names.values())), ""),
+        "tenant": min((name for i, name in who.tenant_names.items() if i not in who.archived), default=""),
         "url": request.build_absolute_uri("/").rstrip("/"),
     }
     return show(request, who, "pages/mine.html", words)

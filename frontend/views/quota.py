@@ -76,7 +76,7 @@ def quota(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     tenant = find_tenant(name, who)
     who.require_admin()
     now = tenants_shown([tenant.pk])[0]["quota"]
-    form = _form(request, name, now)
+    form = _form(request, tenant.pk, now)
     effect: dict[str, Any] = {}
     if form.is_bound and form.is_valid():
         effect = _effect(tenant.pk, form)
@@ -91,12 +91,12 @@ def quota(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     return show(request, who, "pages/quota.html", words, status=400 if form.errors else 200)
 
 
-def _form(request: HttpRequest, name: str, now: dict[str, Any]) -> QuotaForm:
+def _form(request: HttpRequest, tenant_id: int, now: dict[str, Any]) -> QuotaForm:
     if request.method == "POST":
         return QuotaForm(request.POST)
     if "back" not in request.GET:
         return QuotaForm(initial=now)
-    before = onetenant.quota_before(name, request.GET["back"])
+    before = onetenant.quota_before(tenant_id, request.GET["back"])
     if before is None:
         raise not_found(f"edit {request.GET['back'][:20]} of this quota")
     wanted = {**now, **{limit: before[limit] for limit in now.keys() & before.keys()}, "version": now["version"]}

@@ -136,8 +136,14 @@ def _secrets(tenants: dict[str, int]) -> list[str]:
 def _tenants(who: Identity) -> dict[str, int]:
     """Tenants that the person may submit for, by name."""
     if who.is_admin:
-        return {row["name"]: row["id"] for row in query("SELECT id, name FROM tenants_tenant")}
-    return {name: number for number, name in who.tenant_names.items() if who.has(Role.MEMBER, number)}
+        return {
+            row["name"]: row["id"] for row in query("SELECT id, name FROM tenants_tenant WHERE archived_at IS NULL")
+        }
+    return {
+        name: number
+        for number, name in who.tenant_names.items()
+        if who.has(Role.MEMBER, number) and number not in who.archived
+    }
 
 
 def _again(request: HttpRequest, who: Identity) -> dict[str, Any]:

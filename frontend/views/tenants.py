@@ -7,7 +7,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from frontend import feed, onetenant
+from frontend import feed, onetenant, tenantrows
 from frontend.views.entrance import page, show
 from frontend.views.overview import bar_scale
 from tenants import accounting, budgets
@@ -21,13 +21,15 @@ _MOST_USERS = 10
 
 @page
 def tenants(request: HttpRequest, who: Identity) -> HttpResponse:
-    return show(request, who, "pages/tenants.html", _shown(who))
+    return show(request, who, "pages/tenants.html", _shown(who, is_all=request.GET.get("archived") == "true"))
 
 
-def _shown(who: Identity) -> dict[str, Any]:
+def _shown(who: Identity, *, is_all: bool) -> dict[str, Any]:
+    """With archived tenants only if `is_all`; `archived`: how many there are."""
     visible = who.visible_tenants()
-    live = feed.rows("tenants", visible)
-    found = tenants_shown(visible)
+    live = tenantrows.restrict(tenantrows.load(), visible, with_archived=True)
+    everyone = tenants_shown(visible)
+    found = [tenant for tenant in everyone if is_all or tenant["archived_at"] is None]
     models, preempted = onetenant.by_model(found), onetenant.preemptions()
     standing = {one.tenant_id: one for one in budgets.standings(visible)}
     rows = [
@@ -40,15 +42,16 @@ def _shown(who: Identity) -> dict[str, Any]:
         }
         for tenant in found
     ]
-    rows.sort(key=lambda row: (-row["live"].get("gpus_held", 0), row["name"]))
-    return {"tenants": rows, "scale": bar_scale(live.values())}
+    rows.sort(key=lambda row: (row["archived_at"] is not None, -row["live"].get("gpus_held", 0), row["name"]))
+    archived = sum(tenant["archived_at"] is not None for tenant in everyone)
+    return {"tenants": rows, "scale": bar_scale(row["live"] for row in rows), "archived": archived, "is_all": is_all}
 
 
 @page
 def tenant(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     found = find_tenant(name, who)
     [shown] = tenants_shown([found.pk])
-    live = feed.rows("tenants", who.visible_tenants())[name]
+    live = feed.rows(f"tenant:{name}", who.visible_tenants())["tenant"]
     preempted = onetenant.preemptions()
     now = timezone.now()
     since = now - timedelta(days=_LATELY_DAYS)
@@ -69,6 +72,6 @@ def tenant(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         "currency": settings.ENV.currency,
         "has_rates": Rate.objects.exists(),
         "days": _LATELY_DAYS,
-        "edits": onetenant.edits(name) if who.is_admin else [],
+        "edits": onetenant.edits(found.pk) if who.is_admin else [],
     }
     return show(request, who, "pages/tenant.html", words)

@@ -13,6 +13,7 @@ from gpusched.cli import (
     gpus,
     history,
     jobs,
+    members,
     money,
     nodes,
     policy,
@@ -25,6 +26,7 @@ from gpusched.cli import (
     tenants,
     tokens,
     top,
+    users,
 )
 from gpusched.cli.commands import group
 from gpusched.cli.session import Globals, connect
@@ -117,6 +119,8 @@ app.add_typer(cycles.app, name="cycles")
 app.add_typer(records.app, name="exempt")
 app.command()(records.whoami)
 app.add_typer(tenants.app, name="tenant")
+app.add_typer(users.app, name="user")
+app.add_typer(members.app, name="member")
 app.add_typer(tokens.app, name="token")
 app.add_typer(secrets.app, name="secret")
 app.command()(tokens.login)

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpusched.cli import output, say
-from gpusched.cli.commands import group
+from gpusched.cli.commands import confirm, group
 from gpusched.cli.output import Column, Format
 from gpusched.cli.session import connect
 
 if TYPE_CHECKING:
     from gpusched.client.inventory import Tenant
 
-app = group("Create, list and show tenants.")
+app = group("Create, list, show, rename and archive tenants.")
 Limit = str | None
 
 _COLUMNS: "tuple[Column[Tenant], ...]" = (
@@ -26,20 +26,26 @@ _COLUMNS: "tuple[Column[Tenant], ...]" = (
     Column("MEMORY", lambda t: _of(t.in_use.memory_mb, t.quota.max_memory_mb), is_wide=True),
     Column("WEIGHT", lambda t: t.weight),
     Column("TIER", lambda t: t.tier),
+    Column("ARCHIVED", lambda t: t.archived_at, is_wide=True),
     Column("UNIX USER", lambda t: t.unix_user, is_wide=True),
     Column("DISPLAY NAME", lambda t: t.display_name, is_wide=True),
 )
 
 
 @app.command("list")
-def list_tenants(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
+def list_tenants(
+    ctx: typer.Context,
+    archived: Annotated[bool, typer.Option("--archived", help="Also tenants that are archived.")] = False,
+    form: output.OutputOption = Format.TABLE,
+) -> None:
     """List tenants, what they use and what they may use.
 
     \b
     gpusched tenant list
+    gpusched tenant list --archived
     """
     with connect(ctx) as client:
-        found = client.tenants()
+        found = client.tenants(archived=archived)
     output.items(found, _COLUMNS, form, lambda t: t.name)
 
 
@@ -70,12 +76,66 @@ def create(
     \b
     gpusched tenant create nlp --display-name "Language team" --weight 2
 
-    For admins. Members are added in /admin/.
+    For admins. `gpusched member add` adds members.
     """
     with connect(ctx) as client:
         made = client.create_tenant(name, display_name=display_name, weight=weight, tier=tier, unix_user=unix_user)
     say.note(f"tenant {made.name} created")
     output.one(made, form, text=_described(made), name=made.name)
+
+
+@app.command()
+def rename(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="TENANT", show_default=False)],
+    new_name: Annotated[str, typer.Argument(metavar="NEW_NAME", show_default=False)],
+) -> None:
+    """Rename a tenant (admins). Jobs, use and history stay; the old name is unknown from then on.
+
+    \b
+    gpusched tenant rename nlp language
+    """
+    with connect(ctx) as client:
+        client.rename_tenant(name, new_name)
+    say.note(f"tenant {name} is {new_name} now")
+
+
+@app.command()
+def archive(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="TENANT", show_default=False)],
+    cancel_jobs: Annotated[
+        bool, typer.Option("--cancel-jobs", help="Cancel its jobs that wait and stop those that run.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Let a tenant submit no more and leave it out of lists (admins). Its use and history stay.
+
+    \b
+    gpusched tenant archive nlp
+    gpusched tenant archive nlp --cancel-jobs --yes
+
+    Refused while it has jobs that wait or run, unless --cancel-jobs, which asks first. Its guarantee is void until
+    `gpusched tenant unarchive`.
+    """
+    if cancel_jobs:
+        confirm(f"Archive tenant {name}, cancel its waiting jobs and stop its running jobs?", is_sure=yes)
+    with connect(ctx) as client:
+        done = client.archive_tenant(name, cancel_jobs=cancel_jobs)
+    jobs = f"; jobs cancelled: {done.cancelled_jobs}, being stopped: {done.stopping_jobs}" if cancel_jobs else ""
+    say.note(f"tenant {name} archived{jobs}")
+
+
+@app.command()
+def unarchive(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="TENANT", show_default=False)]) -> None:
+    """Restore an archived tenant with its quota, guarantee and members (admins).
+
+    \b
+    gpusched tenant unarchive nlp
+    """
+    with connect(ctx) as client:
+        client.unarchive_tenant(name)
+    say.note(f"tenant {name} restored")
 
 
 def quota(
@@ -166,4 +226,5 @@ def _of(used: float, limit: float | None) -> str:
 
 def _described(tenant: "Tenant") -> str:
     width = max(len(column.title) for column in _COLUMNS) + 2
-    return "\n".join(f"{column.title.lower():<{width}}{column.value(tenant)}" for column in _COLUMNS)
+    shown = ((column.title.lower(), column.value(tenant)) for column in _COLUMNS)
+    return "\n".join(f"{title:<{width}}{value}" for title, value in shown if value is not None)

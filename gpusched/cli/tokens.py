@@ -1,16 +1,16 @@
 """Commands about who we are: API tokens, and the login that keeps one in the config file."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpusched.cli import output, say
+from gpusched.cli import output, passwords, say
 from gpusched.cli.commands import group
 from gpusched.cli.output import Column, Format
 from gpusched.cli.session import connect
 
 if TYPE_CHECKING:
+    from gpusched.client import Client
     from gpusched.client.access import IssuedServiceToken, IssuedToken, Token
 
 app = group("Create, list and revoke API tokens.")
@@ -117,19 +117,19 @@ def login(
     \b
     gpusched login https://gpusched.example
     gpusched login https://gpusched.example -u ada --password-stdin < password.txt
-    """
-    import platform
 
+    With a one-time password it asks for a new one; with --password-stdin that is the second line of stdin.
+    """
     from gpusched.client import Client, config
 
     base = config.resolve(url or ctx.obj.url).url
     if token_stdin:
-        token = _line_of_stdin().strip()
+        token = passwords.line_of_stdin().strip()
     else:
-        username = username or _ask("Username", is_secret=False)
-        password = _line_of_stdin().rstrip("\r\n") if password_stdin else _ask("Password", is_secret=True)
+        username = username or passwords.ask("Username", is_secret=False)
+        password = passwords.line_of_stdin().rstrip("\r\n") if password_stdin else passwords.ask("Password")
         with Client(base) as client:
-            token = client.login(username, password, f"gpusched login on {platform.node()}").token
+            token = _log_in(client, username, password, is_from_stdin=password_stdin)
     with Client(base, token) as client:
         me = client.me()
     file = config.path()
@@ -143,18 +143,24 @@ def login(
         say.note(f"tenant {forgotten} of {before} is forgotten; --tenant names the one that submits go to here")
 
 
-def _line_of_stdin() -> str:
+def _log_in(client: "Client", username: str, password: str, *, is_from_stdin: bool) -> str:
+    """Return a token. For a one-time password a new one is asked for, or read as the next line of stdin."""
+    import platform
+
+    from gpusched.client.errors import NotPermitted
+
+    name = f"gpusched login on {platform.node()}"
     try:
-        return sys.stdin.readline()
-    except UnicodeDecodeError as error:
-        from gpusched.client.errors import Invalid
-
-        raise Invalid("what is on stdin is not text in UTF-8") from error
-
-
-def _ask(what: str, *, is_secret: bool) -> str:
-    if not sys.stdin.isatty():
-        from gpusched.client.errors import Invalid
-
-        raise Invalid(f"{what} is needed and nobody is there to ask", next_step="give --username and --password-stdin")
-    return str(typer.prompt(what, hide_input=is_secret, err=True))
+        return client.login(username, password, name).token
+    except NotPermitted as error:
+        if error.code != "password_change_required":
+            raise
+        if is_from_stdin:
+            new = passwords.line_of_stdin().rstrip("\r\n")
+            if not new:
+                error.next_step = "give a new password as the second line of stdin"
+                raise
+        else:
+            say.note("this password is for one login: choose a new one")
+            new = passwords.ask_new("New password")
+    return client.login(username, password, name, new_password=new).token

@@ -67,8 +67,62 @@ class Secret(msgspec.Struct, kw_only=True):
 
 
 class Member(msgspec.Struct, kw_only=True):
+    """A tenant of a user, and the role there."""
+
     name: str
     role: str = ""
+
+
+class User(msgspec.Struct, kw_only=True):
+    """An account. `kind`: person or service (of a program). `login`: password, one_time_password (to be replaced at the
+    next login), sso (through the identity provider) or none. `last_login_at`: on the page."""
+
+    username: str
+    email: str = ""
+    kind: str = "person"
+    login: str = ""
+    is_admin: bool = False
+    is_active: bool = True
+    tenants: list[Member] = []
+    created_at: datetime | None = None
+    last_login_at: datetime | None = None
+
+
+class CreatedUser(User, kw_only=True):
+    """A created account. `one_time_password` is shown this once; None if none was generated."""
+
+    one_time_password: str | None = None
+
+
+class DisabledUser(User, kw_only=True):
+    """A disabled account. `tenants_without_owner`: tenants of which nobody who can log in is an owner now."""
+
+    tenants_without_owner: list[str] = []
+
+
+class ResetPassword(msgspec.Struct, kw_only=True):
+    """A replaced password. `one_time_password` is shown this once; None if none was generated."""
+
+    username: str
+    one_time_password: str | None = None
+    revoked_tokens: int = 0
+
+
+class ChangedPassword(msgspec.Struct, kw_only=True):
+    """The result of a change of one's own password. `status`: changed, unchanged or would_be_changed."""
+
+    username: str
+    status: str = "changed"
+    revoked_tokens: int = 0
+
+
+class TenantMember(msgspec.Struct, kw_only=True):
+    """A member of a tenant. `kind`: person or service (of a program)."""
+
+    user: str
+    role: str = ""
+    kind: str = "person"
+    is_active: bool = True
 
 
 class Me(msgspec.Struct, kw_only=True):

@@ -1,7 +1,7 @@
 """The calls about who may do what: tokens of people, programs and new nodes, login, and oneself."""
 
 from gpusched.client.access import IssuedServiceToken, IssuedToken, JoinToken, Me, ServiceToken, Token
-from gpusched.client.calls import API, Call, get, json_as, nothing, segment, write
+from gpusched.client.calls import API, Call, get, given, json_as, nothing, segment, write
 from gpusched.client.errors import Invalid
 from gpusched.client.exchange import Flow, exchange
 from gpusched.client.models import Page
@@ -64,9 +64,10 @@ def revoke_service_token(tenant: str, token_id: int) -> Call[ServiceToken]:
     return write("DELETE", f"{_of(tenant)}/{token_id}", ServiceToken)
 
 
-def login(username: str, password: str, token_name: str) -> Call[IssuedToken]:
-    """Changes a password into a token."""
+def login(username: str, password: str, token_name: str, *, new_password: str | None = None) -> Call[IssuedToken]:
+    """Changes a password into a token. `new_password` replaces it; a one-time password needs one."""
     body = {"username": username, "password": password, "token_name": token_name}
+    body |= given(new_password=new_password)
     # Without a caller there are no idempotency keys.
     return Call("POST", f"{API}/login", json_as(IssuedToken), body=body, is_repeatable=False)
 

@@ -41,7 +41,7 @@ class Call(Generic[T]):
     most_seconds: float | None = None
 
 
-def get(path: str, kind: type[T], **query: str | int | None) -> Call[T]:
+def get(path: str, kind: type[T], /, **query: str | int | None) -> Call[T]:
     """A GET of JSON; filters that are None are left out."""
     return Call("GET", API + path, json_as(kind), query={k: v for k, v in query.items() if v is not None})
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from gpusched.client.calls import API, Call, get, given, json_as, segment, write
 from gpusched.client.inventory import (
+    ArchivedTenant,
     ClusterStatus,
     DeviceAction,
     EditedQuota,
@@ -19,9 +20,9 @@ from gpusched.client.models import Page
 from gpusched.client.scheduling import EditedPolicy
 
 
-def tenants() -> Call[Page[Tenant]]:
-    """The tenants that you may see."""
-    return get("/tenants", Page[Tenant])
+def tenants(*, archived: bool = False) -> Call[Page[Tenant]]:
+    """The tenants that you may see. `archived`: also those that are archived."""
+    return get("/tenants", Page[Tenant], archived="true" if archived else None)
 
 
 def tenant(name: str) -> Call[Tenant]:
@@ -64,6 +65,22 @@ def change_tenant(
         unix_user=unix_user,
     )
     return write("PATCH", f"/tenants/{segment(name)}", Tenant, body)
+
+
+def rename_tenant(name: str, new_name: str) -> Call[Tenant]:
+    """Gives a tenant another name; the old one is unknown from then on (admins)."""
+    return write("POST", f"/tenants/{segment(name)}/rename", Tenant, {"name": new_name})
+
+
+def archive_tenant(name: str, *, cancel_jobs: bool = False) -> Call[ArchivedTenant]:
+    """Lets a tenant submit no more and leaves it out of lists (admins). Raises Conflict while it has unfinished jobs,
+    unless `cancel_jobs`."""
+    return write("POST", f"/tenants/{segment(name)}/archive", ArchivedTenant, {"cancel_jobs": cancel_jobs})
+
+
+def unarchive_tenant(name: str) -> Call[Tenant]:
+    """Restores an archived tenant with its quota and members (admins)."""
+    return write("POST", f"/tenants/{segment(name)}/unarchive", Tenant)
 
 
 def quota(tenant: str) -> Call[Quota]:

@@ -64,7 +64,8 @@ class InUse(msgspec.Struct, kw_only=True):
 
 
 class Tenant(msgspec.Struct, kw_only=True):
-    """What it is, may hold and holds now. How it stands in the fair share: `Share`."""
+    """What it is, may hold and holds now. How it stands in the fair share: `Share`. `archived_at`: since then it
+    accepts no jobs."""
 
     id: int = 0
     name: str
@@ -76,9 +77,17 @@ class Tenant(msgspec.Struct, kw_only=True):
     preemption_budget_per_hour: int | None = None
     unix_user: str = ""
     created_at: datetime | None = None
+    archived_at: datetime | None = None
     quota: Quota = msgspec.field(default_factory=Quota)
     in_use: InUse = msgspec.field(default_factory=InUse)
     pending_jobs: int = 0
+
+
+class ArchivedTenant(Tenant, kw_only=True):
+    """A tenant that was archived. `cancelled_jobs` waited; `stopping_jobs` ran and are being stopped."""
+
+    cancelled_jobs: int = 0
+    stopping_jobs: int = 0
 
 
 class Share(msgspec.Struct, kw_only=True):

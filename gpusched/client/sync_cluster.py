@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from gpusched.client import access_calls, cluster_calls, flows, money_calls, record_calls, wire
+from gpusched.client import access_calls, cluster_calls, flows, money_calls, people_calls, record_calls, wire
 from gpusched.client.calls import Call
 from gpusched.client.config import Config
 from gpusched.client.exchange import Flow, exchange
@@ -42,6 +42,9 @@ class ClusterMethods(ABC):
     tenant = _one(cluster_calls.tenant)
     create_tenant = _one(cluster_calls.create_tenant)
     change_tenant = _one(cluster_calls.change_tenant)
+    rename_tenant = _one(cluster_calls.rename_tenant)
+    archive_tenant = _one(cluster_calls.archive_tenant)
+    unarchive_tenant = _one(cluster_calls.unarchive_tenant)
     quota = _one(cluster_calls.quota)
     set_quota = _one(cluster_calls.set_quota)
     shares = _list(cluster_calls.shares)
@@ -66,6 +69,19 @@ class ClusterMethods(ABC):
     service_tokens = _list(access_calls.service_tokens)
     create_service_token = _one(access_calls.create_service_token)
     revoke_service_token = _one(access_calls.revoke_service_token)
+
+    users = _list(people_calls.users)
+    user = _one(people_calls.user)
+    create_user = _one(people_calls.create_user)
+    change_user = _one(people_calls.change_user)
+    disable_user = _one(people_calls.disable_user)
+    enable_user = _one(people_calls.enable_user)
+    reset_password = _one(people_calls.reset_password)
+    change_password = _one(people_calls.change_password)
+    members = _list(people_calls.members)
+    add_member = _one(people_calls.add_member)
+    set_role = _one(people_calls.set_role)
+    remove_member = _one(people_calls.remove_member)
 
     rates = _list(money_calls.rates)
     set_rate = _one(money_calls.set_rate)

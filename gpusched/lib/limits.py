@@ -10,6 +10,8 @@ LOGIN_WINDOW_SECONDS = 900
 MOST_PER_NAME_AND_ADDRESS, MOST_PER_ADDRESS, MOST_PER_NAME = 10, 50, 100
 # From one address, of what is refused anyhow: enough for the agents of a rack that was not told of new tokens.
 BAD_TOKENS_PER_MINUTE = 600
+# Accounts that an admin creates, and passwords that an admin resets.
+PASSWORDS_PER_MINUTE = 60
 # At once, of a web process and of one caller.
 MOST_DOWNLOADS, MOST_DOWNLOADS_EACH = 8, 2
 MOST_STREAMS, MOST_STREAMS_EACH = 500, 100

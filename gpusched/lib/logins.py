@@ -8,31 +8,60 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.http import HttpRequest
 
 from gpusched import oidc
+from gpusched.lib import audit, passwords
 from gpusched.lib.limits import LOGIN_WINDOW_SECONDS, MOST_PER_ADDRESS, MOST_PER_NAME, MOST_PER_NAME_AND_ADDRESS
-from gpusched.lib.problems import Problem
+from gpusched.lib.problems import Problem, invalid
 from gpusched.lib.sql import execute, query
+from gpusched.protocol.jobs import FieldError
 
 
 class ThrottledLogin(ModelBackend):
     """Names and passwords as Django keeps them. The login page, the admin and the API all come through here."""
 
     def authenticate(
-        self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **given: Any
+        self,
+        request: HttpRequest | None,
+        username: str | None = None,
+        password: str | None = None,
+        new_password: str | None = None,
+        **given: Any,
     ) -> User | None:
-        """Counted before the password is looked at, so that attempts at the same time count too."""
+        """Return the user whose password this is. A one-time password needs `new_password`, which replaces it: without
+        one it is a 403. Any other password is replaced by `new_password`, too."""
         if username is None or password is None:
             return None
+        one_time = passwords.one_time(username)
+        user = self.verify(request, username, password, is_valid=not (one_time and one_time.is_expired))
+        if user is not None and new_password is not None:
+            passwords.require_good(new_password, user, "new_password")
+            if new_password == password:
+                raise invalid([FieldError("new_password", "unchanged", "must be another one")])
+            with transaction.atomic():
+                passwords.assign(user, new_password)
+                audit.act_as(user.get_username(), "password")
+                audit.record("user.change_password", f"user {user.get_username()}", None, {"revoked_tokens": 0})
+        elif user is not None and one_time:
+            raise passwords.change_required()
+        return user
+
+    def verify(
+        self, request: HttpRequest | None, username: str, password: str, *, is_valid: bool = True
+    ) -> User | None:
+        """Return the user if the password is right, and count the attempt. Count before the password is looked at, so
+        that attempts at the same time count too. `is_valid` False: no password is right."""
         limits = _limits(username, request.META.get("REMOTE_ADDR", "") if request else "")
         _count(limits)
         only_for = oidc.words(settings.ENV.password_login_only_for)
         if only_for and username not in only_for:
             return None
-        user = super().authenticate(request, username, password, **given)
-        if user is not None:
-            _forgive(limits)
+        user = super().authenticate(request, username, password)
+        if user is None or not is_valid:
+            return None
+        _forgive(limits)
         return user
 
 

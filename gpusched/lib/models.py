@@ -1,7 +1,8 @@
-"""What belongs to no app: Histogram (durations, counted by any process), LoginAttempts, KeptAnswer (to repeated
-requests), and AuditEntry (what was changed by whom)."""
+"""What belongs to no app: Histogram (durations, counted by any process), LoginAttempts, OneTimePassword, KeptAnswer (to
+repeated requests), and AuditEntry (what was changed by whom)."""
 
 import pgtrigger
+from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
@@ -30,6 +31,21 @@ class LoginAttempts(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+
+class OneTimePassword(models.Model):
+    """Marks the password of an account as one that must be replaced at the next login (gpusched/lib/passwords.py).
+
+    `digest` is of the hash that Django stores: a password that was set in another way since is not a one-time one."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True, related_name="one_time_password"
+    )
+    digest = models.CharField(max_length=64)
+    expires_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"one-time password of user {self.user_id}"
 
 
 class KeptAnswer(models.Model):

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_only_middleware
 
-from gpusched.lib.limits import BAD_TOKENS_PER_MINUTE
+from gpusched.lib.limits import BAD_TOKENS_PER_MINUTE, PASSWORDS_PER_MINUTE
 from gpusched.lib.problems import Problem
 
 MOST_CALLERS = 10_000
@@ -57,6 +57,11 @@ def count(request: HttpRequest, caller: str) -> None:
 def count_bad_token(request: HttpRequest) -> None:
     """Counts a token that proves nothing, by address: guessing is hopeless, but it must not cost much either."""
     _require(_take(f"bad:{request.META.get('REMOTE_ADDR', '')}", BAD_TOKENS_PER_MINUTE))
+
+
+def count_password(caller: str) -> None:
+    """Counts a request that hashes a password for somebody else. Raises the 429."""
+    _require(_take(f"password:{caller}", PASSWORDS_PER_MINUTE))
 
 
 def _require(bucket: Bucket) -> None:

@@ -64,6 +64,7 @@ def everything() -> Iterator[Answered]:
     yield from nodes(world)
     yield from cluster(world)
     yield from tenants(world)
+    yield from people(world)
 
 
 def money(world: World) -> Iterator[Answered]:
@@ -249,6 +250,30 @@ def tenants(world: World) -> Iterator[Answered]:
     yield world.ask("GET /me", token=world.member)
     yield world.ask("POST /login")
     yield world.ask("GET /audit")
+
+
+def people(world: World) -> Iterator[Answered]:
+    kim = {"username": "kim"}
+    yield world.ask("POST /users", "?dry_run=true")
+    yield world.ask("POST /users", body=kim)
+    yield world.ask("GET /users")
+    yield world.ask("GET /users/{username}", username="ada")
+    yield world.ask("PATCH /users/{username}", **kim)
+    yield world.ask("POST /users/{username}/reset-password", **kim)
+    for _ in range(2):
+        yield world.ask("PUT /me/password", token=world.member)
+    yield world.ask("POST /tenants/{name}/members", "?dry_run=true")
+    yield world.ask("POST /tenants/{name}/members")
+    yield world.ask("GET /tenants/{name}/members")
+    yield world.ask("PATCH /tenants/{name}/members/{username}", body={"role": "owner"}, **kim)
+    yield world.ask("POST /users/{username}/disable", **kim)
+    yield world.ask("POST /users/{username}/enable", **kim)
+    world.ask("PATCH /tenants/{name}/members/{username}", body={"role": "owner"}, username="ada")
+    yield world.ask("DELETE /tenants/{name}/members/{username}", **kim)
+    yield world.ask("POST /tenants/{name}/archive", name="other")
+    yield world.ask("GET /tenants", "?archived=true")
+    yield world.ask("POST /tenants/{name}/unarchive", name="other")
+    yield world.ask("POST /tenants/{name}/rename", name="other")
 
 
 def credentials(world: World, path: str) -> Iterator[Answered]:

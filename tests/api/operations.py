@@ -29,6 +29,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/v1/idle-exemptions": {"tenant": "nlp"},
     "POST /api/v1/rates": {"gpu_model": "A100", "price_per_gpu_hour": 2},
     "POST /api/v1/tokens": {"name": "t", "scopes": ["read"]},
+    "POST /api/v1/tenants/{name}/rename": {"name": "renamed"},
+    "POST /api/v1/tenants/{name}/archive": {"cancel_jobs": True},
+    "POST /api/v1/tenants/{name}/members": {"user": "kim"},
+    "PATCH /api/v1/tenants/{name}/members/{username}": {"role": "viewer"},
+    "POST /api/v1/users": {"username": "new"},
+    "PATCH /api/v1/users/{username}": {"email": "kim@example.com"},
+    "PUT /api/v1/me/password": {"old_password": PASSWORD, "new_password": "another horse battery"},
     "POST /api/v1/login": {"username": "ada", "password": PASSWORD},
 }
 # In which state a job is to be so that this can be done to it, or that it has most to say; else `pending` for what
@@ -108,6 +115,8 @@ class Stage:
         self.tenant = make_tenant("nlp")
         make_tenant("other")
         self.user, self.admin = make_member(self.tenant, name="ada"), make_user("root", admin=True)
+        make_user("kim")
+        make_member(self.tenant, name="lin")
         self.token = make_token(self.admin)
         self.agent = make_node(name="n1", gpus=4)
         self.jobs = {"running": submit(self.user, self.tenant, max_runtime_minutes=600)}
@@ -147,6 +156,7 @@ class Stage:
             "job_id": self.jobs[_STATES.get(verb, "pending" if one.is_write else "running")],
             "name": ("n2" if verb == "uncordon" else "n1") if "/nodes/" in one.path else "nlp",
             "secret": "wandb",
+            "username": "lin" if "/members/" in one.path else "kim",
             "device_id": self._devices.get(verb, self._free),
             **self._made,
             "token_id": self._made["service_token_id" if is_program else "token_id"],

@@ -32,6 +32,7 @@ _OPERATIONS = {
         GET /api/v1/tenants
         GET /api/v1/tokens
         POST /api/v1/tokens
+        PUT /api/v1/me/password
     """,
     "its user": """
         DELETE /api/v1/tokens/{token_id}
@@ -48,6 +49,7 @@ _OPERATIONS = {
         GET /api/v1/jobs/{job_id}/logs
         GET /api/v1/tenants/{name}
         GET /api/v1/tenants/{name}/budget
+        GET /api/v1/tenants/{name}/members
         GET /api/v1/tenants/{name}/quota
         GET /api/v1/tenants/{name}/usage
     """,
@@ -70,6 +72,9 @@ _OPERATIONS = {
     "owner": """
         DELETE /api/v1/tenants/{name}/secrets/{secret}
         PUT /api/v1/tenants/{name}/secrets/{secret}
+        POST /api/v1/tenants/{name}/members
+        PATCH /api/v1/tenants/{name}/members/{username}
+        DELETE /api/v1/tenants/{name}/members/{username}
         GET /api/v1/tenants/{name}/service-tokens
         POST /api/v1/tenants/{name}/service-tokens
         DELETE /api/v1/tenants/{name}/service-tokens/{token_id}
@@ -97,6 +102,16 @@ _OPERATIONS = {
         PATCH /api/v1/tenants/{name}
         PUT /api/v1/tenants/{name}/budget
         PUT /api/v1/tenants/{name}/quota
+        POST /api/v1/tenants/{name}/archive
+        POST /api/v1/tenants/{name}/rename
+        POST /api/v1/tenants/{name}/unarchive
+        GET /api/v1/users
+        POST /api/v1/users
+        GET /api/v1/users/{username}
+        PATCH /api/v1/users/{username}
+        POST /api/v1/users/{username}/disable
+        POST /api/v1/users/{username}/enable
+        POST /api/v1/users/{username}/reset-password
     """,
 }
 WHO: dict[str, str] = {line.strip(): who for who, lines in _OPERATIONS.items() for line in lines.strip().splitlines()}

@@ -11,6 +11,7 @@ from gpusched.lib.models import AuditEntry
 from gpusched.lib.sql import execute, query
 from gpusched.urls import api
 from jobs.models import JobEvent
+from tests.api.operations import PASSWORD
 from tests.api.test_access import call, methods_of
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
@@ -37,11 +38,25 @@ ENTRIES = {
     "DELETE tenants/{name}/secrets/{secret}": Kept("secret.delete", True, False),
     "POST tenants/{name}/service-tokens": Kept("token.create", False, True, {"name": "ci"}),
     "DELETE tenants/{name}/service-tokens/{program_id}": Kept("token.revoke", True, True),
+    "POST tenants/{name}/rename": Kept("tenant.rename", True, True, {"name": "renamed"}),
+    "POST tenants/{name}/archive": Kept("tenant.archive", True, True, {"cancel_jobs": True}),
+    "POST tenants/{archived}/unarchive": Kept("tenant.unarchive", True, True),
+    "POST tenants/{name}/members": Kept("member.set", False, True, {"user": "kim"}),
+    "PATCH tenants/{name}/members/{member}": Kept("member.set", True, True, {"role": "viewer"}),
+    "DELETE tenants/{name}/members/{member}": Kept("member.remove", True, False),
+    "POST users": Kept("user.create", False, True, {"username": "new"}),
+    "PATCH users/{user}": Kept("user.change", True, True, {"is_admin": True}),
+    "POST users/{user}/disable": Kept("user.disable", True, True),
+    "POST users/{disabled}/enable": Kept("user.enable", True, True),
+    "POST users/{user}/reset-password": Kept("user.reset_password", False, True),
+    "PUT me/password": Kept(
+        "user.change_password", False, True, {"old_password": PASSWORD, "new_password": "another horse battery"}
+    ),
     "POST rates": Kept("rate.set", False, True, {"gpu_model": "H100", "price_per_gpu_hour": 2}),
     "DELETE rates/{rate_id}": Kept("rate.end", True, True),
     "POST tokens": Kept("token.create", False, True, {"name": "t"}),
     "DELETE tokens/{token_id}": Kept("token.revoke", True, True),
-    "POST login": Kept("token.create", False, True, {"username": "root", "password": "correct horse battery"}),
+    "POST login": Kept("token.create", False, True, {"username": "root", "password": PASSWORD}),
     "POST nodes/join-tokens": Kept("join_token.create", False, True),
     "POST nodes/{node}/cordon": Kept("node.intent", True, True),
     "POST nodes/{node}/uncordon": Kept("node.intent", True, True),
@@ -85,10 +100,18 @@ def there(admin):
         assert answer.status_code < 300, answer.content
         return answer.json()
 
+    make_tenant("old")
+    make_user("kim")
+    made("tenants/old/archive")
+    made(f"users/{make_user('away').username}/disable")
     made("tenants/nlp/secrets/wandb", {"value": "x"}, "PUT")
     made("tenants/nlp/budget", {"hard_gpu_hours": 8}, "PUT")
     found = {
         "name": "nlp",
+        "archived": "old",
+        "user": "kim",
+        "disabled": "away",
+        "member": user.username,
         "secret": "wandb",
         "node": "n1",
         "program_id": made("tenants/nlp/service-tokens", {"name": "nightly"})["id"],

@@ -91,7 +91,7 @@ def _spoilt(kind, member):
     text = make_token(member)
     token = ApiToken.objects.filter(prefix=text.split(".")[0])
     if kind == "expired":
-        token.update(expires_at=timezone.now() - timedelta(seconds=1))
+        token.update(expires_at=timezone.now() - timedelta(hours=1))
     elif kind == "revoked":
         services.revoke_token(token.get())
     elif kind == "switched off":

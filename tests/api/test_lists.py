@@ -16,7 +16,7 @@ from tests.factories import make_token, make_user
 
 pytestmark = pytest.mark.django_db
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-KEYS = ("job_id", "index", "number", "version", "key", "id", "at")
+KEYS = ("job_id", "username", "index", "number", "version", "key", "id", "at")
 
 
 def lists() -> Iterator[tuple[str, set[str]]]:

@@ -29,6 +29,9 @@ POLICY = {
 QUOTA = {"max_gpus": 8, "guaranteed_gpus": 4, "version": 3}
 SECRET = {"name": "wandb", "set_by": "grace", "set_at": "2030-01-01T10:00:00Z"}
 TENANT = {"name": "nlp", "weight": 2.0, "tier": "standard", "quota": QUOTA, "in_use": {"gpus": 2}, "share": 0.5}
+USER = {"username": "kim", "email": "kim@example.com", "kind": "person", "login": "password", "is_admin": False,
+        "is_active": True, "tenants": [{"name": "nlp", "role": "member"}], "created_at": "2030-01-01T10:00:00Z"}  # fmt: skip
+MEMBER = {"user": "kim", "role": "member", "kind": "person", "is_active": True}
 PROGRAM = {"id": 9, "name": "nightly", "prefix": "u34cd", "scopes": ["read"], "user": "nightly@nlp"}
 USED = {"gpu_seconds": 7200, "gpu_hours": 2, "running_gpu_seconds": 60, "refunded_gpu_seconds": 3600, "cost": 5,
         "unpriced_gpu_seconds": 0, "refunded_cost": 2.5, "jobs": 1}  # fmt: skip
@@ -103,6 +106,27 @@ def answer_all(server: FakeServer) -> None:
     server.on("GET", "/me", Answer(200, {"user": "ada"}))
     server.routes["GET", "/health"] = Answer(200, {"status": "ok", "version": "0.1.0"})
     answer_about_money(server)
+    answer_about_people(server)
+
+
+def answer_about_people(server: FakeServer) -> None:
+    server.on("POST", "/tenants/nlp/rename", Answer(200, {**TENANT, "name": "language"}))
+    archived = {**TENANT, "archived_at": "2030-01-01T10:00:00Z", "cancelled_jobs": 2, "stopping_jobs": 1}
+    server.on("POST", "/tenants/nlp/archive", Answer(200, archived))
+    server.on("POST", "/tenants/nlp/unarchive", Answer(200, TENANT))
+    server.on("GET", "/users", Answer(200, {"items": [USER]}))
+    server.on("POST", "/users", Answer(201, {**USER, "one_time_password": "abcd-efgh"}))
+    server.on("GET", "/users/kim", Answer(200, USER))
+    server.on("PATCH", "/users/kim", Answer(200, {**USER, "is_admin": True}))
+    server.on("POST", "/users/kim/disable", Answer(200, {**USER, "tenants_without_owner": ["nlp"]}))
+    server.on("POST", "/users/kim/enable", Answer(200, USER))
+    reset = {"username": "kim", "one_time_password": "abcd-efgh", "revoked_tokens": 2}
+    server.on("POST", "/users/kim/reset-password", Answer(200, reset))
+    server.on("PUT", "/me/password", Answer(200, {"username": "ada", "status": "changed"}))
+    server.on("GET", "/tenants/nlp/members", Answer(200, {"items": [MEMBER]}))
+    server.on("POST", "/tenants/nlp/members", Answer(201, MEMBER))
+    server.on("PATCH", "/tenants/nlp/members/kim", Answer(200, {**MEMBER, "role": "owner"}))
+    server.on("DELETE", "/tenants/nlp/members/kim", Answer(204, b""))
 
 
 def answer_about_money(server: FakeServer) -> None:

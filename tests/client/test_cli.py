@@ -19,7 +19,7 @@ from tests.client.commandline import COMMANDS, ROOT, call, start
 from tests.client.fakeserver import Answer, Asked, FakeServer, job, log, problem, sequence
 
 LISTS = ["ps", "nodes", "queue", "history", "history ID", "events", "share", "tenant list", "quota", "token list",
-         "token list --service", "usage", "rate list", "audit"]  # fmt: skip
+         "token list --service", "usage", "rate list", "audit", "user list", "member list"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -229,7 +229,7 @@ def test_a_retry_is_told_once(full: FakeServer) -> None:
 
 def test_help_shows_examples_before_options(server: FakeServer) -> None:
     for args in COMMANDS.values():
-        groups = ("node", "gpu", "tenant", "token", "secret", "rate", "exempt", "cycles")
+        groups = ("node", "gpu", "tenant", "user", "member", "token", "secret", "rate", "exempt", "cycles")
         words = args[:2] if args[0] in groups else args[:1]
         text = call(server.url, *words, "--help").stdout
         assert 0 < text.index(f"  gpusched {' '.join(words)}") < text.index("Options:"), words

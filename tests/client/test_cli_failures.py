@@ -49,6 +49,7 @@ def test_every_command_tells_every_failure(server: FakeServer, failure: str, mon
             "exempt end",
             "secret set",
             "secret delete",
+            "member remove",
             "logs",
             "logs -f",
             "logs --tail",

@@ -118,7 +118,7 @@ def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeyp
     monkeypatch.setattr(histograms, "query", lambda *args: [])
     monkeypatch.setattr(services, "shares", list)
     monkeypatch.setattr(whatif, "cluster", lambda: Present(Snapshot((), (), (), ()), Policy(), 0.0))
-    monkeypatch.setattr(budgets, "standings", list)
+    monkeypatch.setattr(budgets, "standings", lambda **kwargs: [])
     monkeypatch.setattr(services, "scheduler_lag", lambda: {"is_alive": False})
     monkeypatch.setattr(housekeeping, "ages", lambda: {"mend": 1.0})
     real = {}

@@ -1,0 +1,76 @@
+"""REST for the members of a tenant, whom its owners add, change and remove."""
+
+import msgspec
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.client.access import TenantMember
+from gpusched.client.models import Page
+from gpusched.lib.api import read_body
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import invalid
+from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.states import Role
+from tenants import members
+from tenants.api import find_tenant
+from tenants.models import Tenant
+from tenants.permissions import identity
+
+
+class NewMember(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`user`: the name of an account that may log in."""
+
+    user: str
+    role: Role = Role.MEMBER
+
+
+class MemberRole(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    role: Role
+
+
+class Members(APIView):
+    @documented("List the members of a tenant", tag="tenants", who="viewer", answer=Page[TenantMember])
+    def get(self, request: Request, name: str) -> Response:
+        """Owners first; with the accounts of the tenant's programs (`kind` service). Not paged."""
+        tenant = find_tenant(name, identity(request))
+        return Response({"items": members.listed(tenant), "next_cursor": None})
+
+    @documented(
+        "Add a member", tag="tenants", who="owner", body=NewMember, answer=TenantMember, status=201,
+        refusals=(400, 401, 403, 404, 409),
+    )  # fmt: skip
+    def post(self, request: Request, name: str) -> Response:
+        """`user` is the name of an account that may log in; `role`: `viewer`, `member` or `owner`. 409
+        `already_member`, or `managed_by_provider` where the identity provider decides."""
+        tenant = _owned(request, name)
+        fields = read_body(request, NewMember)
+        if "\x00" in fields.user:
+            raise invalid([FieldError("user", "invalid_character", "must not contain a NUL character")])
+        return Response(members.add(tenant, fields.user, fields.role), status=201)
+
+
+class OneMember(APIView):
+    @documented(
+        "Change the role of a member", tag="tenants", who="owner", body=MemberRole, answer=TenantMember,
+        refusals=(400, 401, 403, 404, 409),
+    )  # fmt: skip
+    def patch(self, request: Request, name: str, username: str) -> Response:
+        """In force with the next request. The last owner stays one (409 `last_owner`); the role of a program comes with
+        its tokens (409 `service_account`)."""
+        tenant = _owned(request, name)
+        return Response(members.set_role(tenant, username, read_body(request, MemberRole).role))
+
+    @documented("Remove a member", tag="tenants", who="owner", status=204, refusals=(400, 401, 403, 404, 409))
+    def delete(self, request: Request, name: str, username: str) -> Response:
+        """In force with the next request, for tokens too; jobs go on, and owners may cancel them. The last owner stays
+        (409 `last_owner`)."""
+        members.remove(_owned(request, name), username)
+        return Response(status=204)
+
+
+def _owned(request: Request, name: str) -> Tenant:
+    who = identity(request)
+    tenant = find_tenant(name, who)
+    who.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
+    return tenant

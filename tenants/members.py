@@ -1,0 +1,128 @@
+"""Members of a tenant: list and add them, change their roles, and remove them. A tenant keeps an owner who can act."""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from gpusched import oidc
+from gpusched.lib import audit, events
+from gpusched.lib.problems import Problem, not_found
+from gpusched.lib.sql import query
+from gpusched.protocol.states import Role
+from tenants import services, users
+from tenants.models import Membership, Tenant
+from tenants.service_tokens import GROUP
+
+Row = dict[str, Any]
+_MEMBERS = """
+    SELECT u.username AS user, m.role, u.is_active,
+           CASE WHEN EXISTS (SELECT 1 FROM auth_user_groups ug JOIN auth_group g ON g.id = ug.group_id
+                              WHERE ug.user_id = u.id AND g.name = %(group)s) THEN 'service' ELSE 'person' END AS kind
+      FROM tenants_membership m JOIN auth_user u ON u.id = m.user_id
+     WHERE m.tenant_id = %(tenant)s AND (%(user)s::text IS NULL OR u.username = %(user)s)
+     ORDER BY m.role = 'owner' DESC, m.role = 'member' DESC, u.username
+"""
+
+
+def listed(tenant: Tenant) -> list[Row]:
+    """Return the members, owners first."""
+    return query(_MEMBERS, {"tenant": tenant.pk, "group": GROUP, "user": None})
+
+
+def add(tenant: Tenant, username: str, role: Role) -> Row:
+    """Make a person a member. 404 for no person who can log in, 409 for one who is a member already."""
+    user = User.objects.filter(username=username, is_active=True).exclude(groups__name=GROUP).first()
+    if user is None:
+        raise not_found(f"user '{username[: users.MAX_NAME]}'", "check the name; an admin creates users")
+    with transaction.atomic():
+        _lock(tenant)
+        _require_not_managed(tenant, user)
+        held = Membership.objects.filter(tenant=tenant, user=user).first()
+        if held is not None:
+            raise Problem(
+                409,
+                "already_member",
+                f"{username} is a member of tenant {tenant.name} already, with the role {held.role}",
+                next_step="change the role instead",
+            )
+        services.set_member(tenant, user, role)
+        events.changed("tenants", [tenant.pk])
+    return _represented(tenant, username)
+
+
+def set_role(tenant: Tenant, username: str, role: Role) -> Row:
+    """Give a member another role. 404 for who is no member, 409 for the last owner."""
+    with transaction.atomic():
+        _lock(tenant)
+        membership = _membership(tenant, username)
+        if role != membership.role:
+            if membership.role == Role.OWNER:
+                _require_another_owner(tenant, membership)
+            services.set_member(tenant, membership.user, role)
+            events.changed("tenants", [tenant.pk])
+    return _represented(tenant, username)
+
+
+def remove(tenant: Tenant, username: str) -> None:
+    """End a membership; the jobs stay. 404 for who is no member, 409 for the last owner."""
+    with transaction.atomic():
+        _lock(tenant)
+        membership = _membership(tenant, username)
+        if membership.role == Role.OWNER:
+            _require_another_owner(tenant, membership)
+        membership.delete()
+        audit.record("member.remove", f"{username} in {tenant.name}", {"role": str(membership.role)}, None)
+        events.changed("tenants", [tenant.pk])
+
+
+def has_owner(tenant: Tenant) -> bool:
+    """Return whether an owner of the tenant can log in."""
+    return Membership.objects.filter(tenant=tenant, role=Role.OWNER, user__is_active=True).exists()
+
+
+def _lock(tenant: Tenant) -> None:
+    """Let one edit of members after the other pass, so that two owners cannot remove each other at once. Submits do
+    not wait for this lock."""
+    Tenant.objects.select_for_update(no_key=True).get(pk=tenant.pk)
+
+
+def _membership(tenant: Tenant, username: str) -> Membership:
+    """Return a membership that may be changed by hand."""
+    rows = Membership.objects.filter(tenant=tenant, user__username=username).select_related("user")
+    found = rows.first() if "\x00" not in username else None
+    if found is None:
+        raise not_found(f"member '{username[: users.MAX_NAME]}' of tenant {tenant.name}", "see the list of members")
+    if found.user.groups.filter(name=GROUP).exists():
+        raise Problem(
+            409,
+            "service_account",
+            f"{username} is the account of a program, whose role comes with its tokens",
+            next_step="create or revoke its tokens: gpusched token create, revoke --service",
+        )
+    _require_not_managed(tenant, found.user)
+    return found
+
+
+def _require_not_managed(tenant: Tenant, user: User) -> None:
+    if tenant.name in oidc.rules(settings.ENV.oidc_groups).tenants and users.has_single_sign_on(user):
+        raise users.managed_by_provider(f"the role of {user.username} in tenant {tenant.name}")
+
+
+def _require_another_owner(tenant: Tenant, membership: Membership) -> None:
+    """An owner whose account is switched off does not count."""
+    owners = Membership.objects.filter(tenant=tenant, role=Role.OWNER, user__is_active=True)
+    if not owners.exclude(pk=membership.pk).exists():
+        name = membership.user.get_username()
+        raise Problem(
+            409,
+            "last_owner",
+            f"{name} is the last owner of tenant {tenant.name}",
+            next_step="make another member an owner first",
+        )
+
+
+def _represented(tenant: Tenant, username: str) -> Row:
+    [row] = query(_MEMBERS, {"tenant": tenant.pk, "group": GROUP, "user": username})
+    return row

@@ -1,0 +1,195 @@
+"""REST for accounts: admins create, list, change, disable and enable them and reset their passwords; each user changes
+their own."""
+
+from typing import Any, Literal
+
+import msgspec
+from django.contrib.auth import update_session_auth_hash
+from django.contrib.auth.models import User
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.client.access import ChangedPassword, CreatedUser, DisabledUser, ResetPassword
+from gpusched.client.access import User as UserData
+from gpusched.client.models import Page
+from gpusched.lib import passwords, ratelimits
+from gpusched.lib.api import PAGED, cursor_number, encode_cursor, is_true, page_limit, read_body, read_query
+from gpusched.lib.dry_runs import is_dry_run
+from gpusched.lib.logins import ThrottledLogin
+from gpusched.lib.openapi import documented
+from gpusched.lib.problems import Problem, invalid
+from gpusched.protocol.jobs import FieldError
+from tenants import users
+from tenants.permissions import Identity, identity
+
+_FILTERS = {"active": "true or false: may log in, or may not", "kind": "`person` or `service` (of a program)", **PAGED}
+
+
+class NewUser(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`password` null: a one-time password is generated. `login` sso: none; the first login of this name through the
+    identity provider gets the account."""
+
+    username: str
+    email: str = ""
+    is_admin: bool = False
+    login: Literal["password", "sso"] = "password"
+    password: str | None = None
+
+
+class UserChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Only what is given is changed."""
+
+    email: str | msgspec.UnsetType = msgspec.UNSET
+    is_admin: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class PasswordReset(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`password` null: a one-time password is generated. `keep_tokens`: the user's tokens stay valid."""
+
+    password: str | None = None
+    keep_tokens: bool = False
+
+
+class PasswordChange(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`revoke_tokens`: also revokes all your tokens, the one in use too."""
+
+    old_password: str
+    new_password: str
+    revoke_tokens: bool = False
+
+
+class Users(APIView):
+    @documented(
+        "List the accounts", tag="users", who="admin", answer=Page[UserData], parameters=_FILTERS,
+        refusals=(400, 401, 403),
+    )  # fmt: skip
+    def get(self, request: Request) -> Response:
+        """In the order in which they were created."""
+        identity(request).require_admin()
+        query = read_query(request)
+        kind, limit = query.get("kind"), page_limit(query)
+        if kind not in (None, "person", "service"):
+            raise invalid([FieldError("kind", "invalid_value", "must be person or service")])
+        active = is_true(query, "active") if "active" in query else None
+        rows = users.listed(active=active, kind=kind, after=cursor_number(query, "users"), limit=limit)
+        ids = [row.pop("id") for row in rows]
+        cursor = encode_cursor("users", ids[-1]) if len(ids) == limit else None
+        return Response({"items": rows, "next_cursor": cursor})
+
+    @documented(
+        "Create the account of a person", tag="users", who="admin", body=NewUser, answer=CreatedUser, status=201,
+        refusals=(400, 401, 403, 409),
+    )  # fmt: skip
+    def post(self, request: Request) -> Response:
+        """`username`: letters, digits and `@ . + - _`. Without a `password` the answer has a `one_time_password`, shown
+        this once: it is good for one login within 7 days, at which a new one must be set. `login`: `password`, or `sso`
+        for an account without one, which the first login of that name through the identity provider gets."""
+        _require_admin_slowly(request)
+        fields = read_body(request, NewUser)
+        account = users.NewAccount(
+            fields.username, fields.email, fields.is_admin, fields.password, has_password=fields.login == "password"
+        )
+        user, one_time = users.create(account)
+        # That of a dry run lets nobody in.
+        shown = None if is_dry_run(request) else one_time
+        return Response({**users.represent(user), "one_time_password": shown}, status=201)
+
+
+class OneUser(APIView):
+    @documented("Read an account", tag="users", who="admin", answer=UserData)
+    def get(self, request: Request, username: str) -> Response:
+        """With its tenants and roles."""
+        identity(request).require_admin()
+        return Response(users.represent(users.find(username)))
+
+    @documented(
+        "Change an account", tag="users", who="admin", body=UserChanges, answer=UserData,
+        refusals=(400, 401, 403, 404, 409),
+    )  # fmt: skip
+    def patch(self, request: Request, username: str) -> Response:
+        """`email`, or `is_admin`. The last admin stays one (409 `last_admin`)."""
+        identity(request).require_admin()
+        user = users.find(username)
+        fields = msgspec.structs.asdict(read_body(request, UserChanges))
+        users.change(user, {name: value for name, value in fields.items() if value is not msgspec.UNSET})
+        return Response(users.represent(users.find(username)))
+
+
+class Disable(APIView):
+    @documented("Disable an account", tag="users", who="admin", answer=DisabledUser, refusals=(400, 401, 403, 404, 409))
+    def post(self, request: Request, username: str) -> Response:
+        """Its logins, sessions and tokens are refused until it is enabled. Its jobs go on. Harmless when repeated. The
+        last admin cannot be disabled (409 `last_admin`)."""
+        identity(request).require_admin()
+        without_owner = users.disable(users.find(username))
+        return Response({**users.represent(users.find(username)), "tenants_without_owner": without_owner})
+
+
+class Enable(APIView):
+    @documented("Enable an account", tag="users", who="admin", answer=UserData)
+    def post(self, request: Request, username: str) -> Response:
+        """Its password, sessions and tokens that have not ended meanwhile are good again. Harmless when repeated."""
+        identity(request).require_admin()
+        users.enable(users.find(username))
+        return Response(users.represent(users.find(username)))
+
+
+class ResetThePassword(APIView):
+    @documented(
+        "Reset the password of another user", tag="users", who="admin", body=PasswordReset, answer=ResetPassword,
+        refusals=(400, 401, 403, 404, 409),
+    )  # fmt: skip
+    def post(self, request: Request, username: str) -> Response:
+        """Without a `password` the answer has a `one_time_password`, shown this once: it is good for one login within 7
+        days, at which a new one must be set. Ends the user's sessions and revokes the user's tokens, unless
+        `keep_tokens`; tokens of programs stay. 409 `no_password_login` for an account that no password lets in, 409
+        `own_account` for your own: `PUT /me/password`."""
+        who = _require_admin_slowly(request)
+        fields = read_body(request, PasswordReset)
+        user = users.find(username)
+        if user.pk == who.user_id:
+            step = "change it with the old password: PUT /api/v1/me/password, gpusched user change-password"
+            raise Problem(409, "own_account", "this is your own password", next_step=step)
+        one_time, revoked = users.reset_password(user, fields.password, keep_tokens=fields.keep_tokens)
+        shown = None if is_dry_run(request) else one_time
+        return Response({"username": username, "one_time_password": shown, "revoked_tokens": revoked})
+
+
+class OwnPassword(APIView):
+    @documented(
+        "Change your own password", tag="users", who="anybody", body=PasswordChange, answer=ChangedPassword,
+        parameters={"dry_run": "true: check both passwords and change nothing"}, refusals=(400, 401, 403, 409, 429),
+    )  # fmt: skip
+    def put(self, request: Request) -> Response:
+        """Needs the old one; attempts are counted as those of a login (429). Ends your other sessions; your tokens
+        stay, unless `revoke_tokens`. Harmless when repeated: if the new password is yours already, nothing changes."""
+        who = identity(request)
+        fields = read_body(request, PasswordChange)
+        user = User.objects.get(pk=who.user_id)
+        users.require_password_login(user)
+        if "\x00" in fields.old_password:
+            raise invalid([FieldError("old_password", "invalid_character", "must not contain a NUL character")])
+        answer: dict[str, Any] = {"username": user.username, "status": "unchanged", "revoked_tokens": 0}
+        if ThrottledLogin().verify(request._request, user.username, fields.old_password) is None:
+            if user.check_password(fields.new_password):
+                return Response(answer)
+            raise invalid([FieldError("old_password", "wrong_password", "is not your password")])
+        if fields.new_password == fields.old_password:
+            raise invalid([FieldError("new_password", "unchanged", "must be another one")])
+        user.refresh_from_db()
+        passwords.require_good(fields.new_password, user, "new_password")
+        if is_dry_run(request):
+            return Response({**answer, "status": "would_be_changed"})
+        revoked = users.change_own_password(user, fields.new_password, revoke=fields.revoke_tokens)
+        if who.token_prefix is None:
+            update_session_auth_hash(request._request, user)  # keeps the session that asks
+        return Response({**answer, "status": "changed", "revoked_tokens": revoked})
+
+
+def _require_admin_slowly(request: Request) -> Identity:
+    """Admins only, and so many in a minute: to hash a password takes a fraction of a second of a core."""
+    who = identity(request)
+    who.require_admin()
+    ratelimits.count_password(who.via if who.token_prefix else f"person {who.user_id}")
+    return who
