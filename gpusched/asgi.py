@@ -18,7 +18,12 @@ sys.setswitchinterval(0.0005)
 import django
 from asgiref.sync import sync_to_async
 
-django.setup()
+from gpusched.env import SettingError
+
+try:
+    django.setup()
+except SettingError as error:
+    sys.exit(f"gpusched: {error}")
 
 import autobahn.twisted.websocket
 import autobahn.websocket.protocol

@@ -123,6 +123,8 @@ def login(
     from gpusched.client import Client, config
 
     base = config.resolve(url or ctx.obj.url).url
+    file = config.path()
+    config.require_own(file)  # before a token is made that could not be stored
     if token_stdin:
         token = _line_of_stdin().strip()
     else:
@@ -132,7 +134,6 @@ def login(
             token = client.login(username, password, f"gpusched login on {platform.node()}").token
     with Client(base, token) as client:
         me = client.me()
-    file = config.path()
     kept = config.read_file(file)
     before = config.stored_url(kept)
     forgotten = kept.pop("tenant", None) if before not in (None, base) else None
