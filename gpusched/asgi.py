@@ -40,6 +40,7 @@ from django.urls import path, set_script_prefix
 from twisted.web import http
 
 from frontend.consumers import LiveConsumer
+from gpusched import tracing
 from gpusched.lib import bodies, heads
 from gpusched.lib.paced import paced
 from gpusched.lib.processes import settle_heap
@@ -116,6 +117,7 @@ class OneHopHandler(ASGIHandler):
             return response
 
 
+tracing.start("gpusched-web")
 heads.bound()
 bodies.bound()
 write_at_once()

@@ -2,6 +2,7 @@
 
 from django.conf import settings
 
+from gpusched import tracing
 from gpusched.lib.sql import atomically, execute
 from jobs import logs
 from nodes import accounts, health, samples, strikes
@@ -11,6 +12,7 @@ from tenants import idempotency
 
 
 def cycle(trigger: str) -> None:
+    tracing.start("gpusched-worker")  # here: django-q2 forks a new process for this now and then
     cycles.run_rested(trigger)
     upkeep.do_what_is_due()
 
