@@ -38,7 +38,7 @@ class Traces:
         self._ends, self._has_ended = threading.Event(), threading.Event()
         # It exists from the beginning: a process that ends can no longer start a thread.
         threading.Thread(target=self._shut_down, name="traces-end", daemon=True).start()
-        Finalize(None, self.stop, exitpriority=0)  # type: ignore[no-untyped-call]  # also where atexit is not run: a fork
+        Finalize(None, self.stop, exitpriority=0)  # also where atexit is not run: a fork
 
     def stop(self) -> None:
         self._ends.set()
@@ -120,7 +120,7 @@ class _Reported(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        self._exporter.shutdown()
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
 class _Reason(logging.Filter):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from django.test import Client
 
-from gpusched.protocol.messages import Sync
+from gpusched.protocol.messages import Run, Sync
 from jobs.models import Job
 from scheduling import cycle as cycles
 from tests.collector import Collector, traced
@@ -95,7 +95,8 @@ def test_trace_context_of_the_submit_reaches_the_node_also_for_elements_of_an_ar
     submit(sent, array={"count": 2})
     submit(headers)
     run_cycle()
-    assert sorted(order.spec.traceparent for order in node.sync().assignments) == ["", *[TRACEPARENT] * 3]
+    runs = [order for order in node.sync().assignments if isinstance(order, Run)]
+    assert sorted(run.spec.traceparent for run in runs) == ["", *[TRACEPARENT] * 3]
 
 
 def test_cycle_is_a_span_with_its_phases(collector, monkeypatch, headers):
