@@ -105,15 +105,12 @@ class _Reported(SpanExporter):
     def __init__(self, exporter: OTLPSpanExporter) -> None:
         self._exporter = exporter
         self._is_failing = False
-        self._reason = _Reason()
-        logging.getLogger(type(exporter).__module__).addFilter(self._reason)
-        logging.getLogger("opentelemetry.sdk._shared_internal").addFilter(_Once())
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._exporter.export(spans)
         is_failing = result is not SpanExportResult.SUCCESS
         if is_failing and not self._is_failing:
-            logger.warning("the collector takes no traces, dropping them until it does: %s", self._reason.text)
+            logger.warning("the collector takes no traces, dropping them until it does: %s", _reason.text)
         if self._is_failing and not is_failing:
             logger.warning("the collector takes traces again")
         self._is_failing = is_failing
@@ -133,6 +130,14 @@ class _Reason(logging.Filter):
         return False
 
 
+class _WithoutValues(logging.Filter):
+    """Hide what the SDK repeats of a malformed OTEL_EXPORTER_OTLP_HEADERS: it may hold a token."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.args = ("(not shown)",) if record.args else ()
+        return True
+
+
 class _Once(logging.Filter):
     """Log each message of the queue of spans once, such as that it is full."""
 
@@ -144,3 +149,9 @@ class _Once(logging.Filter):
         is_new = record.msg not in self._logged
         self._logged.add(record.msg)
         return is_new
+
+
+_reason = _Reason()
+logging.getLogger(OTLPSpanExporter.__module__).addFilter(_reason)
+logging.getLogger("opentelemetry.sdk._shared_internal").addFilter(_Once())
+logging.getLogger("opentelemetry.util.re").addFilter(_WithoutValues())

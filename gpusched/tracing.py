@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,17 +39,15 @@ def start(service: str) -> None:
         _traces = Traces(service, exporters)
     except ImportError as error:
         logger.error("OTEL_… ask for traces, and %s is not installed: pip install 'gpusched[tracing]'", error.name)
-    except (ValueError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - the SDK raises what it likes; traces must not stop what they trace
         logger.error("traces are off: a variable OTEL_… is wrong: %s", error)
 
 
 def load() -> None:
     """Import what `start` needs, once for all processes that are forked from this one."""
     if _exporters(os.environ):
-        try:
+        with suppress(Exception):  # `start` reports it
             import gpusched.otel  # noqa: F401
-        except ImportError:
-            return  # `start` reports it
 
 
 def stop() -> None:
