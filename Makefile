@@ -1,8 +1,11 @@
 # Each target does all its own set-up. Needs Python 3.11 or newer; Node 20 or, lacking it, the one that comes from PyPI.
 PYTHON ?= python3
 DATA ?= $(CURDIR)/.gpusched
-# Expanded by each target, so that `demo` has a default of its own.
+# Expanded by each target, so that `demo` has a default of its own. The variable wins over a settings file, which may name
+# the directory for `up`: there it is exported only if DATA is given or there is no such file.
+ifneq ($(if $(GPUSCHED_CONFIG),$(origin DATA)),file)
 export GPUSCHED_DATA_DIR ?= $(DATA)
+endif
 PY = .venv/bin/python
 # Where this is set, every process would compile all its modules again at each start: seconds instead of tenths.
 unexport PYTHONDONTWRITEBYTECODE
@@ -10,6 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo up test check bench setup setup-dev clean openapi reference rules
 
 demo: DATA := $(DATA)-demo
+demo: export GPUSCHED_DATA_DIR ?= $(DATA)
 demo: setup        ## a pretend fleet, three tenants and a trickle of real jobs
 	@exec $(PY) manage.py up --demo
 

@@ -8,4 +8,9 @@ if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+    from gpusched.env import SettingError
+
+    try:
+        execute_from_command_line(sys.argv)
+    except SettingError as error:
+        sys.exit(f"gpusched: {error}")

@@ -18,7 +18,12 @@ sys.setswitchinterval(0.0005)
 import django
 from asgiref.sync import sync_to_async
 
-django.setup()
+from gpusched.env import SettingError
+
+try:
+    django.setup()
+except SettingError as error:
+    sys.exit(f"gpusched: {error}")
 
 import autobahn.twisted.websocket
 import autobahn.websocket.protocol
@@ -35,6 +40,7 @@ from django.urls import path, set_script_prefix
 from twisted.web import http
 
 from frontend.consumers import LiveConsumer
+from gpusched import tracing
 from gpusched.lib import bodies, heads
 from gpusched.lib.paced import paced
 from gpusched.lib.processes import settle_heap
@@ -111,6 +117,7 @@ class OneHopHandler(ASGIHandler):
             return response
 
 
+tracing.start("gpusched-web")
 heads.bound()
 bodies.bound()
 write_at_once()

@@ -1,30 +1,36 @@
-"""Every setting: its environment name, type, default and meaning. Nothing else reads the environment for settings."""
+"""Every setting: its environment name, type, default and meaning. Nothing else reads the environment for settings.
+
+A file may set them, too (gpusched/config_file.py); the environment wins over it."""
 
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpusched import oidc
+from gpusched import config_file, oidc
+from gpusched.config_file import SettingError as SettingError
+from gpusched.config_file import SettingsFile
 from gpusched.protocol.states import FINAL
 
 PREFIX = "GPUSCHED_"
+CONFIG = "GPUSCHED_CONFIG"
 T = TypeVar("T")
 _DAYS = (0, 36_500)  # that something is kept: never less than none, and no more than dates can be told
 
 
-class SettingError(ValueError):
-    """A setting that cannot be understood; the message names it and says what is accepted."""
-
-
 def _setting(
-    default: T, doc: str, *, between: tuple[float, float] | None = None, choices: tuple[str, ...] | None = None
+    default: T,
+    doc: str,
+    *,
+    between: tuple[float, float] | None = None,
+    choices: tuple[str, ...] | None = None,
+    is_secret: bool = False,
 ) -> T:
     """A field of Env; `doc` is what docs/settings.md says of it. Each number is `between` a least and a most."""
-    return field(default=default, metadata={"doc": doc, "between": between, "choices": choices})
+    return field(default=default, metadata={"doc": doc, "between": between, "choices": choices, "is_secret": is_secret})
 
 
 @dataclass(frozen=True)
@@ -32,9 +38,9 @@ class Env:
     """The settings of one process. Field `http_port` is read from GPUSCHED_HTTP_PORT, or from the file that
     GPUSCHED_HTTP_PORT_FILE names."""
 
-    database_url: str = _setting("", "PostgreSQL to use; empty: the embedded server in DATA_DIR")
+    database_url: str = _setting("", "PostgreSQL to use; empty: the embedded server in DATA_DIR", is_secret=True)
     redis_url: str = _setting(
-        "", "redis://… or rediss://…, by which processes tell each other changes; empty: by PostgreSQL"
+        "", "redis://… or rediss://…, by which processes tell each other changes; empty: by PostgreSQL", is_secret=True
     )
     web_threads: int = _setting(
         16, "requests a web process works on at once, each with a database connection", between=(1, 1000)
@@ -42,7 +48,7 @@ class Env:
     web_processes: int = _setting(
         1, "web processes of `manage.py up`, on one port; about a core each under load", between=(1, 64)
     )
-    secret_key: str = _setting("", "Django's secret; empty: generated once in DATA_DIR")
+    secret_key: str = _setting("", "Django's secret; empty: generated once in DATA_DIR", is_secret=True)
     data_dir: Path = _setting(Path(".gpusched"), "logs, secrets and the embedded database")  # noqa: RUF009 - a field
     debug: bool = _setting(False, "show tracebacks to browsers; never in production")
     allowed_hosts: str = _setting("localhost,127.0.0.1,[::1]", "names under which this server is reached, by comma")
@@ -120,7 +126,7 @@ class Env:
     )
     log_max_mb: int = _setting(1024, "of longer logs the middle is cut", between=(1, 1 << 20))
     log_storage: str = _setting("", "a Django storage class for logs; empty: files in DATA_DIR")
-    log_storage_options: str = _setting("", "what the class is made with, as a JSON object")
+    log_storage_options: str = _setting("", "what the class is made with, as a JSON object", is_secret=True)
     log_retention_days: float = _setting(0.0, "after this long, logs are deleted; 0: never", between=_DAYS)
     job_retention_days: str = _setting(
         "",
@@ -138,7 +144,7 @@ class Env:
     )
     oidc_issuer: str = _setting("", "the address of the OpenID Connect provider that people log in by; empty: none")
     oidc_client_id: str = _setting("", "the name of this server at the provider")
-    oidc_client_secret: str = _setting("", "its secret there")
+    oidc_client_secret: str = _setting("", "its secret there", is_secret=True)
     oidc_name: str = _setting("single sign-on", "what the button of the login page says")
     oidc_username_claim: str = _setting("preferred_username", "the claim that names a person")
     oidc_groups_claim: str = _setting("groups", "the claim that lists their groups")
@@ -157,20 +163,42 @@ class Env:
 def read(environ: dict[str, str] | None = None) -> Env:
     """Reads all settings. Raises SettingError with the name of the first that cannot be understood."""
     source = dict(os.environ) if environ is None else environ
+    file = _file(Path(source[CONFIG])) if source.get(CONFIG) else None
     given: dict[str, Any] = {}
     for f in fields(Env):
         name = PREFIX + f.name.upper()
         text = _text(source, name)
+        if f.name == "database_url" and text is None:
+            text = source.get("DATABASE_URL") or None
         if text is not None:
-            given[f.name] = _parse(name, text, _READERS[f.type if isinstance(f.type, str) else f.type.__name__])
-            choices, between = f.metadata["choices"], f.metadata["between"]
-            if choices and given[f.name] not in choices:
-                raise SettingError(f"{name}={text!r} is not known; use {' or '.join(choices)}")
-            if between and not between[0] <= given[f.name] <= between[1]:  # so nan is refused, too
-                raise SettingError(f"{name}={text!r} is not from {between[0]} to {between[1]}")
-    if "database_url" not in given and source.get("DATABASE_URL"):
-        given["database_url"] = source["DATABASE_URL"]
-    return _consistent(Env(**given))
+            given[f.name] = _checked(f, name, _parse(f, name, text))
+        elif file is not None and f.name in file.texts:
+            given[f.name] = _checked(f, file.where(f.name), _parse(f, file.where(f.name), file.texts[f.name]))
+        elif file is not None and f.name in file.values:
+            given[f.name] = _checked(f, file.where(f.name), _TYPES[_type_of(f)](file.values[f.name]))
+    try:
+        return _consistent(Env(**given))
+    except SettingError as error:
+        set_there = sorted({*file.values, *file.texts}) if file else []
+        raise SettingError(f"{error} ({file.path} sets {', '.join(set_there)})" if file else str(error)) from error
+
+
+def _file(path: Path) -> SettingsFile:
+    secrets = {f.name for f in fields(Env) if f.metadata["is_secret"]}
+    return config_file.load(path, {f.name: _type_of(f) for f in fields(Env)}, secrets)
+
+
+def _type_of(f: Field[Any]) -> str:
+    return f.type if isinstance(f.type, str) else f.type.__name__
+
+
+def _checked(f: Field[Any], where: str, value: Any) -> Any:
+    choices, between = f.metadata["choices"], f.metadata["between"]
+    if choices and value not in choices:
+        raise SettingError(f"{where}={value!r} is not known; use {' or '.join(choices)}")
+    if between and not between[0] <= value <= between[1]:  # so nan is refused, too
+        raise SettingError(f"{where}={value!r} is not from {between[0]} to {between[1]}")
+    return value
 
 
 def _consistent(env: Env) -> Env:
@@ -252,20 +280,15 @@ def _require_login(env: Env) -> None:
 
 def _text(source: dict[str, str], name: str) -> str | None:
     if path := source.get(name + "_FILE"):
-        try:
-            return Path(path).read_text().strip()
-        except OSError as error:
-            raise SettingError(f"{name}_FILE: cannot read {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise SettingError(f"{name}_FILE: {path} is not text in UTF-8") from error
+        return config_file.read_text(f"{name}_FILE", Path(path))
     return source.get(name) or None
 
 
-def _parse(name: str, text: str, reader: Callable[[str], Any]) -> Any:
+def _parse(f: Field[Any], where: str, text: str) -> Any:
     try:
-        return reader(text)
+        return _READERS[_type_of(f)](text)
     except ValueError as error:
-        raise SettingError(f"{name}={text!r} is not understood: {error}") from error
+        raise SettingError(f"{where}={text!r} is not understood: {error}") from error
 
 
 def _bool(text: str) -> bool:
@@ -276,4 +299,5 @@ def _bool(text: str) -> bool:
     raise ValueError("use true or false")
 
 
-_READERS: dict[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float, "bool": _bool, "Path": Path}
+_TYPES: dict[str, Callable[[Any], Any]] = {"str": str, "int": int, "float": float, "bool": bool, "Path": Path}
+_READERS: dict[str, Callable[[str], Any]] = {**_TYPES, "bool": _bool}

@@ -18,7 +18,7 @@ _COLUMNS = {
     "eligible_at": "timestamptz", "predicted_seconds": "int", "topology": "text", "anti_affinity": "text",
     "depends_on": "jsonb", "open_dependencies": "int", "reason": "text", "evidence": "jsonb",
     "array_count": "int", "array_max_parallel": "int", "array_waiting": "int4multirange",
-    "array_cancelled": "int4multirange",
+    "array_cancelled": "int4multirange", "traceparent": "text",
 }  # fmt: skip
 
 

@@ -85,6 +85,7 @@ class Job(models.Model):
     array_index = models.PositiveIntegerField(null=True)
     # What only the agent needs: command, args, script, workdir, environment.
     payload = models.JSONField(default=dict)
+    traceparent = models.CharField(max_length=55, blank=True, default="", db_default="")  # W3C, of the submit
 
     state = models.CharField(max_length=10, default=JobState.PENDING)
     attempt = models.PositiveIntegerField(default=0)

@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from gpusched.lib.api import moment
 from gpusched.lib.problems import invalid, not_found
+from gpusched.lib.requests import traceparent
 from gpusched.lib.sql import prepared
 from gpusched.protocol.arrays import ArrayRequest, multirange
 from gpusched.protocol.jobs import FieldError, JobRequest
@@ -90,6 +91,7 @@ def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str,
         "topology": request.topology,
         "anti_affinity": request.anti_affinity or "",
         "payload": _payload(request),
+        "traceparent": traceparent(),
     }
 
 

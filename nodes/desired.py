@@ -101,7 +101,7 @@ def _limit(row: dict[str, Any], known: Mapping[str, int]) -> Limit | None:
 
 _SPECS = """
     SELECT s.id, s.job_id, s.number, s.rank, a.ranks, j.name, w.payload, j.array_index, j.gpu_memory_mb, j.gpu_sharing,
-           j.cpu_milli, j.memory_mb, j.max_runtime_seconds, j.limit_version, j.grace_seconds,
+           w.traceparent, j.cpu_milli, j.memory_mb, j.max_runtime_seconds, j.limit_version, j.grace_seconds,
            head.hostname AS head, own.hostname AS own, t.unix_user, t.name AS tenant,
            CASE WHEN w.payload->'secrets' <> '[]' THEN
                 (SELECT jsonb_object_agg(k.name, k.sealed) FROM tenants_secret k
@@ -139,6 +139,7 @@ def _spec(row: dict[str, Any]) -> RankSpec:
         script=payload["script"],
         workdir=payload["workdir"],
         environment={**payload["environment"], **_of_element(row["array_index"])},
+        traceparent=row["traceparent"],
         user=row["unix_user"],
         secrets=values,
         unfit=unfit,

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gpusched import tracing
 from gpusched.lib.outages import is_outage
 from gpusched.lib.sql import atomically, columns, execute, query
 from gpusched.loglines import about
@@ -26,7 +27,8 @@ NOTHING: Told = {}
 def process(batch: Sequence[tuple[int, Sync]], told: Told = NOTHING) -> list[Desired]:
     """Takes in (node id, message) pairs and gives the answer to each, in order, once all of it is durable. `told`: what
     nodes were told to run a moment ago, over the connection that they still have."""
-    return atomically(lambda: _process(batch, told))
+    with tracing.span("agent.sync", {"gpusched.messages": len(batch)}):
+        return atomically(lambda: _process(batch, told))
 
 
 def process_apart(node_id: int, sync: Sync, told: Told = NOTHING) -> Desired:

@@ -5,12 +5,15 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from django.utils import timezone
 
+from gpusched import tracing
 from gpusched.lib import locks
 from gpusched.lib.histograms import observe
 from gpusched.lib.locks import Lock
@@ -75,7 +78,8 @@ def run(trigger: str) -> Committed | None:
         locks.release(Lock.CYCLE_WAITING)  # before the snapshot is loaded: later wake-ups must wait for their own
     gc.disable()  # a snapshot is many objects and no garbage: looking through them all may cost as much as the plan
     try:
-        done, decision = _run(trigger)
+        with tracing.span("cycle", {"gpusched.trigger": trigger}):
+            done, decision = _run(trigger)
     finally:
         gc.enable()
         locks.release(Lock.CYCLE_RUNNING)
@@ -102,18 +106,20 @@ def _keep(decision: _Decision) -> None:
 
 def _run(trigger: str) -> tuple[Committed, _Decision | None]:
     started_at, clock = timezone.now(), _Clock()
-    lose_silent_nodes()
-    stop_on_lost_devices()
-    end_those_over()
-    clock.lap("sweep")
-    snapshot, seen = load()
-    seen.evidence_is_due = time.monotonic() - _memory.evidence_at > EVIDENCE_SECONDS
-    clock.lap("snapshot")
-    decided = plan(snapshot, seen.policy, seen.now)
-    clock.lap("plan")
-    done = commit(decided, snapshot, seen)
-    tell(seen.arrays)
-    clock.lap("commit")
+    with clock.phase("sweep"):
+        lose_silent_nodes()
+        stop_on_lost_devices()
+        end_those_over()
+    with clock.phase("snapshot"):
+        snapshot, seen = load()
+        seen.evidence_is_due = time.monotonic() - _memory.evidence_at > EVIDENCE_SECONDS
+    with clock.phase("plan"):
+        decided = plan(snapshot, seen.policy, seen.now)
+    with clock.phase("commit"):
+        done = commit(decided, snapshot, seen)
+        tell(seen.arrays)
+    figures = {"pending": len(snapshot.jobs), "placed": done.placed, "preempted": done.preempted, "stale": done.stale}
+    tracing.describe({f"gpusched.{name}": value for name, value in figures.items()})
     if seen.evidence_is_due:
         _memory.evidence_at = time.monotonic()
     phases = {phase.removesuffix("_ms"): [ms / 1000] for phase, ms in clock.ms.items()}
@@ -138,16 +144,17 @@ _BEAT = """
 
 
 class _Clock:
-    """Milliseconds of each phase."""
+    """Milliseconds of each phase, which is a span of its own."""
 
     def __init__(self) -> None:
         self.ms: dict[str, float] = {}
-        self._last = time.perf_counter()
 
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.ms[f"{phase}_ms"] = round((now - self._last) * 1000, 3)
-        self._last = now
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        with tracing.span(f"cycle.{name}"):
+            yield
+        self.ms[f"{name}_ms"] = round((time.perf_counter() - began) * 1000, 3)
 
 
 def _record(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from django.conf import settings
 
+from gpusched import tracing
 from gpusched.lib.sql import atomically, execute
 from jobs import logs
 from jobs import retention as job_retention
@@ -14,6 +15,7 @@ from tenants import idempotency
 
 
 def cycle(trigger: str) -> None:
+    tracing.start("gpusched-worker")  # here: django-q2 forks a new process for this now and then
     cycles.run_rested(trigger)
     upkeep.do_what_is_due()
 

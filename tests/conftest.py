@@ -12,8 +12,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["GPUSCHED_DATA_DIR"] = tempfile.mkdtemp(prefix="gpusched-test-data-")
     os.environ["STACK_TEMPLATE"] = os.environ["GPUSCHED_DATA_DIR"] + "-template"  # benchmarks/prepared.py
     os.environ["GPUSCHED_AGENT_ALLOW_ROOT"] = "true"  # for tests in a container, where there is nobody else
-    for name in ("DATABASE_URL", "GPUSCHED_URL", "GPUSCHED_TOKEN", "GPUSCHED_TOKEN_FILE", "GPUSCHED_TENANT"):
-        os.environ.pop(name, None)
+    for name in ("URL", "TOKEN", "TOKEN_FILE", "TENANT", "CONFIG"):
+        os.environ.pop(f"GPUSCHED_{name}", None)
+    os.environ.pop("DATABASE_URL", None)
 
 import pytest
 

@@ -96,4 +96,5 @@ def _environment(
     if spec.gpu_memory_mb is not None:
         own["GPUSCHED_GPU_MEMORY_MB"] = str(spec.gpu_memory_mb)
     # Output of Python jobs shows at once, unless they say otherwise; what a block buffer holds is lost at SIGKILL.
-    return {"PYTHONUNBUFFERED": "1", **passed, **spec.environment, **own}
+    traced = {"TRACEPARENT": spec.traceparent} if spec.traceparent else {}
+    return {"PYTHONUNBUFFERED": "1", **traced, **passed, **spec.environment, **own}

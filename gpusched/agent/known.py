@@ -21,6 +21,8 @@ class Rank:
     start_known: bool = False
     end_known: bool = False
     launched_at: float | None = None
+    ordered_at: float | None = None  # when its order came, by the monotonic clock, until its launch is traced
+    traceparent: str = ""
     refused_at: float | None = None  # since when it cannot be prepared
     looked_at: float = 0.0  # by the monotonic clock
     log_sent: int | None = None  # None: the server's size is to be asked

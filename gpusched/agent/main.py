@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpusched import __version__
+from gpusched import __version__, tracing
 from gpusched.agent import config, daemon, identity, service
 from gpusched.agent import doctor as doctors
 from gpusched.agent.config import ConfigError
@@ -119,6 +119,7 @@ def run(
             f"{log_format!r} is none of {', '.join(config.LOG_FORMATS)}", param_hint="--log-format"
         )
     _log_as(log_format)
+    tracing.start("gpusched-agent")
     # Not for the jobs' supervisors, which inherit what is left here.
     os.environ.pop("GPUSCHED_JOIN_TOKEN", None)
     data_dir = data_dir.absolute()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -103,7 +104,8 @@ class Node:
             self._facts_told = None  # they may have been in what was not written
         self.ranks.acknowledge(answer.started, answer.acknowledged)
         if answer.assignments:
-            await self.in_thread(lambda: self.ranks.obey(answer.assignments))
+            came_at = time.monotonic()
+            await self.in_thread(lambda: self.ranks.obey(answer.assignments, came_at))
             # A stop of what never started has its end at once.
             if any(rank.ended and not rank.end_known for rank in self.ranks.known.values()):
                 self.dirty.set()

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpusched.agent import limits, logcut, rankdir, signals
+from gpusched.agent import launch_span, limits, logcut, rankdir, signals
 from gpusched.agent.journal import Journal, wake_supervisor
 from gpusched.agent.known import Rank, aged
 from gpusched.agent.launcher import Launcher
@@ -42,12 +42,14 @@ class Ranks:
             self.known[key] = Rank(key, limit_version=known[0], signalled=known[1])
             self.look(key)
 
-    def obey(self, assignments: Iterable[Run | Stop]) -> None:
+    def obey(self, assignments: Iterable[Run | Stop], came_at: float | None = None) -> None:
+        """Carry out orders, which came at a time of the monotonic clock."""
+        came_at = time.monotonic() if came_at is None else came_at
         prepared = []
         for order in assignments:
             if isinstance(order, Stop):
                 self._stop(order)
-            elif (directory := self._prepare(order)) is not None:
+            elif (directory := self._prepare(order, came_at)) is not None:
                 prepared.append(directory)
         try:
             if prepared:
@@ -61,7 +63,7 @@ class Ranks:
     def _about(self, key: str) -> dict[str, Any]:
         return about_rank(key, self._node)
 
-    def _prepare(self, order: Run) -> Path | None:
+    def _prepare(self, order: Run, came_at: float) -> Path | None:
         """The directory of a rank that is to be launched now; None if it has been, or cannot be."""
         if self._journal.is_over(order.key):
             self._tell_over(order.key, EndReason.NODE_LOST)
@@ -70,6 +72,7 @@ class Ranks:
         recently = rank.launched_at is not None and time.monotonic() - rank.launched_at < RELAUNCH_SECONDS
         if rank.started or rank.ended or rank.is_alive or recently:
             return None
+        launch_span.begin(rank, order, came_at)
         try:
             directory = self._journal.prepare(order.key, order.spec, self._node)
         except Exception as error:  # noqa: BLE001
@@ -79,6 +82,7 @@ class Ranks:
             if time.monotonic() - rank.refused_at > PREPARE_SECONDS:
                 detail = f"it cannot be prepared: {error}"[:500]
                 rank.ended = Ended(key=order.key, at=rankdir.now(), reason=EndReason.NODE_FAULT, detail=detail)
+                launch_span.end(rank, self._node)
             return None
         rank.refused_at, rank.limit_version = None, order.spec.limit_version
         rank.launched_at = time.monotonic()
@@ -153,6 +157,7 @@ class Ranks:
             rank.looked_at = time.monotonic()
             rank.started, ended, rank.is_alive = self._journal.look(key)
             rank.ended = None if ended is None else self._as_sent(rank, ended)
+            launch_span.end(rank, self._node)
         except Exception as error:  # noqa: BLE001
             # A full disk, files that a job has written: what is not known of one rank must not end the agent of all.
             logger.error("%s cannot be looked at, trying again: %r", key, error, extra=self._about(key))

@@ -123,6 +123,8 @@ def login(
     from gpusched.client import Client, config
 
     base = config.resolve(url or ctx.obj.url).url
+    file = config.path()
+    config.require_own(file)  # before a token is made that could not be stored
     if token_stdin:
         token = passwords.line_of_stdin().strip()
     else:
@@ -132,7 +134,6 @@ def login(
             token = _log_in(client, username, password, is_from_stdin=password_stdin)
     with Client(base, token) as client:
         me = client.me()
-    file = config.path()
     kept = config.read_file(file)
     before = config.stored_url(kept)
     forgotten = kept.pop("tenant", None) if before not in (None, base) else None

@@ -5,13 +5,15 @@ import os
 import tempfile
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from gpusched.client.errors import Invalid
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+_OTHER_FILE = "mend it, or let GPUSCHED_CONFIG name another; a server's settings file has the same variable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,25 @@ def path(environ: Mapping[str, str] | None = None) -> Path:
 
 def read_file(file: Path) -> dict[str, str]:
     """The texts in a config file; empty if there is none."""
+    return {name: value for name, value in _content(file).items() if isinstance(value, str) and value}
+
+
+def require_own(file: Path) -> None:
+    """Refuse a settings file of the server, which the same variable names: writing would replace it. Raises Invalid."""
+    from gpusched.env import Env
+
+    settings = {one.name for one in fields(Env)}
+    if foreign := [key for key in _content(file) if key.removesuffix("_file") in settings]:
+        raise Invalid(f"{file} is a server's settings file: it sets {foreign[0]}", next_step=_OTHER_FILE)
+
+
+def _content(file: Path) -> dict[str, Any]:
     try:
-        content = tomllib.loads(file.read_text("utf-8"))
+        return tomllib.loads(file.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise Invalid(f"cannot read the config file {file}: {error}", next_step="mend or delete it") from error
-    return {name: value for name, value in content.items() if isinstance(value, str) and value}
+        raise Invalid(f"cannot read the config file {file}: {error}", next_step=_OTHER_FILE) from error
 
 
 def write_file(file: Path, values: Mapping[str, str]) -> None:

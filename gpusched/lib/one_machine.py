@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from gpusched.env import Env
+from gpusched.env import CONFIG, Env
 from gpusched.lib import postgres
 from gpusched.lib.processes import die_with_parent
 
@@ -162,6 +162,8 @@ class Machine:
 
     def _environment(self, **more: str) -> dict[str, str]:
         own = {"GPUSCHED_DATA_DIR": str(self.data_dir), "GPUSCHED_HTTP_PORT": str(self.port), "PYTHONUNBUFFERED": "1"}
+        if config := os.environ.get(CONFIG):
+            own[CONFIG] = os.path.abspath(config)  # the parts start in another directory
         return {**os.environ, **own, **more}
 
     def _start_parts(self, facts: dict[str, str | None]) -> None:

@@ -122,7 +122,8 @@ class RankSpec(msgspec.Struct, kw_only=True, frozen=True):
     written to a file and run by its `#!` line with `argv` as its arguments. With an `image` it runs in a container, of
     `runtime` (`auto`: any), with `mounts` (`/data:/data:ro`). `user`: the Unix user, empty for the node's choice.
     `secrets`: name → text, for files that only the job reads; never written to a disk. `unfit`: why
-    it cannot be started at all. `limit_version`: which of the job's time limits this one is; see Limit."""
+    it cannot be started at all. `limit_version`: which of the job's time limits this one is; see Limit.
+    `traceparent`: the W3C trace context of the job's submit, if it was traced."""
 
     job_id: int
     attempt: int
@@ -131,6 +132,7 @@ class RankSpec(msgspec.Struct, kw_only=True, frozen=True):
     name: str
     argv: list[str]
     environment: dict[str, str] = {}
+    traceparent: str = ""
     user: str = ""
     secrets: dict[str, str] = {}
     unfit: str = ""

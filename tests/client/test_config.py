@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.client import Invalid
-from gpusched.client.config import DEFAULT_URL, Config, read_file, resolve, write_file
+from gpusched.client.config import DEFAULT_URL, Config, read_file, require_own, resolve, write_file
 
 
 @pytest.fixture
@@ -72,3 +72,13 @@ def test_a_broken_file_is_named(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     with pytest.raises(Invalid, match=r"config\.toml"):
         resolve(environ={"GPUSCHED_CONFIG": str(file)})
+
+
+def test_login_does_not_replace_a_settings_file_of_the_server(file: Path) -> None:
+    file.parent.mkdir()
+    file.write_text('http_port = 8000\nsecret_key = "x"\n')
+    with pytest.raises(Invalid, match=r"config\.toml is a server's settings file: it sets http_port"):
+        require_own(file)
+    write_file(file, {"url": "http://file:1", "token": "f.1", "tenant": "nlp"})
+    require_own(file)
+    require_own(file.with_name("absent.toml"))

@@ -88,7 +88,9 @@ def test_every_variable_of_the_command_line_and_the_agent_is_documented(heading:
 def test_every_variable_of_a_job_is_documented():
     """A54."""
     sources = inspect.getsource(environment) + text_of("gpusched/agent/supervisor.py")
-    real = set(re.findall(r'"((?:GPUSCHED_|CUDA_|MASTER_|WORLD_|RANK|PYTHON)\w*)"', sources)) | {rankdir.SCOPE_VARIABLE}
+    real = set(re.findall(r'"((?:GPUSCHED_|CUDA_|MASTER_|WORLD_|RANK|PYTHON|TRACEPARENT)\w*)"', sources)) | {
+        rankdir.SCOPE_VARIABLE
+    }
     assert set(first_words(section("docs/agent.md", "## The environment of a job"))) == real
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from gpusched import tracing
 from gpusched.lib.processes import forks_die_with_parent, settle_heap
 
 
@@ -30,6 +31,7 @@ class Command(BaseCommand):
         from django_q.cluster import Cluster
 
         import_module("scheduling.tasks")  # once for all its processes
+        tracing.load()
         settle_heap()
         cluster = Cluster()
         cluster.start()
