@@ -42,10 +42,14 @@ def load() -> dict[int, Row]:
 def restrict(tenants: dict[int, Row], visible: Sequence[int] | None, *, with_archived: bool = False) -> dict[str, Row]:
     """By name; as in the REST API, members see their own tenants only, and nobody archived ones unless asked."""
     return {
-        row["name"]: row
+        row["name"]: _sent(row)
         for tenant_id, row in tenants.items()
         if (visible is None or tenant_id in visible) and (with_archived or not row["is_archived"])
     }
+
+
+def _sent(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != "is_archived"}
 
 
 _MEMBERS = """
@@ -64,7 +68,7 @@ def load_whole(names: Collection[str], known: Mapping[int, Row]) -> dict[str, Ro
     found = {
         row["name"]: {
             "id": row["id"],
-            "rows": {"tenant": {**row, **known[row["id"]]}, "preempted": {"received_in_a_day": 0}},
+            "rows": {"tenant": {**row, **_sent(known[row["id"]])}, "preempted": {"received_in_a_day": 0}},
         }
         for row in tenants_shown(ids)
     }

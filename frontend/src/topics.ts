@@ -288,5 +288,4 @@ export interface TenantRow {
   max_gpus: number | null;
   share: number | null;
   usage_gpu_hours: number | null;
-  is_archived?: boolean;
 }
