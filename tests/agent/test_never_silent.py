@@ -1,12 +1,14 @@
 """Whatever any part of the agent raises, its node reports again within 5 s or the process exits non-zero with the
 reason, and no job of it runs twice (A41). Each await and thread call of the package raises, once and always."""
 
+import asyncio
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import processes, supervision
+from gpusched.agent import processes, supervision, threads
 from tests.agent.conftest import DEFAULTS, ROOT
 from tests.agent.injection import Case, as_line, machine
 from tests.agent.socket_control import SocketControl
@@ -247,6 +249,72 @@ def test_node_reports_again_or_agent_exits_with_the_reason_whatever_raises(
     failures = [(case, outcome.exception()) for case, outcome in zip(cases, outcomes, strict=True)]
     broken = [f"{case}: {error!r}" for case, error in failures if error is not None]
     assert not broken, f"{len(broken)} of {len(cases)}:\n" + "\n".join(broken)
+
+
+def test_agent_exits_when_its_own_part_raises_what_a_broken_network_raises(agents: Agents) -> None:
+    """A41. Without room for one more file a message raises an OSError: no reason to try the server for ever."""
+    inject(agents, "link._speak#1", "socket", False, "OSError", "always")
+
+
+def test_agent_needs_no_thread_that_was_not_started_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A41. A job can use up the processes of the machine: then no thread can be started any more."""
+    pool = threads.start(3)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def work() -> list[str]:
+        asyncio.get_running_loop().set_default_executor(pool)
+        lane, together = threads.Lane(), threading.Barrier(3)
+        return await asyncio.gather(
+            *(asyncio.to_thread(lambda: (together.wait(5), "beside")[1]) for _ in range(2)),
+            lane.run(lambda: (together.wait(5), "first")[1]),
+            lane.run(lambda: "second"),
+        )
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    loop = asyncio.new_event_loop()
+    assert loop.run_until_complete(work()) == ["beside", "beside", "first", "second"]
+    loop.close()
+
+
+def test_threads_that_cannot_be_started_end_the_start_and_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A41."""
+    start, started = threading.Thread.start, []
+
+    def refuse(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        threads.start(4)
+    assert len(started) == 2
+
+
+def test_lane_waits_for_the_piece_that_its_caller_no_longer_waits_for() -> None:
+    """A conversation that breaks while its orders are obeyed must not let the next one obey beside it."""
+    order: list[str] = []
+    entered, go = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        entered.set()
+        go.wait(5)
+        order.append("slow")
+
+    async def work() -> None:
+        lane = threads.Lane()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(lane.run(slow), 0.1)
+        following = asyncio.create_task(lane.run(lambda: order.append("next")))
+        await asyncio.to_thread(entered.wait, 5)
+        go.set()
+        await following
+
+    asyncio.run(work())
+    assert order == ["slow", "next"]
 
 
 def test_clocks_of_the_agent_leave_five_seconds() -> None:
