@@ -280,7 +280,8 @@ def test_agent_needs_no_thread_that_was_not_started_with_it(monkeypatch: pytest.
 
 def test_threads_that_cannot_be_started_end_the_start_and_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A41."""
-    start, started = threading.Thread.start, []
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
 
     def refuse(thread: threading.Thread) -> None:
         if len(started) == 2:
