@@ -10,20 +10,24 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from gpusched.agent import identity as identities
+from gpusched.agent import threads
 from gpusched.agent.identity import Identity, JoinError
 from gpusched.agent.launcher import Launcher
 from gpusched.agent.link import keep_talking
 from gpusched.agent.logs import keep_shipping
 from gpusched.agent.machine import Machine
 from gpusched.agent.node import Node
+from gpusched.agent.supervision import Pulse, end_process, keep_running
 
 logger = logging.getLogger(__name__)
 # More than the ends of all jobs take at their short grace, less than `up` waits for its parts.
@@ -50,16 +54,20 @@ class Plan:
 
 
 def run(plan: Plan) -> None:
-    """Runs until SIGTERM or SIGINT. Raises AlreadyRunning or JoinError."""
+    """Runs until SIGTERM or SIGINT. Raises AlreadyRunning or JoinError. Exits if a node can no longer report."""
     plan.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = os.open(plan.data_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise AlreadyRunning(f"another agent runs in {plan.data_dir}") from error
-    with ThreadPoolExecutor(8) as pool:
-        joined = list(pool.map(lambda name: _identity(plan, name), plan.machines))
-    asyncio.run(_run(plan, joined))
+    pool = threads.start()
+    joined = list(pool.map(lambda name: _identity(plan, name), plan.machines))
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(_run(plan, joined, pool))
+        except BaseException as error:  # noqa: BLE001 - the process ends by it; closing the loop could wait for ever
+            end_process(error)
 
 
 def directory_of(data_dir: Path, name: str) -> Path:
@@ -87,10 +95,12 @@ def _identity(plan: Plan, name: str) -> Identity:
     return known
 
 
-async def _run(plan: Plan, joined: Sequence[Identity]) -> None:
+async def _run(plan: Plan, joined: Sequence[Identity], pool: ThreadPoolExecutor) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(pool)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
     launcher = Launcher(plan.data_dir / "doorbell", plan.own_jobs)
     nodes = {}
     for identity in joined:
@@ -101,31 +111,46 @@ async def _run(plan: Plan, joined: Sequence[Identity]) -> None:
     limits = httpx.Limits(max_connections=8, max_keepalive_connections=8)
     secure = any(identity.url.startswith("https:") for identity in joined)
     async with httpx.AsyncClient(timeout=10, limits=limits, verify=secure) as http:
-        work = [_keep_hearing(bell, nodes)]
+        lost: asyncio.Future[None] = loop.create_future()
+        parts = [keep_running(partial(_keep_hearing, bell, nodes), "the doorbell", "")]
         for node in nodes.values():
-            heartbeat = plan.heartbeat_seconds or node.identity.heartbeat_seconds
-            work += [
-                keep_talking(node, heartbeat, http),
-                node.keep_looking(),
-                node.keep_tidy(),
-                node.keep_reading(heartbeat),
-                keep_shipping(node, http),
-            ]
-        tasks = [asyncio.create_task(part) for part in work]
+            parts += _parts(node, plan.heartbeat_seconds or node.identity.heartbeat_seconds, http, lost)
+        tasks = [asyncio.create_task(part) for part in parts]
         logger.info("%d nodes talk to %s", len(nodes), joined[0].url if joined else "nobody")
-        waiting = asyncio.create_task(stop.wait())
-        await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        endless: list[asyncio.Future[Any]] = [lost, *tasks]
+        stopped: asyncio.Future[Any] = asyncio.create_task(stop.wait())
+        await asyncio.wait([stopped, *endless], return_when=asyncio.FIRST_COMPLETED)
+        for future in endless:
+            if future.done():
+                future.result()  # raises: none of these ends well
         if plan.own_jobs:
             await asyncio.gather(*(node.stop_jobs(STOP_SECONDS) for node in nodes.values()))
         for task in tasks:
             task.cancel()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
     launcher.close()
     bell.close()
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            # None of the loops ends by itself: this is a defect, and whoever supervises the agent starts it again.
-            raise outcome
+
+
+def _parts(
+    node: Node, heartbeat: float, http: httpx.AsyncClient, lost: "asyncio.Future[None]"
+) -> list[Coroutine[Any, Any, None]]:
+    """Return all that runs for one node. It is silent only without its conversation: the rest is merely restarted."""
+    name = node.identity.name
+    pulse = Pulse(name, lost)
+    talk = partial(keep_talking, node, heartbeat, http, pulse)
+    rest: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+        ("looking at its ranks", node.keep_looking),
+        ("hearing of its ranks", node.keep_answering_rings),
+        ("removing old files", node.keep_tidy),
+        ("reading its GPUs", partial(node.keep_reading, heartbeat)),
+        ("asking what it is", node.keep_facts),
+        ("shipping logs", partial(keep_shipping, node, http)),
+    ]
+    return [
+        keep_running(talk, "the conversation", name, pulse.failed),
+        *(keep_running(part, label, name) for label, part in rest),
+    ]
 
 
 def _open_doorbell(path: Path) -> socket.socket:
@@ -143,7 +168,6 @@ def _open_doorbell(path: Path) -> socket.socket:
 
 async def _keep_hearing(bell: socket.socket, nodes: dict[str, Node]) -> None:
     loop = asyncio.get_running_loop()
-    ringing: set[asyncio.Task[None]] = set()
     while True:
         rung = [await loop.sock_recv(bell, 4096)]
         with contextlib.suppress(BlockingIOError):
@@ -153,10 +177,9 @@ async def _keep_hearing(bell: socket.socket, nodes: dict[str, Node]) -> None:
         for text in rung:
             ranks, _, key = _rung(text).rpartition("/")
             keys.setdefault(ranks, set()).add(key)
-        for node, rang in ((nodes[ranks], rang) for ranks, rang in keys.items() if ranks in nodes):
-            task = loop.create_task(node.ring(rang))
-            ringing.add(task)
-            task.add_done_callback(ringing.discard)
+        for ranks, rung_keys in keys.items():
+            if ranks in nodes:
+                nodes[ranks].ring(rung_keys)
 
 
 def _rung(text: bytes) -> str:

@@ -183,7 +183,7 @@ def _disk(directory: Path) -> Finding:
 
 def _server(directory: Path) -> Iterator[Finding]:
     try:
-        known = rankdir.read(directory, FILE)
+        known = rankdir.read_own(directory, FILE)
     except OSError as error:
         step = "run doctor as the user that the agent runs as"
         yield Finding("joined", FAIL, f"{directory / FILE} cannot be read: {error.strerror}", step)

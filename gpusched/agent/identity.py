@@ -8,11 +8,12 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from gpusched.agent import rankdir
+from gpusched.agent import answers, rankdir
 from gpusched.protocol.messages import Join, Joined, NodeFacts
 
 FILE = "identity.json"
 JOIN_SECONDS = 10.0
+_decode = msgspec.json.Decoder(Joined).decode
 
 
 class JoinError(Exception):
@@ -37,7 +38,7 @@ class Identity:
 
 def load(directory: Path, name: str) -> Identity:
     """The identity on disk, or a new one that is written down at once, so that its key is never made twice."""
-    known = rankdir.read(directory, FILE)
+    known = rankdir.read_own(directory, FILE)
     if known is not None:
         # What a newer agent wrote down means nothing to one that was put back a version.
         return Identity(**{field.name: known[field.name] for field in fields(Identity) if field.name in known})
@@ -67,7 +68,10 @@ def join(directory: Path, known: Identity, url: str, token: str, facts: NodeFact
         raise JoinError(f"{url} cannot be reached: {error}", may_retry=isinstance(error, httpx.HTTPError)) from error
     if answer.status_code != 200:
         raise JoinError(f"{url} refused node {known.name}: {_sentence(answer)}", may_retry=answer.status_code >= 500)
-    joined = msgspec.json.decode(answer.content, type=Joined)
+    try:
+        joined = answers.read(_decode, answer.content, url)
+    except answers.NotTheServer as error:
+        raise JoinError(str(error), may_retry=True) from error
     identity = replace(
         known,
         url=url,

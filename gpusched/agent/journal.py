@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import signal
+import stat
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -49,7 +50,7 @@ class Journal:
 
     def on_disk(self) -> list[str]:
         """The keys that are not over. What was forgotten and could not be moved away then is tried again."""
-        found = sorted(entry.name for entry in self.ranks.iterdir())
+        found = sorted(entry.name for entry in self.ranks.iterdir() if about_rank(entry.name))
         for key in filter(self.is_over, found):
             self._discard(key)
         return [key for key in found if not self.is_over(key)]
@@ -99,6 +100,7 @@ class Journal:
     def look(self, key: str) -> tuple[Started | None, Ended | None, bool]:
         """(started, ended, is alive) of a rank as its files say; ends it where its supervisor cannot any more."""
         directory = self.ranks / key
+        self._restore(key)
         ended = self._end(key)
         is_alive = False
         if ended is None and (boot_id := self._taken_in(directory)) is not None:
@@ -109,6 +111,22 @@ class Journal:
                 is_alive = ended is None
         started = _start_in(directory)
         return None if started is None else self._started(key, started), ended, is_alive
+
+    def _restore(self, key: str) -> None:
+        """Undo what a job of the agent's own user made of its directory. Open a closed one. Put in place of what is no
+        directory one that says that the rank is over: nothing else is known of it, and it must not start again."""
+        directory = self.ranks / key
+        try:
+            mode = os.lstat(directory).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(mode):
+            self._discard(key)
+            rankdir.write(
+                self._make(key), rankdir.EXIT, {"at": rankdir.now(), "reason": str(EndReason.SUPERVISOR_LOST)}
+            )
+        elif mode & 0o700 != 0o700:
+            removal.open_up(str(directory))
 
     def forget(self, key: str) -> None:
         """Puts away a rank whose end and log the server has. First the grave, then the body: never neither."""
@@ -123,6 +141,7 @@ class Journal:
         """Moves a rank out of the way, whatever its job put into its directory; `empty_trash` removes it."""
         name = f"{key}.{time.time_ns()}"
         try:
+            removal.open_up(str(self.ranks / key))  # a closed one can neither be moved nor removed
             os.rename(self.ranks / key, self._trash / name)
             self._to_remove.add(name)
         except FileNotFoundError:

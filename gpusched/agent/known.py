@@ -1,5 +1,6 @@
-"""What the agent knows of one rank: its copy of what the files say, and what the server has acknowledged."""
+"""What the agent knows of its ranks: its copy of what the files say, and what the server has acknowledged."""
 
+import threading
 import time
 from dataclasses import dataclass
 
@@ -45,3 +46,32 @@ def aged(report: Report, looked_at: float) -> Report:
     if report.seconds_ago is None:
         return report
     return replace(report, seconds_ago=report.seconds_ago + time.monotonic() - looked_at)
+
+
+class Known:
+    """The ranks of one node, by key. Threads add and drop ranks while the event loop reads, so only this class touches
+    the table: a reader gets a copy of the list. The lock is held for no longer than that takes."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[str, Rank] = {}
+        self._lock = threading.Lock()
+
+    def all(self) -> list[Rank]:
+        with self._lock:
+            return list(self._ranks.values())
+
+    def get(self, key: str) -> Rank | None:
+        with self._lock:
+            return self._ranks.get(key)
+
+    def add(self, key: str) -> Rank:
+        """Return the rank of this key, a new one if there is none."""
+        with self._lock:
+            return self._ranks.setdefault(key, Rank(key))
+
+    def drop(self, key: str) -> None:
+        with self._lock:
+            self._ranks.pop(key, None)
+
+    def __bool__(self) -> bool:
+        return bool(self._ranks)

@@ -10,7 +10,7 @@ from functools import partial
 import httpx
 import msgspec
 
-from gpusched.agent import logcut
+from gpusched.agent import answers, logcut
 from gpusched.agent.known import Rank
 from gpusched.agent.node import Node
 from gpusched.loglines import about_rank
@@ -42,7 +42,7 @@ async def keep_shipping(node: Node, http: httpx.AsyncClient) -> None:
             await asyncio.wait_for(node.log_grew.wait(), patience)
         node.log_grew.clear()
         try:
-            is_behind = any([await _turn(node, rank, http) for rank in list(node.ranks.known.values())])
+            is_behind = any([await _turn(node, rank, http) for rank in node.ranks.known.all()])
         except httpx.TransportError as error:  # nobody is there: that holds for all of them
             logger.debug("%s: logs wait: %s", node.identity.name, error)
             is_behind = False
@@ -50,7 +50,7 @@ async def keep_shipping(node: Node, http: httpx.AsyncClient) -> None:
             await asyncio.sleep(PAUSE_SECONDS)
         if clock() - room_at > PAUSE_SECONDS:
             room_at = clock()
-            if any(rank.log_waits_until > room_at for rank in node.ranks.known.values()):
+            if any(rank.log_waits_until > room_at for rank in node.ranks.known.all()):
                 await _keep_room(node)
 
 
@@ -77,7 +77,7 @@ async def _turn(node: Node, rank: Rank, http: httpx.AsyncClient) -> bool:
 
 async def _keep_room(node: Node) -> None:
     """While the server takes nothing, a job that prints without end must not fill the disk."""
-    for rank in list(node.ranks.known.values()):
+    for rank in node.ranks.known.all():
         with contextlib.suppress(OSError, ValueError):
             await node.in_thread(partial(_parts, node, rank))
 
@@ -135,7 +135,7 @@ async def _send(node: Node, rank: Rank, offset: int, data: bytes, http: httpx.As
     elif answer.status_code != 200:
         raise _NotNow(f"HTTP {answer.status_code}")
     else:
-        told = _decode(answer.content)
+        told = answers.read(_decode, answer.content, node.identity.url)
         rank.log_sent = told.size
         node.ranks.wants_at_most(told.most_bytes)
 
@@ -143,7 +143,7 @@ async def _send(node: Node, rank: Rank, offset: int, data: bytes, http: httpx.As
 def _is_the_servers(answer: httpx.Response) -> bool:
     """Whether the server itself says "not found": a proxy without its server says 404, too, and means nothing by it."""
     try:
-        told = msgspec.json.decode(answer.content)
-    except msgspec.DecodeError:
+        told = answers.read(msgspec.json.decode, answer.content, str(answer.url))
+    except answers.NotTheServer:
         return False
     return isinstance(told, dict) and told.get("code") == "not_found"

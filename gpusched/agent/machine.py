@@ -1,6 +1,7 @@
 """What a node is and how its devices are: of this machine through NVML, or made up for a pretend node."""
 
 import hashlib
+import logging
 import math
 import os
 import platform
@@ -15,9 +16,12 @@ from msgspec.structs import replace
 
 from gpusched import __version__
 from gpusched.agent import config, confinement, doctor, runtimes
+from gpusched.agent.config import Config
 from gpusched.agent.nvml import Nvml
 from gpusched.agent.rankdir import boot_id
-from gpusched.protocol.messages import DeviceFacts, NodeFacts, Reading
+from gpusched.protocol.messages import DeviceFacts, Hint, NodeFacts, Reading
+
+logger = logging.getLogger(__name__)
 
 
 class Machine(Protocol):
@@ -51,13 +55,24 @@ class RealMachine:
         """`directory`: where the node keeps its files; None: it has none yet."""
         self._nvml = Nvml()
         self._directory = directory
+        self._hints_error = ""
 
     def facts(self) -> NodeFacts:
         devices, driver = self._nvml.devices(), self._nvml.driver_version()
         told = config.current()
         there = runtimes.versions(told)
-        hints = doctor.hints(told, self._nvml, len(devices), there, self._directory)
+        hints = self._hints(told, len(devices), there)
         return replace(_cpu_facts(), devices=devices, driver_version=driver, runtimes=there, hints=hints)
+
+    def _hints(self, told: Config, devices: int, there: dict[str, str]) -> list[Hint]:
+        """Advice about this machine. It is only advice: an error of it is logged once and keeps nothing else back."""
+        try:
+            return doctor.hints(told, self._nvml, devices, there, self._directory)
+        except Exception as error:
+            if repr(error) != self._hints_error:
+                logger.exception("the node reports without hints: they failed")
+            self._hints_error = repr(error)
+            return []
 
     def readings(self, busy: Callable[[], set[str]]) -> list[Reading]:
         return self._nvml.read()

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from gpusched.agent.machine import Machine
 from gpusched.agent.occupants import Occupants
 from gpusched.agent.rankdir import boot_id, now
 from gpusched.agent.ranks import Ranks
+from gpusched.agent.threads import Lane
 from gpusched.protocol.messages import Desired, NodeFacts, Reading, Sync
 from gpusched.protocol.reasons import EndReason
 
@@ -28,6 +30,8 @@ LOOK_SECONDS = 3.0
 PRUNE_SECONDS = 86400.0
 # Hardware changes rarely, and is told by the readings before (a lost device).
 FACTS_SECONDS = 60.0
+# For so long the first message waits for the facts: a container runtime that hangs must not keep the node silent.
+FIRST_FACTS_SECONDS = 3.0
 # Between two looks at the devices, however seldom the agent speaks: who is on a device is judged by two in a row.
 READ_SECONDS = 1.0
 # A driver in trouble must not keep the end of a job from being told.
@@ -56,18 +60,21 @@ class Node:
         self._leftovers = Leftovers()
         self._facts: NodeFacts | None = None
         self._facts_told: NodeFacts | None = None
-        self._looking = asyncio.Lock()
-        self._freed = Freed(self.ranks.devices_of, self._left_on, self._looking)
-        self._one_at_a_time = asyncio.Lock()
+        self._facts_tried = asyncio.Event()
+        self._facts_outdated = asyncio.Event()
+        self._rung: set[str] = set()
+        self._has_rung = asyncio.Event()
+        # The disk and the driver may be slow; each has one piece of work at a time, in order, beside the event loop.
+        self._disk, self._driver = Lane(), Lane()
+        self._freed = Freed(self.ranks.devices_of, self._left_on, self._look_at_devices, self._driver)
 
     @property
     def _about(self) -> dict[str, str]:
         return {"node": self.identity.name}
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """The disk may be slow; one piece of work at a time, in order, beside the event loop."""
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(work)
+        """Run work on the ranks and their files."""
+        return await self._disk.run(work)
 
     # --- the conversation ---
 
@@ -77,8 +84,9 @@ class Node:
 
     async def message(self) -> Sync:
         """What to say now. Readings are told once; reports until they are acknowledged."""
-        if self._facts is None:
-            self._facts = await asyncio.to_thread(self._machine.facts)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._facts_tried.wait(), FIRST_FACTS_SECONDS)
+        self._facts_tried.set()  # waited for only once
         await self._freed.look(self.ranks.reports())
         self._seq += 1
         readings, self._readings = self._readings, []
@@ -107,7 +115,7 @@ class Node:
             came_at = time.monotonic()
             await self.in_thread(lambda: self.ranks.obey(answer.assignments, came_at))
             # A stop of what never started has its end at once.
-            if any(rank.ended and not rank.end_known for rank in self.ranks.known.values()):
+            if self.ranks.has_unreported_end():
                 self.dirty.set()
         if answer.limits:
             await self.in_thread(lambda: self.ranks.limit(answer.limits))
@@ -125,25 +133,34 @@ class Node:
         self.identity = await asyncio.to_thread(
             lambda: join(self._directory, self.identity, self.identity.url, self._token, facts)
         )
-        self.ranks.joined(self.identity.credential)
+        await self.in_thread(lambda: self.ranks.joined(self.identity.credential))
         return True
 
     # --- what happens here ---
 
-    async def ring(self, keys: Iterable[str]) -> None:
-        """Supervisors say that something happened to their ranks."""
-        rung = list(keys)
-        if await self.in_thread(lambda: any([self.ranks.look(key) for key in rung])):
-            if self.ranks.has_failed_with_devices(rung):
-                await self._look_at_devices()
-            self.dirty.set()
-            self.log_grew.set()
+    def ring(self, keys: Iterable[str]) -> None:
+        """Note that something happened to these ranks, as their supervisors say."""
+        self._rung.update(keys)
+        self._has_rung.set()
+
+    async def keep_answering_rings(self) -> None:
+        """Look at ranks whose supervisors rang. What is missed here, `keep_looking` finds."""
+        while True:
+            await self._has_rung.wait()
+            self._has_rung.clear()
+            rung, self._rung = self._rung, set()
+            if await self.in_thread(partial(self._look, rung)):
+                self.dirty.set()
+                self.log_grew.set()
+
+    def _look(self, keys: Iterable[str]) -> bool:
+        return any([self.ranks.look(key) for key in keys])
 
     async def _look_at_devices(self) -> None:
         """Before a failure is told: a GPU that fell off the bus is to be told with it, not a second later."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_LOOK_SECONDS):
-                self._readings = await asyncio.to_thread(self._machine.readings, self.ranks.busy_devices)
+            look = self._driver.run(lambda: self._machine.readings(self.ranks.busy_devices))
+            self._readings = await asyncio.wait_for(look, LAST_LOOK_SECONDS)
 
     async def keep_looking(self) -> None:
         while True:
@@ -168,15 +185,25 @@ class Node:
 
     async def keep_reading(self, every_seconds: float) -> None:
         """A driver in trouble keeps its thread, not the heartbeat."""
-        clock = asyncio.get_running_loop().time
-        looked_at = clock()
         while True:
-            async with self._looking:  # no look that began before an end is told after the look at what it freed
-                self._readings = await asyncio.to_thread(self._read)
-            if clock() - looked_at > FACTS_SECONDS or self._names_others(self._readings):
-                self._facts = await asyncio.to_thread(self._machine.facts)
-                looked_at = clock()
+            # In turn with the looks after ends: none that began before an end is told after the look at what it freed.
+            readings = self._readings = await self._driver.run(self._read)
+            if self._names_others(readings):
+                self._facts_outdated.set()
             await asyncio.sleep(min(every_seconds, READ_SECONDS))
+
+    async def keep_facts(self) -> None:
+        """Ask what the machine is, now and then. Without an answer the server keeps what it knows."""
+        while True:
+            try:
+                self._facts = await asyncio.to_thread(self._machine.facts)
+            finally:
+                self._facts_tried.set()
+            if self._facts != self._facts_told:
+                self.dirty.set()
+            self._facts_outdated.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._facts_outdated.wait(), FACTS_SECONDS)
 
     def _names_others(self, readings: list[Reading]) -> bool:
         """Whether devices came or went since the facts were asked, such as another division of a GPU (MIG)."""
@@ -202,7 +229,7 @@ class Node:
         await self.in_thread(lambda: self.ranks.stop_all(EndReason.AGENT_STOPPED, 2))
         try:
             async with asyncio.timeout(seconds):
-                while any(rank.ended is None for rank in self.ranks.known.values()) or self.ranks.reports():
+                while self.ranks.has_live() or self.ranks.reports():
                     if await self.in_thread(self.ranks.look_at_all):
                         self.dirty.set()
                     await asyncio.sleep(0.05)

@@ -1,10 +1,12 @@
 """The only file that touches NVML (through nvidia-ml-py). What the driver does not say is None, never 0 or invented."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pynvml
 from msgspec.structs import replace
@@ -14,6 +16,7 @@ from gpusched.protocol.messages import DeviceFacts, Reading, Xid
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+P = ParamSpec("P")
 MIB = 1 << 20
 XID_SECONDS = 60.0  # for so long an Xid is told with each reading
 MOST_XIDS = 50
@@ -26,16 +29,30 @@ class DeviceLost(Exception):
     """The driver says that the device has fallen off the bus."""
 
 
+def _one_at_a_time(method: "Callable[Concatenate[Nvml, P], T]") -> "Callable[Concatenate[Nvml, P], T]":
+    """Let one thread at a time ask the driver: an event is handed out once, and its Xid must reach the list."""
+
+    @wraps(method)
+    def locked(self: "Nvml", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return locked
+
+
 class Nvml:
-    """The GPUs of this machine. Methods block: a driver in trouble may take seconds, so they run in a thread."""
+    """The GPUs of this machine. Methods block: a driver in trouble may take seconds, so they run in a thread. Any
+    thread may call them."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
         self._is_open = False
         self._said = ""
         self._events: Any = None
         self._watched: set[int] = set()
         self._xids: list[tuple[float, str, int]] = []  # when (monotonic), UUID, code; the latest last
 
+    @_one_at_a_time
     def is_available(self) -> bool:
         """Opens the library if it can be; without it this is a CPU node until a driver appears."""
         if self._is_open:
@@ -54,9 +71,11 @@ class Nvml:
         """What was wrong the last time that something was asked; empty if nothing was."""
         return self._said
 
+    @_one_at_a_time
     def driver_version(self) -> str | None:
         return _text(pynvml.nvmlSystemGetDriverVersion) if self.is_available() else None
 
+    @_one_at_a_time
     def devices(self) -> list[DeviceFacts]:
         """What is there now; of a GPU in MIG mode its instances instead of itself. A device that does not even tell its
         UUID is left out: it cannot be given to anyone."""
@@ -74,6 +93,7 @@ class Nvml:
                 self._say(f"GPU {index} is lost")
         return found
 
+    @_one_at_a_time
     def read(self) -> list[Reading]:
         """One look at each device."""
         if not self.is_available():
@@ -88,6 +108,7 @@ class Nvml:
             told.setdefault(uuid, []).append(Xid(code=code, seconds_ago=int(now - at)))
         return [replace(reading, xids=told.get(reading.uuid, [])) for reading in found]
 
+    @_one_at_a_time
     def look(self, devices: Collection[str]) -> list[Reading]:
         """Memory and processes alone, of these devices."""
         handles = self._handles() if self.is_available() else []

@@ -18,6 +18,7 @@ Each fact is one file that appears whole, and, but for the four that say so, onc
 A supervisor holds a POSIX record lock on `lock` for as long as it lives. Such a lock is not inherited by the job and
 can be asked about without being taken, so the holder is known by pid whatever happened to the agent meanwhile."""
 
+import errno
 import fcntl
 import json
 import os
@@ -33,6 +34,8 @@ TMP = "tmp"
 LOG_LIMIT, LIMIT, DEADLINE, SIGNALS = "log_limit.json", "limit.json", "deadline.json", "signals.json"
 # Stands in the environment of every process of a rank, so that strays of a killed supervisor can be found.
 SCOPE_VARIABLE = "GPUSCHED_SCOPE"
+# A file that is closed, a link to itself, a socket or below a file: a job of the agent's own user can leave all these.
+_SPOILED = frozenset({errno.EACCES, errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.ENAMETOOLONG})
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, len, pid
 
 
@@ -73,7 +76,17 @@ def write_in_the_end(directory: Path, name: str, fact: dict[str, Any]) -> None:
 
 def read(directory: Path, name: str) -> dict[str, Any] | None:
     """The fact, or None if it has not been written. A file that a power cut left empty has not been, either, nor one
-    that a job of the agent's own user has put there and that is none of these facts."""
+    that a job of the agent's own user has put there and that is none of these facts, or that it has closed."""
+    try:
+        return read_own(directory, name)
+    except OSError as error:
+        if error.errno in _SPOILED:
+            return None
+        raise
+
+
+def read_own(directory: Path, name: str) -> dict[str, Any] | None:
+    """The same of a file that no job is given: OSError if it is there and cannot be opened."""
     try:
         with open(f"{directory}/{name}", "rb", opener=_at_once) as file:
             fact = json.loads(file.read())

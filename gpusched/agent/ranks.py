@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gpusched.agent import launch_span, limits, logcut, rankdir, signals
 from gpusched.agent.journal import Journal, wake_supervisor
-from gpusched.agent.known import Rank, aged
+from gpusched.agent.known import Known, Rank, aged
 from gpusched.agent.launcher import Launcher
 from gpusched.agent.occupants import Live
 from gpusched.loglines import about, about_rank
@@ -29,17 +29,18 @@ PREPARE_SECONDS = 10.0
 
 
 class Ranks:
-    """All ranks of one node. Methods touch the disk and block for milliseconds: to be called in a thread."""
+    """All ranks of one node. Methods that change them or touch the disk block for milliseconds: they are called in a
+    thread, one at a time. The event loop reads at any moment (`reports`, `held`, …)."""
 
     def __init__(self, journal: Journal, launcher: Launcher, node: str, log_most_bytes: int | None = None) -> None:
         self._journal = journal
         self._launcher = launcher
         self._node = node
         self._log_most = log_most_bytes
-        self.known: dict[str, Rank] = {}
+        self.known = Known()
         for key in journal.on_disk():
-            known = limits.known(journal.ranks / key), signals.known(journal.ranks / key)
-            self.known[key] = Rank(key, limit_version=known[0], signalled=known[1])
+            rank = self.known.add(key)
+            rank.limit_version, rank.signalled = limits.known(journal.ranks / key), signals.known(journal.ranks / key)
             self.look(key)
 
     def obey(self, assignments: Iterable[Run | Stop], came_at: float | None = None) -> None:
@@ -68,7 +69,7 @@ class Ranks:
         if self._journal.is_over(order.key):
             self._tell_over(order.key, EndReason.NODE_LOST)
             return None
-        rank = self.known.setdefault(order.key, Rank(order.key))
+        rank = self.known.add(order.key)
         recently = rank.launched_at is not None and time.monotonic() - rank.launched_at < RELAUNCH_SECONDS
         if rank.started or rank.ended or rank.is_alive or recently:
             return None
@@ -92,7 +93,7 @@ class Ranks:
         if self._journal.is_over(order.key):
             self._tell_over(order.key, order.reason)
             return
-        rank = self.known.setdefault(order.key, Rank(order.key))
+        rank = self.known.add(order.key)
         if rank.ended:
             return
         try:
@@ -113,7 +114,7 @@ class Ranks:
 
     def limits(self) -> dict[str, int]:
         """The versions of time limits that were changed since they were submitted."""
-        return {rank.key: rank.limit_version for rank in self.known.values() if rank.limit_version and not rank.ended}
+        return {rank.key: rank.limit_version for rank in self.known.all() if rank.limit_version and not rank.ended}
 
     def signal(self, asked: Iterable[Signal]) -> None:
         """Signals for ranks that run here; those that come again were sent before."""
@@ -131,13 +132,13 @@ class Ranks:
 
     def signalled(self) -> dict[str, int]:
         """The latest signals that ranks were sent."""
-        return {rank.key: rank.signalled for rank in self.known.values() if rank.signalled and not rank.ended}
+        return {rank.key: rank.signalled for rank in self.known.all() if rank.signalled and not rank.ended}
 
     def _tell_over(self, key: str, reason: str) -> None:
         """Answers an order for what is over and forgotten: a server whose database was restored would wait for ever."""
-        if key not in self.known and self._journal.is_long_over(key):
+        if self.known.get(key) is None and self._journal.is_long_over(key):
             detail = "it ran here before, and its end was told"
-            self.known[key] = Rank(key, ended=Ended(key=key, at=rankdir.now(), reason=reason, detail=detail))
+            self.known.add(key).ended = Ended(key=key, at=rankdir.now(), reason=reason, detail=detail)
 
     def joined(self, credential: str) -> None:
         """The orders are another control plane's from now on."""
@@ -165,30 +166,30 @@ class Ranks:
 
     def look_at_all(self) -> bool:
         """The same for each that has not ended: a doorbell may be lost, and a supervisor may be killed."""
-        return any([self.look(rank.key) for rank in list(self.known.values()) if rank.ended is None])
+        return any([self.look(rank.key) for rank in self.known.all() if rank.ended is None])
 
     def stop_all(self, reason: str, grace_seconds: int) -> None:
-        for rank in self.known.values():
+        for rank in self.known.all():
             if rank.ended is None:
                 self._stop(Stop(key=rank.key, reason=reason, grace_seconds=grace_seconds))
 
     def acknowledge(self, started: Iterable[str], ended: Iterable[str]) -> None:
         for key in started:
-            if key in self.known:
-                self.known[key].start_known = True
+            if rank := self.known.get(key):
+                rank.start_known = True
         for key in ended:
-            if key in self.known:
-                self.known[key].end_known = True
+            if rank := self.known.get(key):
+                rank.end_known = True
 
     def forget_settled(self) -> None:
         """Forgets what the server knows to the last byte."""
-        for rank in [r for r in self.known.values() if r.end_known and r.is_log_complete]:
+        for rank in [rank for rank in self.known.all() if rank.end_known and rank.is_log_complete]:
             try:
                 self._journal.forget(rank.key)
             except Exception as error:  # noqa: BLE001 - as in `look`
                 logger.error("%s cannot be forgotten, trying again: %r", rank.key, error, extra=self._about(rank.key))
             else:
-                del self.known[rank.key]
+                self.known.drop(rank.key)
 
     @property
     def has_trash(self) -> bool:
@@ -201,19 +202,30 @@ class Ranks:
     def reports(self) -> list[Report]:
         """What is not acknowledged yet. An end says when it started, so one report is enough."""
         told: list[Report] = []
-        for rank in self.known.values():
-            if rank.ended is not None:
+        for rank in self.known.all():
+            started, ended = rank.started, rank.ended  # a thread may be at them
+            if ended is not None:
                 if not rank.end_known:
-                    told.append(aged(rank.ended, rank.looked_at))
-            elif rank.started is not None and not rank.start_known:
-                told.append(aged(rank.started, rank.looked_at))
+                    told.append(aged(ended, rank.looked_at))
+            elif started is not None and not rank.start_known:
+                told.append(aged(started, rank.looked_at))
         return told
 
     def held(self) -> list[str]:
-        return [rank.key for rank in self.known.values() if not rank.end_known]
+        return [rank.key for rank in self.known.all() if not rank.end_known]
+
+    def has_unreported_end(self) -> bool:
+        return any(rank.ended and not rank.end_known for rank in self.known.all())
+
+    def has_live(self) -> bool:
+        """Whether any rank has yet to end."""
+        return any(rank.ended is None for rank in self.known.all())
 
     def running(self) -> list[str]:
-        return [rank.key for rank in self.known.values() if rank.is_alive and rank.ended is None]
+        return [rank.key for rank in self._alive()]
+
+    def _alive(self) -> list[Rank]:
+        return [rank for rank in self.known.all() if rank.is_alive and rank.ended is None]
 
     def saved(self) -> dict[str, str]:
         """Live ranks that have told of a checkpoint, and when it was."""
@@ -222,31 +234,22 @@ class Ranks:
 
     def busy_devices(self) -> set[str]:
         """UUIDs that live ranks were given (only the made-up readings of pretend nodes ask)."""
-        return {uuid for key in self.running() for uuid in self._specified(self.known[key]).devices}
+        return {uuid for rank in self._alive() for uuid in self._specified(rank).devices}
 
     def devices_of(self, key: str) -> frozenset[str]:
         """UUIDs that a rank was given."""
         rank = self.known.get(key)
         return self._specified(rank).devices if rank is not None else frozenset()
 
-    def has_failed_with_devices(self, keys: Iterable[str]) -> bool:
-        """Whether any of these had devices and failed by itself."""
-        ended = [rank for key in keys if (rank := self.known.get(key)) is not None and rank.ended is not None]
-        return any(
-            self._specified(rank).devices
-            for rank in ended
-            if rank.ended is not None and (rank.ended.signal is not None or rank.ended.exit_code)
-        )
-
     def live(self) -> Live:
         """What ranks that have not ended hold, for judging who is on the devices. Called beside other threads."""
-        ranks = list(self.known.values())
+        ranks = self.known.all()
         lasting = [self._specified(rank) for rank in ranks if rank.ended is None]
         return Live(
             devices=frozenset(uuid for rank in lasting for uuid in rank.devices),
             scopes=frozenset(rank.scope for rank in lasting if rank.scope),
-            sessions=frozenset(rank.started.pid for rank in lasting if rank.started),
-            ended_sessions=frozenset(rank.started.pid for rank in ranks if rank.ended and rank.started),
+            sessions=frozenset(started.pid for rank in lasting if (started := rank.started)),
+            ended_sessions=frozenset(started.pid for rank in ranks if rank.ended and (started := rank.started)),
             ended_scopes=frozenset(scope for rank in ranks if rank.ended and (scope := self._specified(rank).scope)),
             supervisors=lambda: frozenset(pid for rank in lasting if (pid := self._holder(rank.key)) is not None),
         )
@@ -294,7 +297,7 @@ class Ranks:
 
     def remind(self) -> None:
         """Signals once more those that were asked to stop: the first signal may have been sent to nobody."""
-        for rank in self.known.values():
+        for rank in self.known.all():
             directory = self._journal.ranks / rank.key
             with contextlib.suppress(OSError):  # files that a job has put there
                 if rank.is_alive and not (directory / rankdir.NOTICE).exists() and (directory / rankdir.STOP).exists():

@@ -28,6 +28,18 @@ def remove(path: str) -> bool:
     return not os.path.lexists(path)
 
 
+def open_up(path: str) -> None:
+    """Give the owner all rights to a directory; leave everything else as it is. FileNotFoundError without it."""
+    above, name = os.path.split(path)
+    os.lstat(path)
+    handle = os.open(above or ".", _DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            _open_up(handle, name)
+    finally:
+        os.close(handle)
+
+
 def _empty(path: str) -> None:
     above, name = os.path.split(path)
     handle = os.open(above or ".", _DIRECTORY)

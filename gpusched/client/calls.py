@@ -67,7 +67,9 @@ def json_as(kind: type[T]) -> Callable[[Reply], T]:
 
 
 def nothing(reply: Reply) -> None:
-    """For answers whose body does not matter."""
+    """Accept an empty answer. A body is not the server's, such as a proxy's page: nothing was done."""
+    if reply.body:
+        raise ValueError("it has a body where none is expected")
 
 
 def segment(name: str) -> str:

@@ -215,6 +215,9 @@ def logs(
 
 
 def _log(reply: Reply) -> Log:
+    if "x-log-size" not in reply.headers:
+        raise ValueError("it has no X-Log-Size header")
+
     def number(name: str, default: int) -> int:
         return int(reply.headers.get(f"x-log-{name}", default))
 

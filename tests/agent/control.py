@@ -48,7 +48,7 @@ class Control:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                self.send_error(404)  # no WebSocket here: agents fall back to HTTP
+                control.upgrade(self)
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -75,6 +75,9 @@ class Control:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def upgrade(self, request: BaseHTTPRequestHandler) -> None:
+        request.send_error(404)  # no WebSocket here: agents fall back to HTTP
 
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         with self._lock:

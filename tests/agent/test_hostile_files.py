@@ -1,6 +1,7 @@
 """What a job may leave in the directories of its rank: it ends neither the agent nor the supervisor, and costs nobody else."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import rankdir, removal
+from gpusched.agent import identity, rankdir, removal
 from gpusched.agent.journal import Journal
 from gpusched.agent.launcher import Launcher
 from gpusched.agent.ranks import Ranks
 from gpusched.protocol.messages import Ended, RankSpec
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
+from tests.agent.ordinary import as_ordinary_user
 from tests.agent.test_isolation import needs_root
 
 DEEP = """
@@ -80,8 +82,75 @@ def test_a_file_that_is_no_fact_ends_its_rank_alone(tmp_path: Path, spoiled: str
     ranks = Ranks(journal, Launcher(tmp_path / "doorbell", False), "node", 1 << 20)
     [report] = ranks.reports()
     assert isinstance(report, Ended) and report.reason == "supervisor_lost"
-    ranks.live(), ranks.busy_devices(), ranks.saved(), ranks.log_limit(ranks.known["1.1.0"], 2 << 20)
+    ranks.live(), ranks.busy_devices(), ranks.saved(), ranks.log_limit(ranks.known.all()[0], 2 << 20)
     ranks.remind()
+
+
+FACTS = (rankdir.EXIT, rankdir.STARTED, rankdir.SPEC, rankdir.STOP, rankdir.LOG_LIMIT, rankdir.LIMIT, rankdir.SIGNALS)
+
+
+@pytest.mark.parametrize("spoiled", [*FACTS, rankdir.LOG, rankdir.TMP, ""])
+@pytest.mark.parametrize("how", ["closed", "loop"])
+def test_agent_of_an_ordinary_user_starts_and_removes_the_rank_when_a_job_closed_or_looped_a_path(
+    spoiled: str, how: str
+) -> None:
+    """An empty name is the directory of the rank itself. Root reads whatever is closed, so another user looks here."""
+
+    def start_and_remove(home: Path) -> str:
+        directory = _ended_without_supervisor(home)
+        _spoil(directory / spoiled, how)
+        ranks = Ranks(Journal(home, rankdir.boot_id()), Launcher(home / "doorbell", False), "node", 1 << 20)
+        reasons = [report.reason for report in ranks.reports() if isinstance(report, Ended)]
+        ranks.live(), ranks.busy_devices(), ranks.saved()
+        ranks.remind()
+        ranks.acknowledge([], [directory.name])
+        ranks.known.all()[0].log_dropped = True
+        ranks.forget_settled()
+        ranks.empty_trash()
+        return f"{reasons} {[path.name for folder in ('ranks', 'trash') for path in (home / folder).iterdir()]}"
+
+    assert as_ordinary_user(start_and_remove) == "['supervisor_lost'] []"
+
+
+@pytest.mark.parametrize("how", ["closed", "loop"])
+def test_agent_does_not_replace_an_identity_that_it_cannot_read(how: str) -> None:
+    """A new key would be another node."""
+
+    def load(home: Path) -> str:
+        identity.load(home, "node")
+        path = home / identity.FILE
+        key = path.read_text()
+        path.rename(home / "kept")
+        (home / "kept").chmod(0) if how == "closed" else None
+        path.symlink_to(home / "kept" if how == "closed" else path)
+        with pytest.raises(OSError, match=r"Permission denied|symbolic links"):
+            identity.load(home, "node")
+        (home / "kept").chmod(0o600)
+        return str((home / "kept").read_text() == key and path.is_symlink())
+
+    assert as_ordinary_user(load) == "True"
+
+
+def _ended_without_supervisor(home: Path) -> Path:
+    """A rank that started and whose supervisor is gone without a word."""
+    journal = Journal(home, rankdir.boot_id())
+    spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"])
+    directory = journal.prepare("1.1.0", spec, "node")
+    (directory / rankdir.LOCK).write_text(rankdir.boot_id())
+    rankdir.write(directory, rankdir.STARTED, {"at": rankdir.now(), "pid": 0, "start": 0})
+    (directory / rankdir.LOG).write_text("printed\n")
+    return directory
+
+
+def _spoil(path: Path, how: str) -> None:
+    if how == "closed":
+        path.touch()
+        path.chmod(0)
+        return
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.symlink_to(path)
 
 
 @needs_root

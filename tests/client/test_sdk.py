@@ -4,11 +4,12 @@ import asyncio
 import inspect
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, Unreachable, errors, flows
-from gpusched.client.errors import from_answer
+from gpusched.client.errors import ServerError, from_answer
 from gpusched.client.foresight import Simulation
 from gpusched.client.job_calls import JobOptions
 from gpusched.client.models import Log
@@ -181,6 +182,22 @@ def test_a_job_shows_itself_in_a_line_and_in_a_notebook(server: FakeServer) -> N
 
 
 # Following
+
+
+@pytest.mark.parametrize("call", ["get", "follow", "delete_secret"])
+def test_page_of_a_proxy_is_no_answer(server: FakeServer, call: str) -> None:
+    """With status 200 it was taken for the output of a job, and for the word that a secret is deleted."""
+    page = Answer(200, b"<html><title>Log in</title></html>", {"Content-Type": "text/html"})
+    server.on("GET", "/jobs/42", page if call == "get" else Answer(200, job(state="running")))
+    server.on("GET", "/jobs/42/logs", page)
+    server.on("DELETE", "/tenants/nlp/secrets/wandb", page)
+    calls: dict[str, Callable[[Client], object]] = {
+        "get": lambda c: c.get(42),
+        "follow": lambda c: list(c.follow(42)),
+        "delete_secret": lambda c: c.delete_secret("wandb", tenant="nlp"),
+    }
+    with Client(server.url) as c, pytest.raises(ServerError, match="is not what a gpusched server says"):
+        calls[call](c)
 
 
 def output_of(server: FakeServer, **how: int) -> bytes:

@@ -1,0 +1,45 @@
+"""The threads of the agent: all started at its start, because none can be once a job has used up the machine's
+processes; and the order of the work in them."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+# One node needs five at once: its ranks, its driver, its facts, its trash and its logs.
+THREADS = 16
+
+
+def start(count: int = THREADS) -> ThreadPoolExecutor:
+    """Return a pool of threads that all run already. Raises RuntimeError if they cannot be started."""
+    pool = ThreadPoolExecutor(count, thread_name_prefix="agent")
+    started = threading.Barrier(count + 1)
+    try:
+        for _ in range(count):
+            pool.submit(started.wait)
+        started.wait()
+    except BaseException:
+        started.abort()
+        raise
+    return pool
+
+
+class Lane:
+    """Runs blocking work in threads, one piece at a time and in order. A caller that stops waiting leaves its piece
+    running: the next one still waits for it."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._pieces: set[asyncio.Task[object]] = set()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        piece = asyncio.create_task(self._run(work))
+        self._pieces.add(piece)  # the event loop alone would not keep it
+        piece.add_done_callback(self._pieces.discard)
+        return await asyncio.shield(piece)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        async with self._turn:
+            return await asyncio.to_thread(work)

@@ -1,0 +1,124 @@
+"""Who reads the GPUs when: one at a time, and before the end of a rank that failed is reported, so that an Xid is
+neither lost nor late."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from gpusched.agent import doctor, rankdir
+from gpusched.agent.identity import Identity
+from gpusched.agent.machine import PretendMachine, PretendSpec, RealMachine
+from gpusched.agent.node import Node
+from gpusched.agent.nvml import Nvml
+from gpusched.protocol.messages import Ended, RankSpec, Reading, Run, Xid
+from tests.agent.test_forgotten import Recording
+
+GPU = "GPU-1"
+
+
+class Failed(PretendMachine):
+    """Its GPU has told an Xid, which the next reading of all devices returns."""
+
+    def __init__(self) -> None:
+        super().__init__("node", PretendSpec(1, "A100", 81920, 1, 8, 65536))
+        self.inside, self.overlapped = 0, False
+
+    def readings(self, busy: Callable[[], set[str]]) -> list[Reading]:
+        return [Reading(uuid=GPU, xids=[Xid(code=79, seconds_ago=0)])]
+
+    def look(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
+        return [Reading(uuid=GPU, memory_used_mb=0, process_ids=[])]
+
+
+def node_of(tmp_path: Path, machine: PretendMachine, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setenv("GPUSCHED_AGENT_ALLOW_ROOT", "true")
+    identity = Identity(name="node", node_key="key", url="http://127.0.0.1:1", credential="n1.secret")
+    return Node(tmp_path, identity, machine, Recording(tmp_path), "", 1 << 20)
+
+
+def end(node: Node, tmp_path: Path, exit_code: int) -> None:
+    """A rank with a GPU that ran and ended, noticed by whichever part of the agent."""
+    spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"], device_uuids=[GPU])
+    node.ranks.obey([Run(key="1.1.0", spec=spec)])
+    directory = tmp_path / "ranks" / "1.1.0"
+    (directory / rankdir.LOCK).write_text(rankdir.boot_id())
+    rankdir.write(directory, rankdir.EXIT, {"at": rankdir.now(), "reason": "exited", "exit_code": exit_code})
+    assert node.ranks.look("1.1.0")
+
+
+def test_failure_is_never_reported_without_a_reading_of_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat may come between the end and the agent's own look at the GPUs: it brings the Xid all the same."""
+
+    async def speak() -> None:
+        node = node_of(tmp_path, Failed(), monkeypatch)
+        node._facts_tried.set()
+        end(node, tmp_path, exit_code=1)
+        message = await node.message()
+        assert [report.key for report in message.reports if isinstance(report, Ended)] == ["1.1.0"]
+        assert [[xid.code for xid in reading.xids] for reading in message.readings] == [[79]]
+
+    asyncio.run(speak())
+
+
+def test_end_is_reported_with_silent_devices_when_the_driver_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Failed):
+        def readings(self, busy: Callable[[], set[str]]) -> list[Reading]:
+            raise RuntimeError("the driver's library is broken")
+
+    async def speak() -> None:
+        node = node_of(tmp_path, Broken(), monkeypatch)
+        node._facts_tried.set()
+        end(node, tmp_path, exit_code=1)
+        [report] = (await node.message()).reports
+        assert isinstance(report, Ended) and list(report.left) == [GPU]
+
+    asyncio.run(speak())
+
+
+@pytest.mark.parametrize("ask", ["read", "look", "devices", "driver_version"])
+def test_driver_is_asked_by_one_thread_at_a_time(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event is handed out once: of two readers at once, one could drop the Xid that the other has just heard."""
+    inside, most, entered = 0, 0, threading.Condition()
+
+    def answer() -> int:
+        nonlocal inside, most
+        with entered:
+            inside += 1
+            most = max(most, inside)
+            entered.notify_all()
+            entered.wait_for(lambda: inside > 1, 0.3)
+            inside -= 1
+        return 0
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", answer)
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: str(answer()))
+    nvml = Nvml()
+    asked = {"look": lambda: nvml.look([])}.get(ask, getattr(nvml, ask))
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(nvml.read), pool.submit(asked)]:
+            done.result()
+    assert most == 1
+
+
+def test_facts_come_without_hints_when_hints_raise(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A41. Logged once, however often they are asked for."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no hints today")
+
+    monkeypatch.setattr(doctor, "hints", broken)
+    machine = RealMachine()
+    assert [machine.facts().hints for _ in range(3)] == [[], [], []]
+    assert len([record for record in caplog.records if "without hints" in record.getMessage()]) == 1

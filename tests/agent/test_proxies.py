@@ -1,0 +1,60 @@
+"""What answers in the control plane's place, such as a login page with status 200: an unreachable control plane."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent.conftest import Agent
+from tests.agent.control import eventually
+from tests.agent.socket_control import SocketControl
+from tests.agent.test_join import gpusched_agent
+
+PAGES = [b"<html><title>Log in</title></html>", b"\xff\xfe", b"[" * 100_000, b'{"node_id": "one", "assignments": 5}']
+
+
+@pytest.fixture
+def control() -> Iterator[SocketControl]:
+    with SocketControl() as running:
+        yield running
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_join_exits_with_a_sentence_when_a_page_answers(tmp_path: Path, control: SocketControl, page: bytes) -> None:
+    control.page = page
+    done = gpusched_agent("join", "--data-dir", str(tmp_path), control.url, "j1.token")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"gpusched-agent: {control.url} answers, but not as a gpusched server does" in done.stderr
+
+
+@pytest.mark.parametrize("has_socket", [True, False])
+def test_agent_tries_again_until_the_server_answers_instead_of_a_page(
+    agent: Agent, control: SocketControl, tmp_path: Path, has_socket: bool
+) -> None:
+    """A41. Over a WebSocket and over HTTP. The job runs on meanwhile, and once."""
+    control.has_socket = has_socket
+    key = control.run("sh", "-c", f"echo ran >> {tmp_path}/ran; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")
+    with (tmp_path / "log").open("wb") as log:
+        process = agent.start(stderr=log.fileno())
+    eventually((tmp_path / "ran").exists, 20, "the job")
+    control.page = PAGES[0]
+    sentence = f"{control.url} answers, but not as a gpusched server does"
+    eventually(lambda: sentence in (tmp_path / "log").read_text(), 20, "the sentence")
+    (tmp_path / "go").touch()
+    control.page = b""
+    assert control.end_of(key).exit_code == 0
+    text = (tmp_path / "log").read_text()
+    assert process.poll() is None and "Traceback" not in text and text.count(sentence) <= 3
+    assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+def test_agent_that_has_not_joined_waits_until_the_server_answers(
+    agent: Agent, control: SocketControl, tmp_path: Path
+) -> None:
+    control.page = PAGES[0]
+    with (tmp_path / "log").open("wb") as log:
+        agent.start(stderr=log.fileno())
+    eventually(lambda: "not as a gpusched server does" in (tmp_path / "log").read_text(), 20, "the sentence")
+    control.page = b""
+    eventually(lambda: control.syncs, 20, "the first message")
+    assert "Traceback" not in (tmp_path / "log").read_text()
