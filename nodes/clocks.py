@@ -35,9 +35,9 @@ def as_here(report: Report, said_at: str) -> Report:
         off = (now - said).total_seconds() if said is not None else 0.0
     if abs(off) <= tolerated:
         return report
-    told = replace(report, at=_moved(report.at, off))
+    told = replace(report, at=moved(report.at, off))
     return (
-        replace(told, started_at=_moved(told.started_at, off)) if isinstance(told, Ended) and told.started_at else told
+        replace(told, started_at=moved(told.started_at, off)) if isinstance(told, Ended) and told.started_at else told
     )
 
 
@@ -45,7 +45,7 @@ def at_here(text: str, said_at: str) -> str:
     """The same for a time that is told alone."""
     said = _read(said_at)
     off = (datetime.now(UTC) - said).total_seconds() if said is not None else 0.0
-    return text if abs(off) <= TOLERATED_SECONDS else _moved(text, off)
+    return text if abs(off) <= TOLERATED_SECONDS else moved(text, off)
 
 
 def ahead(said_at: str) -> float | None:
@@ -65,17 +65,18 @@ def lasted(report: Ended) -> float | None:
     return max(0.0, (ended - began).total_seconds())
 
 
+def moved(text: str, seconds: float) -> str:
+    """A time, so many seconds later; as it is if it cannot be read."""
+    at = _read(text)
+    try:
+        return text if at is None else (at + timedelta(seconds=seconds)).isoformat()
+    except OverflowError:
+        return text
+
+
 def _read(text: str) -> datetime | None:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         return None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
-
-
-def _moved(text: str, seconds: float) -> str:
-    at = _read(text)
-    try:
-        return text if at is None else (at + timedelta(seconds=seconds)).isoformat()
-    except OverflowError:
-        return text

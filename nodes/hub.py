@@ -102,7 +102,7 @@ class AgentHub:
             if not batch:
                 self._arrived.clear()
                 continue
-            self._answering_since = batch[0].at
+            self._answering_since = batch[0].since
             try:
                 await self._answer(batch)
             except Exception:
@@ -113,7 +113,8 @@ class AgentHub:
                 self._answering_since = None
 
     async def _answer(self, batch: list[Waiting[Link]]) -> None:
-        work = partial(process, [(one.link.node_id, one.message) for one in batch], self._told_lately())
+        now = time.monotonic()
+        work = partial(process, [(one.link.node_id, one.as_of(now)) for one in batch], self._told_lately())
         try:
             answers = await ask(self._messages, work)
         except DatabaseAway:
@@ -127,7 +128,7 @@ class AgentHub:
     async def _answer_apart(self, batch: list[Waiting[Link]]) -> None:
         """Messages of a batch that failed, one by one: what is wrong with one must not silence the others."""
         for number, waiting in enumerate(batch):
-            work = partial(process_apart, waiting.link.node_id, waiting.message)
+            work = partial(process_apart, waiting.link.node_id, waiting.as_of(time.monotonic()))
             try:
                 self._deliver(waiting.link, await ask(self._messages, work))
             except DatabaseAway:

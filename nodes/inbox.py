@@ -4,6 +4,7 @@ A message says all that its agent knows at that moment, but for its readings, to
 connection. So while the database is away a newer message stands for the older ones: their readings are dropped, their
 facts kept. A report is never dropped unless a newer message repeats it, as agents do until it is acknowledged."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -11,8 +12,11 @@ from typing import Generic, Protocol, TypeVar
 from msgspec.structs import replace
 
 from gpusched.protocol.messages import Report, Sync
+from nodes import clocks
 
 MAX_PER_NODE = 4
+# Less makes no difference to what is believed of an agent's clock (nodes/clocks.py), and costs nothing.
+AGED_SECONDS = 0.5
 
 
 class Sender(Protocol):
@@ -24,11 +28,23 @@ S = TypeVar("S", bound=Sender)
 
 @dataclass(frozen=True)
 class Waiting(Generic[S]):
-    """`at`: when the message, or the oldest that it stands for, came."""
+    """`at`: when the message came, by the monotonic clock. `since`: when the oldest that it stands for came."""
 
     at: float
     link: S
     message: Sync
+    since: float
+
+    def as_of(self, now: float) -> Sync:
+        """The message as its agent would say it now: what was said to be a second ago has become older meanwhile."""
+        seconds = now - self.at
+        if seconds < AGED_SECONDS:
+            return self.message
+        reports = [
+            report if report.seconds_ago is None else replace(report, seconds_ago=report.seconds_ago + seconds)
+            for report in self.message.reports
+        ]
+        return replace(self.message, at=clocks.moved(self.message.at, seconds), reports=reports)
 
 
 class Inbox(Generic[S]):
@@ -43,7 +59,7 @@ class Inbox(Generic[S]):
 
     def put(self, at: float, link: S, message: Sync) -> bool:
         """Keep a message. Return False, and keep nothing, if there is no room for it without dropping a report."""
-        waiting = [*self._by_node.get(link.node_id, ()), Waiting(at, link, message)]
+        waiting = [*self._by_node.get(link.node_id, ()), Waiting(at, link, message, at)]
         if len(waiting) > MAX_PER_NODE:
             waiting = _merged(waiting)
         if len(waiting) > MAX_PER_NODE:
@@ -70,7 +86,7 @@ class Inbox(Generic[S]):
     @property
     def oldest_at(self) -> float | None:
         """When the message came that has waited longest; None where none waits. From any thread."""
-        return min((waiting[0].at for waiting in list(self._by_node.values())), default=None)
+        return min((waiting[0].since for waiting in list(self._by_node.values())), default=None)
 
 
 def _merged(waiting: Sequence[Waiting[S]]) -> list[Waiting[S]]:
@@ -81,12 +97,12 @@ def _merged(waiting: Sequence[Waiting[S]]) -> list[Waiting[S]]:
     for one in reversed(older):
         message = one.message
         if message.facts is not None and kept[0].message.facts is None:
-            kept[0] = Waiting(kept[0].at, kept[0].link, replace(kept[0].message, facts=message.facts))
+            kept[0] = dataclasses.replace(kept[0], message=replace(kept[0].message, facts=message.facts))
         if _names(message) - repeated:
-            kept.insert(0, Waiting(one.at, one.link, replace(message, readings=[], facts=None)))
+            kept.insert(0, dataclasses.replace(one, message=replace(message, readings=[], facts=None)))
             repeated |= _names(message)
         else:
-            kept[0] = Waiting(one.at, kept[0].link, kept[0].message)
+            kept[0] = dataclasses.replace(kept[0], since=one.since)
     return kept
 
 

@@ -6,11 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from gpusched.lib.postgresql.base import gate
 from gpusched.lib.threads import DatabaseAway, ask
 from gpusched.protocol.messages import Desired, Ended, Sync
-from jobs.models import Job
+from jobs.models import Attempt, Job
 from nodes import hub as hubs
 from nodes.inbox import MAX_PER_NODE
 from nodes.sync import process as write
@@ -86,20 +87,27 @@ def test_an_outage_costs_an_attempt_for_all_messages_and_loses_no_report(proxy, 
             for seq in range(1, 60):
                 for link, key in zip(links, keys, strict=True):
                     # The end is told once here: agents repeat it, but the hub does not rely on that.
-                    reports = [Ended(key=key, at=now(), reason="exited", exit_code=0)] if seq == 1 else []
+                    reports = (
+                        [Ended(key=key, at=now(), reason="exited", exit_code=0, seconds_ago=0.0)] if seq == 1 else []
+                    )
                     assert hub.receive(link, plain(seq, reports=reports))
             await until(lambda: links[0].answers)
             assert proxy.attempts <= 3, "one of this, and those of the ringer"
             assert len(hub._inbox) <= 2 * MAX_PER_NODE * len(links)
             assert hub.waiting_seconds() > 0
             assert not any(answer.acknowledged or answer.seq for link in links for answer in link.answers)
+            await asyncio.sleep(max(0.0, 3.0 - hub.waiting_seconds()))  # the outage that the ends must not be late by
             proxy.come_back()
             await until(lambda: all(link.last_seq == 59 for link in links))
             acknowledged = [key for link in links for answer in link.answers for key in answer.acknowledged]
             assert sorted(acknowledged) == sorted(keys)
             assert not hub._inbox
 
+    told_at = timezone.now()
     asyncio.run(scenario())
+    lasted = (timezone.now() - told_at).total_seconds()
+    late = [(at - told_at).total_seconds() for at in Attempt.objects.values_list("ended_at", flat=True)]
+    assert max(late) < min(2.5, lasted), "they ended when their agents said so, not after the outage"
     assert set(Job.objects.filter(id__in=jobs).values_list("state", flat=True)) == {"completed"}
 
 

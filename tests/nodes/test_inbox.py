@@ -48,7 +48,7 @@ def test_readings_are_dropped_first_and_facts_are_kept():
         assert len(inbox) <= MAX_PER_NODE
     messages = inbox.take(99)
     assert messages[0].message.readings == []
-    assert messages[0].at == 0.0, "it waits since the oldest that it stands for"
+    assert messages[0].since == 0.0, "it waits since the oldest that it stands for"
     assert names(messages) == {(Started, "1.1.0")}
     assert [waiting.message.facts for waiting in messages if waiting.message.facts] == [FACTS]
     assert messages[-1].message == sync(9_999)
@@ -66,6 +66,18 @@ def test_a_newer_message_that_repeats_the_reports_stands_for_the_older():
     for seq in range(100):
         assert inbox.put(0.0, agent, sync(seq, reports=[ended(f"{n}.1.0") for n in range(seq + 1)]))
     assert len(names(inbox.take(99))) == 100
+
+
+def test_what_a_message_says_to_be_seconds_ago_grows_older_while_it_waits():
+    inbox, agent = Inbox[Agent](), Agent()
+    reports = [Ended(key="1.1.0", at=AT, reason="exited", seconds_ago=2.0), Started(key="2.1.0", at=AT, pid=1)]
+    inbox.put(100.0, agent, sync(1, reports=reports))
+    [waiting] = inbox.take(9)
+    assert waiting.as_of(100.1) == waiting.message
+    later = waiting.as_of(160.0)
+    assert later.at == "2030-01-01T00:01:00+00:00"
+    assert [report.seconds_ago for report in later.reports] == [62.0, None]
+    assert [report.at for report in later.reports] == [AT, AT]
 
 
 def test_what_was_put_back_comes_before_what_has_come_since():
