@@ -16,13 +16,7 @@ from nodes.models import Node
 
 def labels_of(name: str) -> dict[str, Any]:
     """Return all labels of a node, and by whom they are set. Where both set one, the admin's wins."""
-    node = _node(name)
-    return {
-        "node": name,
-        "labels": {**node.labels, **node.admin_labels},
-        "from_admin": node.admin_labels,
-        "from_agent": node.labels,
-    }
+    return _represent_labels(_node(name))
 
 
 def change_labels(name: str, changes: Mapping[str, str | None]) -> dict[str, Any]:
@@ -42,7 +36,7 @@ def change_labels(name: str, changes: Mapping[str, str | None]) -> dict[str, Any
         node.admin_labels = after
         node.save(update_fields=["admin_labels"])
         _announce("node.labels", node, before, after)
-    return labels_of(name)
+    return _represent_labels(node)
 
 
 def taints_of(name: str) -> dict[str, Any]:
@@ -72,7 +66,12 @@ def change_taints(name: str, add: Sequence[Taint], remove: Iterable[str]) -> dic
         node.save(update_fields=["taints"])
         texts = [[taint_text(taint) for taint in taints] for taints in (before, after)]
         _announce("node.taints", node, {"taints": texts[0]}, {"taints": texts[1]})
-    return taints_of(name)
+    return {"node": name, "taints": node.taints}
+
+
+def _represent_labels(node: Node) -> dict[str, Any]:
+    both = {**node.labels, **node.admin_labels}
+    return {"node": node.name, "labels": both, "from_admin": node.admin_labels, "from_agent": node.labels}
 
 
 def _node(name: str, *, is_locked: bool = False) -> Node:

@@ -183,10 +183,10 @@ def test_plan_is_the_same_in_another_order_of_taints_and_labels() -> None:
     """A21"""
     labels = {"zone": "a", "rack": "r1"}
     taints = (AVOID, ML)
-    wants = {"preferred": (Preference(3, ZONE_A),), "tolerations": (Toleration("dedicated"),)}
+    wants = ask(preferred=(Preference(3, ZONE_A),), tolerations=(Toleration("dedicated"),))
     nodes = (node(1, labels=labels, taints=taints), node(2))
     turned = (node(1, labels=dict(reversed(labels.items())), taints=taints[::-1]), node(2))
-    plans = {repr(decide(cluster(*one, jobs=[job(1, **wants), job(2)]))) for one in (nodes, turned)}
+    plans = {repr(decide(cluster(*one, jobs=[job(1, request=wants), job(2)]))) for one in (nodes, turned)}
     assert len(plans) == 1
 
 

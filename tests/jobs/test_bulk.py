@@ -133,7 +133,7 @@ def test_none_is_taken_for_possible_because_one_before_it_was(post, user, imposs
     """A04: what is judged once for all that are alike is judged again for each that differs in what counts."""
     make_node(gpus=8, name="large")
     make_node(gpus=1, name="small", model="NVIDIA L4")
-    Node.objects.filter(name="small").update(labels={"zone": "small"}, runtimes={"podman": "5.0"})
+    Node.objects.filter(name="small").update(admin_labels={"zone": "small"}, runtimes={"podman": "5.0"})
     policy.change({"online_percent": 10}, actor="test")
     possible = {"command": ["x"], "gpu_count": 2}
     status, answer = post([possible, {**possible, **impossible}])
