@@ -8,7 +8,7 @@ from django.db import transaction
 
 from gpusched.lib import audit, events, wake
 from gpusched.lib.problems import invalid, not_found
-from gpusched.protocol.affinity import MAX_TAINTS, Effect, Taint, taint_problems, taint_text
+from gpusched.protocol.affinity import MAX_TAINTS, Taint, TaintEffect, taint_problems, taint_text
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
 from nodes.models import Node
@@ -102,6 +102,8 @@ def _require_taints(taints: Sequence[Taint]) -> None:
     ]
     places = [(taint.key, taint.effect) for taint in taints]
     if len(set(places)) < len(places):
-        errors.append(FieldError("add", "duplicate", f"names one key twice with one effect of {', '.join(Effect)}"))
+        errors.append(
+            FieldError("add", "duplicate", f"names one key twice with one effect of {', '.join(TaintEffect)}")
+        )
     if errors:
         raise invalid(errors)

@@ -15,7 +15,7 @@ _SET = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
 _WEIGHT = re.compile(r"(\d{1,9}):(.*)", re.DOTALL)
 
 
-class Effect(StrEnum):
+class TaintEffect(StrEnum):
     """`NoSchedule`: no job without the toleration starts there. `PreferNoSchedule`: only where no other node fits."""
 
     NO_SCHEDULE = "NoSchedule"
@@ -39,7 +39,7 @@ class Taint(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tru
 
     key: str
     value: str = ""
-    effect: Effect = Effect.NO_SCHEDULE
+    effect: TaintEffect = TaintEffect.NO_SCHEDULE
 
 
 class Toleration(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -49,7 +49,7 @@ class Toleration(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     key: str = ""
     operator: TolerationOperator = TolerationOperator.EQUAL
     value: str = ""
-    effect: Effect | None = None
+    effect: TaintEffect | None = None
 
 
 class Expression(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -77,12 +77,12 @@ class NodeAffinity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 
 
 def taint_of(text: str) -> Taint:
-    """Read `key=value:Effect` or `key:Effect`. Raises ValueError with a sentence."""
+    """Read `key=value:EFFECT` or `key:EFFECT`. Raises ValueError with a sentence."""
     named, separator, effect = text.strip().rpartition(":")
-    if not separator or effect not in list(Effect):
+    if not separator or effect not in list(TaintEffect):
         raise ValueError(f"{text!r} is no taint: write KEY=VALUE:EFFECT or KEY:EFFECT, {_effects()}")
     key, _, value = named.partition("=")
-    taint = Taint(key=key, value=value, effect=Effect(effect))
+    taint = Taint(key=key, value=value, effect=TaintEffect(effect))
     if problem := next(taint_problems(taint), None):
         raise ValueError(f"{text!r} is no taint: {problem}")
     return taint
@@ -93,9 +93,9 @@ def taint_text(taint: Taint) -> str:
 
 
 def toleration_of(text: str) -> Toleration:
-    """Read `key=value`, `key` (any value) or `*` (all taints), each with or without `:Effect`. Raises ValueError."""
+    """Read `key=value`, `key` (any value) or `*` (all taints), each with or without `:EFFECT`. Raises ValueError."""
     named, separator, word = text.strip().rpartition(":")
-    effect = Effect(word) if separator and word in list(Effect) else None
+    effect = TaintEffect(word) if separator and word in list(TaintEffect) else None
     if separator and effect is None:
         raise ValueError(f"{text!r} has an unknown effect: {_effects()}")
     named = named if separator else word
@@ -203,4 +203,4 @@ def affinity_problems(affinity: NodeAffinity) -> Iterator[tuple[str, str]]:
 
 
 def _effects() -> str:
-    return f"with EFFECT {' or '.join(Effect)}"
+    return f"with EFFECT {' or '.join(TaintEffect)}"
