@@ -1,15 +1,17 @@
 """Taints, tolerations and affinity: which nodes they close, which they favour, and what a waiting job says of them."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduling.engine.affinity import Expression, Preference, Taint, Toleration, is_met, is_tolerated
 from scheduling.engine.changes import Change, apply
 from scheduling.engine.counterfactual import alternatives, obstacles
 from scheduling.engine.feasibility import impossible
-from scheduling.engine.model import Policy, Request, Snapshot, Tenant
+from scheduling.engine.model import Node, Policy, Request, Snapshot, Tenant
 from scheduling.engine.node_index import NodeIndex, taints_and_weight
 from scheduling.engine.replay import record, why_not
 from tests.engine import oracle, states
@@ -84,22 +86,28 @@ def test_index_agrees_with_a_look_at_each_node(snapshot: Snapshot) -> None:
 
 
 @in_small_states
-@given(states.snapshots(), states.policies)
-def test_job_takes_the_most_welcome_node_that_has_room(snapshot: Snapshot, policy: Policy) -> None:
+@given(states.snapshots(), states.policies, st.integers(0, 2**40))
+def test_job_takes_the_most_welcome_node_that_has_room(snapshot: Snapshot, policy: Policy, seed: int) -> None:
     """Alone, without limits and heat, no legal node is more welcome to a job than the chosen one."""
-    first = replace(snapshot.jobs[0], eligible_at=0.0)
+    rng = Random(seed)
+    wishes = tuple(Preference(rng.choice([1, 50]), one) for one in states.EXPRESSIONS)
+    request = replace(snapshot.jobs[0].request, gpu_count=1, ranks=None, gpu_models=(), preferred=wishes)
+    alone = replace(snapshot.jobs[0], eligible_at=0.0, request=request)
     tenants = tuple(Tenant(one.id, one.name) for one in snapshot.tenants)
-    nodes = tuple(
-        replace(node, devices=tuple(replace(one, is_hot=False) for one in node.devices)) for node in snapshot.nodes
-    )
-    snapshot = replace(snapshot, jobs=(first,), nodes=nodes, tenants=tenants, reserved_job_id=None)
-    welcome = {node.id: oracle.welcome(first.request, node) for node in nodes}
+    nodes = tuple(_welcoming(node, rng) for node in snapshot.nodes)
+    snapshot = replace(snapshot, jobs=(alone,), nodes=nodes, tenants=tenants, reserved_job_id=None)
+    welcome = {node.id: oracle.welcome(request, node) for node in nodes}
     for placement in decide(snapshot, replace(policy, online_percent=0)).placements:
-        if len({rank.node_id for rank in placement.ranks}) > 1:
-            continue
-        for other in oracle.legal_placements(first.request, nodes, policy, snapshot.running):
-            if len(other) == len(placement.ranks) and len({rank.node_id for rank in other}) == 1:
-                assert welcome[placement.ranks[0].node_id] <= welcome[other[0].node_id]
+        for other in oracle.legal_placements(request, nodes, policy, snapshot.running):
+            assert welcome[placement.ranks[0].node_id] <= welcome[other[0].node_id]
+
+
+def _welcoming(node: Node, rng: Random) -> Node:
+    """The node with other labels and with taints that close it to nobody."""
+    labels = {name: value for name, value in (("zone", "a"), ("zone", "b"), ("rack", "r1")) if rng.random() < 0.5}
+    taints = tuple(taint for taint in states.TAINTS if taint.effect == "PreferNoSchedule" and rng.random() < 0.3)
+    devices = tuple(replace(one, is_hot=False, is_healthy=True) for one in node.devices)
+    return replace(node, labels=labels, taints=taints, devices=devices, is_open=True)
 
 
 def test_taint_keeps_jobs_off_that_do_not_tolerate_it() -> None:
