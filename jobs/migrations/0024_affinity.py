@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('jobs', '0022_changes_grouped'),
+        ('jobs', '0023_retention_progress'),
     ]
 
     operations = [
