@@ -2,6 +2,7 @@
 full of jobs that may be stopped for others (`preempting`, at most 32 in one cycle; beside `plan_ms`, not in it).
 
 The collector of garbage rests meanwhile, as it does in the worker's cycles. `--curve`: how the times grow.
+`--affinity P`: P % of the shapes have expressions, preferences or tolerations, and a tenth of the nodes a taint.
 """
 
 import argparse
@@ -11,7 +12,10 @@ import random
 import resource
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+from scheduling.engine.affinity import Expression, Preference, Taint, Toleration
 from scheduling.engine.model import (
     Device,
     DeviceHold,
@@ -48,12 +52,16 @@ def main() -> None:
     print(json.dumps({"plan_ms": _summary(times), "rss_mb": rss_mb, "cases": cases}))
 
 
-def made_up(pending: int, nodes: int, *, is_full: bool, seed: int = 1, priority: int = 1000) -> Snapshot:
+def made_up(
+    pending: int, nodes: int, *, is_full: bool, seed: int = 1, priority: int = 1000, affinity: int = 0
+) -> Snapshot:
     """A cluster of 8-GPU nodes, and jobs as labs submit them: mostly 1 to 8 GPUs, some gangs, some time limits.
 
     `is_full`: each GPU is held by a job of this `priority`; none of those that wait has a higher one than 1000."""
     rng = random.Random(seed)
     shapes = [_request(rng) for _ in range(60)]
+    for number in range(60 * affinity // 100):
+        shapes[number] = replace(shapes[number], **_AFFINITIES[number % len(_AFFINITIES)])
     jobs = tuple(
         Job(
             id=number,
@@ -73,7 +81,25 @@ def made_up(pending: int, nodes: int, *, is_full: bool, seed: int = 1, priority:
         _running(node, device, request, priority, rng) for node in range(nodes) for device in range(GPUS_PER_NODE)
     )
     made = tuple(_node(number, is_full) for number in range(nodes))
+    if affinity:
+        made = tuple(_marked(node) for node in made)
     return Snapshot(jobs, running if is_full else (), made, tenants)
+
+
+_ZONE_A, _RACKS = Expression("zone", "in", ("a",)), Expression("rack", "notin", ("r0", "r1"))
+_AFFINITIES: tuple[dict[str, Any], ...] = (
+    {"required": (_RACKS,)},
+    {"preferred": (Preference(10, _ZONE_A), Preference(5, _RACKS))},
+    {"tolerations": (Toleration("dedicated", "ml", "NoSchedule"),)},
+    {"required": (Expression("rack", "exists"),), "preferred": (Preference(1, _ZONE_A),)},
+)
+
+
+def _marked(node: Node) -> Node:
+    """With a label of its own, as clusters have it, and some that nodes share."""
+    labels = {"hostname": node.name, "zone": "abc"[node.id % 3], "rack": f"r{node.id // 16}"}
+    taints = (Taint("dedicated", "ml", "NoSchedule"),) if node.id % 10 == 0 else ()
+    return replace(node, labels=labels, taints=taints)
 
 
 def _request(rng: random.Random) -> Request:
@@ -109,7 +135,8 @@ def _results(pending: int, nodes: int, arguments: argparse.Namespace) -> dict[st
     """Case -> (seconds of each plan, how many jobs started)."""
     results = {}
     for case, priority in (("empty", 1000), ("full", 1000), ("preempting", 500)):
-        snapshot = made_up(pending, nodes, is_full=case != "empty", seed=arguments.seed, priority=priority)
+        snapshot = made_up(pending, nodes, is_full=case != "empty", seed=arguments.seed, priority=priority,
+                           affinity=arguments.affinity)  # fmt: skip
         results[case] = _measure(snapshot, arguments.repeat)
     return results
 
@@ -156,6 +183,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pending", type=int, default=10_000)
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--affinity", type=int, default=0, metavar="P", help="so many percent of the shapes have some")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--curve", action="store_true", help="also 10 times the jobs, 5 times the nodes, and both")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")

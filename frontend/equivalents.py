@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gpusched.protocol.affinity import NodeAffinity, Toleration, expression_text, preference_text, toleration_text
 from gpusched.protocol.jobs import JobRequest
 
 # In the order in which somebody would type them.
@@ -53,6 +54,8 @@ def command_line(fields: Mapping[str, Any]) -> str:
     parts += [
         [flag, f"{key}={value}"] for field, flag in _PAIRS.items() for key, value in fields.get(field, {}).items()
     ]
+    flags = {"affinity": "--affinity", "prefer": "--prefer", "tolerations": "--toleration"}
+    parts += [[flags[name], text] for name, texts in constraint_texts(fields).items() for text in texts]
     if "script" in fields:
         parts.append(["--script", "job.sh"])
     if words := [*fields.get("command", []), *fields.get("args", [])]:
@@ -73,6 +76,17 @@ def request_of(job: Mapping[str, Any]) -> dict[str, Any]:
         # How far it has come was not asked for.
         found["array"] = {name: array[name] for name in ("count", "max_parallel") if array[name] is not None}
     return found
+
+
+def constraint_texts(fields: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Affinity and tolerations, each as somebody would type it: by the names of the form's fields."""
+    affinity = msgspec.convert(fields.get("node_affinity") or {}, NodeAffinity)
+    tolerations = msgspec.convert(fields.get("tolerations") or [], list[Toleration])
+    return {
+        "affinity": [expression_text(one) for one in affinity.required],
+        "prefer": [preference_text(one) for one in affinity.preferred],
+        "tolerations": [toleration_text(one) for one in tolerations],
+    }
 
 
 def array_words(array: Mapping[str, Any]) -> str:

@@ -19,7 +19,8 @@ _ASKED = """(%(names)s::text[] IS NULL OR n.name = ANY(%(names)s))
 SLOT_SECONDS = 5
 
 _NODES = f"""
-    SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb, n.labels, n.hostname,
+    SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb,
+           n.labels || n.admin_labels AS labels, n.taints, n.hostname,
            n.agent_version, n.driver_version, n.runtimes, n.last_seen_at,
            coalesce(s.cpu, 0) AS cpu_held, coalesce(s.memory, 0) AS memory_held
       FROM nodes_node n
@@ -118,8 +119,8 @@ def restrict(fleet: Fleet, visible: Sequence[int] | None) -> dict[str, Row]:
 
 
 def _node(row: Row, devices: list[Row]) -> Row:
-    names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "hostname",
-             "agent_version", "driver_version", "runtimes")  # fmt: skip
+    names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "taints",
+             "hostname", "agent_version", "driver_version", "runtimes")  # fmt: skip
     return {
         **{name: row[name] for name in names},
         "cpu_cores_free": row["cpu_cores"] - float(row["cpu_held"]) / 1000,

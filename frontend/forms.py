@@ -2,7 +2,8 @@
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from frontend import equivalents
 from frontend.equivalents import is_default
 from gpusched.lib.api import decode
 from gpusched.lib.problems import Problem
+from gpusched.protocol.affinity import expression_of, preference_of, toleration_of
 from gpusched.protocol.arrays import array_of
 from gpusched.protocol.jobs import RUNTIMES, FieldError, JobRequest, problems
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
@@ -31,6 +33,13 @@ _YES_NO = (("yes", "yes"), ("no", "no"))
 _PAIRS = ("environment", "labels", "node_selector")
 _WORDS = ("secrets", "depends_on", "mounts")
 _SWITCHES = ("gang_scheduling", "preemptible", "requeue")
+# Lines that are read one by one, and the part of `node_affinity` that some of them become.
+_LINES: dict[str, Callable[[str], msgspec.Struct]] = {
+    "affinity": expression_of,
+    "prefer": preference_of,
+    "tolerations": toleration_of,
+}
+_AFFINITY = {"affinity": "required", "prefer": "preferred"}
 
 
 class SubmitForm(forms.Form):
@@ -53,6 +62,9 @@ class SubmitForm(forms.Form):
     array = forms.CharField(required=False)
     labels = forms.CharField(required=False)
     node_selector = forms.CharField(required=False)
+    affinity = forms.CharField(required=False)
+    prefer = forms.CharField(required=False)
+    tolerations = forms.CharField(required=False)
     depends_on = forms.CharField(required=False)
     not_before = forms.CharField(required=False)
     workdir = forms.CharField(required=False)
@@ -105,6 +117,11 @@ class SubmitForm(forms.Form):
         for name in _SWITCHES:
             if value := self.cleaned_data.get(name):
                 self.cleaned_data[name] = value == "yes"
+        for name, read in _LINES.items():
+            self._understand(name, partial(_lines, read=read))
+        parts = {part: self.cleaned_data.pop(name, []) for name, part in _AFFINITY.items()}
+        if any(parts.values()):
+            self.cleaned_data["node_affinity"] = parts
 
     def _understand(self, name: str, read: Any) -> None:
         try:
@@ -149,14 +166,18 @@ class SubmitForm(forms.Form):
 # Where the words of the API do not fit what is typed here.
 _SAID = {("command", "required"): "give a command, or a script below"}
 # Folded away until they are needed.
-MORE = ("array", "secrets", "labels", "node_selector", "depends_on", "not_before", "workdir", "image", "runtime",
+MORE = ("array", "secrets", "labels", "node_selector", "affinity", "prefer", "tolerations", "depends_on",
+        "not_before", "workdir", "image", "runtime",
         "mounts", "gang_scheduling", "ranks", "topology", "anti_affinity", "workload_class", "preemptible", "requeue",
         "max_retries", "grace_seconds", "environment")  # fmt: skip
 
 
 def _field(error: FieldError) -> str:
     """The field of the form: `array.count` is typed into `array`."""
-    return error.field.partition(".")[0]
+    parts = re.split(r"[.\[]", error.field)
+    if parts[0] == "node_affinity":
+        return next((name for name, part in _AFFINITY.items() if part in parts), "affinity")
+    return parts[0]
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -168,6 +189,14 @@ def _pairs(text: str) -> dict[str, str]:
         if line.strip():
             pairs[name.strip()] = value
     return pairs
+
+
+def _lines(text: str, read: Callable[[str], msgspec.Struct]) -> list[Any]:
+    """Read each line that is not empty."""
+    try:
+        return [msgspec.to_builtins(read(line)) for line in text.splitlines() if line.strip()]
+    except ValueError as error:
+        raise ValidationError(str(error)) from error
 
 
 def _listed(text: str) -> list[str]:
@@ -182,7 +211,15 @@ def typed(job: dict[str, Any]) -> dict[str, Any]:
     switches = {name: "yes" if job[name] else "no" for name in _SWITCHES}
     array = job.get("array")
     given["array"] = equivalents.array_words(array) if array else ""
-    return {**given, **lines, **words, **switches, "command": shlex.join([*job["command"], *job["args"]])}
+    constraints = {name: "\n".join(texts) for name, texts in equivalents.constraint_texts(job).items()}
+    return {
+        **given,
+        **lines,
+        **words,
+        **switches,
+        **constraints,
+        "command": shlex.join([*job["command"], *job["args"]]),
+    }
 
 
 def _said(values: Iterable[Any]) -> Iterable[str]:

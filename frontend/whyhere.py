@@ -6,10 +6,14 @@ from gpusched.lib.sql import query
 
 
 def told(job_id: int, attempt: int) -> dict[str, Any]:
-    """`placed`: what was kept of that placement (`considered`, and how many `ranks`), None without one; `rules` and
-    `meanings`: what the policy's rule and the columns are in words."""
+    """`placed`: what was kept of that placement (`considered`, and how many `ranks`), None without one; `has_wishes`:
+    whether taints or preferences told the nodes apart; `rules` and `meanings`: what the policy's rule and the columns
+    are in words."""
     placed = query("SELECT considered, ranks FROM jobs_attempt WHERE job_id = %s AND number = %s", [job_id, attempt])
-    return {"placed": placed[0] if placed else None, "rules": _RULES, "meanings": _MEANINGS}
+    candidates = placed[0]["considered"].get("candidates", ()) if placed else ()
+    # Attempts from before there were taints have neither.
+    has_wishes = any(one.get("taints") or one.get("preferred") for one in candidates)
+    return {"placed": placed[0] if placed else None, "has_wishes": has_wishes, "rules": _RULES, "meanings": _MEANINGS}
 
 
 # What decides where several nodes have room, by the policy's `placement`.
@@ -23,6 +27,8 @@ _RULES = {
 
 _MEANINGS = {
     "hot": "how many of the GPUs that it would get are hot: the fewer, the better",
+    "avoided": "taints PreferNoSchedule of the node that the job does not tolerate: the fewer, the better",
+    "preferred": "the weights of the job's preferences that the node meets: the more, the better",
     "locality": "how many of its ranks would not get GPUs that are near each other (NVLink, NUMA) as it prefers",
     "wasted": "how many of the free GPUs the requests of late could use no more; less than 0: it takes up such GPUs",
     "score": "what the policy counts: the least is the best",

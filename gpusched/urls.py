@@ -21,6 +21,7 @@ import nodes.agent_api
 import nodes.api
 import nodes.health_api
 import nodes.idle_api
+import nodes.label_api
 import nodes.samples_api
 import scheduling.api
 import scheduling.extend_api
@@ -114,6 +115,8 @@ api = [
         (f"{_NODE}/cordon", nodes.api.Cordon.as_view()),
         (f"{_NODE}/uncordon", nodes.api.Uncordon.as_view()),
         (f"{_NODE}/drain", nodes.api.Drain.as_view()),
+        (f"{_NODE}/labels", nodes.label_api.Labels.as_view()),
+        (f"{_NODE}/taints", nodes.label_api.Taints.as_view()),
         ("gpus", nodes.api.Gpus.as_view()),
         ("gpus/<id:device_id>/quarantine", nodes.health_api.Quarantine.as_view()),
         ("gpus/<id:device_id>/clear", nodes.health_api.Clear.as_view()),

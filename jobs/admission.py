@@ -5,6 +5,8 @@ Jobs may not import what stands above them, so the scheduler registers its answe
 from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
+import msgspec
+
 from gpusched.lib.problems import Problem
 from gpusched.protocol.jobs import JobRequest
 from tenants.permissions import Identity
@@ -45,5 +47,6 @@ def asked(request: JobRequest) -> tuple[Hashable, ...]:
         request.gpu_count, request.gpu_memory_mb, request.gpu_model, request.gpu_sharing, request.cpu_cores,
         request.memory_mb, request.gang_scheduling, request.ranks, request.workload_class, request.topology,
         request.anti_affinity, request.image, request.runtime, tuple(request.secrets),
-        tuple(sorted(request.node_selector.items())),
+        tuple(sorted(request.node_selector.items())), msgspec.json.encode(request.node_affinity),
+        msgspec.json.encode(request.tolerations),
     )  # fmt: skip

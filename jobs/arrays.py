@@ -30,7 +30,8 @@ class Taken:
 _SAME = """
     tenant_id, user_id, priority, gpu_count, gpu_memory_mb, gpu_models, gpu_sharing, cpu_milli, memory_mb,
     gang_scheduling, ranks, workload_class, max_runtime_seconds, predicted_seconds, preemptible, requeue, max_retries,
-    retry_on, grace_seconds, not_before, eligible_at, labels, node_selector, topology, anti_affinity, submitted_at"""
+    retry_on, grace_seconds, not_before, eligible_at, labels, node_selector, node_affinity, tolerations, topology,
+    anti_affinity, submitted_at"""
 _MAKE = f"""
     INSERT INTO jobs_job ({_SAME}, array_id, array_index, name, payload, state, attempt, retries_used, reason,
                           evidence, reason_since, stop_reason, stop_evidence)

@@ -15,6 +15,7 @@ _COLUMNS = {
     "gang_scheduling": "bool", "ranks": "int", "workload_class": "text", "max_runtime_seconds": "int",
     "preemptible": "bool", "requeue": "bool", "max_retries": "int", "retry_on": "text[]", "grace_seconds": "int",
     "not_before": "timestamptz", "labels": "jsonb", "node_selector": "jsonb", "payload": "jsonb",
+    "node_affinity": "jsonb", "tolerations": "jsonb",
     "eligible_at": "timestamptz", "predicted_seconds": "int", "topology": "text", "anti_affinity": "text",
     "depends_on": "jsonb", "open_dependencies": "int", "reason": "text", "evidence": "jsonb",
     "array_count": "int", "array_max_parallel": "int", "array_waiting": "int4multirange",

@@ -73,6 +73,8 @@ class Job(models.Model):
     open_dependencies = models.PositiveIntegerField(default=0, db_default=0)
     labels = models.JSONField(default=dict)
     node_selector = models.JSONField(default=dict)
+    node_affinity = models.JSONField(default=dict, db_default=models.Value({}, output_field=models.JSONField()))
+    tolerations = models.JSONField(default=list, db_default=models.Value([], output_field=models.JSONField()))
     topology = models.CharField(max_length=20, default=Topology.ANY, db_default=Topology.ANY)
     anti_affinity = models.CharField(max_length=64, blank=True, default="", db_default="")
     # Of an array: it never has an attempt itself. `array_waiting` are those of its elements that are no jobs yet, and

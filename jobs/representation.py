@@ -123,6 +123,8 @@ def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any
         "array_index": row["array_index"],
         "labels": row["labels"],
         "node_selector": asked_labels(row["node_selector"]),
+        "node_affinity": row["node_affinity"] or None,
+        "tolerations": row["tolerations"],
         "anti_affinity": row["anti_affinity"] or None,
         "topology": row["topology"],
         **_execution(row),

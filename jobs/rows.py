@@ -4,6 +4,7 @@ import math
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 from django.utils import timezone
 
 from gpusched.lib.api import moment
@@ -88,6 +89,8 @@ def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str,
         **_array(request.array),
         "labels": request.labels,
         "node_selector": request.required_labels,
+        "node_affinity": {} if request.node_affinity is None else msgspec.to_builtins(request.node_affinity),
+        "tolerations": msgspec.to_builtins(request.tolerations),
         "topology": request.topology,
         "anti_affinity": request.anti_affinity or "",
         "payload": _payload(request),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
@@ -16,9 +18,13 @@ from unfold.admin import TabularInline
 from gpusched.lib.audited import Audited
 from gpusched.lib.problems import Problem
 from gpusched.lib.read_only import ReadOnly
+from gpusched.protocol.affinity import MAX_TAINTS, Taint, taint_problems, taint_text
+from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
 from gpusched.protocol.states import NodeIntent
 from nodes import health, retiring, services
 from nodes.models import Device, Incident, Node
+
+T = TypeVar("T")
 
 
 class DeviceInline(TabularInline):  # type: ignore[misc]
@@ -31,14 +37,42 @@ class DeviceInline(TabularInline):  # type: ignore[misc]
         return False
 
 
+class NodeForm(ModelForm):  # type: ignore[type-arg]
+    """Refuses what the scheduler could not read."""
+
+    def clean_admin_labels(self) -> dict[str, str]:
+        found = self._read("admin_labels", dict[str, str])
+        if len(found) > MAX_LABELS or not all(is_label(key) and is_value(value) for key, value in found.items()):
+            raise ValidationError(f"at most {MAX_LABELS} labels of {LABEL_RULE}")
+        return found
+
+    def clean_taints(self) -> list[dict[str, str]]:
+        found = self._read("taints", list[Taint])
+        for taint in found:
+            for problem in taint_problems(taint):
+                raise ValidationError(f"{taint_text(taint)}: {problem}")
+        if len({(taint.key, taint.effect) for taint in found}) < len(found) or len(found) > MAX_TAINTS:
+            raise ValidationError(f"at most {MAX_TAINTS} taints, and one per key and effect")
+        plain: list[dict[str, str]] = msgspec.to_builtins(found)
+        return plain
+
+    def _read(self, name: str, kind: type[T]) -> T:
+        try:
+            return msgspec.convert(self.cleaned_data[name], kind)
+        except msgspec.ValidationError as error:
+            raise ValidationError(str(error)) from error
+
+
 @admin.register(Node)
 class NodeAdmin(Audited):
+    form = NodeForm
     list_display = ("name", "state", "intent", "pretend", "cpu_cores", "memory_mb", "last_seen_at")
     list_filter = ("state", "intent", "pretend")
     search_fields = ("name",)
-    fields = ("name", "state", "intent", "intent_note", "labels", "pretend", "cpu_cores", "memory_mb", "boot_id",
+    fields = ("name", "state", "intent", "intent_note", "labels", "admin_labels", "taints", "pretend",
+              "cpu_cores", "memory_mb", "boot_id",
               "agent_version", "driver_version", "joined_at", "last_seen_at")  # fmt: skip
-    readonly_fields = tuple(name for name in fields if name not in ("intent", "intent_note", "labels"))
+    readonly_fields = tuple(name for name in fields if name not in ("intent", "intent_note", "admin_labels", "taints"))
     inlines = (DeviceInline,)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -46,7 +80,7 @@ class NodeAdmin(Audited):
         return False
 
     def save_model(self, request: HttpRequest, obj: Node, form: ModelForm[Any], change: bool) -> None:
-        obj.save(update_fields=["labels"])
+        obj.save(update_fields=["admin_labels", "taints"])
         services.set_intent(obj.name, NodeIntent(obj.intent), obj.intent_note)
 
     def view_on_site(self, obj: Node) -> str:

@@ -31,7 +31,15 @@ class Node(models.Model):
     hostname = models.CharField(max_length=253, blank=True, default="")
     cpu_cores = models.PositiveIntegerField(default=0)
     memory_mb = models.PositiveBigIntegerField(default=0)
-    labels = models.JSONField(default=dict, blank=True)
+    labels = models.JSONField(default=dict, blank=True, help_text="As its agent reports them")
+    admin_labels = models.JSONField(
+        default=dict, blank=True, db_default=models.Value({}, output_field=models.JSONField()),
+        help_text="Set by admins; over a label of the agent with the same name they win",
+    )  # fmt: skip
+    taints = models.JSONField(
+        default=list, blank=True, db_default=models.Value([], output_field=models.JSONField()),
+        help_text="Keep jobs off that do not tolerate them",
+    )  # fmt: skip
     isolation = models.JSONField(
         default=dict, db_default=models.Value({}, output_field=models.JSONField()), blank=True,
         help_text="How it keeps ranks apart, as its agent tells",

@@ -8,8 +8,9 @@ from gpusched.protocol import throttling
 from nodes import causes
 
 _NODES = """
-    SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb, n.labels,
-           n.agent_version, n.driver_version, n.runtimes, n.isolation, n.hostname, n.last_seen_at, n.joined_at,
+    SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb,
+           n.labels || n.admin_labels AS labels, n.taints, n.agent_version,
+           n.driver_version, n.runtimes, n.isolation, n.hostname, n.last_seen_at, n.joined_at,
            n.clock_off_seconds,
            (SELECT jsonb_object_agg(m.unix_user, m.detail) FROM nodes_missinguser m
              WHERE m.node_id = n.id) AS missing_users,
@@ -52,8 +53,8 @@ def nodes(visible: list[int] | None, name: str | None = None) -> list[dict[str, 
 
 
 def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int] | None) -> dict[str, Any]:
-    names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "agent_version",
-             "driver_version", "runtimes", "isolation", "hostname", "clock_off_seconds")  # fmt: skip
+    names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "taints",
+             "agent_version", "driver_version", "runtimes", "isolation", "hostname", "clock_off_seconds")  # fmt: skip
     shown = {
         **{name: row[name] for name in names},
         "missing_users": row["missing_users"] or {},

@@ -52,7 +52,7 @@ def learn(node_id: int, facts: NodeFacts) -> None:
 def _learn_machine(node_id: int, facts: NodeFacts) -> None:
     execute(
         "UPDATE nodes_node SET hostname = %s, boot_id = %s, agent_version = %s, cpu_cores = %s, memory_mb = %s,"
-        " labels = labels || %s::jsonb, driver_version = %s, runtimes = %s::jsonb, isolation = %s::jsonb,"
+        " labels = %s::jsonb, driver_version = %s, runtimes = %s::jsonb, isolation = %s::jsonb,"
         " hints = %s::jsonb, pretend = %s WHERE id = %s",
         [
             facts.hostname[:253],

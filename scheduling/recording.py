@@ -7,7 +7,9 @@ import msgspec
 from scheduling.engine.model import Plan, Policy, Snapshot
 from scheduling.engine.replay import Recording
 
-FORMAT = 2
+FORMAT = 3
+# Format 2 has no taints, tolerations or affinities: without them a plan is the same.
+_READABLE = (2, FORMAT)
 
 
 class _File(msgspec.Struct):
@@ -19,7 +21,8 @@ class _File(msgspec.Struct):
 
 
 class Read(NamedTuple):
-    """`plan`: the recorded plan as it stands in the file, to be compared byte for byte."""
+    """`plan`: the recorded plan as it stands in the file, to be compared byte for byte; of an older format, as this
+    format writes it."""
 
     recording: Recording
     plan: bytes
@@ -41,6 +44,9 @@ def decode(content: bytes) -> Read:
         plan = msgspec.json.decode(found.plan, type=Plan)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"this is no recorded cycle: {error}") from error
-    if found.format != FORMAT:
-        raise ValueError(f"this recording has format {found.format}; this version reads {FORMAT}")
-    return Read(Recording(found.now, found.policy, found.snapshot, plan), bytes(found.plan))
+    if found.format not in _READABLE:
+        readable = " and ".join(map(str, _READABLE))
+        raise ValueError(f"this recording has format {found.format}; this version reads {readable}")
+    # What an older format does not have is there by its default, so that the plan can be compared.
+    written = bytes(found.plan) if found.format == FORMAT else encode_plan(plan)
+    return Read(Recording(found.now, found.policy, found.snapshot, plan), written)

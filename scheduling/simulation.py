@@ -15,6 +15,7 @@ from scheduling.asking import ask
 from scheduling.engine import questions
 from scheduling.engine.model import ELEMENT, DeviceHold, Job, Preemption, RankPlacement, Request, Snapshot
 from scheduling.engine.questions import Present
+from scheduling.requests import with_constraints
 from scheduling.sayings import change_shape, estimate_shape, reason_shape
 
 # Of the job that does not exist: later than all others, and nobody's claim or promise.
@@ -62,7 +63,7 @@ def _of_array(found: dict[str, Any], number: int, request: JobRequest) -> dict[s
 
 def shape(request: JobRequest, tenant_id: int) -> Request:
     """What the engine is asked for."""
-    return Request(
+    found = Request(
         gpu_count=request.gpu_count,
         gpu_memory_mb=request.gpu_memory_mb,
         gpu_models=request.gpu_models,
@@ -75,6 +76,7 @@ def shape(request: JobRequest, tenant_id: int) -> Request:
         topology=str(request.topology),
         apart=f"{tenant_id}/{request.anti_affinity}" if request.anti_affinity else "",
     )
+    return with_constraints(found, request.node_affinity, request.tolerations)
 
 
 def _job(request: JobRequest, row: dict[str, Any], here: Present) -> Job:

@@ -7,8 +7,10 @@ import msgspec
 from django.db import connection, transaction
 
 from gpusched.lib.sql import columns, execute, query, rows
+from gpusched.protocol import affinity as protocol
 from scheduling import arrays, lacking
 from scheduling.arrays import Open, Shown
+from scheduling.engine.affinity import Taint
 from scheduling.engine.model import (
     Device,
     DeviceHold,
@@ -42,7 +44,8 @@ _PENDING, _THESE = f"{_JOBS} {_WAITS}", f"{_JOBS} j.id = ANY(%s::bigint[])"
 _RUNNING = """
     SELECT j.id, j.tenant_id, j.priority, j.gpu_count, j.gpu_memory_mb, j.gpu_models,
            j.gpu_sharing = 'shared' AS shared, j.cpu_milli, j.memory_mb, j.gang_scheduling, j.ranks,
-           j.node_selector::text AS selector, j.topology,
+           j.node_selector::text AS selector, j.topology, j.node_affinity::text AS affinity,
+           j.tolerations::text AS tolerations,
            CASE WHEN j.anti_affinity = '' THEN '' ELSE j.tenant_id || '/' || j.anti_affinity END AS apart,
            j.max_runtime_seconds, j.preemptible, j.user_id, j.workload_class = 'online' AS is_online, j.grace_seconds,
            j.state = 'stopping' AS is_stopping, (j.stop_evidence->>'by_job')::bigint AS stopping_for,
@@ -59,10 +62,10 @@ _RUNNING = """
 _NODES = """
     SELECT id, name, state = 'online', intent = 'open', cpu_cores, memory_mb,
            -- The labels that jobs with an image require (protocol.jobs.runtime_label).
-           (CASE WHEN runtimes = '{}' THEN labels
-                 ELSE labels || '{"container runtime": "yes"}'
+           (CASE WHEN runtimes = '{}' THEN labels || admin_labels
+                 ELSE labels || admin_labels || '{"container runtime": "yes"}'
                              || (SELECT jsonb_object_agg('container runtime ' || name, 'yes')
-                                   FROM jsonb_object_keys(runtimes) AS name) END)::text
+                                   FROM jsonb_object_keys(runtimes) AS name) END)::text, taints::text
       FROM nodes_node ORDER BY id
 """
 # Who was moved off a hot device must not come back to it, nor anybody else come, before it has cooled.
@@ -232,7 +235,7 @@ def _running_job(found: list[dict[str, Any]]) -> Running:
         request=request_of(
             first["gpu_count"], first["gpu_memory_mb"], tuple(first["gpu_models"]), first["shared"], first["cpu_milli"],
             first["memory_mb"], first["gang_scheduling"], first["ranks"], first["selector"], first["topology"],
-            first["apart"],
+            first["apart"], first["affinity"], first["tolerations"],
         ),
         ranks=ranks,
         started_at=first["started_at"],
@@ -282,6 +285,12 @@ def nodes(running: tuple[Running, ...] = ()) -> tuple[Node, ...]:
             is_open=is_open,
             is_online=is_online,
             devices=tuple(devices.get(node_id, ())),
+            taints=_taints(taints) if taints != "[]" else (),
         )
-        for node_id, name, is_online, is_open, cores, memory_mb, labels in rows(_NODES)
+        for node_id, name, is_online, is_open, cores, memory_mb, labels, taints in rows(_NODES)
     )
+
+
+def _taints(text: str) -> tuple[Taint, ...]:
+    found = msgspec.json.decode(text, type=list[protocol.Taint])
+    return tuple(sorted(Taint(taint.key, taint.value, str(taint.effect)) for taint in found))

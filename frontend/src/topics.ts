@@ -129,6 +129,7 @@ export interface NodeRow {
   memory_mb_free: number | null;
   last_seen_at: string | null;
   labels: Record<string, string> | null;
+  taints: { key: string; value: string; effect: string }[];
   hostname: string | null;
   agent_version: string | null;
   driver_version: string | null;

@@ -99,6 +99,7 @@ def _spec_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]
         "command": command,
         "command_line": equivalents.command_line(request_of_it),
         "json": equivalents.as_json(request_of_it),
+        "constraints": equivalents.constraint_texts(request_of_it),
     }
 
 

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from frontend import asked, onenode, waysback
+from frontend import asked, node_marks, onenode, waysback
 from frontend.views.entrance import act, page, show
 from gpusched import __version__
 from gpusched.lib.problems import Problem, not_found
@@ -68,6 +68,7 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
             "resolution": resolution,
         },
         "server_version": __version__,
+        "marks": node_marks.shown(name) if who.is_admin else {},
     }
     return show(request, who, "pages/node.html", words)
 
@@ -120,6 +121,18 @@ def set_intent(request: HttpRequest, who: Identity, name: str, verb: str) -> Htt
         return services.set_intent(name, _INTENTS[verb], note)
 
     return _act_as_admin(request, who, name, do)
+
+
+@require_POST
+@page
+def set_marks(request: HttpRequest, who: Identity, name: str, kind: str) -> HttpResponse:
+    """Change the labels or the taints of a node by the lines that were typed."""
+    changes = {"labels": node_marks.change_labels, "taints": node_marks.change_taints}
+    if kind not in changes:
+        raise not_found(f"kind '{kind[:20]}'")
+    found_node(name, who)
+    were, typed = (request.POST.get(field, "").replace("\x00", "") for field in ("were", "typed"))
+    return _act_as_admin(request, who, name, lambda: changes[kind](name, were, typed))
 
 
 @require_POST

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from gpusched.cli import say
 from gpusched.cli.directives import OURS, SLURMS, Line, lines_of
 from gpusched.cli.sbatch import translated
 from gpusched.client.errors import Invalid
+from gpusched.protocol.affinity import expression_of, preference_of, toleration_of
 from gpusched.protocol.arrays import array_of
 
 # Typer exports only this one of what its parser raises.
@@ -69,6 +71,12 @@ FLAGS: tuple[inspect.Parameter, ...] = (
           "--after", metavar="[KIND:]ID"),
     _flag("labels", list[str], "A label for your own use.", "--label", metavar="NAME=VALUE"),
     _flag("node_selector", list[str], "Only nodes with this label.", "--node-selector", metavar="NAME=VALUE"),
+    _flag("affinity", list[str], "Only nodes that meet this: 'NAME in (A, B)', 'NAME notin (A)', NAME=A, NAME, !NAME.",
+          "--affinity", metavar="EXPRESSION"),
+    _flag("prefer", list[str], "Nodes that meet this where possible; WEIGHT is 1 to 100.", "--prefer",
+          metavar="[WEIGHT:]EXPRESSION"),
+    _flag("tolerations", list[str], "A taint of nodes that the job accepts; NAME alone takes any value, * any taint.",
+          "--toleration", metavar="NAME[=VALUE][:EFFECT]"),
     _flag("anti_affinity", str, "Your tenant's jobs with the same word never share a node.", metavar="WORD"),
     _flag("topology", str, "any, nvlink, numa, prefer_nvlink or prefer_numa: how near its GPUs are.", metavar="HOW"),
 )  # fmt: skip
@@ -174,7 +182,29 @@ def _lay_over(fields: dict[str, Any], flags: Mapping[str, Any]) -> None:
     for field, flag in (("labels", "--label"), ("node_selector", "--node-selector")):
         if field in given:
             given[field] = {**_mapping(fields, field), **_pairs(flag, given[field], {})}
+    if "tolerations" in given:
+        known = fields.get("tolerations")
+        given["tolerations"] = [
+            *(known if isinstance(known, list) else ()),
+            *_read_all(toleration_of, given["tolerations"]),
+        ]
+    required, preferred = given.pop("affinity", []), given.pop("prefer", [])
+    if required or preferred:
+        given["node_affinity"] = _affinity(_mapping(fields, "node_affinity"), required, preferred)
     fields.update(given)
+
+
+def _affinity(known: dict[str, Any], required: list[str], preferred: list[str]) -> dict[str, Any]:
+    """Add the expressions of flags to those of a file."""
+    more = {"required": _read_all(expression_of, required), "preferred": _read_all(preference_of, preferred)}
+    return {**known, **{name: [*known.get(name, []), *found] for name, found in more.items() if found}}
+
+
+def _read_all(read: Callable[[str], Any], texts: list[str]) -> list[Any]:
+    try:
+        return [msgspec.to_builtins(read(text)) for text in texts]
+    except ValueError as error:
+        raise Invalid(str(error)) from error
 
 
 def _array(text: str) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""Commands about nodes: the list, and for admins cordon, drain, uncordon and the token with which a node joins."""
+"""Commands about nodes: the list, and for admins cordon, drain, uncordon, labels, taints and the token to join with."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -10,15 +10,36 @@ from gpusched.cli.commands import for_each, group
 from gpusched.cli.history import Watch
 from gpusched.cli.output import Column, Format, age
 from gpusched.cli.session import connect
+from gpusched.client.errors import Invalid
+from gpusched.protocol.affinity import taint_of, taint_text
 
 if TYPE_CHECKING:
     from gpusched.client import Client
     from gpusched.client.inventory import Device, Node, NodeAction
+    from gpusched.protocol.affinity import Taint
 
 # The server corrects by more than this alone: less may be the way of the message.
 _CLOCK_SECONDS = 5.0
 
 app = group("Look after nodes: cordon, drain, uncordon, let new ones join.")
+
+
+class Label(NamedTuple):
+    name: str
+    value: str
+    set_by: str
+
+
+_LABEL_COLUMNS: "tuple[Column[Label], ...]" = (
+    Column("NAME", lambda row: row.name),
+    Column("VALUE", lambda row: row.value),
+    Column("SET BY", lambda row: row.set_by),
+)
+_TAINT_COLUMNS: "tuple[Column[Taint], ...]" = (
+    Column("NAME", lambda taint: taint.key),
+    Column("VALUE", lambda taint: taint.value),
+    Column("EFFECT", lambda taint: taint.effect),
+)
 Names = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False)]
 
 _COLUMNS: "tuple[Column[Node], ...]" = (
@@ -40,6 +61,7 @@ _COLUMNS: "tuple[Column[Node], ...]" = (
     Column("RUNTIMES", lambda node: _runtimes(node), is_wide=True),
     Column("ISOLATION", lambda node: str(node.isolation), is_wide=True),
     Column("LABELS", lambda node: ",".join(f"{k}={v}" for k, v in sorted(node.labels.items())), is_wide=True),
+    Column("TAINTS", lambda node: ",".join(map(taint_text, node.taints)), is_wide=True),
     Column("TROUBLE", lambda node: _trouble(node)),
 )
 
@@ -103,6 +125,10 @@ def show(
         say.note(f"isolation: {found.isolation}" + (f" ({found.isolation.why})" if found.isolation.why else ""))
         if found.clock_off_seconds is not None and abs(found.clock_off_seconds) >= _CLOCK_SECONDS:
             say.note(f"its clock is off by {found.clock_off_seconds:+.0f} s")
+        if found.labels:
+            say.note(f"labels: {', '.join(f'{key}={value}' for key, value in sorted(found.labels.items()))}")
+        if found.taints:
+            say.note(f"taints: {', '.join(map(taint_text, found.taints))}")
         for user, detail in found.missing_users.items():
             say.note(f"no Unix user {user or 'for tenants without unix_user'}: {detail}")
     output.items(found.devices, _DEVICE_COLUMNS, form, lambda device: device.uuid)
@@ -144,6 +170,59 @@ def uncordon(ctx: typer.Context, names: Names) -> None:
     _act(ctx, names, lambda client, name: client.uncordon(name))
 
 
+@app.command()
+def label(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
+    changes: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE|NAME-...", show_default=False)] = None,
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """Show the labels of a node, set some, or remove those named with a dash.
+
+    \b
+    gpusched node label gpu-3
+    gpusched node label gpu-3 zone=a rack=r7
+    gpusched node label gpu-3 rack-
+
+    Only admins can change them. A label that an admin sets wins over the one of the same name that the agent reports.
+    """
+    labels = dict(_label_change(word) for word in changes or ())
+    with connect(ctx) as client:
+        found = client.label_node(name, labels) if labels else client.node_labels(name)
+    rows = [Label(key, value, "admin" if key in found.from_admin else "agent") for key, value in found.labels.items()]
+    output.items(sorted(rows), _LABEL_COLUMNS, form, lambda row: row.name)
+
+
+@app.command()
+def taint(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME[=VALUE]:EFFECT|NAME[:EFFECT]-...", show_default=False)
+    ] = None,
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """Show the taints of a node, add some, or remove those named with a dash.
+
+    \b
+    gpusched node taint gpu-3
+    gpusched node taint gpu-3 dedicated=ml:NoSchedule
+    gpusched node taint gpu-3 dedicated:NoSchedule- spot:PreferNoSchedule
+
+    Only admins can change them. A job without the toleration (gpusched submit --toleration) does not start on a node
+    with NoSchedule, and avoids one with PreferNoSchedule. Running jobs go on.
+    """
+    words = changes or []
+    remove = [word[:-1] for word in words if word.endswith("-")]
+    try:
+        add = [taint_of(word) for word in words if not word.endswith("-")]
+    except ValueError as error:
+        raise Invalid(str(error)) from error
+    with connect(ctx) as client:
+        found = client.taint_node(name, add, remove=remove) if words else client.node_taints(name)
+    output.items(found.taints, _TAINT_COLUMNS, form, taint_text)
+
+
 @app.command("join-token")
 def join_token(
     ctx: typer.Context,
@@ -173,6 +252,15 @@ def _act(ctx: typer.Context, names: list[str], action: "Callable[[Client, str], 
             say.note(answer.message or f"node {answer.node} is {answer.status}")
 
         for_each(names, act)
+
+
+def _label_change(word: str) -> tuple[str, str | None]:
+    key, separator, value = word.partition("=")
+    if separator:
+        return key, value
+    if not word.endswith("-") or len(word) == 1:
+        raise Invalid(f"{word}: write NAME=VALUE to set a label, NAME- to remove it")
+    return word[:-1], None
 
 
 def _runtimes(node: "Node") -> str:

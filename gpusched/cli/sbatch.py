@@ -7,6 +7,8 @@ from typing import Any
 
 from gpusched.cli.directives import Line
 from gpusched.client.errors import Invalid
+from gpusched.protocol.affinity import LabelOperator
+from gpusched.protocol.labels import is_label
 
 _SHORT = {
     "J": "job-name", "G": "gpus", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "t": "time", "a": "array",
@@ -18,16 +20,16 @@ _WITHOUT_VALUE = {"exclusive", "hold", "requeue", "no-requeue", "oversubscribe",
                   "contiguous", "overcommit", "parsable", "spread-job", "reboot", "get-user-env"}  # fmt: skip
 _UNDERSTOOD = {"job-name", "gres", "gpus", "gpus-per-node", "gpus-per-task", "nodes", "ntasks", "ntasks-per-node",
                "cpus-per-task", "mem", "mem-per-cpu", "mem-per-gpu", "time", "array", "dependency", "chdir", "requeue",
-               "no-requeue"}  # fmt: skip
+               "no-requeue", "constraint"}  # fmt: skip
 _KEPT = "the server keeps the output: gpusched logs"
 _IGNORED = {
     "output": _KEPT,
     "error": _KEPT,
     "open-mode": _KEPT,
     "partition": "there are no partitions; see --gpu-model and --node-selector",
-    "constraint": "see --gpu-model and --node-selector",
-    "nodelist": "see --node-selector",
-    "exclude": "see --node-selector",
+    "constraint": "only features that a node must all have are understood, like a&b; see --affinity",
+    "nodelist": "see --node-selector and --affinity",
+    "exclude": "see --node-selector and --affinity",
     "account": "a job counts for a tenant: --tenant",
     "qos": "see --priority",
     "nice": "see --priority",
@@ -61,9 +63,9 @@ def translated(lines: Iterable[Line]) -> tuple[dict[str, Any], list[str]]:
     ignored = [
         f"{option.where}: {option} is ignored: {_IGNORED.get(option.name, 'it is not known here')}"
         for option in options
-        if option.name not in _UNDERSTOOD
+        if not _is_understood(option)
     ]
-    asked = {option.name: option for option in options if option.name in _UNDERSTOOD}
+    asked = {option.name: option for option in options if _is_understood(option)}
     fields = {**_plain(asked), **_sizes(asked)}
     if (mem := asked.get("mem")) and fields.get("memory_mb") == 0:
         del fields["memory_mb"]
@@ -71,6 +73,11 @@ def translated(lines: Iterable[Line]) -> tuple[dict[str, Any], list[str]]:
     if "ranks" in fields:
         ignored.append(f"each of the {fields['ranks']} ranks runs the whole script; there is no srun")
     return fields, ignored
+
+
+def _is_understood(option: Option) -> bool:
+    """Of --constraint only the forms that name labels which a node must all have."""
+    return option.name in _UNDERSTOOD and (option.name != "constraint" or all(map(is_label, _features(option))))
 
 
 def _options(line: Line) -> Iterator[Option]:
@@ -102,6 +109,9 @@ def _plain(asked: dict[str, Option]) -> dict[str, Any]:
             fields["requeue"] = is_wanted
     if array := asked.get("array"):
         fields["array"] = _array(array)
+    if constraint := asked.get("constraint"):
+        required = [{"key": word, "operator": LabelOperator.EXISTS.value} for word in _features(constraint)]
+        fields["node_affinity"] = {"required": required}
     if dependency := asked.get("dependency"):
         fields["depends_on"] = _dependency(dependency)
     return fields
@@ -193,6 +203,11 @@ def _dependency(option: Option) -> list[str]:
             raise _no(option, "like afterok:41:42, afterany:41 or afternotok:41")
         depends += [f"{_WHEN[kind]}:{job}" for job in ids]
     return depends
+
+
+def _features(option: Option) -> list[str]:
+    """Read `a`, `a&b` or `a,b`: a node must have a label of each name."""
+    return re.split("[&,]", option.value)
 
 
 def _no(option: Option, wanted: str) -> Invalid:

@@ -1,7 +1,9 @@
 """The calls about everything but jobs: tenants, quotas, nodes, the policy and the cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from gpusched.client.calls import API, Call, get, given, json_as, segment, write
 from gpusched.client.inventory import (
@@ -12,12 +14,15 @@ from gpusched.client.inventory import (
     Health,
     Node,
     NodeAction,
+    NodeLabels,
+    NodeTaints,
     Quota,
     Share,
     Tenant,
 )
 from gpusched.client.models import Page
 from gpusched.client.scheduling import EditedPolicy
+from gpusched.protocol.affinity import Taint
 
 
 def tenants(*, archived: bool = False) -> Call[Page[Tenant]]:
@@ -154,6 +159,30 @@ def uncordon(name: str) -> Call[NodeAction]:
 def drain(name: str) -> Call[NodeAction]:
     """Nothing new starts on the node until what runs there has ended."""
     return write("POST", f"/nodes/{segment(name)}/drain", NodeAction)
+
+
+def node_labels(name: str) -> Call[NodeLabels]:
+    """The labels of a node, and whether an admin or its agent set them."""
+    return get(f"/nodes/{segment(name)}/labels", NodeLabels)
+
+
+def label_node(name: str, labels: Mapping[str, str | None]) -> Call[NodeLabels]:
+    """Set labels of a node, or remove those whose value is None; the others stay."""
+    return write("PATCH", f"/nodes/{segment(name)}/labels", NodeLabels, {"labels": dict(labels)})
+
+
+def node_taints(name: str) -> Call[NodeTaints]:
+    """The taints of a node."""
+    return get(f"/nodes/{segment(name)}/taints", NodeTaints)
+
+
+def taint_node(name: str, add: Sequence[Taint] = (), *, remove: Sequence[str] = ()) -> Call[NodeTaints]:
+    """Remove taints (`KEY` or `KEY:EFFECT`) of a node, then add others. Running jobs go on."""
+    body = {"add": [msgspec.to_builtins(taint) for taint in add], "remove": list(remove)}
+    # Not repeatable: what is removed the first time is unknown the second time.
+    return Call(
+        "PATCH", f"{API}/nodes/{segment(name)}/taints", json_as(NodeTaints), body=body, is_repeatable=not remove
+    )
 
 
 def quarantine(device_id: int, *, note: str = "") -> Call[DeviceAction]:

@@ -4,6 +4,8 @@ from datetime import datetime
 
 import msgspec
 
+from gpusched.protocol.affinity import Taint
+
 
 class Quota(msgspec.Struct, kw_only=True):
     """What a tenant may hold at once; None is no limit."""
@@ -181,6 +183,7 @@ class Node(msgspec.Struct, kw_only=True):
     cpu_cores_free: float = 0
     memory_mb_free: int = 0
     labels: dict[str, str] = {}
+    taints: list[Taint] = []
     agent_version: str | None = None
     driver_version: str | None = None
     runtimes: dict[str, str] = {}
@@ -191,6 +194,20 @@ class Node(msgspec.Struct, kw_only=True):
     joined_at: datetime | None = None
     jobs: list[int] = []
     devices: list[Device] = []
+
+
+class NodeLabels(msgspec.Struct, kw_only=True):
+    """`labels` are in force: those of its agent, and over them those of admins."""
+
+    node: str
+    labels: dict[str, str] = {}
+    from_admin: dict[str, str] = {}
+    from_agent: dict[str, str] = {}
+
+
+class NodeTaints(msgspec.Struct, kw_only=True):
+    node: str
+    taints: list[Taint] = []
 
 
 class NodeAction(msgspec.Struct, kw_only=True):

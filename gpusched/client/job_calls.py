@@ -13,6 +13,7 @@ from gpusched.client.extension import Extended
 from gpusched.client.foresight import Explanation, Simulation
 from gpusched.client.models import Acted, Attempt, BulkActed, JobData, Log, Page
 from gpusched.client.scheduling import QueueItem
+from gpusched.protocol.affinity import NodeAffinity, Toleration
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import JobRequest
@@ -54,6 +55,8 @@ class JobOptions(TypedDict, total=False):
     array: ArrayRequest | None
     labels: dict[str, str]
     node_selector: dict[str, str]
+    node_affinity: NodeAffinity | None
+    tolerations: list[Toleration]
     anti_affinity: str | None
     topology: str
 

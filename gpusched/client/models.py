@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gpusched.client import notebook
+from gpusched.protocol.affinity import NodeAffinity, Toleration
 from gpusched.protocol.states import FINAL, WAITING
 
 T = TypeVar("T")
@@ -96,6 +97,8 @@ class JobData(msgspec.Struct, kw_only=True):
     array_index: int | None = None
     labels: dict[str, str] = {}
     node_selector: dict[str, str] = {}
+    node_affinity: NodeAffinity | None = None
+    tolerations: list[Toleration] = []
     anti_affinity: str | None = None
     topology: str = "any"
     attempt: int = 0

@@ -4,13 +4,20 @@ import re
 
 import msgspec
 
+from gpusched.protocol.affinity import (
+    MAX_TOLERATIONS,
+    NodeAffinity,
+    Toleration,
+    affinity_problems,
+    toleration_problems,
+)
 from gpusched.protocol.arrays import MOST_ELEMENTS, ArrayRequest
 from gpusched.protocol.dependencies import MOST_DEPENDENCIES, Dependency, dependency_of
 from gpusched.protocol.exits import RETRYABLE
+from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
 VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
-_LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?\Z")
 # Also read by the agent, which puts it into a command line.
 IMAGE = re.compile(r"^(?:(?:docker|oras|library|shub)://)?[A-Za-z0-9/][A-Za-z0-9._:/@+-]{0,499}\Z")
 _MOUNT = re.compile(r"^/[^:,\x00\n\"]*:/[^:,\x00\n\"]*(?::r[ow])?\Z")
@@ -18,7 +25,8 @@ RUNTIMES = ("auto", "process", "podman", "docker", "apptainer")
 # They become names of files.
 SECRET_NAME = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")
 SECRET_NAME_RULE = "1 to 100 letters, digits, . _ -, and no dot first"
-MOST_SECRETS = MOST_MOUNTS = MOST_LABELS = 32  # of one job
+MOST_SECRETS = MOST_MOUNTS = 32  # of one job
+MOST_LABELS = MAX_LABELS
 RESERVED = ("GPUSCHED_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
 
@@ -71,6 +79,8 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     not_before: str | None = None
     labels: dict[str, str] = {}
     node_selector: dict[str, str] = {}
+    node_affinity: NodeAffinity | None = None
+    tolerations: list[Toleration] = []
     anti_affinity: str | None = None
     topology: Topology = Topology.ANY
     image: str | None = None
@@ -129,6 +139,7 @@ def problems(request: JobRequest) -> list[FieldError]:
     found += _container_problems(request)
     found += text_problems(request)
     found += _label_problems(request)
+    found += _node_problems(request) if request.tolerations or request.node_affinity else []
     found += _dependency_problems(request)
     found += _array_problems(request.array) if request.array else []
     return found
@@ -237,22 +248,35 @@ def _label_problems(request: JobRequest) -> list[FieldError]:
     for field, mapping in (("labels", request.labels), ("node_selector", request.node_selector)):
         if not mapping:
             continue
-        bad = [k for k, v in mapping.items() if not _LABEL.match(k) or not (v == "" or _LABEL.match(v))]
+        bad = [k for k, v in mapping.items() if not is_label(k) or not is_value(v)]
         if bad or len(mapping) > MOST_LABELS:
             found.append(
                 FieldError(
                     field,
                     "invalid_label",
-                    f"at most {MOST_LABELS} short words of letters, digits, . _ / -; not {bad[:3]}",
+                    f"at most {MOST_LABELS} {LABEL_RULE}; not {bad[:3]}",
                 )
             )
-    if request.anti_affinity is not None and not _LABEL.match(request.anti_affinity):
+    if request.anti_affinity is not None and not is_label(request.anti_affinity):
         found.append(FieldError("anti_affinity", "invalid_label", "one short word of letters, digits, . _ / -"))
     return found
 
 
+def _node_problems(request: JobRequest) -> list[FieldError]:
+    found = [
+        FieldError(f"tolerations[{number}]", "invalid_toleration", problem)
+        for number, toleration in enumerate(request.tolerations)
+        for problem in toleration_problems(toleration)
+    ]
+    if len(request.tolerations) > MAX_TOLERATIONS:
+        found.append(FieldError("tolerations", "too_long", f"at most {MAX_TOLERATIONS}"))
+    affinity = request.node_affinity
+    wrong = affinity_problems(affinity) if affinity is not None else ()
+    return found + [FieldError(field, "invalid_affinity", problem) for field, problem in wrong]
+
+
 def _dependency_problems(request: JobRequest) -> list[FieldError]:
-    if request.ref and (request.ref.isdecimal() or not _LABEL.match(request.ref)):
+    if request.ref and (request.ref.isdecimal() or not is_label(request.ref)):
         return [FieldError("ref", "invalid_label", "one short word of letters, digits, . _ / -, not digits alone")]
     if not request.depends_on:
         return []

@@ -2,6 +2,7 @@
 
 `docs/x.md, Heading` becomes a link where it is read as a document."""
 
+from gpusched.protocol.affinity import MAX_TOLERATIONS, LabelOperator
 from gpusched.protocol.arrays import MOST_ELEMENTS
 from gpusched.protocol.dependencies import MOST_DEPENDENCIES
 from gpusched.protocol.exits import RETRYABLE, ExitClass
@@ -58,7 +59,12 @@ _JOB_FIELDS: dict[str, str] = {
     "not_before": "RFC 3339 time before which it does not start, at most 100 years ahead; without a zone it is UTC",
     "labels": f'up to {MOST_LABELS} words, kept with the job. `{{"interactive": "true"}}`: it may hold idle GPUs for '
     "longer (docs/operations.md, GPUs that are held but idle)",
-    "node_selector": f"up to {MOST_LABELS} labels that a node must have; admins set nodes' labels in `/admin/`",
+    "node_selector": f"up to {MOST_LABELS} labels that a node must have; docs/rest.md, Where a job may run",
+    "node_affinity": '`{"required": [{"key": "zone", "operator": "in", "values": ["a", "b"]}], "preferred": '
+    '[{"key": "fast", "operator": "exists", "weight": 10}]}`: conditions on the labels of a node, by '
+    f"`{' '.join(LabelOperator)}`; docs/rest.md, Where a job may run",
+    "tolerations": '`[{"key": "dedicated", "operator": "Equal", "value": "ml", "effect": "NoSchedule"}]`: the taints '
+    f"of nodes that it accepts, at most {MAX_TOLERATIONS}; docs/rest.md, Where a job may run",
     "anti_affinity": "a word: jobs of the tenant with the same word never share a node",
     "topology": "`nvlink`, `numa`: the GPUs of each rank are in one NVLink island, on one NUMA node; `prefer_nvlink`, "
     "`prefer_numa`: where possible",

@@ -39,6 +39,7 @@ class Pending(StrEnum):
     HEALTH = "health"
     CPU_MEMORY = "cpu_memory"
     CONSTRAINT = "constraint"
+    TAINT = "taint"
     STARTING = "starting"
     SCHEDULER_BEHIND = "scheduler_behind"
 
@@ -159,6 +160,10 @@ PENDING: dict[str, tuple[str, str]] = {
         "ask for less CPU or memory, or wait",
     ),
     Pending.CONSTRAINT: ("no node matches {constraint}", "relax the constraint, or add a node that matches"),
+    Pending.TAINT: (
+        "kept off the {nodes} nodes that would fit by taints that it does not tolerate: {taints}",
+        "submit it with a toleration (--toleration) if it may run there, or ask an admin to remove the taint",
+    ),
     Pending.STARTING: ("placed; the agent of {node} starts it", "nothing to do"),
     Pending.SCHEDULER_BEHIND: (
         "the scheduler has not looked at it yet",
@@ -208,6 +213,8 @@ CHANGES: dict[str, str] = {
     "gang_scheduling": "if its gang might span nodes (gang_scheduling without ranks)",
     "ranks": "without a fixed number of ranks",
     "node_selector": "without its node selector",
+    "node_affinity": "without its required node affinity",
+    "tolerations": "with a toleration of {to}",
     "topology": "with topology {to}",
     "apart": "if it might share a node with the jobs that it is kept apart from",
     "max_runtime_seconds": "with a time limit of {to}",

@@ -4,6 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
 from scheduling.engine.model import Device, Node, RankPlacement, Running
+from scheduling.engine.node_index import NodeIndex
 from scheduling.engine.slots import Slot
 from scheduling.engine.states import Kind, Mould, Scorer, Shared, State
 
@@ -20,7 +21,18 @@ class Board:
     some device is shared. `scorer`: what placements are chosen by; None: by the tightest fit.
     """
 
-    __slots__ = ("_positions", "_states", "kinds", "scorer", "sharing", "shelves", "slots", "usable")
+    __slots__ = (
+        "_index",
+        "_positions",
+        "_states",
+        "has_taints",
+        "kinds",
+        "scorer",
+        "sharing",
+        "shelves",
+        "slots",
+        "usable",
+    )
 
     def __init__(
         self,
@@ -52,6 +64,8 @@ class Board:
         self._positions = {node.id: position for position, node in enumerate(ordered)}
         self.usable = [with_closed or (node.is_open and node.is_online) for node in ordered]
         self.scorer: Scorer | None = None
+        self.has_taints = any([node.taints for node in ordered])
+        self._index: NodeIndex | None = None
         self._states: dict[tuple[object, ...], State] = {}
         most = max((len(node.devices) for node in ordered), default=0)
         self.shelves: list[dict[State, list[int]]] = [{} for _ in range(most + 1)]
@@ -63,11 +77,19 @@ class Board:
     def copy(self) -> "Board":
         twin = Board.__new__(Board)
         twin.kinds, twin.usable, twin.scorer = self.kinds, self.usable, self.scorer
+        twin.has_taints, twin._index = self.has_taints, self._index
         twin._states, twin._positions = self._states, self._positions
         twin.slots = [slot.copy() for slot in self.slots]
         twin.shelves = [{state: places[:] for state, places in shelf.items()} for shelf in self.shelves]
         twin.sharing = {state: places[:] for state, places in self.sharing.items()}
         return twin
+
+    @property
+    def index(self) -> NodeIndex:
+        """The nodes by label and taint; built when a request first asks for it."""
+        if self._index is None:
+            self._index = NodeIndex([slot.node for slot in self.slots])
+        return self._index
 
     def slot_of(self, node_id: int) -> Slot | None:
         position = self._positions.get(node_id)

@@ -7,7 +7,8 @@ class Candidate(NamedTuple):
     """A node that had room for a whole request when it was placed, and what it would have cost there (see
     `placement.place`): hot devices, ranks without the locality that they prefer, free GPUs that it would spoil for
     others in 25ths (less than 0: it uses up what was spoiled), memory of free devices that it opens (MiB), and devices
-    left free. `alike`: other nodes of which the same is true."""
+    left free. `alike`: other nodes of which the same is true. `taints`: PreferNoSchedule taints of the node that the
+    job does not tolerate; `preferred`: the weight of the job's preferences that the node meets."""
 
     node_id: int
     hot: int
@@ -16,6 +17,8 @@ class Candidate(NamedTuple):
     opened_mb: int
     left: int
     alike: int
+    taints: int = 0
+    preferred: int = 0
 
 
 class Considered(NamedTuple):

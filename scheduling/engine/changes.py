@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from scheduling.engine.affinity import EXISTS, IN, Taint, is_met, tolerating
 from scheduling.engine.forward import ended
 from scheduling.engine.model import Claim, Device, Job, Node, RankPlacement, Request, Running, Snapshot, Tenant
 from scheduling.engine.shapes import needs_of
@@ -123,9 +124,34 @@ def _node_added(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     # Ranks round their parts up.
     cpu_milli, memory_mb = request.cpu_milli + request.gpu_count, request.memory_mb + request.gpu_count
     node_id = 1 + max((node.id for node in snapshot.nodes), default=0)
-    labels = dict(request.node_selector)
+    labels = labels_for(request)
     new = Node(node_id, "new", cpu_milli, memory_mb, cpu_milli, memory_mb, devices, labels)
     return replace(snapshot, nodes=(*snapshot.nodes, new))
+
+
+def labels_for(request: Request) -> dict[str, str]:
+    """Return labels of a node with which it meets what the request requires, unless its demands contradict."""
+    labels = dict(request.node_selector)
+    for expression in request.required:
+        if expression.operator == EXISTS:
+            labels.setdefault(expression.key, "")
+        elif expression.operator == IN and expression.key not in dict(request.node_selector):
+            conditions = [one for one in request.required if one.key == expression.key]
+            fitting = [v for v in expression.values if all(is_met(one, {expression.key: v}) for one in conditions)]
+            labels[expression.key] = (fitting or expression.values)[0]
+    return labels
+
+
+def _tolerating(request: Request, to: Value) -> Request:
+    """`to`: taints as their text, such as "a=b:NoSchedule, c:NoSchedule"."""
+    taints = [_taint(text) for text in str(to or "").split(", ") if text]
+    return replace(request, tolerations=(*request.tolerations, *tolerating(taints)))
+
+
+def _taint(text: str) -> Taint:
+    named, _, effect = text.rpartition(":")
+    key, _, value = named.partition("=")
+    return Taint(key, value, effect)
 
 
 def _as_it_is(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
@@ -150,6 +176,8 @@ CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
     "gang_scheduling": _of_request(lambda request, to: replace(request, gang=bool(to), ranks=None)),
     "ranks": _of_request(lambda request, to: replace(request, ranks=None if to is None else _whole(to))),
     "node_selector": _of_request(lambda request, to: replace(request, node_selector=needs_of(request))),
+    "node_affinity": _of_request(lambda request, to: replace(request, required=())),
+    "tolerations": _of_request(_tolerating),
     "topology": _of_request(lambda request, to: replace(request, topology=str(to))),
     "apart": _of_request(lambda request, to: replace(request, apart="")),
     "max_runtime_seconds": _runtime,

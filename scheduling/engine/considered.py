@@ -5,9 +5,9 @@ from heapq import nsmallest
 from scheduling.engine.board import Board
 from scheduling.engine.candidates import Candidate, Considered
 from scheduling.engine.model import RankPlacement
-from scheduling.engine.placement import offers
+from scheduling.engine.node_index import taints_and_weight
+from scheduling.engine.placement import Offer, offers
 from scheduling.engine.shapes import Shape
-from scheduling.engine.states import Rating
 
 MOST_CANDIDATES = 4
 
@@ -19,14 +19,15 @@ def considered(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) -> 
     if any(rank.node_id != chosen for rank in ranks):
         return None
     found = list(offers(board, shape, len(ranks)))
-    best = nsmallest(MOST_CANDIDATES, found, key=lambda offer: offer[:2])
-    own = next((offer for offer in found if board.slots[offer[1]].node.id == chosen), None)
+    best = nsmallest(MOST_CANDIDATES, found, key=lambda offer: offer.cost)
+    own = next((offer for offer in found if board.slots[offer.position].node.id == chosen), None)
     if own is not None and own not in best:
         best[-1:] = [own]
-    candidates = [_candidate(board.slots[position].node.id, rating, alike) for rating, position, alike in best]
-    return Considered(len(board.slots), sum(alike for _, _, alike in found), tuple(candidates))
+    candidates = [_candidate(board.slots[offer.position].node.id, offer) for offer in best]
+    return Considered(len(board.slots), sum(offer.alike for offer in found), tuple(candidates))
 
 
-def _candidate(node_id: int, rating: Rating, alike: int) -> Candidate:
-    hot, misses, spoils, opened_mb, left, _ = rating
-    return Candidate(node_id, hot, misses, spoils, opened_mb, left, alike - 1)
+def _candidate(node_id: int, offer: Offer) -> Candidate:
+    hot, misses, spoils, opened_mb, left, _ = offer.rating
+    taints, weight = taints_and_weight(offer.penalty)
+    return Candidate(node_id, hot, misses, spoils, opened_mb, left, offer.alike - 1, taints, weight)

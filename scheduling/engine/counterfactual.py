@@ -13,7 +13,8 @@ from scheduling.engine.remedies import remedies
 OWN = frozenset(
     {
         "gpu_count", "gpu_memory_mb", "gpu_model", "cpu_cores", "memory_mb", "cpu_and_memory_percent",
-        "gang_scheduling", "ranks", "node_selector", "topology", "apart", "max_runtime_seconds", "workload_class",
+        "gang_scheduling", "ranks", "node_selector", "node_affinity", "tolerations", "topology", "apart",
+        "max_runtime_seconds", "workload_class",
     }
 )  # fmt: skip
 # One reason is followed by at most so many others, and each is tried to be cured in at most so many ways.

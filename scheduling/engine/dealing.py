@@ -12,7 +12,7 @@ from scheduling.engine.claims import claimed
 from scheduling.engine.considered import considered
 from scheduling.engine.explain import Scene, preempt_delay, reclaim_pending
 from scheduling.engine.fairshare import standings
-from scheduling.engine.feasibility import Verdict, fits, least_use, matching
+from scheduling.engine.feasibility import Verdict, eligible, fits, least_use
 from scheduling.engine.model import (
     Claim,
     Job,
@@ -248,4 +248,4 @@ class Dealing:
         self.told[job.id] = reclaim_pending(stopping, claim.rule, self.now)
 
     def _fits_in_service(self, job: Job) -> bool:
-        return fits(job.request, matching(job.request, self.scene.in_service), self.policy)
+        return fits(job.request, eligible(job.request, self.scene.in_service), self.policy)

@@ -6,12 +6,14 @@ from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 
 from scheduling.engine.accounts import Block
+from scheduling.engine.affinity import untolerated
 from scheduling.engine.board import Board, kind_of
 from scheduling.engine.feasibility import (
     Inventory,
     Verdict,
+    eligible,
     fits,
-    matching,
+    shut_out,
     suitable_gpus,
     survey,
     too_large,
@@ -118,17 +120,21 @@ class Scene:
 def blocked(scene: Scene, shape: Shape) -> Verdict:
     """Why the request does not start now. Exactly one reason is dominant: the first of these that holds.
 
-    `constraint`, `never_fits`: no node of the inventory would do. `maintenance`, `health`: closed nodes or sick devices
-    would. `hot`: devices that cool down would. `constraint` (apart), `topology`, `cpu_memory`: it fits but for that
-    demand. `fragmented`: enough is free, not together. `priority`: it would have fitted before this cycle. `capacity`.
+    `constraint`, `never_fits`: no node of the inventory would do. `taint`: none whose taints it tolerates.
+    `maintenance`, `health`: closed nodes or sick devices would. `hot`: devices that cool down would. `constraint`
+    (apart), `topology`, `cpu_memory`: it fits but for that demand. `fragmented`: enough is free, not together.
+    `priority`: it would have fitted before this cycle. `capacity`.
     So what an edit of the job, the end of a maintenance or a repair would cure is said before what only time cures.
     """
     request, policy = shape.request, scene.policy
-    verdict = unmatched(request, scene.inventory) or too_large(request, scene.inventory, policy)
+    inventory = scene.inventory
+    verdict = (
+        unmatched(request, inventory) or too_large(request, inventory, policy) or shut_out(request, inventory, policy)
+    )
     if verdict is not None:
         return verdict
-    if not fits(request, matching(request, scene.in_service), policy):
-        cured_by_opening = scene.has_closed and fits(request, matching(request, scene.healthy), policy)
+    if not fits(request, eligible(request, scene.in_service), policy):
+        cured_by_opening = scene.has_closed and fits(request, eligible(request, scene.healthy), policy)
         return _maintenance(scene, request) if cured_by_opening or not scene.has_unhealthy else _health(scene, request)
     if scene.has_closed and place(scene.opened, shape) is not None:
         return _maintenance(scene, request)
@@ -165,7 +171,7 @@ def _busy(scene: Scene, shape: Shape) -> Verdict:
     if free >= request.gpu_count:
         per_node = shape.part(shape.splits[-1])[0] if shape.spread else request.gpu_count
         return Verdict("fragmented", {"free": coarse(free), "per_node": per_node})
-    types = matching(request, scene.in_service)
+    types = eligible(request, scene.in_service)
     total = sum(suitable_gpus(request, node_type, scene.policy) * count for node_type, count in types)
     is_late = scene.placed[0] > 0 and place(scene.before, shape) is not None
     evidence = {"requested": request.gpu_count, "free": coarse(free), "total": total}
@@ -186,15 +192,21 @@ def _devices(scene: Scene, request: Request, is_counted: Callable[[Device], bool
     return sum(
         is_counted(device) and is_suitable(request, kind_of(device), scene.policy)
         for node in scene.nodes
-        if node.is_open and node.is_online and is_selected(request, tuple(node.labels.items()))
+        if node.is_open and node.is_online and _is_eligible(node, request)
         for device in node.devices
     )
 
 
 def _could_help(node: Node, request: Request, policy: Policy) -> bool:
-    if not is_selected(request, tuple(node.labels.items())):
+    if not _is_eligible(node, request):
         return False
     return not request.gpu_count or any(is_suitable(request, kind_of(device), policy) for device in node.devices)
+
+
+def _is_eligible(node: Node, request: Request) -> bool:
+    if not is_selected(request, tuple(node.labels.items())):
+        return False
+    return not (node.taints and untolerated(node.taints, request.tolerations))
 
 
 def reserved(board: Board, shape: Shape, reservation: Reservation) -> Verdict:

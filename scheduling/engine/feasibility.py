@@ -1,10 +1,11 @@
 """Says whether a request can ever start: on the whole cluster, empty and in service, and alone in its tenant."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from scheduling.engine.affinity import NO_SCHEDULE, Taint, untolerated
 from scheduling.engine.board import Kind, kind_of
 from scheduling.engine.model import Device, Evidence, Node, Policy, Request, Tenant
 from scheduling.engine.quotas import CPU_CORES, Use, excess, use_of
@@ -13,7 +14,7 @@ from scheduling.engine.split import parts_of
 
 
 class Verdict(NamedTuple):
-    """A reason that does not depend on what runs: `never_fits`, `tenant_limit` or `constraint`."""
+    """A reason that does not depend on what runs: `never_fits`, `tenant_limit`, `constraint` or `taint`."""
 
     code: str
     evidence: Evidence
@@ -27,7 +28,7 @@ _Seat = tuple[int | None, str, int | None, int | None]
 
 class NodeType(NamedTuple):
     """Nodes that no request can tell apart, when they are empty. `islands`, `numas`: the devices that reach each other
-    over NVLink, or sit on one NUMA node, group by group."""
+    over NVLink, or sit on one NUMA node, group by group. `taints`: those with the effect NoSchedule, sorted."""
 
     cpu_milli: int
     memory_mb: int
@@ -35,12 +36,17 @@ class NodeType(NamedTuple):
     labels: tuple[tuple[str, str], ...]
     islands: tuple[Devices, ...] = ()
     numas: tuple[Devices, ...] = ()
+    taints: tuple[Taint, ...] = ()
+
+
+Types = tuple[tuple[NodeType, int], ...]
 
 
 class Inventory(NamedTuple):
-    """What there is, empty: (type, how many nodes)."""
+    """What there is, empty: (type, how many nodes). `cache`: the answers of `matching`."""
 
-    types: tuple[tuple[NodeType, int], ...]
+    types: Types
+    cache: dict[Hashable, Types]
 
 
 def impossible(
@@ -53,9 +59,9 @@ def impossible(
 ) -> Verdict | None:
     """Why a request can never start as things stand, saying the largest that can; None: it may just have to wait.
 
-    Judged on the empty cluster: what runs, cordons and health do not count. A model or a label that no node has is
-    not impossible, as the next node or an edit may bring it; it waits with `constraint`. Without any node nothing is
-    known of the hardware, and only the tenant's limits are judged.
+    Judged on the empty cluster: what runs, cordons, taints and health do not count. A model or a label that no node
+    has is not impossible, as the next node or an edit may bring it; it waits with `constraint`. Without any node
+    nothing is known of the hardware, and only the tenant's limits are judged.
     """
     inventory = survey(nodes)
     return (
@@ -68,7 +74,7 @@ def impossible(
 def survey(nodes: Iterable[Node], *, with_closed: bool = True, with_unhealthy: bool = True) -> Inventory:
     """Counts the types of nodes, with or without closed nodes and unhealthy devices."""
     # Most nodes are alike, so they are counted by what costs least to compare.
-    alike: Counter[tuple[int, int, tuple[tuple[str, str], ...], tuple[_Seat, ...]]] = Counter()
+    alike: Counter[tuple[int, int, tuple[tuple[str, str], ...], tuple[_Seat, ...], tuple[Taint, ...]]] = Counter()
     for node in nodes:
         if not (with_closed or (node.is_open and node.is_online)):
             continue
@@ -79,20 +85,25 @@ def survey(nodes: Iterable[Node], *, with_closed: bool = True, with_unhealthy: b
                 if one.is_healthy or with_unhealthy
             ]
         )
-        alike[node.cpu_milli, node.memory_mb, tuple(sorted(node.labels.items())), seats] += 1
+        taints = tuple(sorted(taint for taint in node.taints if taint.effect == NO_SCHEDULE)) if node.taints else ()
+        alike[node.cpu_milli, node.memory_mb, tuple(sorted(node.labels.items())), seats, taints] += 1
     found: Counter[NodeType] = Counter()
     for made, number in alike.items():
         found[_node_type(*made)] += number
-    return Inventory(tuple(sorted(found.items())))
+    return Inventory(tuple(sorted(found.items())), {})
 
 
 @lru_cache(1 << 12)
 def _node_type(
-    cpu_milli: int, memory_mb: int, labels: tuple[tuple[str, str], ...], seats: tuple[_Seat, ...]
+    cpu_milli: int,
+    memory_mb: int,
+    labels: tuple[tuple[str, str], ...],
+    seats: tuple[_Seat, ...],
+    taints: tuple[Taint, ...],
 ) -> NodeType:
     kinds = [kind_of(Device(0, model, memory)) for memory, model, _, _ in seats]
     islands, numas = _groups(kinds, [seat[2] for seat in seats]), _groups(kinds, [seat[3] for seat in seats])
-    return NodeType(cpu_milli, memory_mb, _count(kinds), labels, islands, numas)
+    return NodeType(cpu_milli, memory_mb, _count(kinds), labels, islands, numas, taints)
 
 
 def too_large(request: Request, inventory: Inventory, policy: Policy) -> Verdict | None:
@@ -123,6 +134,7 @@ def unmatched(request: Request, inventory: Inventory) -> Verdict | None:
         return Verdict("constraint", {"constraint": "the request: none has joined yet"})
     # Labels with a space are none of the user's: what the request needs of a node in words.
     names = [key if " " in key else f"label {key}={value}" for key, value in request.node_selector]
+    names += [f"label {expression}" for expression in request.required]
     if request.gpu_count and request.gpu_models:
         names.append(f"GPU model {' or '.join(request.gpu_models)}")
     return Verdict("constraint", {"constraint": " with ".join(names)})
@@ -160,14 +172,55 @@ def least_use(request: Request, inventory: Inventory, policy: Policy) -> Use:
     return use_of(request, each * request.gpu_count, ((names, request.gpu_count),))
 
 
-def matching(request: Request, inventory: Inventory) -> tuple[tuple[NodeType, int], ...]:
-    """The types with the labels and, for jobs with GPUs, a device of a model that the request names."""
-    return tuple(
-        (node_type, count)
-        for node_type, count in inventory.types
-        if is_selected(request, node_type.labels)
-        and (not request.gpu_count or _has_model(request.gpu_models, node_type.devices))
-    )
+def matching(request: Request, inventory: Inventory) -> Types:
+    """The types with the labels and, for jobs with GPUs, a device of a model that the request names; without their
+    labels, which often tell apart each node from all others."""
+    models = request.gpu_models if request.gpu_count else None
+    key = request.node_selector, request.required, models
+    if key not in inventory.cache:
+        inventory.cache[key] = _merged(
+            (node_type, count)
+            for node_type, count in inventory.types
+            if is_selected(request, node_type.labels) and (models is None or _has_model(models, node_type.devices))
+        )
+    return inventory.cache[key]
+
+
+def eligible(request: Request, inventory: Inventory) -> Types:
+    """Return the matching types whose taints the request tolerates."""
+    types = matching(request, inventory)
+    if not any([node_type.taints for node_type, _ in types]):
+        return types
+    return tuple(found for found in types if not untolerated(found[0].taints, request.tolerations))
+
+
+def _merged(types: Iterable[tuple[NodeType, int]]) -> Types:
+    found: Counter[NodeType] = Counter()
+    for node_type, count in types:
+        found[node_type._replace(labels=()) if node_type.labels else node_type] += count
+    return tuple(sorted(found.items()))
+
+
+def shut_out(request: Request, inventory: Inventory, policy: Policy) -> Verdict | None:
+    """Return `taint` if the request fits on the empty matching nodes, but not on those whose taints it tolerates.
+
+    Names no taint that the request could leave untolerated and still fit."""
+    types = matching(request, inventory)
+    kept_off = [
+        (missing, node_type, count)
+        for node_type, count in types
+        if node_type.taints and (missing := frozenset(untolerated(node_type.taints, request.tolerations)))
+    ]
+    if not kept_off or fits(request, eligible(request, inventory), policy):
+        return None
+    needed = frozenset[Taint]().union(*[missing for missing, _, _ in kept_off])
+    for taint in sorted(needed):
+        fewer = needed - {taint}
+        open_ = [(node_type, count) for missing, node_type, count in kept_off if missing <= fewer]
+        if fits(request, (*eligible(request, inventory), *open_), policy):
+            needed = fewer
+    nodes = sum(count for missing, _, count in kept_off if missing <= needed)
+    return Verdict("taint", {"taints": ", ".join(map(str, sorted(needed))), "nodes": nodes})
 
 
 def fits(request: Request, types: Iterable[tuple[NodeType, int]], policy: Policy) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from scheduling.engine.affinity import Expression, Preference, Taint, Toleration
 from scheduling.engine.candidates import Considered
 
 Evidence = Mapping[str, str | int | float | bool | None]
@@ -47,7 +48,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`is_open` False: cordoned, draining or lost; its running jobs still count, nothing new is placed on it."""
+    """`is_open` False: cordoned, draining or lost; its running jobs still count, nothing new is placed on it.
+    `taints`: in any order; a taint stops no running job."""
 
     id: int
     name: str
@@ -59,6 +61,7 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     is_open: bool = True
     is_online: bool = True
+    taints: tuple[Taint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,9 @@ class Request:
     """The shape of a job: jobs of one shape stand or fall together in a cycle. Totals, as users type them.
 
     `topology`: any, nvlink or numa (the GPUs of each rank on one node in one island or NUMA node), or prefer_nvlink,
-    prefer_numa (so where possible). `apart`: jobs of one such name never share a node; empty: they may."""
+    prefer_numa (so where possible). `apart`: jobs of one such name never share a node; empty: they may.
+
+    `node_selector`, `required`: what the labels of its nodes must be; `preferred`: what they should be."""
 
     gpu_count: int = 0
     gpu_memory_mb: int | None = None
@@ -79,6 +84,9 @@ class Request:
     node_selector: tuple[tuple[str, str], ...] = ()
     topology: str = "any"
     apart: str = ""
+    tolerations: tuple[Toleration, ...] = ()
+    required: tuple[Expression, ...] = ()
+    preferred: tuple[Preference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

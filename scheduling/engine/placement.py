@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import NamedTuple
 
 from scheduling.engine.board import Board
 from scheduling.engine.devices import capacity, choices, ids_of, room, suitable_free
@@ -15,13 +16,29 @@ __all__ = ["is_offered", "offers", "place", "place_cheapest", "room", "rooms", "
 _NO_ROOM: Rating = (-1, 0, 0, 0, 0, 0)
 
 
+class Offer(NamedTuple):
+    """What it costs to put a whole request on a node. `penalty`: see `NodeIndex.penalties`; `position`: the first of
+    `alike` nodes of which the same is true."""
+
+    rating: Rating
+    penalty: int
+    position: int
+    alike: int
+
+    @property
+    def cost(self) -> tuple[int, ...]:
+        """Return what the best offer has least of."""
+        return _cost_of(self.rating, self.penalty, self.position)
+
+
 def place(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | None:
     """The ranks of a request on the board as it is, or None; the board is left as it was.
 
-    On one node: the fewest hot devices, then the locality that it prefers, then the best score (see `Board.scorer`),
-    then least total memory of the devices that it opens, then fewest devices left free, then fewest devices, then
-    node id. A gang takes the fewest ranks that fit, on the fewest nodes: the widest nodes first, and the best that
-    holds all that is left at the end.
+    On one node: the fewest hot devices, then the most welcome node (the fewest PreferNoSchedule taints, then the most
+    weight of its preferences), then the locality that it prefers, then the best score (see `Board.scorer`), then least
+    total memory of the devices that it opens, then fewest devices left free, then fewest devices, then node id. A gang
+    takes the fewest ranks that fit, on the fewest nodes: the widest nodes first, of those the most welcome, and the
+    best that holds all that is left at the end.
     """
     for split in shape.splits:
         if shape.spread and _room_in_all(board, shape, split) < split:
@@ -68,16 +85,25 @@ def is_offered(board: Board, shape: Shape, position: int) -> bool:
     return board.usable[position] and (shape.allowed is None or position in shape.allowed)
 
 
-def offers(board: Board, shape: Shape, ranks: int) -> Iterator[tuple[Rating, int, int]]:
-    """What it would cost to put a whole request of so many ranks on one node: the rating and the first position of each
-    state of a node that has room now, and how many nodes are in it."""
+def offers(board: Board, shape: Shape, ranks: int) -> Iterator[Offer]:
+    """What it would cost to put a whole request of so many ranks on one node: an offer for each state of a node that
+    has room now, and for each penalty of the nodes in it."""
     ratings = shape.ratings.get((ranks, ranks), {})
     for state, positions in _candidates(board, shape, shape.part(ranks)[0] * ranks):
         rating = (ratings.get(state) or _rated(board, state, shape, ranks, ranks))[0]
+        if rating is _NO_ROOM:
+            continue
         is_any = shape.allowed is None and not shape.request.apart
         open_ = positions if is_any else [place for place in positions if _is_open(board.slots[place], shape)]
-        if rating is not _NO_ROOM and open_:
-            yield rating, open_[0], len(open_)
+        if shape.penalties is None:
+            if open_:
+                yield Offer(rating, 0, open_[0], len(open_))
+            continue
+        by_penalty: dict[int, list[int]] = {}
+        for place in open_:
+            by_penalty.setdefault(shape.penalties[place], []).append(place)
+        for penalty, places in by_penalty.items():
+            yield Offer(rating, penalty, places[0], len(places))
 
 
 def _cheapest(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]]:
@@ -85,9 +111,11 @@ def _cheapest(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]]:
     usable = [slot for slot in board.slots if board.usable[slot.position] and _is_open(slot, shape)]
     if not shape.spread:
         costs = [
-            (_cost(choice, shape), slot.position) for slot in usable if (choice := _cheap(slot, shape, split, split))
+            (_cost(choice, shape), shape.penalties[slot.position] if shape.penalties else 0, slot.position)
+            for slot in usable
+            if (choice := _cheap(slot, shape, split, split))
         ]
-        return [(board.slots[min(costs)[1]], split)] if costs else []
+        return [(board.slots[min(costs)[2]], split)] if costs else []
     offers = sorted(offer for slot in usable for offer in _offers(slot, shape, split))[:split]
     if len(offers) < split:
         return []
@@ -160,6 +188,8 @@ def _spread(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]] | 
 
 def _best(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) -> Slot | None:
     """The node for all these ranks. Nodes in one state are looked at once, and only once per request and cycle."""
+    if shape.tiers:
+        return _most_welcome(board, shape, split, ranks, used)
     need = shape.part(split)[0] * ranks
     ratings = shape.ratings.setdefault((split, ranks), {})
     best: Rating | None = None
@@ -175,6 +205,29 @@ def _best(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) ->
         if position is not None and (best is None or (rating, position) < (best, best_position)):
             best, best_position = rating, position
     return None if best is None else board.slots[best_position]
+
+
+def _most_welcome(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) -> Slot | None:
+    """The same for a request that welcomes some nodes more than others, though they may be in one state."""
+    ratings = shape.ratings.setdefault((split, ranks), {})
+    best: tuple[int, ...] | None = None
+    for state, positions in _candidates(board, shape, shape.part(split)[0] * ranks):
+        rated = ratings.get(state)
+        if rated is None:
+            rated = ratings[state] = _rated(board, state, shape, split, ranks)
+        rating = rated[0]
+        if rating is _NO_ROOM or (best is not None and rating[0] > best[0]):
+            continue
+        found = _first_welcome(board, shape, positions, used)
+        if found is not None:
+            cost = _cost_of(rating, *found)
+            best = cost if best is None or cost < best else best
+    return None if best is None else board.slots[best[-1]]
+
+
+def _cost_of(rating: Rating, penalty: int, position: int) -> tuple[int, ...]:
+    hot, *rest = rating
+    return (hot, penalty, *rest, position)
 
 
 def _candidates(board: Board, shape: Shape, need: int) -> Iterator[tuple[State, list[int]]]:
@@ -208,12 +261,12 @@ def _widest(board: Board, shape: Shape, split: int, used: set[int]) -> tuple[Slo
     """The node that takes the most ranks of a gang, then the first. None with n devices free takes more than n / GPUs
     per rank, so the search ends early."""
     gpus = shape.part(split)[0]
-    best: tuple[int, int] | None = None
+    best: tuple[int, int, int] | None = None
     for free in range(len(board.shelves) - 1, -1, -1):
         if best is not None and gpus and shape.share_mb is None and -best[0] > free // gpus:
             break
         best = _wider(board, board.shelves[free], shape, split, used, best)
-    return None if best is None else (board.slots[best[1]], -best[0])
+    return None if best is None else (board.slots[best[2]], -best[0])
 
 
 def _wider(
@@ -222,17 +275,31 @@ def _wider(
     shape: Shape,
     split: int,
     used: set[int],
-    best: tuple[int, int] | None,
-) -> tuple[int, int] | None:
-    """(-ranks, position): the smallest is the widest."""
+    best: tuple[int, int, int] | None,
+) -> tuple[int, int, int] | None:
+    """(-ranks, penalty, position): the smallest is the widest, of equally wide ones the most welcome."""
     for state, positions in shelf.items():
         # All that are in one state have the same room; whether others must be kept apart is seen node by node.
         ranks = _capacity(board.slots[positions[0]], state, shape, split)
         if ranks and (best is None or ranks >= -best[0]):
-            position = _first_open(board, shape, positions, used)
-            if position is not None and (best is None or (-ranks, position) < best):
-                best = -ranks, position
+            found = _first_welcome(board, shape, positions, used)
+            if found is not None and (best is None or (-ranks, *found) < best):
+                best = -ranks, *found
     return best
+
+
+def _first_welcome(board: Board, shape: Shape, positions: list[int], used: set[int]) -> tuple[int, int] | None:
+    """(penalty, position) of the most welcome open node."""
+    if not shape.tiers:
+        position = _first_open(board, shape, positions, used)
+        return None if position is None else (0, position)
+    for penalty, tier in shape.tiers:
+        found: Iterable[int] = tier.intersection(positions)
+        if used or shape.request.apart:
+            found = [place for place in found if place not in used and _is_open(board.slots[place], shape)]
+        if found:
+            return penalty, min(found)
+    return None
 
 
 def _first_open(board: Board, shape: Shape, positions: list[int], used: set[int]) -> int | None:

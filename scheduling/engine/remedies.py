@@ -6,6 +6,7 @@ from datetime import datetime
 from math import ceil, floor
 from typing import NamedTuple
 
+from scheduling.engine.affinity import Toleration, untolerated
 from scheduling.engine.board import Board
 from scheduling.engine.changes import Change, scaled
 from scheduling.engine.feasibility import fits, matching, survey
@@ -16,7 +17,9 @@ from scheduling.engine.split import BATCH_GPUS, ONLINE_GPUS
 
 # A smaller number of GPUs is looked for from above, in at most so many tries.
 _MOST_COUNTS = 64
-_OF_THE_CLUSTER = frozenset({"capacity", "fragmented", "cpu_memory", "topology", "maintenance", "health", "constraint"})
+_OF_THE_CLUSTER = frozenset(
+    {"capacity", "fragmented", "cpu_memory", "topology", "maintenance", "health", "constraint", "taint"}
+)
 
 
 class _Case(NamedTuple):
@@ -121,9 +124,30 @@ def _constraint(case: _Case) -> Iterator[Change]:
         yield Change("apart", "")
     if request.node_selector:
         yield Change("node_selector", "")
+    if request.required:
+        yield Change("node_affinity", "")
     if request.gpu_models:
         yield Change("gpu_model", "")
     yield Change("node_added", 1)
+
+
+def _taint(case: _Case) -> Iterator[Change]:
+    yield Change("tolerations", str(case.reason.evidence["taints"]))
+    yield Change("node_added", 1)
+
+
+def _tolerating(case: _Case) -> Iterator[Change]:
+    """Tolerate the taints of the nodes where it would start now."""
+    request = case.request
+    if not case.board.has_taints:
+        return
+    shape = Shape(replace(request, tolerations=(Toleration(),)), case.board, case.policy)
+    slots = [case.board.slot_of(rank.node_id) for rank in place(case.board, shape) or ()]
+    taints = {
+        taint for slot in slots if slot is not None for taint in untolerated(slot.node.taints, request.tolerations)
+    }
+    if taints:
+        yield Change("tolerations", ", ".join(map(str, sorted(taints))))
 
 
 def _limit(case: _Case) -> Iterator[Change]:
@@ -204,6 +228,7 @@ def _room(case: _Case) -> Iterator[Change]:
     yield from _smaller(case)
     if request.gpu_models and case.fits_now(replace(request, gpu_models=())):
         yield Change("gpu_model", "")
+    yield from _tolerating(case)
     yield Change("comes_first")
     yield from _running(case)
 
@@ -244,6 +269,7 @@ BY_CODE: dict[str, Callable[[_Case], Iterable[Change]]] = {
     "reserved": _passing,
     "never_fits": _impossible,
     "constraint": _constraint,
+    "taint": _taint,
     "tenant_limit": _limit,
     "quota_wait": _limit,
     "user_cap": _user_limit,

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from scheduling.engine.affinity import PREFER_NO_SCHEDULE, is_met, untolerated
 from scheduling.engine.board import Board, Slot, kind_of
 from scheduling.engine.counterfactual import Step, obstacles
 from scheduling.engine.devices import capacity, room, suitable_free
 from scheduling.engine.model import Node, Placement, Plan, Policy, RankPlacement, Request, Snapshot
+from scheduling.engine.node_index import taints_and_weight
 from scheduling.engine.placement import place
 from scheduling.engine.planner import plan
 from scheduling.engine.questions import Present
@@ -111,6 +113,11 @@ def _failed_of_node(node: Node, request: Request) -> list[Obstacle]:
     for name, value in request.node_selector:
         if not is_selected(Request(node_selector=((name, value),)), tuple(node.labels.items())):
             found.append(Obstacle("labels", f"it has no {name}" if " " in name else f"it has no label {name}={value}"))
+    for expression in request.required:
+        if not is_met(expression, node.labels):
+            found.append(Obstacle("labels", f"its labels do not meet {expression}"))
+    for taint in untolerated(node.taints, request.tolerations):
+        found.append(Obstacle("taints", f"the job does not tolerate its taint {taint}"))
     return found
 
 
@@ -171,6 +178,8 @@ def _decided(
         return Obstacle(reason.code if reason else "starts", "it has room; the job waits for another reason")
     if len({rank.node_id for rank in placed.ranks}) > 1:
         return Obstacle("score", "it has room for a rank; the gang took the widest nodes, so as to span the fewest")
+    if welcome := _less_welcome(board, slot, shape, placed):
+        return welcome
     policy = recording.policy
     # As the planner has it where the snapshot knows of no mix: what waits.
     waiting = [(job.request, 1.0) for job in recording.snapshot.jobs if job.eligible_at <= recording.now]
@@ -183,6 +192,19 @@ def _decided(
     own, best = _score(board, slot, there), _score(board, chosen, placed.ranks)
     tie = "; of equal ones the tighter fit, then the lower number" if own == best else ""
     return Obstacle("score", f"its score is {own}, that of {chosen.node.name} is {best}; the higher wins{tie}")
+
+
+def _less_welcome(board: Board, slot: Slot, shape: Shape, placed: Placement) -> Obstacle | None:
+    """The chosen node is more welcome by its taints, or by what the job prefers."""
+    chosen = board.slot_of(placed.ranks[0].node_id)
+    if chosen is None or not shape.penalties or shape.penalties[slot.position] <= shape.penalties[chosen.position]:
+        return None
+    (taints, weight), (_, best) = (taints_and_weight(shape.penalties[one.position]) for one in (slot, chosen))
+    if taints:
+        avoided = ", ".join(map(str, untolerated(slot.node.taints, shape.request.tolerations, PREFER_NO_SCHEDULE)))
+        return Obstacle("taints", f"it has room, but the job avoids its taint {avoided}")
+    name = chosen.node.name
+    return Obstacle("preference", f"it meets preferences of weight {weight}, {name} of weight {best}; the higher wins")
 
 
 def _alone(recording: Recording, node: Node, placed: Placement) -> tuple[RankPlacement, ...] | None:

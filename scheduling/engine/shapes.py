@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from math import floor
 
+from scheduling.engine.affinity import is_met
 from scheduling.engine.board import Board
 from scheduling.engine.model import Policy, Request
 from scheduling.engine.states import Choice, Kind, Rating, State
@@ -28,12 +29,14 @@ class Shape:
         "limits_mb",
         "memory_mb",
         "near",
+        "penalties",
         "ratings",
         "request",
         "rooms",
         "share_mb",
         "splits",
         "spread",
+        "tiers",
     )
 
     def __init__(self, request: Request, board: Board, policy: Policy) -> None:
@@ -47,7 +50,15 @@ class Shape:
         self.kinds = tuple(number for number, fits in enumerate(suits) if fits)
         self.memory_mb = {number: board.kinds[number].memory_mb for number in self.kinds}
         self.limits_mb = {number: _ceiling_mb(board.kinds[number], self.ceiling) for number in self.kinds}
-        self.allowed = _selected(request, board)
+        # Positions that its labels and taints leave (None: all). `penalties`: of each position, where they differ;
+        # `tiers`: the same as (penalty, positions), the most welcome nodes first.
+        self.allowed: frozenset[int] | None = None
+        self.penalties: tuple[int, ...] | None = None
+        if board.has_taints or request.node_selector or request.required:
+            self.allowed = board.index.selected(request)
+        if board.has_taints or request.preferred:
+            self.penalties = board.index.penalties(request)
+        self.tiers = _tiers(self.penalties, self.allowed) if self.penalties else ()
         # (split, ranks) -> state -> what it costs to put so many of its ranks on a node in that state, and how.
         self.ratings: dict[tuple[int, int], dict[State, tuple[Rating, Choice | None]]] = {}
         # split -> state -> how many of its ranks fit on a node in that state.
@@ -120,7 +131,10 @@ def needs_of(request: Request) -> tuple[tuple[str, str], ...]:
 
 
 def is_selected(request: Request, labels: Sequence[tuple[str, str]]) -> bool:
-    return all(label in labels for label in request.node_selector)
+    """Return whether a node with these labels has all that the request requires of labels."""
+    if not all(label in labels for label in request.node_selector):
+        return False
+    return not request.required or all(is_met(expression, dict(labels)) for expression in request.required)
 
 
 def _load(memory: float, compute: float) -> float:
@@ -132,7 +146,9 @@ def _ceiling_mb(kind: Kind, ceiling: float) -> int:
     return floor(kind.memory_mb * ceiling)
 
 
-def _selected(request: Request, board: Board) -> frozenset[int] | None:
-    if not request.node_selector:
-        return None
-    return frozenset(slot.position for slot in board.slots if is_selected(request, tuple(slot.node.labels.items())))
+def _tiers(penalties: Sequence[int], allowed: frozenset[int] | None) -> tuple[tuple[int, frozenset[int]], ...]:
+    """Return the allowed positions by their penalty, the least first."""
+    found: dict[int, list[int]] = {}
+    for position in range(len(penalties)) if allowed is None else allowed:
+        found.setdefault(penalties[position], []).append(position)
+    return tuple((penalty, frozenset(found[penalty])) for penalty in sorted(found))

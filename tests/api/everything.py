@@ -9,6 +9,7 @@ from django.utils import timezone
 from msgspec.structs import replace
 
 from gpusched.lib.sql import execute, query, rows
+from gpusched.protocol.affinity import NodeAffinity, Toleration, TolerationOperator, expression_of, preference_of
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.messages import Isolation, Reading
 from nodes import samples
@@ -85,7 +86,15 @@ def money(world: World) -> Iterator[Answered]:
 
 def jobs(world: World) -> Iterator[Answered]:
     yield world.ask("PATCH /scheduling/policy", body={"min_runtime_seconds": 0, "preemption_delay_seconds": 0})
-    rich = {"script": None, "args": ["x"], "environment": {"A": "1"}, "labels": {"l": "1"}, "max_retries": 1}
+    rich: dict[str, Any] = {
+        "script": None,
+        "args": ["x"],
+        "environment": {"A": "1"},
+        "labels": {"l": "1"},
+        "max_retries": 1,
+    }
+    rich["tolerations"] = [Toleration(key="spot", operator=TolerationOperator.EXISTS)]
+    rich["node_affinity"] = NodeAffinity(required=[expression_of("!slow")], preferred=[preference_of("10:zone in (a)")])
     first = submit(world.user, world.tenant, gpu_count=6, max_runtime_minutes=60, priority=300, name="a", **rich)
     run_cycle()
     keys = world.node.start_all()
@@ -171,6 +180,11 @@ def nodes(world: World) -> Iterator[Answered]:
         yield world.ask(f"POST /gpus/{{device_id}}/{verb}", device_id=device["id"])
     for verb in ("cordon", "drain", "uncordon"):
         yield world.ask(f"POST /nodes/{{name}}/{verb}", name="n1", body={"note": "disk"})
+    yield world.ask("PATCH /nodes/{name}/labels", name="n1", body={"labels": {"zone": "a"}})
+    yield world.ask("PATCH /nodes/{name}/taints", name="n1", body={"add": [{"key": "spot"}]})
+    for what in ("", "/labels", "/taints"):
+        yield world.ask(f"GET /nodes/{{name}}{what}", name="n1")
+    yield world.ask("PATCH /nodes/{name}/taints", name="n1", body={"remove": ["spot"]})
     gone = make_node(gpus=1, name="n2")
     execute("UPDATE nodes_device SET health = 'lost' WHERE node_id = %s", [gone.id])
     [lost] = query("SELECT id FROM nodes_device WHERE node_id = %s", [gone.id])

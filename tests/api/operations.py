@@ -22,6 +22,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/v1/jobs/{job_id}/signal": {"signal": "USR1"},
     "POST /api/v1/tenants": {"name": "new"},
     "PATCH /api/v1/tenants/{name}": {"weight": 2},
+    "PATCH /api/v1/nodes/{name}/labels": {"labels": {"zone": "a"}},
+    "PATCH /api/v1/nodes/{name}/taints": {"add": [{"key": "dedicated", "value": "ml", "effect": "NoSchedule"}]},
     "PUT /api/v1/tenants/{name}/quota": {"max_gpus": 4},
     "PUT /api/v1/tenants/{name}/budget": {"hard_gpu_hours": 100},
     "PUT /api/v1/tenants/{name}/secrets/{secret}": {"value": "x"},

@@ -25,6 +25,8 @@ _OPERATIONS = {
         GET /api/v1/me
         GET /api/v1/nodes
         GET /api/v1/nodes/{name}
+        GET /api/v1/nodes/{name}/labels
+        GET /api/v1/nodes/{name}/taints
         GET /api/v1/queue
         GET /api/v1/rates
         GET /api/v1/scheduling/policy
@@ -91,6 +93,8 @@ _OPERATIONS = {
         POST /api/v1/nodes/join-tokens
         POST /api/v1/nodes/{name}/cordon
         POST /api/v1/nodes/{name}/drain
+        PATCH /api/v1/nodes/{name}/labels
+        PATCH /api/v1/nodes/{name}/taints
         POST /api/v1/nodes/{name}/uncordon
         POST /api/v1/rates
         DELETE /api/v1/rates/{rate_id}

@@ -61,6 +61,8 @@ ENTRIES = {
     "POST nodes/{node}/cordon": Kept("node.intent", True, True),
     "POST nodes/{node}/uncordon": Kept("node.intent", True, True),
     "POST nodes/{node}/drain": Kept("node.intent", True, True),
+    "PATCH nodes/{node}/labels": Kept("node.labels", True, True, {"labels": {"zone": "a"}}),
+    "PATCH nodes/{node}/taints": Kept("node.taints", True, True, {"add": [{"key": "spot"}]}),
     "POST gpus/{device_id}/quarantine": Kept("gpu.quarantine", True, True),
     "POST gpus/{device_id}/clear": Kept("gpu.clear", True, True),
     "POST gpus/{device_id}/retire": Kept("gpu.retire", True, False),

@@ -87,6 +87,11 @@ def answer_all(server: FakeServer) -> None:
     for verb, health in (("quarantine", "quarantined"), ("clear", "ok"), ("retire", "retired")):
         server.on("POST", f"/gpus/2/{verb}", Answer(200, {"id": 2, "health": health, "message": f"GPU 2 is {health}"}))
     server.on("GET", "/nodes/n1", Answer(200, NODE))
+    labels = {"node": "n1", "labels": {"zone": "a", "arch": "x86"}, "from_admin": {"zone": "a"}}
+    taints = {"node": "n1", "taints": [{"key": "dedicated", "value": "ml", "effect": "NoSchedule"}]}
+    for method in ("GET", "PATCH"):
+        server.on(method, "/nodes/n1/labels", Answer(200, labels))
+        server.on(method, "/nodes/n1/taints", Answer(200, taints))
     server.on("GET", "/nodes", Answer(200, {"items": [NODE]}))
     server.on("POST", "/nodes/join-tokens", Answer(201, {"token": "j1.secret", "command": "gpusched-agent join X"}))
     server.on("GET", "/tenants", Answer(200, {"items": [TENANT]}))

@@ -44,6 +44,8 @@ COMMANDS: dict[str, list[str]] = {
     "top": ["top"],
     "nodes": ["nodes"],
     "node show": ["node", "show", "n1"],
+    "node label": ["node", "label", "n1", "zone=a", "old-"],
+    "node taint": ["node", "taint", "n1", "dedicated=ml:NoSchedule", "spot-"],
     "node cordon": ["node", "cordon", "n1"],
     "node drain": ["node", "drain", "n1"],
     "node uncordon": ["node", "uncordon", "n1"],

@@ -1,5 +1,7 @@
 """`gpusched policy` and `gpusched quota`: what they send, and what they understand."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.client.answers import EXTENDED, POLICY, QUOTA
@@ -75,3 +77,60 @@ def test_extend_sends_what_was_said_and_tells_who_starts_later(full: FakeServer)
 def test_extend_is_understood_or_refused(full: FakeServer, words: list[str]) -> None:
     assert call(full.url, "extend", "42", *words).exit_code == 2
     assert not [asked for asked in full.asked if asked.path.endswith("/extend")]
+
+
+def test_submit_sends_affinity_and_tolerations_beside_those_of_a_file(full: FakeServer, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "command: [a]\ntolerations: [{key: old, operator: Exists}]\n"
+        "node_affinity: {required: [{key: rack, operator: exists}]}\n"
+    )
+    flags = ("--toleration", "dedicated=ml:NoSchedule", "--affinity", "zone notin (a)", "--prefer", "10:fast")
+    assert call(full.url, "submit", "-f", str(file), *flags).exit_code == 0
+    assert full.asked[0].json == {
+        "command": ["a"],
+        "tolerations": [
+            {"key": "old", "operator": "Exists", "value": "", "effect": None},
+            {"key": "dedicated", "operator": "Equal", "value": "ml", "effect": "NoSchedule"},
+        ],
+        "node_affinity": {
+            "required": [
+                {"key": "rack", "operator": "exists", "values": []},
+                {"key": "zone", "operator": "notin", "values": ["a"]},
+            ],
+            "preferred": [{"key": "fast", "operator": "exists", "values": [], "weight": 10}],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [("--toleration", "a:NoExecute"), ("--affinity", "zone in ()"), ("--prefer", "101:zone"), ("--affinity", "a b")],
+)
+def test_flag_that_is_no_expression_is_refused_with_the_forms_that_are(full: FakeServer, flag: str, text: str) -> None:
+    result = call(full.url, "submit", flag, text, "--", "true")
+    assert result.exit_code == 2 and text in result.stderr
+    assert not full.asked
+
+
+def test_node_label_and_taint_send_what_is_set_and_what_is_removed(full: FakeServer) -> None:
+    result = call(full.url, "node", "label", "n1", "zone=a", "empty=", "old-", "-o", "csv")
+    assert result.stdout.splitlines() == ["name,value,set by", "arch,x86,agent", "zone,a,admin"]
+    assert full.asked[-1].json == {"labels": {"zone": "a", "empty": "", "old": None}}
+    words = ("dedicated=ml:NoSchedule", "spot:PreferNoSchedule-", "slow-")
+    assert call(full.url, "node", "taint", "n1", *words, "-o", "name").stdout == "dedicated=ml:NoSchedule\n"
+    assert full.asked[-1].json == {
+        "add": [{"key": "dedicated", "value": "ml", "effect": "NoSchedule"}],
+        "remove": ["spot:PreferNoSchedule", "slow"],
+    }
+    for what in ("label", "taint"):
+        assert call(full.url, "node", what, "n1").exit_code == 0
+        assert full.asked[-1].method == "GET"
+
+
+@pytest.mark.parametrize(
+    "words", [("label", "n1", "zone"), ("label", "n1", "-"), ("taint", "n1", "a=b"), ("taint", "n1", "a:X")]
+)
+def test_node_label_or_taint_that_is_not_understood_is_refused(full: FakeServer, words: tuple[str, ...]) -> None:
+    assert call(full.url, "node", *words).exit_code == 2
+    assert not [asked for asked in full.asked if asked.method == "PATCH"]

@@ -74,6 +74,12 @@ def test_a_script_without_lines_is_a_command_as_it_stands(full: FakeServer, tmp_
         ("#SBATCH --time=30:30", {"max_runtime_minutes": 30.5}),
         ("#SBATCH --time=UNLIMITED", {}),
         ("#SBATCH --no-requeue", {"requeue": False}),
+        ("#SBATCH --constraint=a100&nvme\n#GPUSCHED --affinity 'zone in (a, b)' --prefer 5:fast",
+         {"node_affinity": {"required": [{"key": "a100", "operator": "exists", "values": []},
+                                         {"key": "nvme", "operator": "exists", "values": []},
+                                         {"key": "zone", "operator": "in", "values": ["a", "b"]}],
+                            "preferred": [{"key": "fast", "operator": "exists", "values": [], "weight": 5}]}}),
+        ("#SBATCH -C nvme", {"node_affinity": {"required": [{"key": "nvme", "operator": "exists", "values": []}], "preferred": []}}),
         ("#SBATCH -a 0-99%10", {"array": {"count": 100, "max_parallel": 10}}),
         ("#SBATCH -d afterok:41:42,afterany:43", {"depends_on": ["after_ok:41", "after_ok:42", "after_any:43"]}),
         ("#SBATCH --dependency=afternotok:7\n#GPUSCHED --label a=b", {"depends_on": ["after_fail:7"], "labels": {"a": "b"}}),
@@ -93,7 +99,10 @@ def test_our_lines_win_over_those_of_slurm(full: FakeServer, tmp_path: Path) -> 
 
 def test_what_is_ignored_is_said_with_its_line_and_why(full: FakeServer, tmp_path: Path) -> None:
     """A58: on stderr alone."""
-    lines = "#SBATCH --output=%j.out --partition gpu\n#SBATCH --mail-type=END --frobnicate=1 --exclusive --mem=0 -n 2"
+    lines = (
+        "#SBATCH --output=%j.out --partition gpu\n#SBATCH --mail-type=END --frobnicate=1 --exclusive --mem=0 -n 2"
+        "\n#SBATCH --constraint=[a*2|b]"
+    )
     sent, result = submitted(full, tmp_path, lines)
     assert sent == {"gang_scheduling": True, "ranks": 2, "cpu_cores": 2.0}
     assert result.stdout == "42\n"
@@ -103,8 +112,9 @@ def test_what_is_ignored_is_said_with_its_line_and_why(full: FakeServer, tmp_pat
     assert told[2].startswith("train.sh:3: --mail-type=END is ignored")
     assert told[3] == "train.sh:3: --frobnicate=1 is ignored: it is not known here"
     assert told[4].startswith("train.sh:3: --exclusive is ignored")
-    assert told[5].startswith("train.sh:3: --mem=0 is ignored")
-    assert "no srun" in told[6]
+    assert told[5].startswith("train.sh:4: --constraint=[a*2|b] is ignored: only features that a node must all have")
+    assert told[6].startswith("train.sh:3: --mem=0 is ignored")
+    assert "no srun" in told[7]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,8 @@ def is_legal(
             return False
         if not (node.is_open and node.is_online) or any(node.labels.get(k) != v for k, v in request.node_selector):
             return False
+        if not (meets_affinity(request, node) and tolerates(request, node, "NoSchedule")):
+            return False
         devices = {one.id: one for one in node.devices}
         for hold in rank.holds:
             if hold.device_id not in devices or not _takes(devices[hold.device_id], request, hold, policy):
@@ -73,6 +75,41 @@ def is_legal(
         if after.memory_mb_free < 0 and rank.memory_mb > 0:
             return False
     return True
+
+
+def meets_affinity(request: Request, node: Node) -> bool:
+    return all(meets(node, key, operator, values) for key, operator, values in request.required)
+
+
+def meets(node: Node, key: str, operator: str, values: tuple[str, ...]) -> bool:
+    """As the documentation of Kubernetes states it, one operator after the other."""
+    if operator == "exists":
+        return key in node.labels
+    if operator == "doesnotexist":
+        return key not in node.labels
+    is_one_of_them = key in node.labels and node.labels[key] in values
+    return is_one_of_them if operator == "in" else not is_one_of_them
+
+
+def tolerates(request: Request, node: Node, effect: str) -> bool:
+    """Each taint with the effect has a toleration with its key, its value and its effect, or without them."""
+    for taint in node.taints:
+        if taint.effect != effect:
+            continue
+        keys = [one for one in request.tolerations if not one.key or one.key == taint.key]
+        values = [one for one in keys if one.value is None or one.value == taint.value]
+        if not [one for one in values if not one.effect or one.effect == taint.effect]:
+            return False
+    return True
+
+
+def welcome(request: Request, node: Node) -> tuple[int, int]:
+    """The smallest is the most welcome: PreferNoSchedule taints that are not tolerated, minus the weight met."""
+    avoided = sum(
+        taint.effect == "PreferNoSchedule" and not tolerates(request, replace(node, taints=(taint,)), taint.effect)
+        for taint in node.taints
+    )
+    return avoided, -sum(weight for weight, one in request.preferred if meets(node, *one))
 
 
 def use(request: Request, ranks: tuple[RankPlacement, ...], nodes: tuple[Node, ...]) -> tuple[int, int, int, int, int]:

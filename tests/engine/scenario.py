@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
 
+from scheduling.engine.affinity import Taint
 from scheduling.engine.model import (
     Device,
     DeviceHold,
@@ -38,10 +39,14 @@ def node(
     labels: dict[str, str] | None = None,
     is_open: bool = True,
     is_online: bool = True,
+    taints: Iterable[Taint] = (),
 ) -> Node:
     """`gpus`: how many, with ids 100 x node + 0, 1, …; or the devices themselves. `cpu` in cores."""
     devices = tuple(gpu(100 * id + n) for n in range(gpus)) if isinstance(gpus, int) else tuple(gpus)
-    return Node(id, f"n{id}", cpu * 1000, memory_mb, cpu * 1000, memory_mb, devices, labels or {}, is_open, is_online)
+    cpu_milli, marks = cpu * 1000, tuple(taints)
+    return Node(
+        id, f"n{id}", cpu_milli, memory_mb, cpu_milli, memory_mb, devices, labels or {}, is_open, is_online, marks
+    )
 
 
 def ask(gpus: int = 1, *, cpu_milli: int = 1000, memory_mb: int = 0, **more: object) -> Request:

@@ -5,14 +5,39 @@ Drawn from one seed rather than field by field: ten times as many states in the 
 
 from dataclasses import replace
 from random import Random
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
+from scheduling.engine.affinity import Expression, Preference, Taint, Toleration
 from scheduling.engine.model import Device, Job, Node, Policy, Request, Snapshot, Tenant
 from scheduling.engine.policies import LIVE_POLICIES
 from tests.engine.scenario import NOW, advance, decide
 
+T = TypeVar("T")
 MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 PCIe")
+
+TAINTS = (
+    Taint("dedicated", "ml", "NoSchedule"),
+    Taint("dedicated", "web", "NoSchedule"),
+    Taint("spot", "", "NoSchedule"),
+    Taint("spot", "", "PreferNoSchedule"),
+    Taint("slow", "yes", "PreferNoSchedule"),
+)
+TOLERATIONS = (
+    Toleration("dedicated", "ml", "NoSchedule"),
+    Toleration("dedicated"),
+    Toleration("spot", "", ""),
+    Toleration("", None, "PreferNoSchedule"),
+    Toleration(),
+)
+EXPRESSIONS = (
+    Expression("zone", "in", ("a", "b")),
+    Expression("zone", "notin", ("a",)),
+    Expression("rack", "exists"),
+    Expression("rack", "doesnotexist"),
+    Expression("rack", "in", ("r1",)),
+)
 
 policies = st.builds(
     Policy,
@@ -73,7 +98,15 @@ def _request(rng: Random, is_plain: bool) -> Request:
         node_selector=(("zone", "a"),) if not is_plain and rng.random() < 0.2 else (),
         topology=rng.choice(["any"] * 6 + ["nvlink", "numa", "prefer_nvlink", "prefer_numa"]),
         apart=rng.choice(["", "", "", "", "web"]),
+        tolerations=_some(rng, TOLERATIONS) if not is_plain else (),
+        required=_some(rng, EXPRESSIONS) if not is_plain and rng.random() < 0.3 else (),
+        preferred=() if is_plain else tuple(Preference(rng.choice([1, 50]), one) for one in _some(rng, EXPRESSIONS)),
     )
+
+
+def _some(rng: Random, choices: tuple[T, ...]) -> tuple[T, ...]:
+    """None, one or two of them."""
+    return tuple(rng.sample(choices, rng.choice([0, 0, 1, 2])))
 
 
 def _node(rng: Random, id: int, is_plain: bool) -> Node:
@@ -93,8 +126,9 @@ def _node(rng: Random, id: int, is_plain: bool) -> Node:
         for n in range(rng.choice([0, 1, 2, 3, 3]))
     )
     cpu, memory_mb = rng.choice([3000, 8000]), rng.choice([600, 4000])
-    labels = rng.choice([{}, {"zone": "a"}])
-    return Node(id, f"n{id}", cpu, memory_mb, cpu, memory_mb, devices, labels, rng.random() < 0.9)
+    labels = rng.choice([{}, {"zone": "a"}, {"zone": "a", "rack": "r1"}, {"zone": "b"}, {"rack": "r2"}])
+    taints = _some(rng, TAINTS) if not is_plain else ()
+    return Node(id, f"n{id}", cpu, memory_mb, cpu, memory_mb, devices, labels, rng.random() < 0.9, taints=taints)
 
 
 def _tenant(rng: Random, id: int) -> Tenant:

@@ -123,7 +123,7 @@ def test_feasibility_agrees_with_the_plan_on_the_empty_cluster(snapshot: Snapsho
             assert [(one.code, one.evidence) for one in made.reasons] == [(verdict.code, verdict.evidence)]
         elif made.reasons:
             # Not impossible for ever: a node that matches may yet join, or has not; and mixed devices may be too dear.
-            assert made.reasons[0].code in ("constraint", "quota_wait")
+            assert made.reasons[0].code in ("constraint", "taint", "quota_wait")
 
 
 def _mixes_limited_models(after: Snapshot, job: Job, ranks: tuple[RankPlacement, ...]) -> bool:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gpusched.protocol import reasons
+from scheduling.engine.affinity import Expression, Taint
 from scheduling.engine.model import Device, DeviceHold, Node, RankPlacement, Running, Snapshot, Tenant
 from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, occupy, reason, running_on
 
@@ -34,6 +35,7 @@ def alone(*nodes: Node, gpus: int = 1, **shape: object) -> Snapshot:
     return cluster(*nodes, jobs=[job(1, request=replace(ask(gpus), **shape))])  # type: ignore[arg-type]
 
 
+ML, SPOT = Taint("dedicated", "ml", "NoSchedule"), Taint("spot", "", "NoSchedule")
 SPENT = Tenant(
     1, "nlp", budget_gpu_hours=100.0, budget_used_gpu_hours=100.5, budget_period="the last 30 days", max_gpus=8
 )
@@ -113,6 +115,16 @@ CASES = {
         divided(),
         "topology",
         "2 suitable GPUs are free, but no node has 2 joined as topology nvlink asks",
+    ),
+    "no node meets a required expression": (
+        alone(node(1), required=(Expression("zone", "in", ("a", "b")),), node_selector=(("rack", "r1"),)),
+        "constraint",
+        "no node matches label rack=r1 with label zone in (a, b)",
+    ),
+    "every node has a taint that it does not tolerate": (
+        alone(node(1, taints=[ML]), node(2, taints=[ML, SPOT]), node(3, gpus=0)),
+        "taint",
+        "kept off the 1 node that would fit by taints that it does not tolerate: dedicated=ml:NoSchedule",
     ),
     "a job that it keeps apart from is everywhere": (
         apart(),

@@ -31,6 +31,13 @@ def test_a_recording_gives_the_recorded_plan_byte_for_byte(snapshot: Snapshot, p
     assert recording.encode_plan(rerun(read.recording)) == read.plan
 
 
+def test_recording_of_format_2_still_replays() -> None:
+    """A22: it was written before there were taints and affinities; it has starts, a preemption, a promise and waits."""
+    read = recording.decode((Path(__file__).parent / "recorded" / "format_2.json").read_bytes())
+    assert read.recording.plan.placements and read.recording.plan.preemptions and read.recording.plan.waits
+    assert recording.encode_plan(rerun(read.recording)) == read.plan
+
+
 NODES = (
     node(1, gpus=2),
     node(2, is_open=False),
@@ -155,6 +162,6 @@ def test_a_file_that_is_no_recording_is_refused_with_a_sentence(content: str) ->
 
 
 def test_another_format_is_named(file: Path) -> None:
-    content = file.read_bytes().replace(b'{"format":2', b'{"format":7', 1)
-    with pytest.raises(ValueError, match="has format 7; this version reads 2"):
+    content = file.read_bytes().replace(b'{"format":3', b'{"format":7', 1)
+    with pytest.raises(ValueError, match="has format 7; this version reads 2 and 3"):
         recording.decode(content)

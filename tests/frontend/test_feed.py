@@ -181,7 +181,7 @@ class TestRows:
         node = feed.rows("nodes", None)[agent.name]
         assert " ".join(sorted(node)) == (
             "agent_version cpu_cores cpu_cores_free devices driver_version holders hostname intent intent_note jobs labels"
-            " memory_mb memory_mb_free name pretend runtimes state"
+            " memory_mb memory_mb_free name pretend runtimes state taints"
         )
         assert " ".join(sorted(node["devices"][0])) == (
             "cell health health_note held id idle_since index is_slowed jobs memory_mb model shared_mb tenants uuid"

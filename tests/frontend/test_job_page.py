@@ -10,10 +10,11 @@ from django.utils import timezone
 from frontend.jobcost import cost_of
 from frontend.jobreadings import readings
 from gpusched.lib.sql import execute, query
+from gpusched.protocol.affinity import LabelOperator, NodeAffinity, Preference
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
 from jobs import logs
-from nodes.models import Device
+from nodes.models import Device, Node
 from scheduling import whatif
 from tenants import rates
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -180,6 +181,20 @@ def test_why_here_tells_what_was_considered_at_the_placing(nlp, member):
     assert chosen == [row["placement"][0]["node"]]
     assert {one["node"] for one in row["considered"]["candidates"]} == {"roomy", "tight"}
     assert row["considered"]["rule"] == "fragmentation"
+
+
+def test_why_here_has_columns_of_taints_and_preferences_where_they_differ(nlp, member):
+    for name in ("n1", "n2"):
+        make_node(name=name, gpus=1)
+    Node.objects.filter(name="n2").update(admin_labels={"fast": "yes"})
+    wish = Preference(key="fast", operator=LabelOperator.EXISTS, weight=10)
+    job_id = submit(member, nlp, node_affinity=NodeAffinity(preferred=[wish]))
+    run_cycle()
+    client = browser(member)
+    page = text_of(client.get(f"/jobs/{job_id}/?tab=why"))
+    assert "then the most weight of its preferences" in page
+    assert re.findall(r'data-label="Preferences met" class="num">(\d+)<', page) == ["10", "0"]
+    assert "10:fast" in text_of(client.get(f"/jobs/{job_id}/?tab=spec"))
 
 
 def test_why_here_of_a_gang_and_of_what_was_not_kept(nlp, member):

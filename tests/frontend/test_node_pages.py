@@ -294,3 +294,49 @@ class TestPanel:
         refused = browser(member).post("/nodes/n1/cordon/", headers=headers).json()
         assert refused["is_done"] is False and "admin" in refused["sentence"]
         assert admin.get("/nodes/n1/gpus/999999/actions/").status_code == 404
+
+
+class TestMarks:
+    def test_admin_edits_labels_and_taints_and_everybody_sees_them(self, admin):
+        make_node(name="n1", gpus=1)
+        admin.post("/nodes/n1/marks/labels/", {"were": "", "typed": "zone=a\r\n\r\nrack=r1"})
+        admin.post("/nodes/n1/marks/taints/", {"were": "", "typed": "dedicated=ml:NoSchedule"})
+        node = Node.objects.get(name="n1")
+        assert (node.admin_labels, len(node.taints)) == ({"zone": "a", "rack": "r1"}, 1)
+        page = text_of(browser(make_user()).get("/nodes/n1/"))
+        assert '<span class="tag">zone=a</span>' in page and ">dedicated=ml:NoSchedule</span>" in page
+        assert "/marks/" not in page
+
+    def test_edit_changes_only_the_lines_that_differ_from_those_shown(self, admin):
+        """Another admin set a label and removed a taint while this page was open."""
+        make_node(name="n1", gpus=1)
+        Node.objects.update(admin_labels={"zone": "a", "new": "x"}, taints=[])
+        admin.post("/nodes/n1/marks/labels/", {"were": "zone=a", "typed": "zone=b"})
+        admin.post("/nodes/n1/marks/taints/", {"were": "gone:NoSchedule", "typed": "spot:PreferNoSchedule"})
+        node = Node.objects.get(name="n1")
+        assert node.admin_labels == {"zone": "b", "new": "x"}
+        assert [one["key"] for one in node.taints] == ["spot"]
+
+    def test_line_that_is_no_taint_is_refused_by_a_sentence(self, admin):
+        make_node(name="n1", gpus=1)
+        answer = admin.post("/nodes/n1/marks/taints/", {"were": "", "typed": "spot:NoExecute"}, follow=True)
+        assert "write KEY=VALUE:EFFECT" in text_of(answer)
+        assert Node.objects.get(name="n1").taints == []
+
+    def test_member_may_not_change_them(self):
+        make_node(name="n1", gpus=1)
+        browser(make_user()).post("/nodes/n1/marks/labels/", {"were": "", "typed": "zone=a"})
+        assert Node.objects.get(name="n1").admin_labels == {}
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [("taints", '[{"key": "a", "effect": "NoExecute"}]'), ("taints", '{"a": 1}'), ("admin_labels", '{"a b": "c"}')],
+    )
+    def test_django_admin_refuses_what_the_scheduler_could_not_read(self, admin, field, value):
+        node = make_node(name="n1", gpus=1)
+        form = {"intent": "open", "intent_note": "", "admin_labels": "{}", "taints": "[]", field: value}
+        inline = {f"devices-{name}_FORMS": "0" for name in ("TOTAL", "INITIAL", "MIN_NUM", "MAX_NUM")}
+        answer = admin.post(f"/admin/nodes/node/{node.id}/change/", {**form, **inline})
+        assert answer.status_code == 200, "it shows the form again"
+        saved = Node.objects.get(pk=node.id)
+        assert (saved.taints, saved.admin_labels) == ([], {})

@@ -38,6 +38,9 @@ EVERYTHING = {
     "secrets": "hf, wandb",
     "labels": "team=a",
     "node_selector": "zone=b",
+    "affinity": "zone in (a, b)\r\n!slow",
+    "prefer": "10:fast\r\nzone notin (c)",
+    "tolerations": "dedicated=ml:NoSchedule\r\nspot",
     "not_before": "2099-01-31T08:00:00Z",
     "workdir": "/tmp",
     "gang_scheduling": "yes",
@@ -56,7 +59,7 @@ EVERYTHING = {
 def everything(nlp, member):
     """All fields as typed, and the secrets, node label and job that they name."""
     make_node(name="n1")
-    Node.objects.update(labels={"zone": "b"})
+    Node.objects.update(admin_labels={"zone": "b"})
     for name in ("wandb", "hf"):
         secrets.keep(nlp, name, "value", actor="test")
     return form(**EVERYTHING, depends_on=f"after_any:{submit(member, nlp)}")

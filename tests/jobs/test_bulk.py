@@ -67,6 +67,9 @@ def test_a_job_of_a_bulk_is_the_one_that_a_single_submit_makes(post, user):
         "ranks": 2, "max_runtime_minutes": 1.5, "predicted_runtime_minutes": 1, "preemptible": False, "requeue": False,
         "max_retries": 3, "retry_on": ["signal"], "grace_seconds": 5, "not_before": "2030-01-01T00:00:00Z",
         "labels": {"a": "b"}, "node_selector": {"c": "d"}, "anti_affinity": "e", "topology": "numa",
+        "node_affinity": {"required": [{"key": "z", "operator": "in", "values": ["a"]}],
+                          "preferred": [{"key": "f", "operator": "exists", "values": [], "weight": 7}]},
+        "tolerations": [{"key": "t", "operator": "Exists", "value": "", "effect": "NoSchedule"}],
     }  # fmt: skip
     headers = {"Authorization": f"Bearer {make_token(user)}"}
     one = Client().post("/api/v1/jobs", msgspec.json.encode(body), content_type="application/json", headers=headers)
@@ -88,6 +91,7 @@ def test_a_job_of_a_bulk_is_the_one_that_a_single_submit_makes(post, user):
         ({"command": ["x"], "gpus": 1}, "jobs[3].gpus"),
         ({"command": ["x"], "not_before": "soon"}, "jobs[3].not_before"),
         ({"command": ["x"], "secrets": ["wandb"]}, "jobs[3].secrets"),
+        ({"command": ["x"], "tolerations": [{"operator": "Equal"}]}, "jobs[3].tolerations[0]"),
         ("x", "jobs[3]"),
         ({}, "jobs[3].command"),
     ],
@@ -118,6 +122,7 @@ def test_one_that_can_never_run_is_named_and_none_is_submitted(post):
         {"cpu_cores": 10_000},
         {"memory_mb": 1 << 30},
         {"node_selector": {"zone": "small"}},
+        {"node_affinity": {"required": [{"key": "zone", "operator": "exists"}]}},
         {"image": "docker.io/library/alpine"},
         {"topology": "nvlink"},
         {"workload_class": "online"},
@@ -128,7 +133,7 @@ def test_none_is_taken_for_possible_because_one_before_it_was(post, user, imposs
     """A04: what is judged once for all that are alike is judged again for each that differs in what counts."""
     make_node(gpus=8, name="large")
     make_node(gpus=1, name="small", model="NVIDIA L4")
-    Node.objects.filter(name="small").update(labels={"zone": "small"}, runtimes={"podman": "5.0"})
+    Node.objects.filter(name="small").update(admin_labels={"zone": "small"}, runtimes={"podman": "5.0"})
     policy.change({"online_percent": 10}, actor="test")
     possible = {"command": ["x"], "gpu_count": 2}
     status, answer = post([possible, {**possible, **impossible}])

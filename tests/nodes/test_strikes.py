@@ -29,7 +29,7 @@ def lose(node, user, tenant, reason="node_fault"):
 def labelled(count=1):
     found = [make_node(gpus=1) for _ in range(count)]
     for node in found:
-        Node.objects.filter(pk=node.id).update(labels={"only": node.name})
+        Node.objects.filter(pk=node.id).update(admin_labels={"only": node.name})
     return found
 
 

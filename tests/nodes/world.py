@@ -83,7 +83,7 @@ class Machine:
     def __init__(self, time: Time, label: str, *, is_old: bool) -> None:
         self.time, self.is_old = time, is_old
         self.agent: FakeAgent = make_node(gpus=2)
-        Node.objects.filter(pk=self.agent.id).update(labels={"ledger": label})
+        Node.objects.filter(pk=self.agent.id).update(admin_labels={"ledger": label})
         self.off, self.heard_at = 0.0, time.now()
         self.ranks: dict[str, Rank] = {}
         self.unstarted: set[str] = set()

@@ -1,0 +1,64 @@
+"""The labels and taints of a node as lines of text: what is shown to an admin, and what an edit of them changes."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from gpusched.lib.problems import invalid
+from gpusched.protocol.affinity import Taint, taint_of, taint_text
+from gpusched.protocol.jobs import FieldError
+from nodes import labels
+
+
+def shown(name: str) -> dict[str, str]:
+    """Return the labels that admins set and the taints, one a line."""
+    taints = msgspec.convert(labels.taints_of(name)["taints"], list[Taint])
+    own = labels.labels_of(name)["from_admin"]
+    return {
+        "labels": "\n".join(f"{key}={value}" for key, value in sorted(own.items())),
+        "taints": "\n".join(map(taint_text, taints)),
+    }
+
+
+def change_labels(name: str, were: str, typed: str) -> str:
+    """Set and remove what differs between the lines that were shown and those that were typed."""
+    before, after = (dict(_read_lines("labels", text, _label)) for text in (were, typed))
+    changes: dict[str, str | None] = dict.fromkeys(before.keys() - after.keys())
+    changes |= {key: value for key, value in after.items() if before.get(key) != value}
+    if changes:
+        labels.change_labels(name, changes)
+    return _said(name, "label", len(changes))
+
+
+def change_taints(name: str, were: str, typed: str) -> str:
+    """The same for taints. A taint that somebody else has removed meanwhile needs no removal."""
+    before, after = (_read_lines("taints", text, taint_of) for text in (were, typed))
+    places = {(taint.key, taint.effect) for taint in after}
+    known = {(taint["key"], taint["effect"]) for taint in labels.taints_of(name)["taints"]}
+    gone = [taint for taint in before if (taint.key, taint.effect) in known - places]
+    added = [taint for taint in after if taint not in before]
+    if gone or added:
+        labels.change_taints(name, added, [f"{taint.key}:{taint.effect}" for taint in gone])
+    return _said(name, "taint", len(gone) + len(added))
+
+
+def _read_lines(field: str, text: str, read: Callable[[str], Any]) -> list[Any]:
+    lines: Iterable[str] = (line.strip() for line in text.splitlines())
+    try:
+        return [read(line) for line in lines if line]
+    except ValueError as error:
+        raise invalid([FieldError(field, "invalid", str(error))]) from error
+
+
+def _label(line: str) -> tuple[str, str]:
+    key, separator, value = line.partition("=")
+    if not separator:
+        raise ValueError(f"{line[:60]!r} is no label: write NAME=VALUE, one a line")
+    return key.strip(), value.strip()
+
+
+def _said(name: str, noun: str, count: int) -> str:
+    if not count:
+        return f"no {noun} of node {name} was changed"
+    return f"{count} {noun}{'' if count == 1 else 's'} of node {name} changed"

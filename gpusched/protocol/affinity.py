@@ -1,0 +1,206 @@
+"""Taints, tolerations and node affinity: their JSON, the short texts that people type, and their bounds."""
+
+import re
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from gpusched.protocol.labels import LABEL_RULE, is_label, is_value
+
+MAX_TAINTS = MAX_TOLERATIONS = MAX_EXPRESSIONS = MAX_VALUES = 32
+MAX_WEIGHT = 100
+_ANY = "*"
+_SET = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
+_WEIGHT = re.compile(r"(\d{1,9}):(.*)", re.DOTALL)
+
+
+class TaintEffect(StrEnum):
+    """`NoSchedule`: no job without the toleration starts there. `PreferNoSchedule`: only where no other node fits."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+
+
+class TolerationOperator(StrEnum):
+    EQUAL = "Equal"
+    EXISTS = "Exists"
+
+
+class LabelOperator(StrEnum):
+    IN = "in"
+    NOT_IN = "notin"
+    EXISTS = "exists"
+    DOES_NOT_EXIST = "doesnotexist"
+
+
+class Taint(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Keeps jobs off a node unless they tolerate it. A node has one taint per key and effect."""
+
+    key: str
+    value: str = ""
+    effect: TaintEffect = TaintEffect.NO_SCHEDULE
+
+
+class Toleration(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """The taints that a job accepts: with this key and value (`Equal`), or with this key (`Exists`; an empty key is any
+    key). Without an effect it covers all effects."""
+
+    key: str = ""
+    operator: TolerationOperator = TolerationOperator.EQUAL
+    value: str = ""
+    effect: TaintEffect | None = None
+
+
+class Expression(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A condition on the labels of a node. A node without the key meets `notin`."""
+
+    key: str
+    operator: LabelOperator
+    values: list[str] = []
+
+
+class Preference(Expression, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A condition that a node should meet; the weights of those that it meets are added up."""
+
+    weight: int = 1
+
+
+class NodeAffinity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A node must meet all of `required`; of those that have room the ones with the most weight are taken."""
+
+    required: list[Expression] = []
+    preferred: list[Preference] = []
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def taint_of(text: str) -> Taint:
+    """Read `key=value:EFFECT` or `key:EFFECT`. Raises ValueError with a sentence."""
+    named, separator, effect = text.strip().rpartition(":")
+    if not separator or effect not in list(TaintEffect):
+        raise ValueError(f"{text!r} is no taint: write KEY=VALUE:EFFECT or KEY:EFFECT, {_effects()}")
+    key, _, value = named.partition("=")
+    taint = Taint(key=key, value=value, effect=TaintEffect(effect))
+    if problem := next(taint_problems(taint), None):
+        raise ValueError(f"{text!r} is no taint: {problem}")
+    return taint
+
+
+def taint_text(taint: Taint) -> str:
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+def toleration_of(text: str) -> Toleration:
+    """Read `key=value`, `key` (any value) or `*` (all taints), each with or without `:EFFECT`. Raises ValueError."""
+    named, separator, word = text.strip().rpartition(":")
+    effect = TaintEffect(word) if separator and word in list(TaintEffect) else None
+    if separator and effect is None:
+        raise ValueError(f"{text!r} has an unknown effect: {_effects()}")
+    named = named if separator else word
+    key, has_value, value = named.partition("=")
+    if has_value:
+        toleration = Toleration(key=key, value=value, effect=effect)
+    else:
+        toleration = Toleration(key="" if named == _ANY else named, operator=TolerationOperator.EXISTS, effect=effect)
+    problem = next(toleration_problems(toleration), None) or ("" if named else "it is empty")
+    if problem:
+        raise ValueError(
+            f"{text!r} is no toleration: {problem}; write KEY=VALUE, KEY or {_ANY}, and :EFFECT if you like"
+        )
+    return toleration
+
+
+def toleration_text(toleration: Toleration) -> str:
+    named = toleration.key or _ANY
+    if toleration.operator is TolerationOperator.EQUAL:
+        named = f"{named}={toleration.value}"
+    return f"{named}:{toleration.effect}" if toleration.effect else named
+
+
+def expression_of(text: str) -> Expression:
+    """Read `key in (a, b)`, `key notin (a, b)`, `key=value`, `key!=value`, `key` or `!key`. Raises ValueError."""
+    written = text.strip()
+    if match := _SET.fullmatch(written):
+        values = [value.strip() for value in match[3].split(",") if value.strip()]
+        found = Expression(key=match[1], operator=LabelOperator(match[2]), values=values)
+    elif "=" in written:
+        key, _, value = written.replace("==", "=").partition("=")
+        operator = LabelOperator.NOT_IN if key.endswith("!") else LabelOperator.IN
+        found = Expression(key=key.removesuffix("!").strip(), operator=operator, values=[value.strip()])
+    elif written.startswith("!"):
+        found = Expression(key=written[1:].strip(), operator=LabelOperator.DOES_NOT_EXIST)
+    else:
+        found = Expression(key=written, operator=LabelOperator.EXISTS)
+    if problem := next(expression_problems(found), None):
+        wanted = "'KEY in (A, B)', 'KEY notin (A, B)', KEY=A, KEY!=A, KEY or !KEY"
+        raise ValueError(f"{text!r} is no expression: {problem}; write one of {wanted}")
+    return found
+
+
+def expression_text(expression: Expression) -> str:
+    if expression.operator in (LabelOperator.IN, LabelOperator.NOT_IN):
+        return f"{expression.key} {expression.operator} ({', '.join(expression.values)})"
+    return expression.key if expression.operator is LabelOperator.EXISTS else f"!{expression.key}"
+
+
+def preference_of(text: str) -> Preference:
+    """Read `10:key in (a, b)`: a weight of 1 to 100 (1 without one) and an expression. Raises ValueError."""
+    match = _WEIGHT.fullmatch(text.strip())
+    weight, rest = (int(match[1]), match[2]) if match else (1, text)
+    if not 1 <= weight <= MAX_WEIGHT:
+        raise ValueError(f"{text!r} has the weight {weight}: it must be between 1 and {MAX_WEIGHT}")
+    found = expression_of(rest)
+    return Preference(key=found.key, operator=found.operator, values=found.values, weight=weight)
+
+
+def preference_text(preference: Preference) -> str:
+    return f"{preference.weight}:{expression_text(preference)}"
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def taint_problems(taint: Taint) -> Iterator[str]:
+    if not is_label(taint.key) or not is_value(taint.value):
+        yield f"key and value are {LABEL_RULE}"
+
+
+def toleration_problems(toleration: Toleration) -> Iterator[str]:
+    if not is_value(toleration.key) or not is_value(toleration.value):
+        yield f"key and value are {LABEL_RULE}"
+    elif toleration.operator is TolerationOperator.EXISTS and toleration.value:
+        yield "the operator Exists takes no value"
+    elif toleration.operator is TolerationOperator.EQUAL and not toleration.key:
+        yield "the operator Equal needs a key; only Exists covers every key"
+
+
+def expression_problems(expression: Expression) -> Iterator[str]:
+    takes_values = expression.operator in (LabelOperator.IN, LabelOperator.NOT_IN)
+    if not is_label(expression.key) or not all(is_value(value) for value in expression.values):
+        yield f"key and values are {LABEL_RULE}"
+    elif takes_values and not 1 <= len(expression.values) <= MAX_VALUES:
+        yield f"{expression.operator} takes 1 to {MAX_VALUES} values"
+    elif not takes_values and expression.values:
+        yield f"{expression.operator} takes no values"
+
+
+def affinity_problems(affinity: NodeAffinity) -> Iterator[tuple[str, str]]:
+    """Yield (field, sentence) for everything wrong."""
+    lists: tuple[tuple[str, Sequence[Expression]], ...] = (
+        ("required", affinity.required),
+        ("preferred", affinity.preferred),
+    )
+    for name, expressions in lists:
+        if len(expressions) > MAX_EXPRESSIONS:
+            yield f"node_affinity.{name}", f"at most {MAX_EXPRESSIONS} expressions"
+        for number, expression in enumerate(expressions):
+            yield from ((f"node_affinity.{name}[{number}]", problem) for problem in expression_problems(expression))
+    for number, preference in enumerate(affinity.preferred):
+        if not 1 <= preference.weight <= MAX_WEIGHT:
+            yield f"node_affinity.preferred[{number}].weight", f"must be between 1 and {MAX_WEIGHT}"
+
+
+def _effects() -> str:
+    return f"with EFFECT {' or '.join(TaintEffect)}"

@@ -1,0 +1,109 @@
+"""Labels and taints of nodes: what admins set, beside what agents report."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from django.db import transaction
+
+from gpusched.lib import audit, events, wake
+from gpusched.lib.problems import invalid, not_found
+from gpusched.protocol.affinity import MAX_TAINTS, Taint, TaintEffect, taint_problems, taint_text
+from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
+from nodes.models import Node
+
+
+def labels_of(name: str) -> dict[str, Any]:
+    """Return all labels of a node, and by whom they are set. Where both set one, the admin's wins."""
+    return _represent_labels(_node(name))
+
+
+def change_labels(name: str, changes: Mapping[str, str | None]) -> dict[str, Any]:
+    """Set labels, or remove those whose value is None, and leave the others. An agent's labels cannot be removed."""
+    _require_labels(changes)
+    with transaction.atomic():
+        node = _node(name, is_locked=True)
+        before = dict(node.admin_labels)
+        kept = {key: value for key, value in before.items() if key not in changes}
+        after = {**kept, **{key: value for key, value in changes.items() if value is not None}}
+        removed = {key for key, value in changes.items() if value is None}
+        if stuck := sorted((removed & node.labels.keys()) - before.keys()):
+            message = f"the agent of {name} reports it: set another value instead of removing it"
+            raise invalid([FieldError(f"labels.{key}", "reported_by_agent", message) for key in stuck])
+        if len(after) > MAX_LABELS:
+            raise invalid([FieldError("labels", "too_long", f"at most {MAX_LABELS} labels on a node")])
+        node.admin_labels = after
+        node.save(update_fields=["admin_labels"])
+        _announce("node.labels", node, before, after)
+    return _represent_labels(node)
+
+
+def taints_of(name: str) -> dict[str, Any]:
+    return {"node": name, "taints": _node(name).taints}
+
+
+def change_taints(name: str, add: Sequence[Taint], remove: Iterable[str]) -> dict[str, Any]:
+    """Remove the taints that `remove` names, as `KEY` or `KEY:EFFECT`, then add others. A taint replaces the one with
+    its key and effect. Running jobs go on. 400 for a taint that the node does not have."""
+    _require_taints(add)
+    with transaction.atomic():
+        node = _node(name, is_locked=True)
+        before = msgspec.convert(node.taints, list[Taint])
+        known = {(taint.key, str(taint.effect)): taint for taint in before}
+        for number, word in enumerate(remove):
+            gone = [place for place in known if word in (place[0], ":".join(place))]
+            if not gone:
+                message = f"node {name} has no taint {word}; give its KEY or KEY:EFFECT"
+                raise invalid([FieldError(f"remove[{number}]", "unknown", message)])
+            for place in gone:
+                del known[place]
+        known |= {(taint.key, str(taint.effect)): taint for taint in add}
+        if len(known) > MAX_TAINTS:
+            raise invalid([FieldError("add", "too_long", f"at most {MAX_TAINTS} taints on a node")])
+        after = [known[place] for place in sorted(known)]
+        node.taints = msgspec.to_builtins(after)
+        node.save(update_fields=["taints"])
+        texts = [[taint_text(taint) for taint in taints] for taints in (before, after)]
+        _announce("node.taints", node, {"taints": texts[0]}, {"taints": texts[1]})
+    return {"node": name, "taints": node.taints}
+
+
+def _represent_labels(node: Node) -> dict[str, Any]:
+    both = {**node.labels, **node.admin_labels}
+    return {"node": node.name, "labels": both, "from_admin": node.admin_labels, "from_agent": node.labels}
+
+
+def _node(name: str, *, is_locked: bool = False) -> Node:
+    nodes = Node.objects.select_for_update() if is_locked else Node.objects
+    node = nodes.filter(name=name).first() if "\x00" not in name else None
+    if node is None:
+        raise not_found(f"node '{name[:253]}'")
+    return node
+
+
+def _announce(action: str, node: Node, before: dict[str, Any], after: dict[str, Any]) -> None:
+    audit.record(action, f"node {node.name}", before, after)
+    events.changed("nodes", [node.pk])
+    wake.request_cycle()
+
+
+def _require_labels(changes: Mapping[str, str | None]) -> None:
+    bad = [key for key, value in changes.items() if not is_label(key) or not is_value(value or "")]
+    if bad:
+        raise invalid([FieldError(f"labels.{key[:64]}", "invalid_label", f"{LABEL_RULE}") for key in bad])
+
+
+def _require_taints(taints: Sequence[Taint]) -> None:
+    errors = [
+        FieldError(f"add[{number}]", "invalid_taint", problem)
+        for number, taint in enumerate(taints)
+        for problem in taint_problems(taint)
+    ]
+    places = [(taint.key, taint.effect) for taint in taints]
+    if len(set(places)) < len(places):
+        errors.append(
+            FieldError("add", "duplicate", f"names one key twice with one effect of {', '.join(TaintEffect)}")
+        )
+    if errors:
+        raise invalid(errors)

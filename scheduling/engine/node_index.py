@@ -1,0 +1,95 @@
+"""Nodes by label and by taint, so that a request finds its nodes without a look at each."""
+
+from collections.abc import Iterable, Sequence
+
+from scheduling.engine.affinity import (
+    DOES_NOT_EXIST,
+    EXISTS,
+    IN,
+    NO_SCHEDULE,
+    PREFER_NO_SCHEDULE,
+    Expression,
+    Taint,
+    is_tolerated,
+)
+from scheduling.engine.model import Node, Request
+
+# One avoided taint outweighs all preferences: their weights are at most 100 each.
+_PER_TAINT = 1_000_000
+
+
+class NodeIndex:
+    """Positions of nodes (in the board's order) by label and by taint.
+
+    Requests that differ in nothing else than their size share one answer."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._all = frozenset(range(len(nodes)))
+        self._by_key: dict[str, set[int]] = {}
+        self._by_label: dict[tuple[str, str], set[int]] = {}
+        self._by_taint: dict[Taint, set[int]] = {}
+        for position, node in enumerate(nodes):
+            for label in node.labels.items():
+                self._by_label.setdefault(label, set()).add(position)
+                self._by_key.setdefault(label[0], set()).add(position)
+            for taint in node.taints:
+                self._by_taint.setdefault(taint, set()).add(position)
+        self._selected: dict[object, frozenset[int] | None] = {}
+        self._penalties: dict[object, tuple[int, ...] | None] = {}
+
+    def selected(self, request: Request) -> frozenset[int] | None:
+        """Return the nodes with the labels that the request requires and no NoSchedule taint that it does not
+        tolerate; None: all nodes."""
+        key = request.node_selector, request.required, request.tolerations
+        if key not in self._selected:
+            self._selected[key] = self._select(request)
+        return self._selected[key]
+
+    def penalties(self, request: Request) -> tuple[int, ...] | None:
+        """Return for each position how unwelcome the node is, less is better; None: all nodes are alike.
+
+        PreferNoSchedule taints count first, then the weights of the preferences that the node meets."""
+        key = request.preferred, request.tolerations
+        if key not in self._penalties:
+            self._penalties[key] = self._penalize(request)
+        return self._penalties[key]
+
+    def _select(self, request: Request) -> frozenset[int] | None:
+        found = self._all
+        for label in request.node_selector:
+            found &= self._by_label.get(label, frozenset())
+        for expression in request.required:
+            found &= self._meeting(expression)
+        for taint, positions in self._by_taint.items():
+            if taint.effect == NO_SCHEDULE and not is_tolerated(taint, request.tolerations):
+                found -= positions
+        return None if len(found) == len(self._all) else found
+
+    def _penalize(self, request: Request) -> tuple[int, ...] | None:
+        found = [0] * len(self._all)
+        for taint, positions in self._by_taint.items():
+            if taint.effect == PREFER_NO_SCHEDULE and not is_tolerated(taint, request.tolerations):
+                _add(found, positions, _PER_TAINT)
+        for preference in request.preferred:
+            _add(found, self._meeting(preference.expression), -preference.weight)
+        return tuple(found) if len(set(found)) > 1 else None
+
+    def _meeting(self, expression: Expression) -> frozenset[int]:
+        """Return the positions that meet the expression."""
+        if expression.operator in (EXISTS, DOES_NOT_EXIST):
+            met = frozenset(self._by_key.get(expression.key, ()))
+        else:
+            labels = [(expression.key, value) for value in expression.values]
+            met = frozenset[int]().union(*[self._by_label.get(label, ()) for label in labels])
+        return met if expression.operator in (IN, EXISTS) else self._all - met
+
+
+def taints_and_weight(penalty: int) -> tuple[int, int]:
+    """Return how many PreferNoSchedule taints a penalty counts, and the weight of the preferences that are met."""
+    taints = -(-penalty // _PER_TAINT)
+    return taints, taints * _PER_TAINT - penalty
+
+
+def _add(found: list[int], positions: Iterable[int], amount: int) -> None:
+    for position in positions:
+        found[position] += amount
