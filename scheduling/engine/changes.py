@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from scheduling.engine.forward import ended
 from scheduling.engine.model import Claim, Device, Job, Node, RankPlacement, Request, Running, Snapshot, Tenant
+from scheduling.engine.quotas import EACH_MODEL
 from scheduling.engine.shapes import needs_of
 
 Value = str | int | float | bool | None
@@ -85,6 +86,9 @@ def _limit(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     def edit(tenant: Tenant) -> Tenant:
         if change.dimension in _LIMITS:
             return _LIMITS[change.dimension](tenant, amount)
+        if change.dimension == EACH_MODEL:
+            raised = tuple((name, max(amount, limit)) for name, limit in tenant.max_gpus_by_model)
+            return replace(tenant, max_gpus_by_model=raised)
         model = change.dimension.removesuffix(" GPUs")
         limits = tuple((name, amount if name == model else limit) for name, limit in tenant.max_gpus_by_model)
         return replace(tenant, max_gpus_by_model=limits)

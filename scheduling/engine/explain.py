@@ -7,16 +7,8 @@ from functools import cached_property, lru_cache
 
 from scheduling.engine.accounts import Block
 from scheduling.engine.board import Board, kind_of
-from scheduling.engine.feasibility import (
-    Inventory,
-    Verdict,
-    fits,
-    matching,
-    suitable_gpus,
-    survey,
-    too_large,
-    unmatched,
-)
+from scheduling.engine.feasibility import Verdict, too_large, unmatched
+from scheduling.engine.inventory import Inventory, fits, matching, suitable_gpus, survey
 from scheduling.engine.model import (
     Claim,
     Device,

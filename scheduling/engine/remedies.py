@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from scheduling.engine.board import Board
 from scheduling.engine.changes import Change, scaled
-from scheduling.engine.feasibility import fits, matching, survey
+from scheduling.engine.inventory import fits, matching, survey
 from scheduling.engine.model import Job, Policy, Preemption, Reason, Request, Snapshot
 from scheduling.engine.placement import place
+from scheduling.engine.quotas import EACH_MODEL, is_of_models
 from scheduling.engine.shapes import Shape
 from scheduling.engine.split import BATCH_GPUS, ONLINE_GPUS
 
@@ -132,13 +133,14 @@ def _limit(case: _Case) -> Iterator[Change]:
     in_use, requested = case.number("in_use"), case.number("requested")
     left = int(case.number("limit") - in_use)
     is_part = dimension in (ONLINE_GPUS.name, BATCH_GPUS.name)
-    if (is_part or dimension == "GPUs") and 0 < left < case.request.gpu_count:
+    counts_models = is_of_models(dimension)
+    if (is_part or counts_models or dimension == "GPUs") and 0 < left < case.request.gpu_count:
         yield Change("gpu_count", _divisible(case.request, left))
     if is_part:
         yield Change("workload_class", "batch" if case.job.is_online else "online")
         yield from _running(case)
     else:
-        yield Change("limit", ceil(in_use + requested), dimension)
+        yield Change("limit", ceil(in_use + requested), EACH_MODEL if counts_models else dimension)
 
 
 def _user_limit(case: _Case) -> Iterator[Change]:
