@@ -151,7 +151,11 @@ def _described(possible: Largest, asked: Request, types: Types, policy: Policy) 
     gpus = f"{request.gpu_count} GPUs{memory} with " if request.gpu_count else ""
     if possible.more_gpus:
         gpus = f"its GPUs{memory} with "
-    ranks = f"{request.ranks} rank{'s' * (request.ranks != 1)} with " if request.ranks and request.ranks != asked.ranks else ""
+    ranks = (
+        f"{request.ranks} rank{'s' * (request.ranks != 1)} with "
+        if request.ranks and request.ranks != asked.ranks
+        else ""
+    )
     nodes = _nodes(request, types, policy)
     where = "on one node" if nodes == 1 else f"over {nodes} nodes"
     cores = CPU_CORES.shown(request.cpu_milli)

@@ -152,7 +152,8 @@ def _user_limit(case: _Case) -> Iterator[Change]:
 
 
 def _budget(case: _Case) -> Iterator[Change]:
-    yield Change("budget", int(case.number("used")) + 1)
+    [used] = [one.budget_used_gpu_hours for one in case.snapshot.tenants if one.id == case.job.tenant_id]
+    yield Change("budget", int(used) + 1)
 
 
 def _maintenance(case: _Case) -> Iterator[Change]:

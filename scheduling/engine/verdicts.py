@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scheduling.engine.accounts import Block
-from scheduling.engine.explain import BEHIND, Scene, blocked, coarse, naming, over_quota, reserved
+from scheduling.engine.explain import BEHIND, Scene, blocked, count_in_words, naming, over_quota, reserved
 from scheduling.engine.feasibility import Verdict, beyond_part, bounds_of, over_limit, too_large
 from scheduling.engine.model import Job, Reservation, Tenant, Wait
 from scheduling.engine.placement import place
@@ -56,7 +56,10 @@ def _for_these(outcome: Outcome, verdict: Verdict, refused: Refused) -> Verdict:
     if verdict.code in BEHIND:
         # Room that others took in this cycle: they stood before it, too.
         jobs, gpus = outcome.scene.placed if verdict.code == "priority" else (0, 0)
-        ahead = {"jobs_ahead": coarse(refused.jobs_ahead + jobs), "gpus_ahead": coarse(refused.gpus_ahead + gpus)}
+        ahead = {
+            "jobs_ahead": count_in_words(refused.jobs_ahead + jobs),
+            "gpus_ahead": count_in_words(refused.gpus_ahead + gpus),
+        }
         return Verdict(verdict.code, {**verdict.evidence, **ahead})
     if verdict.code == "reserved" and outcome.promised is not None:
         is_own = outcome.promised.tenant_id == refused.job.tenant_id

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 
 from gpusched.protocol import reasons
+from scheduling.engine.explain import count_in_words
 from scheduling.engine.model import Device, DeviceHold, Node, RankPlacement, Running, Snapshot, Tenant
 from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, occupy, reason, running_on
 
@@ -226,12 +228,34 @@ def test_jobs_of_one_request_share_their_evidence() -> None:
     assert len({id(one.evidence) for one in made.reasons}) == 1
 
 
-def test_counts_are_coarse_so_that_a_long_queue_is_not_rewritten_each_cycle() -> None:
+def test_counts_above_ten_say_more_than_so_that_a_long_queue_is_not_rewritten_each_cycle() -> None:
+    """A60"""
     state = running_on(cluster(node(1)), job(9, gpus=8))
     jobs = [job(id, gpus=2) for id in range(1, 38)]
     made = decide(replace(state, jobs=(*jobs, job(99, gpus=1))))
-    assert reason(made, 99).evidence["jobs_ahead"] == 30
-    assert reason(made, 99).evidence["gpus_ahead"] == 70
+    assert reason(made, 99).evidence["jobs_ahead"] == "more than 30"
+    assert reason(made, 99).evidence["gpus_ahead"] == "more than 70"
+
+
+def test_free_gpus_above_ten_are_not_said_to_be_ten() -> None:
+    """A60: 15 of 16 are free."""
+    state = running_on(cluster(node(1), node(2)), job(9))
+    found = reason(decide(replace(state, jobs=(job(1, gpus=16, gang=True),))), 1)
+    assert reasons.sentence(found.code, found.evidence) == (
+        "waits for 16 GPUs: more than 10 of 16 suitable are free; 0 jobs (0 GPUs) ahead"
+    )
+
+
+def test_a_count_is_exact_or_a_true_lower_bound_that_seldom_changes() -> None:
+    """A60"""
+    shown = [count_in_words(count) for count in range(100_000)]
+    for count, words in enumerate(shown):
+        if isinstance(words, int):
+            assert words == count
+        else:
+            bound = int(words.removeprefix("more than "))
+            assert bound < count < bound + 10 ** (len(str(count)) - 1)
+    assert sum(one != other for one, other in pairwise(shown)) < 100
 
 
 @pytest.mark.parametrize(
