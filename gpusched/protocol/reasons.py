@@ -1,7 +1,7 @@
 """Reason codes and the one place that turns code + evidence into a sentence and a next step."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from math import ceil, floor
@@ -214,14 +214,14 @@ CHANGES: dict[str, str] = {
     "workload_class": "with workload_class {to}",
     "comes_first": "if it came first in the queue",
     "wait_seconds": "in {to}",
-    "jobs_ended": "once the {to} running jobs have ended",
+    "jobs_ended": "after the end of {whom}",
     "victims_ended": "once the {to} jobs that were told to stop have ended",
     "limit": "with a limit of {to} {dimension} for its tenant",
     "user_limit": "with a limit of {to} GPUs per user of its tenant",
     "budget": "with a budget of {to} GPU-hours for its tenant",
-    "nodes_opened": "with the {to} closed nodes back in service",
-    "devices_well": "with the {to} sick devices back in service",
-    "devices_cool": "once the {to} devices slowed down by heat have cooled",
+    "nodes_opened": "with {whom} back in service",
+    "devices_well": "with {to} sick devices{on} back in service",
+    "devices_cool": "if {to} devices{on} were not slowed down by heat",
     "node_added": "with one more node, empty and large enough",
     "max_parallel": "with max_parallel {to}",
     "released": "once it is released",
@@ -270,12 +270,37 @@ def _template(code: str) -> str:
 _SECONDS: dict[str, Callable[[float], int]] = {"wait_seconds": ceil, "max_runtime_seconds": floor}
 
 
-def change_sentence(change: str, to: str | int | float | bool | None, dimension: str = "", then: str = "") -> str:
-    """What would have to be different, and what would follow: it starts, or what it would wait for `then`."""
+def change_sentence(
+    change: str,
+    to: str | int | float | bool | None,
+    dimension: str = "",
+    then: str = "",
+    names: Sequence[object] = (),
+) -> str:
+    """What would have to be different, and what would follow: it starts, or what it would wait for `then`. `names`: of
+    the nodes, or the jobs whose end it is that the reader may see."""
     if change in _SECONDS and isinstance(to, int | float):
         to = in_words(to, _SECONDS[change])
-    clause = singular(CHANGES[change].format(to=to, dimension=dimension))
+    whom = listed("node", names, len(names)) if names else f"{to} closed nodes"
+    if change == "jobs_ended":
+        whom = listed_jobs(names, int(to or 0))
+    on = f" on {listed('node', names, len(names))}" if names else ""
+    clause = singular(CHANGES[change].format(to=to, dimension=dimension, whom=whom, on=on))
     return f"{clause} it would wait for another reason: {then}" if then else f"{clause} it would start"
+
+
+def listed(noun: str, names: Sequence[object], total: int) -> str:
+    """The first three names, and how many more there are: "jobs 1, 2, 3 and 4 more"."""
+    shown = [str(name) for name in names[:3]]
+    if total > len(shown):
+        shown.append(f"{total - len(shown)} more")
+    text = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return f"{noun}{'s' * (total > 1)} {text}"
+
+
+def listed_jobs(job_ids: Sequence[object], total: int) -> str:
+    """The same of jobs whose end is needed; those of other tenants are counted and not named."""
+    return listed("job", job_ids, total) if job_ids else f"the {total} jobs in its way"
 
 
 def next_step(code: str, evidence: Evidence | None = None) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from scheduling.engine.board import Board
 from scheduling.engine.changes import Change, scaled
 from scheduling.engine.inventory import fits, matching, survey
-from scheduling.engine.model import Job, Policy, Preemption, Reason, Request, Snapshot
+from scheduling.engine.model import Device, Job, Policy, Preemption, Reason, Request, Snapshot
 from scheduling.engine.placement import place
 from scheduling.engine.quotas import EACH_MODEL, is_of_models
 from scheduling.engine.shapes import Shape
@@ -157,18 +157,25 @@ def _budget(case: _Case) -> Iterator[Change]:
 
 
 def _maintenance(case: _Case) -> Iterator[Change]:
-    closed = sum(not (node.is_open and node.is_online) for node in case.snapshot.nodes)
-    yield Change("nodes_opened", closed)
+    closed = [node for node in case.snapshot.nodes if not (node.is_open and node.is_online)]
+    ids, names = tuple(node.id for node in closed), tuple(sorted(node.name for node in closed))
+    yield Change("nodes_opened", len(closed), ids=ids, names=names)
 
 
 def _health(case: _Case) -> Iterator[Change]:
-    yield Change("devices_well", sum(not one.is_healthy for node in case.snapshot.nodes for one in node.devices))
+    yield _of_devices(case, "devices_well", lambda device: not device.is_healthy)
 
 
 def _hot(case: _Case) -> Iterator[Change]:
-    slowed = sum(one.is_slowed for node in case.snapshot.nodes for one in node.devices)
-    if slowed:
-        yield Change("devices_cool", slowed)
+    change = _of_devices(case, "devices_cool", lambda device: device.is_slowed)
+    if change.ids:
+        yield change
+
+
+def _of_devices(case: _Case, name: str, is_one: Callable[[Device], bool]) -> Change:
+    nodes = [node for node in case.snapshot.nodes if any(is_one(device) for device in node.devices)]
+    ids = tuple(device.id for node in nodes for device in node.devices if is_one(device))
+    return Change(name, len(ids), ids=ids, names=tuple(sorted(node.name for node in nodes)))
 
 
 def _topology(case: _Case) -> Iterator[Change]:
