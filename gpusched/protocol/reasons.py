@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
 from math import ceil, floor
@@ -229,6 +230,9 @@ CHANGES: dict[str, str] = {
 }
 
 
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+
+
 class _Gaps(dict[str, object]):
     def __missing__(self, key: str) -> str:
         return "?"
@@ -245,13 +249,23 @@ def singular(text: str) -> str:
 
 def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
-    told = singular((_template(code) or code.replace("_", " ")).format_map(_Gaps(evidence)))
+    shown = {name: _in_words(value) for name, value in evidence.items()}
+    told = singular((_template(code) or code.replace("_", " ")).format_map(_Gaps(shown)))
+    if code == EndReason.NODE_FAULT and str(evidence.get("detail", "")).startswith("GPU "):
+        told = f"{evidence['detail']} on node {evidence.get('node')}"
     is_waiting = code in PENDING
     if clause := CLAUSES.get(str(evidence.get("class"))):
         return f"{told} (the last one: {clause})" if is_waiting else f"{told}: {clause}"
     if times := evidence.get("in_a_row"):
         return f"{told} (faults of nodes in a row: {times})" if is_waiting else f"{told}, {times} times in a row"
     return told
+
+
+def _in_words(value: object) -> object:
+    """A time of the evidence, as sentences write it: "2030-01-31 08:00:00 UTC"."""
+    if not (isinstance(value, str) and _TIME.fullmatch(value)):
+        return value
+    return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @cache

@@ -1,6 +1,7 @@
 """A60: what a counterfactual or an estimate names is needed: without any one of it the job does not start."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -33,7 +34,7 @@ in_small_states = settings(
 def test_an_irreducible_part_is_enough_and_none_of_it_can_be_left_out(ways: set[frozenset[int]]) -> None:
     """A60: enough is what holds all of one of the ways."""
 
-    def is_enough(part: list[int]) -> bool:
+    def is_enough(part: Sequence[int]) -> bool:
         return any(way <= set(part) for way in ways)
 
     found = irreducible(range(12), is_enough, 1000)
@@ -46,7 +47,7 @@ def test_an_irreducible_part_is_enough_and_none_of_it_can_be_left_out(ways: set[
 def test_no_item_can_be_left_out_where_more_items_may_spoil_it() -> None:
     """A plan with more ended jobs may start another one first."""
 
-    def is_enough(part: list[int]) -> bool:
+    def is_enough(part: Sequence[int]) -> bool:
         return {1, 2} <= set(part) and not (0 in part and 5 not in part)
 
     found = irreducible(range(6), is_enough, 1000)

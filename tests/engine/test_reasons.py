@@ -131,13 +131,17 @@ CASES = {
         "never_fits",
         f"can never start: 2 ranks do not divide 3 GPUs evenly; the largest possible is {NODE}",
     ),
-    "not before": (later("not_before"), "not_before", "not to start before 1970-01-12T13:47:40Z"),
+    "not before": (later("not_before"), "not_before", "not to start before 1970-01-12 13:47:40 UTC"),
     "not before the end of time": (
         later("not_before", datetime.max.replace(tzinfo=UTC).timestamp()),
         "not_before",
-        "not to start before 9999-12-31T23:59:59Z",
+        "not to start before 9999-12-31 23:59:59 UTC",
     ),
-    "a retry's pause": (later("retry_backoff"), "retry_backoff", "its next attempt waits until 1970-01-12T13:47:40Z"),
+    "a retry's pause": (
+        later("retry_backoff"),
+        "retry_backoff",
+        "its next attempt waits until 1970-01-12 13:47:40 UTC",
+    ),
     "more than the limit": (
         limited(6),
         "tenant_limit",
@@ -156,7 +160,7 @@ CASES = {
     "promised to another": (
         promised(),
         "reserved",
-        "4 suitable GPUs are free but reserved for job 2, which starts at 1970-01-12T14:46:40Z at the latest",
+        "4 suitable GPUs are free but reserved for job 2, which starts at 1970-01-12 14:46:40 UTC at the latest",
     ),
     "the only node that fits is closed": (
         alone(node(1, is_open=False), node(2, gpus=2), gpus=4),
@@ -283,3 +287,19 @@ def test_one_is_told_as_one(text, told):
 )
 def test_a_time_is_told_as_people_say_it_and_never_too_well(change: str, seconds: float, said: str) -> None:
     assert reasons.change_sentence(change, seconds) == f"{said} it would start"
+
+
+@pytest.mark.parametrize(
+    ("code", "evidence", "text"),
+    [
+        ("not_before", {"at": "2030-01-31T08:00:00Z"}, "not to start before 2030-01-31 08:00:00 UTC"),
+        ("retry_backoff", {"at": "2030-01-31T09:00:00+01:00"}, "its next attempt waits until 2030-01-31 08:00:00 UTC"),
+        ("node_fault", {"node": "n1"}, "node n1 failed under it"),
+        ("node_fault", {"node": "n1", "detail": "GPU 3 was lost"}, "GPU 3 was lost on node n1"),
+    ],
+)
+def test_a_sentence_writes_times_for_people_and_names_the_device_that_failed(
+    code: str, evidence: dict[str, str], text: str
+) -> None:
+    """A60"""
+    assert reasons.sentence(code, evidence) == text
