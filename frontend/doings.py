@@ -12,6 +12,7 @@ from frontend.access import Visible
 from gpusched.lib.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
+from gpusched.protocol.amounts import bound
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.unnamed import ANOTHER
 from nodes import causes
@@ -185,7 +186,8 @@ def _of_node(row: Row) -> str:
 
 def _of_crossing(row: Row) -> Doing:
     then = "it starts nothing more on GPUs" if row["bound"] == "hard" else "it goes on"
-    sentence = f"tenant {row['tenant']} has used up its {row['bound']} budget of {row['gpu_hours']:g} GPU-hours; {then}"
+    budget = f"its {row['bound']} budget of {bound(row['gpu_hours'])} GPU-hours"
+    sentence = f"tenant {row['tenant']} has used up {budget}; {then}"
     kind, severity = f"budget_{row['bound']}", "red" if row["bound"] == "hard" else "amber"
     told = doing(
         f"budget:{row['id']}", row["at"], kind, severity, sentence, f"/tenants/{row['tenant']}/", row["tenant"]

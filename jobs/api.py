@@ -24,7 +24,7 @@ from gpusched.lib.openapi import documented
 from gpusched.lib.problems import not_found
 from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.jobs import JobRequest, problems
 from jobs import dates, representation, services
 from jobs.event_log import VIA
 from jobs.joblist import counted, listed
@@ -62,12 +62,12 @@ class Jobs(APIView):
         """The body is a job request. Answered once it is durable. Send an `Idempotency-Key`, then repeating the request
         is safe for 24 hours."""
         if is_dry_run(request):
-            found = services.simulate(read_body(request, JobRequest), identity(request))
+            found = services.simulate(read_body(request, JobRequest, problems), identity(request))
             message = f"nothing was submitted; in the queue of tenant {found['tenant']} {found['sentence']}"
             answer = {"job_id": None, "status": "would_be_submitted", "message": message, "job": None}
             return Response({**answer, "simulation": found})
         key = idempotency.checked(request.headers.get("Idempotency-Key", ""))
-        wanted = read_body(request, JobRequest)
+        wanted = read_body(request, JobRequest, problems)
         done = services.submit(wanted, identity(request), key, raw_body(request))
         response = HttpResponse(done.answer, status=201, content_type="application/json")
         if done.is_replay:

@@ -11,7 +11,7 @@ from gpusched.lib.dry_runs import is_dry_run
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import Problem, invalid
 from gpusched.protocol.bulk import MOST_ERRORS, BulkRequest, field_of
-from gpusched.protocol.jobs import FieldError, JobRequest
+from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import singular
 from jobs.bulk import submit_all
 from tenants.permissions import identity
@@ -69,7 +69,7 @@ def _unreadable(unread: list[msgspec.Raw]) -> list[FieldError]:
     found: list[FieldError] = []
     for number, job in enumerate(unread):
         try:
-            decode(bytes(job), JobRequest)
+            decode(bytes(job), JobRequest, problems)
         except Problem as problem:
             found += [FieldError(field_of(number, one.field), one.code, one.message) for one in problem.errors]
         if len(found) >= MOST_ERRORS:

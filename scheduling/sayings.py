@@ -1,15 +1,20 @@
 """Puts what the engine says of reasons, changes and estimates into the shapes and sentences of the API."""
 
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from gpusched.protocol import reasons
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import JobState
+from scheduling.engine.blockers import Blocker
 from scheduling.engine.changes import Change
 from scheduling.engine.estimate import Estimate
 from scheduling.engine.explain import timestamp
 from scheduling.engine.model import Reason
+
+# So many of the jobs whose end an estimate depends on are named.
+MOST_BLOCKERS = 3
 
 
 def reason_shape(reason: Reason) -> dict[str, Any]:
@@ -21,24 +26,36 @@ def reason_shape(reason: Reason) -> dict[str, Any]:
     }
 
 
-def change_shape(change: Change, *, starts: bool, then: Reason | None = None) -> dict[str, Any]:
-    """`then`: what the job would wait for instead."""
+def change_shape(
+    change: Change, *, starts: bool, then: Reason | None = None, own_jobs: Collection[int] = ()
+) -> dict[str, Any]:
+    """`then`: what the job would wait for instead; `own_jobs`: those that may be named."""
     following = reasons.sentence(then.code, then.evidence) if then else ""
+    named = [job_id for job_id in change.jobs if job_id in own_jobs] or change.names
     return {
         "change": change.change,
         "to": change.to,
         **({"dimension": change.dimension} if change.dimension else {}),
         "starts": starts,
-        "sentence": reasons.change_sentence(change.change, change.to, change.dimension, following),
+        "sentence": reasons.change_sentence(change.change, change.to, change.dimension, following, named),
     }
 
 
-def estimate_shape(estimate: Estimate) -> dict[str, Any]:
+def estimate_shape(
+    estimate: Estimate, blockers: Sequence[Blocker] | None = None, visible: Collection[int] | None = ()
+) -> dict[str, Any]:
+    """`blockers`: whose end it depends on, None: not worked out; named are the first three of the `visible` tenants
+    (None: of all)."""
+    total = len(blockers or ())
+    own = [one.job_id for one in blockers or () if visible is None or one.tenant_id in visible]
+    named = list(dict.fromkeys(own))[:MOST_BLOCKERS]
     moments = {"p50_at": estimate.p50_at, "p90_at": estimate.p90_at, "later_than": estimate.after}
     return {
         **{name: None if at is None else timestamp(at) for name, at in moments.items()},
         "waits_for": {"jobs_ending": estimate.jobs_ending, "jobs_starting": estimate.jobs_starting},
-        "sentence": _estimate_sentence(estimate),
+        "blockers": named,
+        "more_blockers": total - len(named),
+        "sentence": _estimate_sentence(estimate, reasons.listed_jobs(named, total) if total else ""),
     }
 
 
@@ -57,15 +74,12 @@ def why_no_estimate(state: str, code: str | None) -> str | None:
     return said and f"no estimate: {said}"
 
 
-def _estimate_sentence(estimate: Estimate) -> str:
+def _estimate_sentence(estimate: Estimate, blockers: str) -> str:
     if estimate.p90_at is not None:
         first = _moment(estimate.p90_at if estimate.p50_at is None else estimate.p50_at)
         last = _moment(estimate.p90_at)
         when = f"starts at about {last}" if first == last else f"starts between {first} and {last}"
-        jobs = "1 job has" if estimate.jobs_ending == 1 else f"{estimate.jobs_ending} jobs have"
-        after = f", once {jobs} ended" if estimate.jobs_ending else ""
-        before = f" and {estimate.jobs_starting} others have started" if after and estimate.jobs_starting else ""
-        return f"{when}{after}{before}"
+        return reasons.singular(f"{when}, after the end of {blockers}") if blockers else when
     if estimate.after is not None:
         return f"starts later than {_moment(estimate.after)}"
     if estimate.unlimited:

@@ -39,7 +39,7 @@ def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] 
     return _simulation(
         f"it would wait{said}",
         reason=reason and reason_shape(reason),
-        estimate=estimate and estimate_shape(estimate),
+        estimate=estimate and estimate_shape(estimate, found.blockers, visible),
         estimate_reason=None if estimate else whatif.why_unseen(),
         victims=_victims(found.preemption, here.snapshot, visible),
         alternatives=[change_shape(change, starts=True) for change in found.alternatives],

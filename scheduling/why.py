@@ -16,7 +16,7 @@ from jobs.counting import WAITS, WEIGHT
 from scheduling import recorded_cycles, whatif
 from scheduling.engine.changes import Change
 from scheduling.engine.counterfactual import Step
-from scheduling.engine.estimate import Estimate
+from scheduling.engine.questions import Outlook
 from scheduling.sayings import change_shape, estimate_shape, reason_shape, why_no_estimate
 from tenants.permissions import Identity
 
@@ -53,24 +53,35 @@ def explain(job_id: int, identity: Identity) -> dict[str, Any]:
         depends = told["code"] == Pending.DEPENDENCY
         is_kept = told["state"] == JobState.HELD or depends or told["code"] == Pending.MAX_PARALLEL
         found = whatif.outlook(job_id, is_held=is_kept)
-    steps, estimate = (found.steps, found.estimate) if found else ([], None)
+    steps = found.steps if found else []
     # The cycle may have found another reason than a plan of this moment does: the one that was written stands.
     others = [step for step in steps if step.reason.code != told["code"]]
     also = [reason_shape(step.reason) for step in others]
     return {
         **told,
         "also": [{name: one[name] for name in ("code", "sentence")} for one in also],
-        "counterfactual": _cure(told, steps),
-        **_foreseen(told, estimate, is_asked=found is not None),
+        "counterfactual": _cure(told, steps, _own_jobs(found, identity)),
+        **_foreseen(told, found, identity),
     }
 
 
-def _foreseen(told: dict[str, Any], estimate: Estimate | None, *, is_asked: bool) -> dict[str, Any]:
+def _own_jobs(found: Outlook | None, identity: Identity) -> set[int]:
+    """The jobs that a change names and the caller may see."""
+    return {job_id for job_id, tenant_id in found.tenants.items() if identity.sees(tenant_id)} if found else set()
+
+
+def _foreseen(told: dict[str, Any], found: Outlook | None, identity: Identity) -> dict[str, Any]:
     """`estimate`, or in `estimate_reason` why there is none; of a job that waits no more there is neither."""
     why = why_no_estimate(told["state"], told["code"]) if told["position"] is not None else None
-    if why is None and is_asked:
+    estimate = found and found.estimate
+    if why is None and found:
         why = None if estimate else whatif.why_unseen()
-    return {"estimate": estimate_shape(estimate) if estimate and why is None else None, "estimate_reason": why}
+    if not (found and estimate) or why is not None:
+        return {"estimate": None, "estimate_reason": why}
+    return {
+        "estimate": estimate_shape(estimate, found.blockers, identity.visible_tenants()),
+        "estimate_reason": None,
+    }
 
 
 def position(job_id: int) -> dict[str, int]:
@@ -134,7 +145,7 @@ def _seconds(period: dict[str, Any], now: datetime) -> float:
     return round(max((until - datetime.fromisoformat(period["since_at"])).total_seconds(), 0.0), 1)
 
 
-def _cure(told: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any] | None:
+def _cure(told: dict[str, Any], steps: Sequence[Step], own_jobs: set[int]) -> dict[str, Any] | None:
     """What would cure the reason that is shown: the job starts then, or waits for the next one."""
     change = None
     if told["code"] in (Pending.HELD_BY_USER, Pending.HELD_BY_ADMIN):
@@ -148,4 +159,4 @@ def _cure(told: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any] | None:
     if not steps or steps[0].change is None:
         return None
     then = steps[1].reason if len(steps) > 1 else None
-    return change_shape(steps[0].change, starts=steps[0].starts, then=then)
+    return change_shape(steps[0].change, starts=steps[0].starts, then=then, own_jobs=own_jobs)

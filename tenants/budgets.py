@@ -14,6 +14,7 @@ from gpusched.lib import audit, events, wake
 from gpusched.lib.problems import Problem, invalid
 from gpusched.lib.sql import query, rows
 from gpusched.lib.times import rfc3339
+from gpusched.protocol import amounts
 from gpusched.protocol.jobs import FieldError
 from tenants.models import Budget
 
@@ -70,12 +71,13 @@ class Standing:
 
     @property
     def sentence(self) -> str:
-        used = f"tenant {self.tenant} has used {self.used_gpu_hours:.1f} GPU-hours in {self.period}"
+        used = f"tenant {self.tenant} has used {amounts.measured(self.used_gpu_hours)} GPU-hours in {self.period}"
+        hard, soft = (amounts.bound(one or 0) for one in (self.hard_gpu_hours, self.soft_gpu_hours))
         if self.state == "hard_exceeded":
-            return f"{used}, all of its budget of {self.hard_gpu_hours:g}: it starts nothing more on GPUs"
+            return f"{used}, all of its budget of {hard}: it starts nothing more on GPUs"
         if self.state == "soft_exceeded":
-            then = "" if self.hard_gpu_hours is None else f"; from {self.hard_gpu_hours:g} on it starts nothing more"
-            return f"{used}, more than its soft budget of {self.soft_gpu_hours:g}{then}"
+            then = "" if self.hard_gpu_hours is None else f"; from {hard} on it starts nothing more"
+            return f"{used}, more than its soft budget of {soft}{then}"
         return used
 
     @property

@@ -11,6 +11,7 @@ from gpusched.cli import output, say
 from gpusched.cli.commands import group
 from gpusched.cli.output import Column, Format
 from gpusched.cli.session import connect
+from gpusched.protocol import amounts
 from gpusched.protocol.reasons import singular
 
 if TYPE_CHECKING:
@@ -124,9 +125,9 @@ def budget(
 def _standing(found: "BudgetData") -> str:
     period = "the calendar month" if found.days is None else f"the last {found.days} days"
     bounds = ", ".join(
-        f"{name} {bound:g} GPU-hours"
-        for name, bound in (("soft", found.soft_gpu_hours), ("hard", found.hard_gpu_hours))
-        if bound is not None
+        f"{name} {amounts.bound(most)} GPU-hours"
+        for name, most in (("soft", found.soft_gpu_hours), ("hard", found.hard_gpu_hours))
+        if most is not None
     )
     return f"{found.tenant}: {found.sentence}" + (f"\nbounds: {bounds} in {period}" if bounds else "")
 

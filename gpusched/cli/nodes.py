@@ -46,14 +46,11 @@ _COLUMNS: "tuple[Column[Node], ...]" = (
     Column("NODE", lambda node: node.name),
     Column("STATE", lambda node: node.state, is_state=True),
     Column("INTENT", lambda node: node.intent, is_state=True),
-    Column(
-        "FREE",
-        lambda node: sum(d.held == "free" and d.health in ("ok", "hot") and not d.is_slowed for d in node.devices),
-    ),
+    Column("FREE", lambda node: _free_gpus(node)),
     Column("GPUS", lambda node: len(node.devices)),
     Column("MODEL", lambda node: ",".join(sorted({d.model for d in node.devices}))),
-    Column("CPU FREE", lambda node: f"{node.cpu_cores_free:g}/{node.cpu_cores:g}"),
-    Column("MEMORY FREE", lambda node: f"{node.memory_mb_free}/{node.memory_mb} MiB"),
+    Column("CPU FREE", lambda node: f"{node.cpu_cores_free if _is_offered(node) else 0:g}/{node.cpu_cores:g}"),
+    Column("MEMORY FREE", lambda node: f"{node.memory_mb_free if _is_offered(node) else 0}/{node.memory_mb} MiB"),
     Column("SEEN", lambda node: age(node.last_seen_at)),
     Column("PRETEND", lambda node: node.pretend, is_wide=True),
     Column("AGENT", lambda node: node.agent_version, is_wide=True),
@@ -64,6 +61,16 @@ _COLUMNS: "tuple[Column[Node], ...]" = (
     Column("TAINTS", lambda node: ",".join(map(taint_text, node.taints)), is_wide=True),
     Column("TROUBLE", lambda node: _trouble(node)),
 )
+
+
+def _is_offered(node: "Node") -> bool:
+    """Return whether new jobs may start there: nothing of a lost or closed node is free."""
+    return node.state == "online" and node.intent == "open"
+
+
+def _free_gpus(node: "Node") -> int:
+    free = [one for one in node.devices if one.held == "free" and one.health in ("ok", "hot") and not one.is_slowed]
+    return len(free) if _is_offered(node) else 0
 
 
 def nodes(ctx: typer.Context, form: output.OutputOption = Format.TABLE, watch: Watch = False) -> None:

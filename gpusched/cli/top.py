@@ -23,7 +23,7 @@ _HEADINGS = 4  # the two lines above the lists, and the blank ones between them
 _NODES: "tuple[Column[Node], ...]" = (
     Column("NODE", lambda node: node.name[:20]),
     Column("STATE", lambda node: node.state if node.intent in ("open", "") else node.intent, is_state=True),
-    Column("GPUS", lambda node: "".join(map(_cell, node.devices))),
+    Column("GPUS", lambda node: "".join(_cell(node, device) for device in node.devices)),
     Column("BUSY", lambda node: _mean(node)),
     Column("HOTTEST", lambda node: _hottest(node)),
     Column("MODEL", lambda node: ",".join(sorted({device.model for device in node.devices}))),
@@ -106,7 +106,10 @@ def _part(rows: "Sequence[output.T]", columns: "Sequence[Column[output.T]]", wid
     return lines if len(lines) <= room else [*lines[: room - 1], f"… {len(lines) - room + 1} more"]
 
 
-def _cell(device: "Device") -> str:
+def _cell(node: "Node", device: "Device") -> str:
+    is_closed = node.intent != "open" and device.held in ("free", "")
+    if node.state == "lost" or is_closed:
+        return "!"
     if device.health not in ("ok", "hot", ""):
         return "!"
     if device.held in ("free", ""):

@@ -23,12 +23,16 @@ class WaitsFor(msgspec.Struct, kw_only=True):
 
 
 class Estimate(msgspec.Struct, kw_only=True):
-    """When a job starts: `p50_at` if jobs use their time limits as jobs of late did, `p90_at` if they use them up."""
+    """When a job starts: `p50_at` if jobs use their time limits as jobs of late did, `p90_at` if they use them up.
+    `blockers`: the first three jobs that you may see whose end it depends on; `more_blockers`: how many more there
+    are. Both are empty where that was not worked out, as in lists."""
 
     p50_at: datetime | None = None
     p90_at: datetime | None = None
     later_than: datetime | None = None
     waits_for: WaitsFor | None = None
+    blockers: list[int] = []
+    more_blockers: int = 0
     sentence: str = ""
 
 

@@ -4,7 +4,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -21,6 +21,14 @@ from gpusched.lib.times import parsed
 from gpusched.protocol.jobs import FieldError
 
 S = TypeVar("S", bound=msgspec.Struct)
+Problems = Callable[[S], Iterable[FieldError]]
+MAX_FIELD_ERRORS = 50
+
+
+def no_problems(_: object) -> Iterable[FieldError]:
+    return ()
+
+
 T = TypeVar("T")
 DEFAULT_LIMIT, MOST_LIMIT = 100, 1000
 
@@ -55,9 +63,10 @@ class JsonParser(BaseParser):
         return raw
 
 
-def read_body(request: Request, kind: type[S]) -> S:
-    """The body as a struct. Malformed JSON, wrong types and unknown fields are 400s that name the field."""
-    return decode(raw_body(request) or b"{}", kind)
+def read_body(request: Request, kind: type[S], problems: Problems[S] = no_problems) -> S:
+    """The body as a struct. Malformed JSON, wrong types and unknown fields are 400s that name every such field, and
+    beside them what `problems` finds."""
+    return decode(raw_body(request) or b"{}", kind, problems)
 
 
 def raw_body(request: Request) -> bytes:
@@ -66,12 +75,13 @@ def raw_body(request: Request) -> bytes:
     return raw.strip() if isinstance(raw, bytes) else b""
 
 
-def decode(raw: bytes, kind: type[S]) -> S:
+def decode(raw: bytes, kind: type[S], problems: Problems[S] = no_problems) -> S:
+    """Return the struct. `problems` finds what types do not catch, and is asked only beside what they do."""
     try:
         raw.decode("utf-8")
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise invalid([_field_error(str(error))]) from error
+        raise invalid(_field_errors(raw, kind, str(error), problems)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(
             400, "malformed_json", f"the body is not valid JSON: {_fault(raw, error)}", next_step="send a JSON object"
@@ -87,6 +97,35 @@ def _fault(raw: bytes, error: Exception) -> str:
             return str(error)
         return "half of a surrogate pair (\\ud800 to \\udfff) stands alone in a string"
     return str(error)
+
+
+def _field_errors(raw: bytes, kind: type[S], text: str, problems: Problems[S]) -> list[FieldError]:
+    """msgspec stops at the first error, so the body is read again without the field of each one."""
+    found = [_field_error(text)]
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):  # what the type made msgspec skip
+        return found
+    removed: set[str] = set()
+    while isinstance(body, dict) and len(found) < MAX_FIELD_ERRORS:
+        field = _top_field(text) or found[-1].field
+        if field not in body:
+            break
+        removed.add(field)
+        del body[field]
+        try:
+            value = msgspec.json.decode(msgspec.json.encode(body), type=kind)
+        except msgspec.ValidationError as error:
+            text = str(error)
+            found.append(_field_error(text))
+        else:
+            return found + [one for one in problems(value) if re.split(r"[.\[]", one.field)[0] not in removed]
+    return found
+
+
+def _top_field(text: str) -> str:
+    """The field of the body in which msgspec found an error; empty for the body itself."""
+    return re.split(r"[.\[`]", text.partition(" - at `$")[2].lstrip("."))[0]
 
 
 def _field_error(text: str) -> FieldError:

@@ -1,7 +1,8 @@
 """Reason codes and the one place that turns code + evidence into a sentence and a next step."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
 from math import ceil, floor
@@ -221,19 +222,22 @@ CHANGES: dict[str, str] = {
     "workload_class": "with workload_class {to}",
     "comes_first": "if it came first in the queue",
     "wait_seconds": "in {to}",
-    "jobs_ended": "once the {to} running jobs have ended",
+    "jobs_ended": "after the end of {whom}",
     "victims_ended": "once the {to} jobs that were told to stop have ended",
     "limit": "with a limit of {to} {dimension} for its tenant",
     "user_limit": "with a limit of {to} GPUs per user of its tenant",
     "budget": "with a budget of {to} GPU-hours for its tenant",
-    "nodes_opened": "with the {to} closed nodes back in service",
-    "devices_well": "with the {to} sick devices back in service",
-    "devices_cool": "once the {to} devices slowed down by heat have cooled",
+    "nodes_opened": "with {whom} back in service",
+    "devices_well": "with {to} sick devices{on} back in service",
+    "devices_cool": "if {to} devices{on} were not slowed down by heat",
     "node_added": "with one more node, empty and large enough",
     "max_parallel": "with max_parallel {to}",
     "released": "once it is released",
     "dependencies_ended": "once the {to} jobs that it waits for have ended as it needs",
 }
+
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 class _Gaps(dict[str, object]):
@@ -252,13 +256,23 @@ def singular(text: str) -> str:
 
 def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
-    told = singular((_template(code) or code.replace("_", " ")).format_map(_Gaps(evidence)))
+    shown = {name: _in_words(value) for name, value in evidence.items()}
+    told = singular((_template(code) or code.replace("_", " ")).format_map(_Gaps(shown)))
+    if code == EndReason.NODE_FAULT and str(evidence.get("detail", "")).startswith("GPU "):
+        told = f"{evidence['detail']} on node {evidence.get('node')}"
     is_waiting = code in PENDING
     if clause := CLAUSES.get(str(evidence.get("class"))):
         return f"{told} (the last one: {clause})" if is_waiting else f"{told}: {clause}"
     if times := evidence.get("in_a_row"):
         return f"{told} (faults of nodes in a row: {times})" if is_waiting else f"{told}, {times} times in a row"
     return told
+
+
+def _in_words(value: object) -> object:
+    """A time of the evidence, as sentences write it: "2030-01-31 08:00:00 UTC"."""
+    if not (isinstance(value, str) and _TIME.fullmatch(value)):
+        return value
+    return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @cache
@@ -277,12 +291,37 @@ def _template(code: str) -> str:
 _SECONDS: dict[str, Callable[[float], int]] = {"wait_seconds": ceil, "max_runtime_seconds": floor}
 
 
-def change_sentence(change: str, to: str | int | float | bool | None, dimension: str = "", then: str = "") -> str:
-    """What would have to be different, and what would follow: it starts, or what it would wait for `then`."""
+def change_sentence(
+    change: str,
+    to: str | int | float | bool | None,
+    dimension: str = "",
+    then: str = "",
+    names: Sequence[object] = (),
+) -> str:
+    """What would have to be different, and what would follow: it starts, or what it would wait for `then`. `names`: of
+    the nodes, or the jobs whose end it is that the reader may see."""
     if change in _SECONDS and isinstance(to, int | float):
         to = in_words(to, _SECONDS[change])
-    clause = singular(CHANGES[change].format(to=to, dimension=dimension))
+    whom = listed("node", names, len(names)) if names else f"{to} closed nodes"
+    if change == "jobs_ended":
+        whom = listed_jobs(names, int(to or 0))
+    on = f" on {listed('node', names, len(names))}" if names else ""
+    clause = singular(CHANGES[change].format(to=to, dimension=dimension, whom=whom, on=on))
     return f"{clause} it would wait for another reason: {then}" if then else f"{clause} it would start"
+
+
+def listed(noun: str, names: Sequence[object], total: int) -> str:
+    """The first three names, and how many more there are: "jobs 1, 2, 3 and 4 more"."""
+    shown = [str(name) for name in names[:3]]
+    if total > len(shown):
+        shown.append(f"{total - len(shown)} more")
+    text = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return f"{noun}{'s' * (total > 1)} {text}"
+
+
+def listed_jobs(job_ids: Sequence[object], total: int) -> str:
+    """The same of jobs whose end is needed; those of other tenants are counted and not named."""
+    return listed("job", job_ids, total) if job_ids else f"the {total} jobs in its way"
 
 
 def next_step(code: str, evidence: Evidence | None = None) -> str:

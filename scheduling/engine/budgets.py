@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import floor, log10
 
 from scheduling.engine.feasibility import Verdict
 from scheduling.engine.model import Job, Snapshot, Tenant, Wait
@@ -28,14 +29,25 @@ def is_spent(tenant: Tenant) -> bool:
 
 
 def spent(tenant: Tenant) -> Verdict:
-    """In whole GPU-hours used, so that the evidence does not change with each cycle."""
     evidence: dict[str, str | int | float | bool | None] = {
         "tenant": tenant.name,
-        "used": int(tenant.budget_used_gpu_hours),
+        "used": _used(tenant),
         "limit": _plain(tenant.budget_gpu_hours or 0.0),
         "period": tenant.budget_period,
     }
     return Verdict("budget", evidence)
+
+
+def _used(tenant: Tenant) -> int | float:
+    """Rounded down to whole GPU-hours, under 10 to two digits that count, and never below the limit: what runs goes on
+    using it, and the evidence must not change with each cycle."""
+    limit, used = tenant.budget_gpu_hours or 0.0, tenant.budget_used_gpu_hours
+    if 0 < used < 10:
+        decimals = 1 - floor(log10(used))
+        used = round(floor(used * 10**decimals) / 10**decimals, decimals)
+    else:
+        used = float(floor(used))
+    return _plain(max(used, limit))
 
 
 def _waits(tenants: Iterable[Tenant], waiting: dict[int, list[int]]) -> Iterable[Wait]:

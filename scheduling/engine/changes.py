@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from scheduling.engine.affinity import EXISTS, IN, Taint, is_met, tolerating
 from scheduling.engine.forward import ended
 from scheduling.engine.model import Claim, Device, Job, Node, RankPlacement, Request, Running, Snapshot, Tenant
+from scheduling.engine.quotas import EACH_MODEL
 from scheduling.engine.shapes import needs_of
 
 Value = str | int | float | bool | None
@@ -14,13 +15,16 @@ Value = str | int | float | bool | None
 @dataclass(frozen=True, slots=True)
 class Change:
     """`change`: a name of CHANGES; `to`: the new value, in the units that users type. `dimension`: of a limit.
-    `jobs`: whose end it is, their number is told, never their ids; `ranks`: what is claimed of what they give back."""
+    `jobs`: whose end it is; whoever shows them leaves out those that the reader may not see. `ranks`: what is claimed
+    of what they give back. `ids`: the nodes or devices; `names`: those nodes, or the nodes of those devices."""
 
     change: str
     to: Value = None
     dimension: str = ""
     jobs: tuple[int, ...] = ()
     ranks: tuple[RankPlacement, ...] = ()
+    ids: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 def apply(snapshot: Snapshot, job_id: int, change: Change) -> Snapshot:
@@ -86,6 +90,9 @@ def _limit(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     def edit(tenant: Tenant) -> Tenant:
         if change.dimension in _LIMITS:
             return _LIMITS[change.dimension](tenant, amount)
+        if change.dimension == EACH_MODEL:
+            raised = tuple((name, max(amount, limit)) for name, limit in tenant.max_gpus_by_model)
+            return replace(tenant, max_gpus_by_model=raised)
         model = change.dimension.removesuffix(" GPUs")
         limits = tuple((name, amount if name == model else limit) for name, limit in tenant.max_gpus_by_model)
         return replace(tenant, max_gpus_by_model=limits)
@@ -105,11 +112,28 @@ def _class(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     return _with_job(snapshot, replace(job, is_online=change.to == "online"))
 
 
-def _nodes(edit: Callable[[Node], Node]) -> Callable[[Snapshot, Job, Change], Snapshot]:
+def _nodes_opened(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
+    opened = set(change.ids)
+    return replace(
+        snapshot,
+        nodes=tuple(
+            replace(node, is_open=True, is_online=True) if node.id in opened else node for node in snapshot.nodes
+        ),
+    )
+
+
+def _devices(edit: Callable[[Device], Device]) -> Callable[[Snapshot, Job, Change], Snapshot]:
     def changed(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
-        return replace(snapshot, nodes=tuple(edit(node) for node in snapshot.nodes))
+        wanted = set(change.ids)
+        return replace(snapshot, nodes=tuple(_edited(node, wanted, edit) for node in snapshot.nodes))
 
     return changed
+
+
+def _edited(node: Node, wanted: set[int], edit: Callable[[Device], Device]) -> Node:
+    if wanted.isdisjoint([device.id for device in node.devices]):
+        return node
+    return replace(node, devices=tuple(edit(one) if one.id in wanted else one for one in node.devices))
 
 
 def _node_added(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
@@ -189,13 +213,9 @@ CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
     "limit": _limit,
     "user_limit": _user_limit,
     "budget": _budget,
-    "nodes_opened": _nodes(lambda node: replace(node, is_open=True, is_online=True)),
-    "devices_well": _nodes(
-        lambda node: replace(node, devices=tuple(replace(device, is_healthy=True) for device in node.devices))
-    ),
-    "devices_cool": _nodes(
-        lambda node: replace(node, devices=tuple(replace(device, is_slowed=False) for device in node.devices))
-    ),
+    "nodes_opened": _nodes_opened,
+    "devices_well": _devices(lambda device: replace(device, is_healthy=True)),
+    "devices_cool": _devices(lambda device: replace(device, is_slowed=False)),
     "node_added": _node_added,
     "max_parallel": _as_it_is,
     "released": _as_it_is,

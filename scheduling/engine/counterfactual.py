@@ -8,6 +8,7 @@ from scheduling.engine.changes import Change, apply
 from scheduling.engine.model import Job, Plan, Policy, Reason, Snapshot
 from scheduling.engine.planner import plan
 from scheduling.engine.remedies import remedies
+from scheduling.engine.smallest import OF_SETS, Cured, smallest
 
 # Changes that the owner of a job can make to it, without anybody else.
 OWN = frozenset(
@@ -71,24 +72,38 @@ def alternatives(
     return found
 
 
-def _cure(
-    snapshot: Snapshot, policy: Policy, now: float, made: Plan, reason: Reason
-) -> tuple[Change, Snapshot, Plan] | None:
-    """The first change that makes the job start; else the first that leaves it with another reason."""
+def _cure(snapshot: Snapshot, policy: Policy, now: float, made: Plan, reason: Reason) -> Cured | None:
+    """The first change that makes the job start; else the first that leaves it with another reason. Of a set of jobs,
+    nodes or devices no more is named than is needed for that."""
     job = _job(snapshot, reason.job_id)
-    second: tuple[Change, Snapshot, Plan] | None = None
+
+    def reduced(cured: Cured) -> Cured | None:
+        if cured.change.change not in OF_SETS:
+            return cured
+        if _starts(cured.plan, job.id):
+            return smallest(snapshot, policy, now, job, cured.change, lambda made: _starts(made, job.id), starts=True)
+        code = _code(cured.plan, job.id)
+
+        def is_as_good(made: Plan) -> bool:
+            left = made.reason_of(job.id)
+            return left is not None and left.code == code and not _same(left, reason)
+
+        return smallest(snapshot, policy, now, job, cured.change, is_as_good, starts=False)
+
+    others: list[Cured] = []
     for _, change in zip(range(MOST_TRIES), _ways(snapshot, policy, now, made, job, reason), strict=False):
         changed = apply(snapshot, job.id, change)
-        again = plan(changed, policy, now)
-        if _starts(again, job.id):
-            return change, changed, again
-        left = again.reason_of(job.id)
-        # The same code about something else counts only if nothing better is found.
-        if left is None or _same(left, reason):
+        cured = Cured(change, changed, plan(changed, policy, now))
+        if _starts(cured.plan, job.id):
+            if found := reduced(cured):
+                return found
             continue
-        if second is None or (left.code != reason.code == _code(second[2], job.id)):
-            second = change, changed, again
-    return second
+        left = cured.plan.reason_of(job.id)
+        if left is not None and not _same(left, reason):
+            others.append(cured)
+    # The same code about something else counts only if nothing better is found.
+    others.sort(key=lambda cured: _code(cured.plan, job.id) == reason.code)
+    return next((found for cured in others if (found := reduced(cured))), None)
 
 
 def _ways(snapshot: Snapshot, policy: Policy, now: float, made: Plan, job: Job, reason: Reason) -> Iterator[Change]:

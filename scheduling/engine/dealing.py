@@ -12,7 +12,8 @@ from scheduling.engine.claims import claimed
 from scheduling.engine.considered import considered
 from scheduling.engine.explain import Scene, preempt_delay, reclaim_pending
 from scheduling.engine.fairshare import standings
-from scheduling.engine.feasibility import Verdict, eligible, fits, least_use
+from scheduling.engine.feasibility import Verdict, least_use
+from scheduling.engine.inventory import eligible, fits
 from scheduling.engine.model import (
     Claim,
     Job,

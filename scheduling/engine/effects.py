@@ -9,11 +9,13 @@ from scheduling.engine.quotas import (
     Dimension,
     Use,
     gpu_memory_of,
+    is_of_models,
     limits_of,
     limits_per_user,
     models_of,
     use_of,
 )
+from scheduling.engine.shapes import is_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,11 @@ def exceeded(snapshot: Snapshot, tenant: Tenant) -> list[Excess]:
 
 def in_use(name: str, tenant: Tenant, user_id: int, running: Iterable[Running], nodes: Iterable[Node]) -> int | float:
     """What runs of the limit of this name, in the unit of its sentence: of its tenant, or of one user."""
+    if is_of_models(name):
+        own = [one for one in running if one.tenant_id == tenant.id]
+        held = [model for use in _uses(own, nodes) for model in use.models]
+        words = [word for word, _ in tenant.max_gpus_by_model]
+        return sum(count for names, count in held if any(is_model(word, one) for word in words for one in names))
     [dimension] = [one for one, _ in (*limits_of(tenant), *limits_per_user(tenant)) if one.name == name]
     of_whom = [
         one for one in running if one.tenant_id == tenant.id and (dimension is not USER_GPUS or one.user_id == user_id)

@@ -1,9 +1,10 @@
 """Says when waiting jobs will probably start: the same plan(), run forward over the ends of what runs."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf
+from typing import NamedTuple
 
 from scheduling.engine.forward import ended, started, stopping
 from scheduling.engine.model import Job, Plan, Policy, Running, Snapshot
@@ -65,6 +66,14 @@ def forecast(
     return Forecasts(snapshot, policy, now, plan(snapshot, policy, now)).forecast(job_ids, part=part, work=work)
 
 
+class Start(NamedTuple):
+    """The moment of a forecast at which a job starts: the snapshot before that, and what had ended by then."""
+
+    snapshot: Snapshot
+    now: float
+    ended: Sequence[Running]
+
+
 class Forecasts:
     """Those of one snapshot, `made` being its plan: each goes on from where the one before it stopped, so that many
     cost what one does."""
@@ -89,6 +98,11 @@ class Forecasts:
         until = course.now if is_open else max((course.starts[id] for id in wanted), default=self._now)
         starts = {id: at for id, at in course.starts.items() if id in job_ids and at <= until}
         return Forecast(starts, inf if is_open and not course.events() else until, course.ending, course.starting)
+
+    def start(self, job_id: int, *, work: int = MOST_WORK) -> Start | None:
+        """Where the forecast by which `p90_at` was found starts this job; None: it does not."""
+        course = self._courses.get((1.0, work))
+        return None if course is None else course.moments.get(job_id)
 
     def estimates(self, job_ids: Collection[int], *, typical: float, work: int = MOST_WORK) -> dict[int, Estimate]:
         late = self.forecast(job_ids, part=1.0, work=work)
@@ -121,6 +135,8 @@ class _Course:
         self.starts: dict[int, float] = {}
         self.ending: dict[int, int] = {}
         self.starting: dict[int, int] = {}
+        self.moments: dict[int, Start] = {}
+        self.gone: tuple[Running, ...] = ()
         self.wakes: set[float] = set()
         self.ended = 0
 
@@ -133,6 +149,7 @@ class _Course:
             if job_id not in self.starts:
                 self.ending[job_id], self.starting[job_id] = self.ended, len(self.starts)
                 self.starts[job_id] = self.now
+                self.moments[job_id] = Start(self.snapshot, self.now, self.gone)
             self.ends[job_id] = inf if limit is None else self.now + max(limit * self.part, 1.0)
         grace = {one.job_id: one.grace_seconds for one in self.snapshot.running} if made.preemptions else {}
         for victim in (victim for one in made.preemptions for victim in one.victims):
@@ -156,11 +173,15 @@ class _Course:
         self.now = events[min(together, len(events)) - 1]
         over = {job_id for job_id, at in self.ends.items() if at <= self.now}
         back = [one.job_id for one in self.snapshot.running if one.is_stopping and one.stopping_for is not None]
+        self.gone += tuple(sorted((one for one in self.snapshot.running if one.job_id in over), key=self._end_of))
         self.snapshot = ended(self.snapshot, over, requeued=[job_id for job_id in back if job_id in over])
         for job_id in over:
             del self.ends[job_id]
         self.ended += len(over)
         return True
+
+    def _end_of(self, one: Running) -> tuple[float, int]:
+        return self.ends[one.job_id], one.job_id
 
 
 def _end(one: Running, now: float, part: float) -> float:

@@ -8,17 +8,8 @@ from functools import cached_property, lru_cache
 from scheduling.engine.accounts import Block
 from scheduling.engine.affinity import untolerated
 from scheduling.engine.board import Board, kind_of
-from scheduling.engine.feasibility import (
-    Inventory,
-    Verdict,
-    eligible,
-    fits,
-    shut_out,
-    suitable_gpus,
-    survey,
-    too_large,
-    unmatched,
-)
+from scheduling.engine.feasibility import Verdict, shut_out, too_large, unmatched
+from scheduling.engine.inventory import Inventory, eligible, fits, suitable_gpus, survey
 from scheduling.engine.model import (
     Claim,
     Device,
@@ -153,7 +144,7 @@ def _demanding(scene: Scene, shape: Shape) -> Verdict | None:
         name = request.apart.partition("/")[2] or request.apart
         return Verdict("constraint", {"constraint": f"the request: jobs of {name} run apart from each other"})
     if request.topology in _REQUIRED and _fits_as(scene, replace(request, topology="any")):
-        free, per_node = coarse(free_gpus(scene.board, shape)), shape.part(shape.splits[-1])[0]
+        free, per_node = count_in_words(free_gpus(scene.board, shape)), shape.part(shape.splits[-1])[0]
         return Verdict("topology", {"free": free, "per_node": per_node, "topology": request.topology})
     if _fits_as(scene, replace(request, cpu_milli=0, memory_mb=0)):
         _, cpu_milli, memory_mb = shape.part(shape.splits[0])
@@ -170,11 +161,11 @@ def _busy(scene: Scene, shape: Shape) -> Verdict:
     free = free_gpus(scene.board, shape)
     if free >= request.gpu_count:
         per_node = shape.part(shape.splits[-1])[0] if shape.spread else request.gpu_count
-        return Verdict("fragmented", {"free": coarse(free), "per_node": per_node})
+        return Verdict("fragmented", {"free": count_in_words(free), "per_node": per_node})
     types = eligible(request, scene.in_service)
     total = sum(suitable_gpus(request, node_type, scene.policy) * count for node_type, count in types)
     is_late = scene.placed[0] > 0 and place(scene.before, shape) is not None
-    evidence = {"requested": request.gpu_count, "free": coarse(free), "total": total}
+    evidence = {"requested": request.gpu_count, "free": count_in_words(free), "total": total}
     return Verdict("priority" if is_late else "capacity", evidence)
 
 
@@ -211,7 +202,7 @@ def _is_eligible(node: Node, request: Request) -> bool:
 
 def reserved(board: Board, shape: Shape, reservation: Reservation) -> Verdict:
     """It would fit now, but then another job could not start at its promised time."""
-    return Verdict("reserved", {"free": coarse(free_gpus(board, shape)), "at": timestamp(reservation.at)})
+    return Verdict("reserved", {"free": count_in_words(free_gpus(board, shape)), "at": timestamp(reservation.at)})
 
 
 def naming(verdict: Verdict, job_id: int, *, is_own: bool) -> Verdict:
@@ -268,10 +259,14 @@ def free_gpus(board: Board, shape: Shape) -> int:
 
 
 @lru_cache(maxsize=10_000)
-def coarse(count: int) -> int:
-    """Exact to 10, then rounded down to its first digit: evidence is stored for each job whenever it changes."""
+def count_in_words(count: int) -> int | str:
+    """Exact to 10 and where only one digit is not zero, otherwise "more than" such a number: 37 is "more than 30".
+
+    A reason is stored for each job that waits and rewritten only when it changes. With exact counts each start and each
+    end would rewrite those of the whole queue; "more than 30" stays true, and stays as it is, from 31 to 39.
+    """
     step = 10 ** (len(str(count)) - 1)
-    return count if count <= 10 else count // step * step
+    return count if count <= 10 or count % step == 0 else f"more than {count // step * step}"
 
 
 # 9999-12-31: no date is later, and no job must keep a cycle from saying when the others start.

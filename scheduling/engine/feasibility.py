@@ -1,15 +1,14 @@
 """Says whether a request can ever start: on the whole cluster, empty and in service, and alone in its tenant."""
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from scheduling.engine.affinity import NO_SCHEDULE, Taint, untolerated
-from scheduling.engine.board import Kind, kind_of
-from scheduling.engine.model import Device, Evidence, Node, Policy, Request, Tenant
-from scheduling.engine.quotas import CPU_CORES, Use, excess, use_of
-from scheduling.engine.shapes import is_selected, is_suitable, rank_counts
+from scheduling.engine.affinity import Taint, untolerated
+from scheduling.engine.inventory import Inventory, Types, eligible, fits, matching, minimum_use, offers, room, survey
+from scheduling.engine.largest import Bounds, Largest, is_within_models, largest, most_gpus
+from scheduling.engine.model import Evidence, Node, Policy, Request, Tenant
+from scheduling.engine.quotas import CPU_CORES, Use, excess, limits_of, limits_per_user, of_models
+from scheduling.engine.shapes import rank_counts
 from scheduling.engine.split import parts_of
 
 
@@ -18,35 +17,6 @@ class Verdict(NamedTuple):
 
     code: str
     evidence: Evidence
-
-
-# (kind, how many), sorted by memory.
-Devices = tuple[tuple[Kind, int], ...]
-# Memory and model of a device, its NVLink island and its NUMA node.
-_Seat = tuple[int | None, str, int | None, int | None]
-
-
-class NodeType(NamedTuple):
-    """Nodes that no request can tell apart, when they are empty. `islands`, `numas`: the devices that reach each other
-    over NVLink, or sit on one NUMA node, group by group. `taints`: those with the effect NoSchedule, sorted."""
-
-    cpu_milli: int
-    memory_mb: int
-    devices: Devices
-    labels: tuple[tuple[str, str], ...]
-    islands: tuple[Devices, ...] = ()
-    numas: tuple[Devices, ...] = ()
-    taints: tuple[Taint, ...] = ()
-
-
-Types = tuple[tuple[NodeType, int], ...]
-
-
-class Inventory(NamedTuple):
-    """What there is, empty: (type, how many nodes). `cache`: the answers of `matching`."""
-
-    types: Types
-    cache: dict[Hashable, Types]
 
 
 def impossible(
@@ -66,64 +36,47 @@ def impossible(
     inventory = survey(nodes)
     return (
         over_limit(request, tenant, inventory, policy)
-        or too_large(request, inventory, policy)
-        or beyond_part(request, inventory, policy, is_online=is_online)
+        or too_large(request, inventory, policy, bounds_of(tenant, inventory, policy, is_online=is_online))
+        or beyond_part(request, tenant, inventory, policy, is_online=is_online)
     )
 
 
-def survey(nodes: Iterable[Node], *, with_closed: bool = True, with_unhealthy: bool = True) -> Inventory:
-    """Counts the types of nodes, with or without closed nodes and unhealthy devices."""
-    # Most nodes are alike, so they are counted by what costs least to compare.
-    alike: Counter[tuple[int, int, tuple[tuple[str, str], ...], tuple[_Seat, ...], tuple[Taint, ...]]] = Counter()
-    for node in nodes:
-        if not (with_closed or (node.is_open and node.is_online)):
-            continue
-        seats = tuple(
-            [
-                (one.memory_mb, one.model, one.island, one.numa)
-                for one in node.devices
-                if one.is_healthy or with_unhealthy
-            ]
-        )
-        taints = tuple(sorted(taint for taint in node.taints if taint.effect == NO_SCHEDULE)) if node.taints else ()
-        alike[node.cpu_milli, node.memory_mb, tuple(sorted(node.labels.items())), seats, taints] += 1
-    found: Counter[NodeType] = Counter()
-    for made, number in alike.items():
-        found[_node_type(*made)] += number
-    return Inventory(tuple(sorted(found.items())), {})
+def bounds_of(tenant: Tenant, inventory: Inventory, policy: Policy, *, is_online: bool) -> Bounds:
+    """What bounds the tenant's requests besides the nodes."""
+    limits = (*limits_of(tenant), *limits_per_user(tenant))
+    part = (
+        parts_of(_gpus(inventory), policy).online if is_online and policy.online_percent and inventory.types else None
+    )
+    return Bounds(
+        tuple((dimension, limit) for dimension, limit in limits if not dimension.model),
+        tuple((dimension.model, limit) for dimension, limit in limits if dimension.model),
+        part,
+    )
 
 
-@lru_cache(1 << 12)
-def _node_type(
-    cpu_milli: int,
-    memory_mb: int,
-    labels: tuple[tuple[str, str], ...],
-    seats: tuple[_Seat, ...],
-    taints: tuple[Taint, ...],
-) -> NodeType:
-    kinds = [kind_of(Device(0, model, memory)) for memory, model, _, _ in seats]
-    islands, numas = _groups(kinds, [seat[2] for seat in seats]), _groups(kinds, [seat[3] for seat in seats])
-    return NodeType(cpu_milli, memory_mb, _count(kinds), labels, islands, numas, taints)
-
-
-def too_large(request: Request, inventory: Inventory, policy: Policy) -> Verdict | None:
-    """`never_fits` if the nodes that match the request could not hold it, all of them empty."""
+def too_large(request: Request, inventory: Inventory, policy: Policy, bounds: Bounds = Bounds()) -> Verdict | None:
+    """`never_fits` if the nodes that match the request could not hold it, all of them empty; `bounds`: of the largest
+    possible that it names."""
     types = matching(request, inventory)
     if not types or fits(request, types, policy):
         return None
-    return Verdict("never_fits", {"what": _asked(request, policy), "largest": _largest(request, types, policy)})
+    possible = largest(request, types, policy, bounds)
+    text = "0 GPUs" if possible is None else _described(possible, request, types, policy)
+    return Verdict("never_fits", {"what": _asked(request, policy), "largest": text})
 
 
-def beyond_part(request: Request, inventory: Inventory, policy: Policy, *, is_online: bool) -> Verdict | None:
+def beyond_part(
+    request: Request, tenant: Tenant, inventory: Inventory, policy: Policy, *, is_online: bool
+) -> Verdict | None:
     """`never_fits` if an online job is larger than the online part of all GPUs."""
-    if not (is_online and policy.online_percent and inventory.types):
+    bounds = bounds_of(tenant, inventory, policy, is_online=is_online)
+    part, types = bounds.online_gpus, matching(request, inventory)
+    if part is None or request.gpu_count <= part:
         return None
-    gpus = sum(number * count for node_type, count in inventory.types for _, number in node_type.devices)
-    part = parts_of(gpus, policy).online
-    if request.gpu_count <= part:
-        return None
+    gpus = most_gpus(request, types, policy, bounds) if types else part - part % (request.ranks or 1)
+    within = ", the cluster's online part" if gpus == part else f", within the cluster's online part of {part}"
     asked = f"it asks for {request.gpu_count} GPUs for an online job"
-    return Verdict("never_fits", {"what": asked, "largest": f"{part} GPUs, the cluster's online part"})
+    return Verdict("never_fits", {"what": asked, "largest": f"{gpus} GPUs{within}"})
 
 
 def unmatched(request: Request, inventory: Inventory) -> Verdict | None:
@@ -138,67 +91,6 @@ def unmatched(request: Request, inventory: Inventory) -> Verdict | None:
     if request.gpu_count and request.gpu_models:
         names.append(f"GPU model {' or '.join(request.gpu_models)}")
     return Verdict("constraint", {"constraint": " with ".join(names)})
-
-
-def over_limit(request: Request, tenant: Tenant, inventory: Inventory, policy: Policy) -> Verdict | None:
-    """`tenant_limit` if the request alone is more than its tenant may ever use."""
-    found = excess(tenant, least_use(request, inventory, policy))
-    if found is None:
-        return None
-    evidence = {
-        "requested": found.requested,
-        "dimension": found.dimension.name,
-        "limit": found.limit,
-        "tenant": tenant.name,
-    }
-    return Verdict("tenant_limit", evidence)
-
-
-def least_use(request: Request, inventory: Inventory, policy: Policy) -> Use:
-    """What the request takes of its tenant's limits at least: on the suitable devices with the least memory, each of
-    some model among those that suit it (or that it names, where there is none)."""
-    each = request.gpu_memory_mb or 0
-    if not request.gpu_count:
-        return use_of(request, 0)
-    suitable = [
-        kind
-        for node_type, _ in matching(request, inventory)
-        for kind, _ in node_type.devices
-        if is_suitable(request, kind, policy)
-    ]
-    if not (request.shared and request.gpu_memory_mb is not None):
-        each = max(min((kind.memory_mb for kind in suitable), default=each), 0)
-    names = tuple(sorted({kind.model for kind in suitable})) or request.gpu_models
-    return use_of(request, each * request.gpu_count, ((names, request.gpu_count),))
-
-
-def matching(request: Request, inventory: Inventory) -> Types:
-    """The types with the labels and, for jobs with GPUs, a device of a model that the request names; without their
-    labels, which often tell apart each node from all others."""
-    models = request.gpu_models if request.gpu_count else None
-    key = request.node_selector, request.required, models
-    if key not in inventory.cache:
-        inventory.cache[key] = _merged(
-            (node_type, count)
-            for node_type, count in inventory.types
-            if is_selected(request, node_type.labels) and (models is None or _has_model(models, node_type.devices))
-        )
-    return inventory.cache[key]
-
-
-def eligible(request: Request, inventory: Inventory) -> Types:
-    """Return the matching types whose taints the request tolerates."""
-    types = matching(request, inventory)
-    if not any([node_type.taints for node_type, _ in types]):
-        return types
-    return tuple(found for found in types if not untolerated(found[0].taints, request.tolerations))
-
-
-def _merged(types: Iterable[tuple[NodeType, int]]) -> Types:
-    found: Counter[NodeType] = Counter()
-    for node_type, count in types:
-        found[node_type._replace(labels=()) if node_type.labels else node_type] += count
-    return tuple(sorted(found.items()))
 
 
 def shut_out(request: Request, inventory: Inventory, policy: Policy) -> Verdict | None:
@@ -223,64 +115,44 @@ def shut_out(request: Request, inventory: Inventory, policy: Policy) -> Verdict 
     return Verdict("taint", {"taints": ", ".join(map(str, sorted(needed))), "nodes": nodes})
 
 
-def fits(request: Request, types: Iterable[tuple[NodeType, int]], policy: Policy) -> bool:
-    """Would the request start if these nodes were empty and nobody else waited?"""
-    types = tuple(types)
-    for split in rank_counts(request, policy):
-        rooms = [(_room(request, node_type, split, policy), count) for node_type, count in types]
-        if any(ranks >= split for ranks, _ in rooms):
-            return True
-        if request.gang and policy.gangs and sum(ranks * count for ranks, count in rooms) >= split:
-            return True
-    return False
+def over_limit(request: Request, tenant: Tenant, inventory: Inventory, policy: Policy) -> Verdict | None:
+    """`tenant_limit` if the request alone is more than its tenant may ever use."""
+    types = matching(request, inventory)
+    found = excess(tenant, minimum_use(request, types, policy))
+    if found is None:
+        return _over_models(request, tenant, types, policy)
+    evidence: Evidence = {
+        "requested": found.requested,
+        "dimension": found.dimension.name,
+        "limit": found.limit,
+        "tenant": tenant.name,
+    }
+    return Verdict("tenant_limit", evidence)
 
 
-@lru_cache(1 << 12)
-def _has_model(models: tuple[str, ...], devices: Devices) -> bool:
-    # Memory aside: a model that is there but too small is a matter of size, not of matching.
-    named = Request(gpu_count=1, gpu_models=models)
-    return not models or any(is_suitable(named, kind, Policy()) for kind, _ in devices)
+def _over_models(request: Request, tenant: Tenant, types: Types, policy: Policy) -> Verdict | None:
+    """`tenant_limit` if the limits per model, each of them wide enough by itself, leave too few GPUs together."""
+    bounds = Bounds(models=tenant.max_gpus_by_model)
+    if not (bounds.models and request.gpu_count and types) or not fits(request, types, policy):
+        return None
+    if is_within_models(request, types, policy, bounds):
+        return None
+    evidence: Evidence = {
+        "requested": request.gpu_count,
+        "dimension": of_models(tenant),
+        "limit": most_gpus(request, types, policy, bounds),
+        "tenant": tenant.name,
+    }
+    return Verdict("tenant_limit", evidence)
 
 
-def suitable_gpus(request: Request, node_type: NodeType, policy: Policy) -> int:
-    return _suitable(request, node_type.devices, policy)
+def least_use(request: Request, inventory: Inventory, policy: Policy) -> Use:
+    """What the request takes of its tenant's limits at least, on the nodes that match it."""
+    return minimum_use(request, matching(request, inventory), policy)
 
 
-def near(request: Request, node_type: NodeType, policy: Policy) -> list[int] | None:
-    """How many suitable devices each group has whose nearness the request demands; None: it demands none."""
-    groups = {"nvlink": node_type.islands, "numa": node_type.numas}.get(request.topology)
-    return None if groups is None else [_suitable(request, group, policy) for group in groups]
-
-
-def _suitable(request: Request, devices: Devices, policy: Policy) -> int:
-    return sum(count for kind, count in devices if is_suitable(request, kind, policy))
-
-
-def _count(kinds: Iterable[Kind]) -> Devices:
-    return tuple(sorted(Counter(kinds).items()))
-
-
-def _groups(kinds: Sequence[Kind], names: Sequence[int | None]) -> tuple[Devices, ...]:
-    """`names`: the group of each device; a device without one is in none."""
-    return tuple(
-        _count(kind for kind, other in zip(kinds, names, strict=True) if other == name)
-        for name in sorted({name for name in names if name is not None})
-    )
-
-
-def _room(request: Request, node_type: NodeType, split: int, policy: Policy) -> int:
-    """How many of `split` ranks an empty node of this type holds; parts as in placement: rounded up."""
-    ranks = split
-    if request.gpu_count:
-        each = request.gpu_count // split
-        groups = near(request, node_type, policy) if each > 1 else None
-        whole = [suitable_gpus(request, node_type, policy)] if groups is None else groups
-        ranks = min(ranks, sum(gpus // each for gpus in whole))
-    if request.cpu_milli > 0:
-        ranks = min(ranks, node_type.cpu_milli // -(-request.cpu_milli // split))
-    if request.memory_mb > 0:
-        ranks = min(ranks, node_type.memory_mb // -(-request.memory_mb // split))
-    return ranks
+def _gpus(inventory: Inventory) -> int:
+    return sum(number * count for node_type, count in inventory.types for _, number in node_type.devices)
 
 
 def _asked(request: Request, policy: Policy) -> str:
@@ -288,35 +160,43 @@ def _asked(request: Request, policy: Policy) -> str:
         return f"{request.ranks} ranks do not divide {request.gpu_count} GPUs evenly"
     memory = f" of {request.gpu_memory_mb} MiB" if request.gpu_memory_mb else ""
     gpus = f"{request.gpu_count} GPUs{memory} with " if request.gpu_count else ""
-    where = "over all nodes" if request.gang and policy.gangs else "on one node"
+    spreads = request.gang and policy.gangs and max(rank_counts(request, policy)) > 1
+    where = "over all nodes" if spreads else "on one node"
     where += f", with topology {request.topology}" if request.topology in ("nvlink", "numa") else ""
     cores = CPU_CORES.shown(request.cpu_milli)
     return f"it asks for {gpus}{cores} CPU cores and {request.memory_mb} MiB of memory {where}"
 
 
-def _largest(request: Request, types: Sequence[tuple[NodeType, int]], policy: Policy) -> str:
-    """The node that comes nearest to the request, as a request; for gangs, all the nodes that have such GPUs."""
-    node_type, count = max(types, key=lambda found: (*_nearness(request, found[0], policy), found))
-    suitable = [(kind, number) for kind, number in node_type.devices if is_suitable(request, kind, policy)]
-    # Where no device is large enough the largest ones are the answer.
-    offered = (suitable or node_type.devices[-1:]) if request.gpu_count else []
-    gpus = sum(number for _, number in offered)
-    memory_mb = min((kind.memory_mb for kind, _ in offered), default=0)
-    groups = near(request, node_type, policy)
-    gpus = gpus if groups is None else max(groups, default=1)
-    nodes = count if request.gang and policy.gangs else 1
-    of_memory = f" of {memory_mb} MiB" if memory_mb > 0 else ""
-    gpu_words = f"{gpus * nodes} GPUs{of_memory} with " if gpus else ""
-    where = "on one node" if nodes == 1 else f"over {nodes} nodes"
-    cores = CPU_CORES.shown(node_type.cpu_milli * nodes)
-    return f"{gpu_words}{cores} CPU cores and {node_type.memory_mb * nodes} MiB of memory {where}"
-
-
-def _nearness(request: Request, node_type: NodeType, policy: Policy) -> tuple[int, int, int, int]:
-    split = max(rank_counts(request, policy), default=1) if request.gang and policy.gangs else 1
-    return (
-        _room(request, node_type, split, policy),
-        min(suitable_gpus(request, node_type, policy), request.gpu_count),
-        max((kind.memory_mb for kind, _ in node_type.devices), default=0),
-        node_type.cpu_milli,
+def _described(possible: Largest, asked: Request, types: Types, policy: Policy) -> str:
+    request = possible.request
+    memory = f" of {request.gpu_memory_mb} MiB" if request.gpu_memory_mb else ""
+    if asked.gpu_memory_mb and not memory:
+        memory = " of unknown memory"
+    gpus = f"{request.gpu_count} GPUs{memory} with " if request.gpu_count else ""
+    if possible.more_gpus:
+        gpus = f"its GPUs{memory} with "
+    ranks = (
+        f"{request.ranks} rank{'s' * (request.ranks != 1)} with "
+        if request.ranks and request.ranks != asked.ranks
+        else ""
     )
+    nodes = _nodes(request, types, policy)
+    where = "on one node" if nodes == 1 else f"over {nodes} nodes"
+    cores = CPU_CORES.shown(request.cpu_milli)
+    return f"{ranks}{gpus}{cores} CPU cores and {request.memory_mb} MiB of memory {where}"
+
+
+def _nodes(request: Request, types: Types, policy: Policy) -> int:
+    """The fewest empty nodes that hold the request in as few ranks as possible."""
+    found = offers(request, types, policy)
+    for split in rank_counts(request, policy):
+        rooms = sorted(((room(request, offer, split), count) for offer, count in found), reverse=True)
+        nodes, left = 0, split
+        for ranks, count in rooms:
+            used = min(count, -(-left // ranks)) if ranks else 0
+            nodes, left = nodes + used, left - used * ranks
+            if left <= 0:
+                return nodes
+            if not (request.gang and policy.gangs):
+                break
+    return 1

@@ -1,6 +1,6 @@
 """Carries a snapshot forward: jobs that start, are told to stop, or end, and what the nodes have free then."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.engine.model import (
@@ -60,6 +60,19 @@ def ended(snapshot: Snapshot, job_ids: Collection[int], *, requeued: Collection[
         jobs=(*snapshot.jobs, *back),
         running=tuple(one for one in snapshot.running if one.job_id not in job_ids),
         nodes=_nodes(snapshot.nodes, [rank for one in gone for rank in one.ranks], -1),
+    )
+
+
+def back_again(snapshot: Snapshot, running: Sequence[Running]) -> Snapshot:
+    """The snapshot as if these jobs, which have ended, still ran where they did."""
+    if not running:
+        return snapshot
+    ids = {one.job_id for one in running}
+    return replace(
+        snapshot,
+        jobs=tuple(job for job in snapshot.jobs if job.id not in ids),
+        running=(*snapshot.running, *running),
+        nodes=_nodes(snapshot.nodes, [rank for one in running for rank in one.ranks], 1),
     )
 
 

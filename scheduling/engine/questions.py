@@ -1,9 +1,10 @@
 """What people ask about the cluster as it is: each question is a function of the present, answered by plans of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from scheduling.engine.blockers import Blocker, blockers
 from scheduling.engine.changes import Change
 from scheduling.engine.counterfactual import Step, alternatives, obstacles
 from scheduling.engine.effects import Effect, effect
@@ -48,10 +49,13 @@ class Present:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is known of a waiting job. `steps`: its reason, then what else stands in its way."""
+    """What is known of a waiting job. `steps`: its reason, then what else stands in its way. `blockers`: the jobs whose
+    end the estimate depends on; None: unknown. `tenants`: of the jobs whose end a step names."""
 
     steps: Sequence[Step]
     estimate: Estimate | None
+    blockers: Sequence[Blocker] | None = None
+    tenants: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Simulated:
     preemption: Preemption | None = None
     estimate: Estimate | None = None
     alternatives: Sequence[Change] = ()
+    blockers: Sequence[Blocker] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,15 @@ class Broken:
 def outlook(here: Present, job_id: int, typical: float) -> Outlook:
     """Why a waiting job waits, what would cure that, and when it will probably start. `typical` as in `estimate`."""
     steps = obstacles(here.snapshot, here.policy, here.now, job_id, here.made)
-    return Outlook(steps, here.forecasts.estimates([job_id], typical=typical)[job_id])
+    estimate = here.forecasts.estimates([job_id], typical=typical)[job_id]
+    named = {id for step in steps if step.change for id in step.change.jobs}
+    tenants = {one.job_id: one.tenant_id for one in here.snapshot.running if one.job_id in named}
+    return Outlook(steps, estimate, _blockers(here, job_id, estimate), tenants)
+
+
+def _blockers(here: Present, job_id: int, estimate: Estimate) -> Sequence[Blocker] | None:
+    start = None if estimate.p90_at is None else here.forecasts.start(job_id)
+    return None if start is None else blockers(start, job_id, here.policy)
 
 
 def reason(here: Present, job_id: int) -> Outlook:
@@ -118,7 +131,7 @@ def simulated(here: Present, jobs: Sequence[Job], typical: float | None) -> Simu
         return found
     estimate = then.forecasts.estimates([first], typical=typical)[first]
     ways = alternatives(then.snapshot, then.policy, then.now, first, made=then.made)
-    return replace(found, estimate=estimate, alternatives=ways)
+    return replace(found, estimate=estimate, alternatives=ways, blockers=_blockers(then, first, estimate))
 
 
 def changed(here: Present, tenants: Sequence[Tenant], policy: Policy) -> Effect:

@@ -54,6 +54,8 @@ CPU_CORES = Dimension("CPU cores", 2, unit=1000)
 MEMORY = Dimension("MiB of memory", 3)
 JOBS = Dimension("concurrent jobs", 4)
 USER_GPUS = Dimension("GPUs per user", 0, code="user_cap")
+_OF_MODELS = "GPUs under its limits per model"
+EACH_MODEL = "GPUs of each limited model"
 Limits = tuple[tuple[Dimension, int], ...]
 
 
@@ -89,6 +91,16 @@ def excess(tenant: Tenant, use: Use) -> Excess | None:
         if dimension.amount(use) > limit:
             return Excess(dimension, dimension.shown(dimension.amount(use)), dimension.shown(limit))
     return None
+
+
+def of_models(tenant: Tenant) -> str:
+    """The name of what all limits per model of a tenant count together, as sentences name it."""
+    limits = ", ".join(f"{model}: {limit}" for model, limit in sorted(tenant.max_gpus_by_model))
+    return f"{_OF_MODELS} ({limits})"
+
+
+def is_of_models(name: str) -> bool:
+    return name.startswith(_OF_MODELS)
 
 
 def use_of(request: Request, gpu_memory_mb: int, models: tuple[tuple[tuple[str, ...], int], ...] = ()) -> Use:

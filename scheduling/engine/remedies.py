@@ -9,9 +9,10 @@ from typing import NamedTuple
 from scheduling.engine.affinity import Toleration, untolerated
 from scheduling.engine.board import Board
 from scheduling.engine.changes import Change, scaled
-from scheduling.engine.feasibility import fits, matching, survey
-from scheduling.engine.model import Job, Policy, Preemption, Reason, Request, Snapshot
+from scheduling.engine.inventory import fits, matching, survey
+from scheduling.engine.model import Device, Job, Policy, Preemption, Reason, Request, Snapshot
 from scheduling.engine.placement import place
+from scheduling.engine.quotas import EACH_MODEL, is_of_models
 from scheduling.engine.shapes import Shape
 from scheduling.engine.split import BATCH_GPUS, ONLINE_GPUS
 
@@ -156,13 +157,14 @@ def _limit(case: _Case) -> Iterator[Change]:
     in_use, requested = case.number("in_use"), case.number("requested")
     left = int(case.number("limit") - in_use)
     is_part = dimension in (ONLINE_GPUS.name, BATCH_GPUS.name)
-    if (is_part or dimension == "GPUs") and 0 < left < case.request.gpu_count:
+    counts_models = is_of_models(dimension)
+    if (is_part or counts_models or dimension == "GPUs") and 0 < left < case.request.gpu_count:
         yield Change("gpu_count", _divisible(case.request, left))
     if is_part:
         yield Change("workload_class", "batch" if case.job.is_online else "online")
         yield from _running(case)
     else:
-        yield Change("limit", ceil(in_use + requested), dimension)
+        yield Change("limit", ceil(in_use + requested), EACH_MODEL if counts_models else dimension)
 
 
 def _user_limit(case: _Case) -> Iterator[Change]:
@@ -174,22 +176,30 @@ def _user_limit(case: _Case) -> Iterator[Change]:
 
 
 def _budget(case: _Case) -> Iterator[Change]:
-    yield Change("budget", int(case.number("used")) + 1)
+    [used] = [one.budget_used_gpu_hours for one in case.snapshot.tenants if one.id == case.job.tenant_id]
+    yield Change("budget", int(used) + 1)
 
 
 def _maintenance(case: _Case) -> Iterator[Change]:
-    closed = sum(not (node.is_open and node.is_online) for node in case.snapshot.nodes)
-    yield Change("nodes_opened", closed)
+    closed = [node for node in case.snapshot.nodes if not (node.is_open and node.is_online)]
+    ids, names = tuple(node.id for node in closed), tuple(sorted(node.name for node in closed))
+    yield Change("nodes_opened", len(closed), ids=ids, names=names)
 
 
 def _health(case: _Case) -> Iterator[Change]:
-    yield Change("devices_well", sum(not one.is_healthy for node in case.snapshot.nodes for one in node.devices))
+    yield _of_devices(case, "devices_well", lambda device: not device.is_healthy)
 
 
 def _hot(case: _Case) -> Iterator[Change]:
-    slowed = sum(one.is_slowed for node in case.snapshot.nodes for one in node.devices)
-    if slowed:
-        yield Change("devices_cool", slowed)
+    change = _of_devices(case, "devices_cool", lambda device: device.is_slowed)
+    if change.ids:
+        yield change
+
+
+def _of_devices(case: _Case, name: str, is_one: Callable[[Device], bool]) -> Change:
+    nodes = [node for node in case.snapshot.nodes if any(is_one(device) for device in node.devices)]
+    ids = tuple(device.id for node in nodes for device in node.devices if is_one(device))
+    return Change(name, len(ids), ids=ids, names=tuple(sorted(node.name for node in nodes)))
 
 
 def _topology(case: _Case) -> Iterator[Change]:

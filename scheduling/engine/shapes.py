@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from math import floor
+from functools import lru_cache
+from math import floor, isqrt
 
 from scheduling.engine.affinity import is_met
 from scheduling.engine.board import Board
@@ -105,8 +106,14 @@ def rank_counts(request: Request, policy: Policy) -> tuple[int, ...]:
     if request.ranks is not None:
         return (request.ranks,) if request.ranks > 0 and request.gpu_count % request.ranks == 0 else ()
     if request.gang and policy.gangs and request.gpu_count:
-        return tuple(ranks for ranks in range(1, request.gpu_count + 1) if request.gpu_count % ranks == 0)
+        return _divisors(request.gpu_count)
     return (1,)
+
+
+@lru_cache(1 << 12)
+def _divisors(number: int) -> tuple[int, ...]:
+    small = [one for one in range(1, isqrt(number) + 1) if number % one == 0]
+    return tuple(sorted({*small, *(number // one for one in small)}))
 
 
 def is_suitable(request: Request, kind: Kind, policy: Policy) -> bool:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scheduling.engine.accounts import Block
-from scheduling.engine.explain import BEHIND, Scene, blocked, coarse, naming, over_quota, reserved
-from scheduling.engine.feasibility import Verdict, beyond_part, over_limit
+from scheduling.engine.explain import BEHIND, Scene, blocked, count_in_words, naming, over_quota, reserved
+from scheduling.engine.feasibility import Verdict, beyond_part, bounds_of, over_limit, too_large
 from scheduling.engine.model import Job, Reservation, Tenant, Wait
 from scheduling.engine.placement import place
 from scheduling.engine.shapes import Shape
@@ -56,20 +56,33 @@ def _for_these(outcome: Outcome, verdict: Verdict, refused: Refused) -> Verdict:
     if verdict.code in BEHIND:
         # Room that others took in this cycle: they stood before it, too.
         jobs, gpus = outcome.scene.placed if verdict.code == "priority" else (0, 0)
-        ahead = {"jobs_ahead": coarse(refused.jobs_ahead + jobs), "gpus_ahead": coarse(refused.gpus_ahead + gpus)}
+        ahead = {
+            "jobs_ahead": count_in_words(refused.jobs_ahead + jobs),
+            "gpus_ahead": count_in_words(refused.gpus_ahead + gpus),
+        }
         return Verdict(verdict.code, {**verdict.evidence, **ahead})
     if verdict.code == "reserved" and outcome.promised is not None:
         is_own = outcome.promised.tenant_id == refused.job.tenant_id
         return naming(verdict, outcome.promised.id, is_own=is_own)
+    if verdict.code == "never_fits":
+        return _never_fits(outcome, refused.job) or verdict
     return verdict
 
 
 def _limit_verdict(outcome: Outcome, job: Job, block: Block) -> Verdict:
-    tenant = outcome.tenants[job.tenant_id]
-    too_much = over_limit(job.request, tenant, outcome.scene.inventory, outcome.scene.policy)
-    inventory, policy = outcome.scene.inventory, outcome.scene.policy
-    too_much = too_much or beyond_part(job.request, inventory, policy, is_online=job.is_online)
-    return too_much or over_quota(tenant, block)
+    tenant, inventory, policy = outcome.tenants[job.tenant_id], outcome.scene.inventory, outcome.scene.policy
+    return (
+        over_limit(job.request, tenant, inventory, policy)
+        or beyond_part(job.request, tenant, inventory, policy, is_online=job.is_online)
+        or over_quota(tenant, block)
+    )
+
+
+def _never_fits(outcome: Outcome, job: Job) -> Verdict | None:
+    """The same as at submit: the largest possible depends on the limits of the job's tenant, too."""
+    tenant, inventory, policy = outcome.tenants[job.tenant_id], outcome.scene.inventory, outcome.scene.policy
+    bounds = bounds_of(tenant, inventory, policy, is_online=job.is_online)
+    return too_large(job.request, inventory, policy, bounds)
 
 
 def _room_verdict(outcome: Outcome, group: int) -> Verdict:

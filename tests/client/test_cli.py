@@ -56,6 +56,20 @@ def test_nodes_say_what_is_wrong_with_which_gpu(full: FakeServer) -> None:
     assert f"GPU 1 foreign ({note}), GPU 2 hot" in call(full.url, "nodes", "-o", "csv").stdout
 
 
+@pytest.mark.parametrize(
+    ("state", "intent", "free"),
+    [("online", "open", "1"), ("lost", "open", "0"), ("online", "cordoned", "0"), ("online", "draining", "0")],
+)
+def test_nodes_that_take_no_jobs_have_nothing_free(full: FakeServer, state: str, intent: str, free: str) -> None:
+    """A60"""
+    node = {"name": "n1", "state": state, "intent": intent, "cpu_cores": 4, "cpu_cores_free": 4, "memory_mb": 9,
+            "memory_mb_free": 9, "devices": [{"id": 1, "index": 0, "health": "ok", "held": "free"}]}  # fmt: skip
+    full.on("GET", "/nodes", Answer(200, {"items": [node]}))
+    [row] = csv.DictReader(io.StringIO(call(full.url, "nodes", "-o", "csv").stdout))
+    all_or_nothing = ("4/4", "9/9 MiB") if free == "1" else ("0/4", "0/9 MiB")
+    assert (row["free"], row["cpu free"], row["memory free"]) == (free, *all_or_nothing)
+
+
 def test_a_gpu_is_taken_out_of_service_with_a_note_and_put_back(full: FakeServer) -> None:
     taken = call(full.url, "gpu", "quarantine", "2", "--note", "noisy")
     assert (taken.exit_code, taken.stdout, taken.stderr) == (0, "", "GPU 2 is quarantined\n")

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from gpusched.protocol import reasons
+from scheduling.engine.counterfactual import obstacles
 from scheduling.engine.estimate import estimates
 from scheduling.engine.model import Claim, Policy, Tenant
 from tests.engine.scenario import NOW, cluster, decide, job, node, reason, running_on, started
@@ -59,3 +61,24 @@ def test_no_start_is_promised() -> None:
     state = cluster(node(1), jobs=[job(1)], tenants=[SPENT])
     found = estimates(state, Policy(), NOW, [1])[1]
     assert found.p50_at is found.p90_at is None
+
+
+@pytest.mark.parametrize(
+    ("used", "limit", "words"),
+    [
+        (0.0137, 0.01, "0.013 of 0.01 GPU-hours"),
+        (0.01, 0.01, "0.01 of 0.01 GPU-hours"),
+        (12.7, 10.0, "12 of 10 GPU-hours"),
+        (1.7, 1.5, "1.7 of 1.5 GPU-hours"),
+        (10.0, 10.0, "10 of 10 GPU-hours"),
+        (0.0, 0.0, "0 of 0 GPU-hours"),
+    ],
+)
+def test_what_is_used_up_is_not_said_to_be_less_than_the_budget(used: float, limit: float, words: str) -> None:
+    """A60"""
+    tenant = replace(SPENT, budget_gpu_hours=limit, budget_used_gpu_hours=used)
+    found = reason(decide(cluster(node(1), jobs=[job(1)], tenants=[tenant])), 1)
+    sentence = reasons.sentence(found.code, found.evidence)
+    assert sentence == f"the budget of tenant nlp is used up: {words} in this month"
+    [step] = obstacles(cluster(node(1), jobs=[job(1)], tenants=[tenant]), Policy(), NOW, 1)
+    assert step.starts

@@ -139,3 +139,12 @@ def test_the_snapshot_itself_is_left_as_it_was() -> None:
 def test_every_change_has_its_sentence_and_every_code_its_remedies() -> None:
     assert set(reasons.CHANGES) == set(CHANGES)
     assert set(BY_CODE) == set(reasons.Pending) - {"dependency", "max_parallel", "starting", "scheduler_behind"}
+
+
+def test_limits_per_model_that_leave_nothing_together_are_cured_by_larger_ones() -> None:
+    """A60"""
+    tenant = Tenant(1, "nlp", max_gpus_by_model=(("A100", 0), ("H100", 0)))
+    nodes = [node(1, gpus=[gpu(1), gpu(2, model="NVIDIA H100 PCIe")])]
+    steps = obstacles(cluster(*nodes, jobs=[job(1)], tenants=[tenant]), Policy(), NOW, 1)
+    assert [(step.reason.code, step.starts) for step in steps] == [("tenant_limit", True)]
+    assert steps[0].change == Change("limit", 1, "GPUs of each limited model")

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 
 from gpusched.protocol import reasons
 from scheduling.engine.affinity import Expression, Taint
+from scheduling.engine.explain import count_in_words
 from scheduling.engine.model import Device, DeviceHold, Node, RankPlacement, Running, Snapshot, Tenant
 from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, occupy, reason, running_on
 
@@ -141,13 +143,17 @@ CASES = {
         "never_fits",
         f"can never start: 2 ranks do not divide 3 GPUs evenly; the largest possible is {NODE}",
     ),
-    "not before": (later("not_before"), "not_before", "not to start before 1970-01-12T13:47:40Z"),
+    "not before": (later("not_before"), "not_before", "not to start before 1970-01-12 13:47:40 UTC"),
     "not before the end of time": (
         later("not_before", datetime.max.replace(tzinfo=UTC).timestamp()),
         "not_before",
-        "not to start before 9999-12-31T23:59:59Z",
+        "not to start before 9999-12-31 23:59:59 UTC",
     ),
-    "a retry's pause": (later("retry_backoff"), "retry_backoff", "its next attempt waits until 1970-01-12T13:47:40Z"),
+    "a retry's pause": (
+        later("retry_backoff"),
+        "retry_backoff",
+        "its next attempt waits until 1970-01-12 13:47:40 UTC",
+    ),
     "more than the limit": (
         limited(6),
         "tenant_limit",
@@ -166,7 +172,7 @@ CASES = {
     "promised to another": (
         promised(),
         "reserved",
-        "4 suitable GPUs are free but reserved for job 2, which starts at 1970-01-12T14:46:40Z at the latest",
+        "4 suitable GPUs are free but reserved for job 2, which starts at 1970-01-12 14:46:40 UTC at the latest",
     ),
     "the only node that fits is closed": (
         alone(node(1, is_open=False), node(2, gpus=2), gpus=4),
@@ -238,12 +244,34 @@ def test_jobs_of_one_request_share_their_evidence() -> None:
     assert len({id(one.evidence) for one in made.reasons}) == 1
 
 
-def test_counts_are_coarse_so_that_a_long_queue_is_not_rewritten_each_cycle() -> None:
+def test_counts_above_ten_say_more_than_so_that_a_long_queue_is_not_rewritten_each_cycle() -> None:
+    """A60"""
     state = running_on(cluster(node(1)), job(9, gpus=8))
     jobs = [job(id, gpus=2) for id in range(1, 38)]
     made = decide(replace(state, jobs=(*jobs, job(99, gpus=1))))
-    assert reason(made, 99).evidence["jobs_ahead"] == 30
-    assert reason(made, 99).evidence["gpus_ahead"] == 70
+    assert reason(made, 99).evidence["jobs_ahead"] == "more than 30"
+    assert reason(made, 99).evidence["gpus_ahead"] == "more than 70"
+
+
+def test_free_gpus_above_ten_are_not_said_to_be_ten() -> None:
+    """A60: 15 of 16 are free."""
+    state = running_on(cluster(node(1), node(2)), job(9))
+    found = reason(decide(replace(state, jobs=(job(1, gpus=16, gang=True),))), 1)
+    assert reasons.sentence(found.code, found.evidence) == (
+        "waits for 16 GPUs: more than 10 of 16 suitable are free; 0 jobs (0 GPUs) ahead"
+    )
+
+
+def test_a_count_is_exact_or_a_true_lower_bound_that_seldom_changes() -> None:
+    """A60"""
+    shown = [count_in_words(count) for count in range(100_000)]
+    for count, words in enumerate(shown):
+        if isinstance(words, int):
+            assert words == count
+        else:
+            bound = int(words.removeprefix("more than "))
+            assert bound < count < bound + 10 ** (len(str(count)) - 1)
+    assert sum(one != other for one, other in pairwise(shown)) < 100
 
 
 @pytest.mark.parametrize(
@@ -271,3 +299,19 @@ def test_one_is_told_as_one(text, told):
 )
 def test_a_time_is_told_as_people_say_it_and_never_too_well(change: str, seconds: float, said: str) -> None:
     assert reasons.change_sentence(change, seconds) == f"{said} it would start"
+
+
+@pytest.mark.parametrize(
+    ("code", "evidence", "text"),
+    [
+        ("not_before", {"at": "2030-01-31T08:00:00Z"}, "not to start before 2030-01-31 08:00:00 UTC"),
+        ("retry_backoff", {"at": "2030-01-31T09:00:00+01:00"}, "its next attempt waits until 2030-01-31 08:00:00 UTC"),
+        ("node_fault", {"node": "n1"}, "node n1 failed under it"),
+        ("node_fault", {"node": "n1", "detail": "GPU 3 was lost"}, "GPU 3 was lost on node n1"),
+    ],
+)
+def test_a_sentence_writes_times_for_people_and_names_the_device_that_failed(
+    code: str, evidence: dict[str, str], text: str
+) -> None:
+    """A60"""
+    assert reasons.sentence(code, evidence) == text

@@ -32,10 +32,14 @@ def test_a_recording_gives_the_recorded_plan_byte_for_byte(snapshot: Snapshot, p
 
 
 def test_recording_of_format_2_still_replays() -> None:
-    """A22: it was written before there were taints and affinities; it has starts, a preemption, a promise and waits."""
-    read = recording.decode((Path(__file__).parent / "recorded" / "format_2.json").read_bytes())
-    assert read.recording.plan.placements and read.recording.plan.preemptions and read.recording.plan.waits
-    assert recording.encode_plan(rerun(read.recording)) == read.plan
+    """A22: it was written before there were taints and affinities; it has starts, a preemption, a promise and waits.
+    The evidence of reasons may be worded differently since."""
+    recorded = recording.decode((Path(__file__).parent / "recorded" / "format_2.json").read_bytes()).recording
+    assert recorded.plan.placements and recorded.plan.preemptions and recorded.plan.waits
+    again = rerun(recorded)
+    for name in ("placements", "preemptions", "claims", "reservation"):
+        assert getattr(again, name) == getattr(recorded.plan, name)
+    assert [wait[:2] for wait in again.waits] == [wait[:2] for wait in recorded.plan.waits]
 
 
 NODES = (

@@ -79,6 +79,21 @@ def test_more_than_a_limit_can_ever_hold_is_refused_at_submit(user, tenant, quot
     assert [one.code for one in refused.value.errors] == ["quota_exceeded"]
 
 
+def test_limits_per_model_that_leave_no_gpu_together_refuse_a_submit(user, tenant):
+    """A60: neither of them alone does, as a GPU of the other model would do."""
+    make_node(gpus=2)
+    make_node(gpus=2, model="NVIDIA H100 PCIe")
+    submit(user, tenant)
+    run_cycle()
+    services.change_quota(tenant.pk, {"max_gpus_by_model": {"A100": 0, "H100": 0}}, actor="test")
+    with pytest.raises(Problem) as refused:
+        submit(user, tenant)
+    assert (refused.value.status, refused.value.code) == (403, "quota_exceeded")
+    assert refused.value.detail == (
+        "quota exceeded for tenant nlp: GPUs under its limits per model (A100: 0, H100: 0) requested=1, limit=0, in use=1"
+    )
+
+
 @pytest.mark.parametrize("by", ["token", "page"])
 def test_an_edit_that_was_acknowledged_counts_for_the_next_submit(user, tenant, by):
     """A04: whichever process made it, so by no doorbell; and while nobody edits, nothing more is asked."""

@@ -54,6 +54,20 @@ def test_a_job_without_room_learns_what_would_help_and_when(user, tenant, full):
     assert estimate["p50_at"] < estimate["p90_at"]
     assert estimate["waits_for"] == {"jobs_ending": 1, "jobs_starting": 0}
     assert estimate["sentence"].startswith("starts between ")
+    holder = Job.objects.exclude(pk=job).get().pk
+    assert (estimate["blockers"], estimate["more_blockers"]) == ([holder], 0)
+    assert estimate["sentence"].endswith(f", after the end of job {holder}")
+
+
+def test_jobs_of_other_tenants_that_block_an_estimate_are_counted_and_not_named(user, tenant, full):
+    """A60"""
+    other = make_tenant("other")
+    stranger = make_member(other)
+    job = submit(stranger, other, gpu_count=4)
+    run_cycle()
+    estimate = explain(job, stranger)["estimate"]
+    assert (estimate["blockers"], estimate["more_blockers"]) == ([], 1)
+    assert estimate["sentence"].endswith(", after the end of the 1 job in its way")
 
 
 def test_it_says_what_would_still_be_in_the_way(user, tenant, full):

@@ -114,6 +114,19 @@ class TestHard:
         assert Job.objects.get(pk=job).state == "scheduled"
 
 
+class TestSmall:
+    def test_a_small_budget_keeps_its_digits(self, tenant, user, admin):
+        """A60: 0.0 of 0.01 is not used up."""
+        recent(tenant, user, 0.02)
+        found = put(admin, hard_gpu_hours=0.01, days=30)
+        assert found["sentence"] == (
+            "tenant nlp has used 0.02 GPU-hours in the last 30 days, all of its budget of 0.01: "
+            "it starts nothing more on GPUs"
+        )
+        refused = call("POST", "/api/v1/jobs", make_token(user), {"command": ["x"], "gpu_count": 1})
+        assert "used up: 0.02 of 0.01 GPU-hours" in refused.json()["detail"]
+
+
 class TestSoft:
     def test_it_is_told_and_stops_nothing(self, tenant, user, admin):
         make_node(gpus=1)

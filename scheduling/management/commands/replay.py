@@ -60,7 +60,12 @@ def _why(cycle: Recording, job_id: int) -> list[str]:
         if step.change is not None:
             following = reasons.sentence(then.reason.code, then.reason.evidence) if then else ""
             change = step.change
-            lines.append("  " + reasons.change_sentence(change.change, change.to, change.dimension, following))
+            lines.append(
+                "  "
+                + reasons.change_sentence(
+                    change.change, change.to, change.dimension, following, change.jobs or change.names
+                )
+            )
     return lines
 
 
