@@ -82,6 +82,9 @@ class Env:
         choices=("fair", "priority", "cost_aware", "shortest"),
     )
     node_lost_seconds: float = _setting(15.0, "silence after which a node is lost", between=(1, 86_400))
+    lost_node_capacity_seconds: float = _setting(
+        86_400.0, "a node that is lost for so long no longer counts as capacity", between=(60, 31_536_000)
+    )
     lost_gpu_seconds: float = _setting(10.0, "a job whose GPU is lost for so long is stopped", between=(0, 86_400))
     start_seconds: float = _setting(
         300.0, "a job that its node has not started for so long is taken from it", between=(10, 86_400)

@@ -20,7 +20,7 @@ from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
-from jobs import admission, dependencies, elements, replays, representation, retrying, transitions
+from jobs import admission, dependencies, elements, refusals, replays, representation, retrying, transitions
 from jobs.insertion import insert
 from jobs.rows import row_of, tenant_of
 from tenants import secrets
@@ -39,8 +39,9 @@ def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
     """What would become of a request if it were submitted now (docs/rest.md), or the refusals of a submit. Nothing is
     written."""
     row, tenant_id, tenant = _understood(request, identity)
-    _require_possible(request, tenant_id, tenant, identity)
-    require_room()
+    with refusals.paced(tenant_id):
+        _require_possible(request, tenant_id, tenant, identity)
+        require_room()
     if request.depends_on:
         states = dependencies.states_of([one.job for one in request.dependencies], is_locked=False)
         dependencies.wait_for(row, dependencies.undecided(request.dependencies, tenant_id, states))
@@ -55,8 +56,9 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     row, tenant_id, tenant = _understood(request, identity)
     request_hash = hashlib.sha256(b"%d\n%s" % (tenant_id, raw)).hexdigest() if key else ""
     try:
-        _require_possible(request, tenant_id, tenant, identity)
-        require_room()
+        with refusals.paced(tenant_id):
+            _require_possible(request, tenant_id, tenant, identity)
+            require_room()
         job_id, submitted_at = _insert(request, row, identity, key, request_hash)
     except IntegrityError:
         if not key:

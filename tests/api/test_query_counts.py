@@ -41,7 +41,7 @@ def _remembered_for_long(monkeypatch):
         "jobs.services._ROOM_SECONDS",
         "scheduling.entitlements.HISTORY_FRESH_SECONDS",
         "scheduling.requests._FRESH_SECONDS",
-        "scheduling.services._FRESH_SECONDS",
+        "scheduling.admission._FRESH_SECONDS",
     ):
         monkeypatch.setattr(name, 3600.0)
 
