@@ -68,7 +68,20 @@ CODES: dict[str, tuple[int, str]] = {
         f"from this web process already, or {limits.MOST_QUESTIONS_EACH} of the caller; with `Retry-After`",
     ),
     "headers_too_long": (431, f"address and headers of more than {limits.MOST_HEAD_BYTES >> 10} KiB together"),
-    "queue_full": (429, "as many jobs wait as `GPUSCHED_MAX_QUEUE_SIZE` allows"),
+    "queue_full": (
+        429,
+        "all tenants together have `GPUSCHED_MAX_QUEUE_SIZE` queued jobs (or `GPUSCHED_MAX_DEFERRED_JOBS` that cannot "
+        "start yet), and this tenant has an even part of them; with `Retry-After`",
+    ),
+    "too_many_queued_jobs": (
+        429,
+        "the tenant, or the user in it, has as many queued jobs as allowed; with `Retry-After`",
+    ),
+    "too_many_deferred_jobs": (
+        429,
+        "the tenant, or the user in it, has as many jobs that cannot start yet (held, before `not_before`, dependent) "
+        "as allowed; with `Retry-After`",
+    ),
     "unanswered": (503, "what would be took too long to work out, or the process that does it ended; nothing was done"),
     "database_unavailable": (
         503,
