@@ -99,9 +99,12 @@ def _queued(row: dict[str, Any], place: tuple[int, int], foreseen: dict[str, Any
 SILENT_SECONDS = 15.0
 
 
+_BY_STATE = "SELECT state, count(*) AS n FROM nodes_node WHERE removed_at IS NULL GROUP BY state"
+
+
 def agents() -> dict[str, int]:
     """Nodes by the state of their agent, and `total`."""
-    found = {r["state"]: r["n"] for r in query("SELECT state, count(*) AS n FROM nodes_node GROUP BY state")}
+    found = {row["state"]: row["n"] for row in query(_BY_STATE)}
     return {**{str(state): found.get(state, 0) for state in NodeState}, "total": sum(found.values())}
 
 
@@ -109,7 +112,7 @@ def cluster_status() -> dict[str, Any]:
     """The numbers that a script or a status line asks for."""
     [row] = query(
         """SELECT count(*) AS total_nodes, count(*) FILTER (WHERE state = 'online') AS online_nodes,
-                  coalesce(bool_or(pretend), false) AS pretend FROM nodes_node"""
+                  coalesce(bool_or(pretend), false) AS pretend FROM nodes_node WHERE removed_at IS NULL"""
     )
     [gpus] = query(
         """SELECT count(*) AS total_gpus,

@@ -60,7 +60,7 @@ _RUNNING = """
 # Of nodes_node as n: a lost node counts as capacity for this long, since it may come back any moment; after that, what
 # only it could hold can never run (A42). By when the loss was noted, not by the last message: after an outage of the
 # control plane every node has been silent for as long as the outage took.
-IS_CAPACITY = """(n.state <> 'lost' OR EXISTS (
+IS_CAPACITY = """n.removed_at IS NULL AND (n.state <> 'lost' OR EXISTS (
     SELECT 1 FROM nodes_incident lost WHERE lost.node_id = n.id AND lost.device_id IS NULL AND lost.kind = 'node_lost'
        AND lost.until IS NULL AND lost.since > now() - make_interval(secs => %(capacity_seconds)s)))"""
 _NODES = f"""

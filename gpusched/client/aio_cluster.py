@@ -57,6 +57,7 @@ class ClusterMethods(ABC):
     clear = _one(cluster_calls.clear)
     retire = _one(cluster_calls.retire)
     drain = _one(cluster_calls.drain)
+    remove_node = _one(cluster_calls.remove_node)
     join_token = _one(access_calls.join_token)
     tokens = _list(access_calls.tokens)
     create_token = _one(access_calls.create_token)

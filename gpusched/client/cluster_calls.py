@@ -139,6 +139,11 @@ def drain(name: str) -> Call[NodeAction]:
     return write("POST", f"/nodes/{segment(name)}/drain", NodeAction)
 
 
+def remove_node(name: str) -> Call[NodeAction]:
+    """Remove a node that is lost, cordoned or drained and has no job left; its history stays."""
+    return write("DELETE", f"/nodes/{segment(name)}", NodeAction)
+
+
 def quarantine(device_id: int, *, note: str = "") -> Call[DeviceAction]:
     """The device gets no new jobs until it is cleared; what runs on it goes on."""
     return write("POST", f"/gpus/{device_id}/quarantine", DeviceAction, {"note": note})

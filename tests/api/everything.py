@@ -174,6 +174,8 @@ def nodes(world: World) -> Iterator[Answered]:
     execute("UPDATE nodes_device SET health = 'lost' WHERE node_id = %s", [gone.id])
     [lost] = query("SELECT id FROM nodes_device WHERE node_id = %s", [gone.id])
     yield world.ask("POST /gpus/{device_id}/retire", device_id=lost["id"])
+    yield world.ask("POST /nodes/{name}/drain", name="n2")
+    yield world.ask("DELETE /nodes/{name}", name="n2")
     yield world.ask("POST /nodes/join-tokens")
     yield world.ask("GET /incidents")
     yield world.ask("POST /idle-exemptions", "?dry_run=true")

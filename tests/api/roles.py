@@ -84,6 +84,7 @@ _OPERATIONS = {
         DELETE /api/v1/idle-exemptions/{exemption_id}
         GET /api/v1/incidents
         POST /api/v1/nodes/join-tokens
+        DELETE /api/v1/nodes/{name}
         POST /api/v1/nodes/{name}/cordon
         POST /api/v1/nodes/{name}/drain
         POST /api/v1/nodes/{name}/uncordon

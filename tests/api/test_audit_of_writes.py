@@ -46,6 +46,7 @@ ENTRIES = {
     "POST nodes/{node}/cordon": Kept("node.intent", True, True),
     "POST nodes/{node}/uncordon": Kept("node.intent", True, True),
     "POST nodes/{node}/drain": Kept("node.intent", True, True),
+    "DELETE nodes/{closed}": Kept("node.remove", True, False),
     "POST gpus/{device_id}/quarantine": Kept("gpu.quarantine", True, True),
     "POST gpus/{device_id}/clear": Kept("gpu.clear", True, True),
     "POST gpus/{device_id}/retire": Kept("gpu.retire", True, False),
@@ -91,6 +92,7 @@ def there(admin):
         "name": "nlp",
         "secret": "wandb",
         "node": "n1",
+        "closed": "n2",
         "program_id": made("tenants/nlp/service-tokens", {"name": "nightly"})["id"],
         "token_id": made("tokens", {"name": "old"})["id"],
         "rate_id": made("rates", {"gpu_model": "A100", "price_per_gpu_hour": 2})["id"],
@@ -103,6 +105,8 @@ def there(admin):
     found |= {state: submit(user, tenant) for state in ("pending", "held", "ended")}
     made(f"jobs/{found['held']}/hold")
     made(f"jobs/{found['ended']}/cancel")
+    make_node(gpus=0, name="n2")
+    made("nodes/n2/drain")
     [device] = query("SELECT id FROM nodes_device WHERE held_whole = 0")
     return found | {"device_id": device["id"]}
 

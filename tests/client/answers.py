@@ -81,6 +81,7 @@ def answer_all(server: FakeServer) -> None:
     server.on("POST", "/jobs/42/extend", Answer(200, EXTENDED))
     for verb in ("cordon", "drain", "uncordon"):
         server.on("POST", f"/nodes/n1/{verb}", Answer(200, {"node": "n1", "status": verb, "message": f"n1: {verb}"}))
+    server.on("DELETE", "/nodes/n1", Answer(200, {"node": "n1", "status": "removed", "message": "n1: removed"}))
     for verb, health in (("quarantine", "quarantined"), ("clear", "ok"), ("retire", "retired")):
         server.on("POST", f"/gpus/2/{verb}", Answer(200, {"id": 2, "health": health, "message": f"GPU 2 is {health}"}))
     server.on("GET", "/nodes/n1", Answer(200, NODE))
