@@ -2,7 +2,7 @@
 
 One statement writes a thousand rows; what the single submits would ask the database for each job is asked once."""
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import transaction
@@ -48,7 +48,8 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
         for job_id, row in zip(ids, rows, strict=True):
             row["id"] = job_id
         edges = _edges(requests, rows, is_locked=not is_dry_run)
-        _require_room(rows, tenant_ids, near, identity)
+        loads = _loads(rows)
+        _require_room(loads, near, identity)
         if is_dry_run:
             return Bulk([])
         is_sweep = not any(likes) and not requests[0].depends_on
@@ -59,19 +60,22 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
         if edges:
             dependencies.write(edges)
     concerns(ids)
-    for tenant_id in tenant_ids:
-        queue_limits.forget(tenant_id)
+    for tenant_id, load in loads.items():
+        queue_limits.add(Incoming(tenant_id, identity.user_id, load))
     warnings = (queue_limits.warning(tenant_id, identity.user_id) for tenant_id in sorted(tenant_ids))
     return Bulk(ids, ", ".join(filter(None, warnings)))
 
 
-def _require_room(
-    rows: Sequence[dict[str, Any]], tenant_ids: Collection[int], near: Collection[int], identity: Identity
-) -> None:
-    """429 if not all of them have room in their tenants' queues. `near`: the tenants whose jobs are counted exactly."""
-    loads = dict.fromkeys(tenant_ids, Load())
+def _loads(rows: Sequence[dict[str, Any]]) -> dict[int, Load]:
+    """Return what the jobs count as, by tenant."""
+    loads: dict[int, Load] = {}
     for row in rows:
-        loads[row["tenant_id"]] += queue_limits.load_of(row)
+        loads[row["tenant_id"]] = loads.get(row["tenant_id"], Load()) + queue_limits.load_of(row)
+    return loads
+
+
+def _require_room(loads: Mapping[int, Load], near: Collection[int], identity: Identity) -> None:
+    """429 if not all of them have room in their tenants' queues. `near`: the tenants whose jobs are counted exactly."""
     for tenant_id, load in sorted(loads.items()):
         with refusals.paced(tenant_id):
             queue_limits.require(Incoming(tenant_id, identity.user_id, load), is_exact=tenant_id in near)

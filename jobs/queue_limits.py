@@ -129,13 +129,13 @@ def room_for(incoming: Incoming) -> Iterator[None]:
     if not _is_near(incoming, _MARGIN):
         _require_total(incoming, _estimate(incoming.tenant_id))
         yield
-        _add(incoming)
+        add(incoming)
         return
     with transaction.atomic():
         lock([incoming.tenant_id])
         require(incoming)
         yield
-    _add(incoming)
+    add(incoming)
 
 
 def is_bulk_near(incoming: Incoming) -> bool:
@@ -177,10 +177,15 @@ def warning(tenant_id: int, user_id: int) -> str:
     )
 
 
-def forget(tenant_id: int) -> None:
-    """Count the tenant's jobs anew before the next estimate: thousands have come."""
-    with _changing:
-        _known.pop(tenant_id, None)
+def sentence(warning: str) -> str:
+    """Return a value of the header Queue-Warning as a sentence for people."""
+    parts = []
+    for one in warning.split(", "):
+        name, used, limit = (part.rpartition("=")[2] for part in one.split(";"))
+        kind, _, scope = name.partition("-per-")
+        whose = "you have" if scope == "user" else "your tenant has"
+        parts.append(f"{whose} {used} of at most {limit} {kind} jobs")
+    return f"{'; '.join(parts)}: beyond that, submits are refused"
 
 
 def _is_near(incoming: Incoming, margin: int) -> bool:
@@ -233,8 +238,14 @@ def _refusal(bound: _Bound, incoming: Incoming) -> Problem:
     detail = singular(
         f"{who} has {has} {_MEANING[bound.kind]}{asked}; at most {bound.limit} are allowed ({bound.setting})"
     )
-    code = f"too_many_{bound.kind}_jobs"
-    return Problem(429, code, detail, next_step=_NEXT_STEP[bound.kind], retry_after=_RETRY_SECONDS)
+    is_queued = bound.kind == "queued"
+    return Problem(
+        429,
+        "too_many_queued_jobs" if is_queued else "too_many_deferred_jobs",
+        detail,
+        next_step=_NEXT_STEP[bound.kind],
+        retry_after=_RETRY_SECONDS,
+    )
 
 
 def _estimate(tenant_id: int) -> _Tenant:
@@ -279,7 +290,8 @@ def _of_all(*, is_full: bool = False) -> _All:
     return _all
 
 
-def _add(incoming: Incoming) -> None:
+def add(incoming: Incoming) -> None:
+    """Count jobs that were accepted, until the next count."""
     with _changing:
         if seen := _known.get(incoming.tenant_id):
             seen.by_user[incoming.user_id] = seen.by_user.get(incoming.user_id, Load()) + incoming.load

@@ -47,6 +47,7 @@ class ClusterMethods(ABC):
     quota = _one(cluster_calls.quota)
     set_quota = _one(cluster_calls.set_quota)
     shares = _list(cluster_calls.shares)
+    queue_usage = _list(cluster_calls.queue_usage)
     policy = _one(cluster_calls.policy)
     set_policy = _one(cluster_calls.set_policy)
     nodes = _list(cluster_calls.nodes)

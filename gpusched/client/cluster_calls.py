@@ -16,7 +16,7 @@ from gpusched.client.inventory import (
     Tenant,
 )
 from gpusched.client.models import Page
-from gpusched.client.scheduling import EditedPolicy
+from gpusched.client.scheduling import EditedPolicy, QueueUsage
 
 
 def tenants() -> Call[Page[Tenant]]:
@@ -91,6 +91,11 @@ def set_quota(tenant: str, quota: Quota, *, dry_run: bool = False) -> Call[Edite
 def shares() -> Call[Page[Share]]:
     """What each of your tenants holds and has used, by its weight."""
     return get("/scheduling/shares", Page[Share])
+
+
+def queue_usage() -> Call[Page[QueueUsage]]:
+    """Who fills the queue: the waiting jobs of your tenants and their users."""
+    return get("/queue/usage", Page[QueueUsage])
 
 
 def policy() -> Call[EditedPolicy]:

@@ -148,6 +148,7 @@ def waiting(world: World, running: int) -> Iterator[Answered]:
     yield world.ask("GET /jobs", token=world.member)
     yield world.ask("GET /jobs/count", token=world.member)
     yield world.ask("GET /queue", token=world.member)
+    yield world.ask("GET /queue/usage")
     asked = {"tenant": "nlp", "command": ["x"]}
     for more in ({"gpu_count": 1}, {"gpu_count": 7}, {"gpu_count": 7, "priority": 2000}):
         yield world.ask("POST /jobs/simulate", body={**asked, **more}, token=world.member)

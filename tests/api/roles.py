@@ -26,6 +26,7 @@ _OPERATIONS = {
         GET /api/v1/nodes
         GET /api/v1/nodes/{name}
         GET /api/v1/queue
+        GET /api/v1/queue/usage
         GET /api/v1/rates
         GET /api/v1/scheduling/policy
         GET /api/v1/scheduling/shares

@@ -71,6 +71,8 @@ def answer_all(server: FakeServer) -> None:
     happening = {**HAPPENED, "id": 7, "job_id": 42, "tenant": "nlp", "name": "train"}
     server.on("GET", "/events", Answer(200, {"items": [happening], "next_since": 7, "more": False}))
     server.on("GET", "/queue", Answer(200, {"items": [QUEUED]}))
+    used = {"tenant": "nlp", "queued_jobs": 2, "users": [{"user": "ada", "queued_jobs": 2}]}
+    server.on("GET", "/queue/usage", Answer(200, {"items": [used]}))
     server.on("GET", "/scheduling/shares", Answer(200, {"items": [SHARE]}))
     server.on("GET", "/cluster/status", Answer(200, {"total_nodes": 1, "online_nodes": 1, "total_gpus": 2}))
     server.on("GET", "/jobs/42/explain", Answer(200, WHY))

@@ -37,6 +37,7 @@ COMMANDS: dict[str, list[str]] = {
     "signal": ["signal", "42", "USR1"],
     "wait": ["wait", "42"],
     "queue": ["queue"],
+    "queue --usage": ["queue", "--usage"],
     "history": ["history"],
     "history ID": ["history", "42"],
     "events": ["events", "--once"],

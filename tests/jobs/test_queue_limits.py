@@ -249,3 +249,43 @@ def test_a_submit_far_from_its_limits_counts_no_more_than_once_a_second(user, te
     submit(user, tenant)
     with django_assert_max_num_queries(4):
         submit(user, tenant)
+
+
+class TestUsage:
+    def get(self, user):
+        answer = Client().get("/api/v1/queue/usage", headers={"authorization": f"Bearer {make_token(user)}"})
+        return answer.json()["items"]
+
+    def test_an_admin_sees_who_fills_the_queue(self, user, tenant, who, limit):
+        limit(max_queued_jobs_per_user=7)
+        change_quota(tenant.pk, {"max_queued_jobs": 9}, actor="test")
+        fill(user, tenant, 2)
+        fill(user, tenant, 1, not_before=FAR)
+        other = make_tenant("vision")
+        fill(make_member(other, name="bob"), other, 1)
+        first, second = self.get(make_user("root", admin=True))
+        assert (first["tenant"], first["queued_jobs"], first["deferred_jobs"]) == ("nlp", 2, 1)
+        assert (first["max_queued_jobs"], first["max_queued_jobs_per_user"]) == (9, 7)
+        assert first["users"] == [{"user": "ada", "queued_jobs": 2, "deferred_jobs": 1}]
+        assert second["users"] == [{"user": "bob", "queued_jobs": 1, "deferred_jobs": 0}]
+
+    def test_a_member_sees_own_tenants_only(self, user, tenant):
+        other = make_tenant("vision")
+        fill(make_member(other), other, 1)
+        fill(user, tenant, 1)
+        assert [row["tenant"] for row in self.get(user)] == ["nlp"]
+
+    def test_the_queue_page_shows_admins_who_fills_the_queue(self, client, user, tenant):
+        fill(user, tenant, 2)
+        client.force_login(user)
+        assert "Who fills the queue" not in client.get("/queue/").content.decode()
+        client.force_login(make_user("root", admin=True))
+        page = client.get("/queue/").content.decode()
+        assert "Who fills the queue" in page
+        assert ">50000<" in page
+
+
+def test_a_warning_is_a_sentence_on_the_page():
+    assert queue_limits.sentence("queued-per-user;used=4;limit=5, deferred-per-tenant;used=8;limit=9") == (
+        "you have 4 of at most 5 queued jobs; your tenant has 8 of at most 9 deferred jobs: beyond that, submits are refused"
+    )
