@@ -43,7 +43,8 @@ class NodeAdmin(Audited):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
         """Leave out removed nodes."""
-        return super().get_queryset(request).filter(removed_at=None)
+        found: QuerySet[Node] = super().get_queryset(request).filter(removed_at=None)
+        return found
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Nodes are removed on their pages, which keeps their history."""
