@@ -8,6 +8,7 @@ _APART = """
 
 
 class Migration(migrations.Migration):
+    offline = "builds indexes of nodes"
     dependencies = [("nodes", "0019_notes_of_closed_nodes")]
 
     operations = [
