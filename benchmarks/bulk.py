@@ -20,7 +20,8 @@ DETAIL = {"tenant": "default", "command": ["python", "train.py"], "gpu_count": 1
 
 def main() -> None:
     options = arguments(__doc__ or "", jobs=30_000, each=1000, connections=4, threads=2)
-    with Stack(max_queue_size=10_000_000) as stack:
+    most = 10_000_000
+    with Stack(max_queue_size=most, max_queued_jobs_per_tenant=most, max_queued_jobs_per_user=most) as stack:
         requests = max(1, options.jobs // options.each)
         body = json.dumps({"jobs": _jobs(options.each)}).encode()
         signal_all(stack.pids("manage.py worker"), signal.SIGSTOP)

@@ -8,13 +8,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import BinaryIO
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from benchmarks.report import arguments, percentile, publish
 from benchmarks.stack import Stack
 
+Exchange = Callable[[bytes], tuple[int, bytes]]
 BODY = {"tenant": "default", "command": ["python", "train.py"], "gpu_count": 1, "gpu_memory_mb": 40000}
 
 
@@ -45,21 +47,19 @@ def send(stack: Stack, jobs: int, connections: int, body: Mapping[str, object] =
     """Submits over kept connections; gives the seconds of each and how many failed."""
     taken: list[float] = []
     failed: list[str] = []
-    request, address = _request(stack, body), urlsplit(stack.url)
+    request, address = request_of(stack.url, stack.token(), body), urlsplit(stack.url)
 
     def work(share: int) -> None:
         try:
-            with socket.create_connection((address.hostname, address.port)) as connection:
-                submit(connection, share)
+            with connected(address) as exchange:
+                submit(exchange, share)
         except (OSError, ValueError, IndexError) as error:  # the connection, or an answer that is none
             failed.append(repr(error))
 
-    def submit(connection: socket.socket, share: int) -> None:
-        answers = connection.makefile("rb")
+    def submit(exchange: Exchange, share: int) -> None:
         for _ in range(share):
             began = time.perf_counter()
-            connection.sendall(request)
-            status, said = _answer(answers)
+            status, said = exchange(request)
             taken.append(time.perf_counter() - began)
             if status != 201:
                 failed.append(f"{status} {said[:200]!r}")
@@ -75,10 +75,24 @@ def send(stack: Stack, jobs: int, connections: int, body: Mapping[str, object] =
     return taken, len(failed)
 
 
-def _request(stack: Stack, body: Mapping[str, object]) -> bytes:
+@contextmanager
+def connected(address: SplitResult) -> Iterator[Exchange]:
+    """A kept connection: a call sends a request and returns the status and the body of its answer."""
+    with socket.create_connection((address.hostname, address.port)) as connection:
+        answers = connection.makefile("rb")
+
+        def exchange(request: bytes) -> tuple[int, bytes]:
+            connection.sendall(request)
+            return _answer(answers)
+
+        yield exchange
+
+
+def request_of(url: str, token: str, body: Mapping[str, object]) -> bytes:
+    """The bytes of a submit."""
     content = json.dumps(body)
     lines = [
-        "POST /api/v1/jobs HTTP/1.1", f"Host: {urlsplit(stack.url).netloc}", f"Authorization: Bearer {stack.token()}",
+        "POST /api/v1/jobs HTTP/1.1", f"Host: {urlsplit(url).netloc}", f"Authorization: Bearer {token}",
         "Content-Type: application/json", f"Content-Length: {len(content)}",
     ]  # fmt: skip
     return "\r\n".join([*lines, "", content]).encode()

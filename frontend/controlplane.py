@@ -32,7 +32,7 @@ _CYCLES = f"""
 _AGENTS = """
     SELECT name, state, intent, pretend, agent_version, driver_version, last_seen_at, clock_off_seconds,
            extract(epoch FROM clock_timestamp() - last_seen_at)::float8 AS silent_seconds
-      FROM nodes_node ORDER BY state = 'online', last_seen_at NULLS FIRST, name LIMIT 1000
+      FROM nodes_node WHERE removed_at IS NULL ORDER BY state = 'online', last_seen_at NULLS FIRST, name LIMIT 1000
 """
 _UPKEEP = """
     SELECT (SELECT counted_until FROM nodes_gpuclock WHERE id = 1) AS samples_until,

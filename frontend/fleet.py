@@ -26,7 +26,7 @@ _NODES = f"""
       FROM nodes_node n
       LEFT JOIN (SELECT node_id, sum(cpu_milli) AS cpu, sum(memory_mb) AS memory
                    FROM nodes_assignment WHERE state <> 'ended' GROUP BY node_id) s ON s.node_id = n.id
-     WHERE {_ASKED} ORDER BY n.name
+     WHERE n.removed_at IS NULL AND {_ASKED} ORDER BY n.name
 """
 _DEVICES = f"""
     SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.health_note, d.is_slowed,

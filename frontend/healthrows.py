@@ -12,6 +12,9 @@ from scheduling import services
 
 Row = dict[str, Any]
 MOST_INCIDENTS = 100
+_VERSIONS = """
+    SELECT agent_version AS version, count(*) AS nodes FROM nodes_node WHERE removed_at IS NULL GROUP BY 1 ORDER BY 1
+"""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Health:
 
 def load(known: list[doings.Doing]) -> Health:
     """`known`: what frontend.doings has loaded."""
-    versions = query("SELECT agent_version AS version, count(*) AS nodes FROM nodes_node GROUP BY 1 ORDER BY 1")
+    versions = query(_VERSIONS)
     lag = services.scheduler_lag()
     rows: dict[str, Row] = {
         "control": {"version": __version__, "cycle_is_alive": lag["is_alive"]},

@@ -12,7 +12,7 @@ from gpusched.protocol import throttling
 from nodes import causes, incidents
 
 Row = dict[str, Any]
-_NODES = "SELECT name, joined_at, isolation, hints FROM nodes_node WHERE name = ANY(%s)"
+_NODES = "SELECT name, joined_at, isolation, hints FROM nodes_node WHERE name = ANY(%s) AND removed_at IS NULL"
 _DEVICES = """
     SELECT n.name AS node, d.id, d.mig_parent, d.numa_node, d.nvlink_island, r.read_at, r.utilisation_percent,
            r.memory_used_mb, r.temperature_celsius, r.power_watts, r.process_count, r.occupancy,

@@ -41,7 +41,7 @@ class Window:
 
 def hints(name: str) -> list[Row]:
     """What its agent finds not well there: `check level says next_step`, what fails first."""
-    rows = query("SELECT hints FROM nodes_node WHERE name = %s", [name])
+    rows = query("SELECT hints FROM nodes_node WHERE name = %s AND removed_at IS NULL", [name])
     found: list[Row] = rows[0]["hints"] if rows else []
     return sorted(found, key=lambda hint: hint["level"] != "fail")
 

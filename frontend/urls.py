@@ -48,6 +48,7 @@ urlpatterns: list[URLPattern] = [
     path("nodes/", cluster.nodes, name="nodes"),
     path("nodes/<str:name>/", node.node, name="node"),
     path("nodes/<str:name>/marks/<str:kind>/", node.set_marks, name="node-marks"),
+    path("nodes/<str:name>/remove/", node.remove, name="node-remove"),
     path("nodes/<str:name>/<str:verb>/", node.set_intent, name="node-act"),
     path("nodes/<str:name>/gpus/<id:device_id>/actions/", panel.gpu_actions, name="gpu-actions"),
     path("nodes/<str:name>/gpus/<id:device_id>/<str:verb>/", node.act_on_gpu, name="gpu-act"),

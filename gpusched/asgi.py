@@ -7,7 +7,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import IO, Any
 
@@ -44,7 +44,7 @@ from gpusched import tracing
 from gpusched.lib import bodies, heads
 from gpusched.lib.paced import paced
 from gpusched.lib.processes import settle_heap
-from gpusched.lib.request_threads import RequestThreads
+from gpusched.lib.request_threads import RequestThreads, answered
 from gpusched.lib.websockets import closed_in_outages, with_a_voice
 from gpusched.lib.writing import write_at_once
 from nodes.consumers import AgentConsumer
@@ -75,7 +75,7 @@ class OneHopHandler(ASGIHandler):
             body = await self.read_body(receive)
         except RequestAborted:
             return
-        response = await asyncio.get_running_loop().run_in_executor(self._threads, self._respond, scope, body)
+        response = await answered(self._threads, partial(self._respond, scope, body))
         if not response.streaming:
             await self.send_response(response, send)
             return

@@ -61,7 +61,25 @@ class Env:
         60_000, "requests of one token, or of one person on the pages; 0: any number", between=(0, 1_000_000_000)
     )
     tick_seconds: float = _setting(1.0, "longest time between two scheduling cycles", between=(0.05, 300))
-    max_queue_size: int = _setting(100_000, "waiting jobs beyond which submits answer 429", between=(1, 100_000_000))
+    max_queue_size: int = _setting(
+        100_000,
+        "queued jobs of all tenants beyond which a tenant may only have an even part of them",
+        between=(1, 100_000_000),
+    )
+    max_deferred_jobs: int = _setting(
+        100_000, "the same for jobs that cannot start yet: held, too early, or dependent", between=(1, 100_000_000)
+    )
+    max_queued_jobs_per_tenant: int = _setting(
+        50_000, "queued jobs of a tenant beyond which its submits answer 429", between=(1, 100_000_000)
+    )
+    max_queued_jobs_per_user: int = _setting(25_000, "the same for one user in a tenant", between=(1, 100_000_000))
+    max_deferred_jobs_per_tenant: int = _setting(
+        20_000, "jobs of a tenant that cannot start yet beyond which its submits answer 429", between=(1, 100_000_000)
+    )
+    max_deferred_jobs_per_user: int = _setting(10_000, "the same for one user in a tenant", between=(1, 100_000_000))
+    queue_warning_percent: int = _setting(
+        80, "part of such a limit from which on submits are answered with a warning", between=(1, 100)
+    )
     enable_gang_scheduling: bool = _setting(True, "let gangs span nodes")
     load_threshold: float = _setting(1.0, "part of a whole device's memory a job may ask for", between=(0.05, 1))
     load_threshold_shared: float = _setting(0.85, "the same for shared devices, all jobs together", between=(0.05, 1))
@@ -88,6 +106,9 @@ class Env:
         choices=("fair", "priority", "cost_aware", "shortest"),
     )
     node_lost_seconds: float = _setting(15.0, "silence after which a node is lost", between=(1, 86_400))
+    lost_node_capacity_seconds: float = _setting(
+        86_400.0, "a node that is lost for so long no longer counts as capacity", between=(60, 31_536_000)
+    )
     lost_gpu_seconds: float = _setting(10.0, "a job whose GPU is lost for so long is stopped", between=(0, 86_400))
     start_seconds: float = _setting(
         300.0, "a job that its node has not started for so long is taken from it", between=(10, 86_400)

@@ -126,6 +126,7 @@ api = [
         ("idle-exemptions/<id:exemption_id>", nodes.idle_api.OneExemption.as_view()),
         ("incidents", nodes.health_api.Incidents.as_view()),
         ("queue", scheduling.api.Queue.as_view()),
+        ("queue/usage", scheduling.api.Usage.as_view()),
         ("scheduling/shares", scheduling.api.Shares.as_view()),
         ("scheduling/policy", scheduling.policy_api.SchedulingPolicy.as_view()),
         ("scheduling/policy/history", scheduling.policy_api.PolicyHistory.as_view()),

@@ -72,6 +72,8 @@ class Jobs(APIView):
         response = HttpResponse(done.answer, status=201, content_type="application/json")
         if done.is_replay:
             response["Idempotent-Replay"] = "true"
+        if done.warning:
+            response["Queue-Warning"] = done.warning
         return response
 
     @documented("List jobs, newest first", tag="jobs", who="viewer", answer=Page[JobData], parameters=_FILTERS)

@@ -2,8 +2,8 @@
 
 One statement writes a thousand rows; what the single submits would ask the database for each job is asked once."""
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from django.db import transaction
 
@@ -13,31 +13,45 @@ from gpusched.lib.requests import concerns
 from gpusched.protocol.bulk import alike, bulk_problems, field_of
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import FieldError, JobRequest
-from jobs import admission, dependencies, services
+from jobs import admission, dependencies, queue_limits, refusals
 from jobs.dependencies import Edge
 from jobs.insertion import insert_all, new_ids
+from jobs.queue_limits import Incoming, Load
 from jobs.rows import OF_FREE, row_like, row_of, tenant_of
 from tenants import secrets
 from tenants.permissions import Identity
 
 
-def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run: bool = False) -> list[int]:
-    """Makes them pending, in one transaction, and gives their ids in order; a dry run makes nothing and gives none.
+class Bulk(NamedTuple):
+    """The ids of the jobs in order, and the value of the header Queue-Warning."""
+
+    ids: list[int]
+    warning: str = ""
+
+
+def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run: bool = False) -> Bulk:
+    """Makes them pending, in one transaction; a dry run makes nothing and has no ids.
 
     Refused as the single submits would be, by `jobs[n]`: if one is, none is submitted."""
     likes = alike(requests)
     if found := bulk_problems(requests, likes):
         raise invalid(found)
     rows = _rows(requests, likes, identity)
-    services.require_room(len(rows))
+    tenant_ids = {row["tenant_id"] for row in rows}
+    most = Load(len(rows), len(rows))
+    near = {one for one in tenant_ids if queue_limits.is_bulk_near(Incoming(one, identity.user_id, most))}
     with transaction.atomic():
+        if near and not is_dry_run:
+            queue_limits.lock(near)
         # Ids that nobody has tell the jobs of a dry run apart.
         ids = list(range(-len(rows), 0)) if is_dry_run else new_ids(len(rows))
         for job_id, row in zip(ids, rows, strict=True):
             row["id"] = job_id
         edges = _edges(requests, rows, is_locked=not is_dry_run)
+        loads = _loads(rows)
+        _require_room(loads, near, identity)
         if is_dry_run:
-            return []
+            return Bulk([])
         is_sweep = not any(likes) and not requests[0].depends_on
         insert_all(rows, identity, ("id", *OF_FREE) if is_sweep else ())
         audit.act_as(identity.username, identity.via)
@@ -46,7 +60,25 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
         if edges:
             dependencies.write(edges)
     concerns(ids)
-    return ids
+    for tenant_id, load in loads.items():
+        queue_limits.add(Incoming(tenant_id, identity.user_id, load))
+    warnings = (queue_limits.warning(tenant_id, identity.user_id) for tenant_id in sorted(tenant_ids))
+    return Bulk(ids, ", ".join(filter(None, warnings)))
+
+
+def _loads(rows: Sequence[dict[str, Any]]) -> dict[int, Load]:
+    """Return what the jobs count as, by tenant."""
+    loads: dict[int, Load] = {}
+    for row in rows:
+        loads[row["tenant_id"]] = loads.get(row["tenant_id"], Load()) + queue_limits.load_of(row)
+    return loads
+
+
+def _require_room(loads: Mapping[int, Load], near: Collection[int], identity: Identity) -> None:
+    """429 if not all of them have room in their tenants' queues. `near`: the tenants whose jobs are counted exactly."""
+    for tenant_id, load in sorted(loads.items()):
+        with refusals.paced(tenant_id):
+            queue_limits.require(Incoming(tenant_id, identity.user_id, load), is_exact=tenant_id in near)
 
 
 def _edges(requests: Sequence[JobRequest], rows: Sequence[dict[str, Any]], *, is_locked: bool) -> list[Edge]:
@@ -90,8 +122,9 @@ def _rows(requests: Sequence[JobRequest], likes: Sequence[int], identity: Identi
             tenant_id, tenant = tenants[request.tenant]
             asked = (tenant_id, *admission.asked(request))
             if asked not in judged:
-                secrets.require_known(request.secrets, tenant_id, tenant)
-                admission.require_possible(request, tenant_id, identity)
+                with refusals.paced(tenant_id):
+                    secrets.require_known(request.secrets, tenant_id, tenant)
+                    admission.require_possible(request, tenant_id, identity)
                 judged.add(asked)
             rows.append(row_of(request, tenant_id, identity))
         except Problem as problem:

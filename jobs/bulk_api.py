@@ -40,15 +40,16 @@ class Bulk(APIView):
         request. What is wrong is named by the number of the job, from 0: `jobs[3].gpu_count`, of 100 errors at most."""
         is_dry = is_dry_run(request)
         requests = _read(raw_body(request) or b"{}")
-        ids = submit_all(requests, identity(request), is_dry_run=is_dry)
+        done = submit_all(requests, identity(request), is_dry_run=is_dry)
         said = "would be submitted; nothing was" if is_dry else "are in the queue"
         answer = {
             "status": "would_be_submitted" if is_dry else "submitted",
             "message": singular(f"{len(requests)} jobs {said}"),
             "count": len(requests),
-            "job_ids": ids,
+            "job_ids": done.ids,
         }
-        return Response(answer, status=200 if is_dry else 201)
+        headers = {"Queue-Warning": done.warning} if done.warning else {}
+        return Response(answer, status=200 if is_dry else 201, headers=headers)
 
 
 def _read(raw: bytes) -> list[JobRequest]:

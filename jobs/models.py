@@ -11,7 +11,7 @@ from django.db.models.functions import Coalesce
 
 from gpusched.lib.audit import VIA
 from gpusched.protocol.dependencies import After
-from gpusched.protocol.states import FINAL, LIVE, JobState, Sharing, Topology, WorkloadClass
+from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState, Sharing, Topology, WorkloadClass
 from jobs import tally
 from jobs.tally import Tally as Tally
 from tenants.models import Tenant
@@ -151,6 +151,10 @@ class Job(models.Model):
             # The others are few, elements or not, and are found by `job_unfinished`.
             models.Index(
                 fields=["state", "id"], name="job_final_by_state", condition=Q(array=None, state__in=sorted(FINAL))
+            ),
+            # Counted for the limits of the queue (jobs/queue_limits.py).
+            models.Index(
+                fields=["tenant", "user"], name="job_waiting_by_tenant", condition=Q(state__in=sorted(WAITING))
             ),
             models.Index(fields=["ended_at"], name="job_by_end", condition=Q(array=None, ended_at__isnull=False)),
             models.Index(fields=["array", "state"], name="job_element_by_state", condition=_IS_ELEMENT),

@@ -1,7 +1,6 @@
 """What can be done to jobs: submit, cancel, hold, release, requeue, retry; each one transaction, then answered."""
 
 import hashlib
-import time
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from gpusched.lib import audit, events, wake
@@ -20,8 +18,19 @@ from gpusched.protocol import reasons
 from gpusched.protocol.jobs import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
-from jobs import admission, dependencies, elements, replays, representation, retrying, transitions
+from jobs import (
+    admission,
+    dependencies,
+    elements,
+    queue_limits,
+    refusals,
+    replays,
+    representation,
+    retrying,
+    transitions,
+)
 from jobs.insertion import insert
+from jobs.queue_limits import Incoming, Load
 from jobs.rows import row_of, tenant_of
 from tenants import archive, secrets
 from tenants.permissions import Identity
@@ -29,21 +38,22 @@ from tenants.permissions import Identity
 
 @dataclass(frozen=True)
 class Submitted:
-    """The answer to a submit, as JSON bytes; `is_replay` when the same key had been used before."""
+    """The answer to a submit, as JSON bytes; `is_replay` when the same key had been used before; `warning`: the limits
+    of the queue that are nearly reached, as the header Queue-Warning has them."""
 
     answer: bytes
     is_replay: bool
+    warning: str = ""
 
 
 def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
     """What would become of a request if it were submitted now (docs/rest.md), or the refusals of a submit. Nothing is
     written."""
     row, tenant_id, tenant = _understood(request, identity)
-    _require_possible(request, tenant_id, tenant, identity)
-    require_room()
-    if request.depends_on:
-        states = dependencies.states_of([one.job for one in request.dependencies], is_locked=False)
-        dependencies.wait_for(row, dependencies.undecided(request.dependencies, tenant_id, states))
+    with refusals.paced(tenant_id):
+        _require_possible(request, tenant_id, tenant, identity)
+        queue_limits.require(_incoming(request, row), is_exact=False)
+    _wait_for_dependencies(request, row)
     found = admission.preview(request, row, identity.visible_tenants())
     return {"tenant": tenant, **(_simulated_wait(row) if row["open_dependencies"] else found)}
 
@@ -64,9 +74,10 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
         raise
     request_hash = _request_hash(tenant_id, raw) if key else ""
     try:
-        _require_possible(request, tenant_id, tenant, identity)
-        require_room()
-        job_id, submitted_at = _insert(request, row, identity, key, request_hash)
+        with refusals.paced(tenant_id):
+            _require_possible(request, tenant_id, tenant, identity)
+            with queue_limits.room_for(_incoming(request, row)):
+                job_id, submitted_at = _insert(request, row, identity, key, request_hash)
     except IntegrityError:
         if not key:
             raise
@@ -78,7 +89,8 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
         if key and replays.used(identity, key):
             return _replay(identity, key, request_hash)
         raise
-    return Submitted(_answer(row, job_id, submitted_at, tenant, identity.username), False)
+    answer = _answer(row, job_id, submitted_at, tenant, identity.username)
+    return Submitted(answer, False, queue_limits.warning(tenant_id, identity.user_id))
 
 
 def _request_hash(tenant_id: int, raw: bytes) -> str:
@@ -91,6 +103,19 @@ def _understood(request: JobRequest, identity: Identity) -> tuple[dict[str, Any]
         raise invalid(found)
     tenant_id, tenant = tenant_of(request, identity)
     return row_of(request, tenant_id, identity), tenant_id, tenant
+
+
+def _incoming(request: JobRequest, row: dict[str, Any]) -> Incoming:
+    """Return what a new job counts as. Its dependencies are looked up without a lock, and again when it is written."""
+    foreseen = dict(row)
+    _wait_for_dependencies(request, foreseen)
+    return Incoming(row["tenant_id"], row["user_id"], queue_limits.load_of(foreseen))
+
+
+def _wait_for_dependencies(request: JobRequest, row: dict[str, Any]) -> None:
+    if request.depends_on:
+        states = dependencies.states_of([one.job for one in request.dependencies], is_locked=False)
+        dependencies.wait_for(row, dependencies.undecided(request.dependencies, row["tenant_id"], states))
 
 
 def _insert(
@@ -141,24 +166,6 @@ def _replay(identity: Identity, key: str, request_hash: str) -> Submitted:
     """What the first submit with this key was answered; 409 if that was for another request."""
     job = replays.first(identity, key, request_hash)
     return Submitted(_answer(job, job["id"], job["submitted_at"], job["tenant"], job["user"]), True)
-
-
-_room: dict[str, float] = {"looked_at": float("-inf"), "waiting": 0}
-_ROOM_SECONDS = 1.0
-
-
-def require_room(jobs: int = 1) -> None:
-    """429 when the queue has no room for so many jobs more. Counted once a second at most: the limit protects memory,
-    it need not be exact."""
-    now = time.monotonic()
-    most = settings.ENV.max_queue_size
-    if now - _room["looked_at"] > _ROOM_SECONDS or _room["waiting"] + jobs > most:
-        [row] = query("SELECT count(*) AS n FROM jobs_job WHERE state IN ('pending', 'held')")
-        _room.update(looked_at=now, waiting=row["n"])
-    if _room["waiting"] + jobs > most:
-        holds = f"the queue holds {int(_room['waiting'])} waiting jobs, and at most {most}"
-        raise Problem(429, "queue_full", holds, next_step="try again later")
-    _room["waiting"] += jobs
 
 
 # --- actions on one job -----------------------------------------------------------------------------------------------
@@ -222,6 +229,8 @@ def hold(job_id: int, identity: Identity) -> str:
         reason = Pending.HELD_BY_USER if owner else Pending.HELD_BY_ADMIN
         if job["state"] == JobState.HELD and job["reason"] in (reason, Pending.HELD_BY_ADMIN):
             return f"job {job_id} is held"
+        if reason == Pending.HELD_BY_USER and queue_limits.load_of(job).queued:
+            _require_room(job, Load(deferred=1))
         if job["array_count"] is not None:
             return elements.hold(job, reason, identity.username)
         if job["state"] not in (JobState.PENDING, JobState.HELD):
@@ -229,7 +238,7 @@ def hold(job_id: int, identity: Identity) -> str:
         transitions.hold([job_id], reason, identity.username)
         return f"job {job_id} is held"
 
-    return _act(job_id, identity, act)
+    return _act(job_id, identity, act, joins_queue=True)
 
 
 def release(job_id: int, identity: Identity) -> str:
@@ -237,6 +246,8 @@ def release(job_id: int, identity: Identity) -> str:
 
     def act(job: dict[str, Any]) -> str:
         if job["state"] == JobState.HELD:
+            if queue_limits.load_of(job).queued and not identity.can_administer:
+                _require_room(job, Load(queued=1))
             holds = [Pending.HELD_BY_USER, *([Pending.HELD_BY_ADMIN] if identity.can_administer else [])]
             if job["array_count"] is not None:
                 is_released = elements.release(job, holds, identity.username)
@@ -248,7 +259,7 @@ def release(job_id: int, identity: Identity) -> str:
             raise _wrong_state(job, "only a held job can be released")
         return f"job {job_id} waits for its turn"
 
-    return _act(job_id, identity, act)
+    return _act(job_id, identity, act, joins_queue=True)
 
 
 def requeue(job_id: int, identity: Identity) -> str:
@@ -275,22 +286,30 @@ def retry(job_id: int, identity: Identity, part: str = elements.FAILED) -> str:
 
     def act(job: dict[str, Any]) -> str:
         archive.lock_open([job["tenant_id"]])
+        _require_room(job, queue_limits.load_of(job))
         if job["array_count"] is not None:
             if element is not None:
                 retrying.require_retriable(locked(element, identity))
             return elements.retry(job, part, identity.username)
         elements.require_none(job, None if part == elements.FAILED else part)
-        require_room()
         return retrying.retry_one(job, identity.username)
 
     sql = "SELECT tenant_id, array_id, array_index FROM jobs_job WHERE id = %s AND array_id IS NOT NULL"
     if part == elements.FAILED and (found := query(sql, [job_id])) and identity.sees(found[0]["tenant_id"]):
         element, job_id, part = job_id, found[0]["array_id"], str(found[0]["array_index"])
-    return _act(job_id, identity, act)
+    return _act(job_id, identity, act, joins_queue=True)
 
 
-def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str]) -> str:
+def _require_room(job: dict[str, Any], load: Load) -> None:
+    queue_limits.require(Incoming(job["tenant_id"], job["user_id"], load))
+
+
+def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str], *, joins_queue: bool = False) -> str:
+    """`joins_queue`: the job may count against another limit of the queue afterwards."""
+
     def work() -> str:
+        if joins_queue:
+            queue_limits.lock_of_job(job_id)
         message = act(locked(job_id, identity))
         events.changed("jobs", [job_id])
         wake.request_cycle()
@@ -303,8 +322,8 @@ def locked(job_id: int, identity: Identity) -> dict[str, Any]:
     """The job's row, locked, of somebody who may act on it: 404 or 403 for others. In a transaction, whose events say
     by which way it was done."""
     rows = query(
-        "SELECT id, tenant_id, user_id, state, reason, stop_reason, array_count, set_config(%s, %s, true)"
-        "  FROM jobs_job WHERE id = %s FOR NO KEY UPDATE",
+        "SELECT id, tenant_id, user_id, state, reason, stop_reason, array_count, not_before, open_dependencies,"
+        "       set_config(%s, %s, true) FROM jobs_job WHERE id = %s FOR NO KEY UPDATE",
         [audit.VIA, identity.via, job_id],
     )
     if not rows:

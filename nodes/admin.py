@@ -75,6 +75,15 @@ class NodeAdmin(Audited):
     readonly_fields = tuple(name for name in fields if name not in ("intent", "intent_note", "admin_labels", "taints"))
     inlines = (DeviceInline,)
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
+        """Leave out removed nodes."""
+        found: QuerySet[Node] = super().get_queryset(request).filter(removed_at=None)
+        return found
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Nodes are removed on their pages, which keeps their history."""
+        return False
+
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nodes join by their agents."""
         return False

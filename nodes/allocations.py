@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db import IntegrityError
+
 from gpusched.lib.sql import as_json, columns, execute, query
 from tenants import usage
 
@@ -29,6 +31,8 @@ _ASSIGN = """
                                                %s::int[], %s::bigint[], %s::jsonb[]) AS t
     RETURNING id, job_id, number, rank
 """
+# Asked after the assignments are written: their foreign keys have waited for a removal that was under way.
+_REMOVED = "SELECT name FROM nodes_node WHERE id = ANY(%s) AND removed_at IS NOT NULL LIMIT 1"
 _ALLOCATE = """
     INSERT INTO nodes_allocation (assignment_id, device_id, memory_mb, since)
     SELECT t.*, clock_timestamp() FROM unnest(%s::bigint[], %s::bigint[], %s::int[]) AS t
@@ -36,7 +40,8 @@ _ALLOCATE = """
 
 
 def take(takings: Sequence[Taking]) -> None:
-    """Writes assignments and allocations. IntegrityError if a device would be held beyond what it has."""
+    """Writes assignments and allocations. IntegrityError if a device would be held beyond what it has, or
+    a node was removed."""
     if not takings:
         return
     rows = [
@@ -45,6 +50,8 @@ def take(takings: Sequence[Taking]) -> None:
         for t in takings
     ]  # fmt: skip
     ids = {(row["job_id"], row["number"], row["rank"]): row["id"] for row in query(_ASSIGN, columns(rows, 8))}
+    if removed := query(_REMOVED, [sorted({t.node_id for t in takings})]):
+        raise IntegrityError(f"node {removed[0]['name']} was removed under the plan")
     holds = [(ids[t.job_id, t.number, t.rank], device, memory) for t in takings for device, memory in t.devices]
     if holds:
         execute(_ALLOCATE, columns(sorted(holds, key=lambda hold: hold[1]), 3))

@@ -13,10 +13,11 @@ from gpusched.client.models import Page
 from gpusched.lib.api import read_body
 from gpusched.lib.openapi import documented
 from gpusched.lib.problems import invalid, not_found
+from gpusched.lib.sql import atomically
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.states import NodeIntent
-from nodes import representation, services
+from nodes import removal, representation, services
 from tenants.permissions import identity
 
 
@@ -36,6 +37,16 @@ class OneNode(APIView):
         if not found:
             raise not_found(f"node '{name[:253]}'")
         return Response(found[0])
+
+    @documented("Remove a node for good", tag="nodes", who="admin", answer=NodeAction, refusals=(401, 403, 404, 409))
+    def delete(self, request: Request, name: str) -> Response:
+        """A node that is lost, or cordoned or drained, and on which no job is left. No list has it any more; jobs,
+        attempts, the ledger and incidents still name it. Its agent is refused, and its name can be joined again."""
+        identity(request).require_admin()
+        if "\x00" in name:
+            raise not_found(f"node '{name[:253]}'")
+        message = atomically(lambda: removal.remove(name))
+        return Response({"node": name, "status": "removed", "message": message})
 
 
 class Gpus(APIView):

@@ -1,8 +1,11 @@
 """The WebSocket of an agent: authenticated by the node's credential, one Sync per message."""
 
+import asyncio
+
 import msgspec
 from channels.db import database_sync_to_async
 
+from gpusched.lib.problems import Problem
 from gpusched.lib.websockets import TRY_AGAIN_LATER, HubSocket
 from gpusched.protocol.messages import Desired, Sync
 from nodes import services
@@ -17,15 +20,20 @@ class AgentConsumer(HubSocket):
     """Hands messages to the hub, which answers through `deliver`."""
 
     node_id = 0
+    _closing: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
         headers = dict(self.scope["headers"])
         header = headers.get(b"authorization", b"").decode("latin-1")
-        node_id = await database_sync_to_async(services.authenticate)(header)
+        reason = "this is no node's credential"
+        try:
+            node_id = await database_sync_to_async(services.authenticate)(header)
+        except Problem as problem:
+            node_id, reason = None, problem.detail
         await self.accept()
         if node_id is None:
             # Accepted first: a refused handshake cannot say why, a close code can.
-            await self.close(code=NOT_AUTHENTICATED)
+            await self.close(code=NOT_AUTHENTICATED, reason=reason)
             return
         self.node_id = node_id
         hub.start()
@@ -51,3 +59,9 @@ class AgentConsumer(HubSocket):
     def deliver(self, answer: Desired) -> None:
         """Called by the hub, in the event loop."""
         self.say(msgspec.json.encode(answer).decode())
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection of a node that was removed. Called by the hub, in the event loop."""
+        hub.disconnect(self)
+        self.node_id = 0
+        self._closing = asyncio.get_running_loop().create_task(self.close(code=NOT_AUTHENTICATED, reason=reason))

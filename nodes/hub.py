@@ -17,6 +17,7 @@ from gpusched.lib.supervised import supervised
 from gpusched.lib.threads import DatabaseAway, WorkFailed, ask
 from gpusched.protocol.messages import Desired, Run, Sync
 from nodes.inbox import Inbox, Waiting
+from nodes.removal import REFUSAL
 from nodes.sync import process, process_apart, push
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ class Link(Protocol):
     node_id: int
 
     def deliver(self, answer: Desired) -> None: ...
+
+    def refuse(self, reason: str) -> None: ...
 
 
 class AgentHub:
@@ -175,6 +178,9 @@ class AgentHub:
 
     def _deliver(self, link: Link, answer: Desired) -> None:
         """What is wrong with one connection must not keep the others from their answers."""
+        if answer.error == REFUSAL:
+            link.refuse(REFUSAL)
+            return
         if self._links.get(link.node_id) is link:
             now = time.monotonic()
             runs = {order.key: now for order in answer.assignments if isinstance(order, Run)}

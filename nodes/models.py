@@ -20,8 +20,8 @@ from nodes.kept import Sample as Sample
 class Node(models.Model):
     """A machine with an agent. `state` is what is observed, `intent` what an admin wants."""
 
-    name = models.CharField(max_length=253, unique=True)
-    node_key = models.CharField(max_length=64, unique=True, editable=False)
+    name = models.CharField(max_length=253)
+    node_key = models.CharField(max_length=64, editable=False)
     credential_prefix = models.CharField(max_length=12, unique=True, editable=False)
     credential_hash = models.CharField(max_length=64, editable=False)
     state = models.CharField(max_length=10, default=NodeState.JOINED)
@@ -62,10 +62,14 @@ class Node(models.Model):
     )  # fmt: skip
     last_seen_at = models.DateTimeField(null=True)
     clock_off_seconds = models.FloatField(null=True, help_text="By which its clock is ahead of the server's")
+    # Kept for its history; everything that lists or counts nodes leaves it out.
+    removed_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
         ordering = ["name"]
         constraints = [
+            models.UniqueConstraint(fields=["name"], name="node_name_once", condition=Q(removed_at=None)),
+            models.UniqueConstraint(fields=["node_key"], name="node_key_once", condition=Q(removed_at=None)),
             models.CheckConstraint(condition=Q(state__in=list(NodeState)), name="node_state_known"),
             models.CheckConstraint(condition=Q(intent__in=list(NodeIntent)), name="node_intent_known"),
         ]

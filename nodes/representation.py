@@ -20,7 +20,7 @@ _NODES = """
                         json_agg(DISTINCT jsonb_build_array(s.job_id, j.tenant_id)) AS jobs
                    FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id
                   WHERE s.state <> 'ended' GROUP BY s.node_id) s ON s.node_id = n.id
-     WHERE %s::text IS NULL OR n.name = %s ORDER BY n.name
+     WHERE n.removed_at IS NULL AND (%s::text IS NULL OR n.name = %s) ORDER BY n.name
 """
 _DEVICES = """
     SELECT d.id, d.node_id, d.uuid, d.index, d.model, d.memory_mb, d.health, d.health_note, d.is_slowed,

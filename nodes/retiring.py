@@ -22,6 +22,12 @@ _KEEP_INCIDENTS = """
        SET device_id = NULL, until = coalesce(until, clock_timestamp()), cause = left(%s || cause, 200)
      WHERE device_id = %s
 """
+_KEEP_ALL_INCIDENTS = """
+    UPDATE nodes_incident i
+       SET device_id = NULL, until = coalesce(i.until, clock_timestamp()),
+           cause = left('GPU ' || d.index || ' (' || d.uuid || '), retired since: ' || i.cause, 200)
+      FROM nodes_device d WHERE d.id = i.device_id AND d.node_id = %s
+"""
 
 
 def retire(device_id: int) -> str:
@@ -39,6 +45,12 @@ def retire(device_id: int) -> str:
     events.changed("nodes", [found["node_id"]])
     wake.request_cycle()
     return f"{name} is retired; it comes back by itself if its agent names it again"
+
+
+def retire_all(node_id: int) -> None:
+    """Forget all devices of a node that is removed; ledger and incidents stay. Inside a transaction."""
+    execute(_KEEP_ALL_INCIDENTS, [node_id])
+    Device.objects.filter(node_id=node_id).delete()
 
 
 def _require_gone(found: dict[str, Any], name: str) -> None:

@@ -11,7 +11,7 @@ from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.messages import Join, Joined
 from gpusched.protocol.states import NodeIntent, NodeState
-from nodes import accounts, telemetry
+from nodes import accounts, removal, telemetry
 from nodes.models import JoinToken, Node
 
 
@@ -56,6 +56,7 @@ def join(message: Join, heartbeat_seconds: float, let_in_by: str = "") -> Joined
 
     A name that another machine has is refused with 409 unless that one has reported, is lost, and nothing of it is in
     use."""
+    removal.require_not_removed(message.node_key, let_in_by)
     try:
         return _join(message, heartbeat_seconds, let_in_by)
     except IntegrityError:
@@ -65,7 +66,7 @@ def join(message: Join, heartbeat_seconds: float, let_in_by: str = "") -> Joined
 
 def _join(message: Join, heartbeat_seconds: float, let_in_by: str) -> Joined:
     with transaction.atomic():
-        node = Node.objects.select_for_update().filter(node_key=message.node_key).first()
+        node = Node.objects.select_for_update().filter(node_key=message.node_key, removed_at=None).first()
         made = credentials.generate("n")
         if node is None:
             node = _take_name(message) or Node(name=message.name, joined_at=timezone.now())
@@ -78,7 +79,7 @@ def _join(message: Join, heartbeat_seconds: float, let_in_by: str) -> Joined:
 
 
 def _take_name(message: Join) -> Node | None:
-    old = Node.objects.select_for_update().filter(name=message.name).first()
+    old = Node.objects.select_for_update().filter(name=message.name, removed_at=None).first()
     if old is None:
         return None
     if old.last_seen_at is None:
@@ -100,16 +101,23 @@ def _name_taken(detail: str, next_step: str) -> Problem:
 
 
 def authenticate(header: str) -> int | None:
-    """The id of the node whose credential an Authorization header carries, or None."""
+    """The id of the node whose credential an Authorization header carries, or None.
+
+    401 with another sentence for the credential of a node that was removed."""
     prefix, secret = credentials.bearer(header)
-    rows = query("SELECT id, credential_hash FROM nodes_node WHERE credential_prefix = %s", [prefix]) if prefix else []
-    return rows[0]["id"] if rows and credentials.proves(secret, rows[0]["credential_hash"]) else None
+    sql = "SELECT id, credential_hash, removed_at FROM nodes_node WHERE credential_prefix = %s"
+    rows = query(sql, [prefix]) if prefix else []
+    if not rows or not credentials.proves(secret, rows[0]["credential_hash"]):
+        return None
+    if rows[0]["removed_at"] is not None:
+        raise Problem(401, "node_removed", removal.REFUSAL, next_step="gpusched node join-token makes one")
+    return int(rows[0]["id"])
 
 
 def set_intent(name: str, intent: NodeIntent, note: str = "") -> str:
     """Opens a node, cordons it (nothing new starts) or drains it (the same, until what runs has ended)."""
     with transaction.atomic():
-        node = Node.objects.select_for_update().filter(name=name).first()
+        node = Node.objects.select_for_update().filter(name=name, removed_at=None).first()
         if node is None:
             raise not_found(f"node '{name}'")
         before = {"intent": str(node.intent), "note": node.intent_note}

@@ -36,7 +36,7 @@ _STRUCK = """
 _ROOM = """
     SELECT greatest(1, count(*) / %s)
            - count(*) FILTER (WHERE intent <> 'open' AND starts_with(intent_note, %s)) AS room
-      FROM nodes_node
+      FROM nodes_node WHERE removed_at IS NULL
 """
 
 

@@ -13,7 +13,7 @@ from gpusched.lib.sql import atomically, columns, execute, query
 from gpusched.loglines import about
 from gpusched.protocol.messages import Desired, Ended, Signal, Started, Sync, key_of
 from gpusched.protocol.states import RankState
-from nodes import blame, checkpoints, clocks, reports, strikes, telemetry
+from nodes import blame, checkpoints, clocks, removal, reports, strikes, telemetry
 from nodes.desired import desired, live
 from nodes.signalling import unsent
 
@@ -99,7 +99,7 @@ def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
     rows_of = live(sorted(latest))
     faulted = _watch_missing(rows_of, latest)
     _keep_limits(rows_of, latest)
-    telemetry.seen(
+    known = telemetry.seen(
         [
             (node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync), clocks.ahead(sync.at))
             for node_id, sync in latest.items()
@@ -111,7 +111,12 @@ def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
     held = {node_id: _unsettled(sync) for node_id, sync in latest.items()}
     answers = desired(rows_of, held, told, {node_id: sync.limits for node_id, sync in latest.items()})
     signals = unsent(rows_of, {node_id: sync.signalled for node_id, sync in latest.items()})
-    return [_answer(answers[node_id], signals.get(node_id, []), sync) for node_id, sync in batch]
+    return [
+        _answer(answers[node_id], signals.get(node_id, []), sync)
+        if node_id in known
+        else Desired(seq=sync.seq, error=removal.REFUSAL)
+        for node_id, sync in batch
+    ]
 
 
 def _unsettled(sync: Sync) -> list[str]:

@@ -16,7 +16,7 @@ from nodes import health, heat
 MOST_SECONDS_AGO = 3600
 _MOST_HINTS = 20
 _SEEN = """
-    WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) ORDER BY id FOR UPDATE)
+    WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) AND removed_at IS NULL ORDER BY id FOR UPDATE)
     UPDATE nodes_node n SET last_seen_at = clock_timestamp(), boot_id = t.boot_id, clock_off_seconds = t.off,
            state = CASE WHEN t.is_clean THEN 'online' ELSE n.state END
       FROM old, unnest(%s::bigint[], %s::text[], %s::bool[], %s::float8[]) AS t (id, boot_id, is_clean, off)
@@ -25,35 +25,40 @@ _SEEN = """
 """
 
 
-def seen(nodes: Sequence[tuple[int, str, bool, float | None]]) -> None:
+def seen(nodes: Sequence[tuple[int, str, bool, float | None]]) -> set[int]:
     """(node, boot id, is_clean, seconds that its clock is ahead): the nodes are alive. One on which processes of ended
     attempts still live (not clean) does not come back online before they are gone, lest their devices be given to
-    others."""
+    others. Return the nodes that exist: not those that were removed."""
     rows = prepared(_SEEN, [[node[0] for node in nodes], *columns(nodes, 4)])
     if back := [row["id"] for row in rows if row["old_state"] != row["state"]]:
         events.changed("nodes", back)
         wake.request_cycle()
+    return {row["id"] for row in rows}
 
 
 def lost() -> list[int]:
     """Nodes that are lost at present."""
-    return [row["id"] for row in query("SELECT id FROM nodes_node WHERE state = %s", [NodeState.LOST])]
+    return [
+        row["id"]
+        for row in query("SELECT id FROM nodes_node WHERE state = %s AND removed_at IS NULL", [NodeState.LOST])
+    ]
 
 
 def learn(node_id: int, facts: NodeFacts) -> None:
     """Takes over what an agent says of its machine. A device that it no longer names is lost; one that is named again
     is back. What the scheduler holds stays as it is."""
-    _learn_machine(node_id, facts)
+    if not _learn_machine(node_id, facts):
+        return  # it was removed meanwhile
     _learn_devices(node_id, facts)
     events.changed("nodes", [node_id])
     wake.request_cycle()
 
 
-def _learn_machine(node_id: int, facts: NodeFacts) -> None:
-    execute(
+def _learn_machine(node_id: int, facts: NodeFacts) -> int:
+    return execute(
         "UPDATE nodes_node SET hostname = %s, boot_id = %s, agent_version = %s, cpu_cores = %s, memory_mb = %s,"
         " labels = %s::jsonb, driver_version = %s, runtimes = %s::jsonb, isolation = %s::jsonb,"
-        " hints = %s::jsonb, pretend = %s WHERE id = %s",
+        " hints = %s::jsonb, pretend = %s WHERE id = %s AND removed_at IS NULL",
         [
             facts.hostname[:253],
             facts.boot_id[:64],

@@ -12,7 +12,7 @@ from gpusched.client.inventory import ClusterStatus as ClusterNumbers
 from gpusched.client.inventory import Health as HealthData
 from gpusched.client.inventory import Readiness, Share
 from gpusched.client.models import Page
-from gpusched.client.scheduling import Cycle, CycleReplay, QueuePage
+from gpusched.client.scheduling import Cycle, CycleReplay, QueuePage, QueueUsage
 from gpusched.lib.api import (
     PAGED,
     cursor_number,
@@ -29,6 +29,7 @@ from gpusched.lib.openapi import documented
 from gpusched.lib.problems import RETRY_AFTER_SECONDS
 from gpusched.protocol.jobs import JobRequest
 from jobs import services as job_services
+from jobs.queue_usage import queue_usage
 from nodes.hub import hub
 from scheduling import cycle_replay, housekeeping, services, why
 from tenants.permissions import identity
@@ -78,6 +79,18 @@ class Queue(APIView):
         found = services.queue(identity(request), after, page_limit(given))
         following = found.pop("next")
         return Response({**found, "next_cursor": encode_cursor("queue", *following) if following else None})
+
+
+class Usage(APIView):
+    @documented(
+        "Show who fills the queue: waiting jobs by tenant and user (admins: all tenants)",
+        tag="scheduling",
+        who="anybody",
+        answer=Page[QueueUsage],
+    )
+    def get(self, request: Request) -> Response:
+        """The tenant with the most waiting jobs first, beside the limits of tenant and user. Not paged."""
+        return Response({"items": queue_usage(identity(request).visible_tenants()), "next_cursor": None})
 
 
 class Shares(APIView):

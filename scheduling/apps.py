@@ -8,8 +8,8 @@ class SchedulingConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs import admission
+        from scheduling.admission import problem_if_impossible
         from scheduling.preview import quota_effect
-        from scheduling.services import problem_if_impossible
         from scheduling.simulation import simulate
         from tenants import effects
 

@@ -86,7 +86,7 @@ def _devices() -> Iterator[Metric]:
                 family.add_metric([row["node"], row["gpu"]], row[name])
     yield from (utilisation, heat)
     agents = gauge("gpu_scheduler_agents")
-    for row in query("SELECT state, count(*) AS n FROM nodes_node GROUP BY state"):
+    for row in query("SELECT state, count(*) AS n FROM nodes_node WHERE removed_at IS NULL GROUP BY state"):
         agents.add_metric([row["state"]], row["n"])
     yield agents
     seconds = counter("gpu_scheduler_gpu_seconds_total")

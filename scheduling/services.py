@@ -1,84 +1,23 @@
-"""Answers about scheduling: can a request ever run, who waits in which order, how is the cluster."""
+"""Answers about scheduling: who waits in which order, and how the cluster is."""
 
-import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
 
-from gpusched.lib.problems import Problem
 from gpusched.lib.sql import prepared, query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol import reasons
-from gpusched.protocol.jobs import FieldError, JobRequest
-from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeState
 from jobs import representation
 from jobs.counting import WAITS, WEIGHT, by_state
 from jobs.places import ORDER, places_of
-from scheduling import snapshot, whatif
-from scheduling.engine.budgets import is_spent, spent
-from scheduling.engine.effects import in_use
+from scheduling import whatif
 from scheduling.engine.estimate import Estimate
 from scheduling.engine.fairshare import average_gpus, entitlements, why_entitled
-from scheduling.engine.feasibility import impossible
-from scheduling.engine.model import Node, Policy, Tenant
 from scheduling.entitlements import tenants
 from scheduling.policy import policy
 from scheduling.sayings import estimate_shape, why_no_estimate
-from scheduling.simulation import shape
 from tenants.permissions import Identity
-
-# A yes may be a little old (the job would wait and say so), but no older than the latest edit of a quota that was
-# acknowledged before the request: several processes answer. A no is always asked of the database afresh.
-_FRESH_SECONDS = 2.0
-_known: dict[str, Any] = {"at": float("-inf"), "quota_edits": None, "nodes": (), "tenants": {}, "policy": Policy()}
-_lock = threading.Lock()
-REFUSED_AS: dict[str, tuple[int, str]] = {
-    Pending.TENANT_LIMIT: (403, "quota_exceeded"),
-    Pending.BUDGET: (403, "budget_used_up"),
-}
-
-
-def problem_if_impossible(request: JobRequest, tenant_id: int, identity: Identity) -> Problem | None:
-    """422 for a request that no node, not all nodes together, or 403 for one that the tenant's limit can ever hold
-    (A04), and 403 while its budget is used up."""
-    wanted = shape(request, tenant_id)
-    for fresh in (False, True):
-        nodes, tenants, rules = _cluster(fresh, identity.quota_edits)
-        if tenant_id not in tenants and not fresh:
-            continue
-        tenant = tenants[tenant_id]
-        found = impossible(wanted, tenant, nodes, rules, is_online=request.workload_class == "online")
-        if found is None and wanted.gpu_count and is_spent(tenant):
-            found = spent(tenant)
-        if found is None:
-            return None
-    assert found is not None
-    # What is used up is renewed: other than a limit it does not say that the job can never run.
-    status, code = REFUSED_AS.get(found.code, (422, found.code))
-    said = reasons.sentence(found.code, found.evidence)
-    if found.code == Pending.TENANT_LIMIT:
-        used = in_use(str(found.evidence["dimension"]), tenant, identity.user_id, snapshot.running(), nodes)
-        whose = f"tenant {tenant.name}"
-        said = reasons.sentence(Pending.QUOTA_WAIT, {**found.evidence, "whose": whose, "in_use": used})
-    step = reasons.next_step(found.code)
-    return Problem(status, code, said, next_step=step, errors=[FieldError("gpu_count", code, said)])
-
-
-def _cluster(fresh: bool, quota_edits: int) -> tuple[Sequence[Node], dict[int, Tenant], Policy]:
-    """Nodes, tenants and the policy, at most two seconds old, and from after that many edits of quotas, unless asked
-    for fresh."""
-    with _lock:
-        is_edited = quota_edits != _known["quota_edits"]
-        if fresh or is_edited or time.monotonic() - _known["at"] > _FRESH_SECONDS:
-            _known["nodes"] = snapshot.nodes()
-            _known["policy"] = policy()
-            _known["tenants"] = {tenant.id: tenant for tenant in tenants(_known["policy"])}
-            _known["at"], _known["quota_edits"] = time.monotonic(), quota_edits
-        return _known["nodes"], _known["tenants"], _known["policy"]
-
 
 # --- the queue --------------------------------------------------------------------------------------------------------
 
@@ -160,9 +99,12 @@ def _queued(row: dict[str, Any], place: tuple[int, int], foreseen: dict[str, Any
 SILENT_SECONDS = 15.0
 
 
+_BY_STATE = "SELECT state, count(*) AS n FROM nodes_node WHERE removed_at IS NULL GROUP BY state"
+
+
 def agents() -> dict[str, int]:
     """Nodes by the state of their agent, and `total`."""
-    found = {r["state"]: r["n"] for r in query("SELECT state, count(*) AS n FROM nodes_node GROUP BY state")}
+    found = {row["state"]: row["n"] for row in query(_BY_STATE)}
     return {**{str(state): found.get(state, 0) for state in NodeState}, "total": sum(found.values())}
 
 
@@ -170,7 +112,7 @@ def cluster_status() -> dict[str, Any]:
     """The numbers that a script or a status line asks for."""
     [row] = query(
         """SELECT count(*) AS total_nodes, count(*) FILTER (WHERE state = 'online') AS online_nodes,
-                  coalesce(bool_or(pretend), false) AS pretend FROM nodes_node"""
+                  coalesce(bool_or(pretend), false) AS pretend FROM nodes_node WHERE removed_at IS NULL"""
     )
     [gpus] = query(
         """SELECT count(*) AS total_gpus,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from django.conf import settings
 from django.db import connection, transaction
 
 from gpusched.lib.sql import columns, execute, query, rows
@@ -57,16 +58,22 @@ _RUNNING = """
            (SELECT json_agg(json_build_array(l.device_id, l.memory_mb) ORDER BY l.device_id)
               FROM nodes_allocation l WHERE l.assignment_id = s.id) AS holds
       FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id JOIN jobs_attempt a ON a.id = s.attempt_id
-     WHERE s.state <> 'ended' ORDER BY j.id, s.rank
+     WHERE s.state <> 'ended' AND (%(tenant)s::bigint IS NULL OR j.tenant_id = %(tenant)s) ORDER BY j.id, s.rank
 """
-_NODES = """
+# Of nodes_node as n: a lost node counts as capacity for this long, since it may come back any moment; after that, what
+# only it could hold can never run (A42). By when the loss was noted, not by the last message: after an outage of the
+# control plane every node has been silent for as long as the outage took.
+IS_CAPACITY = """n.removed_at IS NULL AND (n.state <> 'lost' OR EXISTS (
+    SELECT 1 FROM nodes_incident lost WHERE lost.node_id = n.id AND lost.device_id IS NULL AND lost.kind = 'node_lost'
+       AND lost.until IS NULL AND lost.since > now() - make_interval(secs => %(capacity_seconds)s)))"""
+_NODES = f"""
     SELECT id, name, state = 'online', intent = 'open', cpu_cores, memory_mb,
            -- The labels that jobs with an image require (protocol.jobs.runtime_label).
-           (CASE WHEN runtimes = '{}' THEN labels || admin_labels
-                 ELSE labels || admin_labels || '{"container runtime": "yes"}'
+           (CASE WHEN runtimes = '{{}}' THEN labels || admin_labels
+                 ELSE labels || admin_labels || '{{"container runtime": "yes"}}'
                              || (SELECT jsonb_object_agg('container runtime ' || name, 'yes')
                                    FROM jsonb_object_keys(runtimes) AS name) END)::text, taints::text
-      FROM nodes_node ORDER BY id
+      FROM nodes_node n WHERE {IS_CAPACITY} ORDER BY id
 """
 # Who was moved off a hot device must not come back to it, nor anybody else come, before it has cooled.
 IS_LEFT = """EXISTS (
@@ -209,9 +216,10 @@ def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[Waiting]:
         yield Waiting(version, job, attempt, reason, evidence, array_id)
 
 
-def running() -> tuple[Running, ...]:
+def running(tenant_id: int | None = None) -> tuple[Running, ...]:
+    """Return the jobs that hold something, of one tenant or of all."""
     by_job: dict[int, list[dict[str, Any]]] = {}
-    for row in query(_RUNNING):
+    for row in query(_RUNNING, {"tenant": tenant_id}):
         by_job.setdefault(row["id"], []).append(row)
     return tuple(_running_job(ranks) for ranks in by_job.values())
 
@@ -262,6 +270,11 @@ def _ends_by(row: dict[str, Any]) -> float | None:
     return min(ends, default=None)
 
 
+def capacity_seconds() -> float:
+    """How long a lost node counts as capacity: the parameter of IS_CAPACITY."""
+    return settings.ENV.lost_node_capacity_seconds
+
+
 def nodes(running: tuple[Running, ...] = ()) -> tuple[Node, ...]:
     """All nodes, with what `running` leaves free of their CPU and memory."""
     cpu_used: dict[int, int] = {}
@@ -287,7 +300,9 @@ def nodes(running: tuple[Running, ...] = ()) -> tuple[Node, ...]:
             devices=tuple(devices.get(node_id, ())),
             taints=_taints(taints) if taints != "[]" else (),
         )
-        for node_id, name, is_online, is_open, cores, memory_mb, labels, taints in rows(_NODES)
+        for node_id, name, is_online, is_open, cores, memory_mb, labels, taints in rows(
+            _NODES, {"capacity_seconds": capacity_seconds()}
+        )
     )
 
 

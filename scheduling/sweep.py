@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _SILENT = """
     UPDATE nodes_node n SET state = 'lost'
       FROM nodes_listenerlease l
-     WHERE n.state IN ('online', 'joined') AND l.id = 1
+     WHERE n.state IN ('online', 'joined') AND n.removed_at IS NULL AND l.id = 1
        AND l.seen_at > clock_timestamp() - interval '3 seconds'
        AND l.since < clock_timestamp() - make_interval(secs => %(most)s)
        AND coalesce(n.last_seen_at, n.joined_at) < clock_timestamp() - make_interval(secs => %(most)s)

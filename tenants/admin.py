@@ -77,6 +77,8 @@ LIMITS = (
     "max_concurrent_jobs",
     "max_gpus_per_user",
     "max_gpus_by_model",
+    "max_queued_jobs",
+    "max_deferred_jobs",
 )
 
 

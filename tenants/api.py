@@ -24,7 +24,8 @@ Whole = int | None
 
 
 class QuotaFields(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Limits on what a tenant holds at once; null: no limit. `version`, as read, protects others' edits."""
+    """Limits on what a tenant holds at once; null: no limit. `max_queued_jobs` and `max_deferred_jobs`: what waits;
+    null: as the server's settings say. `version`, as read, protects others' edits."""
 
     max_gpus: Whole = None
     max_gpu_memory_mb: Whole = None
@@ -33,6 +34,8 @@ class QuotaFields(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     max_concurrent_jobs: Whole = None
     max_gpus_per_user: Whole = None
     max_gpus_by_model: dict[str, int] = {}
+    max_queued_jobs: Whole = None
+    max_deferred_jobs: Whole = None
     guaranteed_gpus: int = 0
     version: Whole = None
 
@@ -75,6 +78,7 @@ _TENANTS = """
            json_build_object('max_gpus', q.max_gpus, 'max_gpu_memory_mb', q.max_gpu_memory_mb,
                'max_cpu_cores', q.max_cpu_cores, 'max_memory_mb', q.max_memory_mb,
                'max_concurrent_jobs', q.max_concurrent_jobs, 'max_gpus_per_user', q.max_gpus_per_user,
+               'max_queued_jobs', q.max_queued_jobs, 'max_deferred_jobs', q.max_deferred_jobs,
                'max_gpus_by_model', coalesce(q.max_gpus_by_model, '{}'),
                'guaranteed_gpus', coalesce(q.guaranteed_gpus, 0), 'version', coalesce(q.version, 0)) AS quota,
            (SELECT json_build_object('gpus', coalesce(sum(l.gpus), 0), 'gpu_memory_mb', coalesce(sum(l.mb), 0),

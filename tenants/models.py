@@ -114,6 +114,12 @@ class Quota(models.Model):
         validators=[check_model_limits],
         help_text='Per GPU model, like {"A100": 16}',
     )
+    max_queued_jobs = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Empty: as GPUSCHED_MAX_QUEUED_JOBS_PER_TENANT says"
+    )
+    max_deferred_jobs = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Jobs that cannot start yet; empty: GPUSCHED_MAX_DEFERRED_JOBS_PER_TENANT"
+    )
     guaranteed_gpus = models.PositiveIntegerField(default=0, help_text="Served first while it holds fewer than these")
     version = models.PositiveIntegerField(default=1, editable=False)
 

@@ -111,9 +111,10 @@ def show(request: HttpRequest, who: Identity, template: str, words: dict[str, An
     return render(request, template, words, status=status)
 
 
-def act(request: HttpRequest, target: str, action: Callable[[], str], *args: Any) -> HttpResponse:
+def act(request: HttpRequest, target: str | list[str], action: Callable[[], str], *args: Any) -> HttpResponse:
     """Does what a button asks for and returns to a page that says how it went; a part of a page, which asks for JSON,
-    is told `is_done` and `sentence`. What may not be seen stays a 404."""
+    is told `is_done` and `sentence`. What may not be seen stays a 404. `target`: the page and its arguments; the action
+    may change a list."""
     try:
         is_done, sentence = True, as_sentence(action())
     except Problem as problem:
@@ -123,7 +124,7 @@ def act(request: HttpRequest, target: str, action: Callable[[], str], *args: Any
     if request.get_preferred_type(["text/html", "application/json"]) == "application/json":
         return JsonResponse({"is_done": is_done, "sentence": sentence})
     (messages.success if is_done else messages.error)(request, sentence)
-    address = resolve_url(target, *args)
+    address = resolve_url(target, *args) if isinstance(target, str) else resolve_url(*target)
     return redirect(address + _shown_part(request, address))
 
 

@@ -16,6 +16,7 @@ from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.protocol.states import WAITING, JobState, Role
 from jobs.joblist import counted, listed
+from jobs.queue_usage import queue_usage
 from scheduling.services import estimates_of
 from tenants.permissions import Identity
 
@@ -56,6 +57,7 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
         "is_understood": is_understood,
         "groups": _GROUPS,
         "tenants": tenants,
+        "usage": queue_usage(None) if who.is_admin else [],
         "more": _more(asked, start + _WINDOW) if start + _WINDOW < total.get("rows", 0) else "",
     }
     return show(request, who, "pages/queue.html", words)

@@ -17,7 +17,7 @@ from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import atomically, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
-from nodes import health, representation, retiring, services
+from nodes import health, removal, representation, retiring, services
 from nodes.incidents import of_nodes, with_closers
 from scheduling.services import scheduler_lag
 from tenants.permissions import Identity
@@ -133,6 +133,22 @@ def set_marks(request: HttpRequest, who: Identity, name: str, kind: str) -> Http
     found_node(name, who)
     were, typed = (request.POST.get(field, "").replace("\x00", "") for field in ("were", "typed"))
     return _act_as_admin(request, who, name, lambda: changes[kind](name, were, typed))
+
+
+@require_POST
+@page
+def remove(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
+    """Remove the node for good, and show the list of nodes."""
+    found_node(name, who)
+    target: list[str] = ["node", name]
+
+    def do() -> str:
+        who.require_admin()
+        message = atomically(lambda: removal.remove(name))
+        target[:] = ["nodes"]  # the page of the node is gone
+        return message
+
+    return act(request, target, do)
 
 
 @require_POST

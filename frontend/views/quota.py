@@ -51,6 +51,8 @@ class QuotaForm(forms.Form):
     max_gpus_per_user = _limit("GPUs per user")
     max_gpus_by_model = ByModel(label="GPUs by model", required=False)
     max_concurrent_jobs = _limit("Jobs at once")
+    max_queued_jobs = _limit("Queued jobs")
+    max_deferred_jobs = _limit("Deferred jobs")
     max_cpu_cores = _limit("CPU cores")
     max_memory_mb = _limit("Memory")
     max_gpu_memory_mb = _limit("GPU memory")

@@ -31,7 +31,7 @@ _JOBS = """
      ORDER BY j.id = %(id)s DESC, j.id DESC LIMIT %(most)s
 """
 _NODES = """
-    SELECT name, state FROM nodes_node WHERE name ILIKE ALL(%(words)s)
+    SELECT name, state FROM nodes_node WHERE removed_at IS NULL AND name ILIKE ALL(%(words)s)
      ORDER BY starts_with(lower(name), lower(%(text)s)) DESC, name LIMIT %(most)s
 """
 _TENANTS = """

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import msgspec
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
@@ -17,7 +18,7 @@ from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.protocol.jobs import JobRequest
 from gpusched.protocol.states import Role
-from jobs import representation, services
+from jobs import queue_limits, representation, services
 from tenants.permissions import Identity
 
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -37,7 +38,7 @@ def submit(request: HttpRequest, who: Identity) -> HttpResponse:
     key = sent if _KEY.fullmatch(sent) else key
     if form.is_valid() and "preview" not in request.POST:
         try:
-            return redirect("job", _submitted(form, who, key))
+            return redirect("job", _submitted(request, form, who, key))
         except Problem as problem:
             form.refuse(problem)
             if problem.code == "idempotency_key_reused":
@@ -48,9 +49,11 @@ def submit(request: HttpRequest, who: Identity) -> HttpResponse:
     return _form_page(request, who, form, key, status=400 if form.errors else 200)
 
 
-def _submitted(form: SubmitForm, who: Identity, key: str) -> int:
+def _submitted(request: HttpRequest, form: SubmitForm, who: Identity, key: str) -> int:
     raw = msgspec.json.encode(form.job_fields())
     done = services.submit(decode(raw, JobRequest), who, key, raw)
+    if done.warning:
+        messages.warning(request, queue_limits.sentence(done.warning))
     return int(msgspec.json.decode(done.answer)["job_id"])
 
 

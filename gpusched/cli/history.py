@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,7 @@ from gpusched.cli.session import connect
 from gpusched.protocol.states import FINAL
 
 if TYPE_CHECKING:
-    from gpusched.client import Job
+    from gpusched.client import Client, Job
     from gpusched.client.events import Event, JobEvent
     from gpusched.client.inventory import Share
     from gpusched.client.scheduling import QueueItem
@@ -36,11 +37,43 @@ _QUEUE: "tuple[Column[QueueItem], ...]" = (
 )
 
 
+_USAGE: "tuple[Column[_Usage], ...]" = (
+    Column("TENANT", lambda row: row.tenant),
+    Column("USER", lambda row: row.user),
+    Column("QUEUED", lambda row: f"{row.queued_jobs} of {row.max_queued_jobs}"),
+    Column("DEFERRED", lambda row: f"{row.deferred_jobs} of {row.max_deferred_jobs}"),
+)
+
+
+@dataclass(frozen=True)
+class _Usage:
+    """A tenant, or one of its users, and its waiting jobs beside the limits."""
+
+    tenant: str
+    user: str | None
+    queued_jobs: int
+    max_queued_jobs: int
+    deferred_jobs: int
+    max_deferred_jobs: int
+
+
+def _usage(client: "Client") -> list[_Usage]:
+    rows = []
+    for one in client.queue_usage():
+        counts = (one.queued_jobs, one.max_queued_jobs, one.deferred_jobs, one.max_deferred_jobs)
+        rows.append(_Usage(one.tenant, None, *counts))
+        for user in one.users:
+            limits = (one.max_queued_jobs_per_user, one.max_deferred_jobs_per_user)
+            rows.append(_Usage(one.tenant, user.user, user.queued_jobs, limits[0], user.deferred_jobs, limits[1]))
+    return rows
+
+
 def queue(
     ctx: typer.Context,
     form: output.OutputOption = Format.TABLE,
     limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most this many, the first first.")] = 200,
     watch: Watch = False,
+    usage: Annotated[bool, typer.Option("--usage", help="Show who fills the queue, by tenant and user.")] = False,
 ) -> None:
     """List waiting jobs in the order in which they are looked at; AHEAD are the GPUs that those before ask for.
 
@@ -48,14 +81,19 @@ def queue(
     gpusched queue
     gpusched queue --watch
     gpusched queue -o json | jq '.[].estimate'
+    gpusched queue --usage
 
-    With -o wide also when each will probably start.
+    With -o wide also when each will probably start. --usage counts jobs that could start and jobs that cannot start yet
+    (deferred: held, before their time, or waiting for other jobs), beside the limits.
     """
 
     def fetch() -> "Sequence[QueueItem]":
         return output.at_most(limit, client.queue(limit=limit + 1), is_told=not watch)
 
     with connect(ctx) as client:
+        if usage:
+            screen.items(lambda: _usage(client), _USAGE, form, lambda row: row.tenant, is_watching=watch)
+            return
         screen.items(fetch, _QUEUE, form, lambda item: item.job_id, is_watching=watch)
 
 

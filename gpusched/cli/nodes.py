@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from gpusched.cli import output, say, screen
-from gpusched.cli.commands import for_each, group
+from gpusched.cli.commands import confirm, for_each, group
 from gpusched.cli.history import Watch
 from gpusched.cli.output import Column, Format, age
 from gpusched.cli.session import connect
@@ -175,6 +175,24 @@ def uncordon(ctx: typer.Context, names: Names) -> None:
     For admins. Also the way back for a node that is held for its faults.
     """
     _act(ctx, names, lambda client, name: client.uncordon(name))
+
+
+@app.command()
+def remove(
+    ctx: typer.Context,
+    names: Names,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove nodes for good; their history stays.
+
+    \b
+    gpusched node remove gpu-3 --yes
+
+    For admins. A node must be lost, cordoned or drained, and no job may be left on it. Its agent is refused from then
+    on; the name can be joined again with a new join token.
+    """
+    confirm(f"Remove {', '.join(names)} for good?", is_sure=yes)
+    _act(ctx, names, lambda client, name: client.remove_node(name))
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """The global options, and the client that a command gets from them."""
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ def connect(ctx: typer.Context) -> "Client":
     from gpusched.client import Client
     from gpusched.client.config import read_secret
 
+    warnings.showwarning = lambda message, *_: say.note(f"warning: {message}")
     given: Globals = ctx.obj
     token = read_secret(given.token_file, "--token-file") if given.token_file else None
     return Client(given.url, token, on_retry=_Outage())

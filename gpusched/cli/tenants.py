@@ -151,6 +151,12 @@ def quota(
     max_gpus_by_model: Annotated[
         Limit, typer.Option(metavar="MODEL=N,…|none", help="GPUs per model, like A100=16,H100=8.")
     ] = None,
+    max_queued_jobs: Annotated[
+        Limit, typer.Option(metavar="N|none", help="Jobs waiting; none: as the server's settings say.")
+    ] = None,
+    max_deferred_jobs: Annotated[
+        Limit, typer.Option(metavar="N|none", help="Jobs that cannot start yet; none: as the settings say.")
+    ] = None,
     guaranteed_gpus: Annotated[Limit, typer.Option(metavar="N", help="GPUs that it can always get back.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the change would do; change nothing.")] = False,
 ) -> None:
@@ -172,6 +178,8 @@ def quota(
         "max_memory_mb": max_memory_mb,
         "max_concurrent_jobs": max_concurrent_jobs,
         "max_gpus_per_user": max_gpus_per_user,
+        "max_queued_jobs": max_queued_jobs,
+        "max_deferred_jobs": max_deferred_jobs,
         "guaranteed_gpus": guaranteed_gpus,
     }
     changes: dict[str, object] = {field: _limit(field, text) for field, text in given.items() if text is not None}

@@ -21,7 +21,7 @@ from gpusched.client.inventory import (
     Tenant,
 )
 from gpusched.client.models import Page
-from gpusched.client.scheduling import EditedPolicy
+from gpusched.client.scheduling import EditedPolicy, QueueUsage
 from gpusched.protocol.affinity import Taint
 
 
@@ -115,6 +115,11 @@ def shares() -> Call[Page[Share]]:
     return get("/scheduling/shares", Page[Share])
 
 
+def queue_usage() -> Call[Page[QueueUsage]]:
+    """Who fills the queue: the waiting jobs of your tenants and their users."""
+    return get("/queue/usage", Page[QueueUsage])
+
+
 def policy() -> Call[EditedPolicy]:
     """The scheduling policy, field by field, with its `version`."""
     return get("/scheduling/policy", EditedPolicy)
@@ -159,6 +164,11 @@ def uncordon(name: str) -> Call[NodeAction]:
 def drain(name: str) -> Call[NodeAction]:
     """Nothing new starts on the node until what runs there has ended."""
     return write("POST", f"/nodes/{segment(name)}/drain", NodeAction)
+
+
+def remove_node(name: str) -> Call[NodeAction]:
+    """Remove a node that is lost, cordoned or drained and has no job left; its history stays."""
+    return write("DELETE", f"/nodes/{segment(name)}", NodeAction)
 
 
 def node_labels(name: str) -> Call[NodeLabels]:

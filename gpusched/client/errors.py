@@ -5,6 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 
+class QueueWarning(UserWarning):
+    """A submit was accepted, and a limit of the queue is nearly reached."""
+
+
 class FieldProblem(msgspec.Struct, frozen=True):
     """One field of a request that the server refused."""
 

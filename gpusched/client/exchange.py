@@ -2,6 +2,7 @@
 
 import random
 import time
+import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ import msgspec
 
 from gpusched.client import sendable
 from gpusched.client.calls import Call, Reply
-from gpusched.client.errors import GpuschedError, ServerError, Unreachable, from_answer
+from gpusched.client.errors import GpuschedError, QueueWarning, ServerError, Unreachable, from_answer
 
 T = TypeVar("T")
 
@@ -59,6 +60,8 @@ def exchange(call: Call[T], patience_seconds: float) -> Flow[T]:
     while True:
         outcome: Reply | Lost = yield call
         if isinstance(outcome, Reply) and 200 <= outcome.status < 300:
+            if told := outcome.headers.get("queue-warning"):
+                warnings.warn(f"the queue is nearly full for you: {told}", QueueWarning, stacklevel=2)
             return _read(call, outcome)
         seconds = _pause_seconds(outcome, tries)
         waited = time.monotonic() - started_at

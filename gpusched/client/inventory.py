@@ -8,7 +8,8 @@ from gpusched.protocol.affinity import Taint
 
 
 class Quota(msgspec.Struct, kw_only=True):
-    """What a tenant may hold at once; None is no limit."""
+    """What a tenant may hold at once; None is no limit. `max_queued_jobs`, `max_deferred_jobs`: what may wait; None is
+    as the server's settings say."""
 
     max_gpus: int | None = None
     max_gpu_memory_mb: int | None = None
@@ -17,6 +18,8 @@ class Quota(msgspec.Struct, kw_only=True):
     max_concurrent_jobs: int | None = None
     max_gpus_per_user: int | None = None
     max_gpus_by_model: dict[str, int] = {}
+    max_queued_jobs: int | None = None
+    max_deferred_jobs: int | None = None
     guaranteed_gpus: int = 0
     version: int = 0
 

@@ -37,6 +37,27 @@ class QueuePage(Page[QueueItem], kw_only=True):
     total_gpus: int = 0
 
 
+class QueueUser(msgspec.Struct, kw_only=True):
+    """The waiting jobs of a user in a tenant; deferred ones are held, before their `not_before`, or wait for others."""
+
+    user: str
+    queued_jobs: int = 0
+    deferred_jobs: int = 0
+
+
+class QueueUsage(msgspec.Struct, kw_only=True):
+    """The waiting jobs of a tenant and of its users, beside their limits. An array counts as one job."""
+
+    tenant: str
+    queued_jobs: int = 0
+    deferred_jobs: int = 0
+    max_queued_jobs: int = 0
+    max_deferred_jobs: int = 0
+    max_queued_jobs_per_user: int = 0
+    max_deferred_jobs_per_user: int = 0
+    users: list[QueueUser] = []
+
+
 class Cycle(msgspec.Struct, kw_only=True):
     """A scheduling cycle. `stale`: decided, but changed by somebody else before the commit, and skipped;
     `reserved_job_id`: the one that is promised GPUs, at `reserved_at`."""

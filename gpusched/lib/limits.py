@@ -17,3 +17,6 @@ MOST_DOWNLOADS, MOST_DOWNLOADS_EACH = 8, 2
 MOST_STREAMS, MOST_STREAMS_EACH = 500, 100
 # Questions about what would be, that wait for their answers.
 MOST_QUESTIONS, MOST_QUESTIONS_EACH = 64, 32
+# Refused submits of one tenant: this many at once, then this many a second. Each further answer is held back, at most
+# this long.
+REFUSALS_AT_ONCE, REFUSALS_PER_SECOND, LONGEST_REFUSAL_SECONDS = 20, 5, 10.0

@@ -13,6 +13,7 @@ class Lock(IntEnum):
     BOOTSTRAP = 7_003
     NODE_HOLDS = 7_004
     MIGRATE = 7_005
+    QUEUE_OF_TENANT = 7_006
 
 
 def try_acquire(lock: Lock) -> bool:

@@ -16,11 +16,17 @@ _ANSWER_HEADERS: dict[str, tuple[Schema, str]] = {
     "ETag": ({"type": "string"}, "The version, for If-Match"),
     "Dry-Run": ({"type": "string", "enum": ["true"]}, "Nothing of it was kept: it was a dry run"),
     "Idempotent-Replay": ({"type": "string", "enum": ["true"]}, "The answer of the first request with this key"),
+    "Queue-Warning": (
+        {"type": "string"},
+        "Limits of the queue that are nearly reached, like queued-per-user;used=20001;limit=25000",
+    ),
     "RateLimit-Limit": ({"type": "integer"}, "Requests that the caller may send in a minute; left out: any number"),
     "RateLimit-Remaining": ({"type": "integer"}, "Of them are left"),
     "RateLimit-Reset": ({"type": "integer"}, "Seconds until all are there again"),
 }
 COMPONENTS = {name: {"schema": schema, "description": said} for name, (schema, said) in _ANSWER_HEADERS.items()}
+# The operations that submit jobs.
+_QUEUING = ("post_jobs", "post_jobs_bulk")
 _RATES = [name for name in COMPONENTS if name.startswith("RateLimit-")]
 
 
@@ -50,6 +56,7 @@ def add_headers(operations: dict[str, dict[str, Any]], method: str, *, is_secure
         if code < "300":
             told += ["ETag"] if has_version else []
             told += ["Idempotent-Replay"] if "Idempotency-Key" in asked else []
+            told += ["Queue-Warning"] if code == "201" and operation.get("operationId") in _QUEUING else []
             told += ["Dry-Run"] if has_dry_run and code != "201" else []
         if told:
             response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in told}

@@ -14,6 +14,10 @@ CODES: dict[str, tuple[int, str]] = {
     "budget_used_up": (403, "the job asks for GPUs, and the budget of its tenant is used up until it is renewed"),
     "extension_too_long": (403, "a member may extend a running job by less"),
     "not_admitted": (403, "a login by OpenID Connect of somebody who may not come in, on its page"),
+    "node_removed": (
+        401,
+        "the node of this agent was removed; it joins again with a join token made after that (agents)",
+    ),
     "login_failed": (403, "a login by OpenID Connect that was not completed, on its page"),
     "password_change_required": (403, "the password is for one login, at which a new one must be set"),
     "not_found": (404, "it does not exist, or you may not see it"),
@@ -33,7 +37,7 @@ CODES: dict[str, tuple[int, str]] = {
     "own_account": (409, "to reset your own password needs the old one"),
     "rate_overlaps": (409, "the model has a rate for a part of that time"),
     "role_differs": (409, "a program's tokens in use have another role"),
-    "in_use": (409, "a job holds the GPU that is to be retired"),
+    "in_use": (409, "a job holds the GPU that is to be retired, or something of the node that is to be removed"),
     "wrong_state": (409, "the job, or the GPU, is in no state that allows it"),
     "changed_meanwhile": (409, "the job was changed by somebody else in the same moment"),
     "promised": (409, "a waiting job is promised a start that a longer time limit would move"),
@@ -79,7 +83,20 @@ CODES: dict[str, tuple[int, str]] = {
         f"from this web process already, or {limits.MOST_QUESTIONS_EACH} of the caller; with `Retry-After`",
     ),
     "headers_too_long": (431, f"address and headers of more than {limits.MOST_HEAD_BYTES >> 10} KiB together"),
-    "queue_full": (429, "as many jobs wait as `GPUSCHED_MAX_QUEUE_SIZE` allows"),
+    "queue_full": (
+        429,
+        "all tenants together have `GPUSCHED_MAX_QUEUE_SIZE` queued jobs (or `GPUSCHED_MAX_DEFERRED_JOBS` that cannot "
+        "start yet), and this tenant has an even part of them; with `Retry-After`",
+    ),
+    "too_many_queued_jobs": (
+        429,
+        "the tenant, or the user in it, has as many queued jobs as allowed; with `Retry-After`",
+    ),
+    "too_many_deferred_jobs": (
+        429,
+        "the tenant, or the user in it, has as many jobs that cannot start yet (held, before `not_before`, dependent) "
+        "as allowed; with `Retry-After`",
+    ),
     "unanswered": (503, "what would be took too long to work out, or the process that does it ended; nothing was done"),
     "database_unavailable": (
         503,

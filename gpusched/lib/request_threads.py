@@ -1,5 +1,6 @@
 """The threads that work on requests: so many at once, beside those that wait for something that is not the database."""
 
+import asyncio
 import atexit
 import threading
 import time
@@ -20,9 +21,11 @@ _END_SECONDS = 5.0
 
 
 class _Answer(Future[T]):
-    """`is_left`: whoever asked has gone meanwhile; what has begun is not broken off."""
+    """`is_left`: whoever asked has gone meanwhile; what has begun is not broken off. `hold_seconds`: how long to wait
+    with the response."""
 
     is_left = False
+    hold_seconds = 0.0
 
     def cancel(self) -> bool:
         self.is_left = True
@@ -42,7 +45,7 @@ class RequestThreads(Executor):
         self._is_closed = False
         atexit.register(self.shutdown)
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> _Answer[T]:
         answer = _Answer[T]()
         with self._changed:
             if self._is_closed:
@@ -120,6 +123,22 @@ def aside() -> Iterator[None]:
         yield
     finally:
         threads.step(-1)
+
+
+def hold_answer(seconds: float) -> None:
+    """Have the response to this thread's request sent this much later. The thread works on other requests meanwhile."""
+    answer = getattr(_here, "answer", None)
+    if answer is not None:
+        answer.hold_seconds = seconds
+
+
+async def answered(threads: RequestThreads, work: Callable[[], T]) -> T:
+    """Return what `work` returns in one of the threads, after the time for which it held its answer."""
+    answer = threads.submit(work)
+    found = await asyncio.wrap_future(answer)
+    if answer.hold_seconds:
+        await asyncio.sleep(answer.hold_seconds)
+    return found
 
 
 def is_left_of() -> Callable[[], bool]:

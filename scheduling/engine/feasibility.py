@@ -33,7 +33,13 @@ def impossible(
     has is not impossible, as the next node or an edit may bring it; it waits with `constraint`. Without any node
     nothing is known of the hardware, and only the tenant's limits are judged.
     """
-    inventory = survey(nodes)
+    return impossible_in(request, tenant, survey(nodes), policy, is_online=is_online)
+
+
+def impossible_in(
+    request: Request, tenant: Tenant, inventory: Inventory, policy: Policy = Policy(), *, is_online: bool = False
+) -> Verdict | None:
+    """Return the verdict of `impossible` for nodes that `survey` has counted already."""
     return (
         over_limit(request, tenant, inventory, policy)
         or too_large(request, inventory, policy, bounds_of(tenant, inventory, policy, is_online=is_online))

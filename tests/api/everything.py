@@ -158,6 +158,7 @@ def waiting(world: World, running: int) -> Iterator[Answered]:
     yield world.ask("GET /jobs", token=world.member)
     yield world.ask("GET /jobs/count", token=world.member)
     yield world.ask("GET /queue", token=world.member)
+    yield world.ask("GET /queue/usage")
     asked = {"tenant": "nlp", "command": ["x"]}
     for more in ({"gpu_count": 1}, {"gpu_count": 7}, {"gpu_count": 7, "priority": 2000}):
         yield world.ask("POST /jobs/simulate", body={**asked, **more}, token=world.member)
@@ -189,6 +190,8 @@ def nodes(world: World) -> Iterator[Answered]:
     execute("UPDATE nodes_device SET health = 'lost' WHERE node_id = %s", [gone.id])
     [lost] = query("SELECT id FROM nodes_device WHERE node_id = %s", [gone.id])
     yield world.ask("POST /gpus/{device_id}/retire", device_id=lost["id"])
+    yield world.ask("POST /nodes/{name}/drain", name="n2")
+    yield world.ask("DELETE /nodes/{name}", name="n2")
     yield world.ask("POST /nodes/join-tokens")
     yield world.ask("GET /incidents")
     yield world.ask("POST /idle-exemptions", "?dry_run=true")

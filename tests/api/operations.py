@@ -156,7 +156,9 @@ class Stage:
         is_program = "/service-tokens/" in one.path
         known: dict[str, Any] = {
             "job_id": self.jobs[_STATES.get(verb, "pending" if one.is_write else "running")],
-            "name": ("n2" if verb == "uncordon" else "n1") if "/nodes/" in one.path else "nlp",
+            "name": ("n2" if verb == "uncordon" or one.method == "DELETE" else "n1")
+            if "/nodes/" in one.path
+            else "nlp",
             "secret": "wandb",
             "username": "lin" if "/members/" in one.path else "kim",
             "device_id": self._devices.get(verb, self._free),

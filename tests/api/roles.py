@@ -28,6 +28,7 @@ _OPERATIONS = {
         GET /api/v1/nodes/{name}/labels
         GET /api/v1/nodes/{name}/taints
         GET /api/v1/queue
+        GET /api/v1/queue/usage
         GET /api/v1/rates
         GET /api/v1/scheduling/policy
         GET /api/v1/scheduling/shares
@@ -91,6 +92,7 @@ _OPERATIONS = {
         DELETE /api/v1/idle-exemptions/{exemption_id}
         GET /api/v1/incidents
         POST /api/v1/nodes/join-tokens
+        DELETE /api/v1/nodes/{name}
         POST /api/v1/nodes/{name}/cordon
         POST /api/v1/nodes/{name}/drain
         PATCH /api/v1/nodes/{name}/labels

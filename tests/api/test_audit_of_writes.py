@@ -63,6 +63,7 @@ ENTRIES = {
     "POST nodes/{node}/drain": Kept("node.intent", True, True),
     "PATCH nodes/{node}/labels": Kept("node.labels", True, True, {"labels": {"zone": "a"}}),
     "PATCH nodes/{node}/taints": Kept("node.taints", True, True, {"add": [{"key": "spot"}]}),
+    "DELETE nodes/{closed}": Kept("node.remove", True, False),
     "POST gpus/{device_id}/quarantine": Kept("gpu.quarantine", True, True),
     "POST gpus/{device_id}/clear": Kept("gpu.clear", True, True),
     "POST gpus/{device_id}/retire": Kept("gpu.retire", True, False),
@@ -116,6 +117,7 @@ def there(admin):
         "member": user.username,
         "secret": "wandb",
         "node": "n1",
+        "closed": "n2",
         "program_id": made("tenants/nlp/service-tokens", {"name": "nightly"})["id"],
         "token_id": made("tokens", {"name": "old"})["id"],
         "rate_id": made("rates", {"gpu_model": "A100", "price_per_gpu_hour": 2})["id"],
@@ -128,6 +130,8 @@ def there(admin):
     found |= {state: submit(user, tenant) for state in ("pending", "held", "ended")}
     made(f"jobs/{found['held']}/hold")
     made(f"jobs/{found['ended']}/cancel")
+    make_node(gpus=0, name="n2")
+    made("nodes/n2/drain")
     [device] = query("SELECT id FROM nodes_device WHERE held_whole = 0")
     return found | {"device_id": device["id"]}
 

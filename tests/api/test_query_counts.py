@@ -38,10 +38,10 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def _remembered_for_long(monkeypatch):
     """What is remembered for seconds is not forgotten between two calls on a busy machine."""
     for name in (
-        "jobs.services._ROOM_SECONDS",
+        "jobs.queue_limits._FRESH_SECONDS",
         "scheduling.entitlements.HISTORY_FRESH_SECONDS",
         "scheduling.requests._FRESH_SECONDS",
-        "scheduling.services._FRESH_SECONDS",
+        "scheduling.admission._FRESH_SECONDS",
     ):
         monkeypatch.setattr(name, 3600.0)
 

@@ -74,6 +74,8 @@ def answer_all(server: FakeServer) -> None:
     happening = {**HAPPENED, "id": 7, "job_id": 42, "tenant": "nlp", "name": "train"}
     server.on("GET", "/events", Answer(200, {"items": [happening], "next_since": 7, "more": False}))
     server.on("GET", "/queue", Answer(200, {"items": [QUEUED]}))
+    used = {"tenant": "nlp", "queued_jobs": 2, "users": [{"user": "ada", "queued_jobs": 2}]}
+    server.on("GET", "/queue/usage", Answer(200, {"items": [used]}))
     server.on("GET", "/scheduling/shares", Answer(200, {"items": [SHARE]}))
     server.on("GET", "/cluster/status", Answer(200, {"total_nodes": 1, "online_nodes": 1, "total_gpus": 2}))
     server.on("GET", "/jobs/42/explain", Answer(200, WHY))
@@ -84,6 +86,7 @@ def answer_all(server: FakeServer) -> None:
     server.on("POST", "/jobs/42/extend", Answer(200, EXTENDED))
     for verb in ("cordon", "drain", "uncordon"):
         server.on("POST", f"/nodes/n1/{verb}", Answer(200, {"node": "n1", "status": verb, "message": f"n1: {verb}"}))
+    server.on("DELETE", "/nodes/n1", Answer(200, {"node": "n1", "status": "removed", "message": "n1: removed"}))
     for verb, health in (("quarantine", "quarantined"), ("clear", "ok"), ("retire", "retired")):
         server.on("POST", f"/gpus/2/{verb}", Answer(200, {"id": 2, "health": health, "message": f"GPU 2 is {health}"}))
     server.on("GET", "/nodes/n1", Answer(200, NODE))

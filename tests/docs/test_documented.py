@@ -17,7 +17,7 @@ from gpusched.lib.problem_codes import CODES
 from gpusched.protocol.exits import ExitClass
 from gpusched.protocol.reasons import EndReason, Notice, Pending
 from gpusched.protocol.states import JobState
-from scheduling.services import REFUSED_AS
+from scheduling.admission import REFUSED_AS
 from tests.docs.reading import ROOT, first_words, rows, section, text_of
 
 SERVER = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend")

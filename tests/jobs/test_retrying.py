@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 
 from gpusched.lib.problems import Problem
-from jobs import services
+from jobs import queue_limits, services
 from jobs.models import Job, JobEvent
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
@@ -61,7 +61,8 @@ def test_it_needs_room_in_the_queue(node, user, tenant, settings, monkeypatch):
     fail(node)
     submit(user, tenant)
     settings.ENV = replace(settings.ENV, max_queue_size=1)
-    monkeypatch.setitem(services._room, "looked_at", float("-inf"))
+    monkeypatch.setattr(queue_limits, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(queue_limits, "_PAUSE_PER_SECOND", 0.0)
     status, answer = retry(user, job_id)
     assert (status, answer["code"], Job.objects.get(pk=job_id).state) == (429, "queue_full", "failed")
 

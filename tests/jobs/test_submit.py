@@ -274,19 +274,6 @@ class TestIdempotency:
         assert IdempotencyKey.objects.count() == 1
 
 
-def test_a_full_queue_says_so(post, settings, monkeypatch):
-    from dataclasses import replace
-
-    from jobs import services
-
-    monkeypatch.setattr(services, "_ROOM_SECONDS", 0)
-
-    settings.ENV = replace(settings.ENV, max_queue_size=1)
-    assert post({"command": ["x"]})[0] == 201
-    status, answer = post({"command": ["x"]})
-    assert (status, answer["code"]) == (429, "queue_full")
-
-
 def test_events_cannot_be_changed(post):
     from django.db import ProgrammingError, transaction
 

@@ -9,6 +9,7 @@ import pytest
 
 from gpusched.protocol.messages import Desired, Sync
 from nodes import hub as hubs
+from nodes.removal import REFUSAL
 
 
 class Agent:
@@ -16,9 +17,25 @@ class Agent:
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()
+        self.refused = ""
 
     def deliver(self, answer: Desired) -> None:
         self.answered.set()
+
+    def refuse(self, reason: str) -> None:
+        self.refused = reason
+        self.answered.set()
+
+
+async def test_the_agent_of_a_removed_node_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A42."""
+    monkeypatch.setattr(hubs, "process", lambda batch, told: [Desired(seq=1, error=REFUSAL) for _ in batch])
+    hub, agent = hubs.AgentHub(), Agent()
+    working = asyncio.create_task(hub._process())
+    hub.receive(agent, Sync(seq=1, boot_id="b", at="2030-01-01T00:00:00Z"))
+    await asyncio.wait_for(agent.answered.wait(), 30)
+    assert agent.refused == REFUSAL
+    working.cancel()
 
 
 async def test_a_message_that_is_being_written_still_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,9 @@ class Link:
     def deliver(self, answer: Desired) -> None:
         self.answers.append(answer)
 
+    def refuse(self, reason: str) -> None:
+        raise AssertionError(reason)
+
     @property
     def last_seq(self) -> int:
         return max((answer.seq for answer in self.answers), default=0)

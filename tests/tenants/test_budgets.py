@@ -21,7 +21,7 @@ PATH = "/api/v1/tenants/nlp/budget"
 @pytest.fixture(autouse=True)
 def _always_fresh(monkeypatch):
     monkeypatch.setattr(budgets, "FRESH_SECONDS", 0.0)
-    monkeypatch.setattr("scheduling.services._FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("scheduling.admission._FRESH_SECONDS", 0.0)
 
 
 def put(admin, status=200, query="", **fields):

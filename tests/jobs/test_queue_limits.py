@@ -1,0 +1,291 @@
+"""Limits on queued jobs and on jobs that cannot start yet: no user and no tenant closes the queue to others (A61)."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from gpusched.lib.problems import Problem
+from gpusched.protocol.arrays import ArrayRequest
+from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.states import JobState
+from jobs import queue_limits, services
+from jobs.models import Job
+from tenants.services import change_quota
+from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
+
+pytestmark = pytest.mark.django_db
+FAR = "2099-01-01T00:00:00Z"
+
+
+@pytest.fixture
+def limit(settings, monkeypatch):
+    """Set limits by name; the total is counted at each submit."""
+    monkeypatch.setattr(queue_limits, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(queue_limits, "_PAUSE_PER_SECOND", 0.0)
+
+    def set_limits(**limits):
+        settings.ENV = replace(settings.ENV, **limits)
+
+    return set_limits
+
+
+def refused(user, tenant, **fields):
+    with pytest.raises(Problem) as caught:
+        submit(user, tenant, **fields)
+    return caught.value
+
+
+def fill(user, tenant, jobs, **fields):
+    return [submit(user, tenant, **fields) for _ in range(jobs)]
+
+
+class TestAnotherTenant:
+    """A61."""
+
+    def test_held_jobs_of_one_tenant_leave_the_queue_open_to_others(self, limit, user, tenant, who):
+        limit(max_queue_size=4, max_deferred_jobs=4, max_deferred_jobs_per_user=100, max_deferred_jobs_per_tenant=100)
+        other = make_tenant("vision")
+        for job_id in fill(user, tenant, 2):
+            services.hold(job_id, who)
+        fill(user, tenant, 2)
+        fill(make_member(other), other, 2)
+
+    def test_far_future_jobs_of_one_tenant_leave_the_queue_open_to_others(self, limit, user, tenant):
+        limit(max_queue_size=4, max_deferred_jobs=4, max_deferred_jobs_per_user=100, max_deferred_jobs_per_tenant=100)
+        other = make_tenant("vision")
+        fill(user, tenant, 4, not_before=FAR)
+        assert refused(user, tenant, not_before=FAR).code == "queue_full"
+        fill(make_member(other), other, 2)
+        fill(make_member(other), other, 2, not_before=FAR)
+
+    def test_queued_jobs_of_one_tenant_leave_an_even_part_to_each_other_tenant(self, limit, user, tenant):
+        limit(max_queue_size=6)
+        others = [make_tenant("vision"), make_tenant("speech")]
+        fill(user, tenant, 6)
+        problem = refused(user, tenant)
+        assert (problem.status, problem.code) == (429, "queue_full")
+        assert "all tenants together have 6 queued jobs, and at most 6 are allowed" in problem.detail
+        for other in others:
+            member = make_member(other)
+            fill(member, other, 2)
+            assert refused(member, other).code == "queue_full"
+
+    def test_the_defaults_keep_one_tenant_below_the_total(self, settings):
+        env = settings.ENV
+        assert env.max_queued_jobs_per_user < env.max_queued_jobs_per_tenant < env.max_queue_size
+        assert env.max_deferred_jobs_per_user < env.max_deferred_jobs_per_tenant < env.max_deferred_jobs
+
+
+class TestHardLimits:
+    def test_a_user_at_the_limit_is_refused_and_another_user_is_not(self, limit, user, tenant):
+        limit(max_queued_jobs_per_user=2)
+        fill(user, tenant, 2)
+        problem = refused(user, tenant)
+        assert (problem.status, problem.code, problem.retry_after) == (429, "too_many_queued_jobs", 30)
+        assert problem.detail == (
+            "ada in tenant nlp has 2 queued jobs; at most 2 are allowed (GPUSCHED_MAX_QUEUED_JOBS_PER_USER)"
+        )
+        assert "cancel some" in problem.next_step
+        submit(make_member(tenant), tenant)
+
+    def test_a_tenant_at_the_limit_is_refused(self, limit, user, tenant):
+        limit(max_queued_jobs_per_tenant=2)
+        fill(user, tenant, 2)
+        problem = refused(make_member(tenant), tenant)
+        assert problem.code == "too_many_queued_jobs"
+        assert problem.detail.startswith("tenant nlp has 2 queued jobs; at most 2 are allowed")
+
+    def test_the_quota_of_a_tenant_replaces_the_limit_of_the_server(self, limit, user, tenant):
+        limit(max_queued_jobs_per_tenant=2, max_deferred_jobs_per_tenant=1)
+        change_quota(tenant.pk, {"max_queued_jobs": 3, "max_deferred_jobs": 0}, actor="test")
+        fill(user, tenant, 3)
+        assert refused(user, tenant).code == "too_many_queued_jobs"
+        assert refused(user, tenant, not_before=FAR).code == "too_many_deferred_jobs"
+
+    def test_jobs_that_cannot_start_yet_count_against_a_limit_of_their_own(self, limit, user, tenant):
+        limit(max_queued_jobs_per_user=2, max_deferred_jobs_per_user=2)
+        [first] = fill(user, tenant, 1)
+        submit(user, tenant, not_before=FAR)
+        submit(user, tenant, depends_on=[first])
+        problem = refused(user, tenant, not_before=FAR)
+        assert problem.code == "too_many_deferred_jobs"
+        assert "ada in tenant nlp has 2 deferred jobs (held, before their not_before" in problem.detail
+        submit(user, tenant)
+        assert refused(user, tenant).code == "too_many_queued_jobs"
+
+    def test_a_job_whose_time_has_come_counts_as_queued(self, limit, user, tenant):
+        limit(max_queued_jobs_per_user=1)
+        job_id = submit(user, tenant, not_before=FAR)
+        Job.objects.filter(pk=job_id).update(not_before=timezone.now() - timedelta(seconds=1))
+        assert refused(user, tenant).code == "too_many_queued_jobs"
+
+    def test_a_running_job_makes_room(self, limit, user, tenant):
+        limit(max_queued_jobs_per_user=1)
+        make_node(gpus=2)
+        submit(user, tenant)
+        run_cycle()
+        submit(user, tenant)
+
+    def test_a_cancelled_job_makes_room_at_once(self, limit, user, tenant, who):
+        limit(max_queue_size=1, max_queued_jobs_per_user=1)
+        [job_id] = fill(user, tenant, 1)
+        services.cancel(job_id, who)
+        submit(user, tenant)
+
+    def test_an_array_counts_as_one_job(self, limit, user, tenant):
+        limit(max_queued_jobs_per_user=2)
+        submit(user, tenant, array=ArrayRequest(count=1000))
+        submit(user, tenant)
+        assert refused(user, tenant).code == "too_many_queued_jobs"
+
+    def test_an_array_that_has_begun_counts_while_elements_wait(self, limit, user, tenant):
+        limit(max_queued_jobs_per_user=1)
+        make_node(gpus=1)
+        array = submit(user, tenant, array=ArrayRequest(count=2))
+        run_cycle()
+        assert Job.objects.get(pk=array).state == JobState.RUNNING
+        assert refused(user, tenant).code == "too_many_queued_jobs"
+
+    def test_a_simulation_is_refused_as_the_submit(self, limit, user, tenant, who):
+        limit(max_queued_jobs_per_user=1)
+        fill(user, tenant, 1)
+        with pytest.raises(Problem, match="at most 1 are allowed"):
+            services.simulate(JobRequest(tenant="nlp", command=["x"], gpu_count=1), who)
+
+
+class TestHoldAndRelease:
+    def test_a_release_is_refused_when_the_queue_of_the_user_is_full(self, limit, user, tenant, who):
+        limit(max_queued_jobs_per_user=1)
+        [held] = fill(user, tenant, 1)
+        services.hold(held, who)
+        [queued] = fill(user, tenant, 1)
+        with pytest.raises(Problem) as caught:
+            services.release(held, who)
+        assert caught.value.code == "too_many_queued_jobs"
+        services.cancel(queued, who)
+        services.release(held, who)
+
+    def test_a_hold_is_refused_when_the_user_holds_too_many(self, limit, user, tenant, who):
+        limit(max_deferred_jobs_per_user=1)
+        first, second = fill(user, tenant, 2)
+        services.hold(first, who)
+        with pytest.raises(Problem) as caught:
+            services.hold(second, who)
+        assert caught.value.code == "too_many_deferred_jobs"
+        assert Job.objects.get(pk=second).state == JobState.PENDING
+
+    def test_a_held_job_that_cannot_start_yet_is_released_whatever_is_queued(self, limit, user, tenant, who):
+        limit(max_queued_jobs_per_user=1)
+        held = submit(user, tenant, not_before=FAR)
+        services.hold(held, who)
+        fill(user, tenant, 1)
+        services.release(held, who)
+
+    def test_an_admin_may_hold_and_release_whatever_is_queued(self, limit, user, tenant):
+        limit(max_queued_jobs_per_user=1, max_deferred_jobs_per_user=1)
+        admin = identity_for(make_user("root", admin=True))
+        submit(user, tenant, not_before=FAR)
+        [held] = fill(user, tenant, 1)
+        services.hold(held, admin)
+        fill(user, tenant, 1)
+        services.release(held, admin)
+
+    def test_a_retry_is_refused_when_the_queue_of_the_user_is_full(self, limit, user, tenant, who):
+        limit(max_queued_jobs_per_user=1)
+        [ended] = fill(user, tenant, 1)
+        services.cancel(ended, who)
+        fill(user, tenant, 1)
+        with pytest.raises(Problem) as caught:
+            services.retry(ended, who)
+        assert caught.value.code == "too_many_queued_jobs"
+
+
+class TestBulk:
+    def post(self, user, jobs):
+        return Client().post(
+            "/api/v1/jobs/bulk", json.dumps({"jobs": jobs}), content_type="application/json",
+            headers={"authorization": f"Bearer {make_token(user)}"},
+        )  # fmt: skip
+
+    def test_a_bulk_that_exceeds_a_limit_submits_nothing(self, limit, user, tenant):
+        limit(max_queued_jobs_per_user=3)
+        fill(user, tenant, 1)
+        answer = self.post(user, [{"command": ["x"]}] * 3)
+        assert (answer.status_code, answer.json()["code"]) == (429, "too_many_queued_jobs")
+        assert answer.headers["Retry-After"] == "30"
+        assert "has 1 queued job, and 3 more are asked for; at most 3 are allowed" in answer.json()["detail"]
+        assert Job.objects.count() == 1
+        assert self.post(user, [{"command": ["x"]}] * 2).status_code == 201
+
+    def test_the_jobs_of_a_bulk_that_wait_for_each_other_count_as_deferred(self, limit, user, tenant):
+        limit(max_queued_jobs_per_user=1, max_deferred_jobs_per_user=2)
+        chain = [{"command": ["x"], "ref": "a"}, {"command": ["x"], "ref": "b", "depends_on": ["a"]},
+                 {"command": ["x"], "depends_on": ["b"]}]  # fmt: skip
+        assert self.post(user, chain).status_code == 201
+
+
+class TestWarning:
+    def post(self, user):
+        return Client().post(
+            "/api/v1/jobs", json.dumps({"command": ["x"]}), content_type="application/json",
+            headers={"authorization": f"Bearer {make_token(user)}"},
+        )  # fmt: skip
+
+    def test_a_submit_near_the_limit_is_answered_with_a_warning(self, limit, user, tenant):
+        limit(max_queued_jobs_per_user=5, queue_warning_percent=80)
+        answers = [self.post(user) for _ in range(4)]
+        assert "Queue-Warning" not in answers[2].headers
+        assert answers[3].headers["Queue-Warning"] == "queued-per-user;used=4;limit=5"
+
+    def test_a_limit_that_is_far_away_is_no_warning(self, user, tenant):
+        assert "Queue-Warning" not in self.post(user).headers
+
+
+def test_a_submit_far_from_its_limits_counts_no_more_than_once_a_second(user, tenant, django_assert_max_num_queries):
+    submit(user, tenant)
+    with django_assert_max_num_queries(4):
+        submit(user, tenant)
+
+
+class TestUsage:
+    def get(self, user):
+        answer = Client().get("/api/v1/queue/usage", headers={"authorization": f"Bearer {make_token(user)}"})
+        return answer.json()["items"]
+
+    def test_an_admin_sees_who_fills_the_queue(self, user, tenant, who, limit):
+        limit(max_queued_jobs_per_user=7)
+        change_quota(tenant.pk, {"max_queued_jobs": 9}, actor="test")
+        fill(user, tenant, 2)
+        fill(user, tenant, 1, not_before=FAR)
+        other = make_tenant("vision")
+        fill(make_member(other, name="bob"), other, 1)
+        first, second = self.get(make_user("root", admin=True))
+        assert (first["tenant"], first["queued_jobs"], first["deferred_jobs"]) == ("nlp", 2, 1)
+        assert (first["max_queued_jobs"], first["max_queued_jobs_per_user"]) == (9, 7)
+        assert first["users"] == [{"user": "ada", "queued_jobs": 2, "deferred_jobs": 1}]
+        assert second["users"] == [{"user": "bob", "queued_jobs": 1, "deferred_jobs": 0}]
+
+    def test_a_member_sees_own_tenants_only(self, user, tenant):
+        other = make_tenant("vision")
+        fill(make_member(other), other, 1)
+        fill(user, tenant, 1)
+        assert [row["tenant"] for row in self.get(user)] == ["nlp"]
+
+    def test_the_queue_page_shows_admins_who_fills_the_queue(self, client, user, tenant):
+        fill(user, tenant, 2)
+        client.force_login(user)
+        assert "Who fills the queue" not in client.get("/queue/").content.decode()
+        client.force_login(make_user("root", admin=True))
+        page = client.get("/queue/").content.decode()
+        assert "Who fills the queue" in page
+        assert ">50000<" in page
+
+
+def test_a_warning_is_a_sentence_on_the_page():
+    assert queue_limits.sentence("queued-per-user;used=4;limit=5, deferred-per-tenant;used=8;limit=9") == (
+        "you have 4 of at most 5 queued jobs; your tenant has 8 of at most 9 deferred jobs: beyond that, submits are refused"
+    )

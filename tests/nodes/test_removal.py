@@ -1,0 +1,245 @@
+"""A node is removed: no list has it, its agent is refused, its history stays, and its name is free (A42)."""
+
+import json
+
+import pytest
+from django.test import Client
+
+from gpusched.lib.models import AuditEntry
+from gpusched.lib.problems import Problem
+from gpusched.lib.sql import execute, query
+from gpusched.protocol.messages import Join
+from jobs.models import Attempt
+from nodes import services, telemetry
+from nodes.models import Device, Incident, Node
+from nodes.removal import REFUSAL
+from scheduling.services import agents, cluster_status
+from tenants.models import UsageEntry
+from tests.factories import FakeAgent, make_node, make_token, make_user, run_cycle, submit
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def root():
+    return make_token(make_user("root", admin=True))
+
+
+def ask(token, method, path, body=""):
+    answer = Client().generic(
+        method, f"/api/v1/{path}", body, content_type="application/json",
+        headers={"authorization": f"Bearer {token}"},
+    )  # fmt: skip
+    return answer.status_code, json.loads(answer.content)
+
+
+def lose(name):
+    execute("UPDATE nodes_node SET state = 'lost' WHERE name = %s", [name])
+
+
+def join_token():
+    return services.create_join_token(1.0, "root")[0].prefix
+
+
+@pytest.fixture
+def used(user, tenant):
+    """A node on which a job has run."""
+    agent = make_node(name="n1", gpus=2)
+    job_id = submit(user, tenant)
+    run_cycle()
+    agent.end(*agent.start_all())
+    return agent, job_id
+
+
+def test_a_lost_node_on_which_jobs_ran_is_removed_and_its_history_stays(root, used):
+    """A42."""
+    _, job_id = used
+    lose("n1")
+    status, told = ask(root, "DELETE", "nodes/n1")
+    assert (status, told["status"]) == (200, "removed")
+    assert told["message"] == "node n1 is removed; its history stays, and the name can be joined again"
+    assert Attempt.objects.get(job_id=job_id).placement[0]["node"] == "n1"
+    assert UsageEntry.objects.get(job_id=job_id).node == "n1"
+    [incident] = Incident.objects.filter(kind="node_lost")
+    assert incident.until is not None
+    assert incident.node.name == "n1"
+    assert [row["node"] for row in ask(root, "GET", "incidents")[1]["items"]] == ["n1"]
+    entry = AuditEntry.objects.get(action="node.remove")
+    assert (entry.actor, entry.subject) == ("root", "node n1")
+
+
+def test_a_removed_node_is_in_no_list(root, used):
+    """A42: gone from every list but history."""
+    lose("n1")
+    make_node(name="n2", gpus=1)
+    ask(root, "DELETE", "nodes/n1")
+    assert [node["name"] for node in ask(root, "GET", "nodes")[1]["items"]] == ["n2"]
+    assert {gpu["node"] for gpu in ask(root, "GET", "gpus")[1]["items"]} == {"n2"}
+    assert ask(root, "GET", "nodes/n1")[0] == 404
+    assert ask(root, "DELETE", "nodes/n1")[0] == 404
+    assert ask(root, "POST", "nodes/n1/drain")[0] == 404
+    assert (agents()["total"], agents()["lost"]) == (1, 0)
+    assert cluster_status()["total_nodes"] == 1
+    assert telemetry.lost() == []
+    assert Device.objects.count() == 1
+
+
+def test_pages_and_metrics_have_no_removed_node(client, root, used):
+    lose("n1")
+    ask(root, "DELETE", "nodes/n1")
+    client.force_login(make_user("boss", admin=True))
+    for page in ("/", "/nodes/", "/fleet/", "/search/?q=n1"):
+        answer = client.get(page)
+        assert answer.status_code == 200, page
+        assert 'href="/nodes/n1/"' not in answer.content.decode(), page
+    assert client.get("/nodes/n1/").status_code == 404
+    metrics = Client().get("/metrics", headers={"authorization": f"Bearer {root}"}).content.decode()
+    assert 'gpu_scheduler_agents{state="lost"} 1' not in metrics
+
+
+def test_an_open_node_that_reports_is_not_removed(root):
+    make_node(name="n1", gpus=1)
+    status, told = ask(root, "DELETE", "nodes/n1")
+    assert (status, told["code"]) == (409, "wrong_state")
+    assert "drain it first" in told["next_step"]
+    ask(root, "POST", "nodes/n1/drain")
+    assert ask(root, "DELETE", "nodes/n1")[0] == 200
+
+
+def test_a_node_with_a_job_is_not_removed(root, user, tenant):
+    agent = make_node(name="n1", gpus=1)
+    submit(user, tenant)
+    run_cycle()
+    agent.start_all()
+    ask(root, "POST", "nodes/n1/drain")
+    status, told = ask(root, "DELETE", "nodes/n1")
+    assert (status, told["code"], told["detail"]) == (409, "in_use", "1 job on node n1 has not ended")
+    assert Node.objects.get().removed_at is None
+
+
+def test_a_member_may_not_remove_a_node(user):
+    make_node(name="n1", gpus=1)
+    lose("n1")
+    assert ask(make_token(user), "DELETE", "nodes/n1")[0] == 403
+
+
+class TestItsAgent:
+    def test_the_credential_of_a_removed_node_is_refused_with_the_reason(self, root, used):
+        agent, _ = used
+        lose("n1")
+        ask(root, "DELETE", "nodes/n1")
+        answer = Client().post(
+            "/agent/sync", "{}", content_type="application/json",
+            headers={"authorization": f"Bearer {agent.credential}"},
+        )  # fmt: skip
+        assert (answer.status_code, answer.json()["code"]) == (401, "node_removed")
+        assert answer.json()["detail"] == REFUSAL
+
+    def test_a_message_over_an_open_connection_is_refused_and_brings_nothing_back(self, root, used):
+        agent, _ = used
+        lose("n1")
+        ask(root, "DELETE", "nodes/n1")
+        assert agent.sync(facts=agent.facts()).error == REFUSAL
+        assert Device.objects.count() == 0
+        assert Node.objects.get().state == "lost"
+
+    def test_an_agent_does_not_join_again_with_the_token_that_it_had(self, root, used):
+        agent, _ = used
+        old = join_token()
+        lose("n1")
+        ask(root, "DELETE", "nodes/n1")
+        message = Join(name="n1", node_key=agent.key, facts=agent.facts())
+        with pytest.raises(Problem, match="node 'n1' was removed by an admin") as caught:
+            services.join(message, 2.0, old)
+        assert (caught.value.status, caught.value.code) == (401, "node_removed")
+
+    def test_the_machine_joins_again_as_a_new_node_with_a_new_token(self, root, used, user, tenant):
+        agent, _ = used
+        lose("n1")
+        ask(root, "DELETE", "nodes/n1")
+        execute("UPDATE nodes_node SET removed_at = removed_at - interval '1 second'")
+        joined = services.join(Join(name="n1", node_key=agent.key, facts=agent.facts()), 2.0, join_token())
+        assert joined.node_id != agent.id
+        agent.id = joined.node_id
+        agent.sync(facts=agent.facts())
+        submit(user, tenant)
+        run_cycle()
+        assert len(agent.start_all()) == 1
+        assert [node["name"] for node in ask(root, "GET", "nodes")[1]["items"]] == ["n1"]
+
+    def test_another_machine_takes_the_name(self, root, used):
+        lose("n1")
+        ask(root, "DELETE", "nodes/n1")
+        other = FakeAgent("n1", gpus=1)
+        assert other.sync().error is None
+
+
+def test_a_job_that_only_the_removed_node_could_hold_is_refused(root, user, tenant, monkeypatch):
+    """A42."""
+    monkeypatch.setattr("scheduling.admission._FRESH_SECONDS", 0.0)
+    make_node(name="big", gpus=8)
+    make_node(name="small", gpus=2)
+    submit(user, tenant, gpu_count=8)
+    lose("big")
+    ask(root, "DELETE", "nodes/big")
+    with pytest.raises(Problem) as caught:
+        submit(user, tenant, gpu_count=8)
+    assert caught.value.code == "never_fits"
+
+
+def test_a_plan_for_a_node_that_is_removed_meanwhile_is_void(root, user, tenant):
+    from scheduling import commit, snapshot
+    from scheduling.engine.planner import plan
+
+    make_node(name="n1", gpus=0)
+    job_id = submit(user, tenant, gpu_count=0, cpu_cores=1)
+    here, seen = snapshot.load()
+    decided = plan(here, seen.policy, seen.now)
+    assert decided.placements
+    ask(root, "POST", "nodes/n1/drain")
+    assert ask(root, "DELETE", "nodes/n1")[0] == 200
+    assert commit.commit(decided, here, seen).placed == 0
+    assert query("SELECT state FROM jobs_job WHERE id = %s", [job_id]) == [{"state": "pending"}]
+
+
+class TestCapacity:
+    """A42: a node that has been lost for longer than GPUSCHED_LOST_NODE_CAPACITY_SECONDS."""
+
+    @pytest.fixture
+    def big_is_lost(self):
+        make_node(name="big", gpus=8)
+        make_node(name="small", gpus=2)
+        lose("big")
+
+    def age(self, hours):
+        execute("UPDATE nodes_incident SET since = since - make_interval(hours => %s)", [hours])
+
+    def test_a_node_that_was_lost_a_moment_ago_counts(self, big_is_lost, user, tenant):
+        self.age(23)
+        submit(user, tenant, gpu_count=8)
+
+    def test_a_job_that_only_a_long_lost_node_could_hold_is_refused(self, big_is_lost, user, tenant):
+        self.age(25)
+        with pytest.raises(Problem) as caught:
+            submit(user, tenant, gpu_count=8)
+        assert caught.value.code == "never_fits"
+
+    def test_a_pending_job_says_that_no_node_is_left_for_it(self, big_is_lost, user, tenant):
+        job_id = submit(user, tenant, gpu_count=8)
+        self.age(25)
+        run_cycle()
+        assert query("SELECT state, reason FROM jobs_job WHERE id = %s", [job_id]) == [
+            {"state": "pending", "reason": "never_fits"}
+        ]
+
+    def test_a_node_that_reports_again_counts_again(self, user, tenant):
+        big = make_node(name="big", gpus=8)
+        make_node(name="small", gpus=2)
+        lose("big")
+        self.age(25)
+        with pytest.raises(Problem):
+            submit(user, tenant, gpu_count=8)
+        big.sync()
+        submit(user, tenant, gpu_count=8)
+        run_cycle()
+        assert len(big.start_all()) == 1

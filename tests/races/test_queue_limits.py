@@ -1,0 +1,94 @@
+"""Concurrent submits never exceed a limit of the queue, and those of different tenants do not wait for each other (A61)."""
+
+from dataclasses import replace
+
+import pytest
+from django.db import transaction
+
+from gpusched.lib.problems import Problem
+from gpusched.protocol.jobs import JobRequest
+from jobs import queue_limits, services
+from jobs.bulk import submit_all
+from jobs.models import Job
+from tests.factories import identity_for, make_member, make_tenant, submit
+from tests.races.test_constraints import at_once
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def limit(settings):
+    def set_limits(**limits):
+        settings.ENV = replace(settings.ENV, **limits)
+
+    return set_limits
+
+
+def outcomes(results):
+    """How many were done and how many were refused; any other outcome fails."""
+    refused = [result for result in results if isinstance(result, Problem)]
+    assert {problem.status for problem in refused} <= {429}
+    done = [result for result in results if not isinstance(result, Exception)]
+    assert len(done) + len(refused) == len(results), results
+    return len(done), len(refused)
+
+
+def test_concurrent_submits_of_a_user_stop_exactly_at_the_limit(limit):
+    """A61."""
+    limit(max_queued_jobs_per_user=3)
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    assert outcomes(at_once(*[lambda: submit(user, tenant)] * 8)) == (3, 5)
+    assert Job.objects.count() == 3
+
+
+def test_concurrent_submits_of_a_tenant_stop_exactly_at_the_limit(limit):
+    limit(max_queued_jobs_per_tenant=4)
+    tenant = make_tenant("nlp")
+    users = [make_member(tenant) for _ in range(8)]
+    assert outcomes(at_once(*[lambda user=user: submit(user, tenant) for user in users])) == (4, 4)
+
+
+def test_concurrent_bulks_and_submits_never_exceed_the_limit(limit):
+    limit(max_queued_jobs_per_user=5)
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    who = identity_for(user)
+    bulk = [JobRequest(command=["x"])] * 2
+    outcomes(at_once(*[lambda: submit_all(bulk, who)] * 4, *[lambda: submit(user, tenant)] * 4))
+    assert Job.objects.count() == 5
+
+
+def test_concurrent_releases_and_submits_never_exceed_the_limit(limit):
+    limit(max_queued_jobs_per_user=3)
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    who = identity_for(user)
+    held = []
+    for _ in range(4):
+        held.append(submit(user, tenant))
+        services.hold(held[-1], who)
+    outcomes(at_once(*[lambda id=id: services.release(id, who) for id in held], *[lambda: submit(user, tenant)] * 4))
+    assert Job.objects.filter(state="pending").count() == 3
+
+
+def test_a_submit_does_not_wait_for_another_tenant_at_its_limit(limit):
+    limit(max_queued_jobs_per_user=5)
+    tenant, other = make_tenant("nlp"), make_tenant("vision")
+    user = make_member(other)
+    with transaction.atomic():
+        queue_limits.lock([tenant.pk])
+        [result] = at_once(lambda: submit(user, other))
+    assert isinstance(result, int)
+
+
+def test_a_release_and_a_submit_that_depends_on_the_job_do_not_deadlock(limit):
+    limit(max_queued_jobs_per_user=100)
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    who = identity_for(user)
+    job_id = submit(user, tenant)
+    for _ in range(5):
+        services.hold(job_id, who)
+        works = [lambda: services.release(job_id, who), *[lambda: submit(user, tenant, depends_on=[job_id])] * 3]
+        assert outcomes(at_once(*works)) == (4, 0)

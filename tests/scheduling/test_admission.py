@@ -1,0 +1,109 @@
+"""Refused submits share one reading of the cluster, and a refusal never rests on an outdated one (A61)."""
+
+import pytest
+
+from gpusched.lib.problems import Problem
+from gpusched.lib.sql import execute
+from gpusched.protocol.states import Role
+from scheduling import admission, snapshot
+from tenants.services import change_quota
+from tests.factories import make_member, make_node, make_tenant, submit
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant, Role.OWNER)
+
+
+@pytest.fixture
+def readings(monkeypatch):
+    """How often the nodes are read for submits."""
+    counted: list[int] = []
+    nodes = snapshot.nodes
+
+    def counting():
+        counted.append(1)
+        return nodes()
+
+    monkeypatch.setattr(snapshot, "nodes", counting)
+    return counted
+
+
+def refused(user, tenant, **fields):
+    with pytest.raises(Problem) as caught:
+        submit(user, tenant, **fields)
+    return caught.value
+
+
+def test_refused_submits_read_the_cluster_once_while_nothing_changes(user, tenant, readings):
+    """A61: a loop of impossible jobs costs a comparison of versions each, not a reading of all nodes."""
+    make_node(gpus=4)
+    for _ in range(5):
+        assert refused(user, tenant, gpu_count=99).code == "never_fits"
+    assert len(readings) == 1
+
+
+def test_a_refusal_does_not_wait_for_a_reading_by_another_submit(user, tenant):
+    """A61: no lock is shared by submits whose snapshot is current."""
+    make_node(gpus=4)
+    refused(user, tenant, gpu_count=99)
+    with admission._reading:
+        assert refused(user, tenant, gpu_count=99).code == "never_fits"
+        submit(user, tenant, gpu_count=1)
+
+
+def test_a_job_is_accepted_at_once_when_a_node_that_can_hold_it_has_joined(user, tenant):
+    make_node(gpus=4)
+    assert refused(user, tenant, gpu_count=8).code == "never_fits"
+    make_node(gpus=8)
+    submit(user, tenant, gpu_count=8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE nodes_device SET memory_mb = 96000",
+        "UPDATE nodes_node SET memory_mb = 900000",
+        "UPDATE nodes_node SET cpu_cores = 256",
+    ],
+)
+def test_the_version_changes_with_the_hardware(change):
+    make_node(gpus=2)
+    before = admission._version()
+    execute(change)
+    assert admission._version() != before
+
+
+def test_the_version_does_not_change_with_what_runs_or_is_read(user, tenant):
+    agent = make_node(gpus=2)
+    before = admission._version()
+    agent.sync()
+    execute("UPDATE nodes_device SET health = 'hot', held_whole = 1")
+    submit(user, tenant)
+    assert admission._version() == before
+
+
+def test_a_job_is_accepted_at_once_when_another_process_raised_the_quota(user, tenant):
+    make_node(gpus=8)
+    change_quota(tenant.pk, {"max_gpus": 2}, actor="test")
+    assert refused(user, tenant, gpu_count=4).code == "quota_exceeded"
+    execute("UPDATE tenants_quota SET max_gpus = 4, version = version + 1 WHERE tenant_id = %s", [tenant.pk])
+    submit(user, tenant, gpu_count=4)
+
+
+def test_an_old_snapshot_serves_acceptances_while_one_thread_reads_anew(user, tenant, monkeypatch):
+    make_node(gpus=4)
+    submit(user, tenant)
+    known = admission._known
+    assert known is not None
+    monkeypatch.setattr("scheduling.admission.time.monotonic", lambda: known.read_at + 1.5 * admission._FRESH_SECONDS)
+    with admission._reading:
+        assert admission._recent(known.quota_edits) is known
+    assert admission._recent(known.quota_edits) is not known
