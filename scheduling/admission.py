@@ -13,7 +13,8 @@ from gpusched.protocol.reasons import Pending
 from scheduling import snapshot
 from scheduling.engine.budgets import is_spent, spent
 from scheduling.engine.effects import in_use
-from scheduling.engine.feasibility import Inventory, Verdict, impossible_in, survey
+from scheduling.engine.feasibility import Verdict, impossible_in
+from scheduling.engine.inventory import Inventory, survey
 from scheduling.engine.model import Node, Policy, Request, Tenant
 from scheduling.entitlements import tenants
 from scheduling.policy import policy
