@@ -1,15 +1,18 @@
 """How long jobs wait on real traces: Muri's under SRTF, then contended Philly under live and reference policies.
 
-Needs ../shared/traces. Each Philly row takes about a minute and a half per seed, so `--seeds 5` takes a while."""
+Needs ../shared/traces. Each Philly row takes about a minute and a half per seed, so `--seeds 5` takes a while.
+`--sweep` replays each cluster of a Philly trace, and all pooled, at six offered loads instead: about an hour."""
 
 import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
+from typing import NoReturn
 
+from benchmarks.queueing_sweep import sweep
 from scheduling.engine.model import Policy
 from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.figures import Figures, figures, summary
@@ -20,6 +23,7 @@ from scheduling.simulator.replay import replay
 from scheduling.simulator.srtf import replay_srtf
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
+TUNING = TRACES / "philly" / "philly_tuning.csv.gz"
 # Mean completion time in seconds, as published.
 MURI = {"trace3": 193_082, "trace4": 581_983}
 # Virtual cluster -> nodes, cut so that the offered load of October and November 2017 is 0.8 to 1.0.
@@ -37,13 +41,12 @@ class Row:
     is_goal: bool = False
 
 
-NEVER = 1e12
 ROWS = (
     Row("shortest, noisy (goal)", Policy(name="shortest"), "noisy", is_goal=True),
     Row("shortest, oracle", Policy(name="shortest"), "oracle"),
-    Row("shortest, nobody starves, noisy", Policy(name="shortest", starving_after_seconds=NEVER), "noisy"),
-    Row("shortest, nobody starves, oracle", Policy(name="shortest", starving_after_seconds=NEVER), "oracle"),
-    Row("free overtaking", Policy(name="shortest", starving_after_seconds=NEVER)),
+    Row("overtaking, noisy", Policy(name="overtaking"), "noisy"),
+    Row("overtaking, oracle", Policy(name="overtaking"), "oracle"),
+    Row("overtaking, no predictions", Policy(name="overtaking")),
     Row("fair", Policy()),
     Row("fair, limits oracle (EASY)", Policy(aging_points_per_minute=0.0), limits="oracle"),
     Row("fifo", Policy(name="fifo")),
@@ -53,20 +56,36 @@ ROWS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, help="replays with other noise: 1, and 3 of a sweep, where it is left out")
+    parser.add_argument("--sweep", action="store_true", help="each cluster of the trace, and all pooled, at six loads")
+    parser.add_argument("--trace", type=Path, default=TUNING, help="of a sweep: another trace in Philly's format")
     parser.add_argument("--goal-only", action="store_true", help="without the rows for comparison")
     parser.add_argument("--placement", default=Policy().placement, help="best_fit gives the references of others")
     options = parser.parse_args()
     if not TRACES.is_dir():
         sys.exit("The traces are not here (../shared/traces).")
+    if options.sweep:
+        _sweep(options.trace, options.seeds or 3, options.json)
     found: dict[str, object] = {}
     missed = [name for name, goal in MURI.items() if not _muri(name, goal, found)]
     for row in ROWS[:1] if options.goal_only else ROWS:
-        if not _philly(row, options.seeds, options.placement, found):
+        if not _philly(row, options.seeds or 1, options.placement, found):
             missed.append(row.title)
     if options.json:
         print(json.dumps(found))
     sys.exit(f"Missed: {', '.join(missed)}." if missed else 0)
+
+
+def _sweep(trace: Path, seeds: int, as_json: bool) -> NoReturn:
+    jobs = [job for job in read_trace(trace, "philly") if OCTOBER <= job.submitted_at < DECEMBER]
+    points = []
+    for point in sweep(jobs, DECEMBER - OCTOBER, seeds):
+        points.append(point)
+        print(f"{point}{'' if point.passes else '  MISSED'}", flush=True)
+    failed = sum(not point.passes for point in points)
+    if as_json:
+        print(json.dumps({"points": [asdict(point) for point in points], "failed": failed}))
+    sys.exit(f"Missed: {failed} of {len(points)} points." if failed else 0)
 
 
 def _muri(name: str, goal: int, found: dict[str, object]) -> bool:
@@ -81,7 +100,7 @@ def _muri(name: str, goal: int, found: dict[str, object]) -> bool:
 
 
 def _philly(row: Row, seeds: int, placement: str, found: dict[str, object]) -> bool:
-    trace = read_trace(TRACES / "philly" / "philly_tuning.csv.gz", "philly")
+    trace = read_trace(TUNING, "philly")
     jobs = [job for job in trace if OCTOBER <= job.submitted_at < DECEMBER and job.tenant in PHILLY]
     policy = replace(row.policy, placement=placement)
     count = seeds if row.predictions == "noisy" else 1

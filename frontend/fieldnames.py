@@ -31,7 +31,6 @@ _OWN = {
     "member_extend_minutes": "members may extend by (minutes)",
     "thermal_move_minutes": "moved when hot for (minutes)",
     "online_percent": "GPUs for online jobs (%)",
-    "starving_percent": "GPUs for starving jobs (%)",
     "is_slowed": "slowed down by its hardware",
     "predicted_seconds": "predicted run time (seconds)",
     "clock_off_seconds": "clock ahead by (seconds)",

@@ -108,14 +108,6 @@ class SchedulingPolicy(models.Model):
         validators=[check_costs],
         help_text='cost_aware: cost of a GPU-hour, like {"H100": 2.5}; other models cost 1',
     )
-    starving_after_days = models.FloatField(
-        default=12.0, validators=_between(0, 3650), help_text="shortest: a job that waits this long is promised a place"
-    )
-    starving_percent = models.FloatField(
-        default=35.0,
-        validators=_between(0, 100),
-        help_text="shortest: part of the GPUs that jobs may hold which had waited that long, before others follow",
-    )
     online_percent = models.PositiveSmallIntegerField(
         default=0, validators=_between(0, 100), help_text="Part of the GPUs that is for online jobs; 0: no split"
     )
@@ -207,8 +199,6 @@ class SchedulingPolicy(models.Model):
                 (IDLE_NUMBERS, "held_idle_policy is off", self.held_idle_policy == "off"),
                 (("cost_by_model", "usage_window_minutes"), f"the policy is {self.policy}, not cost_aware",
                  self.policy != "cost_aware"),
-                (("starving_after_days", "starving_percent"), f"the policy is {self.policy}, not shortest",
-                 self.policy != "shortest"),
             )
             for name in names
             if is_so and name in set(changes)

@@ -25,8 +25,6 @@ FIELDS = (
     "usage_window_minutes",
     "dynamic_share_bound",
     "cost_by_model",
-    "starving_after_days",
-    "starving_percent",
     "online_percent",
     "enable_gang_scheduling",
     "enable_preemption",
@@ -79,8 +77,6 @@ def as_engine(fields: Mapping[str, Any]) -> Policy:
         window_seconds=fields["usage_window_minutes"] * 60.0,
         cost_by_model=tuple(sorted((model, float(cost)) for model, cost in fields["cost_by_model"].items())),
         dynamic_share_bound=fields["dynamic_share_bound"],
-        starving_after_seconds=fields["starving_after_days"] * 86400.0,
-        starving_percent=fields["starving_percent"],
     )
 
 

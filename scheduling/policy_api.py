@@ -30,8 +30,6 @@ class PolicyChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     usage_window_minutes: Number = msgspec.UNSET
     dynamic_share_bound: Number = msgspec.UNSET
     cost_by_model: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
-    starving_after_days: Number = msgspec.UNSET
-    starving_percent: Number = msgspec.UNSET
     online_percent: Whole = msgspec.UNSET
     enable_gang_scheduling: Switch = msgspec.UNSET
     enable_preemption: Switch = msgspec.UNSET

@@ -152,8 +152,6 @@ class PolicyFields(msgspec.Struct, kw_only=True):
     usage_window_minutes: float
     dynamic_share_bound: float
     cost_by_model: dict[str, float]
-    starving_after_days: float
-    starving_percent: float
     online_percent: int
     enable_gang_scheduling: bool
     enable_preemption: bool

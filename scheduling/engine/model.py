@@ -189,7 +189,7 @@ class Policy:
     `online_percent`: the part of the GPUs that is for online jobs (0: no split). `cost_by_model`: (model, cost of a
     GPU-hour), others cost 1. `dynamic_share_bound`: by how much at most (0.2 = 20 %) a tenant's weight follows its
     past use; 0: not at all. `placement`: how nodes are scored (see placement.py). `window_seconds`: the sliding window
-    of `Tenant.window_cost`. `starving_after_seconds`, `starving_percent`: see turns.py."""
+    of `Tenant.window_cost`."""
 
     name: str = "fair"
     aging_points_per_minute: float = 1.0
@@ -207,8 +207,6 @@ class Policy:
     cost_by_model: tuple[tuple[str, float], ...] = ()
     dynamic_share_bound: float = 0.0
     placement: str = "fragmentation"
-    starving_after_seconds: float = 12 * 86400.0
-    starving_percent: float = 35.0
 
 
 @dataclass(frozen=True, slots=True)

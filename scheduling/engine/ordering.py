@@ -170,8 +170,13 @@ def worth(job: Job, policy: Policy, now: float) -> float:
 def service_seconds(job: Job) -> float:
     """GPU-seconds that the job will probably take: its predicted run time, or else its time limit, x GPUs; inf where
     neither is known. A job without GPUs counts as one, so that long ones do not go before short ones."""
+    return run_seconds(job) * max(job.request.gpu_count, 1)
+
+
+def run_seconds(job: Job) -> float:
+    """Return the predicted run time, or else the time limit; inf if neither is known."""
     seconds = job.max_runtime_seconds if job.predicted_seconds is None else job.predicted_seconds
-    return inf if seconds is None else seconds * max(job.request.gpu_count, 1)
+    return inf if seconds is None else seconds
 
 
 def by_service(job: Job, policy: Policy, now: float) -> Key:

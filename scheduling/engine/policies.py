@@ -31,6 +31,8 @@ POLICIES = {
     "priority": Rules(by_aged_priority, by_head),
     "cost_aware": Rules(by_cost, by_cost_share, sorts_alike=True),
     "shortest": Rules(by_service, by_head_within_guarantees, Starving, sorts_alike=True),
+    # `shortest` without a promise to any job: what the promises cost is measured against it.
+    "overtaking": Rules(by_service, by_head_within_guarantees, Nobody, sorts_alike=True, is_live=False),
     "fifo": Rules(by_arrival, by_head, Nobody, head_blocks=True, is_live=False),
     # Preemptive, as its simulation asks at each event where all unfinished jobs would go, and moves them there.
     "srtf": Rules(by_remaining, by_head, Nobody, sorts_alike=True, is_live=False),

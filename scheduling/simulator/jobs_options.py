@@ -24,7 +24,7 @@ _SETTABLE = {one.name: type(one.default) for one in fields(Policy) if isinstance
 _LEAST = 1e-6
 _RANGES = {
     "usage_half_life_seconds": (_LEAST, inf), "window_seconds": (_LEAST, inf), "online_percent": (0, 100),
-    "starving_percent": (0, 100), "dynamic_share_bound": (0, 0.9), "load_ceiling": (_LEAST, 1),
+    "dynamic_share_bound": (0, 0.9), "load_ceiling": (_LEAST, 1),
     "load_ceiling_shared": (_LEAST, 1),
 }  # fmt: skip
 

@@ -46,7 +46,6 @@ policies = st.builds(
     online_percent=st.sampled_from([0, 0, 0, 30, 50]),
     thermal=st.sampled_from([True, True, False]),
     placement=st.sampled_from(["fragmentation", "fragmentation", "best_fit", "packing", "tightest"]),
-    starving_after_seconds=st.sampled_from([0.0, 5000.0, 1e9]),
     dynamic_share_bound=st.sampled_from([0.0, 0.2]),
 )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -11,10 +12,11 @@ from scheduling.engine.model import Job, Policy, Snapshot, Tenant
 from scheduling.engine.ordering import by_cost, by_service, service_seconds
 from scheduling.engine.policies import LIVE_POLICIES, POLICIES, rules_of
 from scheduling.engine.prices import window_cost
+from scheduling.engine.turns import backlog
 from tests.engine.scenario import NOW, ask, cluster, decide, job, node, running_on, started
 
-DAY = 86400.0
-COST, SHORTEST = Policy(name="cost_aware"), Policy(name="shortest", starving_after_seconds=10 * DAY)
+DAY, HOUR = 86400.0, 3600.0
+COST, SHORTEST = Policy(name="cost_aware"), Policy(name="shortest")
 
 
 def order(policy: Policy, *jobs: Job, tenants: Sequence[Tenant] = ()) -> list[int]:
@@ -28,8 +30,8 @@ def predicted(id: int, gpus: int, minutes: float, **more: object) -> Job:
 
 def test_references_are_not_for_live_clusters() -> None:
     assert LIVE_POLICIES == ("fair", "priority", "cost_aware", "shortest")
-    assert {*POLICIES} - {*LIVE_POLICIES} == {"fifo", "srtf"}
-    with pytest.raises(ValueError, match="no policy is named 'random'; there are cost_aware, fair, fifo, priority"):
+    assert {*POLICIES} - {*LIVE_POLICIES} == {"fifo", "overtaking", "srtf"}
+    with pytest.raises(ValueError, match="no policy is named 'random'; there are cost_aware, fair, fifo, overtaking"):
         rules_of("random")
 
 
@@ -115,25 +117,59 @@ def test_no_age_lifts_a_job_over_a_higher_band(
         assert keys[0][0] <= keys[1][0]
 
 
-def half_full(*jobs: Job, **settings: object) -> Snapshot:
-    """Two nodes of eight, five GPUs of each taken, by one job that starved before it started."""
+def half_full(*jobs: Job) -> Snapshot:
+    """Return two nodes of eight GPUs, five of each held for three hours: the backlog of what runs is 30 GPU-hours."""
     state = running_on(cluster(node(1), node(2)), job(90, gpus=5), job(91, gpus=5))
-    one, other = state.running
-    return replace(state, jobs=jobs, running=(replace(one, waited_seconds=20 * DAY), other))
+    running = tuple(replace(one, started_at=NOW - 3 * HOUR) for one in state.running)
+    return replace(state, jobs=jobs, running=running)
 
 
-OLD, OLDER = job(1, gpus=8, age=11 * DAY), job(2, gpus=8, age=11.5 * DAY)
-MANY = [predicted(id, 1, 600, age=60.0) for id in range(11, 30)]
+OLD, OLDER = job(1, gpus=8, age=15 * HOUR), job(2, gpus=8, age=16 * HOUR)
+MANY = [predicted(id, 1, 25, age=60.0) for id in range(11, 30)]
 
 
-def test_under_shortest_nobody_is_promised_a_place_who_does_not_starve() -> None:
-    made = decide(half_full(job(1, gpus=8, age=9 * DAY), *MANY), SHORTEST)
-    assert made.reservation is None
-    assert len(made.placements) == 6
+def test_backlog_is_the_work_in_the_cluster_over_its_capacity() -> None:
+    """A12: a waiting job counts with its prediction, at most with twice the mean age of what runs."""
+    assert backlog(half_full(), NOW).seconds == pytest.approx(30 / 16 * HOUR)
+    short, long = predicted(1, 8, 60), predicted(2, 8, 90 * 60)
+    assert backlog(half_full(short), NOW).seconds == pytest.approx((30 + 8 * 1) / 16 * HOUR)
+    assert backlog(half_full(long), NOW).seconds == pytest.approx((30 + 8 * 6) / 16 * HOUR)
+    assert backlog(half_full(job(3, gpus=8)), NOW).seconds == pytest.approx((30 + 8 * 6) / 16 * HOUR)
+    impossible = job(4, gpus=64)
+    assert backlog(half_full(impossible), NOW).seconds == pytest.approx((30 + 16 * 6) / 16 * HOUR)
+    later = replace(long, eligible_at=NOW + HOUR)
+    assert backlog(half_full(later), NOW).seconds == pytest.approx(30 / 16 * HOUR)
+    array = replace(half_full(short), behind=((1, 9),))
+    assert backlog(array, NOW).seconds == pytest.approx((30 + 10 * 8 * 1) / 16 * HOUR)
+
+
+def test_backlog_of_an_idle_cluster_lets_no_job_starve() -> None:
+    assert backlog(cluster(node(1), jobs=[OLD]), NOW).seconds == inf
+
+
+def test_backlog_adds_the_drain_of_a_place_for_jobs_of_several_gpus() -> None:
+    found = backlog(half_full(), NOW)
+    assert found.wait_seconds(job(1, gpus=2)) - found.wait_seconds(job(2, gpus=1)) == pytest.approx(3 * HOUR)
+
+
+@pytest.mark.parametrize(("hours", "is_promised"), [(8, False), (9, True)])
+def test_shortest_promises_a_place_only_to_a_job_that_starves(hours: float, is_promised: bool) -> None:
+    """A12: the backlog with this job is (30 + 48 + 8) / 16 hours, and the drain takes 3 more."""
+    made = decide(half_full(job(1, gpus=8, age=hours * HOUR), *MANY), SHORTEST)
+    assert (made.reservation is not None) is is_promised
+    assert len(made.placements) == (3 if is_promised else 6)
+
+
+def test_starving_begins_later_while_more_work_waits() -> None:
+    """A12: under overload all jobs are old, and the order does not become that of arrival."""
+    job_of_nine_hours = job(1, gpus=8, age=9 * HOUR)
+    crowd = [job(id, gpus=8, age=60.0) for id in range(2, 5)]
+    assert decide(half_full(job_of_nine_hours), SHORTEST).reservation is not None
+    assert decide(half_full(job_of_nine_hours, *crowd), SHORTEST).reservation is None
 
 
 def test_the_oldest_starving_job_is_promised_a_place_before_the_order() -> None:
-    """A12: small jobs are still served, where they do not delay it."""
+    """A12: small jobs still start where they do not delay it."""
     made = decide(half_full(OLD, OLDER, *MANY), SHORTEST)
     assert made.reservation is not None and made.reservation.job_id == 2
     assert len(made.placements) == 3
@@ -146,22 +182,15 @@ def test_who_is_promised_a_place_keeps_it_though_another_is_older() -> None:
 
 def test_a_starving_job_of_a_higher_band_takes_its_place() -> None:
     for tenant in (1, 2):
-        urgent = job(3, gpus=8, age=10.5 * DAY, priority=1000, tenant=tenant)
+        urgent = job(3, gpus=8, age=14.9 * HOUR, priority=1000, tenant=tenant)
         state = replace(half_full(OLD, OLDER, urgent), reserved_job_id=1, tenants=(Tenant(1, "a"), Tenant(2, "b")))
-        made = decide(state, SHORTEST)
+        made = decide(state, replace(SHORTEST, preemption=False))
         assert made.reservation is not None and made.reservation.job_id == 3
-
-
-def test_starving_jobs_do_not_get_more_than_their_part() -> None:
-    """Five of sixteen GPUs are theirs already: 31.25 %."""
-    state = half_full(OLD, OLDER, *MANY)
-    assert decide(state, replace(SHORTEST, starving_percent=31.0)).reservation is None
-    assert decide(state, replace(SHORTEST, starving_percent=32.0)).reservation is not None
 
 
 def test_a_wait_that_its_owner_asked_for_is_no_starving() -> None:
     """It starves from the time on that it may start."""
-    later = replace(OLD, eligible_at=NOW - DAY)
+    later = replace(OLD, eligible_at=NOW - HOUR)
     assert decide(half_full(later, *MANY), SHORTEST).reservation is None
 
 
@@ -172,5 +201,5 @@ def test_a_starving_job_that_cannot_be_promised_a_place_leaves_it_to_the_next() 
 
 def test_age_alone_lets_no_starving_job_go_before_a_higher_band() -> None:
     """A13."""
-    high = [predicted(id, 1, 600, age=60.0, priority=1500) for id in range(11, 30)]
+    high = [predicted(id, 1, 25, age=60.0, priority=1500) for id in range(11, 30)]
     assert len(decide(half_full(OLD, *high), SHORTEST).placements) == 6

@@ -169,8 +169,6 @@ def test_a_bad_value_is_refused_by_name(admin, body, field, words):
             for name in ("held_idle_percent", "held_idle_minutes", "held_idle_interactive_minutes")
         ),
         ({"held_idle_policy": "off", "held_idle_grace_minutes": 7}, "held_idle_grace_minutes", "policy is off"),
-        ({"starving_after_days": 9}, "starving_after_days", "the policy is fair, not shortest"),
-        ({"starving_percent": 9}, "starving_percent", "the policy is fair, not shortest"),
     ],
 )
 def test_a_setting_that_would_do_nothing_is_refused(admin, body, field, words):

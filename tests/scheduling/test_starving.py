@@ -1,4 +1,4 @@
-"""The engine learns from the database how long running jobs had waited, as those that starved have a bounded part."""
+"""The engine learns from the database how long running jobs had waited: a forecast requeues them with their age."""
 
 from datetime import timedelta
 
@@ -6,8 +6,8 @@ import pytest
 from django.utils import timezone
 
 from jobs.models import Job
-from scheduling import policy, snapshot
-from tests.factories import make_node, make_token, make_user, run_cycle, submit
+from scheduling import snapshot
+from tests.factories import make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,17 +24,3 @@ def test_how_long_a_running_job_had_waited_is_known(user, tenant):
     submit(user, tenant, gpu_count=8)
     waited = {one.job_id: one.waited_seconds / 86400 for one in snapshot.load()[0].running}
     assert waited == pytest.approx({old: 12, later: 1}, abs=0.01)
-
-
-def test_when_a_job_starves_is_for_admins_to_say(client):
-    """A07: where the policy looks at it; elsewhere it would do nothing."""
-    headers = {"Authorization": f"Bearer {make_token(make_user('root', admin=True))}"}
-
-    def patch(**body):
-        address = "/api/v1/scheduling/policy"
-        return client.patch(address, body, content_type="application/json", headers=headers)
-
-    assert patch(starving_after_days=2).status_code == 400
-    assert patch(policy="shortest", starving_after_days=2, starving_percent=20).status_code == 200
-    made = policy.policy()
-    assert (made.name, made.starving_after_seconds, made.starving_percent) == ("shortest", 2 * 86400.0, 20.0)

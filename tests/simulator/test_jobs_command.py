@@ -89,13 +89,9 @@ def test_a_part_of_the_time_can_be_replayed(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_policy_can_be_tried_out(tmp_path: Path) -> None:
-    small = [f"s{n},{600 * n},4,1800,x" for n in range(200)]
-    file = trace(tmp_path, *small, "large,1,8,7200,x")
-    shortest = (file, "--nodes", "1", "--policy", "shortest", "--predictions", "oracle", "--json", "--set")
-    never, soon = (
-        figures(*shortest, f"starving_after_seconds={after}")["queue_hours"]["max"] for after in ("1e9", 7200)
-    )
-    assert never > 2 * soon
+    file = trace(tmp_path, "wide,0,16,60,x", "small,0,1,60,x")
+    gangs, none = (figures(file, "--nodes", "2", "--set", f"gangs={value}") for value in ("true", "false"))
+    assert (gangs["never_fit"]["jobs"], none["never_fit"]["jobs"]) == (0, 1)
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
@@ -118,7 +114,7 @@ def test_a_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
         (["--nodes", "1", "--quota", "x"], r"--quota: 'x' is not NAME=VALUE\."),
         (["--nodes", "1", "--weight", "x=-1"], r"--weight: x=-1 is not a number of at least 0\."),
         (["--nodes", "1", "--set", "colour=1"], r"--set: no setting is named 'colour'; there are aging_points"),
-        (["--nodes", "1", "--set", "starving_percent=much"], r"--set: starving_percent=much is not a number"),
+        (["--nodes", "1", "--set", "online_percent=much"], r"--set: online_percent=much is not a number"),
         (["--nodes", "1", "--since", "yesterday"], r"--since: 'yesterday' is no date"),
         (["--nodes", "1", "--since", "2100-01-01"], r"no job was submitted between"),
         (["--nodes", "1", "--plot", "plot.jpg"], r"plot\.jpg: a plot is written as \.svg or \.png\."),

@@ -1,6 +1,7 @@
 """Replays in discrete time: who starts when under which policy, and what preemption costs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from scheduling.simulator.cluster import Cluster, never_fitting
 from scheduling.simulator.figures import figures
 from scheduling.simulator.jobs import TraceJob
 from scheduling.simulator.predictions import with_predictions
-from scheduling.simulator.replay import Fate, Run, replay
+from scheduling.simulator.replay import Run, replay
 from scheduling.simulator.srtf import replay_srtf
 
 HOUR = 3600.0
@@ -55,29 +56,19 @@ def stream(days: int) -> list[TraceJob]:
 
 
 def test_a_starving_job_gets_its_turn_under_shortest() -> None:
-    """A12: by the time limit of waiting and what runs then; without the rule the stream passes it to the end."""
-    assert ran(under("shortest", stream(4), starving_after_seconds=1e9))[1][0] > 95
-    started = ran(under("shortest", stream(4), starving_after_seconds=48 * HOUR))[1][0]
-    # Nothing has a time limit, so the devices stay free from the moment on that it starves: for 1.5 hours at most.
-    assert 48.5 <= started <= 48.5 + 1.5
+    """A12: without a promise the stream passes the large job to the end."""
+    assert ran(under("overtaking", stream(4)))[1][0] > 95
+    # Four GPUs are held by a job of one hour's age: (4 + 8 x 2) / 8 hours of work and a drain of one. Then the devices
+    # stay free until what runs has ended, for 1.5 hours at most.
+    assert ran(under("shortest", stream(4)))[1][0] <= 0.5 + 3.5 + 1.5
 
 
-def test_starving_jobs_get_a_bounded_part() -> None:
-    """Of a backlog of old jobs one at a time goes before the order, not all: they are never left more than the part."""
-    old = [asked(id, 10, 8, 20) for id in range(1, 6)]
-    jobs = [asked(100 + n, n / 4, 1, 4.5) for n in range(1000)] + old
-    jobs.sort(key=lambda job: job.submitted_at)
-    for percent, most in ((30, 1), (60, 2), (100, 2)):
-        run = under("shortest", jobs, 2, starving_after_seconds=24 * HOUR, starving_percent=percent)
-        # Once no more small jobs come, large ones start in their own order.
-        starved = [fate for fate in run.fates if fate.job.gpus == 8 and fate.first_started_at < 250 * HOUR]
-        assert min(fate.wait_seconds for fate in starved) >= 24 * HOUR
-        assert max(at_once(starved)) == most
-
-
-def at_once(fates: Sequence[Fate]) -> list[int]:
-    """How many of them run when each starts."""
-    return [sum(one.first_started_at <= each.first_started_at < one.ended_at for one in fates) for each in fates]
+def test_starving_depends_on_the_load_and_on_no_constant() -> None:
+    """A12: jobs a hundred times as long wait a hundred times as long; nothing else changes."""
+    slow = [replace(job, submitted_at=100 * job.submitted_at, run_seconds=100 * job.run_seconds) for job in stream(4)]
+    plain = ran(under("shortest", stream(4), aging_points_per_minute=0.0))
+    slowed = ran(under("shortest", slow, aging_points_per_minute=0.0))
+    assert slowed == pytest.approx({id: pytest.approx((100 * start, 100 * end)) for id, (start, end) in plain.items()})
 
 
 def test_srtf_preempts_for_less_that_remains_and_charges_for_it() -> None:

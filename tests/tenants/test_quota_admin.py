@@ -151,7 +151,7 @@ def test_in_admin_an_edit_is_audited_once_and_is_no_edit_of_the_quota_where_only
 
 POLICY = {
     "policy": "fair", "aging_points_per_minute": 1, "usage_half_life_days": 7, "usage_window_minutes": 5,
-    "dynamic_share_bound": 0, "cost_by_model": "{}", "starving_after_days": 12, "starving_percent": 35, "online_percent": 0, "enable_gang_scheduling": "on",
+    "dynamic_share_bound": 0, "cost_by_model": "{}", "online_percent": 0, "enable_gang_scheduling": "on",
     "enable_preemption": "on", "min_runtime_seconds": 600, "preemption_delay_seconds": 60, "enable_thermal_aware": "on",
     "thermal_threshold_celsius": 85, "thermal_moves": "monitor", "thermal_move_minutes": 10,
     "held_idle_policy": "monitor", "held_idle_percent": 5, "held_idle_minutes": 60,

@@ -1,0 +1,106 @@
+"""Sweep of `shortest` over clusters and offered loads, against overtaking without promises and against FIFO."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from statistics import mean
+
+from scheduling.engine.model import Policy
+from scheduling.simulator.cluster import Cluster, never_fitting
+from scheduling.simulator.figures import figures
+from scheduling.simulator.jobs import TraceJob
+from scheduling.simulator.predictions import with_predictions
+from scheduling.simulator.replay import replay
+
+LOADS = (0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
+GPUS_PER_NODE = 8
+POOLED = "pooled"
+# A point passes if its mean is at most so many times overtaking's, and its maximum so many times FIFO's.
+MEAN_BOUND, MAX_BOUND = 1.5, 1.15
+
+# Mean and maximum wait in hours.
+Waits = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The waits on one cluster at one offered load, in hours: the mean over the seeds, and the longest of all seeds."""
+
+    cluster: str
+    load: float
+    mean_h: float
+    max_h: float
+    unguarded_mean_h: float
+    unguarded_max_h: float
+    fifo_mean_h: float
+    fifo_max_h: float
+
+    @property
+    def passes(self) -> bool:
+        return self.mean_h <= MEAN_BOUND * self.unguarded_mean_h and self.max_h <= MAX_BOUND * self.fifo_max_h
+
+
+def clusters_of(jobs: Sequence[TraceJob]) -> dict[str, list[TraceJob]]:
+    """Return the jobs of each tenant as a cluster of its own, and of all tenants in one queue as `pooled`."""
+    names = sorted({job.tenant for job in jobs})
+    own = {name: [job for job in jobs if job.tenant == name] for name in names}
+    return own | {POOLED: [replace(job, tenant=POOLED) for job in jobs]}
+
+
+def node_count(jobs: Sequence[TraceJob], load: float, seconds: float) -> int:
+    """Return how many nodes bring the offered load of these jobs over so many seconds nearest to `load`, and at least
+    as many as the widest job needs."""
+    work = sum(job.gpus * job.run_seconds for job in jobs)
+    widest = ceil(max(job.gpus for job in jobs) / GPUS_PER_NODE)
+    return max(round(work / (seconds * GPUS_PER_NODE * load)), widest, 1)
+
+
+def sweep(
+    jobs: Sequence[TraceJob],
+    seconds: float,
+    seeds: int,
+    waits: Callable[[Sequence[TraceJob], int, str, int], Waits] | None = None,
+) -> Iterator[Point]:
+    """Yield a point for each cluster and load. Loads that round to the same number of nodes share their replays."""
+    measure = waits or replayed
+    for name, own in clusters_of(jobs).items():
+        known: dict[int, Point] = {}
+        for load in LOADS:
+            nodes = node_count(own, load, seconds)
+            if nodes not in known:
+                known[nodes] = _point(name, load, own, nodes, seeds, measure)
+            yield replace(known[nodes], load=load)
+
+
+def replayed(jobs: Sequence[TraceJob], nodes: int, policy: str, seed: int) -> Waits:
+    """Replay the jobs under a policy with noisy predictions. Raises ValueError if a job could never start."""
+    cluster, rules = Cluster(nodes, GPUS_PER_NODE), Policy(name=policy)
+    impossible = never_fitting(cluster, jobs, rules)
+    if impossible:
+        raise ValueError(f"{len(impossible)} of {len(jobs)} jobs do not fit on {nodes} nodes")
+    hours = figures([(replay(with_predictions(jobs, "noisy", seed), cluster, rules), cluster.gpu_count)]).queue_hours
+    return hours["mean"], hours["max"]
+
+
+def _point(
+    name: str,
+    load: float,
+    jobs: Sequence[TraceJob],
+    nodes: int,
+    seeds: int,
+    measure: Callable[[Sequence[TraceJob], int, str, int], Waits],
+) -> Point:
+    """FIFO does not look at predictions, so one replay of it stands for all seeds."""
+    guarded, unguarded = (
+        [measure(jobs, nodes, policy, seed) for seed in range(1, seeds + 1)] for policy in ("shortest", "overtaking")
+    )
+    fifo_mean, fifo_max = measure(jobs, nodes, "fifo", 1)
+    return Point(
+        name,
+        load,
+        *(round(value, 2) for value in (*_over_seeds(guarded), *_over_seeds(unguarded), fifo_mean, fifo_max)),
+    )
+
+
+def _over_seeds(waits: Sequence[Waits]) -> Waits:
+    return mean(one[0] for one in waits), max(one[1] for one in waits)
