@@ -1,6 +1,6 @@
 """Replays a trace in discrete time: at each arrival or end the real plan() decides, and time jumps to the next."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -39,6 +39,10 @@ class Fate:
         return self.ended_at - self.job.submitted_at
 
 
+# The snapshot after the plan of a moment, that moment, and what has become of each job by then.
+Observer = Callable[[Snapshot, float, Mapping[int, Fate]], None]
+
+
 @dataclass(slots=True)
 class Run:
     """`timeline`: (time, jobs waiting, GPUs in use) after each event."""
@@ -55,14 +59,20 @@ def replay(
     limits: str = "given",
     charge_seconds: float = 45.0,
     progress: Progress | None = None,
+    observer: Observer | None = None,
 ) -> Run:
     """Run every job to its end. Jobs sorted by time of submission; each must fit on the empty cluster.
 
     A preempted job goes on later from where it was, after `charge_seconds` of holding its GPUs for nothing.
-    `progress` is told now and then how many jobs have ended.
+    `progress` is told now and then how many jobs have ended. `observer` is called after each plan that follows an
+    arrival.
     """
     clock = _Clock(jobs, cluster, policy, limits, charge_seconds)
+    arrived = 0
     while clock.step():
+        if observer is not None and clock.arrived > arrived:
+            observer(clock.snapshot, clock.run.timeline[-1][0], clock.fates)
+            arrived = clock.arrived
         if progress is not None and len(clock.run.timeline) % 50 == 0:
             progress(clock.done)
     return clock.run

@@ -1,0 +1,138 @@
+"""Calibration of estimates: how often jobs start at or before p50 and p90, on generated and trace workloads (A62)."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from scheduling.engine.calibration import MIN_OUTCOMES, Outcome, calibration, coverage_percent
+from scheduling.engine.estimate import Estimate, estimates
+from scheduling.engine.model import Policy, Snapshot
+from scheduling.simulator.cluster import Cluster
+from scheduling.simulator.formats import read_trace
+from scheduling.simulator.jobs import TraceJob
+from scheduling.simulator.replay import Fate, replay
+
+TRACES = Path(__file__).parents[2] / "shared" / "traces"
+TRACE, TRACE_CLUSTER, TRACE_NODES = TRACES / "philly" / "philly_tuning.csv.gz", "103959", 3
+# The calibration learns from so many of the latest outcomes.
+LATEST = 500
+# At least this many percent of the jobs start at or before p90, and between these two at or before p50.
+MIN_P90, MIN_P50, MAX_P50 = 85.0, 40.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What was foreseen for a job when it was submitted and had to wait, before and after the calibration."""
+
+    job_id: int
+    made_at: float
+    plain: Estimate
+    calibrated: Estimate
+
+
+@dataclass(slots=True)
+class Watch:
+    """Estimate the start of every n-th job that waits once it has been submitted, knowing only what was known then."""
+
+    jobs: Sequence[TraceJob]
+    policy: Policy
+    every: int
+    forecasts: list[Forecast] = field(default_factory=list)
+    unknown: int = 0
+    submitted: int = 0
+
+    def __call__(self, snapshot: Snapshot, now: float, fates: Mapping[int, Fate]) -> None:
+        for job in snapshot.jobs:
+            if job.queued_at == now:
+                self.submitted += 1
+                if self.submitted % self.every == 0:
+                    self._estimate(snapshot, job.id, now, fates)
+
+    def _estimate(self, snapshot: Snapshot, job_id: int, now: float, fates: Mapping[int, Fate]) -> None:
+        ended = [job for job in self.jobs if fates[job.id].ended_at <= now][-LATEST:]
+        used = [job.run_seconds / job.limit_seconds for job in ended if job.limit_seconds]
+        typical = median(used) if len(used) >= MIN_OUTCOMES else 0.5
+        plain = estimates(snapshot, self.policy, now, [job_id], typical=typical)[job_id]
+        if plain.p50_at is None or plain.p90_at is None:
+            self.unknown += 1
+            return
+        started = [one for one in self.forecasts if fates[one.job_id].first_started_at <= now][-LATEST:]
+        learnt = calibration([outcome(one.plain, one.made_at, fates[one.job_id].first_started_at) for one in started])
+        self.forecasts.append(Forecast(job_id, now, plain, learnt.applied(plain, now)))
+
+
+def outcome(estimate: Estimate, made_at: float, started_at: float) -> Outcome:
+    """Raises ValueError for an estimate without a range."""
+    if estimate.p50_at is None or estimate.p90_at is None:
+        raise ValueError("the estimate has no range")
+    # Starts are compared to the second: two sums of equal seconds may differ in their last bits.
+    return Outcome(estimate.p50_at - made_at, estimate.p90_at - made_at, max(started_at - made_at - 1e-3, 0.0))
+
+
+def with_limits(jobs: Iterable[TraceJob], seed: int) -> list[TraceJob]:
+    """Return the jobs with time limits of one to ten times their run times, as users set them."""
+    rng = Random(seed)
+    return [replace(job, limit_seconds=max(int(job.run_seconds * 10 ** rng.random()) + 1, 60)) for job in jobs]
+
+
+def generated(count: int, seed: int) -> list[TraceJob]:
+    """Return jobs of one to eight GPUs whose run times spread over three orders of magnitude."""
+    rng = Random(seed)
+    jobs, at = [], 0.0
+    for number in range(1, count + 1):
+        at += rng.expovariate(1 / 900)
+        gpus, seconds = rng.choice((1, 1, 1, 2, 4, 8)), min(rng.lognormvariate(8.0, 1.2), 86400.0)
+        jobs.append(TraceJob(number, f"j{number}", at, gpus, max(seconds, 60.0)))
+    return with_limits(jobs, seed)
+
+
+def replayed(jobs: Sequence[TraceJob], cluster: Cluster, policy: Policy, every: int) -> tuple[list[Outcome], int]:
+    """Return the outcome of each calibrated estimate, and how many jobs got no estimate."""
+    watch = Watch(jobs, policy, every)
+    run = replay(jobs, cluster, policy, observer=watch)
+    starts = {fate.job.id: fate.first_started_at for fate in run.fates}
+    return [outcome(one.calibrated, one.made_at, starts[one.job_id]) for one in watch.forecasts], watch.unknown
+
+
+def percentages(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    by_p50, by_p90 = coverage_percent(outcomes)
+    return {"p50_coverage_percent": round(by_p50, 1), "p90_coverage_percent": round(by_p90, 1)}
+
+
+def is_calibrated(found: dict[str, float]) -> bool:
+    return MIN_P50 <= found["p50_coverage_percent"] <= MAX_P50 and found["p90_coverage_percent"] >= MIN_P90
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser.add_argument("--seeds", type=int, default=2, help="generated workloads with other jobs")
+    parser.add_argument("--every", type=int, default=5, help="estimate every n-th job that waits")
+    options = parser.parse_args()
+    workloads = {f"generated {seed}": (generated(600, seed), Cluster(2, 8)) for seed in range(1, options.seeds + 1)}
+    if TRACE.is_file():
+        trace = [job for job in read_trace(TRACE, "philly") if job.tenant == TRACE_CLUSTER]
+        workloads[f"philly {TRACE_CLUSTER}"] = with_limits(trace, 1), Cluster(TRACE_NODES, 8)
+    else:
+        print("The traces are not here (../shared/traces): generated workloads only.")
+    all_outcomes: list[Outcome] = []
+    for name, (jobs, cluster) in workloads.items():
+        for policy in ("fair", "shortest"):
+            outcomes, unknown = replayed(jobs, cluster, Policy(name=policy), options.every)
+            all_outcomes += outcomes
+            print(
+                f"{name}, {policy}: {percentages(outcomes)}, {len(outcomes)} estimates, {unknown} unknown", flush=True
+            )
+    found = percentages(all_outcomes)
+    if options.json:
+        print(json.dumps(found))
+    sys.exit(0 if is_calibrated(found) else f"Not calibrated: {found}.")
+
+
+if __name__ == "__main__":
+    main()

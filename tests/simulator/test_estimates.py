@@ -1,0 +1,27 @@
+"""Estimates on generated and trace workloads, as benchmarks/estimates.py measures them."""
+
+import pytest
+
+from benchmarks.estimates import TRACE, TRACE_CLUSTER, generated, is_calibrated, percentages, replayed, with_limits
+from scheduling.engine.model import Policy
+from scheduling.simulator.cluster import Cluster
+from scheduling.simulator.formats import read_trace
+
+
+def test_estimates_of_a_generated_workload_are_calibrated() -> None:
+    """A62: at least 85 % start at or before p90, and 40 to 60 % at or before p50; the same seed, the same figures."""
+    jobs = generated(500, 2)
+    outcomes = [one for name in ("fair", "shortest") for one in replayed(jobs, Cluster(2, 8), Policy(name=name), 2)[0]]
+    assert len(outcomes) > 150
+    assert is_calibrated(percentages(outcomes)), percentages(outcomes)
+    again, _ = replayed(jobs, Cluster(2, 8), Policy(name="fair"), 2)
+    assert again == outcomes[: len(again)]
+
+
+@pytest.mark.skipif(not TRACE.is_file(), reason="the traces are not here (../shared/traces)")
+def test_estimates_of_a_trace_are_calibrated() -> None:
+    """A62, on the smallest cluster of Philly."""
+    trace = [job for job in read_trace(TRACE, "philly") if job.tenant == TRACE_CLUSTER]
+    outcomes, _ = replayed(with_limits(trace, 1), Cluster(3, 8), Policy(name="fair"), 5)
+    assert len(outcomes) > 100
+    assert is_calibrated(percentages(outcomes)), percentages(outcomes)
