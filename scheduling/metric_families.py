@@ -88,6 +88,11 @@ FAMILIES = {
             "time of each phase of a cycle: `sweep`, `snapshot`, `plan`, `commit`",
         ),
         Family(
+            "gpu_scheduler_estimate_coverage_percent", "gauge", ("bound",),
+            "of the latest 500 jobs that waited, how many percent started at or before this bound of their first "
+            "estimate: `p50`, `p90`; none until 20 have started",
+        ),
+        Family(
             "gpu_scheduler_submit_to_start_seconds", "histogram", (),
             "from the submit to the first process of a job's first attempt",
         ),

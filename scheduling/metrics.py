@@ -17,7 +17,8 @@ from jobs import tally
 from jobs.counting import WAITS, WEIGHT, by_state
 from nodes import samples
 from nodes.hub import hub
-from scheduling import capacity, housekeeping, services, whatif
+from scheduling import capacity, housekeeping, outcomes, services, whatif
+from scheduling.engine.calibration import MIN_OUTCOMES, coverage_percent
 from scheduling.metric_families import FAMILIES, counter, gauge, histogram
 from tenants import budgets
 from tenants.permissions import identity_of_token
@@ -39,6 +40,7 @@ class _Database:
         yield _histogram("gpu_scheduler_scheduling_latency_seconds")
         yield _histogram("gpu_scheduler_submit_to_start_seconds")
         yield _preemptions()
+        yield _estimates()
         yield _largest_gang()
 
 
@@ -60,6 +62,15 @@ def _preemptions() -> Metric:
     for rule in ("priority", "reclaim", "online", "heat"):
         stopped.add_metric([rule], counted[rule][1] if rule in counted else 0)
     return stopped
+
+
+def _estimates() -> Metric:
+    coverage = gauge("gpu_scheduler_estimate_coverage_percent")
+    latest = outcomes.latest(calibrated=True)
+    if len(latest) >= MIN_OUTCOMES:
+        for bound, percent in zip(("p50", "p90"), coverage_percent(latest), strict=True):
+            coverage.add_metric([bound], percent)
+    return coverage
 
 
 def _largest_gang() -> Metric:

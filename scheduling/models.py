@@ -237,3 +237,22 @@ class Claim(models.Model):
 
     def __str__(self) -> str:
         return f"claim of job {self.job_id}"
+
+
+class Forecast(models.Model):
+    """The first forecast of a job's start, before any calibration, in seconds from `made_at`, and how long the job then
+    waited: null until it has started. The ratios are the calibration that users saw it with."""
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="+")
+    made_at = models.DateTimeField()
+    p50_seconds = models.FloatField()
+    p90_seconds = models.FloatField()
+    p50_ratio = models.FloatField(default=1.0)
+    p90_ratio = models.FloatField(default=1.0)
+    waited_seconds = models.FloatField(null=True)
+
+    class Meta:
+        ordering = ["made_at", "job_id"]
+
+    def __str__(self) -> str:
+        return f"forecast of job {self.job_id}"

@@ -34,7 +34,7 @@ def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] 
     if job.id in found.started:
         told = _started(found.started[job.id], here.snapshot)
         return told if request.array is None else _of_array(told, len(found.started), request)
-    reason, estimate = found.reason, found.estimate
+    reason, estimate = found.reason, whatif.calibrated(found.estimate, here.now)
     said = f": {reasons.sentence(reason.code, reason.evidence)}" if reason else ""
     return _simulation(
         f"it would wait{said}",

@@ -10,7 +10,7 @@ from jobs import logs
 from jobs import retention as job_retention
 from nodes import accounts, health, retention, samples, strikes
 from scheduling import cycle as cycles
-from scheduling import moves, upkeep
+from scheduling import forecasting, moves, upkeep
 from tenants import idempotency
 
 
@@ -26,7 +26,11 @@ def mend() -> int:
 
 def roll_up() -> int:
     made = samples.roll_up()
-    return made + samples.drop_old(settings.ENV.sample_retention_days, settings.ENV.rollup_retention_days)
+    return (
+        made
+        + forecasting.note()
+        + samples.drop_old(settings.ENV.sample_retention_days, settings.ENV.rollup_retention_days)
+    )
 
 
 def drop_old() -> int:

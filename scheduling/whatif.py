@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from django.db import connection
@@ -15,7 +15,7 @@ from django.db import connection
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import rows
 from jobs.counting import WAITS
-from scheduling import snapshot
+from scheduling import outcomes, snapshot
 from scheduling.asking import ask, until_free
 from scheduling.engine import questions
 from scheduling.engine.estimate import Estimate
@@ -79,7 +79,8 @@ def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:
         return None
     if len(here.snapshot.jobs) > MOST_JOBS:
         return ask(here, questions.reason, job_id)
-    return ask(here, questions.outlook, job_id, typical())
+    found = ask(here, questions.outlook, job_id, typical())
+    return replace(found, estimate=calibrated(found.estimate, here.now))
 
 
 @dataclass
@@ -120,17 +121,32 @@ def why_unseen() -> str:
     return f"no estimate while more than {MOST_JOBS:,} jobs wait"
 
 
+def calibrated(estimate: Estimate | None, now: float) -> Estimate | None:
+    """Return the estimate as earlier ones turned out; None for none."""
+    return None if estimate is None else outcomes.learnt().applied(estimate, now)
+
+
 def _foresee_all() -> Mapping[int, Estimate] | None:
     """None: too many wait."""
+    plain = plain_estimates()
+    if plain is None:
+        return None
+    found, now = plain
+    learnt = outcomes.learnt()
+    return {job_id: learnt.applied(estimate, now) for job_id, estimate in found.items()}
+
+
+def plain_estimates() -> tuple[Mapping[int, Estimate], float] | None:
+    """Return the uncalibrated estimates of all waiting jobs and the moment they are of; None: too many wait."""
     [(waiting,)] = rows(f"SELECT count(*) FROM jobs_job j WHERE {WAITS}")
     if waiting == 0:
-        return {}
+        return {}, time.time()
     if waiting > MOST_BEHIND:
         return None
     here = present()
     if len(here.snapshot.jobs) > MOST_BEHIND:
         return None
-    return ask(here, questions.queue, typical())
+    return ask(here, questions.queue, typical()), here.now
 
 
 def typical() -> float:

@@ -11,15 +11,6 @@ MIN_OUTCOMES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """An earlier forecast, uncalibrated, and how long the job then waited, all in seconds from the forecast on."""
-
-    p50_seconds: float
-    p90_seconds: float
-    waited_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Calibration:
     """How many times as long as forecast a job waits, at the median and at the 90th percentile."""
 
@@ -35,6 +26,20 @@ class Calibration:
         return replace(estimate, p50_at=p50_at, p90_at=max(p50_at, p90_at))
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An earlier forecast, and how long the job then waited, all in seconds from the forecast on."""
+
+    p50_seconds: float
+    p90_seconds: float
+    waited_seconds: float
+
+    def calibrated(self, used: Calibration) -> "Outcome":
+        """Return the outcome of the estimate that this calibration made of the forecast."""
+        p50_seconds = self.p50_seconds * used.p50_ratio
+        return Outcome(p50_seconds, max(self.p90_seconds * used.p90_ratio, p50_seconds), self.waited_seconds)
+
+
 def calibration(outcomes: Sequence[Outcome]) -> Calibration:
     """Return the ratios that would have covered 50 % and 90 % of these outcomes. Forecasts of no wait say nothing."""
     if len(outcomes) < MIN_OUTCOMES:
@@ -44,12 +49,12 @@ def calibration(outcomes: Sequence[Outcome]) -> Calibration:
     return Calibration(_quantile(soon, 0.5), _quantile(late, 0.9))
 
 
-def coverage_percent(outcomes: Sequence[Outcome], used: Calibration = Calibration()) -> tuple[float, float]:
+def coverage_percent(outcomes: Sequence[Outcome]) -> tuple[float, float]:
     """Return how many percent of the jobs started at or before p50 and p90. Raises ValueError without outcomes."""
     if not outcomes:
         raise ValueError("coverage needs at least one outcome")
-    by_p50 = sum(one.waited_seconds <= one.p50_seconds * used.p50_ratio for one in outcomes)
-    by_p90 = sum(one.waited_seconds <= one.p90_seconds * used.p90_ratio for one in outcomes)
+    by_p50 = sum(one.waited_seconds <= one.p50_seconds for one in outcomes)
+    by_p90 = sum(one.waited_seconds <= one.p90_seconds for one in outcomes)
     return 100.0 * by_p50 / len(outcomes), 100.0 * by_p90 / len(outcomes)
 
 
