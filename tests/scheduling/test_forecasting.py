@@ -59,9 +59,12 @@ def test_estimates_follow_the_outcomes_of_earlier_ones(user, tenant):
     recorded(user, tenant, 20, 0.5)
     waiting = submit(user, tenant, gpu_count=1, max_runtime_minutes=60)
     run_cycle()
-    plain, now = whatif.plain_estimates()
-    found = whatif.outlook(waiting).estimate
-    assert (found.p50_at - now) / (plain[waiting].p50_at - now) == pytest.approx(0.5, abs=0.05)
+    plain = whatif.plain_estimates()
+    outlook = whatif.outlook(waiting)
+    assert plain is not None and outlook is not None and outlook.estimate is not None
+    forecast, now = plain[0][waiting], plain[1]
+    assert forecast.p50_at is not None and outlook.estimate.p50_at is not None
+    assert (outlook.estimate.p50_at - now) / (forecast.p50_at - now) == pytest.approx(0.5, abs=0.05)
 
 
 def scraped():
