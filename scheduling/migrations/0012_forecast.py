@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('jobs', '0022_changes_grouped'),
-        ('scheduling', '0010_shortest_without_constants'),
+        ('scheduling', '0011_shortest_without_constants'),
     ]
 
     operations = [

@@ -8,7 +8,7 @@ from django.db import migrations
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduling', '0009_held_idle_numbers'),
+        ('scheduling', '0010_recorded_cycles'),
     ]
 
     operations = [
