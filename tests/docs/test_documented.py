@@ -108,7 +108,7 @@ def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeyp
     """A54."""
     from jobs import tally
     from nodes import samples
-    from scheduling import housekeeping, metric_families, metrics, services, whatif
+    from scheduling import housekeeping, metric_families, metrics, outcomes, services, whatif
     from scheduling.engine.model import Policy, Snapshot
     from scheduling.engine.questions import Present
     from tenants import budgets
@@ -116,6 +116,7 @@ def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeyp
     monkeypatch.setattr(metrics, "query", lambda *args: [])
     monkeypatch.setattr(metrics, "by_state", dict)
     monkeypatch.setattr(tally, "query", lambda *args: [])
+    monkeypatch.setattr(outcomes, "query", lambda *args: [])
     monkeypatch.setattr(samples, "query", lambda *args: [])
     monkeypatch.setattr(histograms, "query", lambda *args: [])
     monkeypatch.setattr(services, "shares", list)
