@@ -107,7 +107,7 @@ def _part(rows: "Sequence[output.T]", columns: "Sequence[Column[output.T]]", wid
 
 
 def _cell(node: "Node", device: "Device") -> str:
-    is_closed = node.intent != "open" and device.held in ("free", "")
+    is_closed = node.intent not in ("open", "") and device.held in ("free", "")
     if node.state == "lost" or is_closed:
         return "!"
     if device.health not in ("ok", "hot", ""):

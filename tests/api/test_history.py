@@ -62,13 +62,14 @@ def test_lists_walk_an_index(nlp):
         ({"tenant": "small"}, None, "job_by_tenant"),
         ({}, [small.pk], "job_by_tenant"),
         ({"user": "seldom"}, None, "job_by_user"),
-        ({"state": "waiting"}, None, "job_unfinished"),
+        ({"state": "waiting"}, None, ("job_unfinished", "job_waiting_by_tenant")),
         ({"cursor": encode_cursor("jobs", 1000)}, None, "jobs_job_pkey"),
     ):
         where, params = jobs.joblist._condition(given, visible)
         plan = query(f"EXPLAIN {representation._SELECT} WHERE {where} ORDER BY j.id DESC LIMIT 100", params)
         text = "\n".join(row["QUERY PLAN"] for row in plan)
-        assert f"{index} on jobs_job" in text, (given, text)
+        indexes = (index,) if isinstance(index, str) else index
+        assert any(f"{name} on jobs_job" in text for name in indexes), (given, text)
 
 
 ONE_EACH = {

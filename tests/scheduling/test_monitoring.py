@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import DatabaseError
@@ -17,9 +18,10 @@ from gpusched.lib import logs, requests
 from gpusched.lib.listener import Listener
 from gpusched.lib.sql import execute
 from gpusched.management.commands import worker
-from gpusched.protocol.messages import Reading
+from gpusched.protocol.messages import Reading, Sync
 from jobs.models import Attempt, Job
 from nodes.hub import hub
+from nodes.inbox import Inbox
 from nodes.models import Node
 from scheduling import housekeeping, policy, services, tasks
 from scheduling.models import Beat
@@ -77,8 +79,10 @@ class TestReady:
     @pytest.mark.parametrize(("seconds", "status"), [(2, 200), (60, 503)])
     def test_agents_whose_messages_are_not_written_make_it_unready(self, monkeypatch, seconds, status):
         """And are no lack of a scheduler."""
-        waiting = [(time.monotonic() - seconds, None, None), (time.monotonic(), None, None)]
-        monkeypatch.setattr(hub, "_inbox", waiting)
+        inbox, now = Inbox(), time.monotonic()
+        for number, at in enumerate((now - seconds, now)):
+            inbox.put(at, SimpleNamespace(node_id=number), Sync(seq=1, at="", boot_id=""))
+        monkeypatch.setattr(hub, "_inbox", inbox)
         run_cycle()
         found, answer = ready()
         assert (found, answer["scheduler"]) == (status, True)

@@ -45,10 +45,10 @@ def test_the_largest_weights_of_all_divide_what_is_shared() -> None:
 
 def test_larger_ones_of_before_become_the_largest() -> None:
     tenant = make_tenant("before")
-    before, after = [("tenants", "0008_token_made_by")], [("tenants", "0009_bounded_weight")]
-    MigrationExecutor(connection).migrate(before)
+    MigrationExecutor(connection).migrate([("tenants", "0008_token_made_by")])
     try:
         execute("UPDATE tenants_tenant SET weight = 1e308 WHERE id = %s", [tenant.pk])
     finally:
-        MigrationExecutor(connection).migrate(after)
+        executor = MigrationExecutor(connection)
+        executor.migrate(executor.loader.graph.leaf_nodes())  # other tests need all of them
     assert query("SELECT weight FROM tenants_tenant WHERE name = 'before'") == [{"weight": MOST_WEIGHT}]
