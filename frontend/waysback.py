@@ -48,7 +48,7 @@ _SLOWED = (
 _LOST = (
     "its agent does not report any more; its jobs were given to others, if they may be",
     "By itself, when the agent is heard again. On the node: systemctl status gpusched-agent, then"
-    " gpusched-agent doctor.",
+    " gpusched-agent doctor. If the node is gone for good, remove it.",
 )
 _HELD = (
     "jobs of different users were lost to faults of it, so it is held",

@@ -57,7 +57,7 @@ class NameAndPassword(AuthenticationForm):
 
     def _refuse(self, problem: Problem) -> None:
         if problem.code == "password_change_required":
-            self.add_error(None, "This password is for one login. Enter it again, and the new one that you choose.")
+            self.add_error(None, "This is a one-time password. Enter it again, and choose a new password.")
         elif problem.status == 400:
             for error in problem.errors:
                 self.add_error("new_password", as_sentence(error.message))

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_POST
 from frontend import equivalents
 from frontend.foreseencost import foreseen_cost
 from frontend.forms import SubmitForm, typed
-from frontend.views.entrance import page, show, told_of_field
+from frontend.views.entrance import as_sentence, page, show, told_of_field
 from gpusched.lib.api import decode
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
@@ -53,7 +53,7 @@ def _submitted(request: HttpRequest, form: SubmitForm, who: Identity, key: str) 
     raw = msgspec.json.encode(form.job_fields())
     done = services.submit(decode(raw, JobRequest), who, key, raw)
     if done.warning:
-        messages.warning(request, queue_limits.sentence(done.warning))
+        messages.warning(request, as_sentence(queue_limits.sentence(done.warning)))
     return int(msgspec.json.decode(done.answer)["job_id"])
 
 

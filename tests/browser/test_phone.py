@@ -91,3 +91,15 @@ def test_nodes_that_need_attention_are_words_of_a_sentence(page: Page, stack: St
     finally:
         for node in nodes:
             client.uncordon(node)
+
+
+def test_long_label_of_a_node_wraps(page: Page, stack: Stack) -> None:
+    client = stack.client()
+    node = client.nodes()[0].name
+    label = "example.com/" + "l" * 50
+    client.label_node(node, {label: "v" * 60})
+    page.set_viewport_size(PHONE)
+    page.goto(f"/nodes/{node}/")
+    expect(page.locator("#node-now")).to_contain_text(label)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    client.label_node(node, {label: None})

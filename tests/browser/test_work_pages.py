@@ -266,3 +266,12 @@ def test_nothing_overflows_and_all_is_accessible(page: Page, client: Client, the
         page.evaluate(AXE.read_text())
         findings += [f"{path} {finding}" for finding in page.evaluate(SERIOUS)]
     assert findings == []
+
+
+def test_page_of_a_waiting_job_shows_what_it_waits_for_without_a_chosen_tab(page: Page, client: Client) -> None:
+    """The part that comes later must not inherit how the tabs are replaced: that removed it."""
+    job = client.submit(["true"], gpus=1, not_before="2099-01-01T00:00:00Z")
+    for address in (f"/jobs/{job.id}/", f"/jobs/{job.id}/?tab=why"):
+        with page.expect_response(f"**/jobs/{job.id}/foreseen/"):
+            page.goto(address)
+        expect(page.locator("#tab dl.foreseen")).to_contain_text("When")
