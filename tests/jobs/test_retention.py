@@ -160,6 +160,42 @@ def test_job_that_a_waiting_job_depends_on_is_kept_and_deleted_later(settings, u
     assert ids() == [waiting]
 
 
+def test_rows_of_every_table_that_refers_to_a_job_are_deleted_with_it(settings, user, tenant, node):
+    """An admin exempted the job from the rule about idle GPUs, and it was warned before."""
+    job = submit(user, tenant, gpu_count=1)
+    finish(node)
+    execute("INSERT INTO nodes_idleexemption (job_id, note, created_by) VALUES (%s, '', 'root')", [job])
+    execute(
+        "INSERT INTO nodes_heldidle (job_id, attempt, since, policy, stage, told_at)"
+        " VALUES (%s, 1, now(), 'warn', 1, now())",
+        [job],
+    )
+    age(31, job)
+    keep(settings, jobs="30")
+    assert tasks.drop_old_jobs() == 1
+    assert ids() == []
+
+
+def test_no_other_table_refers_to_what_retention_deletes():
+    """A new foreign key to one of these tables would make each batch fail: delete its rows, too, and name it here."""
+    found = rows(
+        "SELECT DISTINCT conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint"
+        " WHERE contype = 'f' AND confrelid = ANY(%s::regclass[]) ORDER BY 1, 2",
+        [["jobs_job", "jobs_attempt", "jobs_jobevent", "jobs_jobreason", "nodes_assignment"]],
+    )
+    assert found == [
+        ("jobs_attempt", "jobs_job"),
+        ("jobs_dependency", "jobs_job"),
+        ("jobs_idempotencykey", "jobs_job"),
+        ("jobs_job", "jobs_job"),
+        ("nodes_allocation", "nodes_assignment"),
+        ("nodes_assignment", "jobs_attempt"),
+        ("nodes_heldidle", "jobs_job"),
+        ("nodes_idleexemption", "jobs_job"),
+        ("scheduling_claim", "jobs_job"),
+    ]
+
+
 def test_job_that_runs_again_is_kept(settings, user, tenant, node):
     job = submit(user, tenant)
     finish(node, exit_code=1)
