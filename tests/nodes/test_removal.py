@@ -187,12 +187,13 @@ def test_a_job_that_only_the_removed_node_could_hold_is_refused(root, user, tena
     assert caught.value.code == "never_fits"
 
 
-def test_a_plan_for_a_node_that_is_removed_meanwhile_is_void(root, user, tenant):
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_plan_for_a_node_that_is_removed_meanwhile_is_void(root, user, tenant, gpus):
     from scheduling import commit, snapshot
     from scheduling.engine.planner import plan
 
-    make_node(name="n1", gpus=0)
-    job_id = submit(user, tenant, gpu_count=0, cpu_cores=1)
+    make_node(name="n1", gpus=gpus)
+    job_id = submit(user, tenant, gpu_count=gpus, cpu_cores=1)
     here, seen = snapshot.load()
     decided = plan(here, seen.policy, seen.now)
     assert decided.placements
