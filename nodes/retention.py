@@ -1,4 +1,4 @@
-"""Delete what nodes keep of jobs and attempts that are deleted (jobs/retention.py). The usage ledger is not part of it."""
+"""Delete what nodes keep of jobs and attempts that are deleted (jobs/retention.py), but for the usage ledger."""
 
 from collections.abc import Sequence
 
