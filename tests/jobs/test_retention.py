@@ -145,6 +145,22 @@ def test_array_is_deleted_with_its_elements_and_totals_stay(settings, user, tena
     assert array != part
 
 
+def test_elements_of_an_array_that_runs_again_are_kept(settings, user, tenant, node):
+    """The array was over when retention found it, and is retried before its elements are deleted."""
+    array = submit(user, tenant, gpu_count=1, array=ArrayRequest(count=2))
+    run_cycle()
+    first, second = node.start_all()
+    node.end(first, exit_code=1)
+    node.end(second)
+    run_cycle()
+    execute("UPDATE jobs_job SET ended_at = ended_at - interval '31 days'")
+    elements = ids()
+    assert services.retry(array, identity_for(user)) == f"array {array}: 1 element is to run again"
+    rule = retention._Rule(retention.JOBS, "failed", 30)
+    assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_others, float("inf"))
+    assert ids() == elements
+
+
 def test_job_that_a_waiting_job_depends_on_is_kept_and_deleted_later(settings, user, tenant, node):
     first = submit(user, tenant)
     second = submit(user, tenant)
