@@ -177,13 +177,18 @@ def test_job_that_a_waiting_job_depends_on_is_kept_and_deleted_later(settings, u
 
 
 def test_rows_of_every_table_that_refers_to_a_job_are_deleted_with_it(settings, user, tenant, node):
-    """An admin exempted the job from the rule about idle GPUs, and it was warned before."""
+    """An admin exempted the job from the rule about idle GPUs, it was warned before, and its start was forecast."""
     job = submit(user, tenant, gpu_count=1)
     finish(node)
     execute("INSERT INTO nodes_idleexemption (job_id, note, created_by) VALUES (%s, '', 'root')", [job])
     execute(
         "INSERT INTO nodes_heldidle (job_id, attempt, since, policy, stage, told_at)"
         " VALUES (%s, 1, now(), 'warn', 1, now())",
+        [job],
+    )
+    execute(
+        "INSERT INTO scheduling_forecast (job_id, made_at, p50_seconds, p90_seconds, p50_ratio, p90_ratio)"
+        " VALUES (%s, now(), 1, 1, 1, 1)",
         [job],
     )
     age(31, job)
@@ -209,6 +214,7 @@ def test_no_other_table_refers_to_what_retention_deletes():
         ("nodes_heldidle", "jobs_job"),
         ("nodes_idleexemption", "jobs_job"),
         ("scheduling_claim", "jobs_job"),
+        ("scheduling_forecast", "jobs_job"),
     ]
 
 
