@@ -22,7 +22,7 @@ _RANKS = """
            coalesce(s.started_at, a.scheduled_at) AS began_at, j.name, j.tenant_id, t.name AS tenant
       FROM nodes_assignment s JOIN jobs_attempt a ON a.id = s.attempt_id JOIN jobs_job j ON j.id = s.job_id
       JOIN tenants_tenant t ON t.id = j.tenant_id JOIN nodes_node n ON n.id = s.node_id
-     WHERE n.name = %s AND (s.ended_at IS NULL OR s.ended_at > %s) ORDER BY s.id DESC LIMIT %s
+     WHERE n.name = %s AND n.removed_at IS NULL AND (s.ended_at IS NULL OR s.ended_at > %s) ORDER BY s.id DESC LIMIT %s
 """
 
 

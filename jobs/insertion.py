@@ -105,11 +105,11 @@ def new_ids(number: int) -> list[int]:
 
 
 def insert_all(rows: Sequence[dict[str, Any]], who: Identity, differing: Sequence[str] = ()) -> None:
-    """The same for rows that have an `id` (of `new_ids`), without keys. In a transaction. 409 for an archived tenant.
+    """The same for rows that have an `id` (of `new_ids`), without keys. In a transaction that has locked their tenants
+    open (tenants/archive.py).
 
     What all rows have in common is sent and read once: most jobs of a sweep differ in a few columns. `differing`: all
     in which they may, if that is known."""
-    archive.lock_open({row["tenant_id"] for row in rows})
     first = rows[0]
     own = differing or [name for name in first if any(row[name] != first[name] for row in rows)] or ["id"]
     common = [name for name in first if name not in own]

@@ -29,7 +29,7 @@ _BY_USER = f"""
 """
 _OF_ALL = f"""
     SELECT count(*) FILTER (WHERE NOT {DEFERRED}) AS queued, count(*) FILTER (WHERE {DEFERRED}) AS deferred,
-           (SELECT count(*) FROM tenants_tenant) AS tenants
+           (SELECT count(*) FROM tenants_tenant WHERE archived_at IS NULL) AS tenants
       FROM jobs_job j WHERE {WAITS}
 """
 _LIMITS = "SELECT max_queued_jobs, max_deferred_jobs FROM tenants_quota WHERE tenant_id = %s"
@@ -92,7 +92,7 @@ class _Tenant:
 
 @dataclass
 class _All:
-    """The waiting jobs of all tenants, and how many tenants there are."""
+    """The waiting jobs of all tenants, and how many tenants accept jobs."""
 
     load: Load = Load()  # noqa: RUF009 - a tuple
     tenants: int = 1

@@ -111,10 +111,18 @@ def _keep_progress(rule: _Rule, ended_at: object, job_id: int) -> None:
     )
 
 
-# A job whose array is retained is never deleted alone: `ids` are whole arrays' elements, or no elements.
+# Arrays of these elements that have run again since are not over; others cannot until the end of this transaction.
+_LOCK_ARRAYS = """
+    SELECT id FROM jobs_job
+     WHERE id IN (SELECT array_id FROM jobs_job WHERE id = ANY(%s::bigint[]) AND array_id IS NOT NULL)
+       AND ended_at < now() - make_interval(secs => %s)
+     ORDER BY id FOR SHARE SKIP LOCKED
+"""
+# An element is never deleted before its array is over.
 _LOCK = """
     SELECT id FROM jobs_job j
      WHERE id = ANY(%s::bigint[]) AND ended_at < now() - make_interval(secs => %s)
+       AND (j.array_id IS NULL OR j.array_id = ANY(%s::bigint[]))
        AND NOT EXISTS (SELECT 1 FROM jobs_dependency d WHERE d.on_id = j.id)
        AND NOT EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = j.id)
      ORDER BY id FOR UPDATE SKIP LOCKED
@@ -136,7 +144,8 @@ def _delete_jobs(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> li
     _drop_logs(ids, is_latest_kept=False)
 
     def delete() -> list[int]:
-        locked = [row[0] for row in rows(_LOCK, [ids, rule.days * 86400])]
+        arrays = [row[0] for row in rows(_LOCK_ARRAYS, [ids, rule.days * 86400])]
+        locked = [row[0] for row in rows(_LOCK, [ids, rule.days * 86400, arrays])]
         if not locked:
             return []
         attempts = [row[0] for row in rows("SELECT id FROM jobs_attempt WHERE job_id = ANY(%s::bigint[])", [locked])]

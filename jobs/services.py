@@ -125,6 +125,7 @@ def _insert(
     if not request.depends_on:
         return insert(row, identity, key, request_hash)
     with transaction.atomic():
+        archive.lock_open([row["tenant_id"]])  # before any job, as archiving does: otherwise the two could deadlock
         states = dependencies.states_of([one.job for one in request.dependencies])
         undecided = dependencies.undecided(request.dependencies, row["tenant_id"], states)
         dependencies.wait_for(row, undecided)

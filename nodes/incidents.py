@@ -76,7 +76,7 @@ _OF_NODES = """
     SELECT n.name AS node, i.id, i.device_id, d.index AS gpu, i.kind, i.cause, i.since, i.until
       FROM nodes_node n CROSS JOIN LATERAL (SELECT * FROM nodes_incident WHERE node_id = n.id
             ORDER BY until IS NOT NULL, since DESC, id DESC LIMIT %s) i
-      LEFT JOIN nodes_device d ON d.id = i.device_id WHERE n.name = ANY(%s)
+      LEFT JOIN nodes_device d ON d.id = i.device_id WHERE n.name = ANY(%s) AND n.removed_at IS NULL
      ORDER BY n.name, i.until IS NOT NULL, i.since DESC, i.id DESC
 """
 MOST_OF_A_NODE = 50

@@ -76,7 +76,7 @@ def _represent_labels(node: Node) -> dict[str, Any]:
 
 def _node(name: str, *, is_locked: bool = False) -> Node:
     nodes = Node.objects.select_for_update() if is_locked else Node.objects
-    node = nodes.filter(name=name).first() if "\x00" not in name else None
+    node = nodes.filter(name=name, removed_at=None).first() if "\x00" not in name else None
     if node is None:
         raise not_found(f"node '{name[:253]}'")
     return node

@@ -8,6 +8,7 @@ from django.conf import settings
 
 from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import execute, rows
+from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import WAITING
 from scheduling import recording
 from scheduling.engine.replay import Recording
@@ -16,6 +17,8 @@ from scheduling.recording import Read
 # Recording takes at most this part of a worker's time: on a busy cluster of 200 nodes that is about one cycle a second.
 TIME_SHARE = 0.02
 _MIB = 1 << 20
+# Reasons of pending jobs that are in no plan.
+_WITHOUT_CYCLE = (Pending.SCHEDULER_BEHIND, Pending.DEPENDENCY, Pending.MAX_PARALLEL)
 
 _next_at = 0.0
 
@@ -66,15 +69,22 @@ def trim() -> int:
 
 def deciding(job_id: int) -> int | None:
     """Return the id of the recorded cycle that placed the latest attempt of a job or, while the job waits, of the
-    latest recorded cycle that left it waiting. None: that cycle was not recorded."""
-    [(state, submitted_at, placed_at)] = rows(
-        """SELECT j.state, j.submitted_at, a.scheduled_at FROM jobs_job j
-             LEFT JOIN jobs_attempt a ON a.job_id = j.id AND a.number = j.attempt WHERE j.id = %s""",
-        [job_id],
+    latest recorded cycle that left it waiting. None: that cycle was not recorded, or no cycle looks at the job now:
+    it is held, waits for other jobs, or joined the queue since."""
+    found = rows(
+        """SELECT j.state, j.submitted_at, a.scheduled_at,
+                  j.state = 'pending' AND j.open_dependencies = 0 AND j.reason <> ALL(%s)
+             FROM jobs_job j LEFT JOIN jobs_attempt a ON a.job_id = j.id AND a.number = j.attempt WHERE j.id = %s""",
+        [[str(reason) for reason in _WITHOUT_CYCLE], job_id],
     )
-    if state in WAITING:
+    if not found:  # deleted a moment ago
+        return None
+    [(state, submitted_at, placed_at, is_planned)] = found
+    if state not in WAITING:
+        sql, params = "decided_at <= %s AND committed_at >= %s ORDER BY decided_at DESC", [placed_at, placed_at]
+    elif is_planned:
         sql, params = "decided_at >= %s ORDER BY decided_at DESC", [submitted_at]
     else:
-        sql, params = "decided_at <= %s AND committed_at >= %s ORDER BY decided_at DESC", [placed_at, placed_at]
-    found = rows(f"SELECT cycle_id FROM scheduling_recordedcycle WHERE {sql} LIMIT 1", params)
-    return found[0][0] if found else None
+        return None
+    cycles = rows(f"SELECT cycle_id FROM scheduling_recordedcycle WHERE {sql} LIMIT 1", params)
+    return cycles[0][0] if cycles else None

@@ -55,4 +55,6 @@ def drop_old_jobs() -> int:
 
 def _delete_others(job_ids: Sequence[int], attempt_ids: Sequence[int]) -> None:
     retention.delete_assignments(attempt_ids)
-    execute("DELETE FROM scheduling_claim WHERE job_id = ANY(%s::bigint[])", [list(job_ids)])
+    retention.delete_idle_records(job_ids)
+    for table in ("scheduling_claim", "scheduling_forecast"):
+        execute(f"DELETE FROM {table} WHERE job_id = ANY(%s::bigint[])", [list(job_ids)])

@@ -62,6 +62,14 @@ class TestAnotherTenant:
         fill(make_member(other), other, 2)
         fill(make_member(other), other, 2, not_before=FAR)
 
+    def test_archived_tenant_has_no_part_of_the_queue(self, limit, user, tenant):
+        limit(max_queue_size=6)
+        make_tenant("gone", archived_at=timezone.now())
+        other = make_tenant("vision")
+        fill(user, tenant, 6)
+        fill(make_member(other), other, 3)
+        assert refused(make_member(other), other).code == "queue_full"
+
     def test_queued_jobs_of_one_tenant_leave_an_even_part_to_each_other_tenant(self, limit, user, tenant):
         limit(max_queue_size=6)
         others = [make_tenant("vision"), make_tenant("speech")]

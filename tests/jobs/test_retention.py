@@ -145,6 +145,22 @@ def test_array_is_deleted_with_its_elements_and_totals_stay(settings, user, tena
     assert array != part
 
 
+def test_elements_of_an_array_that_runs_again_are_kept(settings, user, tenant, node):
+    """The array was over when retention found it, and is retried before its elements are deleted."""
+    array = submit(user, tenant, gpu_count=1, array=ArrayRequest(count=2))
+    run_cycle()
+    first, second = node.start_all()
+    node.end(first, exit_code=1)
+    node.end(second)
+    run_cycle()
+    execute("UPDATE jobs_job SET ended_at = ended_at - interval '31 days'")
+    elements = ids()
+    assert services.retry(array, identity_for(user)) == f"array {array}: 1 element is to run again"
+    rule = retention._Rule(retention.JOBS, "failed", 30)
+    assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_others, float("inf"))
+    assert ids() == elements
+
+
 def test_job_that_a_waiting_job_depends_on_is_kept_and_deleted_later(settings, user, tenant, node):
     first = submit(user, tenant)
     second = submit(user, tenant)
@@ -158,6 +174,48 @@ def test_job_that_a_waiting_job_depends_on_is_kept_and_deleted_later(settings, u
     execute("DELETE FROM jobs_dependency")
     assert tasks.drop_old_jobs() == 1
     assert ids() == [waiting]
+
+
+def test_rows_of_every_table_that_refers_to_a_job_are_deleted_with_it(settings, user, tenant, node):
+    """An admin exempted the job from the rule about idle GPUs, it was warned before, and its start was forecast."""
+    job = submit(user, tenant, gpu_count=1)
+    finish(node)
+    execute("INSERT INTO nodes_idleexemption (job_id, note, created_by) VALUES (%s, '', 'root')", [job])
+    execute(
+        "INSERT INTO nodes_heldidle (job_id, attempt, since, policy, stage, told_at)"
+        " VALUES (%s, 1, now(), 'warn', 1, now())",
+        [job],
+    )
+    execute(
+        "INSERT INTO scheduling_forecast (job_id, made_at, p50_seconds, p90_seconds, p50_ratio, p90_ratio)"
+        " VALUES (%s, now(), 1, 1, 1, 1)",
+        [job],
+    )
+    age(31, job)
+    keep(settings, jobs="30")
+    assert tasks.drop_old_jobs() == 1
+    assert ids() == []
+
+
+def test_no_other_table_refers_to_what_retention_deletes():
+    """A new foreign key to one of these tables would make each batch fail: delete its rows, too, and name it here."""
+    found = rows(
+        "SELECT DISTINCT conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint"
+        " WHERE contype = 'f' AND confrelid = ANY(%s::regclass[]) ORDER BY 1, 2",
+        [["jobs_job", "jobs_attempt", "jobs_jobevent", "jobs_jobreason", "nodes_assignment"]],
+    )
+    assert found == [
+        ("jobs_attempt", "jobs_job"),
+        ("jobs_dependency", "jobs_job"),
+        ("jobs_idempotencykey", "jobs_job"),
+        ("jobs_job", "jobs_job"),
+        ("nodes_allocation", "nodes_assignment"),
+        ("nodes_assignment", "jobs_attempt"),
+        ("nodes_heldidle", "jobs_job"),
+        ("nodes_idleexemption", "jobs_job"),
+        ("scheduling_claim", "jobs_job"),
+        ("scheduling_forecast", "jobs_job"),
+    ]
 
 
 def test_job_that_runs_again_is_kept(settings, user, tenant, node):

@@ -45,6 +45,22 @@ def test_admin_label_survives_a_report_of_the_agent_and_wins_over_its_label(admi
     assert change(admin, "n1", "labels", labels={"zone": None})["labels"]["zone"] == "of-the-agent"
 
 
+def test_labels_and_taints_are_of_the_node_that_has_the_name_now_when_another_was_removed(admin):
+    """A42: a removed node is gone from every list but history."""
+    old = make_node(name="n1", gpus=1)
+    call("POST", "/api/v1/nodes/n1/drain", admin, {})
+    assert call("DELETE", "/api/v1/nodes/n1", admin).status_code == 200
+    for what in ("labels", "taints"):
+        assert call("GET", f"/api/v1/nodes/n1/{what}", admin).status_code == 404
+    change(admin, "n1", "labels", 404, labels={"zone": "a"})
+    new = make_node(name="n1", gpus=1)
+    change(admin, "n1", "labels", labels={"zone": "a"})
+    change(admin, "n1", "taints", add=[TAINT])
+    assert Node.objects.get(pk=new.id).admin_labels == {"zone": "a"}
+    assert Node.objects.get(pk=new.id).taints == [TAINT]
+    assert (Node.objects.get(pk=old.id).admin_labels, Node.objects.get(pk=old.id).taints) == ({}, [])
+
+
 def test_label_of_the_agent_cannot_be_removed_but_set(admin):
     node = make_node(name="n1", gpus=1)
     Node.objects.filter(pk=node.id).update(labels={"arch": "x86"})

@@ -11,6 +11,7 @@ from gpusched.lib.sql import execute, query
 from gpusched.protocol.messages import Join
 from jobs.models import Attempt
 from nodes import services, telemetry
+from nodes.incidents import of_nodes
 from nodes.models import Device, Incident, Node
 from nodes.removal import REFUSAL
 from scheduling.services import agents, cluster_status
@@ -187,12 +188,13 @@ def test_a_job_that_only_the_removed_node_could_hold_is_refused(root, user, tena
     assert caught.value.code == "never_fits"
 
 
-def test_a_plan_for_a_node_that_is_removed_meanwhile_is_void(root, user, tenant):
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_plan_for_a_node_that_is_removed_meanwhile_is_void(root, user, tenant, gpus):
     from scheduling import commit, snapshot
     from scheduling.engine.planner import plan
 
-    make_node(name="n1", gpus=0)
-    job_id = submit(user, tenant, gpu_count=0, cpu_cores=1)
+    make_node(name="n1", gpus=gpus)
+    job_id = submit(user, tenant, gpu_count=gpus, cpu_cores=1)
     here, seen = snapshot.load()
     decided = plan(here, seen.policy, seen.now)
     assert decided.placements
@@ -243,3 +245,12 @@ class TestCapacity:
         submit(user, tenant, gpu_count=8)
         run_cycle()
         assert len(big.start_all()) == 1
+
+
+def test_history_of_a_removed_node_is_not_that_of_the_next_one_of_its_name(root, used):
+    """A42: the incidents and jobs of a node are of its own machine."""
+    lose("n1")
+    ask(root, "DELETE", "nodes/n1")
+    make_node(name="n1", gpus=2)
+    assert of_nodes(["n1"]) == {"n1": []}
+    assert [row["node"] for row in ask(root, "GET", "incidents")[1]["items"]] == ["n1"]

@@ -9,13 +9,15 @@ from django.db import transaction
 
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
+from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import JobRequest
 from gpusched.protocol.states import Role
-from jobs import archiving, bulk, services
+from jobs import archiving, bulk, dependencies, services
 from jobs.models import Job
 from tenants import members, users
 from tenants.models import Membership, Tenant
 from tests.factories import identity_for, make_member, make_tenant, make_user
+from tests.factories import submit as submit_job
 from tests.races.test_constraints import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -88,10 +90,53 @@ def test_submit_that_waits_for_the_archiver_is_refused():
     assert not Job.objects.exists()
 
 
-def _until_somebody_waits():
-    """Return once another connection waits for a lock."""
+@pytest.mark.parametrize("kind", ["single", "bulk"])
+def test_submit_after_another_job_does_not_deadlock_with_archiving(kind, monkeypatch):
+    """Both lock the tenant before the job that is depended on: archiving waits, and then cancels both jobs."""
+    tenant = make_tenant("nlp")
+    member = make_member(tenant)
+    who, admin = identity_for(member), identity_for(make_user(admin=True))
+    first = submit_job(member, tenant)
+    request = JobRequest(tenant="nlp", command=["x"], depends_on=[Dependency(job=first)])
+    states_of, cancel_all = dependencies.states_of, services.cancel_all
+    job_locked, tenant_locked = threading.Event(), threading.Event()
+
+    def slow_states_of(job_ids, *, is_locked=True):
+        found = states_of(job_ids, is_locked=is_locked)
+        if is_locked:
+            job_locked.set()
+            _until_somebody_waits(or_set=tenant_locked)
+        return found
+
+    def slow_cancel_all(*args):
+        tenant_locked.set()
+        _until_somebody_waits(or_set=submitted)
+        return cancel_all(*args)
+
+    monkeypatch.setattr(dependencies, "states_of", slow_states_of)
+    monkeypatch.setattr(services, "cancel_all", slow_cancel_all)
+    submitted = threading.Event()
+
+    def submit():
+        submits[kind]()
+        submitted.set()
+
+    def archive():
+        job_locked.wait(10)
+        return archiving.archive(tenant.pk, admin, cancel_jobs=True)
+
+    submits = {"single": lambda: services.submit(request, who), "bulk": lambda: bulk.submit_all([request], who)}
+    results = at_once(submit, archive)
+    assert [result for result in results if isinstance(result, Exception)] == []
+    assert list(Job.objects.values_list("state", flat=True)) == ["cancelled", "cancelled"]
+
+
+def _until_somebody_waits(or_set=None):
+    """Return once another connection waits for a lock, or an event is set."""
     end = time.monotonic() + 10
     while time.monotonic() < end:
+        if or_set is not None and or_set.is_set():
+            return
         [row] = query("SELECT count(*) AS n FROM pg_locks WHERE NOT granted")
         if row["n"]:
             return

@@ -72,6 +72,13 @@ def test_a_job_is_accepted_at_once_when_a_node_that_can_hold_it_has_joined(user,
         "UPDATE nodes_device SET memory_mb = 96000",
         "UPDATE nodes_node SET memory_mb = 900000",
         "UPDATE nodes_node SET cpu_cores = 256",
+        """UPDATE nodes_node SET labels = '{"zone": "a"}'""",
+        """UPDATE nodes_node SET admin_labels = '{"zone": "a"}'""",
+        """UPDATE nodes_node SET runtimes = '{"podman": "5"}'""",
+        "UPDATE nodes_node SET removed_at = now()",
+        "UPDATE nodes_device SET model = 'H100'",
+        "UPDATE nodes_device SET numa_node = 7",
+        "UPDATE nodes_device SET nvlink_island = 7",
     ],
 )
 def test_the_version_changes_with_the_hardware(change):

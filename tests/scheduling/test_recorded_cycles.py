@@ -7,9 +7,11 @@ import pytest
 from django.test import Client
 
 from gpusched.lib.sql import execute, query
+from gpusched.protocol.dependencies import Dependency
+from jobs import services
 from scheduling import cycle, recorded_cycles, tasks
 from tests.api.test_access import call
-from tests.factories import make_node, make_token, make_user, run_cycle, submit
+from tests.factories import identity_for, make_node, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -86,6 +88,17 @@ def test_why_names_the_cycle_for_admins_alone(busy, user, admin):
     assert cycle_of(busy[0], user) is None
     execute("DELETE FROM scheduling_recordedcycle WHERE cycle_id = %s", [first])
     assert cycle_of(busy[0], admin) is None
+
+
+def test_why_names_no_cycle_for_a_job_that_no_cycle_looks_at(busy, user, tenant, admin):
+    """`cycles replay --job` would answer that the job does not wait in that cycle."""
+    held, dependent = busy[1], submit(user, tenant, depends_on=[Dependency(job=busy[2])])
+    services.hold(held, identity_for(user))
+    run_cycle()
+    behind = submit(user, tenant)
+    for job_id in (held, dependent, behind):
+        told = call("GET", f"/api/v1/jobs/{job_id}/explain", make_token(admin)).json()
+        assert told["cycle_id"] is None, told
 
 
 def test_job_page_names_the_cycle_for_admins_alone(busy, user, admin):
