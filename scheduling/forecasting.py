@@ -26,6 +26,11 @@ def _settle() -> int:
                     GROUP BY job_id) a
             WHERE a.job_id = f.job_id AND a.started_at IS NOT NULL AND f.waited_seconds IS NULL"""
     )
+    # Of a job that ended before it ever started, nothing can be learnt.
+    execute(
+        """DELETE FROM scheduling_forecast f USING jobs_job j
+            WHERE j.id = f.job_id AND f.waited_seconds IS NULL AND j.ended_at IS NOT NULL"""
+    )
     execute(
         """DELETE FROM scheduling_forecast WHERE waited_seconds IS NOT NULL AND job_id NOT IN (
                SELECT job_id FROM scheduling_forecast WHERE waited_seconds IS NOT NULL

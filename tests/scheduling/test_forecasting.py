@@ -6,10 +6,11 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from jobs import services
 from jobs.models import Attempt
 from scheduling import forecasting, outcomes, whatif
 from scheduling.models import Forecast
-from tests.factories import make_node, make_token, make_user, run_cycle, submit
+from tests.factories import identity_for, make_node, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 COVERAGE = "gpu_scheduler_estimate_coverage_percent"
@@ -37,6 +38,16 @@ def test_forecast_of_a_new_waiting_job_is_recorded_once_and_settled_when_it_star
     Attempt.objects.create(job_id=waiting, number=1, scheduled_at=row.made_at, started_at=started_at)
     assert forecasting.note() == 1
     assert [one.waited_seconds for one in outcomes.latest()] == [77.0]
+
+
+def test_forecast_of_a_job_that_ends_before_it_starts_is_deleted(user, tenant):
+    full(user, tenant)
+    waiting = submit(user, tenant, gpu_count=1, max_runtime_minutes=60)
+    run_cycle()
+    assert forecasting.note() == 1
+    services.cancel(waiting, identity_for(user))
+    forecasting.note()
+    assert not Forecast.objects.exists()
 
 
 def recorded(user, tenant, count, ratio):

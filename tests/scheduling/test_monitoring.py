@@ -5,6 +5,7 @@ import logging
 import time
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.db import DatabaseError
@@ -79,7 +80,8 @@ class TestReady:
     @pytest.mark.parametrize(("seconds", "status"), [(2, 200), (60, 503)])
     def test_agents_whose_messages_are_not_written_make_it_unready(self, monkeypatch, seconds, status):
         """And are no lack of a scheduler."""
-        inbox, now = Inbox(), time.monotonic()
+        now = time.monotonic()
+        inbox: Inbox[Any] = Inbox()
         for number, at in enumerate((now - seconds, now)):
             inbox.put(at, SimpleNamespace(node_id=number), Sync(seq=1, at="", boot_id=""))
         monkeypatch.setattr(hub, "_inbox", inbox)
