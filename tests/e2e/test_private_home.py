@@ -14,7 +14,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.prepared import outside
 from benchmarks.stack import ROOT, free_port, wait_for
 from gpusched.client import Client
 from gpusched.lib.postgres import Server
@@ -36,7 +35,8 @@ class Home:
         return self.path / "gpusched"
 
     def start(self, *command: str, log: Path, **settings: str) -> subprocess.Popen[bytes]:
-        environment = {**outside(), "HOME": str(self.path), "USER": self.user, "TMPDIR": "/tmp", **settings}
+        # Nothing of these tests' own environment: it names folders that a nested pytest would delete.
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self.path), "USER": self.user, **settings}
         entry = pwd.getpwnam(self.user)
         with log.open("wb") as output:
             return subprocess.Popen(
