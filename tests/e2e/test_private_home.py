@@ -97,7 +97,7 @@ def use_public_python(venv: Path) -> None:
     """Let the virtual environment run by the system's Python: another user cannot enter root's home, where ours may be."""
     python = shutil.which(PYTHON, path="/usr/local/bin:/usr/bin:/bin")
     if python is None:
-        pytest.skip(f"{PYTHON} is not installed where every user can run it")
+        pytest.skip(f"there is no {PYTHON} that every user can run")
     for name in ("python", "python3", PYTHON):
         (venv / "bin" / name).unlink(missing_ok=True)
         (venv / "bin" / name).symlink_to(python)
