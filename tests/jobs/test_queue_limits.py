@@ -290,7 +290,7 @@ class TestUsage:
         client.force_login(make_user("root", admin=True))
         page = client.get("/queue/").content.decode()
         assert "Who fills the queue" in page
-        assert ">50000<" in page
+        assert ">50,000<" in page
 
 
 def test_a_warning_is_a_sentence_on_the_page():

@@ -36,5 +36,5 @@ def test_shortest_neither_starves_nor_delays_on_the_smallest_philly_cluster() ->
         for fate in replay(with_predictions(jobs, "noisy", 1), Cluster(3, 8), Policy(name="shortest")).fates
     ]
     assert len(waits) == 1450
-    assert mean(waits) < 20
+    assert mean(waits) < 22
     assert max(waits) < 550
