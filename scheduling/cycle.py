@@ -128,7 +128,9 @@ def _run(trigger: str) -> tuple[Committed, _Decision | None]:
     cycle_id = _record(trigger, started_at, clock, snapshot, decided, done)
     if cycle_id is None or not snapshot.jobs:
         return done, None
-    committed_at = datetime.fromtimestamp(seen.now + sum(clock.ms.values()) / 1000, UTC)
+    # The sweep came before the snapshot, whose moment `now` is.
+    elapsed_ms = sum(clock.ms.values()) - clock.ms["sweep_ms"]
+    committed_at = datetime.fromtimestamp(seen.now + elapsed_ms / 1000, UTC)
     return done, _Decision(cycle_id, Recording(seen.now, seen.policy, snapshot, decided), committed_at)
 
 

@@ -26,11 +26,8 @@ def mend() -> int:
 
 def roll_up() -> int:
     made = samples.roll_up()
-    return (
-        made
-        + forecasting.note()
-        + samples.drop_old(settings.ENV.sample_retention_days, settings.ENV.rollup_retention_days)
-    )
+    dropped = samples.drop_old(settings.ENV.sample_retention_days, settings.ENV.rollup_retention_days)
+    return made + dropped + forecasting.note()  # last: without an answer of the engine it raises
 
 
 def drop_old() -> int:
