@@ -18,5 +18,6 @@ export default defineConfig({
       output: { format: "es", entryFileNames: "live.js", chunkFileNames: "[name].js", assetFileNames: "[name][extname]" },
     },
   },
-  test: { environment: "happy-dom", include: ["tests/**/*.test.ts"] },
+  // The limit ends a test that hangs; it is generous because machines that run other work slow a test down.
+  test: { environment: "happy-dom", include: ["tests/**/*.test.ts"], testTimeout: 60_000, hookTimeout: 60_000 },
 });
