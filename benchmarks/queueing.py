@@ -81,7 +81,8 @@ def _sweep(trace: Path, seeds: int, as_json: bool) -> NoReturn:
     points = []
     for point in sweep(jobs, DECEMBER - OCTOBER, seeds):
         points.append(point)
-        print(f"{point}{'' if point.passes else '  MISSED'}", flush=True)
+        # With --json, standard output carries the one document.
+        print(f"{point}{'' if point.passes else '  MISSED'}", flush=True, file=sys.stderr if as_json else sys.stdout)
     failed = sum(not point.passes for point in points)
     if as_json:
         print(json.dumps({"points": [asdict(point) for point in points], "failed": failed}))
