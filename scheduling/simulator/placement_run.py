@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -19,13 +19,22 @@ RANDOM = "random"
 @dataclass(frozen=True, slots=True)
 class Fill:
     """One filled cluster. `allocated_percent`: of its GPUs; `milliseconds`: for finding the place of one request;
+    `placed_by_gpus`, `refused_by_gpus`: GPUs of a request -> how many such requests;
     `curve`: (arrived, allocated) in percent of its GPUs, about one point per percent."""
 
     allocated_percent: float
     milliseconds: float
-    placed: int
-    refused: int
+    placed_by_gpus: Mapping[int, int]
+    refused_by_gpus: Mapping[int, int]
     curve: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def placed(self) -> int:
+        return sum(self.placed_by_gpus.values())
+
+    @property
+    def refused(self) -> int:
+        return sum(self.refused_by_gpus.values())
 
 
 def fill(
@@ -48,7 +57,7 @@ def fill(
     shapes = {id(request): Shape(request, board, policy) for request in requests}
     capacity = sum(len(node.devices) for node in nodes)
     arrived = allocated = seconds = 0.0
-    placed = refused = 0
+    placed, refused = Counter[int](), Counter[int]()
     curve = [(0.0, 0.0)]
     while True:
         request = rng.choice(requests)
@@ -60,15 +69,16 @@ def fill(
         ranks = _anywhere(board, shape, rng) if placement == RANDOM else place(board, shape)
         if ranks is not None:
             board.take(ranks)
-            placed, allocated = placed + 1, allocated + gpus_of(request)
+            placed[request.gpu_count] += 1
+            allocated += gpus_of(request)
         else:
-            refused += 1
+            refused[request.gpu_count] += 1
         seconds += time.perf_counter() - started
         progress(arrived / capacity)
         if 100 * arrived / capacity >= curve[-1][0] + 1:
             curve.append((100 * arrived / capacity, 100 * allocated / capacity))
     curve.append((100.0, 100 * allocated / capacity))
-    percent, milliseconds = 100 * allocated / capacity, 1000 * seconds / max(placed + refused, 1)
+    percent, milliseconds = 100 * allocated / capacity, 1000 * seconds / max(placed.total() + refused.total(), 1)
     return Fill(percent, milliseconds, placed, refused, tuple(curve))
 
 

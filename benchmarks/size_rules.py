@@ -1,0 +1,135 @@
+"""Place jobs by size, as clusters without a fragmentation score do: a reserve for large jobs, and size classes.
+
+Both are made of taints, tolerations and preferred affinity. The engine itself stays as it is."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scheduling.engine.affinity import IN, NO_SCHEDULE, Expression, Preference, Taint, Toleration
+from scheduling.engine.model import Node, Request
+from scheduling.simulator.cluster import Cluster
+
+RESERVED_PERCENT = 20.0
+# The fewest GPUs of a job of each class: 1, 2 to 4 (no trace has jobs of 5 to 7), and 8 or more.
+CLASSES = (1, 2, 8)
+
+_LARGE = Taint("size", "large", NO_SCHEDULE)
+_KEY = "size-class"
+# Own nodes first, then those of the next class.
+_OWN_WEIGHT, _NEXT_WEIGHT = 100, 50
+
+# GPUs of a request or job -> how much work of that size there is, in any unit.
+Demand = Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRule:
+    """`placement`: how nodes are scored, a name of `scorers.PLACEMENTS`.
+
+    `large_gpus`: jobs of at least so many GPUs have a reserve; 0: there is none. `classes`: each size class has its
+    own nodes and spills over to those of the other classes.
+    """
+
+    placement: str
+    large_gpus: int = 0
+    classes: bool = False
+
+    @property
+    def title(self) -> str:
+        parts = [self.placement]
+        if self.large_gpus:
+            parts.append(f"reserve {self.large_gpus}+")
+        if self.classes:
+            parts.append("classes")
+        return ", ".join(parts)
+
+    def nodes(self, nodes: Sequence[Node], demand: Demand) -> tuple[Node, ...]:
+        """Return the nodes with the taints or labels of this rule."""
+        if self.large_gpus:
+            return _with_reserve(nodes, demand, self.large_gpus)
+        return _with_classes(nodes, demand) if self.classes else tuple(nodes)
+
+    def request(self, request: Request) -> Request:
+        """Return the request with the tolerations and preferences that this rule adds to jobs of its size.
+
+        A large job uses the reserve first, then the other nodes."""
+        if self.large_gpus and request.gpu_count >= self.large_gpus:
+            own = Preference(_OWN_WEIGHT, Expression(_KEY, IN, (_LARGE.value,)))
+            return replace(request, tolerations=(Toleration(_LARGE.key, _LARGE.value),), preferred=(own,))
+        if self.classes:
+            return replace(request, preferred=_preferences(class_of(request.gpu_count)))
+        return request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedCluster(Cluster):
+    """A cluster whose nodes and jobs follow a size rule. `demand`: what the shares of the classes follow."""
+
+    rule: SizeRule
+    demand: Demand
+
+    def nodes(self) -> tuple[Node, ...]:
+        return self.rule.nodes(Cluster.nodes(self), self.demand)
+
+    def request(self, gpus: int) -> Request:
+        return self.rule.request(Cluster.request(self, gpus))
+
+
+def class_of(gpus: int) -> int:
+    """Return the number of the size class; jobs without GPUs count as those of one."""
+    return max((number for number, least in enumerate(CLASSES) if least <= gpus), default=0)
+
+
+def _with_reserve(nodes: Sequence[Node], demand: Demand, large_gpus: int) -> tuple[Node, ...]:
+    """Taint nodes with 20 % of all GPUs. No node is reserved if the demand has no large job."""
+    if not any(work > 0 for gpus, work in demand.items() if gpus >= large_gpus):
+        return tuple(nodes)
+    gpus = RESERVED_PERCENT / 100 * _gpus(nodes)
+    chosen = _evenly([node for node in nodes if len(node.devices) >= large_gpus], gpus)
+    labels = {_KEY: _LARGE.value}
+    return tuple(replace(node, taints=(_LARGE,), labels=labels) if node.id in chosen else node for node in nodes)
+
+
+def _with_classes(nodes: Sequence[Node], demand: Demand) -> tuple[Node, ...]:
+    """Label each node with a class, so that each class has the part of the GPUs that it has of the demand.
+
+    The widest class chooses first, of the nodes that hold its smallest job; the first class has what remains."""
+    total = sum(demand.values())
+    label = dict.fromkeys([node.id for node in nodes], 0)
+    for number in range(len(CLASSES) - 1, 0, -1):
+        part = sum(work for gpus, work in demand.items() if class_of(gpus) == number) / total
+        fitting = [node for node in nodes if not label[node.id] and len(node.devices) >= CLASSES[number]]
+        label |= dict.fromkeys(_evenly(fitting, part * _gpus(nodes)), number)
+    return tuple(replace(node, labels={_KEY: str(label[node.id])}) for node in nodes)
+
+
+def _preferences(number: int) -> tuple[Preference, ...]:
+    """Prefer the nodes of the own class, then those of the middle class. The middle class spills over to the nodes of
+    single GPUs first, so that the nodes of the widest jobs fill up last."""
+    following = 0 if number == 1 else 1
+    return tuple(
+        Preference(weight, Expression(_KEY, IN, (str(one),)))
+        for one, weight in ((number, _OWN_WEIGHT), (following, _NEXT_WEIGHT))
+    )
+
+
+def _evenly(nodes: Sequence[Node], gpus: float) -> set[int]:
+    """Return the ids of nodes with about so many GPUs in total, the same part of each kind of node."""
+    total = _gpus(nodes)
+    chosen: set[int] = set()
+    owed = 0.0
+    for node in sorted(nodes, key=_kind):
+        width = len(node.devices)
+        owed += min(gpus / total, 1.0) * width
+        if owed >= width / 2:
+            chosen.add(node.id)
+            owed -= width
+    return chosen
+
+
+def _gpus(nodes: Iterable[Node]) -> int:
+    return sum(len(node.devices) for node in nodes)
+
+
+def _kind(node: Node) -> tuple[int, str, int]:
+    return len(node.devices), node.devices[0].model if node.devices else "", node.id
