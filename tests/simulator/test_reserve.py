@@ -108,7 +108,7 @@ def test_fills_draw_the_same_requests_under_every_rule() -> None:
 
 
 def test_rows_cover_clusters_apart_and_pooled_under_each_policy_and_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reserve, "POLICIES", {"fifo": "none", "shortest": "noisy"})
+    monkeypatch.setattr(reserve, "POLICIES", ("fifo", "shortest"))
     jobs = [
         TraceJob(n, f"j{n}", n * HOUR / 8, 8 if n % 7 == 0 else 1, HOUR * (1 + n % 3), tenant="ab"[n % 2])
         for n in range(60)
@@ -117,7 +117,7 @@ def test_rows_cover_clusters_apart_and_pooled_under_each_policy_and_rule(monkeyp
     assert {(row.cluster, row.seeds) for row in rows if row.policy == "shortest"} == {
         (name, 2) for name in ("a", "b", APART, POOLED)
     }
-    assert len(rows) == 2 * 4 * len(reserve.RULES)
+    assert len(rows) == 2 * 4 * len(reserve.QUEUEING_RULES)
     for row in rows:
         assert row.jobs == (30 if row.cluster in "ab" else 60)
         assert row.large_h is not None
