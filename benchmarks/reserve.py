@@ -1,8 +1,8 @@
 """Compare the fragmentation score with 20 % of the GPUs reserved for large jobs, and with size classes that spill over.
 
 Needs ../shared/traces. Two experiments, `--only` runs one of them: `placement` fills the openb cluster, `queueing`
-replays Philly. Together they take an hour or less. Nodes are reserved by taints, and jobs get their tolerations and
-preferences, so the same engine decides in every row."""
+replays Philly. Together they take an hour or less. The reserve is made of `min-gpus` taints and the classes of
+labels and preferences, so the same engine decides in every row."""
 
 import argparse
 import json
@@ -26,25 +26,20 @@ from scheduling.simulator.predictions import with_predictions
 from scheduling.simulator.replay import Run, replay
 
 OPENB = TRACES / "openb"
-LISTS = ("default", "cpu200", "gpushare60", "gpuspec20", "multigpu30")
-RULES = tuple(
-    rule
-    for placement in ("fragmentation", "best_fit")
-    for rule in (
-        SizeRule(placement),
-        SizeRule(placement, large_gpus=8),
-        SizeRule(placement, large_gpus=4),
-        SizeRule(placement, classes=True),
-    )
-)
-# The rules that take part in queueing, where nodes are alike and scores differ less.
-QUEUEING_RULES = (
-    *RULES[:4],
+LISTS = ("default", "gpuspec20", "multigpu30")
+RULES = (
+    SizeRule("fragmentation"),
+    SizeRule("fragmentation", large_gpus=8),
+    SizeRule("fragmentation", large_gpus=4),
+    SizeRule("fragmentation", classes=True),
+    SizeRule("best_fit"),
     SizeRule("best_fit", large_gpus=8),
     SizeRule("best_fit", classes=True),
 )
+# In queueing, where nodes are alike and scores differ less, best fit is only tried with the reserve.
+QUEUEING_RULES = (*RULES[:4], SizeRule("best_fit", large_gpus=8))
 # `fifo` is a reference, with one seed.
-POLICIES = ("fair", "shortest", "fifo")
+POLICIES = ("shortest", "fair", "fifo")
 # Without predictions, seeds after the first change each run time by at most this part: how much of a figure is chance.
 CHANGED_PART = 0.01
 # Waits are reported apart for jobs of at least so many GPUs.

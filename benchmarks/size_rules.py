@@ -1,11 +1,11 @@
 """Place jobs by size, as clusters without a fragmentation score do: a reserve for large jobs, and size classes.
 
-Both are made of taints, tolerations and preferred affinity. The engine itself stays as it is."""
+Both are made of what admins and users can set: `min-gpus` taints, labels of nodes, and preferred affinity."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.engine.affinity import IN, NO_SCHEDULE, Expression, Preference, Taint, Toleration
+from scheduling.engine.affinity import IN, MIN_GPUS, NO_SCHEDULE, Expression, Preference, Taint
 from scheduling.engine.model import Node, Request
 from scheduling.simulator.cluster import Cluster
 
@@ -13,7 +13,6 @@ RESERVED_PERCENT = 20.0
 # The fewest GPUs of a job of each class: 1, 2 to 4 (no trace has jobs of 5 to 7), and 8 or more.
 CLASSES = (1, 2, 8)
 
-_LARGE = Taint("size", "large", NO_SCHEDULE)
 _KEY = "size-class"
 # Own nodes first, then those of the next class.
 _OWN_WEIGHT, _NEXT_WEIGHT = 100, 50
@@ -50,15 +49,9 @@ class SizeRule:
         return _with_classes(nodes, demand) if self.classes else tuple(nodes)
 
     def request(self, request: Request) -> Request:
-        """Return the request with the tolerations and preferences that this rule adds to jobs of its size.
-
-        A large job uses the reserve first, then the other nodes."""
-        if self.large_gpus and request.gpu_count >= self.large_gpus:
-            own = Preference(_OWN_WEIGHT, Expression(_KEY, IN, (_LARGE.value,)))
-            return replace(request, tolerations=(Toleration(_LARGE.key, _LARGE.value),), preferred=(own,))
-        if self.classes:
-            return replace(request, preferred=_preferences(class_of(request.gpu_count)))
-        return request
+        """Return the request with the preferences of its size class. A reserve asks for none: the engine knows large
+        jobs by their GPUs, and puts them on the reserve first, then on the other nodes."""
+        return replace(request, preferred=_preferences(class_of(request.gpu_count))) if self.classes else request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +79,8 @@ def _with_reserve(nodes: Sequence[Node], demand: Demand, large_gpus: int) -> tup
         return tuple(nodes)
     gpus = RESERVED_PERCENT / 100 * _gpus(nodes)
     chosen = _evenly([node for node in nodes if len(node.devices) >= large_gpus], gpus)
-    labels = {_KEY: _LARGE.value}
-    return tuple(replace(node, taints=(_LARGE,), labels=labels) if node.id in chosen else node for node in nodes)
+    taint = Taint(MIN_GPUS, str(large_gpus), NO_SCHEDULE)
+    return tuple(replace(node, taints=(taint,)) if node.id in chosen else node for node in nodes)
 
 
 def _with_classes(nodes: Sequence[Node], demand: Demand) -> tuple[Node, ...]:

@@ -10,7 +10,10 @@ from gpusched.protocol.labels import LABEL_RULE, is_label, is_value
 
 MAX_TAINTS = MAX_TOLERATIONS = MAX_EXPRESSIONS = MAX_VALUES = 32
 MAX_WEIGHT = 100
+# The key of a taint that keeps a node for jobs of at least so many GPUs as its value. They need no toleration.
+MIN_GPUS = "min-gpus"
 _ANY = "*"
+_GPUS = re.compile(r"[1-9][0-9]{0,4}")
 _SET = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
 _WEIGHT = re.compile(r"(\d{1,9}):(.*)", re.DOTALL)
 
@@ -165,6 +168,8 @@ def preference_text(preference: Preference) -> str:
 def taint_problems(taint: Taint) -> Iterator[str]:
     if not is_label(taint.key) or not is_value(taint.value):
         yield f"key and value are {LABEL_RULE}"
+    elif taint.key == MIN_GPUS and not _GPUS.fullmatch(taint.value):
+        yield f"the value of {MIN_GPUS} is the fewest GPUs of a job that may start there, from 1 to 99999"
 
 
 def toleration_problems(toleration: Toleration) -> Iterator[str]:

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 NO_SCHEDULE, PREFER_NO_SCHEDULE = "NoSchedule", "PreferNoSchedule"
+# The key of a taint that keeps a node for large jobs; its value is the fewest GPUs of a job that tolerates it.
+MIN_GPUS = "min-gpus"
 IN, NOT_IN, EXISTS, DOES_NOT_EXIST = "in", "notin", "exists", "doesnotexist"
 
 
@@ -46,8 +48,15 @@ class Preference(NamedTuple):
     expression: Expression
 
 
-def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    return any(
+def is_large_enough(taint: Taint, gpu_count: int) -> bool:
+    """Return whether the taint is a `min-gpus` taint for jobs of this size."""
+    is_number = taint.value.isascii() and taint.value.isdigit()
+    return taint.key == MIN_GPUS and is_number and gpu_count >= int(taint.value)
+
+
+def is_tolerated(taint: Taint, tolerations: Iterable[Toleration], gpu_count: int) -> bool:
+    """Return whether a job with so many GPUs accepts the taint, by its size or by a toleration."""
+    return is_large_enough(taint, gpu_count) or any(
         toleration.key in ("", taint.key)
         and toleration.value in (None, taint.value)
         and toleration.effect in ("", taint.effect)
@@ -56,11 +65,13 @@ def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
 
 
 def untolerated(
-    taints: Iterable[Taint], tolerations: Iterable[Toleration], effect: str = NO_SCHEDULE
+    taints: Iterable[Taint], tolerations: Iterable[Toleration], gpu_count: int, effect: str = NO_SCHEDULE
 ) -> tuple[Taint, ...]:
-    """Return the taints with this effect that the tolerations do not cover."""
+    """Return the taints with this effect that a job with these tolerations and so many GPUs does not accept."""
     tolerations = tuple(tolerations)
-    return tuple(taint for taint in taints if taint.effect == effect and not is_tolerated(taint, tolerations))
+    return tuple(
+        taint for taint in taints if taint.effect == effect and not is_tolerated(taint, tolerations, gpu_count)
+    )
 
 
 def is_met(expression: Expression, labels: Mapping[str, str]) -> bool:

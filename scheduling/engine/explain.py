@@ -197,7 +197,7 @@ def _could_help(node: Node, request: Request, policy: Policy) -> bool:
 def _is_eligible(node: Node, request: Request) -> bool:
     if not is_selected(request, tuple(node.labels.items())):
         return False
-    return not (node.taints and untolerated(node.taints, request.tolerations))
+    return not (node.taints and untolerated(node.taints, request.tolerations, request.gpu_count))
 
 
 def reserved(board: Board, shape: Shape, reservation: Reservation) -> Verdict:

@@ -107,7 +107,8 @@ def shut_out(request: Request, inventory: Inventory, policy: Policy) -> Verdict 
     kept_off = [
         (missing, node_type, count)
         for node_type, count in types
-        if node_type.taints and (missing := frozenset(untolerated(node_type.taints, request.tolerations)))
+        if node_type.taints
+        and (missing := frozenset(untolerated(node_type.taints, request.tolerations, request.gpu_count)))
     ]
     if not kept_off or fits(request, eligible(request, inventory), policy):
         return None

@@ -95,7 +95,7 @@ def eligible(request: Request, inventory: Inventory) -> Types:
     types = matching(request, inventory)
     if not any([node_type.taints for node_type, _ in types]):
         return types
-    return tuple(found for found in types if not untolerated(found[0].taints, request.tolerations))
+    return tuple(found for found in types if not untolerated(found[0].taints, request.tolerations, request.gpu_count))
 
 
 def _merged(types: Iterable[tuple[NodeType, int]]) -> Types:

@@ -1,6 +1,8 @@
 """Nodes by label and by taint, so that a request finds its nodes without a look at each."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from sys import maxsize
 
 from scheduling.engine.affinity import (
     DOES_NOT_EXIST,
@@ -10,12 +12,16 @@ from scheduling.engine.affinity import (
     PREFER_NO_SCHEDULE,
     Expression,
     Taint,
+    is_large_enough,
     is_tolerated,
 )
 from scheduling.engine.model import Node, Request
 
 # One avoided taint outweighs all preferences: their weights are at most 100 each.
 _PER_TAINT = 1_000_000
+# A job that is large enough for a node's min-gpus taint prefers it by this weight, and leaves the other nodes to jobs
+# that are not. The least weight, as what a job asks for itself comes first.
+_MIN_GPUS_WEIGHT = 1
 
 
 class NodeIndex:
@@ -34,13 +40,15 @@ class NodeIndex:
                 self._by_key.setdefault(label[0], set()).add(position)
             for taint in node.taints:
                 self._by_taint.setdefault(taint, set()).add(position)
+        # What a taint asks for, so that requests of other sizes share an answer.
+        self._sizes = sorted({int(taint.value) for taint in self._by_taint if is_large_enough(taint, maxsize)})
         self._selected: dict[object, frozenset[int] | None] = {}
         self._penalties: dict[object, tuple[int, ...] | None] = {}
 
     def selected(self, request: Request) -> frozenset[int] | None:
         """Return the nodes with the labels that the request requires and no NoSchedule taint that it does not
         tolerate; None: all nodes."""
-        key = request.node_selector, request.required, request.tolerations
+        key = request.node_selector, request.required, request.tolerations, self._size(request)
         if key not in self._selected:
             self._selected[key] = self._select(request)
         return self._selected[key]
@@ -48,11 +56,16 @@ class NodeIndex:
     def penalties(self, request: Request) -> tuple[int, ...] | None:
         """Return for each position how unwelcome the node is, less is better; None: all nodes are alike.
 
-        PreferNoSchedule taints count first, then the weights of the preferences that the node meets."""
-        key = request.preferred, request.tolerations
+        PreferNoSchedule taints count first, then the weights of the preferences that the node meets. A min-gpus taint
+        that the request is large enough for counts as a preference."""
+        key = request.preferred, request.tolerations, self._size(request)
         if key not in self._penalties:
             self._penalties[key] = self._penalize(request)
         return self._penalties[key]
+
+    def _size(self, request: Request) -> int:
+        """Return how many of the sizes that min-gpus taints ask for the request reaches."""
+        return bisect_right(self._sizes, request.gpu_count)
 
     def _select(self, request: Request) -> frozenset[int] | None:
         found = self._all
@@ -61,15 +74,17 @@ class NodeIndex:
         for expression in request.required:
             found &= self._meeting(expression)
         for taint, positions in self._by_taint.items():
-            if taint.effect == NO_SCHEDULE and not is_tolerated(taint, request.tolerations):
+            if taint.effect == NO_SCHEDULE and not is_tolerated(taint, request.tolerations, request.gpu_count):
                 found -= positions
         return None if len(found) == len(self._all) else found
 
     def _penalize(self, request: Request) -> tuple[int, ...] | None:
         found = [0] * len(self._all)
         for taint, positions in self._by_taint.items():
-            if taint.effect == PREFER_NO_SCHEDULE and not is_tolerated(taint, request.tolerations):
+            if taint.effect == PREFER_NO_SCHEDULE and not is_tolerated(taint, request.tolerations, request.gpu_count):
                 _add(found, positions, _PER_TAINT)
+            elif is_large_enough(taint, request.gpu_count):
+                _add(found, positions, -_MIN_GPUS_WEIGHT)
         for preference in request.preferred:
             _add(found, self._meeting(preference.expression), -preference.weight)
         return tuple(found) if len(set(found)) > 1 else None

@@ -145,7 +145,10 @@ def _tolerating(case: _Case) -> Iterator[Change]:
     shape = Shape(replace(request, tolerations=(Toleration(),)), case.board, case.policy)
     slots = [case.board.slot_of(rank.node_id) for rank in place(case.board, shape) or ()]
     taints = {
-        taint for slot in slots if slot is not None for taint in untolerated(slot.node.taints, request.tolerations)
+        taint
+        for slot in slots
+        if slot is not None
+        for taint in untolerated(slot.node.taints, request.tolerations, request.gpu_count)
     }
     if taints:
         yield Change("tolerations", ", ".join(map(str, sorted(taints))))

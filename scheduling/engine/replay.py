@@ -116,7 +116,7 @@ def _failed_of_node(node: Node, request: Request) -> list[Obstacle]:
     for expression in request.required:
         if not is_met(expression, node.labels):
             found.append(Obstacle("labels", f"its labels do not meet {expression}"))
-    for taint in untolerated(node.taints, request.tolerations):
+    for taint in untolerated(node.taints, request.tolerations, request.gpu_count):
         found.append(Obstacle("taints", f"the job does not tolerate its taint {taint}"))
     return found
 
@@ -201,7 +201,12 @@ def _less_welcome(board: Board, slot: Slot, shape: Shape, placed: Placement) -> 
         return None
     (taints, weight), (_, best) = (taints_and_weight(shape.penalties[one.position]) for one in (slot, chosen))
     if taints:
-        avoided = ", ".join(map(str, untolerated(slot.node.taints, shape.request.tolerations, PREFER_NO_SCHEDULE)))
+        avoided = ", ".join(
+            map(
+                str,
+                untolerated(slot.node.taints, shape.request.tolerations, shape.request.gpu_count, PREFER_NO_SCHEDULE),
+            )
+        )
         return Obstacle("taints", f"it has room, but the job avoids its taint {avoided}")
     name = chosen.node.name
     return Obstacle("preference", f"it meets preferences of weight {weight}, {name} of weight {best}; the higher wins")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import combinations, product
 from math import ceil, floor
 
+from scheduling.engine.affinity import Taint
 from scheduling.engine.model import (
     Device,
     DeviceHold,
@@ -92,9 +93,10 @@ def meets(node: Node, key: str, operator: str, values: tuple[str, ...]) -> bool:
 
 
 def tolerates(request: Request, node: Node, effect: str) -> bool:
-    """Each taint with the effect has a toleration with its key, its value and its effect, or without them."""
+    """Each taint with the effect has a toleration with its key, its value and its effect, or without them; or the
+    request has the GPUs that a min-gpus taint names."""
     for taint in node.taints:
-        if taint.effect != effect:
+        if taint.effect != effect or _is_reserve(taint, request):
             continue
         keys = [one for one in request.tolerations if not one.key or one.key == taint.key]
         values = [one for one in keys if one.value is None or one.value == taint.value]
@@ -104,12 +106,18 @@ def tolerates(request: Request, node: Node, effect: str) -> bool:
 
 
 def welcome(request: Request, node: Node) -> tuple[int, int]:
-    """The smallest is the most welcome: PreferNoSchedule taints that are not tolerated, minus the weight met."""
+    """The smallest is the most welcome: PreferNoSchedule taints that are not tolerated, minus the weight met. A
+    min-gpus taint that the request has the GPUs for weighs 1."""
     avoided = sum(
         taint.effect == "PreferNoSchedule" and not tolerates(request, replace(node, taints=(taint,)), taint.effect)
         for taint in node.taints
     )
-    return avoided, -sum(weight for weight, one in request.preferred if meets(node, *one))
+    reserves = sum(_is_reserve(taint, request) for taint in node.taints)
+    return avoided, -reserves - sum(weight for weight, one in request.preferred if meets(node, *one))
+
+
+def _is_reserve(taint: Taint, request: Request) -> bool:
+    return taint.key == "min-gpus" and request.gpu_count >= float(taint.value)
 
 
 def use(request: Request, ranks: tuple[RankPlacement, ...], nodes: tuple[Node, ...]) -> tuple[int, int, int, int, int]:

@@ -23,6 +23,8 @@ TAINTS = (
     Taint("spot", "", "NoSchedule"),
     Taint("spot", "", "PreferNoSchedule"),
     Taint("slow", "yes", "PreferNoSchedule"),
+    Taint("min-gpus", "2", "NoSchedule"),
+    Taint("min-gpus", "3", "PreferNoSchedule"),
 )
 TOLERATIONS = (
     Toleration("dedicated", "ml", "NoSchedule"),

@@ -58,7 +58,7 @@ def test_expression_is_met_as_kubernetes_defines_it(expression: Expression, labe
     ],
 )
 def test_toleration_covers_a_taint_as_kubernetes_defines_it(toleration: Toleration, tolerated: bool) -> None:
-    assert is_tolerated(ML, [toleration]) is tolerated
+    assert is_tolerated(ML, [toleration], 1) is tolerated
 
 
 @in_small_states
