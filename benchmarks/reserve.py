@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from random import Random
 from statistics import mean, stdev
 
 from benchmarks.queueing import DECEMBER, OCTOBER, PHILLY, TRACES, TUNING
@@ -38,10 +37,8 @@ RULES = (
 )
 # In queueing, where nodes are alike and scores differ less, best fit is only tried with the reserve.
 QUEUEING_RULES = (*RULES[:4], SizeRule("best_fit", large_gpus=8))
-# `fifo` is a reference, with one seed.
-POLICIES = ("shortest", "fair", "fifo")
-# Without predictions, seeds after the first change each run time by at most this part: how much of a figure is chance.
-CHANGED_PART = 0.01
+# Policy -> predictions. Without noise all seeds are alike, so there is one replay.
+POLICIES = {"shortest": "noisy", "fifo": "none", "fair": "none"}
 # Waits are reported apart for jobs of at least so many GPUs.
 LARGE_GPUS = 8
 GPUS_PER_NODE = 8
@@ -137,8 +134,8 @@ def queueing_rows(jobs: Sequence[TraceJob], nodes: dict[str, int], seeds: int) -
     as many nodes (`pooled`), for each policy and rule."""
     own = {name: [job for job in jobs if job.tenant == name] for name in nodes}
     pooled = [replace(job, tenant=POOLED) for job in jobs if job.tenant in nodes]
-    for policy in POLICIES:
-        numbers = range(1, (1 if policy == "fifo" else seeds) + 1)
+    for policy, predictions in POLICIES.items():
+        numbers = range(1, (seeds if predictions == "noisy" else 1) + 1)
         for rule in QUEUEING_RULES:
             runs = {name: [replayed(own[name], nodes[name], policy, rule, seed) for seed in numbers] for name in nodes}
             if len(runs) > 1:
@@ -160,7 +157,7 @@ def replayed(
     impossible = never_fitting(cluster, jobs, rules)
     if impossible:
         raise ValueError(f"{len(impossible)} of {len(jobs)} jobs do not fit on {node_count} nodes under {rule.title}")
-    return [(replay(_seeded(jobs, policy, seed), cluster, rules), cluster.gpu_count)]
+    return [(replay(with_predictions(jobs, POLICIES[policy], seed), cluster, rules), cluster.gpu_count)]
 
 
 def demand_of(jobs: Sequence[TraceJob]) -> Demand:
@@ -169,14 +166,6 @@ def demand_of(jobs: Sequence[TraceJob]) -> Demand:
     for job in jobs:
         demand[job.gpus] = demand.get(job.gpus, 0.0) + job.gpus * job.run_seconds
     return demand
-
-
-def _seeded(jobs: Sequence[TraceJob], policy: str, seed: int) -> list[TraceJob]:
-    if policy == "shortest":
-        return with_predictions(jobs, "noisy", seed)
-    rng = Random(seed)
-    part = 0.0 if seed == 1 else CHANGED_PART
-    return [replace(job, run_seconds=job.run_seconds * rng.uniform(1 - part, 1 + part)) for job in jobs]
 
 
 def _summed(parts: Sequence[tuple[Run, int]]) -> Replayed:

@@ -6,7 +6,7 @@ from datetime import datetime
 from math import ceil, floor
 from typing import NamedTuple
 
-from scheduling.engine.affinity import Toleration, untolerated
+from scheduling.engine.affinity import MIN_GPUS, Toleration, untolerated
 from scheduling.engine.board import Board
 from scheduling.engine.changes import Change, scaled
 from scheduling.engine.inventory import fits, matching, survey
@@ -138,7 +138,7 @@ def _taint(case: _Case) -> Iterator[Change]:
 
 
 def _tolerating(case: _Case) -> Iterator[Change]:
-    """Tolerate the taints of the nodes where it would start now."""
+    """Tolerate the taints of the nodes where it would start now, unless they are a reserve for larger jobs."""
     request = case.request
     if not case.board.has_taints:
         return
@@ -150,7 +150,7 @@ def _tolerating(case: _Case) -> Iterator[Change]:
         if slot is not None
         for taint in untolerated(slot.node.taints, request.tolerations, request.gpu_count)
     }
-    if taints:
+    if taints and not any([taint.key == MIN_GPUS for taint in taints]):
         yield Change("tolerations", ", ".join(map(str, sorted(taints))))
 
 

@@ -20,6 +20,7 @@ from tests.engine.test_invariants import in_small_states
 
 ML = Taint("dedicated", "ml", "NoSchedule")
 SPOT = Taint("spot", "", "NoSchedule")
+LARGE = Taint("min-gpus", "4", "NoSchedule")
 AVOID = Taint("slow", "", "PreferNoSchedule")
 ZONE_A = Expression("zone", "in", ("a",))
 NOBODY = Tenant(1, "t1")
@@ -237,6 +238,67 @@ def test_toleration_is_an_alternative_while_open_nodes_are_full() -> None:
     [found] = alternatives(state, Policy(), NOW, 1)
     assert found == Change("tolerations", "dedicated=ml:NoSchedule, spot:NoSchedule")
     assert 1 in started(decide(apply(state, 1, found)))
+
+
+def test_min_gpus_taint_keeps_smaller_jobs_off_and_larger_ones_need_no_toleration() -> None:
+    nodes = (node(1, taints=[LARGE]), node(2, gpus=4))
+    made = decide(cluster(*nodes, jobs=[job(1, gpus=3), job(2, gpus=3), job(3, gpus=4)]))
+    assert set(started(made)) == {1, 3}
+    assert nodes_of(made, 1) == [2] and nodes_of(made, 3) == [1]
+
+
+def test_all_gpus_of_a_gang_count_for_a_min_gpus_taint() -> None:
+    nodes = (node(1, gpus=2, taints=[LARGE]), node(2, gpus=2, taints=[LARGE]))
+    assert nodes_of(decide(cluster(*nodes, jobs=[job(1, gpus=4, gang=True)])), 1) == [1, 2]
+
+
+def test_large_jobs_take_the_reserve_first_and_then_other_nodes() -> None:
+    nodes = (node(1), node(2, taints=[LARGE]), node(3))
+    made = decide(cluster(*nodes, jobs=[job(1, gpus=8), job(2, gpus=8)]))
+    assert (nodes_of(made, 1), nodes_of(made, 2)) == ([2], [1])
+
+
+def test_what_a_large_job_prefers_counts_more_than_the_reserve() -> None:
+    nodes = (node(1, labels={"zone": "a"}), node(2, taints=[LARGE]))
+    wants = job(1, gpus=8, preferred=(Preference(2, ZONE_A),))
+    assert nodes_of(decide(cluster(*nodes, jobs=[wants])), 1) == [1]
+
+
+def test_smaller_jobs_take_a_preferred_reserve_last() -> None:
+    nodes = (node(1, taints=[Taint("min-gpus", "4", "PreferNoSchedule")]), node(2, gpus=2))
+    made = decide(cluster(*nodes, jobs=[job(1, gpus=2), job(2, gpus=2)]))
+    assert (nodes_of(made, 1), nodes_of(made, 2)) == ([2], [1])
+
+
+@pytest.mark.parametrize("value", ["", "many", "²", "-4"])
+def test_min_gpus_taint_without_a_number_is_tolerated_by_name_alone(value: str) -> None:
+    taint = Taint("min-gpus", value, "NoSchedule")
+    assert not is_tolerated(taint, [], 8)
+    assert is_tolerated(taint, [Toleration("min-gpus")], 1)
+
+
+def test_reason_names_the_size_that_a_reserve_asks_for() -> None:
+    """A20: only a reserved node has as many GPUs as it asks for."""
+    made = decide(cluster(node(1, taints=[LARGE]), node(2, gpus=1), jobs=[job(1, gpus=2)]))
+    assert (reason(made, 1).code, reason(made, 1).evidence) == (
+        "taint",
+        {"taints": "min-gpus=4:NoSchedule", "nodes": 1},
+    )
+
+
+def test_no_advice_opens_a_reserve_to_a_smaller_job() -> None:
+    state = running_on(cluster(node(1)), job(9, gpus=8))
+    state = replace(state, nodes=(*state.nodes, node(2, taints=[LARGE])), jobs=(job(1, gpus=3),))
+    assert reason(decide(state), 1).code == "capacity"
+    assert not [one for one in alternatives(state, Policy(), NOW, 1) if one.change == "tolerations"]
+
+
+def test_index_shares_its_answer_between_sizes_on_one_side_of_a_reserve() -> None:
+    index = NodeIndex((node(1, taints=[LARGE]), node(2)))
+    small, large = ([index.selected(ask(gpus)) for gpus in sizes] for sizes in ((1, 3), (4, 8)))
+    assert small[0] is small[1] and small[0] == {1}
+    assert large == [None, None]
+    assert index.penalties(ask(4)) is index.penalties(ask(8))
 
 
 def test_affinity_that_no_node_meets_is_cured_without_it() -> None:

@@ -94,6 +94,24 @@ def test_unknown_effect_and_unknown_node_are_refused(admin):
     change(admin, "nowhere", "labels", 404, labels={"a": "b"})
 
 
+@pytest.mark.parametrize("value", ["", "0", "many", "100000"])
+def test_min_gpus_taint_needs_a_number_of_gpus(admin, value):
+    make_node(name="n1", gpus=1)
+    [error] = change(admin, "n1", "taints", 400, add=[{"key": "min-gpus", "value": value}])["errors"]
+    assert (error["field"], error["code"]) == ("add[0]", "invalid_taint")
+    assert "the fewest GPUs" in error["message"]
+
+
+def test_min_gpus_taint_leaves_a_node_to_large_jobs(user, tenant, admin):
+    make_node(name="n1", gpus=4)
+    change(admin, "n1", "taints", add=[{"key": "min-gpus", "value": "4"}])
+    small, large = submit(user, tenant), submit(user, tenant, gpu_count=4)
+    run_cycle()
+    assert job(large)["state"] == "scheduled"
+    reason = job(small)["reason"]
+    assert reason["code"] == "taint" and "min-gpus=4:NoSchedule" in reason["sentence"]
+
+
 def test_every_change_is_kept_for_audit_and_a_dry_run_changes_nothing(admin):
     make_node(name="n1", gpus=1)
     assert call("PATCH", "/api/v1/nodes/n1/taints?dry_run=true", admin, {"add": [TAINT]}).status_code == 200

@@ -108,7 +108,7 @@ def test_fills_draw_the_same_requests_under_every_rule() -> None:
 
 
 def test_rows_cover_clusters_apart_and_pooled_under_each_policy_and_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reserve, "POLICIES", ("fifo", "shortest"))
+    monkeypatch.setattr(reserve, "POLICIES", {"fifo": "none", "shortest": "noisy"})
     jobs = [
         TraceJob(n, f"j{n}", n * HOUR / 8, 8 if n % 7 == 0 else 1, HOUR * (1 + n % 3), tenant="ab"[n % 2])
         for n in range(60)
