@@ -233,9 +233,11 @@ def taint(
     gpusched node taint gpu-3
     gpusched node taint gpu-3 dedicated=ml:NoSchedule
     gpusched node taint gpu-3 dedicated:NoSchedule- spot:PreferNoSchedule
+    gpusched node taint gpu-3 min-gpus=8:NoSchedule
 
     Only admins can change them. A job without the toleration (gpusched submit --toleration) does not start on a node
-    with NoSchedule, and avoids one with PreferNoSchedule. Running jobs go on.
+    with NoSchedule, and avoids one with PreferNoSchedule. min-gpus=N reserves the node for jobs of at least N GPUs,
+    which need no toleration. Running jobs go on.
     """
     words = changes or []
     remove = [word[:-1] for word in words if word.endswith("-")]

@@ -296,7 +296,7 @@ def test_no_advice_opens_a_reserve_to_a_smaller_job() -> None:
 def test_index_shares_its_answer_between_sizes_on_one_side_of_a_reserve() -> None:
     index = NodeIndex((node(1, taints=[LARGE]), node(2)))
     small, large = ([index.selected(ask(gpus)) for gpus in sizes] for sizes in ((1, 3), (4, 8)))
-    assert small[0] is small[1] and small[0] == {1}
+    assert small[0] is small[1] and small[0] == frozenset({1})
     assert large == [None, None]
     assert index.penalties(ask(4)) is index.penalties(ask(8))
 
