@@ -92,6 +92,10 @@ def main() -> None:
     parser.add_argument("--only", choices=("placement", "queueing"), help="one experiment")
     parser.add_argument("--fills", type=int, default=10, help="seeds of each row of placement")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of noise of each row of queueing")
+    parser.add_argument(
+        "--policy", choices=POLICIES, action="append", help="of queueing; may be repeated; default: all"
+    )
+    parser.add_argument("--pooled", type=int, metavar="N", help="of queueing: only all jobs in one queue, on N nodes")
     options = parser.parse_args()
     if not TRACES.is_dir():
         sys.exit("The traces are not here (../shared/traces).")
@@ -100,7 +104,12 @@ def main() -> None:
         result["placement"] = [_printed(row) for row in placement_rows(OPENB, LISTS, options.fills)]
     if options.only != "placement":
         jobs = [job for job in read_trace(TUNING, "philly") if OCTOBER <= job.submitted_at < DECEMBER]
-        result["queueing"] = [_printed(row) for row in queueing_rows(jobs, PHILLY, options.seeds)]
+        jobs = [job for job in jobs if job.tenant in PHILLY]
+        nodes = PHILLY
+        if options.pooled:
+            jobs, nodes = [replace(job, tenant=POOLED) for job in jobs], {POOLED: options.pooled}
+        rows = queueing_rows(jobs, nodes, options.policy or tuple(POLICIES), options.seeds)
+        result["queueing"] = [_printed(row) for row in rows]
     if options.json:
         print(json.dumps(result))
 
@@ -129,13 +138,15 @@ def filled(nodes: Sequence[Node], requests: Sequence[Request], rule: SizeRule, s
     return [fill(sized_nodes, sized_requests, rule.placement, seed) for seed in range(1, seeds + 1)]
 
 
-def queueing_rows(jobs: Sequence[TraceJob], nodes: dict[str, int], seeds: int) -> Iterator[QueueingRow]:
+def queueing_rows(
+    jobs: Sequence[TraceJob], nodes: dict[str, int], policies: Sequence[str], seeds: int
+) -> Iterator[QueueingRow]:
     """Yield the rows of each tenant on nodes of its own, of all these together (`apart`), and of all in one queue on
-    as many nodes (`pooled`), for each policy and rule."""
+    as many nodes (`pooled`), for each policy and rule. One tenant alone has one row."""
     own = {name: [job for job in jobs if job.tenant == name] for name in nodes}
-    pooled = [replace(job, tenant=POOLED) for job in jobs if job.tenant in nodes]
-    for policy, predictions in POLICIES.items():
-        numbers = range(1, (seeds if predictions == "noisy" else 1) + 1)
+    pooled = [replace(job, tenant=POOLED) for job in jobs]
+    for policy in policies:
+        numbers = range(1, (seeds if POLICIES[policy] == "noisy" else 1) + 1)
         for rule in QUEUEING_RULES:
             runs = {name: [replayed(own[name], nodes[name], policy, rule, seed) for seed in numbers] for name in nodes}
             if len(runs) > 1:

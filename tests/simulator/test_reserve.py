@@ -107,13 +107,12 @@ def test_fills_draw_the_same_requests_under_every_rule() -> None:
     assert all(one.refused_by_gpus[1] > 0 for one in spared)
 
 
-def test_rows_cover_clusters_apart_and_pooled_under_each_policy_and_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reserve, "POLICIES", {"fifo": "none", "shortest": "noisy"})
+def test_rows_cover_clusters_apart_and_pooled_under_each_policy_and_rule() -> None:
     jobs = [
         TraceJob(n, f"j{n}", n * HOUR / 8, 8 if n % 7 == 0 else 1, HOUR * (1 + n % 3), tenant="ab"[n % 2])
         for n in range(60)
     ]
-    rows = list(queueing_rows(jobs, {"a": 1, "b": 2}, 2))
+    rows = list(queueing_rows(jobs, {"a": 1, "b": 2}, ("fifo", "shortest"), 2))
     assert {(row.cluster, row.seeds) for row in rows if row.policy == "shortest"} == {
         (name, 2) for name in ("a", "b", APART, POOLED)
     }
