@@ -31,12 +31,13 @@ RULES = (
     SizeRule("fragmentation", large_gpus=8),
     SizeRule("fragmentation", large_gpus=4),
     SizeRule("fragmentation", classes=True),
+    SizeRule("fragmentation", tainted=True),
     SizeRule("best_fit"),
     SizeRule("best_fit", large_gpus=8),
     SizeRule("best_fit", classes=True),
 )
 # In queueing, where nodes are alike and scores differ less, best fit is only tried with the reserve.
-QUEUEING_RULES = (*RULES[:4], SizeRule("best_fit", large_gpus=8))
+QUEUEING_RULES = (*RULES[:5], SizeRule("best_fit", large_gpus=8))
 # Policy -> predictions. Without noise all seeds are alike, so there is one replay.
 POLICIES = {"shortest": "noisy", "fifo": "none", "fair": "none"}
 # Waits are reported apart for jobs of at least so many GPUs.
@@ -95,6 +96,7 @@ def main() -> None:
     parser.add_argument(
         "--policy", choices=POLICIES, action="append", help="of queueing; may be repeated; default: all"
     )
+    parser.add_argument("--rule", action="append", help="of queueing; may be repeated; default: all")
     parser.add_argument("--pooled", type=int, metavar="N", help="of queueing: only all jobs in one queue, on N nodes")
     options = parser.parse_args()
     if not TRACES.is_dir():
@@ -108,7 +110,8 @@ def main() -> None:
         nodes = PHILLY
         if options.pooled:
             jobs, nodes = [replace(job, tenant=POOLED) for job in jobs], {POOLED: options.pooled}
-        rows = queueing_rows(jobs, nodes, options.policy or tuple(POLICIES), options.seeds)
+        rules = [rule for rule in QUEUEING_RULES if rule.title in (options.rule or [rule.title])]
+        rows = queueing_rows(jobs, nodes, options.policy or tuple(POLICIES), rules, options.seeds)
         result["queueing"] = [_printed(row) for row in rows]
     if options.json:
         print(json.dumps(result))
@@ -139,7 +142,7 @@ def filled(nodes: Sequence[Node], requests: Sequence[Request], rule: SizeRule, s
 
 
 def queueing_rows(
-    jobs: Sequence[TraceJob], nodes: dict[str, int], policies: Sequence[str], seeds: int
+    jobs: Sequence[TraceJob], nodes: dict[str, int], policies: Sequence[str], rules: Sequence[SizeRule], seeds: int
 ) -> Iterator[QueueingRow]:
     """Yield the rows of each tenant on nodes of its own, of all these together (`apart`), and of all in one queue on
     as many nodes (`pooled`), for each policy and rule. One tenant alone has one row."""
@@ -147,7 +150,7 @@ def queueing_rows(
     pooled = [replace(job, tenant=POOLED) for job in jobs]
     for policy in policies:
         numbers = range(1, (seeds if POLICIES[policy] == "noisy" else 1) + 1)
-        for rule in QUEUEING_RULES:
+        for rule in rules:
             runs = {name: [replayed(own[name], nodes[name], policy, rule, seed) for seed in numbers] for name in nodes}
             if len(runs) > 1:
                 runs[APART] = [[part for name in nodes for part in runs[name][seed - 1]] for seed in numbers]

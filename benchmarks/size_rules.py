@@ -5,7 +5,7 @@ Both are made of what admins and users can set: `min-gpus` taints, labels of nod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.engine.affinity import IN, MIN_GPUS, NO_SCHEDULE, Expression, Preference, Taint
+from scheduling.engine.affinity import IN, MIN_GPUS, NO_SCHEDULE, PREFER_NO_SCHEDULE, Expression, Preference, Taint
 from scheduling.engine.model import Node, Request
 from scheduling.simulator.cluster import Cluster
 
@@ -26,12 +26,14 @@ class SizeRule:
     """`placement`: how nodes are scored, a name of `scorers.PLACEMENTS`.
 
     `large_gpus`: jobs of at least so many GPUs have a reserve; 0: there is none. `classes`: each size class has its
-    own nodes and spills over to those of the other classes.
+    own nodes and spills over to those of the other classes. `tainted`: the same by `min-gpus` taints that smaller jobs
+    avoid, so that no job needs a preference of its own.
     """
 
     placement: str
     large_gpus: int = 0
     classes: bool = False
+    tainted: bool = False
 
     @property
     def title(self) -> str:
@@ -40,13 +42,16 @@ class SizeRule:
             parts.append(f"reserve {self.large_gpus}+")
         if self.classes:
             parts.append("classes")
+        if self.tainted:
+            parts.append("tainted classes")
         return ", ".join(parts)
 
     def nodes(self, nodes: Sequence[Node], demand: Demand) -> tuple[Node, ...]:
         """Return the nodes with the taints or labels of this rule."""
         if self.large_gpus:
             return _with_reserve(nodes, demand, self.large_gpus)
-        return _with_classes(nodes, demand) if self.classes else tuple(nodes)
+        classed = _with_classes(nodes, demand) if self.classes or self.tainted else tuple(nodes)
+        return tuple(map(_tainted, classed)) if self.tainted else classed
 
     def request(self, request: Request) -> Request:
         """Return the request with the preferences of its size class. A reserve asks for none: the engine knows large
@@ -94,6 +99,13 @@ def _with_classes(nodes: Sequence[Node], demand: Demand) -> tuple[Node, ...]:
         fitting = [node for node in nodes if not label[node.id] and len(node.devices) >= CLASSES[number]]
         label |= dict.fromkeys(_evenly(fitting, part * _gpus(nodes)), number)
     return tuple(replace(node, labels={_KEY: str(label[node.id])}) for node in nodes)
+
+
+def _tainted(node: Node) -> Node:
+    """Turn the label of a class into a taint for smaller jobs; the first class has none."""
+    number = int(node.labels[_KEY])
+    taints = (Taint(MIN_GPUS, str(CLASSES[number]), PREFER_NO_SCHEDULE),) if number else ()
+    return replace(node, labels={}, taints=taints)
 
 
 def _preferences(number: int) -> tuple[Preference, ...]:

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import reserve
-from benchmarks.reserve import APART, POOLED, demand_of, filled, queueing_rows, replayed
+from benchmarks.reserve import APART, POOLED, RULES, demand_of, filled, queueing_rows, replayed
 from benchmarks.size_rules import SizedCluster, SizeRule, class_of
 from scheduling.engine.model import Job, Node, Policy, Request, Snapshot, Tenant
 from scheduling.engine.planner import plan
@@ -96,6 +95,18 @@ def test_jobs_use_nodes_of_their_class_and_spill_over_when_these_are_full() -> N
     assert used[2:] == ["0"] * 16 + ["1"] * 14 + ["2"] * 3
 
 
+def test_tainted_classes_keep_single_gpus_off_wider_nodes_until_theirs_are_full() -> None:
+    rule = SizeRule("fragmentation", tainted=True)
+    nodes = {node.id: [str(taint) for taint in node.taints] for node in rule.nodes(Cluster(10, 8).nodes(), DEMAND)}
+    wide, middle = ["min-gpus=8:PreferNoSchedule"], ["min-gpus=2:PreferNoSchedule"]
+    assert Counter(map(tuple, nodes.values())) == {tuple(wide): 6, tuple(middle): 2, (): 2}
+    places = placed(rule, [2, *[1] * 17], nodes=10)
+    used = [nodes[place[0]] if place else None for place in places]
+    assert used[0] == middle
+    assert used[1:17] == [[]] * 16 and used[17] in (middle, wide)
+    assert all(nodes[place[0]] != [] for place in placed(rule, [8] * 8, nodes=10) if place)
+
+
 def test_fills_draw_the_same_requests_under_every_rule() -> None:
     requests = [Request(gpus, cpu_milli=0) for gpus in (*[1] * 200, 8)]
     plain, spared, classes = (filled(Cluster(20, 8).nodes(), requests, rule, 2) for rule in (PLAIN, RESERVE, CLASSES))
@@ -112,11 +123,11 @@ def test_rows_cover_clusters_apart_and_pooled_under_each_policy_and_rule() -> No
         TraceJob(n, f"j{n}", n * HOUR / 8, 8 if n % 7 == 0 else 1, HOUR * (1 + n % 3), tenant="ab"[n % 2])
         for n in range(60)
     ]
-    rows = list(queueing_rows(jobs, {"a": 1, "b": 2}, ("fifo", "shortest"), 2))
+    rows = list(queueing_rows(jobs, {"a": 1, "b": 2}, ("fifo", "shortest"), RULES, 2))
     assert {(row.cluster, row.seeds) for row in rows if row.policy == "shortest"} == {
         (name, 2) for name in ("a", "b", APART, POOLED)
     }
-    assert len(rows) == 2 * 4 * len(reserve.QUEUEING_RULES)
+    assert len(rows) == 2 * 4 * len(RULES)
     for row in rows:
         assert row.jobs == (30 if row.cluster in "ab" else 60)
         assert row.large_h is not None
