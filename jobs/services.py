@@ -76,8 +76,9 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     try:
         with refusals.paced(tenant_id):
             _require_possible(request, tenant_id, tenant, identity)
-            with queue_limits.room_for(_incoming(request, row)):
-                job_id, submitted_at = _insert(request, row, identity, key, request_hash)
+            job_id, submitted_at = queue_limits.insert_within(
+                _incoming(request, row), lambda counted: _insert(request, row, identity, key, request_hash, counted)
+            )
     except IntegrityError:
         if not key:
             raise
@@ -119,17 +120,17 @@ def _wait_for_dependencies(request: JobRequest, row: dict[str, Any]) -> None:
 
 
 def _insert(
-    request: JobRequest, row: dict[str, Any], identity: Identity, key: str, request_hash: str
+    request: JobRequest, row: dict[str, Any], identity: Identity, key: str, request_hash: str, generation: int | None
 ) -> tuple[int, datetime]:
     """One statement, and needs no transaction, unless the job depends on others."""
     if not request.depends_on:
-        return insert(row, identity, key, request_hash)
+        return insert(row, identity, key, request_hash, generation)
     with transaction.atomic():
         archive.lock_open([row["tenant_id"]])  # before any job, as archiving does: otherwise the two could deadlock
         states = dependencies.states_of([one.job for one in request.dependencies])
         undecided = dependencies.undecided(request.dependencies, row["tenant_id"], states)
         dependencies.wait_for(row, undecided)
-        job_id, submitted_at = insert(row, identity, key, request_hash)
+        job_id, submitted_at = insert(row, identity, key, request_hash, generation)
         dependencies.write([dependencies.Edge(job_id, int(one.job), one.kind) for one in undecided])
     return job_id, submitted_at
 
