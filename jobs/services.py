@@ -77,21 +77,22 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     request_hash = _request_hash(tenant_id, raw) if key else ""
     try:
         with refusals.paced(tenant_id):
-            _require_possible(request, tenant_id, tenant, identity)
-            job_id, submitted_at = queue_limits.insert_within(
-                _incoming(request, row), lambda counted: _insert(request, row, identity, key, request_hash, counted)
-            )
+            try:
+                _require_possible(request, tenant_id, tenant, identity)
+                job_id, submitted_at = queue_limits.insert_within(
+                    _incoming(request, row), lambda counted: _insert(request, row, identity, key, request_hash, counted)
+                )
+            except Problem:
+                # The cluster may have changed since the first time: a repeated request is answered as then, at once.
+                if key and replays.used(identity, key):
+                    return _replay(identity, key, request_hash)
+                raise
     except IntegrityError:
         if not key:
             raise
         if replays.forget_old(identity, key):
             return submit(request, identity, key, raw)
         return _replay(identity, key, request_hash)
-    except Problem:
-        # The cluster may have changed since the first time: a repeated request is answered as it was then.
-        if key and replays.used(identity, key):
-            return _replay(identity, key, request_hash)
-        raise
     answer = _answer(row, job_id, submitted_at, tenant, identity.username)
     return Submitted(answer, False, queue_limits.warning(tenant_id, identity.user_id))
 
