@@ -159,13 +159,19 @@ def reset_password(user: User, password: str | None, *, keep_tokens: bool) -> tu
     return one_time, revoked
 
 
-def change_own_password(user: User, password: str, *, revoke: bool) -> int:
-    """Replace a password by a checked one, for its user. Return how many tokens were revoked."""
+def change_own_password(user: User, old: str, password: str, *, revoke: bool) -> int:
+    """Replace a password by a checked one, for its user. Return how many tokens were revoked. 400 if `old` is no longer
+    the password."""
     with transaction.atomic():
-        passwords.assign(user, password)
+        if not passwords.replace(user, old, password):
+            raise wrong_password()
         revoked = revoke_tokens(user) if revoke else 0
         audit.record("user.change_password", f"user {user.username}", None, {"revoked_tokens": revoked})
     return revoked
+
+
+def wrong_password() -> Problem:
+    return invalid([FieldError("old_password", "wrong_password", "is not your password")])
 
 
 def revoke_tokens(user: User) -> int:
