@@ -15,7 +15,7 @@ from django.db import IntegrityError, transaction
 from gpusched import oidc
 from gpusched.lib import audit, events, passwords
 from gpusched.lib.problems import Problem, invalid, not_found
-from gpusched.lib.sql import query
+from gpusched.lib.sql import query, violates
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.jobs import FieldError
 from tenants import services
@@ -96,6 +96,8 @@ def create(account: NewAccount) -> tuple[User, str | None]:
             facts = {"email": user.email, "is_admin": account.is_admin, "has_password": account.has_password}
             audit.record("user.create", f"user {user.username}", None, facts)
     except IntegrityError as error:
+        if not violates(error, "auth_user_username_key"):
+            raise
         raise _name_taken(user.username) from error
     return user, one_time
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import psycopg
-from django.db import NotSupportedError, OperationalError, connection, transaction
+from django.db import IntegrityError, NotSupportedError, OperationalError, connection, transaction
 from psycopg import errors
 
 T = TypeVar("T")
@@ -136,6 +136,12 @@ def _repeatable() -> Iterator[None]:
         yield
     finally:
         _is_repeatable.reset(token)
+
+
+def violates(error: IntegrityError, constraint: str) -> bool:
+    """Return whether the error is that of this constraint, by its name in PostgreSQL."""
+    cause = error.__cause__
+    return isinstance(cause, psycopg.Error) and cause.diag.constraint_name == constraint
 
 
 def as_json(value: Any) -> str:
