@@ -141,10 +141,10 @@ def _insert(
 def _simulated_wait(row: dict[str, Any]) -> dict[str, Any]:
     """What is foreseen of a job that waits for others to end: no more than that."""
     said = reasons.sentence(row["reason"], row["evidence"])
-    step = reasons.next_step(row["reason"])
+    step = reasons.next_step(row["reason"], row["evidence"])
     reason = {"code": row["reason"], "sentence": said, "next_step": step, "evidence": row["evidence"]}
     blank = {"starts_now": False, "placement": [], "estimate": None, "victims": None, "alternatives": []}
-    return {**blank, "sentence": f"it would wait: {said}", "reason": reason}
+    return {**blank, "sentence": reasons.would_wait(said), "reason": reason}
 
 
 def _require_possible(request: JobRequest, tenant_id: int, tenant: str, identity: Identity) -> None:

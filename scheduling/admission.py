@@ -97,7 +97,7 @@ def _problem(verdict: Verdict, cluster: _Cluster, tenant_id: int, identity: Iden
         used = in_use(str(verdict.evidence["dimension"]), tenant, identity.user_id, running, cluster.nodes)
         evidence = {**verdict.evidence, "whose": f"tenant {tenant.name}", "in_use": used}
         detail = reasons.sentence(Pending.QUOTA_WAIT, evidence)
-    step = reasons.next_step(verdict.code)
+    step = reasons.next_step(verdict.code, verdict.evidence)
     return Problem(status, code, detail, next_step=step, errors=[FieldError("gpu_count", code, detail)])
 
 
