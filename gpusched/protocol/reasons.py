@@ -258,8 +258,7 @@ def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
     shown = {name: _in_words(value) for name, value in evidence.items()}
     told = singular((_template(code) or code.replace("_", " ")).format_map(_Gaps(shown)))
-    if evidence.get("jobs_ahead") == 0:
-        told = told.replace("; 0 jobs (0 GPUs) ahead", "; no job is ahead of it")
+    told = _without_empty_counts(told, evidence)
     if code == EndReason.NODE_FAULT and str(evidence.get("detail", "")).startswith("GPU "):
         told = f"{evidence['detail']} on node {evidence.get('node')}"
     is_waiting = code in PENDING
@@ -268,6 +267,15 @@ def sentence(code: str, evidence: Evidence) -> str:
     if times := evidence.get("in_a_row"):
         return f"{told} (faults of nodes in a row: {times})" if is_waiting else f"{told}, {times} times in a row"
     return told
+
+
+def _without_empty_counts(sentence: str, evidence: Evidence) -> str:
+    """Leave out counts that tell nothing: no job ahead, and beside "more than 30 jobs" how many GPUs more than some."""
+    if evidence.get("jobs_ahead") == 0:
+        return sentence.replace("; 0 jobs (0 GPUs) ahead", "; no job is ahead of it")
+    if isinstance(gpus := evidence.get("gpus_ahead"), str):
+        return sentence.replace(f" ({gpus} GPUs) ahead", " ahead")
+    return sentence
 
 
 def _in_words(value: object) -> object:

@@ -251,6 +251,9 @@ def test_counts_above_ten_say_more_than_so_that_a_long_queue_is_not_rewritten_ea
     made = decide(replace(state, jobs=(*jobs, job(99, gpus=1))))
     assert reason(made, 99).evidence["jobs_ahead"] == "more than 30"
     assert reason(made, 99).evidence["gpus_ahead"] == "more than 70"
+    assert reasons.sentence("capacity", reason(made, 99).evidence) == (
+        "waits for 1 GPU: 0 of 8 suitable are free; more than 30 jobs ahead"
+    )
 
 
 def test_free_gpus_above_ten_are_not_said_to_be_ten() -> None:
