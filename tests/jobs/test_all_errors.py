@@ -55,7 +55,12 @@ def test_each_job_of_a_bulk_names_all_its_errors(user, tenant):
 
 def test_body_with_many_errors_is_decoded_once_more(user, tenant, monkeypatch):
     decoded, decode = [], msgspec.json.decode
-    monkeypatch.setattr("gpusched.lib.api.msgspec.json.decode", lambda *a, **k: (decoded.append(1), decode(*a, **k))[1])
+
+    def noted(*arguments, **options):
+        decoded.append(1)
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr("gpusched.lib.api.msgspec.json.decode", noted)
     fields = {f"unknown{n}": 1 for n in range(30)}
     with pytest.raises(Problem) as caught:
         api.decode(msgspec.json.encode({"command": ["x"], "gpu_count": 1.0, **fields}), JobRequest)

@@ -39,7 +39,7 @@ def test_replay_of_a_submit_that_would_be_refused_now_is_not_held(tenant, who, s
     request = JobRequest(tenant=tenant.name, command=["x"])
     first = services.submit(request, who, "k1", b"{}")
     settings.ENV = replace(settings.ENV, max_queued_jobs_per_user=1)
-    held = []
+    held: list[float] = []
     monkeypatch.setattr(refusals, "hold_answer", held.append)
     assert services.submit(request, who, "k1", b"{}").answer == first.answer
     assert held == []
