@@ -1,10 +1,12 @@
 """Tenants over models and time: GPUs of each model against limits, members, preemptions, and the history of edits."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from gpusched.lib.sql import query
+from gpusched.lib.times import parsed, readable
 from tenants import names
 from tenants.permissions import Identity
 from tenants.rates import is_named
@@ -137,4 +139,20 @@ def _subjects(tenant_id: int, *kinds: str) -> tuple[list[str], list[datetime], l
 def _changes(row: Row) -> list[tuple[str, Any, Any]]:
     before, after = row["before"] or {}, row["after"] or {}
     names = [name for name in {**before, **after} if name not in ("version", "quota", "go_ahead")]
-    return [(name, before.get(name), after.get(name)) for name in names]
+    return [(name, _in_words(before.get(name)), _in_words(after.get(name))) for name in names]
+
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+
+
+def _in_words(value: Any) -> Any:
+    """A recorded value as the page shows it; None stays None."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        return readable(parsed(value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {inner}" for name, inner in value.items()) or None
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or None
+    return value

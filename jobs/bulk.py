@@ -13,7 +13,7 @@ from gpusched.lib.requests import concerns
 from gpusched.protocol.bulk import alike, bulk_problems, field_of
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.jobs import FieldError, JobRequest
-from jobs import admission, dependencies, queue_limits, refusals
+from jobs import admission, dependencies, queue_limits, queue_locks, refusals
 from jobs.dependencies import Edge
 from jobs.insertion import insert_all, new_ids
 from jobs.queue_limits import Incoming, Load
@@ -42,7 +42,7 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
     near = {one for one in tenant_ids if queue_limits.is_bulk_near(Incoming(one, identity.user_id, most))}
     with transaction.atomic():
         if near and not is_dry_run:
-            queue_limits.lock(near)
+            queue_locks.lock_for_bulk(near)
         # Ids that nobody has tell the jobs of a dry run apart.
         ids = list(range(-len(rows), 0)) if is_dry_run else new_ids(len(rows))
         for job_id, row in zip(ids, rows, strict=True):

@@ -114,12 +114,21 @@ _REOPEN = f"""
      WHERE id = %s
 """
 
+_LACKS_ELEMENTS = """
+    SELECT 1 FROM jobs_job a WHERE a.id = %s
+       AND a.array_count > jobs_numbers(a.array_waiting) + jobs_numbers(a.array_cancelled)
+                           + (SELECT count(*) FROM jobs_job e WHERE e.array_id = a.id)
+"""
+
 
 def retry(array: Row, elements: str, actor: str) -> str:
     """Has these elements run again, each by another attempt: of `3-7,9` those that have ended, or all that `failed`."""
     numbers, array_id = None if elements == FAILED else _numbers(array, elements), array["id"]
     if array["state"] in (JobState.HELD, JobState.STOPPING):
         raise _wrong_state(array, "elements of a held array, or of one that is being stopped, cannot be retried")
+    if array["state"] in FINAL and query(_LACKS_ELEMENTS, [array_id]):
+        rule = f"elements of array {array_id} are deleted already, because their retention is over"
+        raise Problem(409, "wrong_state", rule, next_step="submit it again")
     chosen = ALL if numbers is None else arrays.multirange(numbers)
     states = [JobState.FAILED, JobState.PREEMPTED]
     if numbers is not None:

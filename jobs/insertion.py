@@ -6,6 +6,7 @@ from typing import Any
 
 from gpusched.lib import events, wake
 from gpusched.lib.sql import as_json, prepared, query
+from jobs.queue_locks import IS_CURRENT, CountIsStale
 from tenants import archive, idempotency
 from tenants.permissions import Identity
 
@@ -52,7 +53,7 @@ _OPEN = """
     open AS MATERIALIZED (
         SELECT id FROM tenants_tenant WHERE id = %(tenant_id)s::bigint AND archived_at IS NULL FOR KEY SHARE)"""
 _ROW, _NAMES = _recordset(_COLUMNS), ", ".join(_COLUMNS)
-_NEW = _new(f"{_ROW} WHERE {_IS_OPEN}", _NAMES)
+_NEW = _new(f"{_ROW} WHERE {_IS_OPEN} AND {IS_CURRENT}", _NAMES)
 _INSERT = f"""
     WITH {_OPEN},
     new AS ({_NEW}),
@@ -60,7 +61,7 @@ _INSERT = f"""
     SELECT id, submitted_at FROM new
 """
 # Nothing, if the caller has used the key for something else than a submit.
-_NEW_ONCE = _new(f"{_ROW} WHERE {_IS_OPEN} AND NOT {idempotency.IS_KEPT}", _NAMES)
+_NEW_ONCE = _new(f"{_ROW} WHERE {_IS_OPEN} AND {IS_CURRENT} AND NOT {idempotency.IS_KEPT}", _NAMES)
 _INSERT_ONCE = f"""
     WITH {_OPEN},
     new AS ({_NEW_ONCE}),
@@ -79,19 +80,25 @@ _NEW_IDS = """
 """
 
 
-def insert(row: dict[str, Any], who: Identity, key: str = "", request_hash: str = "") -> tuple[int, datetime]:
+def insert(
+    row: dict[str, Any], who: Identity, key: str = "", request_hash: str = "", generation: int | None = None
+) -> tuple[int, datetime]:
     """Writes a new pending job (a dictionary by the columns above), its first event, and its idempotency key in one
     statement: one round trip, one commit. Gives its id and queue time.
 
     IntegrityError when the key has been used for a submit; if by one that is under way, only after that one is durable.
-    409 when it has been used for something else, and for a tenant that is archived."""
+    409 when it has been used for something else, and for a tenant that is archived. CountIsStale for a `generation`
+    that is not the tenant's current one (jobs/queue_locks.py)."""
     given = {"rows": as_json([row]), "actor": who.username, "via": who.via, "tenant_id": row["tenant_id"]}
+    given["generation"] = generation
     if key:
         given |= {"user_id": row["user_id"], "key": key, "request_hash": request_hash}
         given["caller"] = idempotency.caller_of(who)
     made = prepared(_INSERT_ONCE if key else _INSERT, given)
     if not made:
         archive.lock_open([row["tenant_id"]])
+        if generation is not None:
+            raise CountIsStale
         raise idempotency.reused()
     [new] = made
     events.changed("jobs", [new["id"]])

@@ -97,6 +97,11 @@ def drop(job_id: int, attempt: int, rank: int) -> None:
         logchunks.delete(storage, name)
 
 
+def are_files() -> bool:
+    """Whether logs are local files, which are deleted in no time."""
+    return isinstance(_storage(), LogFiles)
+
+
 def _append(name: str, offset: int, data: bytes) -> int:
     storage = _storage()
     if isinstance(storage, LogFiles):

@@ -6,21 +6,21 @@ elements waits."""
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection
 from django.utils import timezone
 
-from gpusched.lib.locks import Lock
 from gpusched.lib.problems import Problem
-from gpusched.lib.sql import prepared, query
+from gpusched.lib.sql import atomically, prepared, query
 from gpusched.protocol.reasons import singular
+from jobs import queue_locks
 from jobs.counting import WAITS
 
+T = TypeVar("T")
 # Of rows of jobs_job as j that wait. A retry's pause is short, and no submitter chose it: such a job is queued.
 DEFERRED = "(j.state = 'held' OR j.open_dependencies > 0 OR coalesce(j.not_before > statement_timestamp(), false))"
 _BY_USER = f"""
@@ -32,17 +32,20 @@ _OF_ALL = f"""
            (SELECT count(*) FROM tenants_tenant WHERE archived_at IS NULL) AS tenants
       FROM jobs_job j WHERE {WAITS}
 """
-_LIMITS = "SELECT max_queued_jobs, max_deferred_jobs FROM tenants_quota WHERE tenant_id = %s"
 _NAMES = """
     SELECT t.name AS tenant, u.username AS "user" FROM tenants_tenant t, auth_user u WHERE t.id = %s AND u.id = %s
 """
-_LOCK = """
-    SELECT pg_advisory_xact_lock(%s, hashint8(tenant_id)) FROM unnest(%s::bigint[]) AS t (tenant_id) ORDER BY tenant_id
+_LIMITS = """
+    SELECT {generation} AS generation, q.max_queued_jobs, q.max_deferred_jobs
+      FROM (VALUES (%s::bigint)) AS t (id) LEFT JOIN tenants_quota q ON q.tenant_id = t.id
 """
-_LOCK_OF_JOB = "SELECT pg_advisory_xact_lock(%s, hashint8(tenant_id)) FROM jobs_job WHERE id = %s"
-# A submit this far below its limits rests on a count that is at most a second old: more than all web processes accept
-# meanwhile, one by one or in bulks. Nearer to a limit the tenant's submits are counted one after another.
-_MARGIN, _MARGIN_OF_BULK = 5_000, 50_000
+_GENERATION_AND_LIMITS = _LIMITS.format(generation=queue_locks.generation_of("t.id"))
+_ONLY_LIMITS = _LIMITS.format(generation="NULL::bigint")
+# Single jobs need no lock while the limit is further away than the jobs that the count may lack: those that were being
+# written when it began, at most one for each connection, and those that all web processes have accepted since.
+_IN_FLIGHT, _PER_SECOND = 100, 5_000
+# So far below its limits no bulk is counted exactly, so that a count cannot miss one either.
+_MARGIN_OF_BULK = 50_000
 _FRESH_SECONDS = 1.0
 # Counting every tenant's jobs takes at most a twentieth of the time, and a sixth while the queue is full: then each
 # job that starts or is cancelled makes room at once.
@@ -84,6 +87,8 @@ class _Tenant:
 
     counted_at: float
     limits: Load
+    # Of bulks, as the count includes them all; None: unknown.
+    generation: int | None
     by_user: dict[int, Load] = field(default_factory=dict)
 
     def total(self) -> Load:
@@ -121,46 +126,54 @@ def load_of(row: Mapping[str, Any]) -> Load:
     return Load(0, 1) if is_early or row["open_dependencies"] else Load(1, 0)
 
 
-@contextmanager
-def room_for(incoming: Incoming) -> Iterator[None]:
-    """Insert one job inside, if the limits allow it; 429 otherwise.
+def insert_within(incoming: Incoming, insert: Callable[[int | None], T]) -> T:
+    """Insert one job if the limits allow it; 429 otherwise.
 
-    Near a limit inside is a transaction in which no other submit of the tenant is counted or written."""
-    if not _is_near(incoming, _MARGIN):
-        _require_total(incoming, _estimate(incoming.tenant_id))
-        yield
-        add(incoming)
-        return
-    with transaction.atomic():
-        lock([incoming.tenant_id])
+    `insert` gets the generation of the count that it rests on, and raises CountIsStale unless that is current. With
+    None no other submit of the tenant is counted or written until the end of its transaction, which is tried again
+    after a deadlock."""
+    seen = _estimate(incoming.tenant_id)
+    is_tight = _is_within(_MARGIN_OF_BULK, incoming, seen)
+    if is_tight:
+        seen = _recounted(incoming, seen)
+    if not is_tight or (seen.generation is not None and not _is_near(incoming, seen)):
+        _require_total(incoming, seen)
+        try:
+            result = insert(seen.generation if is_tight else None)
+        except queue_locks.CountIsStale:
+            pass
+        else:
+            add(incoming)
+            return result
+
+    def count_and_insert() -> T:
+        queue_locks.lock([incoming.tenant_id])
         require(incoming)
-        yield
+        return insert(None)
+
+    result = atomically(count_and_insert)
     add(incoming)
+    return result
 
 
 def is_bulk_near(incoming: Incoming) -> bool:
-    """Whether the jobs of a bulk are so near to a limit that they must be counted within `lock`."""
-    return _is_near(incoming, _MARGIN_OF_BULK)
-
-
-def lock(tenant_ids: Iterable[int]) -> None:
-    """Have no other submit of these tenants counted or written until the end of this transaction.
-
-    Before any row of a job is locked: a submit locks the jobs that it depends on afterwards."""
-    query(_LOCK, [Lock.QUEUE_OF_TENANT, sorted(set(tenant_ids))])
+    """Whether a bulk is so near to a limit that its jobs must be counted within `queue_locks.lock_for_bulk`."""
+    return _is_within(_MARGIN_OF_BULK, incoming, _estimate(incoming.tenant_id))
 
 
 def lock_of_job(job_id: int) -> None:
-    """The same for the tenant of a job that is about to join the queue."""
-    query(_LOCK_OF_JOB, [Lock.QUEUE_OF_TENANT, job_id])
+    """Lock the queue of the tenant of a job that is about to join it; share the lock while the limits are far."""
+    for row in query("SELECT tenant_id, user_id FROM jobs_job WHERE id = %s", [job_id]):
+        incoming, seen = Incoming(**row, load=Load(1, 1)), _estimate(row["tenant_id"])
+        is_far = seen.generation is not None and not _is_near(incoming, seen)
+        if not is_far or queue_locks.share(row["tenant_id"]) != seen.generation:
+            queue_locks.lock([row["tenant_id"]])
 
 
 def require(incoming: Incoming, *, is_exact: bool = True) -> None:
-    """Raise 429 if the jobs are more than a limit allows. Exact within `lock`; otherwise at most a second old."""
+    """Raise 429 if the jobs are more than a limit allows. `is_exact` False: by a count of the last second."""
     seen = _count(incoming.tenant_id) if is_exact else _estimate(incoming.tenant_id)
-    for bound in _bounds(incoming, seen):
-        if bound.used > bound.limit:
-            raise _refusal(bound, incoming)
+    _require_own(incoming, seen)
     _require_total(incoming, seen)
 
 
@@ -188,9 +201,30 @@ def sentence(warning: str) -> str:
     return f"{'; '.join(parts)}: beyond that, submits are refused"
 
 
-def _is_near(incoming: Incoming, margin: int) -> bool:
-    bounds = _bounds(incoming, _estimate(incoming.tenant_id))
-    return any(bound.used > bound.limit - margin for bound in bounds)
+def _recounted(incoming: Incoming, seen: _Tenant) -> _Tenant:
+    """Count anew without a lock if that may show that none is needed, or 429, which needs none either."""
+    is_known_near = _is_within(_IN_FLIGHT, incoming, seen) and not _is_within(0, incoming, seen)
+    if is_known_near or (seen.generation is not None and not _is_near(incoming, seen)):
+        return seen
+    seen = _count(incoming.tenant_id)
+    _require_own(incoming, seen)
+    return seen
+
+
+def _is_near(incoming: Incoming, seen: _Tenant) -> bool:
+    """Whether jobs that `seen` lacks may have reached a limit."""
+    return _is_within(_IN_FLIGHT + _PER_SECOND * (time.monotonic() - seen.counted_at), incoming, seen)
+
+
+def _is_within(margin: float, incoming: Incoming, seen: _Tenant) -> bool:
+    return any(bound.used > bound.limit - margin for bound in _bounds(incoming, seen))
+
+
+def _require_own(incoming: Incoming, seen: _Tenant) -> None:
+    """Raise 429 if the limits of the user or the tenant do not allow the jobs."""
+    for bound in _bounds(incoming, seen):
+        if bound.used > bound.limit:
+            raise _refusal(bound, incoming)
 
 
 def _bounds(incoming: Incoming, seen: _Tenant) -> list[_Bound]:
@@ -256,18 +290,22 @@ def _estimate(tenant_id: int) -> _Tenant:
 
 
 def _count(tenant_id: int) -> _Tenant:
+    """Count anew. The generation is read first, so that it is never newer than the count.
+
+    A count in a transaction has no generation: reading one would share the lock until the end of that transaction,
+    which may need the whole lock later, as another one may."""
     counted_at = time.monotonic()
+    [row] = prepared(_ONLY_LIMITS if connection.in_atomic_block else _GENERATION_AND_LIMITS, [tenant_id])
     by_user = {row["user_id"]: Load(row["queued"], row["deferred"]) for row in prepared(_BY_USER, [tenant_id])}
-    found = _Tenant(counted_at, _limits(tenant_id), by_user)
+    found = _Tenant(counted_at, _limits(row), row["generation"], by_user)
     with _changing:
-        _known[tenant_id] = found
+        _known[tenant_id] = replace(found, by_user=dict(by_user))  # `add` changes it, and `found` is exact
     return found
 
 
-def _limits(tenant_id: int) -> Load:
+def _limits(quota: Mapping[str, Any]) -> Load:
     """Of the tenant: those of its quota, else those of the server."""
     env = settings.ENV
-    quota = next(iter(prepared(_LIMITS, [tenant_id])), {"max_queued_jobs": None, "max_deferred_jobs": None})
     queued, deferred = quota["max_queued_jobs"], quota["max_deferred_jobs"]
     return Load(
         env.max_queued_jobs_per_tenant if queued is None else queued,

@@ -8,7 +8,7 @@ from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.jobs import asked_labels
-from gpusched.protocol.states import WAITING, JobState
+from gpusched.protocol.states import FINAL, WAITING, JobState
 from jobs.unnamed import shown
 
 _SELECT = """
@@ -81,6 +81,9 @@ def array(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any] | 
     waits_as = JobState.HELD if row["state"] == JobState.HELD else JobState.PENDING
     others = {waits_as: row["elements_waiting"], JobState.CANCELLED: row["elements_cancelled"]}
     counts = {state: elements.get(state, 0) + others.get(state, 0) for state in JobState}
+    if row["state"] in FINAL and row["evidence"].keys() >= FINAL:
+        # As it ended: retention deletes the elements of a large array over several runs (jobs/retention.py).
+        counts |= {state: row["evidence"][state] for state in FINAL}
     return {
         "count": row["array_count"],
         "max_parallel": row["array_max_parallel"],

@@ -15,8 +15,9 @@ from gpusched.lib import events
 from gpusched.lib.sql import atomically, execute, query, rows
 from jobs import logs
 
-# About 50 ms of work on a busy disk: as long as a submit that depends on one of these jobs may wait for a batch.
-BATCH = 500
+# About 50 ms of work on a busy disk: as long as a submit that depends on one of these jobs may wait for a batch. Logs
+# in an object storage take a request or two each.
+BATCH, BATCH_OF_OBJECTS = 500, 20
 # Time limit of one run; housekeeping's other tasks wait for it.
 RUN_SECONDS = 20.0
 JOBS, DETAILS = "jobs", "details"
@@ -47,7 +48,10 @@ def run(delete_others: DeleteOthers, seconds: float = RUN_SECONDS) -> int:
 
 def _process(rule: _Rule, delete_others: DeleteOthers, until: float) -> int:
     """Process batches in the order of ends. A job that is skipped (locked, or another job's dependency is undecided)
-    is tried again in the next run; the jobs after it need not wait."""
+    is tried again in the next run; the jobs after it need not wait.
+
+    A large array may lose its elements over several runs. Totals are exact after each batch, the array keeps the
+    counts of its end, and none of its elements is retried once some are gone (jobs/elements.py)."""
     delete = _delete_jobs if rule.what == JOBS else _delete_details
     count, is_progress_kept = 0, True
     cursor = _progress(rule)
@@ -56,8 +60,11 @@ def _process(rule: _Rule, delete_others: DeleteOthers, until: float) -> int:
         if not batch:
             break
         arrays = [job_id for _, job_id, is_array in batch if is_array]
-        if arrays and not _delete_elements(rule, arrays, delete, delete_others, until):
-            break
+        if arrays:
+            skipped = _delete_elements(rule, arrays, delete, delete_others, until)
+            if skipped is None:
+                break
+            is_progress_kept = is_progress_kept and not skipped
         ids = [job_id for _, job_id, _ in batch]
         done = set(delete(rule, ids, delete_others))
         count += len(done)
@@ -70,15 +77,16 @@ def _process(rule: _Rule, delete_others: DeleteOthers, until: float) -> int:
 
 def _delete_elements(
     rule: _Rule, arrays: list[int], delete: "_Delete", delete_others: DeleteOthers, until: float
-) -> bool:
-    """Process the elements of arrays, before the arrays themselves. Return False if time is over before all are."""
-    after = 0
-    while elements := [row[0] for row in rows(_ELEMENTS, [arrays, after, BATCH])]:
-        delete(rule, elements, delete_others)
+) -> int | None:
+    """Process the elements of arrays, before the arrays themselves. Return how many were skipped, or None if time is
+    over before all are processed."""
+    after = skipped = 0
+    while elements := [row[0] for row in rows(_ELEMENTS, [arrays, after, _batch()])]:
+        skipped += len(elements) - len(delete(rule, elements, delete_others))
         after = elements[-1]
         if time.monotonic() > until:
-            return False
-    return True
+            return None
+    return skipped
 
 
 _Delete = Callable[[_Rule, list[int], DeleteOthers], list[int]]
@@ -92,8 +100,12 @@ _NEXT = """
 
 
 def _next(rule: _Rule, cursor: tuple[object, int]) -> list[tuple[object, int, bool]]:
-    found = rows(_NEXT, [rule.state, *cursor, rule.days * 86400, BATCH])
+    found = rows(_NEXT, [rule.state, *cursor, rule.days * 86400, _batch()])
     return [(ended_at, job_id, is_array) for ended_at, job_id, is_array in found]
+
+
+def _batch() -> int:
+    return BATCH if logs.are_files() else BATCH_OF_OBJECTS
 
 
 def _progress(rule: _Rule) -> tuple[object, int]:
@@ -119,10 +131,13 @@ _LOCK_ARRAYS = """
      ORDER BY id FOR SHARE SKIP LOCKED
 """
 # An element is never deleted before its array is over.
-_LOCK = """
+_OVER = """
     SELECT id FROM jobs_job j
      WHERE id = ANY(%s::bigint[]) AND ended_at < now() - make_interval(secs => %s)
        AND (j.array_id IS NULL OR j.array_id = ANY(%s::bigint[]))
+"""
+_LOCK_DETAILS = f"{_OVER} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
+_LOCK = f"""{_OVER}
        AND NOT EXISTS (SELECT 1 FROM jobs_dependency d WHERE d.on_id = j.id)
        AND NOT EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = j.id)
      ORDER BY id FOR UPDATE SKIP LOCKED
@@ -141,13 +156,12 @@ _IGNORED = ("jobs.JobEvent:append_only", "jobs.Job:tally_deleted", "jobs.Attempt
 
 def _delete_jobs(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> list[int]:
     """Delete jobs with all that belongs to them. Return those that were deleted."""
-    _drop_logs(ids, is_latest_kept=False)
 
     def delete() -> list[int]:
-        arrays = [row[0] for row in rows(_LOCK_ARRAYS, [ids, rule.days * 86400])]
-        locked = [row[0] for row in rows(_LOCK, [ids, rule.days * 86400, arrays])]
+        locked = _locked(rule, ids, _LOCK)
         if not locked:
             return []
+        _drop_logs(locked, is_latest_kept=False)
         attempts = [row[0] for row in rows("SELECT id FROM jobs_attempt WHERE job_id = ANY(%s::bigint[])", [locked])]
         with pgtrigger.ignore(*_IGNORED):
             delete_others(locked, attempts)
@@ -162,23 +176,30 @@ def _delete_jobs(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> li
 
 
 def _delete_details(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> list[int]:
-    """Delete the events, the past reasons, and all attempts but the latest. Return `ids`: none is skipped."""
-    _drop_logs(ids, is_latest_kept=True)
+    """Delete the events, the past reasons, and all attempts but the latest. Return the jobs of which they were."""
 
-    def delete() -> None:
-        old = [row[0] for row in rows(_STILL_OLD, [ids, rule.days * 86400])]
-        attempts = [row[0] for row in rows(_EARLIER_ATTEMPTS, [old])]
+    def delete() -> list[int]:
+        locked = _locked(rule, ids, _LOCK_DETAILS)
+        _drop_logs(locked, is_latest_kept=True)
+        attempts = [row[0] for row in rows(_EARLIER_ATTEMPTS, [locked])]
         with pgtrigger.ignore(*_IGNORED):
             delete_others([], attempts)
             for table in ("jobreason", "jobevent"):
-                execute(f"DELETE FROM jobs_{table} WHERE job_id = ANY(%s::bigint[])", [old])
+                execute(f"DELETE FROM jobs_{table} WHERE job_id = ANY(%s::bigint[])", [locked])
             execute("DELETE FROM jobs_attempt WHERE id = ANY(%s::bigint[])", [attempts])
+        return locked
 
-    atomically(delete)
-    return ids
+    return atomically(delete)
 
 
-_STILL_OLD = "SELECT id FROM jobs_job WHERE id = ANY(%s::bigint[]) AND ended_at < now() - make_interval(secs => %s)"
+def _locked(rule: _Rule, ids: list[int], sql: str) -> list[int]:
+    """Lock those of the jobs that are still over, and their arrays, until the end of this transaction: no retry makes
+    them run again meanwhile. Jobs that another transaction has locked are left out."""
+    seconds = rule.days * 86400
+    arrays = [row[0] for row in rows(_LOCK_ARRAYS, [ids, seconds])]
+    return [row[0] for row in rows(sql, [ids, seconds, arrays])]
+
+
 _EARLIER_ATTEMPTS = """
     SELECT a.id FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
      WHERE j.id = ANY(%s::bigint[]) AND a.number < j.attempt
@@ -191,7 +212,8 @@ _LOGS = """
 
 
 def _drop_logs(ids: list[int], *, is_latest_kept: bool) -> None:
-    """Delete logs before the rows that name them: whatever ends this process, no log is left without a row."""
+    """Delete logs of locked jobs before the rows that name them: whatever ends this process, no log is left without a
+    row."""
     attempts = query(_LOGS, [ids, is_latest_kept])
     for row in attempts:
         for rank in range(row["ranks"]):

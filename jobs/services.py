@@ -2,7 +2,8 @@
 
 import hashlib
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -29,6 +30,7 @@ from jobs import (
     retrying,
     transitions,
 )
+from jobs.counting import WAITS
 from jobs.insertion import insert
 from jobs.queue_limits import Incoming, Load
 from jobs.rows import row_of, tenant_of
@@ -75,20 +77,22 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     request_hash = _request_hash(tenant_id, raw) if key else ""
     try:
         with refusals.paced(tenant_id):
-            _require_possible(request, tenant_id, tenant, identity)
-            with queue_limits.room_for(_incoming(request, row)):
-                job_id, submitted_at = _insert(request, row, identity, key, request_hash)
+            try:
+                _require_possible(request, tenant_id, tenant, identity)
+                job_id, submitted_at = queue_limits.insert_within(
+                    _incoming(request, row), lambda counted: _insert(request, row, identity, key, request_hash, counted)
+                )
+            except Problem:
+                # The cluster may have changed since the first time: a repeated request is answered as then, at once.
+                if key and replays.used(identity, key):
+                    return _replay(identity, key, request_hash)
+                raise
     except IntegrityError:
         if not key:
             raise
         if replays.forget_old(identity, key):
             return submit(request, identity, key, raw)
         return _replay(identity, key, request_hash)
-    except Problem:
-        # The cluster may have changed since the first time: a repeated request is answered as it was then.
-        if key and replays.used(identity, key):
-            return _replay(identity, key, request_hash)
-        raise
     answer = _answer(row, job_id, submitted_at, tenant, identity.username)
     return Submitted(answer, False, queue_limits.warning(tenant_id, identity.user_id))
 
@@ -119,17 +123,17 @@ def _wait_for_dependencies(request: JobRequest, row: dict[str, Any]) -> None:
 
 
 def _insert(
-    request: JobRequest, row: dict[str, Any], identity: Identity, key: str, request_hash: str
+    request: JobRequest, row: dict[str, Any], identity: Identity, key: str, request_hash: str, generation: int | None
 ) -> tuple[int, datetime]:
     """One statement, and needs no transaction, unless the job depends on others."""
     if not request.depends_on:
-        return insert(row, identity, key, request_hash)
+        return insert(row, identity, key, request_hash, generation)
     with transaction.atomic():
         archive.lock_open([row["tenant_id"]])  # before any job, as archiving does: otherwise the two could deadlock
         states = dependencies.states_of([one.job for one in request.dependencies])
         undecided = dependencies.undecided(request.dependencies, row["tenant_id"], states)
         dependencies.wait_for(row, undecided)
-        job_id, submitted_at = insert(row, identity, key, request_hash)
+        job_id, submitted_at = insert(row, identity, key, request_hash, generation)
         dependencies.write([dependencies.Edge(job_id, int(one.job), one.kind) for one in undecided])
     return job_id, submitted_at
 
@@ -137,10 +141,10 @@ def _insert(
 def _simulated_wait(row: dict[str, Any]) -> dict[str, Any]:
     """What is foreseen of a job that waits for others to end: no more than that."""
     said = reasons.sentence(row["reason"], row["evidence"])
-    step = reasons.next_step(row["reason"])
+    step = reasons.next_step(row["reason"], row["evidence"])
     reason = {"code": row["reason"], "sentence": said, "next_step": step, "evidence": row["evidence"]}
     blank = {"starts_now": False, "placement": [], "estimate": None, "victims": None, "alternatives": []}
-    return {**blank, "sentence": f"it would wait: {said}", "reason": reason}
+    return {**blank, "sentence": reasons.would_wait(said), "reason": reason}
 
 
 def _require_possible(request: JobRequest, tenant_id: int, tenant: str, identity: Identity) -> None:
@@ -230,13 +234,13 @@ def hold(job_id: int, identity: Identity) -> str:
         reason = Pending.HELD_BY_USER if owner else Pending.HELD_BY_ADMIN
         if job["state"] == JobState.HELD and job["reason"] in (reason, Pending.HELD_BY_ADMIN):
             return f"job {job_id} is held"
-        if reason == Pending.HELD_BY_USER and queue_limits.load_of(job).queued:
-            _require_room(job, Load(deferred=1))
-        if job["array_count"] is not None:
-            return elements.hold(job, reason, identity.username)
-        if job["state"] not in (JobState.PENDING, JobState.HELD):
-            raise _wrong_state(job, "only a waiting job can be held")
-        transitions.hold([job_id], reason, identity.username)
+        joins_deferred = reason == Pending.HELD_BY_USER and queue_limits.load_of(job).queued
+        with _room_for(job, Load(deferred=1) if joins_deferred else None):
+            if job["array_count"] is not None:
+                return elements.hold(job, reason, identity.username)
+            if job["state"] not in (JobState.PENDING, JobState.HELD):
+                raise _wrong_state(job, "only a waiting job can be held")
+            transitions.hold([job_id], reason, identity.username)
         return f"job {job_id} is held"
 
     return _act(job_id, identity, act, joins_queue=True)
@@ -247,15 +251,16 @@ def release(job_id: int, identity: Identity) -> str:
 
     def act(job: dict[str, Any]) -> str:
         if job["state"] == JobState.HELD:
-            if queue_limits.load_of(job).queued and not identity.can_administer:
-                _require_room(job, Load(queued=1))
+            joins_queued = queue_limits.load_of(job).queued and not identity.can_administer
             holds = [Pending.HELD_BY_USER, *([Pending.HELD_BY_ADMIN] if identity.can_administer else [])]
-            if job["array_count"] is not None:
-                is_released = elements.release(job, holds, identity.username)
-            else:
-                is_released = bool(transitions.release([job_id], holds, identity.username))
-            if not is_released:
-                raise Problem(403, "not_permitted", "an admin holds this job", next_step="ask an admin to release it")
+            with _room_for(job, Load(queued=1) if joins_queued else None):
+                if job["array_count"] is not None:
+                    is_released = elements.release(job, holds, identity.username)
+                else:
+                    is_released = bool(transitions.release([job_id], holds, identity.username))
+                if not is_released:
+                    step = "ask an admin to release it"
+                    raise Problem(403, "not_permitted", "an admin holds this job", next_step=step)
         elif job["state"] != JobState.PENDING:
             raise _wrong_state(job, "only a held job can be released")
         return f"job {job_id} waits for its turn"
@@ -287,13 +292,13 @@ def retry(job_id: int, identity: Identity, part: str = elements.FAILED) -> str:
 
     def act(job: dict[str, Any]) -> str:
         archive.lock_open([job["tenant_id"]])
-        _require_room(job, queue_limits.load_of(job))
-        if job["array_count"] is not None:
-            if element is not None:
-                retrying.require_retriable(locked(element, identity))
-            return elements.retry(job, part, identity.username)
-        elements.require_none(job, None if part == elements.FAILED else part)
-        return retrying.retry_one(job, identity.username)
+        with _room_for(job, None if job["waits"] else queue_limits.load_of(job)):
+            if job["array_count"] is not None:
+                if element is not None:
+                    retrying.require_retriable(locked(element, identity))
+                return elements.retry(job, part, identity.username)
+            elements.require_none(job, None if part == elements.FAILED else part)
+            return retrying.retry_one(job, identity.username)
 
     sql = "SELECT tenant_id, array_id, array_index FROM jobs_job WHERE id = %s AND array_id IS NOT NULL"
     if part == elements.FAILED and (found := query(sql, [job_id])) and identity.sees(found[0]["tenant_id"]):
@@ -301,8 +306,20 @@ def retry(job_id: int, identity: Identity, part: str = elements.FAILED) -> str:
     return _act(job_id, identity, act, joins_queue=True)
 
 
-def _require_room(job: dict[str, Any], load: Load) -> None:
-    queue_limits.require(Incoming(job["tenant_id"], job["user_id"], load))
+@contextmanager
+def _room_for(job: dict[str, Any], load: Load | None) -> Iterator[None]:
+    """Raise 429 if the queue has no room for `load`, but only after what is done inside: a job in the wrong state is
+    refused as such whatever is queued. The transaction undoes what was done. None: the job joins no part of the queue.
+    """
+    refusal: Problem | None = None
+    try:
+        if load is not None:
+            queue_limits.require(Incoming(job["tenant_id"], job["user_id"], load))
+    except Problem as problem:
+        refusal = problem
+    yield
+    if refusal is not None:
+        raise refusal
 
 
 def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str], *, joins_queue: bool = False) -> str:
@@ -324,7 +341,7 @@ def locked(job_id: int, identity: Identity) -> dict[str, Any]:
     by which way it was done."""
     rows = query(
         "SELECT id, tenant_id, user_id, state, reason, stop_reason, array_count, not_before, open_dependencies,"
-        "       set_config(%s, %s, true) FROM jobs_job WHERE id = %s FOR NO KEY UPDATE",
+        f"      {WAITS} AS waits, set_config(%s, %s, true) FROM jobs_job j WHERE id = %s FOR NO KEY UPDATE",
         [audit.VIA, identity.via, job_id],
     )
     if not rows:

@@ -12,7 +12,7 @@ from gpusched.client.inventory import Node, NodeAction, NodeDevice
 from gpusched.client.models import Page
 from gpusched.lib.api import read_body
 from gpusched.lib.openapi import documented
-from gpusched.lib.problems import invalid, not_found
+from gpusched.lib.problems import invalid
 from gpusched.lib.sql import atomically
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.jobs import FieldError
@@ -35,7 +35,7 @@ class OneNode(APIView):
         keeps jobs apart; `missing_users`: Unix users that it lacked when jobs came (docs/agent.md)."""
         found = representation.nodes(identity(request).visible_tenants(), name) if "\x00" not in name else []
         if not found:
-            raise not_found(f"node '{name[:253]}'")
+            raise removal.absent(name)
         return Response(found[0])
 
     @documented("Remove a node for good", tag="nodes", who="admin", answer=NodeAction, refusals=(401, 403, 404, 409))
@@ -44,7 +44,7 @@ class OneNode(APIView):
         attempts, the ledger and incidents still name it. Its agent is refused, and its name can be joined again."""
         identity(request).require_admin()
         if "\x00" in name:
-            raise not_found(f"node '{name[:253]}'")
+            raise removal.absent(name)
         message = atomically(lambda: removal.remove(name))
         return Response({"node": name, "status": "removed", "message": message})
 

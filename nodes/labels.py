@@ -7,10 +7,11 @@ import msgspec
 from django.db import transaction
 
 from gpusched.lib import audit, events, wake
-from gpusched.lib.problems import invalid, not_found
+from gpusched.lib.problems import invalid
 from gpusched.protocol.affinity import MAX_TAINTS, Taint, TaintEffect, taint_problems, taint_text
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
+from nodes import removal
 from nodes.models import Node
 
 
@@ -78,7 +79,7 @@ def _node(name: str, *, is_locked: bool = False) -> Node:
     nodes = Node.objects.select_for_update() if is_locked else Node.objects
     node = nodes.filter(name=name, removed_at=None).first() if "\x00" not in name else None
     if node is None:
-        raise not_found(f"node '{name[:253]}'")
+        raise removal.absent(name)
     return node
 
 

@@ -5,6 +5,7 @@ from django.utils import timezone
 from gpusched.lib import audit, events, wake
 from gpusched.lib.problems import Problem, not_found
 from gpusched.lib.sql import execute, query
+from gpusched.lib.times import readable
 from gpusched.protocol.states import NodeIntent, NodeState
 from nodes import accounts, retiring
 from nodes.models import Node
@@ -20,7 +21,7 @@ def remove(name: str) -> str:
     its name is free. 404 for an unknown name; 409 while a job holds anything there or the node may still get jobs."""
     node = Node.objects.select_for_update().filter(name=name, removed_at=None).first()
     if node is None:
-        raise not_found(f"node '{name[:253]}'", "see gpusched nodes")
+        raise absent(name)
     _require_empty(node)
     retiring.retire_all(node.pk)
     accounts.forget(node.pk)
@@ -49,6 +50,16 @@ def _require_empty(node: Node) -> None:
             f"node {node.name} is {node.state} and may get jobs",
             next_step=f"drain it first: gpusched node drain {node.name}",
         )
+
+
+def absent(name: str) -> Problem:
+    """The refusal for a name that no node has: 404. It tells when a node of this name was removed."""
+    latest = Node.objects.filter(name=name).exclude(removed_at=None) if "\x00" not in name else Node.objects.none()
+    removed_at = latest.order_by("-removed_at").values_list("removed_at", flat=True).first()
+    if removed_at is None:
+        return not_found(f"node '{name[:253]}'", "see gpusched nodes")
+    detail = f"node '{name}' was removed by an admin at {readable(removed_at)}; its history stays"
+    return Problem(404, "not_found", detail, next_step="see gpusched nodes for the nodes that are there")
 
 
 def require_not_removed(node_key: str, join_token_prefix: str) -> None:

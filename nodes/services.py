@@ -119,7 +119,7 @@ def set_intent(name: str, intent: NodeIntent, note: str = "") -> str:
     with transaction.atomic():
         node = Node.objects.select_for_update().filter(name=name, removed_at=None).first()
         if node is None:
-            raise not_found(f"node '{name}'")
+            raise removal.absent(name)
         before = {"intent": str(node.intent), "note": node.intent_note}
         node.intent, node.intent_note = intent, "" if intent == NodeIntent.OPEN else note[:200]
         node.save(update_fields=["intent", "intent_note"])

@@ -2,7 +2,8 @@
 before, or until an admin uncordons it.
 
 A fault by a defect of all (a driver, a file server) must not take all nodes out of service: no more than a tenth of
-them, or one, is held like this at a time. That a node is lost or was rebooted is no strike: it is told as such."""
+them, or one, is held like this at a time. That a node is lost or was rebooted is no strike: it is told as such. A fault
+of a GPU is none either: that GPU alone is taken out of service."""
 
 import logging
 from collections.abc import Iterable
@@ -23,12 +24,18 @@ FIRST_MINUTES, LONGEST_MINUTES = 10, 24 * 60
 # A node that was well for so long after a hold starts anew.
 FORGIVEN_AFTER_DAYS = 7
 
+# Of a rank that ended because of one of its GPUs: that GPU is out of service itself. Its agent, or nodes/blame.py,
+# names the GPU; of a rank that was stopped for it the GPU's incident tells.
+_IS_OF_GPU = """(starts_with(s.detail, 'GPU ') OR EXISTS (
+           SELECT 1 FROM nodes_incident g
+            WHERE g.node_id = s.node_id AND g.kind IN ('lost', 'degraded') AND s.device_ids @> to_jsonb(g.device_id)
+              AND s.ended_at BETWEEN g.since AND coalesce(g.until, 'infinity')))"""
 # What an admin closed and opened again starts anew. The reasons stand here as in the index `assignment_faults`.
-_STRUCK = """
+_STRUCK = f"""
     SELECT n.id, n.name, count(DISTINCT s.id) AS faults, json_agg(DISTINCT s.job_id) AS jobs
       FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id JOIN nodes_node n ON n.id = s.node_id
      WHERE s.node_id = ANY(%s) AND s.reason IN ('node_fault', 'supervisor_lost') AND n.intent = 'open'
-       AND s.ended_at > clock_timestamp() - interval '1 hour'
+       AND s.ended_at > clock_timestamp() - interval '1 hour' AND NOT {_IS_OF_GPU}
        AND s.ended_at > coalesce((SELECT max(i.until) FROM nodes_incident i
                                    WHERE i.node_id = s.node_id AND i.kind IN ('cordoned', 'draining')), '-infinity')
      GROUP BY n.id HAVING count(DISTINCT j.user_id) >= %s ORDER BY n.id

@@ -97,18 +97,18 @@ def _problem(verdict: Verdict, cluster: _Cluster, tenant_id: int, identity: Iden
         used = in_use(str(verdict.evidence["dimension"]), tenant, identity.user_id, running, cluster.nodes)
         evidence = {**verdict.evidence, "whose": f"tenant {tenant.name}", "in_use": used}
         detail = reasons.sentence(Pending.QUOTA_WAIT, evidence)
-    step = reasons.next_step(verdict.code)
+    step = reasons.next_step(verdict.code, verdict.evidence)
     return Problem(status, code, detail, next_step=step, errors=[FieldError("gpu_count", code, detail)])
 
 
 def _recent(quota_edits: int) -> _Cluster:
-    """The snapshot, at most _FRESH_SECONDS old and with the caller's quota edits.
+    """The snapshot, at most _FRESH_SECONDS old and with the caller's quota edits. One with more edits has those, too.
 
     While one thread reads a snapshot anew, the others go on with the one before."""
     known = _known
-    if known is None or known.quota_edits != quota_edits:
+    if known is None or known.quota_edits < quota_edits:
         with _reading:
-            if _known is None or _known.quota_edits != quota_edits:
+            if _known is None or _known.quota_edits < quota_edits:
                 _read(quota_edits)
     elif time.monotonic() - known.read_at > _FRESH_SECONDS and _reading.acquire(
         blocking=time.monotonic() - known.read_at > 2 * _FRESH_SECONDS

@@ -3,7 +3,7 @@
 from gpusched.lib.sql import query
 
 # Name of a task (scheduling/tasks.py) → minutes from one run to the next.
-EVERY_MINUTES = {"mend": 1, "roll_up": 1, "drop_old": 60, "drop_old_jobs": 1}
+EVERY_MINUTES = {"mend": 1, "roll_up": 1, "forecast": 1, "drop_old": 60, "drop_old_jobs": 1}
 # django-q2 looks at its schedules each 30 s, and one task waits for another.
 PATIENCE_SECONDS = 300.0
 

@@ -76,8 +76,8 @@ FAMILIES = {
         ),
         Family(
             "gpu_scheduler_housekeeping_age_seconds", "gauge", ("task",),
-            "seconds since a task of the housekeeping worker last ended well: `mend` and `roll_up` run each minute,"
-            " `drop_old` each hour; only tasks that have",
+            "seconds since a task of the housekeeping worker last ended well: `mend`, `roll_up`,"
+            " `forecast` and `drop_old_jobs` run each minute, `drop_old` each hour; only tasks that have",
         ),
         Family(
             "gpu_scheduler_cycle_leader", "gauge", (),

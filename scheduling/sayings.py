@@ -21,7 +21,7 @@ def reason_shape(reason: Reason) -> dict[str, Any]:
     return {
         "code": reason.code,
         "sentence": reasons.sentence(reason.code, reason.evidence),
-        "next_step": reasons.next_step(reason.code),
+        "next_step": reasons.next_step(reason.code, reason.evidence),
         "evidence": dict(reason.evidence),
     }
 

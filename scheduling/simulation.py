@@ -35,9 +35,9 @@ def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] 
         told = _started(found.started[job.id], here.snapshot)
         return told if request.array is None else _of_array(told, len(found.started), request)
     reason, estimate = found.reason, whatif.calibrated(found.estimate, here.now)
-    said = f": {reasons.sentence(reason.code, reason.evidence)}" if reason else ""
+    sentence = reasons.sentence(reason.code, reason.evidence) if reason else ""
     return _simulation(
-        f"it would wait{said}",
+        reasons.would_wait(sentence),
         reason=reason and reason_shape(reason),
         estimate=estimate and estimate_shape(estimate, found.blockers, visible),
         estimate_reason=None if estimate else whatif.why_unseen(),

@@ -11,7 +11,7 @@ from django.db.models import Q
 
 from gpusched.lib import audit
 from gpusched.lib.problems import Problem, invalid, not_found
-from gpusched.lib.sql import execute, query, rows
+from gpusched.lib.sql import execute, query, rows, violates
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.jobs import FieldError
 from tenants.models import Rate
@@ -55,6 +55,8 @@ def set_rate(gpu_model: str, price: Decimal, starts_at: datetime | None, ends_at
             facts = {"price_per_gpu_hour": str(price), "starts_at": rfc3339(begins_at), "ends_at": rfc3339(ends_at)}
             audit.record("rate.set", f"rate {made['id']} of {gpu_model}", None, facts)
     except IntegrityError as error:
+        if not violates(error, "rate_no_overlap"):
+            raise
         raise _overlaps(gpu_model) from error
     made_id: int = made["id"]
     return made_id

@@ -8,6 +8,7 @@ from django.db import IntegrityError, transaction
 from gpusched import oidc
 from gpusched.lib import audit
 from gpusched.lib.problems import Problem
+from gpusched.lib.sql import violates
 from tenants import services
 from tenants.models import Tenant
 from tenants.service_tokens import GROUP
@@ -29,7 +30,11 @@ def rename(tenant: Tenant, name: str, *, actor: str) -> Tenant:
             audit.record("tenant.rename", f"tenant {name}", {"name": old}, {"name": name})
             services.announce_quota_edit(tenant)
     except IntegrityError as error:
-        raise _taken(f"there is already a tenant '{name}'") from error
+        if violates(error, "tenants_tenant_name_key"):
+            raise _taken(f"there is already a tenant '{name}'") from error
+        if violates(error, "auth_user_username_key"):
+            raise _taken(f"a program's account would end in '@{name}', and there is already such a user") from error
+        raise
     return tenant
 
 

@@ -10,6 +10,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from gpusched.lib.problems import Problem, invalid, not_found
+from gpusched.lib.sql import violates
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.states import Role, Scope
 from tenants import services
@@ -43,6 +44,8 @@ def create(
                 account.pk, name, list(scopes), tenant_id=tenant.pk, expires_at=services.expiry(days)
             )
     except IntegrityError as error:
+        if not violates(error, "auth_user_username_key"):
+            raise
         raise _taken(username) from error
 
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from gpusched.lib import audit, credentials, events, wake
 from gpusched.lib.problems import Problem, invalid
-from gpusched.lib.sql import query
+from gpusched.lib.sql import query, violates
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.jobs import FieldError
 from gpusched.protocol.states import Scope
@@ -33,6 +33,8 @@ def create_tenant(fields: Mapping[str, Any], *, actor: str, quota: Mapping[str, 
             audit.record("tenant.create", f"tenant {tenant.name}", None, {**fields, "quota": _limits(limits)})
             events.changed("tenants", [tenant.pk])
     except IntegrityError as error:
+        if not violates(error, "tenants_tenant_name_key"):
+            raise
         raise Problem(
             409, "name_taken", f"there is already a tenant '{tenant.name}'", next_step="choose another name"
         ) from error

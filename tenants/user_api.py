@@ -174,14 +174,15 @@ class OwnPassword(APIView):
         if ThrottledLogin().verify(request._request, user.username, fields.old_password) is None:
             if user.check_password(fields.new_password):
                 return Response(answer)
-            raise invalid([FieldError("old_password", "wrong_password", "is not your password")])
+            raise users.wrong_password()
         if fields.new_password == fields.old_password:
             raise invalid([FieldError("new_password", "unchanged", "must be another one")])
         user.refresh_from_db()
         passwords.require_good(fields.new_password, user, "new_password")
         if is_dry_run(request):
             return Response({**answer, "status": "would_be_changed"})
-        revoked = users.change_own_password(user, fields.new_password, revoke=fields.revoke_tokens)
+        old, new = fields.old_password, fields.new_password
+        revoked = users.change_own_password(user, old, new, revoke=fields.revoke_tokens)
         if who.token_prefix is None:
             update_session_auth_hash(request._request, user)  # keeps the session that asks
         return Response({**answer, "status": "changed", "revoked_tokens": revoked})

@@ -15,7 +15,7 @@ from django.db import IntegrityError, transaction
 from gpusched import oidc
 from gpusched.lib import audit, events, passwords
 from gpusched.lib.problems import Problem, invalid, not_found
-from gpusched.lib.sql import query
+from gpusched.lib.sql import query, violates
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.jobs import FieldError
 from tenants import services
@@ -96,6 +96,8 @@ def create(account: NewAccount) -> tuple[User, str | None]:
             facts = {"email": user.email, "is_admin": account.is_admin, "has_password": account.has_password}
             audit.record("user.create", f"user {user.username}", None, facts)
     except IntegrityError as error:
+        if not violates(error, "auth_user_username_key"):
+            raise
         raise _name_taken(user.username) from error
     return user, one_time
 
@@ -159,13 +161,19 @@ def reset_password(user: User, password: str | None, *, keep_tokens: bool) -> tu
     return one_time, revoked
 
 
-def change_own_password(user: User, password: str, *, revoke: bool) -> int:
-    """Replace a password by a checked one, for its user. Return how many tokens were revoked."""
+def change_own_password(user: User, old: str, password: str, *, revoke: bool) -> int:
+    """Replace a password by a checked one, for its user. Return how many tokens were revoked. 400 if `old` is no longer
+    the password."""
     with transaction.atomic():
-        passwords.assign(user, password)
+        if not passwords.replace(user, old, password):
+            raise wrong_password()
         revoked = revoke_tokens(user) if revoke else 0
         audit.record("user.change_password", f"user {user.username}", None, {"revoked_tokens": revoked})
     return revoked
+
+
+def wrong_password() -> Problem:
+    return invalid([FieldError("old_password", "wrong_password", "is not your password")])
 
 
 def revoke_tokens(user: User) -> int:

@@ -87,7 +87,9 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
         try:
             response = view(request, who, *args, **kwargs)
         except Problem as problem:
-            response = page_error(request, problem.status if problem.status in (403, 404) else 400)
+            is_absent = problem.status == 404
+            status = problem.status if problem.status in (403, 404) else 400
+            response = page_error(request, status, problem if is_absent else None)
         if "Cache-Control" not in response:
             patch_cache_control(response, private=True, no_cache=True)
         return response

@@ -77,7 +77,7 @@ def found_node(name: str, who: Identity) -> dict[str, Any]:
     """The node as it is listed for the person. 404 for an unknown one."""
     found = representation.nodes(who.visible_tenants(), name) if "\x00" not in name else []
     if not found:
-        raise not_found(f"node '{name[:253]}'")
+        raise removal.absent(name)
     return found[0]
 
 

@@ -25,7 +25,7 @@ def explained(it: "Explanation") -> str:
     said = it.counterfactual.sentence if it.counterfactual else ""
     lines += [f"also:  {also.sentence}" for also in it.also if also.sentence not in said]
     if it.position:
-        ahead = singular(f"{it.position.jobs} jobs, {it.position.gpus:g} GPUs")
+        ahead = singular(f"{it.position.jobs} jobs, {it.position.gpus:g} GPUs") if it.position.jobs else "no job"
         lines.append(f"ahead: {ahead} by priority and age; shares decide before that")
     lines += _start(it)
     if len(it.history) > 1:

@@ -100,7 +100,8 @@ def _fault(raw: bytes, error: Exception) -> str:
 
 
 def _field_errors(raw: bytes, kind: type[S], text: str, problems: Problems[S]) -> list[FieldError]:
-    """msgspec stops at the first error, so the body is read again without the field of each one."""
+    """msgspec stops at the first error, so the body is converted again without the field of each one. It is decoded
+    once: a body may have megabytes."""
     found = [_field_error(text)]
     try:
         body = msgspec.json.decode(raw)
@@ -114,7 +115,7 @@ def _field_errors(raw: bytes, kind: type[S], text: str, problems: Problems[S]) -
         removed.add(field)
         del body[field]
         try:
-            value = msgspec.json.decode(msgspec.json.encode(body), type=kind)
+            value = msgspec.convert(body, kind, builtin_types=(), str_keys=True)
         except msgspec.ValidationError as error:
             text = str(error)
             found.append(_field_error(text))

@@ -31,7 +31,8 @@ class ThrottledLogin(ModelBackend):
         **given: Any,
     ) -> User | None:
         """Return the user whose password this is. A one-time password needs `new_password`, which replaces it: without
-        one it is a 403. Any other password is replaced by `new_password`, too."""
+        one it is a 403. Any other password is replaced by `new_password`, too. Of two logins at once that replace one
+        password, one is refused."""
         if username is None or password is None:
             return None
         one_time = passwords.one_time(username)
@@ -41,7 +42,8 @@ class ThrottledLogin(ModelBackend):
             if new_password == password:
                 raise invalid([FieldError("new_password", "unchanged", "must be another one")])
             with transaction.atomic():
-                passwords.assign(user, new_password)
+                if not passwords.replace(user, password, new_password):
+                    return None
                 audit.act_as(user.get_username(), "password")
                 audit.record("user.change_password", f"user {user.get_username()}", None, {"revoked_tokens": 0})
         elif user is not None and one_time:

@@ -64,6 +64,16 @@ def assign(user: User, text: str, *, is_one_time: bool = False) -> None:
         OneTimePassword.objects.filter(user=user).delete()
 
 
+def replace(user: User, old: str, new: str) -> bool:
+    """Store `new`, which was checked before, if `old` is still the password of the user, and the account active.
+    Return False if not: of two who know one password only the first replaces it. In a transaction."""
+    locked = User.objects.select_for_update().get(pk=user.pk)
+    if not (locked.is_active and locked.check_password(old)):
+        return False
+    assign(user, new)
+    return True
+
+
 _ONE_TIME = """
     SELECT o.digest, o.expires_at, u.password FROM lib_onetimepassword o JOIN auth_user u ON u.id = o.user_id
      WHERE u.username = %s

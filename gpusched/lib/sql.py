@@ -1,13 +1,15 @@
 """Set-based SQL in few words: rows as dictionaries, and a transaction that is tried again after a deadlock."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import NoneType
 from typing import Any, TypeVar
 
 import msgspec
 import psycopg
-from django.db import NotSupportedError, OperationalError, connection, transaction
+from django.db import IntegrityError, NotSupportedError, OperationalError, connection, transaction
 from psycopg import errors
 
 T = TypeVar("T")
@@ -15,6 +17,8 @@ Params = Sequence[Any] | Mapping[str, Any]
 
 
 _JSONB = 3802  # PostgreSQL's type number; Django's connections hand jsonb over as text
+# Whether a transaction that fails with a void plan is run again.
+_is_repeatable = ContextVar("_is_repeatable", default=False)
 
 
 def query(sql: str, params: Params = ()) -> list[dict[str, Any]]:
@@ -28,15 +32,17 @@ def prepared(sql: str, params: Params = ()) -> list[dict[str, Any]]:
     """The same for a statement of each request: PostgreSQL plans it once per connection, which is half of its work.
 
     Django's own cursors write the parameters into the text, so that no two statements are alike. A plan that a
-    migration has made void is made anew, on another connection; in a transaction by the caller (`atomically`)."""
+    migration has made void is made anew: on another connection, or in `atomically` by its next try, because psycopg
+    drops all plans with a rollback. Any other transaction would fail, so there PostgreSQL plans the statement anew
+    each time."""
+    if connection.in_atomic_block:
+        return _prepared(sql, params, is_kept=_is_repeatable.get())
     try:
         return _prepared(sql, params)
     except NotSupportedError as error:
         if not _is_void_plan(error):
             raise
         connection.close()
-        if connection.in_atomic_block:
-            raise
         return _prepared(sql, params)
 
 
@@ -44,11 +50,11 @@ def _is_void_plan(error: Exception) -> bool:
     return isinstance(error.__cause__, errors.FeatureNotSupported) and "cached plan" in str(error)
 
 
-def _prepared(sql: str, params: Params) -> list[dict[str, Any]]:
+def _prepared(sql: str, params: Params, *, is_kept: bool = True) -> list[dict[str, Any]]:
     connection.close_if_health_check_failed()
     connection.ensure_connection()
     with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
-        cursor.execute(sql, params, prepare=True)
+        cursor.execute(sql, params, prepare=is_kept)
         return _by_name(cursor)
 
 
@@ -112,7 +118,7 @@ def atomically(work: Callable[[], T]) -> T:
     void, it is run again (at most 5 times)."""
     for attempt in range(5):
         try:
-            with transaction.atomic():
+            with _repeatable(), transaction.atomic():
                 return work()
         except (OperationalError, NotSupportedError) as error:
             is_passing = isinstance(error.__cause__, (errors.DeadlockDetected, errors.SerializationFailure))
@@ -120,6 +126,22 @@ def atomically(work: Callable[[], T]) -> T:
                 raise
             time.sleep(0.01 * 2**attempt)
     raise AssertionError("unreachable")
+
+
+@contextmanager
+def _repeatable() -> Iterator[None]:
+    """Not within another transaction: that one would be lost, too."""
+    token = _is_repeatable.set(_is_repeatable.get() or not connection.in_atomic_block)
+    try:
+        yield
+    finally:
+        _is_repeatable.reset(token)
+
+
+def violates(error: IntegrityError, constraint: str) -> bool:
+    """Return whether the error is that of this constraint, by its name in PostgreSQL."""
+    cause = error.__cause__
+    return isinstance(cause, psycopg.Error) and cause.diag.constraint_name == constraint
 
 
 def as_json(value: Any) -> str:

@@ -8,6 +8,11 @@ def rfc3339(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
+def readable(moment: datetime) -> str:
+    """A moment as sentences write it: 2030-01-31 08:00:00 UTC."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def parsed(text: str) -> datetime:
     """A moment or a day, in UTC unless it says otherwise. Raises ValueError, and OverflowError at the ends of time.
 

@@ -137,7 +137,7 @@ PENDING: dict[str, tuple[str, str]] = {
     ),
     Pending.MAINTENANCE: (
         "cordoned, draining or not reporting: {nodes} nodes that would fit",
-        "uncordon a node, or wait",
+        "bring a lost node back (start it and its agent), uncordon a closed one, or wait",
     ),
     Pending.FRAGMENTED: (
         "{free} suitable GPUs are free, but no node has {per_node} together",
@@ -258,6 +258,7 @@ def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
     shown = {name: _in_words(value) for name, value in evidence.items()}
     told = singular((_template(code) or code.replace("_", " ")).format_map(_Gaps(shown)))
+    told = _without_empty_counts(told, evidence)
     if code == EndReason.NODE_FAULT and str(evidence.get("detail", "")).startswith("GPU "):
         told = f"{evidence['detail']} on node {evidence.get('node')}"
     is_waiting = code in PENDING
@@ -268,11 +269,27 @@ def sentence(code: str, evidence: Evidence) -> str:
     return told
 
 
+def _without_empty_counts(sentence: str, evidence: Evidence) -> str:
+    """Leave out counts that tell nothing: no job ahead, and beside "more than 30 jobs" how many GPUs more than some."""
+    if evidence.get("jobs_ahead") == 0:
+        return sentence.replace("; 0 jobs (0 GPUs) ahead", "; no job is ahead of it")
+    if isinstance(gpus := evidence.get("gpus_ahead"), str):
+        return sentence.replace(f" ({gpus} GPUs) ahead", " ahead")
+    return sentence
+
+
 def _in_words(value: object) -> object:
     """A time of the evidence, as sentences write it: "2030-01-31 08:00:00 UTC"."""
     if not (isinstance(value, str) and _TIME.fullmatch(value)):
         return value
     return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def would_wait(reason: str) -> str:
+    """What would become of a job that is not submitted yet, by the sentence of its reason; empty: unknown."""
+    if reason.startswith("waits for "):
+        return f"it would wait{reason.removeprefix('waits')}"
+    return f"it would wait: {reason}" if reason else "it would wait"
 
 
 @cache
@@ -328,6 +345,10 @@ def next_step(code: str, evidence: Evidence | None = None) -> str:
     """What the reader can do about it; of an end, by its class, and empty if it has none."""
     if code == Pending.CONSTRAINT and "container runtime" in str((evidence or {}).get("constraint")):
         return "install podman, docker or apptainer on a node, then ask its agent: gpusched-agent doctor"
+    if code == Pending.MAINTENANCE and (evidence or {}).get("lost") == 0:
+        return "uncordon a node, or wait"
+    if code == Pending.MAINTENANCE and evidence and evidence.get("lost") == evidence.get("nodes"):
+        return "bring a lost node back: start it and its agent, or wait"
     if told := PENDING.get(code) or NOTICES.get(code):
         return told[1]
     return NEXT_STEPS.get(str((evidence or {}).get("class")), "")

@@ -171,7 +171,8 @@ def _busy(scene: Scene, shape: Shape) -> Verdict:
 
 def _maintenance(scene: Scene, request: Request) -> Verdict:
     closed = [node for node in scene.nodes if not (node.is_open and node.is_online)]
-    return Verdict("maintenance", {"nodes": sum(_could_help(node, request, scene.policy) for node in closed)})
+    helping = [node for node in closed if _could_help(node, request, scene.policy)]
+    return Verdict("maintenance", {"nodes": len(helping), "lost": sum(not node.is_online for node in helping)})
 
 
 def _health(scene: Scene, request: Request) -> Verdict:

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from django.db import transaction
 
+from jobs import queue_limits
 from tests.api.operations import Operation, Stage, operations, writes
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
@@ -44,6 +45,8 @@ def _remembered_for_long(monkeypatch):
         "scheduling.admission._FRESH_SECONDS",
     ):
         monkeypatch.setattr(name, 3600.0)
+    # As in a request, which is in no transaction, unlike the test.
+    monkeypatch.setattr(queue_limits, "_ONLY_LIMITS", queue_limits._GENERATION_AND_LIMITS)
 
 
 def grow(tenant: Any, member: Any, name: str) -> None:

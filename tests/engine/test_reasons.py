@@ -251,6 +251,9 @@ def test_counts_above_ten_say_more_than_so_that_a_long_queue_is_not_rewritten_ea
     made = decide(replace(state, jobs=(*jobs, job(99, gpus=1))))
     assert reason(made, 99).evidence["jobs_ahead"] == "more than 30"
     assert reason(made, 99).evidence["gpus_ahead"] == "more than 70"
+    assert reasons.sentence("capacity", reason(made, 99).evidence) == (
+        "waits for 1 GPU: 0 of 8 suitable are free; more than 30 jobs ahead"
+    )
 
 
 def test_free_gpus_above_ten_are_not_said_to_be_ten() -> None:
@@ -258,7 +261,7 @@ def test_free_gpus_above_ten_are_not_said_to_be_ten() -> None:
     state = running_on(cluster(node(1), node(2)), job(9))
     found = reason(decide(replace(state, jobs=(job(1, gpus=16, gang=True),))), 1)
     assert reasons.sentence(found.code, found.evidence) == (
-        "waits for 16 GPUs: more than 10 of 16 suitable are free; 0 jobs (0 GPUs) ahead"
+        "waits for 16 GPUs: more than 10 of 16 suitable are free; no job is ahead of it"
     )
 
 
@@ -315,3 +318,28 @@ def test_a_sentence_writes_times_for_people_and_names_the_device_that_failed(
 ) -> None:
     """A60"""
     assert reasons.sentence(code, evidence) == text
+
+
+@pytest.mark.parametrize(
+    ("evidence", "step"),
+    [
+        ({"nodes": 2, "lost": 0}, "uncordon a node, or wait"),
+        ({"nodes": 2, "lost": 2}, "bring a lost node back: start it and its agent, or wait"),
+        ({"nodes": 2, "lost": 1}, "bring a lost node back (start it and its agent), uncordon a closed one, or wait"),
+        ({"nodes": 2}, "bring a lost node back (start it and its agent), uncordon a closed one, or wait"),
+    ],
+)
+def test_next_step_of_a_maintenance_is_what_helps(evidence, step):
+    assert reasons.next_step("maintenance", evidence) == step
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [
+        ("waits for 2 GPUs: 1 of 8 suitable are free", "it would wait for 2 GPUs: 1 of 8 suitable are free"),
+        ("out of service: 2 suitable GPUs", "it would wait: out of service: 2 suitable GPUs"),
+        ("", "it would wait"),
+    ],
+)
+def test_what_a_job_would_wait_for_is_named_once(reason, sentence):
+    assert reasons.would_wait(reason) == sentence

@@ -118,7 +118,7 @@ def test_the_box_says_why_it_would_wait_and_what_would_start_now(nlp, member):
     agent.start_all()
     before = query("SELECT count(*) AS n FROM jobs_job")
     page = text_of(browser(member).post("/submit/preview/", form(gpu_count="2", max_runtime_minutes="10")))
-    assert "It would wait: waits for 2 GPUs" in page
+    assert "It would wait for 2 GPUs" in page
     assert "Starts between" in page or "Starts at about" in page
     assert query("SELECT count(*) AS n FROM jobs_job") == before
 

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from frontend import onetenant
 from gpusched.lib.sql import query
 from tenants.models import Quota
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -153,3 +154,15 @@ class TestQuota:
         admin.post("/tenants/nlp/quota/", typed(admin, max_gpus_by_model="A100=16\r\nH100 = 4"))
         assert Quota.objects.get(tenant=nlp).max_gpus_by_model == {"A100": 16, "H100": 4}
         assert "A100=16\nH100=4" in text_of(admin.get("/tenants/nlp/quota/"))
+
+
+def test_history_of_edits_shows_values_in_words():
+    row = {
+        "before": {"closed": False, "archived_at": None, "models": {"A100": 2, "H100": 0}},
+        "after": {"closed": True, "archived_at": "2030-01-31T08:00:00.123456Z", "models": {}},
+    }
+    assert onetenant._changes(row) == [
+        ("closed", "no", "yes"),
+        ("archived_at", None, "2030-01-31 08:00:00 UTC"),
+        ("models", "A100: 2, H100: 0", None),
+    ]

@@ -1,7 +1,11 @@
 """A60: a body with several faults is answered with all of them, whatever kind the first one is."""
 
+import msgspec
 import pytest
 
+from gpusched.lib import api
+from gpusched.lib.problems import Problem
+from gpusched.protocol.jobs import JobRequest
 from tests.api.test_access import call
 from tests.factories import make_token
 
@@ -47,3 +51,18 @@ def test_each_job_of_a_bulk_names_all_its_errors(user, tenant):
         "jobs[1].gpus": "unknown_field",
         "jobs[1].gpu_count": "out_of_range",
     }
+
+
+def test_body_with_many_errors_is_decoded_once_more(user, tenant, monkeypatch):
+    decoded, decode = [], msgspec.json.decode
+
+    def noted(*arguments, **options):
+        decoded.append(1)
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr("gpusched.lib.api.msgspec.json.decode", noted)
+    fields = {f"unknown{n}": 1 for n in range(30)}
+    with pytest.raises(Problem) as caught:
+        api.decode(msgspec.json.encode({"command": ["x"], "gpu_count": 1.0, **fields}), JobRequest)
+    assert {error.field for error in caught.value.errors} == {"gpu_count", *fields}
+    assert len(decoded) == 2

@@ -197,7 +197,7 @@ def test_a_simulation_says_that_it_would_wait(post, user, tenant, node):
     first = submit(user, tenant)
     status, answer = post("jobs/simulate", after(first))
     assert (status, answer["starts_now"], answer["reason"]["code"]) == (200, False, "dependency")
-    assert answer["sentence"] == f"it would wait: waits for job {first} to end"
+    assert answer["sentence"] == f"it would wait for job {first} to end"
 
 
 # --- workflows ----------------------------------------------------------------------------------------------------

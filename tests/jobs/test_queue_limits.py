@@ -211,6 +211,50 @@ class TestHoldAndRelease:
             services.retry(ended, who)
         assert caught.value.code == "too_many_queued_jobs"
 
+    def test_hold_of_a_job_that_has_ended_is_a_wrong_state_when_the_queue_is_full(self, limit, user, tenant, who):
+        limit(max_deferred_jobs_per_user=1)
+        first, second = fill(user, tenant, 2)
+        services.hold(first, who)
+        services.cancel(second, who)
+        with pytest.raises(Problem) as caught:
+            services.hold(second, who)
+        assert (caught.value.status, caught.value.code) == (409, "wrong_state")
+
+    @pytest.mark.parametrize("fields", [{}, {"array": ArrayRequest(count=2)}])
+    def test_retry_of_a_waiting_job_is_a_wrong_state_when_the_queue_is_full(self, limit, user, tenant, who, fields):
+        limit(max_queued_jobs_per_user=1)
+        job_id = submit(user, tenant, **fields)
+        with pytest.raises(Problem) as caught:
+            services.retry(job_id, who)
+        assert (caught.value.status, caught.value.code) == (409, "wrong_state")
+
+    def test_release_of_a_job_that_an_admin_holds_is_forbidden_when_the_queue_is_full(self, limit, user, tenant, who):
+        limit(max_queued_jobs_per_user=1)
+        [held] = fill(user, tenant, 1)
+        services.hold(held, identity_for(make_user("root", admin=True)))
+        fill(user, tenant, 1)
+        with pytest.raises(Problem) as caught:
+            services.release(held, who)
+        assert caught.value.status == 403
+
+    def test_a_retry_of_an_element_of_a_waiting_array_is_accepted_at_the_limit(self, limit, user, tenant, who):
+        limit(max_queued_jobs_per_user=1)
+        node = make_node(gpus=1)
+        array = submit(user, tenant, array=ArrayRequest(count=3))
+        run_cycle()
+        [key] = node.start_all()
+        node.end(key, exit_code=3)
+        assert services.retry(array, who) == f"array {array}: 1 element is to run again"
+
+    def test_a_refused_retry_changes_nothing(self, limit, user, tenant, who):
+        limit(max_queued_jobs_per_user=1)
+        [ended] = fill(user, tenant, 1)
+        services.cancel(ended, who)
+        fill(user, tenant, 1)
+        with pytest.raises(Problem):
+            services.retry(ended, who)
+        assert Job.objects.get(pk=ended).state == JobState.CANCELLED
+
 
 class TestBulk:
     def post(self, user, jobs):

@@ -1,10 +1,13 @@
 """A03: a submit that is repeated with its key is given the first answer, whatever became of the job since."""
 
+from dataclasses import replace
+
 import pytest
 
+from gpusched.lib.problems import Problem
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.jobs import JobRequest
-from jobs import services, timelimits
+from jobs import refusals, services, timelimits
 from jobs.models import Job
 from tests.factories import identity_for, make_member
 
@@ -30,3 +33,16 @@ def test_the_key_of_one_person_is_nothing_to_another(tenant, who):
     answers = [services.submit(request, one, "k1", b"{}") for one in (who, other, who, other)]
     assert [one.is_replay for one in answers] == [False, False, True, True]
     assert answers[0].answer == answers[2].answer != answers[1].answer == answers[3].answer
+
+
+def test_replay_of_a_submit_that_would_be_refused_now_is_not_held(tenant, who, settings, monkeypatch):
+    request = JobRequest(tenant=tenant.name, command=["x"])
+    first = services.submit(request, who, "k1", b"{}")
+    settings.ENV = replace(settings.ENV, max_queued_jobs_per_user=1)
+    held: list[float] = []
+    monkeypatch.setattr(refusals, "hold_answer", held.append)
+    assert services.submit(request, who, "k1", b"{}").answer == first.answer
+    assert held == []
+    with pytest.raises(Problem, match="at most 1 are allowed"):
+        services.submit(request, who, "k2", b"{}")
+    assert len(held) == 1

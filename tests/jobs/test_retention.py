@@ -7,9 +7,10 @@ import pytest
 from django.db import connection, transaction
 
 from gpusched.env import SettingError, read, retention_days
+from gpusched.lib.problems import Problem
 from gpusched.lib.sql import execute, query, rows
 from gpusched.protocol.arrays import ArrayRequest
-from jobs import counting, logs, retention, services, tally
+from jobs import counting, logs, representation, retention, services, tally
 from scheduling import cycle, tasks
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
@@ -59,6 +60,10 @@ def ids():
 
 def counts(*tables):
     return {table: rows(f"SELECT count(*) FROM {table}")[0][0] for table in tables or TABLES}
+
+
+def shown_array(job_id):
+    return representation.select("j.id = %s", [job_id])[0]["array"]
 
 
 def totals():
@@ -159,6 +164,29 @@ def test_elements_of_an_array_that_runs_again_are_kept(settings, user, tenant, n
     rule = retention._Rule(retention.JOBS, "failed", 30)
     assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_others, float("inf"))
     assert ids() == elements
+
+
+def test_array_whose_deletion_has_begun_keeps_its_counts_and_is_not_retried(settings, user, tenant, node, monkeypatch):
+    monkeypatch.setattr(retention, "BATCH", 2)
+    array = submit(user, tenant, gpu_count=1, array=ArrayRequest(count=5))
+    run_cycle()
+    first, *rest = node.start_all()
+    node.end(first, exit_code=1)
+    node.end(*rest)
+    run_cycle()
+    before, shown = totals(), shown_array(array)
+    assert shown["by_state"] == {"completed": 4, "failed": 1}
+    execute("UPDATE jobs_job SET ended_at = ended_at - interval '31 days'")
+    rule = retention._Rule(retention.JOBS, "failed", 30)
+    assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_others, 0.0) is None
+    assert len(ids()) == 1 + 3
+    assert (totals(), shown_array(array)) == (before, shown)
+    with pytest.raises(Problem, match="are deleted already") as caught:
+        services.retry(array, identity_for(user), "2-4")
+    assert caught.value.code == "wrong_state"
+    keep(settings, jobs="30")
+    assert tasks.drop_old_jobs() == 1
+    assert (ids(), totals()) == ([], before)
 
 
 def test_job_that_a_waiting_job_depends_on_is_kept_and_deleted_later(settings, user, tenant, node):

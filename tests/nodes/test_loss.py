@@ -6,6 +6,7 @@ import pytest
 from django.utils import timezone
 
 from gpusched.protocol.messages import Join, Reading, Stop
+from jobs import representation
 from jobs.models import Job
 from nodes import services
 from nodes.hub import renew_lease
@@ -195,6 +196,16 @@ def test_what_the_agent_has_not_known_for_a_while_has_ended_by_a_fault_of_the_no
     Assignment.objects.update(missing_since=timezone.now() - timedelta(seconds=20))
     node.sync()
     assert Job.objects.get(pk=job_id).state == "pending"
+
+
+def test_next_step_for_a_lost_node_is_to_bring_it_back(user, tenant):
+    node = make_node()
+    Node.objects.filter(pk=node.id).update(state="lost")
+    job_id = submit(user, tenant)
+    run_cycle()
+    reason = representation.select("j.id = %s", [job_id])[0]["reason"]
+    assert (reason["code"], reason["evidence"]) == ("maintenance", {"nodes": 1, "lost": 1})
+    assert reason["next_step"] == "bring a lost node back: start it and its agent, or wait"
 
 
 def test_cordoned_nodes_take_nothing_new(user, tenant):

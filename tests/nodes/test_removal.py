@@ -254,3 +254,31 @@ def test_history_of_a_removed_node_is_not_that_of_the_next_one_of_its_name(root,
     make_node(name="n1", gpus=2)
     assert of_nodes(["n1"]) == {"n1": []}
     assert [row["node"] for row in ask(root, "GET", "incidents")[1]["items"]] == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "nodes/n1", ""),
+        ("DELETE", "nodes/n1", ""),
+        ("POST", "nodes/n1/cordon", "{}"),
+        ("GET", "nodes/n1/labels", ""),
+    ],
+)
+def test_removed_node_is_refused_with_the_time_of_its_removal(root, used, method, path, body):
+    lose("n1")
+    ask(root, "DELETE", "nodes/n1")
+    execute("UPDATE nodes_node SET removed_at = '2030-01-31 08:00:00+00' WHERE name = 'n1'")
+    status, told = ask(root, method, path, body)
+    assert (status, told["code"]) == (404, "not_found")
+    assert told["detail"] == "node 'n1' was removed by an admin at 2030-01-31 08:00:00 UTC; its history stays"
+
+
+def test_page_of_a_removed_node_tells_when_it_was_removed(root, used, client):
+    lose("n1")
+    ask(root, "DELETE", "nodes/n1")
+    execute("UPDATE nodes_node SET removed_at = '2030-01-31 08:00:00+00' WHERE name = 'n1'")
+    client.force_login(make_user("ann"))
+    answer = client.get("/nodes/n1/")
+    assert answer.status_code == 404
+    assert "was removed by an admin at 2030-01-31 08:00:00 UTC" in answer.content.decode()

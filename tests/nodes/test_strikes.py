@@ -6,13 +6,14 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
+from gpusched.protocol.messages import Ended, Reading, Xid
 from gpusched.protocol.states import NodeIntent
 from jobs import services as jobs
 from jobs.models import Job
 from nodes import causes, incidents, services, strikes
 from nodes.models import Assignment, Device, Incident, Node
 from scheduling import tasks
-from tests.factories import identity_for, make_member, make_node, run_cycle, submit
+from tests.factories import identity_for, make_member, make_node, now, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -96,6 +97,46 @@ def test_a_fault_of_all_nodes_holds_a_tenth_of_them_and_at_least_one(user, other
     lose(some[1], user, tenant)
     lose(some[2], user, tenant)
     assert list(held()) == [some[0].name, some[1].name]
+
+
+def run_on_gpu(node, user, tenant):
+    """(job, key, device) of a job that runs on a GPU of the node."""
+    job = submit(user, tenant, gpu_count=1, node_selector={"only": node.name})
+    run_cycle()
+    [key] = node.start_all()
+    return job, key, Device.objects.get(held_whole=1)
+
+
+@pytest.mark.parametrize("reading", [{"lost": True}, {"xids": [Xid(code=79, seconds_ago=0)]}])
+def test_jobs_that_fail_on_lost_gpus_are_no_strikes_against_the_node(reading, user, other, tenant):
+    """A38, A39: each lost GPU is out of service, and the other GPUs of the node go on."""
+    node = make_node(gpus=3)
+    Node.objects.filter(pk=node.id).update(admin_labels={"only": node.name})
+    for member in (user, other):
+        job, key, device = run_on_gpu(node, member, tenant)
+        node.held = []
+        ended = Ended(key=key, at=now(), reason="exited", exit_code=1)
+        node.sync(ended, readings=[Reading(uuid=device.uuid, **reading)])
+        assert Assignment.objects.get(job_id=job).reason == "node_fault"
+        jobs.cancel(job, identity_for(member))
+    assert held() == {}
+    assert Device.objects.filter(health="ok").count() == 1
+
+
+def test_jobs_that_are_stopped_on_lost_gpus_are_no_strikes_against_the_node(user, other, tenant):
+    """A38, A39"""
+    node = make_node(gpus=3)
+    Node.objects.filter(pk=node.id).update(admin_labels={"only": node.name})
+    for member in (user, other):
+        job, key, device = run_on_gpu(node, member, tenant)
+        node.sync(readings=[Reading(uuid=device.uuid, lost=True)])
+        Incident.objects.update(since=F("since") - timedelta(seconds=11))
+        run_cycle()
+        assert Job.objects.get(pk=job).state == "stopping"
+        node.end(key, exit_code=None, signal=9, reason="node_fault")
+        assert Assignment.objects.get(job_id=job).reason == "node_fault"
+        jobs.cancel(job, identity_for(member))
+    assert held() == {}
 
 
 def test_what_an_admin_opened_again_starts_anew(user, other, tenant):

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from jobs import event_api, event_log
+from jobs import event_api, event_log, queue_limits
 from jobs.event_log import Frontier, Reader, read
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, submit
@@ -41,6 +41,7 @@ def written_but_not_committed(member, tenant):
 
     def slowly() -> None:
         try:
+            queue_limits.warning(tenant.pk, member.pk)  # counts; a request does so outside of any transaction
             with transaction.atomic():
                 late.append(submit(member, tenant))
                 has_written.set()

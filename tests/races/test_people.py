@@ -1,12 +1,16 @@
 """Edits of people and tenants at once, with two real connections each: nobody is locked out, no job slips in."""
 
+import json
 import threading
 import time
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.test import Client
 
+from gpusched.lib import passwords
+from gpusched.lib.logins import ThrottledLogin
 from gpusched.lib.problems import Problem
 from gpusched.lib.sql import query
 from gpusched.protocol.dependencies import Dependency
@@ -16,7 +20,7 @@ from jobs import archiving, bulk, dependencies, services
 from jobs.models import Job
 from tenants import members, users
 from tenants.models import Membership, Tenant
-from tests.factories import identity_for, make_member, make_tenant, make_user
+from tests.factories import identity_for, make_member, make_tenant, make_token, make_user
 from tests.factories import submit as submit_job
 from tests.races.test_constraints import at_once
 
@@ -141,3 +145,46 @@ def _until_somebody_waits(or_set=None):
         if row["n"]:
             return
     raise AssertionError("nobody came to wait")
+
+
+@pytest.fixture
+def verified_at_once(monkeypatch):
+    """Have two changes of a password begin to write only after both have verified the old one."""
+    both, is_good = threading.Barrier(2), passwords.require_good
+
+    def wait(*arguments):
+        is_good(*arguments)
+        both.wait(20)
+
+    monkeypatch.setattr(passwords, "require_good", wait)
+
+
+def test_one_of_two_logins_at_once_with_a_one_time_password_passes(verified_at_once):
+    user = make_user("kim")
+    passwords.assign(user, "one-time-2345", is_one_time=True)
+    news = ["another horse battery", "a third horse battery"]
+    results = at_once(
+        *[lambda new=new: ThrottledLogin().authenticate(None, "kim", "one-time-2345", new) for new in news]
+    )
+    assert sorted(map(type, results), key=str) == sorted([User, type(None)], key=str)
+    [winner] = [new for new, result in zip(news, results, strict=True) if result is not None]
+    assert User.objects.get(pk=user.pk).check_password(winner)
+
+
+def test_own_change_does_not_overwrite_a_password_that_was_reset_meanwhile(monkeypatch):
+    user, admin_made = make_user("kim"), "reset by an admin"
+    is_good = passwords.require_good
+
+    def reset(*arguments):
+        is_good(*arguments)
+        monkeypatch.setattr(passwords, "require_good", is_good)
+        users.reset_password(User.objects.get(pk=user.pk), admin_made, keep_tokens=True)
+
+    monkeypatch.setattr(passwords, "require_good", reset)
+    body = {"old_password": "correct horse battery", "new_password": "another horse battery"}
+    answer = Client().put(
+        "/api/v1/me/password", json.dumps(body), content_type="application/json",
+        headers={"authorization": f"Bearer {make_token(user)}"},
+    )  # fmt: skip
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, "wrong_password")
+    assert User.objects.get(pk=user.pk).check_password(admin_made)

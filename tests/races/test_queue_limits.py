@@ -1,5 +1,7 @@
 """Concurrent submits never exceed a limit of the queue, and those of different tenants do not wait for each other (A61)."""
 
+import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -7,13 +9,14 @@ from django.db import transaction
 
 from gpusched.lib.problems import Problem
 from gpusched.protocol.jobs import JobRequest
-from jobs import queue_limits, services
+from jobs import queue_limits, queue_locks, services
 from jobs.bulk import submit_all
 from jobs.models import Job
 from tests.factories import identity_for, make_member, make_tenant, submit
 from tests.races.test_constraints import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
+FAR = "2099-01-01T00:00:00Z"
 
 
 @pytest.fixture
@@ -77,7 +80,7 @@ def test_a_submit_does_not_wait_for_another_tenant_at_its_limit(limit):
     tenant, other = make_tenant("nlp"), make_tenant("vision")
     user = make_member(other)
     with transaction.atomic():
-        queue_limits.lock([tenant.pk])
+        queue_locks.lock([tenant.pk])
         [result] = at_once(lambda: submit(user, other))
     assert isinstance(result, int)
 
@@ -92,3 +95,71 @@ def test_a_release_and_a_submit_that_depends_on_the_job_do_not_deadlock(limit):
         services.hold(job_id, who)
         works = [lambda: services.release(job_id, who), *[lambda: submit(user, tenant, depends_on=[job_id])] * 3]
         assert outcomes(at_once(*works)) == (4, 0)
+
+
+def test_submits_far_from_a_limit_do_not_wait_for_each_other(limit):
+    limit(max_queued_jobs_per_tenant=1_000)
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    with transaction.atomic():
+        queue_locks.share(tenant.pk)  # as another submit does while it is written
+        [result] = at_once(lambda: submit(user, tenant))
+    assert isinstance(result, int)
+
+
+def test_submit_is_refused_without_a_lock_when_the_queue_is_full(limit):
+    limit(max_queued_jobs_per_tenant=1)
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    submit(user, tenant)
+    with transaction.atomic():
+        queue_locks.lock([tenant.pk])
+        assert outcomes(at_once(lambda: submit(user, tenant))) == (0, 1)
+
+
+def test_concurrent_submits_stop_at_the_limit_where_locking_begins(limit):
+    limit(max_queued_jobs_per_tenant=110)
+    tenant = make_tenant("nlp")
+    users = [make_member(tenant) for _ in range(6)]
+
+    def fill(user):
+        for _ in range(25):
+            with suppress(Problem):
+                submit(user, tenant)
+
+    assert at_once(*[lambda user=user: fill(user) for user in users]) == [None] * 6
+    assert Job.objects.count() == 110
+
+
+def test_submit_after_a_bulk_of_another_process_stops_at_the_limit(limit):
+    limit(max_queued_jobs_per_tenant=1_000)
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    submit(user, tenant)
+    stale = replace(queue_limits._known[tenant.pk], by_user={})
+    submit_all([JobRequest(command=["x"])] * 999, identity_for(user))
+    queue_limits._known[tenant.pk] = replace(stale, counted_at=time.monotonic())
+    assert outcomes(at_once(lambda: submit(user, tenant))) == (0, 1)
+    assert Job.objects.count() == 1_000
+
+
+def test_hold_after_a_bulk_of_another_process_stops_at_the_limit(limit):
+    limit(max_deferred_jobs_per_tenant=1_000)
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    job_id = submit(user, tenant)
+    stale = replace(queue_limits._known[tenant.pk], by_user={})
+    submit_all([JobRequest(command=["x"], not_before=FAR)] * 1_000, identity_for(user))
+    queue_limits._known[tenant.pk] = replace(stale, counted_at=time.monotonic())
+    assert outcomes(at_once(lambda: services.hold(job_id, identity_for(user)))) == (0, 1)
+
+
+def test_holds_far_from_a_limit_do_not_wait_for_each_other(limit):
+    limit(max_deferred_jobs_per_tenant=1_000)
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    job_id = submit(user, tenant)
+    with transaction.atomic():
+        queue_locks.share(tenant.pk)
+        [result] = at_once(lambda: services.hold(job_id, identity_for(user)))
+    assert result == f"job {job_id} is held"

@@ -1,11 +1,13 @@
 """A statement that PostgreSQL has planned once finds its table changed by a migration (A57)."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from django.db import connection, transaction
 
 from gpusched.lib.sql import atomically, execute, prepared
+from tests.factories import make_member, make_tenant, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,9 +53,41 @@ def test_a_transaction_is_done_again():
     assert len(times) == 2
 
 
-def test_within_a_transaction_of_somebody_else_the_next_one_works():
+def test_transaction_that_is_not_repeated_uses_no_void_plan():
     assert prepared("SELECT * FROM void_plans") == [{"one": 1}]
     change()
-    with pytest.raises(Exception, match="cached plan"), transaction.atomic():
-        prepared("SELECT * FROM void_plans")
-    assert prepared("SELECT * FROM void_plans") == [{"one": 1, "two": 2}]
+    with transaction.atomic():
+        execute("INSERT INTO void_plans VALUES (2)")
+        assert len(prepared("SELECT * FROM void_plans")) == 2
+    assert len(prepared("SELECT * FROM void_plans")) == 2
+
+
+def test_repeated_work_within_another_transaction_uses_no_void_plan():
+    assert prepared("SELECT * FROM void_plans") == [{"one": 1}]
+    change()
+    with transaction.atomic():
+        assert atomically(lambda: prepared("SELECT * FROM void_plans")) == [{"one": 1, "two": 2}]
+
+
+def test_work_within_a_repeated_transaction_is_repeated_with_it():
+    assert prepared("SELECT * FROM void_plans") == [{"one": 1}]
+    change()
+    assert atomically(lambda: atomically(lambda: prepared("SELECT * FROM void_plans"))) == [{"one": 1, "two": 2}]
+
+
+def test_submit_near_a_limit_is_accepted_after_a_migration_of_its_tables(settings):
+    """A57."""
+    settings.ENV = replace(settings.ENV, max_queued_jobs_per_user=5)
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    submit(user, tenant)
+    ThreadPoolExecutor(1).submit(_widen, "bigint").result()
+    try:
+        submit(user, tenant)
+    finally:
+        ThreadPoolExecutor(1).submit(_widen, "integer").result()
+
+
+def _widen(kind):
+    execute(f"ALTER TABLE tenants_quota ALTER COLUMN max_queued_jobs TYPE {kind}")
+    connection.close()

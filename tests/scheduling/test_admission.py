@@ -114,3 +114,13 @@ def test_an_old_snapshot_serves_acceptances_while_one_thread_reads_anew(user, te
     with admission._reading:
         assert admission._recent(known.quota_edits) is known
     assert admission._recent(known.quota_edits) is not known
+
+
+def test_snapshot_with_more_quota_edits_than_the_caller_has_seen_is_not_read_again(user, tenant):
+    make_node(gpus=4)
+    change_quota(tenant.pk, {"max_gpus": 2}, actor="test")
+    submit(user, tenant)
+    known = admission._known
+    assert known is not None
+    assert admission._recent(known.quota_edits - 1) is known
+    assert admission._recent(known.quota_edits + 1) is not known

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from nodes import idle, samples
-from scheduling import cycle, forecasting, tasks, upkeep
+from scheduling import cycle, forecasting, housekeeping, tasks, upkeep
 from scheduling.policy import first_values
 
 
@@ -54,6 +54,18 @@ def test_the_worker_does_it_after_each_cycle(monkeypatch):
 
 def test_housekeeping_rolls_up_and_drops_what_is_old(monkeypatch):
     monkeypatch.setattr(samples, "roll_up", lambda: 5)
-    monkeypatch.setattr(forecasting, "note", lambda: 0)
     monkeypatch.setattr(samples, "drop_old", lambda sample_days, rollup_days: 1000 * sample_days + rollup_days)
     assert tasks.roll_up() == 5 + 1000 + 395
+
+
+def test_forecasts_that_fail_leave_the_other_tasks_alone(monkeypatch):
+    def fail():
+        raise RuntimeError("no answer of the engine")
+
+    monkeypatch.setattr(forecasting, "note", fail)
+    monkeypatch.setattr(samples, "roll_up", lambda: 5)
+    monkeypatch.setattr(samples, "drop_old", lambda *days: 0)
+    with pytest.raises(RuntimeError):
+        tasks.forecast()
+    assert tasks.roll_up() == 5
+    assert "forecast" in housekeeping.EVERY_MINUTES

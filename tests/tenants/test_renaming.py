@@ -1,16 +1,21 @@
 """A renamed tenant is the same tenant: jobs, ledger, tokens and history stay, and the old name finds nothing."""
 
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db import IntegrityError
 from django.test import Client
 
 from frontend import onetenant
+from gpusched.lib import audit
+from gpusched.lib.problems import Problem
 from gpusched.protocol.states import Role
 from jobs.models import Job
-from tenants.models import Tenant, UsageEntry
+from tenants import rates, renaming, services, users
+from tenants.models import Membership, Tenant, UsageEntry
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
@@ -147,3 +152,35 @@ def test_repeated_key_is_answered_as_the_first_time(nlp, admin):
         for _ in range(2)
     ]
     assert answers[0].status_code == 200 and answers[0].content == answers[1].content
+
+
+class TestConstraints:
+    """Where two edits at once pass the checks, PostgreSQL refuses the second one."""
+
+    @pytest.fixture
+    def who(self, nlp):
+        return make_member(nlp)
+
+    def test_name_that_was_taken_meanwhile_is_taken(self, nlp, monkeypatch):
+        make_tenant("language")
+        monkeypatch.setattr(services, "check", lambda row: None)
+        with pytest.raises(Problem) as caught:
+            renaming.rename(nlp, "language", actor="root")
+        assert caught.value.code == "name_taken"
+
+    @pytest.mark.parametrize(
+        "work",
+        [
+            lambda tenant: renaming.rename(tenant, "language", actor="root"),
+            lambda _: services.create_tenant({"name": "vision"}, actor="root"),
+            lambda _: users.create(users.NewAccount("kim")),
+            lambda _: rates.set_rate("A100", Decimal(1), None, None, "root"),
+        ],
+    )
+    def test_other_constraint_is_not_reported_as_a_taken_name(self, nlp, who, monkeypatch, work):
+        def break_another(*_):
+            Membership.objects.create(tenant=nlp, user=who, role=Role.MEMBER)
+
+        monkeypatch.setattr(audit, "record", break_another)
+        with pytest.raises(IntegrityError, match="membership_once"):
+            work(nlp)

@@ -1,0 +1,94 @@
+"""A job that runs again before retention has locked it keeps its logs and its history; afterwards it cannot."""
+
+import threading
+
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from gpusched.lib.sql import execute
+from jobs import logs, retention, services
+from scheduling import tasks
+from tests.factories import identity_for, make_node, submit
+from tests.jobs.test_retention import age, counts, finish, keep
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def data_dir(settings, tmp_path):
+    settings.DATA_DIR = tmp_path
+
+
+@pytest.fixture
+def job(user, tenant):
+    node = make_node(gpus=8)
+    job = submit(user, tenant, gpu_count=1, max_retries=1)
+    finish(node, exit_code=1)
+    execute("UPDATE jobs_job SET eligible_at = NULL")
+    finish(node, exit_code=1)
+    for attempt in (1, 2):
+        logs.append(job, attempt, 0, 0, b"hello")
+    age(31, job)
+    return job
+
+
+@pytest.mark.parametrize("rule", ["jobs", "details"])
+def test_retry_before_the_batch_keeps_the_logs(settings, user, job, monkeypatch, rule):
+    keep(settings, **{rule: "30"})
+    choose = retention._next
+
+    def retry_after(*arguments):
+        batch = choose(*arguments)
+        if batch:
+            services.retry(job, identity_for(user))
+        return batch
+
+    monkeypatch.setattr(retention, "_next", retry_after)
+    before = counts("jobs_attempt")
+    assert tasks.drop_old_jobs() == 0
+    assert [logs.size_of(job, attempt, 0) for attempt in (1, 2)] == [5, 5]
+    assert counts("jobs_attempt") == before
+
+
+@pytest.mark.parametrize("rule", ["jobs", "details"])
+def test_retry_waits_for_a_batch_that_has_begun(settings, user, job, rule):
+    keep(settings, **{rule: "30"})
+    outcome = []
+
+    def retry():
+        execute("SET lock_timeout = '200ms'")
+        try:
+            outcome.append(services.retry(job, identity_for(user)))
+        except OperationalError as error:
+            outcome.append(type(error.__cause__).__name__)
+        connection.close()
+
+    def meanwhile(job_ids, attempt_ids):
+        aside = threading.Thread(target=retry)
+        aside.start()
+        aside.join(20)
+        tasks._delete_others(job_ids, attempt_ids)
+
+    assert retention.run(meanwhile) == 1
+    assert outcome == ["LockNotAvailable"]
+
+
+def test_details_of_a_locked_job_are_deleted_in_a_later_run(settings, job):
+    keep(settings, details="30")
+    is_locked, is_over = threading.Event(), threading.Event()
+
+    def hold():
+        with transaction.atomic():
+            execute("SELECT 1 FROM jobs_job WHERE id = %s FOR NO KEY UPDATE", [job])
+            is_locked.set()
+            is_over.wait(30)
+        connection.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert is_locked.wait(10)
+    assert tasks.drop_old_jobs() == 0
+    is_over.set()
+    thread.join()
+    assert tasks.drop_old_jobs() == 1
+    assert counts("jobs_attempt") == {"jobs_attempt": 1}
