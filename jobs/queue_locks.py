@@ -40,7 +40,8 @@ def lock_for_bulk(tenant_ids: Iterable[int]) -> None:
     query("SELECT nextval('jobs_bulk_generation')")
 
 
-_SHARE = f"SELECT {generation_of('%s::bigint')} AS generation"
+_GENERATION = generation_of("%s::bigint")
+_SHARE = f"SELECT {_GENERATION} AS generation"
 
 
 def share(tenant_id: int) -> int | None:
