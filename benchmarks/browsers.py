@@ -28,8 +28,8 @@ from benchmarks.agents import SPEC, _decode, cpu_seconds, join
 from benchmarks.onlookers import Heard, onlooking
 from benchmarks.report import arguments, percentile, publish
 from benchmarks.stack import ROOT, Stack
-from gpusched.agent.machine import PretendMachine
-from gpusched.protocol.messages import Reading
+from gpusched.agent.host.machine import PretendMachine
+from gpusched.protocol.agent_messages import Reading
 
 CHANGES_PER_SECOND, READS_PER_SECOND = 2, 2
 PEOPLE, WAITING_JOBS = 50, 300
@@ -204,7 +204,7 @@ def report(url: str, credentials: dict[str, str]) -> None:
     """The agents, in a process of their own, until it is ended."""
     import msgspec
 
-    from gpusched.protocol.messages import Sync
+    from gpusched.protocol.agent_messages import Sync
 
     async def node(number: int, name: str, credential: str) -> None:
         machine = PretendMachine(name, SPEC)

@@ -85,7 +85,7 @@ def _in_process(stack: Stack, jobs: list[dict[str, object]]) -> Callable[[], Cal
     import msgspec
     from django.contrib.auth.models import User
 
-    from gpusched.protocol.jobs import JobRequest
+    from gpusched.protocol.job_request import JobRequest
     from jobs.bulk import submit_all
     from tenants.permissions import identity_of_user
 

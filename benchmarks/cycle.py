@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.report import arguments, percentile, publish
-from gpusched.lib import postgres
+from gpusched.lib.db import embedded
 
 GPUS = 8
 SHAPES = ((1, 40_000), (1, 80_000), (2, 80_000), (4, 80_000), (8, 80_000))
@@ -35,7 +35,7 @@ def database() -> Iterator[None]:
     """Django on an empty migrated database of its own, as durable as the product's."""
     directory = Path(tempfile.mkdtemp(prefix="gpusched-cycle-"))
     directory.chmod(0o755)
-    server = postgres.Server(directory)
+    server = embedded.Server(directory)
     server.start()
     try:
         os.environ |= {"GPUSCHED_DATABASE_URL": server.url(), "DJANGO_SETTINGS_MODULE": "gpusched.settings"}

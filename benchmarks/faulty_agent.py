@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.agent import main as agent
-from gpusched.agent.machine import PretendMachine
+from gpusched.agent.host.machine import PretendMachine
 from gpusched.agent.node import Node
 
 REPEATS = 8

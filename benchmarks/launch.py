@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 
 from benchmarks.report import arguments, percentile, publish
-from gpusched.agent import processes, rankdir
-from gpusched.agent.journal import Journal
-from gpusched.agent.launcher import Launcher
-from gpusched.protocol.messages import RankSpec
+from gpusched.agent import processes
+from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.ranks.journal import Journal
+from gpusched.agent.ranks.launcher import Launcher
+from gpusched.protocol.agent_messages import RankSpec
 
 NODE = "bench"
 
@@ -19,7 +20,7 @@ def main() -> None:
     os.environ["GPUSCHED_AGENT_ALLOW_ROOT"] = "true"
     with tempfile.TemporaryDirectory(prefix="gpusched-launch-") as name:
         launcher = Launcher(Path(name) / "doorbell", own_jobs=True)
-        journal = Journal(Path(name), rankdir.boot_id())
+        journal = Journal(Path(name), rank_dir.boot_id())
         try:
             seconds, failures = _starts(journal, launcher, options.jobs)
             sizes = _sizes(journal, launcher, 20)
@@ -44,9 +45,9 @@ def _starts(journal: Journal, launcher: Launcher, jobs: int) -> tuple[list[float
     for number in range(jobs + 5):
         began = time.time()
         directory = _launch(journal, launcher, number, ["date", "+%s.%N"])
-        while not (directory / rankdir.EXIT).exists():
+        while not (directory / rank_dir.EXIT).exists():
             time.sleep(0.002)
-        if number >= 5 and (told := (directory / rankdir.LOG).read_text()):
+        if number >= 5 and (told := (directory / rank_dir.LOG).read_text()):
             seconds.append(float(told) - began)
     return seconds, jobs - len(seconds)
 
@@ -54,14 +55,14 @@ def _starts(journal: Journal, launcher: Launcher, jobs: int) -> tuple[list[float
 def _sizes(journal: Journal, launcher: Launcher, jobs: int) -> list[tuple[float, float]]:
     """(RSS, PSS) in MiB of supervisors whose jobs sleep."""
     directories = [_launch(journal, launcher, 10_000 + number, ["sleep", "600"]) for number in range(jobs)]
-    while not all((directory / rankdir.STARTED).exists() for directory in directories):
+    while not all((directory / rank_dir.STARTED).exists() for directory in directories):
         time.sleep(0.01)
     time.sleep(0.5)
-    holders = [pid for directory in directories if (pid := rankdir.holder(directory)) is not None]
+    holders = [pid for directory in directories if (pid := rank_dir.holder(directory)) is not None]
     found = [_resident_mib(pid) for pid in holders]
     for pid in holders:
         processes.signal_all(processes.descendants(pid), 9)
-    while not all((directory / rankdir.EXIT).exists() for directory in directories):
+    while not all((directory / rank_dir.EXIT).exists() for directory in directories):
         time.sleep(0.01)
     return found
 

@@ -12,7 +12,7 @@ from benchmarks.report import arguments, publish
 from benchmarks.scenes import PASSWORD, people
 from benchmarks.screenshots import chromium, log_in
 from benchmarks.stack import ROOT, Stack, wait_for
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
 
 # The numbers stand in what the server sends: the first paint that has content is useful.
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1"

@@ -13,8 +13,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from gpusched.lib.one_machine import ROOT
-from gpusched.lib.postgres import Server
+from gpusched.lib.db.embedded import Server
+from gpusched.lib.process.one_machine import ROOT
 
 _PASSWORD = "admin_password"
 _POSTGRES = "postgres"
@@ -64,7 +64,7 @@ def _template() -> Path:
 
 
 def _make(template: Path) -> None:
-    """What `up` does before it starts its parts (gpusched/lib/one_machine.py)."""
+    """What `up` does before it starts its parts (gpusched/lib/process/one_machine.py)."""
     shutil.rmtree(template, ignore_errors=True)
     template.mkdir(mode=0o755)
     database = Server(template / _POSTGRES)

@@ -19,7 +19,7 @@ import psycopg
 from benchmarks.report import percentile, publish
 from benchmarks.stack import ROOT, Stack, wait_for
 from gpusched.client import Client
-from gpusched.client.inventory import Quota
+from gpusched.protocol.rest.cluster import Quota
 
 TRACES = ROOT.parent / "shared" / "traces" / "philly"
 GPUS_PER_NODE = 8

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from benchmarks.stack import ROOT, Stack, wait_for
 from benchmarks.troubled_fleet import A100, H100, L40S, machines
 from gpusched.client import Client
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
 
 PASSWORD = "look at this page"
 # Tenant, guaranteed GPUs, limit, and who works in it.

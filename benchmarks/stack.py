@@ -16,7 +16,7 @@ from typing import Any, Self
 from benchmarks import prepared
 from gpusched.agent.processes import descendants, signal_all
 from gpusched.client import Client
-from gpusched.lib.postgres import Server
+from gpusched.lib.db.embedded import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 A100 = "NVIDIA A100-SXM4-80GB"

@@ -60,16 +60,16 @@ def _microseconds(repeat: int) -> dict[str, float]:
     from django.test import RequestFactory
 
     from gpusched import tracing
-    from gpusched.lib import requests
+    from gpusched.lib import request_id
     from scheduling.cycle import _Clock
 
     request, response = RequestFactory().get("/api/v1/health"), HttpResponse()
 
     def serve() -> None:
-        requests._caller.set(request.headers.get("traceparent", ""))
+        request_id._caller.set(request.headers.get("traceparent", ""))
         with tracing.span("HTTP", request=request.headers) as is_traced:
             if is_traced:
-                requests._describe(request, response)
+                request_id._describe(request, response)
 
     def cycle() -> None:
         clock = _Clock()
@@ -81,7 +81,7 @@ def _microseconds(repeat: int) -> dict[str, float]:
 
     return {
         "request": _each(serve, repeat),
-        "context_of_a_submit": _each(requests.traceparent, repeat),
+        "context_of_a_submit": _each(request_id.traceparent, repeat),
         "cycle": _each(cycle, repeat),
     }
 

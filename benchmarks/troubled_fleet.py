@@ -9,8 +9,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gpusched.agent import daemon
-from gpusched.agent.machine import Machine, PretendMachine, PretendSpec
-from gpusched.protocol.messages import NodeFacts, Reading, Xid
+from gpusched.agent.host.machine import Machine, PretendMachine, PretendSpec
+from gpusched.protocol.agent_messages import NodeFacts, Reading, Xid
 
 H100, A100, L40S = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S"
 NODES_PER_RACK = 10

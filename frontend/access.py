@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpusched.lib.sql import columns, prepared
+from gpusched.lib.db.sql import columns, prepared
 
 # Ids of the tenants whose jobs may be seen, in order; None: all.
 Visible = tuple[int, ...] | None

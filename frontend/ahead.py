@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from jobs.counting import WAITS, WEIGHT
 
 MOST_NAMED = 5

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import parsed
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import FINAL, NodeIntent

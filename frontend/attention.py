@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from frontend import nodegroups
-from gpusched.lib.sql import prepared
+from gpusched.lib.db.sql import prepared
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
 
 Row = dict[str, Any]

@@ -7,7 +7,7 @@ import msgspec
 from frontend import hub as hubs
 from frontend.access import Session
 from frontend.outbox import Outbox
-from gpusched.lib.websockets import HubSocket
+from gpusched.lib.web.websockets import HubSocket
 
 logger = logging.getLogger(__name__)
 MOST_BYTES = 64 << 10

@@ -8,7 +8,7 @@ from django.db import Error
 from django.http import HttpRequest
 
 from gpusched import __version__
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 
 # name of the address, label; the first four stand in the bar of a phone, the others behind "More".
 _PAGES = (

@@ -5,7 +5,7 @@ from typing import Any
 from django.conf import settings
 
 from gpusched import __version__
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from nodes.clocks import TOLERATED_SECONDS
 from scheduling import services
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from django.utils.text import Truncator
 
 from frontend.access import Visible
-from gpusched.lib.sql import prepared
+from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.amounts import bound

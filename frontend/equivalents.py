@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gpusched.protocol.affinity import NodeAffinity, Toleration, expression_text, preference_text, toleration_text
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
 
 # In the order in which somebody would type them.
 _FLAGS = {

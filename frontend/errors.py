@@ -6,8 +6,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 
-from gpusched.lib.problems import Problem, response_for, wants_problem
-from gpusched.lib.requests import current_id
+from gpusched.lib.api.problems import Problem, response_for, wants_problem
+from gpusched.lib.request_id import current_id
 
 _METHODS = ("GET", "HEAD", "POST")
 _TEXTS = {

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from frontend.access import Visible
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from nodes import causes
 from nodes.cells import CELL, HOLDERS

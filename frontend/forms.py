@@ -12,11 +12,16 @@ from django.core.exceptions import ValidationError
 
 from frontend import equivalents
 from frontend.equivalents import is_default
-from gpusched.lib.api import decode
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.api.rest import decode
 from gpusched.protocol.affinity import expression_of, preference_of, toleration_of
 from gpusched.protocol.arrays import array_of
-from gpusched.protocol.jobs import RUNTIMES, FieldError, JobRequest, problems
+from gpusched.protocol.job_request import (
+    RUNTIMES,
+    FieldError,
+    JobRequest,
+    problems,
+)
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
 _SHARING = ((Sharing.EXCLUSIVE, "whole GPUs"), (Sharing.SHARED, "part of a GPU's memory"))

@@ -6,7 +6,7 @@ from typing import Any
 from frontend import doings
 from frontend.access import Visible
 from gpusched import __version__
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from nodes import causes, incidents
 from scheduling import services
 

@@ -19,8 +19,8 @@ from frontend.looking import Eyes, News, Rung
 from frontend.outbox import Outbox
 from frontend.sight import Sight
 from frontend.topics import View, kind_of, view
-from gpusched.lib.listener import Listener, listener
-from gpusched.lib.supervised import supervised
+from gpusched.lib.bus.listener import Listener, listener
+from gpusched.lib.process.supervised import supervised
 from gpusched.lib.times import rfc3339
 from scheduling.services import scheduler_lag
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from tenants import rates
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpusched.lib.sql import prepared
+from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from jobs import attempt_api, logs, representation

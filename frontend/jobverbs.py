@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from gpusched.protocol import verbs
+from gpusched.protocol import job_actions
 from jobs import services
 from tenants.permissions import Identity
 
@@ -37,4 +37,4 @@ def verbs_of(row: Mapping[str, Any], who: Identity) -> list[str]:
     if not can_act(row, who):
         return []
     reason, is_array = row["stop_reason"] or row["reason"], row["array_count"] is not None
-    return verbs.possible(row["state"], reason, is_array=is_array, is_admin=who.is_admin)
+    return job_actions.possible(row["state"], reason, is_array=is_array, is_admin=who.is_admin)

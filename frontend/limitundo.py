@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpusched.client.extension import Extension
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import query
+from gpusched.protocol.rest.time_limits import Extension
 from scheduling import extending
 from tenants.permissions import Identity
 

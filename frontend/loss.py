@@ -4,9 +4,9 @@ from collections.abc import Collection
 from typing import Any
 
 from frontend.templatetags.words import duration, number
-from gpusched.lib.problems import invalid
-from gpusched.lib.sql import query
-from gpusched.protocol.jobs import FieldError
+from gpusched.lib.api.problems import invalid
+from gpusched.lib.db.sql import query
+from gpusched.protocol.job_request import FieldError
 
 # GPU-hours from which the job's id must be typed before its processes are stopped.
 LARGE_GPU_HOURS = 24.0

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from jobs import representation
 from jobs.counting import WAITS, WEIGHT
 from jobs.places import ORDER

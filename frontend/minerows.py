@@ -5,7 +5,7 @@ from typing import Any
 
 from frontend import mine
 from frontend.access import Viewer
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from jobs import representation
 

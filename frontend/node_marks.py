@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from gpusched.lib.problems import invalid
+from gpusched.lib.api.problems import invalid
 from gpusched.protocol.affinity import Taint, taint_of, taint_text
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
 from nodes import labels
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from frontend import fleet
 from frontend.access import Visible
-from gpusched.lib.sql import prepared
+from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import throttling
 from nodes import causes, incidents

@@ -10,8 +10,8 @@ from frontend.access import Viewer
 from frontend.doings import Doing, doing
 from frontend.jobrows import part_cancelled
 from frontend.models import NoticesSeen
-from gpusched.lib import events
-from gpusched.lib.sql import prepared, query
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.reasons import Pending

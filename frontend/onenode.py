@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from frontend import noderows
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from nodes import causes
 
 Row = dict[str, Any]

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import parsed, readable
 from tenants import names
 from tenants.permissions import Identity

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from frontend import attention, tenantrows
-from gpusched.lib.sql import prepared
+from gpusched.lib.db.sql import prepared
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeState
 from jobs import representation

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from frontend.access import Visible
-from gpusched.lib.sql import prepared
+from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.arrays import multirange
 from gpusched.protocol.reasons import Pending

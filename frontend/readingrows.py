@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from frontend.fleet import SLOT_SECONDS
-from gpusched.lib.sql import rows as tuples
+from gpusched.lib.db.sql import rows as tuples
 from gpusched.lib.times import rfc3339
 
 Row = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from frontend import nodegroups, queuerows, shapes
-from gpusched.protocol import times, verbs
+from gpusched.protocol import job_actions, times
 from gpusched.protocol.states import FINAL, LIVE, WAITING
 from nodes import cells
 
@@ -23,9 +23,9 @@ def text() -> str:
     """The whole file."""
     told: dict[str, tuple[str, Any]] = {
         "KINDS": ("as const", {"waiting": sorted(WAITING), "live": sorted(LIVE), "final": sorted(FINAL)}),
-        "VERB_STATES": (_AS_VERBS, {verb: {"job": of[0], "array": of[1]} for verb, of in verbs.STATES.items()}),
-        "VERB_EXCEPT": ("as Readonly<Record<string, string>>", dict(verbs.EXCEPT)),
-        "FOR_ADMINS_ALWAYS": ("as readonly string[]", sorted(verbs.FOR_ADMINS_ALWAYS)),
+        "VERB_STATES": (_AS_VERBS, {verb: {"job": of[0], "array": of[1]} for verb, of in job_actions.STATES.items()}),
+        "VERB_EXCEPT": ("as Readonly<Record<string, string>>", dict(job_actions.EXCEPT)),
+        "FOR_ADMINS_ALWAYS": ("as readonly string[]", sorted(job_actions.FOR_ADMINS_ALWAYS)),
         "WAIT_GROUPS": ("as const", queuerows.GROUPS),
         "WAIT_GROUP_OF": ("as Readonly<Record<string, (typeof WAIT_GROUPS)[number]>>", queuerows.GROUP_OF),
         "WAIT_GROUP_ELSE": ("as const", queuerows.GROUP_ELSE),

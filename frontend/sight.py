@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from django.db import connections
 
-from gpusched.lib.threads import DatabaseAway, WorkFailed, ask
+from gpusched.lib.db.threads import DatabaseAway, WorkFailed, ask
 
 T = TypeVar("T")
 # A look may take a while on a busy server; a page that shows what is older than this says so.

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from frontend import queuerows
-from gpusched.lib.sql import prepared
+from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from jobs.counting import WAITS, WEIGHT
 from scheduling import services

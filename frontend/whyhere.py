@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 
 
 def told(job_id: int, attempt: int) -> dict[str, Any]:

@@ -43,9 +43,9 @@ from frontend.consumers import LiveConsumer
 from gpusched import tracing
 from gpusched.lib import bodies, heads
 from gpusched.lib.paced import paced
-from gpusched.lib.processes import settle_heap
-from gpusched.lib.request_threads import RequestThreads, answered
-from gpusched.lib.websockets import closed_in_outages, with_a_voice
+from gpusched.lib.process.children import settle_heap
+from gpusched.lib.web.request_threads import RequestThreads, answered
+from gpusched.lib.web.websockets import closed_in_outages, with_a_voice
 from gpusched.lib.writing import write_at_once
 from nodes.consumers import AgentConsumer
 from nodes.hub import hub

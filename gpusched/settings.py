@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import __version__, env
-from gpusched.lib.database_url import django_database
+from gpusched.lib.db.database_url import django_database
 from gpusched.lib.limits import MOST_BODY_BYTES
 
 ENV = env.read()
@@ -76,10 +76,10 @@ if ENV.oidc_issuer:  # else not even imported
     INSTALLED_APPS += ["allauth", "allauth.account", "allauth.socialaccount"]
     INSTALLED_APPS += ["allauth.socialaccount.providers.openid_connect"]
 MIDDLEWARE = [
-    "gpusched.lib.requests.request_id",
-    "gpusched.lib.addresses.behind_proxies",
-    "gpusched.lib.headers.security_headers",
-    "gpusched.lib.ratelimits.rate_headers",
+    "gpusched.lib.request_id.request_id",
+    "gpusched.lib.web.client_address.behind_proxies",
+    "gpusched.lib.web.security_headers.security_headers",
+    "gpusched.lib.api.rate_limits.rate_headers",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -87,12 +87,12 @@ MIDDLEWARE = [
     "frontend.errors.PageMethods",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "gpusched.lib.audit.who_acts",
+    "gpusched.lib.audit.log.who_acts",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "frontend.errors.RefusalsAsPages",
-    "gpusched.lib.dry_runs.DryRuns",
+    "gpusched.lib.api.dry_run.DryRuns",
     "tenants.idempotency.IdempotentPosts",
 ]
 if ENV.oidc_issuer:
@@ -176,7 +176,7 @@ SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 CSRF_COOKIE_SAMESITE = "Lax"
 if ENV.behind_tls:
-    # Only a trusted proxy can say so: gpusched.lib.addresses drops the header of everybody else.
+    # Only a trusted proxy can say so: gpusched.lib.web.client_address drops the header of everybody else.
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     SECURE_HSTS_SECONDS = 365 * 86400
@@ -196,7 +196,7 @@ SOCIALACCOUNT_PROVIDERS = {
         ],
     }
 }
-AUTHENTICATION_BACKENDS = ["gpusched.lib.logins.ThrottledLogin"]
+AUTHENTICATION_BACKENDS = ["gpusched.lib.auth.login_throttle.ThrottledLogin"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
@@ -205,11 +205,11 @@ AUTH_PASSWORD_VALIDATORS = [
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.permissions.TokenAuthentication", "tenants.permissions.PageSession"],
     "DEFAULT_PERMISSION_CLASSES": ["tenants.permissions.ScopeForMethod"],
-    "DEFAULT_RENDERER_CLASSES": ["gpusched.lib.api.JsonRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["gpusched.lib.api.JsonParser"],
-    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "gpusched.lib.api.Negotiation",
-    "DEFAULT_SCHEMA_CLASS": "gpusched.lib.openapi.PlainNames",
-    "EXCEPTION_HANDLER": "gpusched.lib.problems.handle",
+    "DEFAULT_RENDERER_CLASSES": ["gpusched.lib.api.rest.JsonRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["gpusched.lib.api.rest.JsonParser"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "gpusched.lib.api.rest.Negotiation",
+    "DEFAULT_SCHEMA_CLASS": "gpusched.lib.api.openapi.PlainNames",
+    "EXCEPTION_HANDLER": "gpusched.lib.api.problems.handle",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
 SPECTACULAR_SETTINGS = {
@@ -224,7 +224,7 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "COMPONENT_SPLIT_REQUEST": True,
-    "POSTPROCESSING_HOOKS": ["gpusched.lib.openapi.add_components"],
+    "POSTPROCESSING_HOOKS": ["gpusched.lib.api.openapi.add_components"],
 }
 
 # Cycles have a cluster of their own, away from housekeeping. The cluster is chosen by Q_CLUSTER_NAME.
@@ -269,7 +269,7 @@ LOGGING = {
     "filters": {
         "outages": {
             "()": "django.utils.log.CallbackFilter",
-            "callback": "ext://gpusched.lib.outages.without_traceback",
+            "callback": "ext://gpusched.lib.db.outages.without_traceback",
         },
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": ENV.log_format}},
@@ -279,6 +279,6 @@ LOGGING = {
         "django-q": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
         "daphne": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
-        "channels_redis": {"level": "CRITICAL"},  # gpusched.lib.redisbus says it, in a line
+        "channels_redis": {"level": "CRITICAL"},  # gpusched.lib.bus.redis_bus says it, in a line
     },
 }

@@ -36,8 +36,15 @@ import tenants.token_api
 import tenants.usage_api
 import tenants.user_api
 from frontend.errors import page_error, page_of_outage
-from gpusched.lib.outages import is_outage, outcome
-from gpusched.lib.problems import Problem, database_unavailable, not_found, response_for, too_large, wants_problem
+from gpusched.lib.api.problems import (
+    Problem,
+    database_unavailable,
+    not_found,
+    response_for,
+    too_large,
+    wants_problem,
+)
+from gpusched.lib.db.outages import is_outage, outcome
 from scheduling.metrics import metrics
 
 

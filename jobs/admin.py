@@ -2,7 +2,7 @@
 
 from django.contrib import admin
 
-from gpusched.lib.read_only import ReadOnly
+from gpusched.lib.audit.read_only import ReadOnly
 from jobs.models import Job
 
 

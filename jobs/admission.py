@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from gpusched.lib.problems import Problem
-from gpusched.protocol.jobs import JobRequest
+from gpusched.lib.api.problems import Problem
+from gpusched.protocol.job_request import JobRequest
 from tenants.permissions import Identity
 
 Check = Callable[[JobRequest, int, Identity], Problem | None]

@@ -7,10 +7,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.events import Event
-from gpusched.client.foresight import WouldSubmit
-from gpusched.client.models import Acted, JobCount, JobData, Page
-from gpusched.lib.api import (
+from gpusched.lib.api.dry_run import is_dry_run
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import not_found
+from gpusched.lib.api.rest import (
     PAGED,
     cursor_number,
     page_limit,
@@ -19,12 +19,17 @@ from gpusched.lib.api import (
     read_body,
     read_query,
 )
-from gpusched.lib.dry_runs import is_dry_run
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import not_found
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import JobRequest, problems
+from gpusched.protocol.job_request import JobRequest, problems
+from gpusched.protocol.rest.events import Event
+from gpusched.protocol.rest.explain import WouldSubmit
+from gpusched.protocol.rest.jobs import (
+    Acted,
+    JobCount,
+    JobData,
+    Page,
+)
 from jobs import dates, representation, services
 from jobs.event_log import VIA
 from jobs.joblist import counted, listed

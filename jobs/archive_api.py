@@ -5,10 +5,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.inventory import ArchivedTenant
-from gpusched.client.inventory import Tenant as TenantData
-from gpusched.lib.api import read_body
-from gpusched.lib.openapi import documented
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.rest import read_body
+from gpusched.protocol.rest.cluster import ArchivedTenant
+from gpusched.protocol.rest.cluster import Tenant as TenantData
 from jobs import archiving
 from tenants.api import find_tenant, tenants_shown
 from tenants.permissions import identity

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import atomically, query
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import atomically, query
 from gpusched.protocol.reasons import singular
 from gpusched.protocol.states import FINAL, WAITING
 from jobs import services

@@ -5,13 +5,20 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.arrays import Element
-from gpusched.client.models import Acted, Page
-from gpusched.lib.api import PAGED, cursor_number, page_limit, paged, read_body, read_query
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import invalid
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import invalid
+from gpusched.lib.api.rest import (
+    PAGED,
+    cursor_number,
+    page_limit,
+    paged,
+    read_body,
+    read_query,
+)
 from gpusched.protocol.arrays import Ranges, multirange, parsed
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.arrays import Element
+from gpusched.protocol.rest.jobs import Acted, Page
 from gpusched.protocol.states import JobState
 from jobs import elements, services
 from jobs.api import acted, seen_job

@@ -5,8 +5,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from gpusched.lib import events, wake
-from gpusched.lib.sql import as_json, atomically, columns, execute, query
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import (
+    as_json,
+    atomically,
+    columns,
+    execute,
+    query,
+)
 from gpusched.protocol import arrays
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, JobState

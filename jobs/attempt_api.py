@@ -6,12 +6,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.models import Attempt, Page
-from gpusched.lib.api import PAGED, cursor_number, page_limit, paged, read_query
-from gpusched.lib.openapi import documented
-from gpusched.lib.sql import query
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.rest import (
+    PAGED,
+    cursor_number,
+    page_limit,
+    paged,
+    read_query,
+)
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
+from gpusched.protocol.rest.jobs import Attempt, Page
 from jobs.api import seen_job
 
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from django.db import transaction
 
-from gpusched.lib import audit
-from gpusched.lib.problems import Problem, invalid
-from gpusched.lib.requests import concerns
+from gpusched.lib.api.problems import Problem, invalid
+from gpusched.lib.audit import log
+from gpusched.lib.request_id import concerns
 from gpusched.protocol.bulk import alike, bulk_problems, field_of
 from gpusched.protocol.dependencies import Dependency
-from gpusched.protocol.jobs import FieldError, JobRequest
+from gpusched.protocol.job_request import FieldError, JobRequest
 from jobs import admission, dependencies, queue_limits, queue_locks, refusals
 from jobs.dependencies import Edge
 from jobs.insertion import insert_all, new_ids
@@ -56,9 +56,9 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
             return Bulk([])
         is_sweep = not any(likes) and not requests[0].depends_on
         insert_all(rows, identity, ("id", *OF_FREE) if is_sweep else ())
-        audit.act_as(identity.username, identity.via)
+        log.act_as(identity.username, identity.via)
         told = {"count": len(ids), "first_id": ids[0], "last_id": ids[-1]}
-        audit.record("jobs.bulk", f"jobs {ids[0]} to {ids[-1]}", None, told)
+        log.record("jobs.bulk", f"jobs {ids[0]} to {ids[-1]}", None, told)
         if edges:
             dependencies.write(edges)
     concerns(ids)

@@ -5,14 +5,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.models import BulkActed
-from gpusched.lib.api import decode, raw_body
-from gpusched.lib.dry_runs import is_dry_run
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import Problem, invalid
+from gpusched.lib.api.dry_run import is_dry_run
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import Problem, invalid
+from gpusched.lib.api.rest import decode, raw_body
 from gpusched.protocol.bulk import MOST_ERRORS, BulkRequest, field_of
-from gpusched.protocol.jobs import FieldError, JobRequest, problems
+from gpusched.protocol.job_request import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import singular
+from gpusched.protocol.rest.jobs import BulkActed
 from jobs.bulk import submit_all
 from tenants.permissions import identity
 

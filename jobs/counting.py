@@ -1,6 +1,6 @@
 """What counts as a job that waits, in SQL, and how many jobs there are by state: of an array each element is one."""
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.protocol.states import FINAL
 
 # Rows of jobs_job as j: jobs that wait, and arrays of which some elements do.

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpusched.lib.api import moment
-from gpusched.lib.sql import query, rows
+from gpusched.lib.api.rest import moment
+from gpusched.lib.db.sql import query, rows
 
 FILTERS = {
     "submitted_after": "a moment, or a day (from its beginning): submitted then or later",

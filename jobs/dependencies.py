@@ -6,11 +6,11 @@ the jobs that it names against ending meanwhile, and an end reads afterwards who
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpusched.lib import events, wake
-from gpusched.lib.problems import Problem, not_found
-from gpusched.lib.sql import columns, execute, query
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import columns, execute, query
 from gpusched.protocol.dependencies import ENDED_AS, After, Dependency, is_met
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import JobState
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from itertools import islice
 from typing import Any
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.arrays import from_multirange, numbers
 from gpusched.protocol.states import JobState

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gpusched.lib import events
-from gpusched.lib.problems import Problem, invalid
-from gpusched.lib.sql import as_json, execute, query
+from gpusched.lib.api.problems import Problem, invalid
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import as_json, execute, query
 from gpusched.protocol import arrays
 from gpusched.protocol.arrays import Ranges
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs import dependencies, transitions

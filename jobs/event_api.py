@@ -11,11 +11,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.events import EventPage
-from gpusched.lib.api import JsonRenderer, page_limit, read_query, whole_number
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import invalid
-from gpusched.protocol.jobs import FieldError
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import invalid
+from gpusched.lib.api.rest import (
+    JsonRenderer,
+    page_limit,
+    read_query,
+    whole_number,
+)
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.events import EventPage
 from jobs.event_hub import hub
 from jobs.event_log import KINDS, Reader, frontier, read, require_given_out
 from tenants.api import find_tenant

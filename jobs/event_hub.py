@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 from django.db import connections
 
+from gpusched.lib.api.concurrency_limit import Room
+from gpusched.lib.bus.listener import Listener, listener
+from gpusched.lib.db.threads import DatabaseAway, WorkFailed, ask
 from gpusched.lib.limits import MOST_STREAMS, MOST_STREAMS_EACH
-from gpusched.lib.listener import Listener, listener
-from gpusched.lib.rooms import Room
-from gpusched.lib.supervised import supervised
-from gpusched.lib.threads import DatabaseAway, WorkFailed, ask
+from gpusched.lib.process.supervised import supervised
 from jobs.event_log import MOST_LOOKED_AT, Reader, frontier, read, tenants_between
 
 THREADS = 2

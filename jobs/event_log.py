@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
 from jobs.unnamed import shown
 
 KINDS = (

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from gpusched.lib import events, wake
-from gpusched.lib.sql import as_json, prepared, query
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import as_json, prepared, query
 from jobs.queue_locks import IS_CURRENT, CountIsStale
 from tenants import archive, idempotency
 from tenants.permissions import Identity

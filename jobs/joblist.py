@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from gpusched.lib.api import cursor_number, encode_cursor, whole_number
-from gpusched.lib.problems import invalid
-from gpusched.lib.sql import query
-from gpusched.protocol.jobs import FieldError
+from gpusched.lib.api.problems import invalid
+from gpusched.lib.api.rest import cursor_number, encode_cursor, whole_number
+from gpusched.lib.db.sql import query
+from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs import dates, representation
 

@@ -9,12 +9,12 @@ from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from gpusched.lib.api import is_true, read_query, whole_number
+from gpusched.lib.api.concurrency_limit import Room
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.api.rest import is_true, read_query, whole_number
+from gpusched.lib.db.sql import query
 from gpusched.lib.limits import MOST_DOWNLOADS, MOST_DOWNLOADS_EACH
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import Problem, not_found
-from gpusched.lib.rooms import Room
-from gpusched.lib.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.states import FINAL

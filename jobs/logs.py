@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.core.files.storage import Storage, storages
 
-from gpusched.lib.sql import columns, execute, query
+from gpusched.lib.db.sql import columns, execute, query
 from jobs import logchunks
 from jobs.logfiles import LogFiles
 

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Func, Q, Value
 from django.db.models.functions import Coalesce
 
-from gpusched.lib.audit import VIA
+from gpusched.lib.audit.log import VIA
 from gpusched.protocol.dependencies import After
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState, Sharing, Topology, WorkloadClass
 from jobs import tally
@@ -260,7 +260,7 @@ class JobEvent(models.Model):
     kind = models.CharField(max_length=20)
     attempt = models.PositiveIntegerField(default=0)
     actor = models.CharField(max_length=150, blank=True, default="")
-    # By which way a person did it: of the transaction (gpusched.lib.audit.VIA), so that no statement need know of it.
+    # By which way a person did it: of the transaction (gpusched.lib.audit.log.VIA), so that no statement need know of it.
     via = models.CharField(
         max_length=60,
         blank=True,

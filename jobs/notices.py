@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from gpusched.lib import events
-from gpusched.lib.sql import as_json, columns, query
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import as_json, columns, query
 from gpusched.protocol.reasons import Notice
 
 _TELL = """

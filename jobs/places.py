@@ -3,7 +3,7 @@ them, which goes by guarantees and shares first and by what fits, and would take
 
 from collections.abc import Collection
 
-from gpusched.lib.sql import prepared
+from gpusched.lib.db.sql import prepared
 from jobs.counting import WAITS, WEIGHT
 
 ORDER = "j.priority DESC, j.submitted_at, j.id"

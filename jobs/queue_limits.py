@@ -14,8 +14,8 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import atomically, prepared, query
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import atomically, prepared, query
 from gpusched.protocol.reasons import singular
 from jobs import queue_locks
 from jobs.counting import WAITS

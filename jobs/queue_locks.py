@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from gpusched.lib.locks import Lock
-from gpusched.lib.sql import query
+from gpusched.lib.db.locks import Lock
+from gpusched.lib.db.sql import query
 
 _LOCK = """
     SELECT pg_advisory_xact_lock(%s, hashint8(tenant_id)) FROM unnest(%s::bigint[]) AS t (tenant_id) ORDER BY tenant_id

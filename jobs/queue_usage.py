@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from jobs.counting import WAITS
 from jobs.queue_limits import DEFERRED
 

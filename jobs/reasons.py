@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpusched.lib.sql import columns, execute
+from gpusched.lib.db.sql import columns, execute
 
 
 def set_reasons(rows: Sequence[tuple[int, int]], said: Sequence[tuple[str, str]]) -> int:

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from gpusched.lib.api.problems import Problem
 from gpusched.lib.limits import LONGEST_REFUSAL_SECONDS, REFUSALS_AT_ONCE, REFUSALS_PER_SECOND
-from gpusched.lib.problems import Problem
-from gpusched.lib.request_threads import hold_answer
+from gpusched.lib.web.request_threads import hold_answer
 
 _MAX_TENANTS = 10_000
 

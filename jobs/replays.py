@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpusched.lib.sql import execute, query
+from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.reasons import Pending
 from jobs.timelimits import limit_before
 from tenants import idempotency

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
-from gpusched.protocol.jobs import asked_labels
+from gpusched.protocol.job_request import asked_labels
 from gpusched.protocol.states import FINAL, WAITING, JobState
 from jobs.unnamed import shown
 

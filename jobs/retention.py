@@ -11,8 +11,13 @@ import pgtrigger
 from django.conf import settings
 
 from gpusched.env import retention_days
-from gpusched.lib import events
-from gpusched.lib.sql import atomically, execute, query, rows
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import (
+    atomically,
+    execute,
+    query,
+    rows,
+)
 from jobs import logs
 
 # About 50 ms of work on a busy disk: as long as a submit that depends on one of these jobs may wait for a batch. Logs

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gpusched.lib import events
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import query
+from gpusched.protocol.job_actions import RETRIED
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import FINAL
-from gpusched.protocol.verbs import RETRIED
 from jobs import dependencies
 
 

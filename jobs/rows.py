@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 from django.utils import timezone
 
-from gpusched.lib.api import moment
-from gpusched.lib.problems import invalid, not_found
-from gpusched.lib.requests import traceparent
-from gpusched.lib.sql import prepared
+from gpusched.lib.api.problems import invalid, not_found
+from gpusched.lib.api.rest import moment
+from gpusched.lib.db.sql import prepared
+from gpusched.lib.request_id import traceparent
 from gpusched.protocol.arrays import ArrayRequest, multirange
-from gpusched.protocol.jobs import FieldError, JobRequest
+from gpusched.protocol.job_request import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import Role
 from tenants import archive

@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 from django.db import IntegrityError, transaction
 
-from gpusched.lib import audit, events, wake
-from gpusched.lib.problems import Problem, invalid, not_found
-from gpusched.lib.requests import concerns
-from gpusched.lib.sql import atomically, query
+from gpusched.lib.api.problems import Problem, invalid, not_found
+from gpusched.lib.audit import log
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import atomically, query
+from gpusched.lib.request_id import concerns
 from gpusched.protocol import reasons
-from gpusched.protocol.jobs import FieldError, JobRequest, problems
+from gpusched.protocol.job_request import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs import (
@@ -206,7 +207,7 @@ def cancel_all(tenant_id: int, identity: Identity) -> tuple[int, int]:
     """Cancel all jobs of a tenant that have not ended. Return how many waited, and how many are being stopped; an array
     counts as one. In a transaction."""
     by, actor = {"by": identity.username}, identity.username
-    query("SELECT set_config(%s, %s, true)", [audit.VIA, identity.via])
+    query("SELECT set_config(%s, %s, true)", [log.VIA, identity.via])
     rows = query(
         "SELECT id, state, array_count FROM jobs_job WHERE tenant_id = %s AND array_id IS NULL AND state <> ALL(%s)"
         " ORDER BY id FOR NO KEY UPDATE",
@@ -342,7 +343,7 @@ def locked(job_id: int, identity: Identity) -> dict[str, Any]:
     rows = query(
         "SELECT id, tenant_id, user_id, state, reason, stop_reason, array_count, not_before, open_dependencies,"
         f"      {WAITS} AS waits, set_config(%s, %s, true) FROM jobs_job j WHERE id = %s FOR NO KEY UPDATE",
-        [audit.VIA, identity.via, job_id],
+        [log.VIA, identity.via, job_id],
     )
     if not rows:
         raise not_found(f"job {job_id}")

@@ -4,9 +4,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.models import Acted
-from gpusched.lib.api import read_body
-from gpusched.lib.openapi import documented
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.rest import read_body
+from gpusched.protocol.rest.jobs import Acted
 from gpusched.protocol.signals import SignalRequest
 from jobs import signalling
 from jobs.api import acted

@@ -2,9 +2,9 @@
 
 from django.db import transaction
 
-from gpusched.lib import events
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import as_json, execute
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import as_json, execute
 from gpusched.protocol.signals import SignalName
 from gpusched.protocol.states import JobState
 from jobs import services

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.aftermath import Outcome, Streak
 

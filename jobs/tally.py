@@ -6,7 +6,7 @@ not over is few and is counted (jobs/counting.py)."""
 import pgtrigger
 from django.db import models
 
-from gpusched.lib.sql import execute, query
+from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.states import FINAL
 
 _FINAL = ", ".join(f"'{state}'" for state in sorted(FINAL))

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpusched.lib import events, wake
-from gpusched.lib.problems import Problem, not_found
-from gpusched.lib.sql import as_json, atomically, query
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import as_json, atomically, query
 from gpusched.protocol.states import FINAL, JobState
 from tenants.permissions import Identity
 

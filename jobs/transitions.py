@@ -7,9 +7,14 @@ from typing import Any
 
 from django.utils import timezone
 
-from gpusched.lib import events
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import (
+    as_json,
+    columns,
+    execute,
+    query,
+)
 from gpusched.lib.histograms import observe
-from gpusched.lib.sql import as_json, columns, execute, query
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
 from jobs import dependencies

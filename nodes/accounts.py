@@ -3,8 +3,8 @@ are then tried again."""
 
 from collections.abc import Collection
 
-from gpusched.lib import events
-from gpusched.lib.sql import execute, query
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import execute, query
 
 # After this long a node is tried again: somebody may have created the user. At once when an admin uncordons it.
 FRESH_MINUTES = 10

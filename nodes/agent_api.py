@@ -10,13 +10,18 @@ from django.db import DataError, IntegrityError
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from gpusched.lib import events
-from gpusched.lib.api import decode
+from gpusched.lib.api.problems import (
+    Problem,
+    invalid,
+    not_allowed,
+    response_for,
+)
+from gpusched.lib.api.rest import decode
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import query
 from gpusched.lib.limits import MOST_LOG_BYTES
-from gpusched.lib.problems import Problem, invalid, not_allowed, response_for
-from gpusched.lib.sql import query
-from gpusched.protocol.jobs import FieldError
-from gpusched.protocol.messages import Join, LogAnswer, Sync
+from gpusched.protocol.agent_messages import Join, LogAnswer, Sync
+from gpusched.protocol.job_request import FieldError
 from jobs import logs
 from nodes import reports, services
 from nodes.sync import process_apart

@@ -6,7 +6,12 @@ from datetime import datetime
 
 from django.db import IntegrityError
 
-from gpusched.lib.sql import as_json, columns, execute, query
+from gpusched.lib.db.sql import (
+    as_json,
+    columns,
+    execute,
+    query,
+)
 from tenants import usage
 
 

@@ -7,15 +7,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.access import JoinToken
-from gpusched.client.inventory import Node, NodeAction, NodeDevice
-from gpusched.client.models import Page
-from gpusched.lib.api import read_body
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import invalid
-from gpusched.lib.sql import atomically
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import invalid
+from gpusched.lib.api.rest import read_body
+from gpusched.lib.db.sql import atomically
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.access import JoinToken
+from gpusched.protocol.rest.cluster import Node, NodeAction, NodeDevice
+from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import NodeIntent
 from nodes import removal, representation, services
 from tenants.permissions import identity

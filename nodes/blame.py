@@ -5,9 +5,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpusched.lib.sql import columns, query
+from gpusched.lib.db.sql import columns, query
 from gpusched.protocol import xids
-from gpusched.protocol.messages import Ended, Reading, Report
+from gpusched.protocol.agent_messages import Ended, Reading, Report
 from gpusched.protocol.reasons import EndReason
 from nodes.reports import parse_key
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpusched.lib.sql import columns, execute
+from gpusched.lib.db.sql import columns, execute
 from nodes.clocks import when
 from nodes.reports import parse_key
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from gpusched.protocol.messages import Ended, Report
+from gpusched.protocol.agent_messages import Ended, Report
 from gpusched.protocol.reasons import EndReason
 
 # How far off what is told may be and is still believed: of a message's way alone, and of a node's clock, too.

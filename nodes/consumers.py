@@ -5,9 +5,9 @@ import asyncio
 import msgspec
 from channels.db import database_sync_to_async
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.websockets import TRY_AGAIN_LATER, HubSocket
-from gpusched.protocol.messages import Desired, Sync
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.web.websockets import TRY_AGAIN_LATER, HubSocket
+from gpusched.protocol.agent_messages import Desired, Sync
 from nodes import services
 from nodes.hub import hub
 

@@ -5,8 +5,15 @@ from typing import Any
 
 import msgspec
 
-from gpusched.lib.sql import prepared
-from gpusched.protocol.messages import Desired, Limit, RankSpec, Run, Stop, key_of
+from gpusched.lib.db.sql import prepared
+from gpusched.protocol.agent_messages import (
+    Desired,
+    Limit,
+    RankSpec,
+    Run,
+    Stop,
+    key_of,
+)
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, RankState
 from tenants import secrets

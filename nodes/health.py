@@ -5,9 +5,10 @@ What runs on a device is left alone, and nothing here gives a held device back."
 
 from collections.abc import Sequence
 
-from gpusched.lib import audit, events, wake
-from gpusched.lib.problems import Problem, not_found
-from gpusched.lib.sql import columns, prepared, query
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.audit import log
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import columns, prepared, query
 from nodes.heat import SLOWED_NOTE
 
 OCCUPANCIES = frozenset({"clear", "dirty", "foreign"})
@@ -124,7 +125,7 @@ def quarantine(device_id: int, note: str, actor: str) -> str:
     text = f"{note} (by {actor})" if note else f"by {actor}"
     name, before = _name(device_id), _health(device_id)
     _tell(query(_QUARANTINE, [text[:200], device_id])[0]["node_id"])
-    audit.record("gpu.quarantine", name, before, _health(device_id))
+    log.record("gpu.quarantine", name, before, _health(device_id))
     return f"{name} takes no new jobs until it is cleared; what runs there may end"
 
 
@@ -136,7 +137,7 @@ def clear(device_id: int) -> str:
         raise Problem(409, "wrong_state", f"{name} is in service", next_step="nothing to do")
     _tell(rows[0]["node_id"])
     health = rows[0]["health"]
-    audit.record("gpu.clear", name, before, _health(device_id))
+    log.record("gpu.clear", name, before, _health(device_id))
     return f"{name} takes jobs again" if health in ("ok", "hot") else f"{name} is cleared, but it is {health}"
 
 

@@ -5,14 +5,22 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.inventory import DeviceAction
-from gpusched.client.models import Page
-from gpusched.client.records import Incident
-from gpusched.lib.api import PAGED, cursor_number, is_true, page_limit, paged, read_body, read_query
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import invalid
-from gpusched.lib.sql import atomically, query
-from gpusched.protocol.jobs import FieldError
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import invalid
+from gpusched.lib.api.rest import (
+    PAGED,
+    cursor_number,
+    is_true,
+    page_limit,
+    paged,
+    read_body,
+    read_query,
+)
+from gpusched.lib.db.sql import atomically, query
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.cluster import DeviceAction
+from gpusched.protocol.rest.jobs import Page
+from gpusched.protocol.rest.records import Incident
 from nodes import health, incidents, retiring
 from tenants.permissions import identity
 

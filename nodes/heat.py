@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from django.conf import settings
 
-from gpusched.lib import events, wake
-from gpusched.lib.sql import columns, prepared
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import columns, prepared
 
 # Bits of nvmlDeviceGetCurrentClocksEventReasons: HwSlowdown (heat, power brake, too much power) and HwThermalSlowdown.
 SLOWDOWN = 0x08 | 0x40

@@ -11,11 +11,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from gpusched.lib.listener import listener
-from gpusched.lib.sql import execute
-from gpusched.lib.supervised import supervised
-from gpusched.lib.threads import DatabaseAway, WorkFailed, ask
-from gpusched.protocol.messages import Desired, Run, Sync
+from gpusched.lib.bus.listener import listener
+from gpusched.lib.db.sql import execute
+from gpusched.lib.db.threads import DatabaseAway, WorkFailed, ask
+from gpusched.lib.process.supervised import supervised
+from gpusched.protocol.agent_messages import Desired, Run, Sync
 from nodes.inbox import Inbox, Waiting
 from nodes.removal import REFUSAL
 from nodes.sync import process, process_apart, push

@@ -10,8 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpusched.lib import wake
-from gpusched.lib.sql import atomically, columns, execute, query
+from gpusched.lib.bus import wake
+from gpusched.lib.db.sql import (
+    atomically,
+    columns,
+    execute,
+    query,
+)
 from gpusched.protocol.reasons import EndReason, Notice
 from jobs import notices, transitions
 

@@ -6,15 +6,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.inventory import Exemption
-from gpusched.client.models import Page
-from gpusched.lib import audit
-from gpusched.lib.api import read_body
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import invalid, not_found
-from gpusched.lib.sql import execute, query
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import invalid, not_found
+from gpusched.lib.api.rest import read_body
+from gpusched.lib.audit import log
+from gpusched.lib.db.sql import execute, query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.cluster import Exemption
+from gpusched.protocol.rest.jobs import Page
 from tenants.permissions import identity
 
 
@@ -74,7 +74,7 @@ class Exemptions(APIView):
             )
             if not rows:
                 raise not_found(named)
-            audit.record("idle_exemption.create", f"exemption {rows[0]['id']}", None, msgspec.structs.asdict(wanted))
+            log.record("idle_exemption.create", f"exemption {rows[0]['id']}", None, msgspec.structs.asdict(wanted))
         return Response(_told(rows[0]["id"])[0], status=201)
 
 
@@ -86,7 +86,7 @@ class OneExemption(APIView):
             before = _told(exemption_id)
             if not execute("DELETE FROM nodes_idleexemption WHERE id = %s", [exemption_id]):
                 raise not_found(f"exemption {exemption_id}")
-            audit.record("idle_exemption.end", f"exemption {exemption_id}", before[0], None)
+            log.record("idle_exemption.end", f"exemption {exemption_id}", before[0], None)
         return Response(status=204)
 
 

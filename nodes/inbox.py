@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from gpusched.protocol.messages import Report, Sync
+from gpusched.protocol.agent_messages import Report, Sync
 from nodes import clocks
 
 MAX_PER_NODE = 4

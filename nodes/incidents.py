@@ -5,8 +5,8 @@ from typing import Any
 
 import pgtrigger
 
-from gpusched.lib import audit
-from gpusched.lib.sql import query
+from gpusched.lib.audit import log
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from nodes.causes import CLOSINGS, HELD_NOTE
 
@@ -103,7 +103,7 @@ def with_closers(incidents: Collection[dict[str, Any]]) -> list[dict[str, Any]]:
     """Incidents, each with `by`: who closed the node, or gave its note since; empty where the system holds it, and of
     what is no closing."""
     closed = [row["id"] for row in incidents if row["kind"] in CLOSINGS]
-    found = query(_CLOSED_BY, [audit.MOST_CHARACTERS, closed, HELD_NOTE]) if closed else []
+    found = query(_CLOSED_BY, [log.MOST_CHARACTERS, closed, HELD_NOTE]) if closed else []
     by = {row["id"]: row["actor"] for row in found}
     return [{**row, "by": by.get(row["id"], "")} for row in incidents]
 

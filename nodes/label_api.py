@@ -5,10 +5,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.inventory import NodeLabels, NodeTaints
-from gpusched.lib.api import read_body
-from gpusched.lib.openapi import documented
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.rest import read_body
 from gpusched.protocol.affinity import Taint
+from gpusched.protocol.rest.cluster import NodeLabels, NodeTaints
 from nodes import labels
 from tenants.permissions import identity
 

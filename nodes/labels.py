@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 from django.db import transaction
 
-from gpusched.lib import audit, events, wake
-from gpusched.lib.problems import invalid
+from gpusched.lib.api.problems import invalid
+from gpusched.lib.audit import log
+from gpusched.lib.bus import events, wake
 from gpusched.protocol.affinity import MAX_TAINTS, Taint, TaintEffect, taint_problems, taint_text
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
 from nodes import removal
 from nodes.models import Node
@@ -84,7 +85,7 @@ def _node(name: str, *, is_locked: bool = False) -> Node:
 
 
 def _announce(action: str, node: Node, before: dict[str, Any], after: dict[str, Any]) -> None:
-    audit.record(action, f"node {node.name}", before, after)
+    log.record(action, f"node {node.name}", before, after)
     events.changed("nodes", [node.pk])
     wake.request_cycle()
 

@@ -2,9 +2,10 @@
 
 from django.utils import timezone
 
-from gpusched.lib import audit, events, wake
-from gpusched.lib.problems import Problem, not_found
-from gpusched.lib.sql import execute, query
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.audit import log
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import execute, query
 from gpusched.lib.times import readable
 from gpusched.protocol.states import NodeIntent, NodeState
 from nodes import accounts, retiring
@@ -29,7 +30,7 @@ def remove(name: str) -> str:
     node.removed_at = timezone.now()
     node.save(update_fields=["removed_at"])
     before = {key: str(getattr(node, key)) for key in ("state", "intent", "hostname", "let_in_by")}
-    audit.record("node.remove", f"node {name}", before, None)
+    log.record("node.remove", f"node {name}", before, None)
     events.changed("nodes", [node.pk])
     wake.request_cycle()
     return f"node {name} is removed; its history stays, and the name can be joined again"

@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from gpusched.lib import events, wake
-from gpusched.lib.sql import as_json, columns, execute, query
-from gpusched.protocol.messages import Ended, Report, Started
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import (
+    as_json,
+    columns,
+    execute,
+    query,
+)
+from gpusched.protocol.agent_messages import Ended, Report, Started
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs import transitions
 from jobs.aftermath import Outcome

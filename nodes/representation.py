@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import throttling
 from nodes import causes

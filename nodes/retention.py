@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpusched.lib.sql import execute
+from gpusched.lib.db.sql import execute
 
 
 def delete_assignments(attempt_ids: Sequence[int]) -> None:

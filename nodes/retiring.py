@@ -3,9 +3,10 @@ names it again, it is a device like any new one."""
 
 from typing import Any
 
-from gpusched.lib import audit, events, wake
-from gpusched.lib.problems import Problem, not_found
-from gpusched.lib.sql import execute, query
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.audit import log
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import execute, query
 from nodes.models import Device
 
 # Read: its agent, alive, has looked at it within the last minute, and it was not lost to the driver.
@@ -41,7 +42,7 @@ def retire(device_id: int) -> str:
     _require_gone(found, name)
     execute(_KEEP_INCIDENTS, [f"GPU {found['index']} ({found['uuid']}), retired since: ", device_id])
     Device.objects.get(pk=device_id).delete()
-    audit.record("gpu.retire", name, {key: found[key] for key in ("uuid", "model")}, None)
+    log.record("gpu.retire", name, {key: found[key] for key in ("uuid", "model")}, None)
     events.changed("nodes", [found["node_id"]])
     wake.request_cycle()
     return f"{name} is retired; it comes back by itself if its agent names it again"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
-from gpusched.lib.sql import atomically, execute, query
+from gpusched.lib.db.sql import atomically, execute, query
 from nodes.cells import CELL, CELLS, HOLDERS, IS_HELD, IS_REPLACED
 
 ROLLUP_SECONDS = 300

@@ -6,13 +6,20 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.records import RollupPage, SamplePage
-from gpusched.lib.api import PAGED, cursor_number, encode_cursor, moment, page_limit, read_query
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import invalid, not_found
-from gpusched.lib.sql import query
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import invalid, not_found
+from gpusched.lib.api.rest import (
+    PAGED,
+    cursor_number,
+    encode_cursor,
+    moment,
+    page_limit,
+    read_query,
+)
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.records import RollupPage, SamplePage
 from nodes import samples
 
 EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)

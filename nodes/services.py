@@ -5,11 +5,13 @@ from datetime import timedelta
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from gpusched.lib import audit, credentials, events, wake
-from gpusched.lib.problems import Problem, not_found
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.audit import log
+from gpusched.lib.auth import credentials
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.messages import Join, Joined
+from gpusched.protocol.agent_messages import Join, Joined
 from gpusched.protocol.states import NodeIntent, NodeState
 from nodes import accounts, removal, telemetry
 from nodes.models import JoinToken, Node
@@ -25,7 +27,7 @@ def create_join_token(hours: float, actor: str) -> tuple[JoinToken, str]:
             created_by=actor,
             expires_at=timezone.now() + timedelta(hours=hours),
         )
-        audit.record("join_token.create", f"join token {made.prefix}", None, {"expires_in_hours": hours})
+        log.record("join_token.create", f"join token {made.prefix}", None, {"expires_in_hours": hours})
     return token, made.text
 
 
@@ -39,7 +41,7 @@ def revoke_join_token(token_id: int) -> str:
             token.revoked_at = timezone.now()
             token.save(update_fields=["revoked_at"])
             after = {"revoked_at": rfc3339(token.revoked_at)}
-            audit.record("join_token.revoke", f"join token {token.prefix}", {"revoked_at": None}, after)
+            log.record("join_token.revoke", f"join token {token.prefix}", {"revoked_at": None}, after)
     return f"join token {token.prefix}… lets no more nodes join"
 
 
@@ -125,7 +127,7 @@ def set_intent(name: str, intent: NodeIntent, note: str = "") -> str:
         node.save(update_fields=["intent", "intent_note"])
         if intent == NodeIntent.OPEN:
             accounts.forget(node.pk)
-        audit.record("node.intent", f"node {name}", before, {"intent": str(intent), "note": node.intent_note})
+        log.record("node.intent", f"node {name}", before, {"intent": str(intent), "note": node.intent_note})
         events.changed("nodes", [node.pk])
         wake.request_cycle()
     return {

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from gpusched.lib.sql import columns, query
-from gpusched.protocol.messages import Signal, key_of
+from gpusched.lib.db.sql import columns, query
+from gpusched.protocol.agent_messages import Signal, key_of
 from gpusched.protocol.states import JobState, RankState
 
 # Of each job; whoever is further behind hears of the others with the next answer.

@@ -8,9 +8,9 @@ of a GPU is none either: that GPU alone is taken out of service."""
 import logging
 from collections.abc import Iterable
 
-from gpusched.lib.locks import Lock
-from gpusched.lib.sql import query
-from gpusched.loglines import about
+from gpusched.json_log import about
+from gpusched.lib.db.locks import Lock
+from gpusched.lib.db.sql import query
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
 from nodes import services

@@ -8,10 +8,22 @@ from typing import Any
 from msgspec.structs import replace
 
 from gpusched import tracing
-from gpusched.lib.outages import is_outage
-from gpusched.lib.sql import atomically, columns, execute, query
-from gpusched.loglines import about
-from gpusched.protocol.messages import Desired, Ended, Signal, Started, Sync, key_of
+from gpusched.json_log import about
+from gpusched.lib.db.outages import is_outage
+from gpusched.lib.db.sql import (
+    atomically,
+    columns,
+    execute,
+    query,
+)
+from gpusched.protocol.agent_messages import (
+    Desired,
+    Ended,
+    Signal,
+    Started,
+    Sync,
+    key_of,
+)
 from gpusched.protocol.states import RankState
 from nodes import blame, checkpoints, clocks, removal, reports, strikes, telemetry
 from nodes.desired import desired, live

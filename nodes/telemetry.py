@@ -5,10 +5,21 @@ from typing import Any
 
 from django.conf import settings
 
-from gpusched.lib import events, wake
-from gpusched.lib.sql import as_json, columns, execute, prepared, query
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import (
+    as_json,
+    columns,
+    execute,
+    prepared,
+    query,
+)
 from gpusched.protocol import xids
-from gpusched.protocol.messages import Hint, Isolation, NodeFacts, Reading
+from gpusched.protocol.agent_messages import (
+    Hint,
+    Isolation,
+    NodeFacts,
+    Reading,
+)
 from gpusched.protocol.states import NodeState
 from nodes import health, heat
 

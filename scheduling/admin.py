@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from unfold.admin import ModelAdmin
 
-from gpusched.lib.read_only import ReadOnly
+from gpusched.lib.audit.read_only import ReadOnly
 from scheduling import policy, preview
 from scheduling.models import Cycle, SchedulingPolicy
 

@@ -5,10 +5,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import prepared
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import prepared
 from gpusched.protocol import reasons
-from gpusched.protocol.jobs import FieldError, JobRequest
+from gpusched.protocol.job_request import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from scheduling import snapshot
 from scheduling.engine.budgets import is_spent, spent

@@ -7,13 +7,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched import __version__
-from gpusched.client.foresight import Explanation, Simulation
-from gpusched.client.inventory import ClusterStatus as ClusterNumbers
-from gpusched.client.inventory import Health as HealthData
-from gpusched.client.inventory import Readiness, Share
-from gpusched.client.models import Page
-from gpusched.client.scheduling import Cycle, CycleReplay, QueuePage, QueueUsage
-from gpusched.lib.api import (
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import RETRY_AFTER_SECONDS
+from gpusched.lib.api.rest import (
     PAGED,
     cursor_number,
     decode_cursor,
@@ -24,10 +20,19 @@ from gpusched.lib.api import (
     read_query,
     whole_number,
 )
-from gpusched.lib.listener import listener
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import RETRY_AFTER_SECONDS
-from gpusched.protocol.jobs import JobRequest
+from gpusched.lib.bus.listener import listener
+from gpusched.protocol.job_request import JobRequest
+from gpusched.protocol.rest.cluster import ClusterStatus as ClusterNumbers
+from gpusched.protocol.rest.cluster import Health as HealthData
+from gpusched.protocol.rest.cluster import Readiness, Share
+from gpusched.protocol.rest.explain import Explanation, Simulation
+from gpusched.protocol.rest.jobs import Page
+from gpusched.protocol.rest.scheduling import (
+    Cycle,
+    CycleReplay,
+    QueuePage,
+    QueueUsage,
+)
 from jobs import services as job_services
 from jobs.queue_usage import queue_usage
 from nodes.hub import hub

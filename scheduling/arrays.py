@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
-from gpusched.lib import events
-from gpusched.lib.sql import rows
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import rows
 from gpusched.protocol.reasons import Pending
 from scheduling.engine.model import ELEMENT, Job, Node, Request, Wait
 

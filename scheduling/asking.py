@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from gpusched.lib.audit import actor
+from gpusched.lib.api.concurrency_limit import Room
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.audit.log import actor
 from gpusched.lib.limits import MOST_QUESTIONS, MOST_QUESTIONS_EACH
-from gpusched.lib.problems import Problem
-from gpusched.lib.request_threads import aside, is_left_of
-from gpusched.lib.rooms import Room
+from gpusched.lib.web.request_threads import aside, is_left_of
 from scheduling import adviser
 from scheduling.engine.questions import Present
 

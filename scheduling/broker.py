@@ -15,8 +15,8 @@ from django.utils import timezone
 from django_q.brokers import Broker
 from django_q.signing import SignedPackage
 
-from gpusched.lib.own_connections import connection_parameters
-from gpusched.lib.ringer import CYCLE_CHANNEL
+from gpusched.lib.bus.notifier import CYCLE_CHANNEL
+from gpusched.lib.db.connections import connection_parameters
 
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
@@ -68,7 +68,7 @@ class CycleBroker(Broker):  # type: ignore[misc]
 
     # What django-q2 asks of a broker and what has no meaning for tasks that are never stored.
     def enqueue(self, task: str) -> None:
-        raise TypeError("cycles are asked for by gpusched.lib.wake, not enqueued")
+        raise TypeError("cycles are asked for by gpusched.lib.bus.wake, not enqueued")
 
     def acknowledge(self, task_id: None) -> None: ...
 

@@ -8,8 +8,13 @@ from typing import Any
 import msgspec
 from django.db import IntegrityError, transaction
 
-from gpusched.lib import events, wake
-from gpusched.lib.sql import as_json, atomically, columns, query
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import (
+    as_json,
+    atomically,
+    columns,
+    query,
+)
 from gpusched.protocol.reasons import Pending
 from jobs import arrays, transitions
 from jobs import reasons as pending_reasons

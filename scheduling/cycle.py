@@ -14,10 +14,10 @@ from typing import NamedTuple
 from django.utils import timezone
 
 from gpusched import tracing
-from gpusched.lib import locks
+from gpusched.lib.db import locks
+from gpusched.lib.db.locks import Lock
+from gpusched.lib.db.sql import execute
 from gpusched.lib.histograms import observe
-from gpusched.lib.locks import Lock
-from gpusched.lib.sql import execute
 from jobs.arrays import end_those_over
 from scheduling import recorded_cycles
 from scheduling.arrays import tell

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpusched.lib.problems import invalid, not_found
+from gpusched.lib.api.problems import invalid, not_found
 from gpusched.protocol import reasons
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
 from scheduling import recorded_cycles, recording
 from scheduling.asking import ask
 from scheduling.engine import replay as engine

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gpusched.lib.sql import prepared, rows
+from gpusched.lib.db.sql import prepared, rows
 from scheduling.engine.model import Policy, Tenant
 from scheduling.engine.shapes import is_model
 from tenants import budgets

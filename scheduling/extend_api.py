@@ -4,10 +4,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.extension import Extended, Extension
-from gpusched.lib.api import read_body
-from gpusched.lib.dry_runs import is_dry_run
-from gpusched.lib.openapi import documented
+from gpusched.lib.api.dry_run import is_dry_run
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.rest import read_body
+from gpusched.protocol.rest.time_limits import Extended, Extension
 from jobs import representation
 from scheduling import extending
 from tenants.permissions import identity

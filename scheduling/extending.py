@@ -3,10 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpusched.client.extension import Extension
-from gpusched.lib.problems import Problem, invalid
+from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import Role
 from jobs import timelimits
 from jobs.timelimits import Limited

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from gpusched.lib.sql import execute, query
+from gpusched.lib.db.sql import execute, query
 from scheduling import outcomes, whatif
 from scheduling.models import Forecast
 from scheduling.outcomes import MAX_OUTCOMES

@@ -1,6 +1,6 @@
 """Whether the housekeeping cluster works: when each of its tasks last ended well."""
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 
 # Name of a task (scheduling/tasks.py) → minutes from one run to the next.
 EVERY_MINUTES = {"mend": 1, "roll_up": 1, "forecast": 1, "drop_old": 60, "drop_old_jobs": 1}

@@ -7,10 +7,11 @@ from django.views.decorators.csrf import csrf_exempt
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
-from gpusched.lib import histograms, ratelimits
-from gpusched.lib.listener import listener
-from gpusched.lib.problems import Problem, not_allowed, response_for
-from gpusched.lib.sql import query
+from gpusched.lib import histograms
+from gpusched.lib.api import rate_limits
+from gpusched.lib.api.problems import Problem, not_allowed, response_for
+from gpusched.lib.bus.listener import listener
+from gpusched.lib.db.sql import query
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, Scope
 from jobs import tally
@@ -169,7 +170,7 @@ def _tenants_seen(request: HttpRequest) -> Collection[str] | None:
         return ()
     who = identity_of_token(header)
     if who is None or Scope.READ not in who.scopes:
-        ratelimits.count_bad_token(request)
+        rate_limits.count_bad_token(request)
         step = "send one with the scope `read`, or none: then tenants are left out"
         raise Problem(401, "not_authenticated", "this is no token that may read", next_step=step)
     return None if who.is_admin else set(who.tenant_names.values())

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpusched.lib import events, wake
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import atomically, execute, query
 from gpusched.lib.histograms import observe
-from gpusched.lib.sql import atomically, execute, query
 from gpusched.protocol.reasons import EndReason
 from jobs import transitions
 from nodes import reports

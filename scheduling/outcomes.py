@@ -1,6 +1,6 @@
 """Outcomes of earlier forecasts, and the calibration that estimates learn from them."""
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from scheduling.engine.calibration import Calibration, Outcome, calibration
 
 # A calibration follows the latest outcomes, so that it adapts to another load.

@@ -9,11 +9,12 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from gpusched.lib import audit, events, wake
-from gpusched.lib.problems import Problem, invalid
-from gpusched.lib.sql import execute, prepared
+from gpusched.lib.api.problems import Problem, invalid
+from gpusched.lib.audit import log
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import execute, prepared
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
 from scheduling.engine.model import Policy
 from scheduling.models import SchedulingPolicy
 
@@ -144,7 +145,7 @@ def save(new: SchedulingPolicy) -> None:
     new.version += 1
     new.save(force_update=True)
     after = {name: getattr(new, name) for name in FIELDS}
-    audit.record("policy.change", "scheduling policy", {name: before[name] for name in FIELDS}, after)
+    log.record("policy.change", "scheduling policy", {name: before[name] for name in FIELDS}, after)
     events.changed("tenants", [])
     wake.request_cycle()
 

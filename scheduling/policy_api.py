@@ -8,11 +8,19 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.models import Page
-from gpusched.client.scheduling import EditedPolicy, PolicyEdit
-from gpusched.lib.api import PAGED, cursor_number, if_match, page_limit, paged, read_body, read_query
-from gpusched.lib.dry_runs import is_dry_run
-from gpusched.lib.openapi import documented
+from gpusched.lib.api.dry_run import is_dry_run
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.rest import (
+    PAGED,
+    cursor_number,
+    if_match,
+    page_limit,
+    paged,
+    read_body,
+    read_query,
+)
+from gpusched.protocol.rest.jobs import Page
+from gpusched.protocol.rest.scheduling import EditedPolicy, PolicyEdit
 from scheduling import policy, preview
 from tenants.permissions import identity
 

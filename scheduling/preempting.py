@@ -6,9 +6,14 @@ from typing import Any
 
 import msgspec
 
-from gpusched.lib import events
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import (
+    atomically,
+    columns,
+    execute,
+    query,
+)
 from gpusched.lib.histograms import observe
-from gpusched.lib.sql import atomically, columns, execute, query
 from jobs import arrays, transitions
 from scheduling.engine.model import Claim, Job, Plan, Preemption, RankPlacement, Snapshot, known_as
 

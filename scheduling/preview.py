@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
 from gpusched.protocol.reasons import singular
 from scheduling import whatif
 from scheduling.asking import ask

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from django.conf import settings
 
-from gpusched.lib.problems import Problem, not_found
-from gpusched.lib.sql import execute, rows
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.db.sql import execute, rows
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import WAITING
 from scheduling import recording

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from gpusched.lib.sql import rows
+from gpusched.lib.db.sql import rows
 from gpusched.protocol import affinity as protocol
 from scheduling.engine.affinity import Expression, Preference, Toleration
 from scheduling.engine.model import Request

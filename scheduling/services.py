@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 
-from gpusched.lib.sql import prepared, query
+from gpusched.lib.db.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import NodeState
 from jobs import representation

@@ -5,10 +5,10 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.protocol import reasons
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
 from scheduling import whatif
 from scheduling.arrays import room
 from scheduling.asking import ask

@@ -7,7 +7,12 @@ import msgspec
 from django.conf import settings
 from django.db import connection, transaction
 
-from gpusched.lib.sql import columns, execute, query, rows
+from gpusched.lib.db.sql import (
+    columns,
+    execute,
+    query,
+    rows,
+)
 from gpusched.protocol import affinity as protocol
 from scheduling import arrays, lacking
 from scheduling.arrays import Open, Shown

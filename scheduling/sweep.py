@@ -4,9 +4,9 @@ import logging
 
 from django.conf import settings
 
-from gpusched.lib import events
-from gpusched.lib.sql import atomically, query
-from gpusched.loglines import about
+from gpusched.json_log import about
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import atomically, query
 from gpusched.protocol.reasons import EndReason
 from jobs import transitions
 from nodes import reports

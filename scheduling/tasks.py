@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from django.conf import settings
 
 from gpusched import tracing
-from gpusched.lib.sql import atomically, execute
+from gpusched.lib.db.sql import atomically, execute
 from jobs import logs
 from jobs import retention as job_retention
 from nodes import accounts, health, retention, samples, strikes

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from django.db import connection
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import rows
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import rows
 from jobs.counting import WAITS
 from scheduling import outcomes, snapshot
 from scheduling.asking import ask, until_free

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from gpusched.lib.problems import not_found
-from gpusched.lib.sql import prepared, query
+from gpusched.lib.api.problems import not_found
+from gpusched.lib.db.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import WAITING, JobState

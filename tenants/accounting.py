@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpusched.lib.sql import columns, query
+from gpusched.lib.db.sql import columns, query
 from tenants import rates
 
 BY = ("user", "job", "model", "day")

@@ -21,8 +21,8 @@ from django.utils.html import format_html, format_html_join
 from unfold.admin import StackedInline, TabularInline
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from gpusched.lib.audited import Audited
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.audit.admin import Audited
 from gpusched.protocol.states import Role
 from tenants import effects, members, services, users
 from tenants import money_admin as money_admin

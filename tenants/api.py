@@ -7,15 +7,20 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.inventory import EditedQuota, Quota
-from gpusched.client.inventory import Tenant as TenantData
-from gpusched.client.models import Page
-from gpusched.lib.api import if_match, is_true, read_body, read_query
-from gpusched.lib.dry_runs import is_dry_run
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import not_found
-from gpusched.lib.sql import query
+from gpusched.lib.api.dry_run import is_dry_run
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import not_found
+from gpusched.lib.api.rest import (
+    if_match,
+    is_true,
+    read_body,
+    read_query,
+)
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
+from gpusched.protocol.rest.cluster import EditedQuota, Quota
+from gpusched.protocol.rest.cluster import Tenant as TenantData
+from gpusched.protocol.rest.jobs import Page
 from tenants import effects, renaming, services
 from tenants.models import Tenant
 from tenants.permissions import Identity, identity

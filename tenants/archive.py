@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import query
 
 
 def refusal(tenant: str) -> Problem:

@@ -6,12 +6,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.models import Page
-from gpusched.client.records import AuditEntry
-from gpusched.lib.api import PAGED, cursor_number, page_limit, paged, read_query
-from gpusched.lib.openapi import documented
-from gpusched.lib.sql import query
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.rest import (
+    PAGED,
+    cursor_number,
+    page_limit,
+    paged,
+    read_query,
+)
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
+from gpusched.protocol.rest.jobs import Page
+from gpusched.protocol.rest.records import AuditEntry
 from tenants.permissions import identity
 
 _FILTERS = {

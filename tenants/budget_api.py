@@ -7,11 +7,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.usage import BudgetData
-from gpusched.lib.api import if_match, read_body
-from gpusched.lib.dry_runs import is_dry_run
-from gpusched.lib.openapi import documented
+from gpusched.lib.api.dry_run import is_dry_run
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.rest import if_match, read_body
 from gpusched.lib.times import rfc3339
+from gpusched.protocol.rest.billing import BudgetData
 from tenants import budgets
 from tenants.api import find_tenant
 from tenants.models import Tenant

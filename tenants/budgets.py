@@ -10,12 +10,13 @@ import pghistory
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from gpusched.lib import audit, events, wake
-from gpusched.lib.problems import Problem, invalid
-from gpusched.lib.sql import query, rows
+from gpusched.lib.api.problems import Problem, invalid
+from gpusched.lib.audit import log
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import query, rows
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import amounts
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
 from tenants.models import Budget
 
 FIELDS = ("soft_gpu_hours", "hard_gpu_hours", "days")
@@ -175,7 +176,7 @@ def _write(budget: Budget, values: Mapping[str, Any]) -> None:
     # A budget without bounds stays a row: who read it before must not overwrite what comes after.
     budget.version += 1
     budget.save()
-    audit.record("budget.change", f"budget {budget.tenant.name}", before, {name: values[name] for name in FIELDS})
+    log.record("budget.change", f"budget {budget.tenant.name}", before, {name: values[name] for name in FIELDS})
 
 
 def note_crossings() -> None:

@@ -14,11 +14,11 @@ from cryptography.fernet import InvalidToken
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 
-from gpusched.lib import ratelimits
-from gpusched.lib.problems import Problem, invalid, response_for
-from gpusched.lib.sealing import seal_for
-from gpusched.lib.sql import execute, query
-from gpusched.protocol.jobs import FieldError
+from gpusched.lib.api import rate_limits
+from gpusched.lib.api.problems import Problem, invalid, response_for
+from gpusched.lib.auth.sealing import seal_for
+from gpusched.lib.db.sql import execute, query
+from gpusched.protocol.job_request import FieldError
 from tenants.permissions import Identity, identity_of_token
 
 MOST_CHARACTERS = 255
@@ -113,7 +113,7 @@ def _once(
         own = {"caller": caller, "key": key, "request_hash": request_hash, "user_id": user_id}
         claimed = query(_CLAIM, own)
         if not claimed:
-            ratelimits.count(request, caller)  # no view does it, as none is asked
+            rate_limits.count(request, caller)  # no view does it, as none is asked
             return _replay(caller, key, request_hash)
         response = answer()
         if hasattr(response, "render"):

@@ -7,9 +7,10 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from gpusched import oidc
-from gpusched.lib import audit, events
-from gpusched.lib.problems import Problem, not_found
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.audit import log
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import query
 from gpusched.protocol.states import Role
 from tenants import services, users
 from tenants.models import Membership, Tenant
@@ -73,7 +74,7 @@ def remove(tenant: Tenant, username: str) -> None:
         if membership.role == Role.OWNER:
             _require_another_owner(tenant, membership)
         membership.delete()
-        audit.record("member.remove", f"{username} in {tenant.name}", {"role": str(membership.role)}, None)
+        log.record("member.remove", f"{username} in {tenant.name}", {"role": str(membership.role)}, None)
         events.changed("tenants", [tenant.pk])
 
 

@@ -11,8 +11,8 @@ from django.db import transaction
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.read_only import ReadOnly
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.audit.read_only import ReadOnly
 from tenants import budgets, rates
 from tenants.models import Budget, Rate, UsageRefund
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 
 
 @dataclass(frozen=True)

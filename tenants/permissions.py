@@ -12,10 +12,12 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
-from gpusched.lib import audit, credentials, ratelimits
-from gpusched.lib.api import check_query, read_body
-from gpusched.lib.problems import Problem, not_found
-from gpusched.lib.sql import execute, prepared, query
+from gpusched.lib.api import rate_limits
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.api.rest import check_query, read_body
+from gpusched.lib.audit import log
+from gpusched.lib.auth import credentials
+from gpusched.lib.db.sql import execute, prepared, query
 from gpusched.protocol.states import Role, Scope
 
 _RANK = {Role.VIEWER: 1, Role.MEMBER: 2, Role.OWNER: 3}
@@ -151,9 +153,9 @@ class TokenAuthentication(BaseAuthentication):
             return None
         identity = identity_of_token(header)
         if identity is None:
-            ratelimits.count_bad_token(request._request)
+            rate_limits.count_bad_token(request._request)
             raise AuthenticationFailed("this token is unknown, expired or revoked")
-        ratelimits.count(request._request, identity.via)
+        rate_limits.count(request._request, identity.via)
         return User(id=identity.user_id, username=identity.username, is_superuser=identity.is_admin), identity
 
     def authenticate_header(self, request: Request) -> str:
@@ -167,7 +169,7 @@ class PageSession(SessionAuthentication):
         found = super().authenticate(request)
         if found is None:
             return None
-        ratelimits.count(request._request, f"person {found[0].pk}")
+        rate_limits.count(request._request, f"person {found[0].pk}")
         return found[0], identity_of_user(found[0])
 
 
@@ -195,7 +197,7 @@ class ScopeForMethod(Anybody):
             raise Problem(
                 403, "scope_missing", f"this token lacks the scope '{needed}'", next_step="create a token with it"
             )
-        audit.act_as(request.auth.username, request.auth.via)
+        log.act_as(request.auth.username, request.auth.via)
         return super().has_permission(request, view)
 
 

@@ -9,11 +9,16 @@ from typing import Any, NamedTuple
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 
-from gpusched.lib import audit
-from gpusched.lib.problems import Problem, invalid, not_found
-from gpusched.lib.sql import execute, query, rows, violates
+from gpusched.lib.api.problems import Problem, invalid, not_found
+from gpusched.lib.audit import log
+from gpusched.lib.db.sql import (
+    execute,
+    query,
+    rows,
+    violates,
+)
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
 from tenants.models import Rate
 
 EVERY_MODEL = "*"
@@ -53,7 +58,7 @@ def set_rate(gpu_model: str, price: Decimal, starts_at: datetime | None, ends_at
                 [gpu_model, price, begins_at, ends_at, actor],
             )
             facts = {"price_per_gpu_hour": str(price), "starts_at": rfc3339(begins_at), "ends_at": rfc3339(ends_at)}
-            audit.record("rate.set", f"rate {made['id']} of {gpu_model}", None, facts)
+            log.record("rate.set", f"rate {made['id']} of {gpu_model}", None, facts)
     except IntegrityError as error:
         if not violates(error, "rate_no_overlap"):
             raise
@@ -73,13 +78,13 @@ def end_rate(rate_id: int) -> None:
         [rate] = found
         if rate["starts_at"] >= rate["now"]:
             execute("DELETE FROM tenants_rate WHERE id = %s", [rate_id])
-            audit.record("rate.end", _subject(rate), _facts(rate), None)
+            log.record("rate.end", _subject(rate), _facts(rate), None)
             _go_on(rate["gpu_model"], rate["starts_at"])
         elif rate["ends_at"] is None or rate["ends_at"] > rate["now"]:
             execute(
                 "UPDATE tenants_rate SET ends_at = %s, ends_with_next = false WHERE id = %s", [rate["now"], rate_id]
             )
-            audit.record("rate.end", _subject(rate), _facts(rate), _facts({**rate, "ends_at": rate["now"]}))
+            log.record("rate.end", _subject(rate), _facts(rate), _facts({**rate, "ends_at": rate["now"]}))
 
 
 def pieces(gpu_models: Iterable[str]) -> list[Piece]:
@@ -107,7 +112,7 @@ def _end_open(gpu_model: str, at: datetime) -> None:
         [at, gpu_model, at],
     )
     for rate in open_ones:
-        audit.record("rate.change", _subject(rate), {"ends_at": None}, {"ends_at": rfc3339(at)})
+        log.record("rate.change", _subject(rate), {"ends_at": None}, {"ends_at": rfc3339(at)})
 
 
 def _go_on(gpu_model: str, at: datetime) -> None:
@@ -120,7 +125,7 @@ def _go_on(gpu_model: str, at: datetime) -> None:
         [gpu_model, at, gpu_model, at],
     )
     for rate in went_on:
-        audit.record("rate.change", _subject(rate), {"ends_at": rfc3339(at)}, {"ends_at": rfc3339(rate["ends_at"])})
+        log.record("rate.change", _subject(rate), {"ends_at": rfc3339(at)}, {"ends_at": rfc3339(rate["ends_at"])})
 
 
 def _priced_else(gpu_model: str, begin: datetime, end: datetime) -> Rate | None:

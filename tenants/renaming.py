@@ -6,9 +6,9 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
 from gpusched import oidc
-from gpusched.lib import audit
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import violates
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.audit import log
+from gpusched.lib.db.sql import violates
 from tenants import services
 from tenants.models import Tenant
 from tenants.service_tokens import GROUP
@@ -27,7 +27,7 @@ def rename(tenant: Tenant, name: str, *, actor: str) -> Tenant:
             services.check(tenant)
             tenant.save(update_fields=["name"])
             _rename_accounts(tenant, old)
-            audit.record("tenant.rename", f"tenant {name}", {"name": old}, {"name": name})
+            log.record("tenant.rename", f"tenant {name}", {"name": old}, {"name": name})
             services.announce_quota_edit(tenant)
     except IntegrityError as error:
         if violates(error, "tenants_tenant_name_key"):
@@ -58,7 +58,7 @@ def _rename_accounts(tenant: Tenant, old: str) -> None:
         if User.objects.filter(username=account.username).exists():
             raise _taken(f"a program's account would become '{account.username}', and there is already such a user")
         account.save(update_fields=["username"])
-        audit.record("user.rename", f"user {account.username}", {"username": before}, {"username": account.username})
+        log.record("user.rename", f"user {account.username}", {"username": before}, {"username": account.username})
 
 
 def _taken(detail: str) -> Problem:

@@ -5,10 +5,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.access import Secret
-from gpusched.client.models import Page
-from gpusched.lib.api import read_body
-from gpusched.lib.openapi import documented
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.rest import read_body
+from gpusched.protocol.rest.access import Secret
+from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import Role
 from tenants import secrets
 from tenants.api import find_tenant

@@ -12,12 +12,12 @@ from cryptography.fernet import InvalidToken
 from django.db import transaction
 from django.utils import timezone
 
-from gpusched.lib import audit
-from gpusched.lib.problems import invalid, not_found
-from gpusched.lib.sealing import seal_for
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import invalid, not_found
+from gpusched.lib.audit import log
+from gpusched.lib.auth.sealing import seal_for
+from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import SECRET_NAME, SECRET_NAME_RULE, FieldError
+from gpusched.protocol.job_request import SECRET_NAME, SECRET_NAME_RULE, FieldError
 from tenants.models import Secret, Tenant
 
 MOST_SECRETS, MOST_BYTES = 64, 65_536
@@ -40,7 +40,7 @@ def keep(tenant: Tenant, name: str, value: str, *, actor: str) -> tuple[dict[str
             raise invalid([FieldError("name", "too_many", message)])
         values = {"sealed": sealed, "set_by": actor, "set_at": timezone.now()}
         secret, is_new = Secret.objects.update_or_create(tenant=tenant, name=name, defaults=values)
-        audit.record("secret.set", _subject(name, tenant), before.get(name), _shown(secret))
+        log.record("secret.set", _subject(name, tenant), before.get(name), _shown(secret))
     return _shown(secret), is_new
 
 
@@ -50,7 +50,7 @@ def delete(tenant: Tenant, name: str, *, actor: str) -> None:
         secret = Secret.objects.filter(tenant=tenant, name=name).first() if "\x00" not in name else None
         if secret is None or not secret.delete()[0]:
             raise not_found(f"secret '{name[:100]}' of tenant {tenant.name}")
-        audit.record("secret.delete", _subject(name, tenant), _shown(secret), None)
+        log.record("secret.delete", _subject(name, tenant), _shown(secret), None)
 
 
 def listed(tenant: Tenant) -> list[dict[str, Any]]:

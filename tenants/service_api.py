@@ -7,12 +7,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.access import IssuedServiceToken, RevokedServiceToken, ServiceToken
-from gpusched.client.models import Page
-from gpusched.lib.api import read_body
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import invalid
-from gpusched.protocol.jobs import FieldError
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import invalid
+from gpusched.lib.api.rest import read_body
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.access import IssuedServiceToken, RevokedServiceToken, ServiceToken
+from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import Role, Scope
 from tenants import service_tokens
 from tenants.api import find_tenant

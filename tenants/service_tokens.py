@@ -9,9 +9,9 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from gpusched.lib.problems import Problem, invalid, not_found
-from gpusched.lib.sql import violates
-from gpusched.protocol.jobs import FieldError
+from gpusched.lib.api.problems import Problem, invalid, not_found
+from gpusched.lib.db.sql import violates
+from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import Role, Scope
 from tenants import services
 from tenants.models import ApiToken, Membership, Tenant

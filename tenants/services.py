@@ -10,11 +10,13 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from gpusched.lib import audit, credentials, events, wake
-from gpusched.lib.problems import Problem, invalid
-from gpusched.lib.sql import query, violates
+from gpusched.lib.api.problems import Problem, invalid
+from gpusched.lib.audit import log
+from gpusched.lib.auth import credentials
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import query, violates
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import Scope
 from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
 
@@ -30,7 +32,7 @@ def create_tenant(fields: Mapping[str, Any], *, actor: str, quota: Mapping[str, 
             check(limits)
             limits.save(force_insert=True)
             UsageBalance.objects.create(tenant=tenant, as_of=timezone.now())
-            audit.record("tenant.create", f"tenant {tenant.name}", None, {**fields, "quota": _limits(limits)})
+            log.record("tenant.create", f"tenant {tenant.name}", None, {**fields, "quota": _limits(limits)})
             events.changed("tenants", [tenant.pk])
     except IntegrityError as error:
         if not violates(error, "tenants_tenant_name_key"):
@@ -49,7 +51,7 @@ def change_tenant(tenant: Tenant, changes: Mapping[str, Any], *, actor: str) -> 
     check(tenant)
     with transaction.atomic(), pghistory.context(actor=actor, via="change_tenant"):
         tenant.save(update_fields=list(changes))
-        audit.record("tenant.change", f"tenant {tenant.name}", before, changes)
+        log.record("tenant.change", f"tenant {tenant.name}", before, changes)
         _announce(tenant)
     return tenant
 
@@ -62,7 +64,7 @@ def set_archived(tenant: Tenant, *, is_archived: bool, actor: str) -> None:
         tenant.save(update_fields=["archived_at"])
         action = "tenant.archive" if is_archived else "tenant.unarchive"
         after = {"archived_at": rfc3339(tenant.archived_at)}
-        audit.record(action, f"tenant {tenant.name}", {"archived_at": before}, after)
+        log.record(action, f"tenant {tenant.name}", {"archived_at": before}, after)
         _announce(tenant)
 
 
@@ -79,7 +81,7 @@ def change_quota(
             before = _limits(Quota.objects.get(pk=quota.pk))
             quota.version += 1
             quota.save()
-            audit.record("quota.change", f"quota {quota.tenant.name}", before, _limits(quota))
+            log.record("quota.change", f"quota {quota.tenant.name}", before, _limits(quota))
             _announce(quota.tenant)
     return quota
 
@@ -116,7 +118,7 @@ def set_member(tenant: Tenant, user: User, role: str) -> Membership:
         membership, _ = Membership.objects.update_or_create(tenant=tenant, user=user, defaults={"role": role})
         if old is None or old.role != role:
             before = {"role": str(old.role)} if old else None
-            audit.record("member.set", f"{user.username} in {tenant.name}", before, {"role": str(role)})
+            log.record("member.set", f"{user.username} in {tenant.name}", before, {"role": str(role)})
     return membership
 
 
@@ -143,7 +145,7 @@ def create_token(
             expires_at=expires_at,
         )
         facts = {"name": name, "user_id": user_id, "tenant_id": tenant_id, "scopes": token.scopes}
-        audit.record("token.create", f"token {made.prefix}", None, {**facts, "expires_at": rfc3339(expires_at)})
+        log.record("token.create", f"token {made.prefix}", None, {**facts, "expires_at": rfc3339(expires_at)})
     return token, made.text
 
 
@@ -173,7 +175,7 @@ _REVOKE_MADE = """
 
 
 def _note_revoked(prefix: str, at: datetime) -> None:
-    audit.record("token.revoke", f"token {prefix}", {"revoked_at": None}, {"revoked_at": rfc3339(at)})
+    log.record("token.revoke", f"token {prefix}", {"revoked_at": None}, {"revoked_at": rfc3339(at)})
 
 
 def _good(prefix: str) -> ApiToken:

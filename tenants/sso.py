@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from gpusched import oidc
-from gpusched.lib import audit
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.audit import log
 from tenants import services
 from tenants.models import Membership, Tenant
 from tenants.service_tokens import GROUP
@@ -50,7 +50,7 @@ def admit(who: Person, known: User | None) -> User:
     if problem and not known:
         raise problem
     with transaction.atomic():
-        audit.act_as(known.username if known else who.name, "oidc")
+        log.act_as(known.username if known else who.name, "oidc")
         user = known or _user_of(who)
         if not user.is_active:
             raise _refused(f"the account {user.username} is switched off", "ask an admin")
@@ -81,7 +81,7 @@ def _user_of(who: Person) -> User:
         if not settings.ENV.oidc_create_users:
             raise _refused(f"there is no account {who.name} here", "ask an admin to make one")
         user = User.objects.create_user(who.name, who.email[:254])
-        audit.record("user.create", f"user {who.name}", None, {"email": who.email})
+        log.record("user.create", f"user {who.name}", None, {"email": who.email})
     elif not _is_free(user):
         raise _refused(
             f"there is an account {who.name} here that is not bound to this login",
@@ -100,7 +100,7 @@ def _is_free(user: User) -> bool:
 def _set_admin(user: User, rules: oidc.Rules, *, is_admin: bool) -> None:
     if rules.names_admins and user.is_superuser != is_admin:
         User.objects.filter(pk=user.pk).update(is_superuser=is_admin, is_staff=is_admin)
-        audit.record("user.change", f"user {user.username}", {"is_admin": user.is_superuser}, {"is_admin": is_admin})
+        log.record("user.change", f"user {user.username}", {"is_admin": user.is_superuser}, {"is_admin": is_admin})
         user.is_superuser = user.is_staff = is_admin
 
 
@@ -112,7 +112,7 @@ def _set_roles(user: User, rules: oidc.Rules, wanted: Mapping[str, str]) -> None
         if role is None and membership is not None:
             membership.delete()
             before = {"role": str(membership.role)}
-            audit.record("member.remove", f"{user.username} in {tenant.name}", before, None)
+            log.record("member.remove", f"{user.username} in {tenant.name}", before, None)
         elif role is not None and (membership is None or membership.role != role):
             services.set_member(tenant, user, role)
     if missing := set(wanted) - set(Tenant.objects.filter(name__in=wanted).values_list("name", flat=True)):

@@ -9,15 +9,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.access import IssuedToken, RevokedToken, Token
-from gpusched.client.access import Me as MeData
-from gpusched.client.models import Page
-from gpusched.lib import audit
-from gpusched.lib.api import read_body
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import Problem, invalid, not_found
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import Problem, invalid, not_found
+from gpusched.lib.api.rest import read_body
+from gpusched.lib.audit import log
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.access import IssuedToken, RevokedToken, Token
+from gpusched.protocol.rest.access import Me as MeData
+from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import Scope
 from tenants import services
 from tenants.api import find_tenant
@@ -165,7 +165,7 @@ class LogIn(APIView):
         )
         if user is None:
             raise Problem(401, "not_authenticated", "wrong name or password", next_step="check both and try again")
-        audit.act_as(user.get_username(), "password")
+        log.act_as(user.get_username(), "password")
         scopes = [Scope.READ, Scope.WRITE, *([Scope.ADMIN] if user.is_superuser else [])]
         name = wanted.token_name[:100] or "login"
         token, text = services.create_token(user.pk, name, list(scopes), expires_at=services.expiry(90))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from django.conf import settings
 
-from gpusched.lib.sql import columns, execute, query
+from gpusched.lib.db.sql import columns, execute, query
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 
 # Not of a supervisor that was killed: where jobs run as its user they can do that themselves.

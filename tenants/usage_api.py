@@ -14,9 +14,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.models import Page
-from gpusched.client.usage import RateData, Usage
-from gpusched.lib.api import (
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import invalid
+from gpusched.lib.api.rest import (
     PAGED,
     JsonRenderer,
     decode_cursor,
@@ -26,11 +26,11 @@ from gpusched.lib.api import (
     read_body,
     read_query,
 )
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import invalid
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.cells import as_text
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.csv_cells import as_text
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.billing import RateData, Usage
+from gpusched.protocol.rest.jobs import Page
 from tenants import accounting, rates
 from tenants.api import find_tenant
 from tenants.models import Rate

@@ -10,16 +10,30 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.client.access import ChangedPassword, CreatedUser, DisabledUser, ResetPassword
-from gpusched.client.access import User as UserData
-from gpusched.client.models import Page
-from gpusched.lib import passwords, ratelimits
-from gpusched.lib.api import PAGED, cursor_number, encode_cursor, is_true, page_limit, read_body, read_query
-from gpusched.lib.dry_runs import is_dry_run
-from gpusched.lib.logins import ThrottledLogin
-from gpusched.lib.openapi import documented
-from gpusched.lib.problems import Problem, invalid
-from gpusched.protocol.jobs import FieldError
+from gpusched.lib.api import rate_limits
+from gpusched.lib.api.dry_run import is_dry_run
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import Problem, invalid
+from gpusched.lib.api.rest import (
+    PAGED,
+    cursor_number,
+    encode_cursor,
+    is_true,
+    page_limit,
+    read_body,
+    read_query,
+)
+from gpusched.lib.auth import passwords
+from gpusched.lib.auth.login_throttle import ThrottledLogin
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.access import (
+    ChangedPassword,
+    CreatedUser,
+    DisabledUser,
+    ResetPassword,
+)
+from gpusched.protocol.rest.access import User as UserData
+from gpusched.protocol.rest.jobs import Page
 from tenants import users
 from tenants.permissions import Identity, identity
 
@@ -192,5 +206,5 @@ def _require_admin_slowly(request: Request) -> Identity:
     """Admins only, and so many in a minute: to hash a password takes a fraction of a second of a core."""
     who = identity(request)
     who.require_admin()
-    ratelimits.count_password(who.via if who.token_prefix else f"person {who.user_id}")
+    rate_limits.count_password(who.via if who.token_prefix else f"person {who.user_id}")
     return who

@@ -13,11 +13,13 @@ from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
 
 from gpusched import oidc
-from gpusched.lib import audit, events, passwords
-from gpusched.lib.problems import Problem, invalid, not_found
-from gpusched.lib.sql import query, violates
+from gpusched.lib.api.problems import Problem, invalid, not_found
+from gpusched.lib.audit import log
+from gpusched.lib.auth import passwords
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import query, violates
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
 from tenants import services
 from tenants.models import ApiToken, Membership
 from tenants.service_tokens import GROUP
@@ -94,7 +96,7 @@ def create(account: NewAccount) -> tuple[User, str | None]:
             if text := one_time or account.password:
                 passwords.assign(user, text, is_one_time=one_time is not None)
             facts = {"email": user.email, "is_admin": account.is_admin, "has_password": account.has_password}
-            audit.record("user.create", f"user {user.username}", None, facts)
+            log.record("user.create", f"user {user.username}", None, facts)
     except IntegrityError as error:
         if not violates(error, "auth_user_username_key"):
             raise
@@ -116,7 +118,7 @@ def change(user: User, changes: Mapping[str, Any]) -> None:
             _require_may_change_admin(user, is_admin=after["is_admin"])
         user.email, user.is_superuser, user.is_staff = after["email"], after["is_admin"], after["is_admin"]
         user.save(update_fields=["email", "is_superuser", "is_staff"])
-        audit.record("user.change", f"user {user.username}", before, after)
+        log.record("user.change", f"user {user.username}", before, after)
 
 
 def disable(user: User) -> list[str]:
@@ -157,7 +159,7 @@ def reset_password(user: User, password: str | None, *, keep_tokens: bool) -> tu
         passwords.assign(user, one_time or password or "", is_one_time=one_time is not None)
         revoked = 0 if keep_tokens else revoke_tokens(user)
         facts = {"is_one_time": one_time is not None, "revoked_tokens": revoked}
-        audit.record("user.reset_password", f"user {user.username}", None, facts)
+        log.record("user.reset_password", f"user {user.username}", None, facts)
     return one_time, revoked
 
 
@@ -168,7 +170,7 @@ def change_own_password(user: User, old: str, password: str, *, revoke: bool) ->
         if not passwords.replace(user, old, password):
             raise wrong_password()
         revoked = revoke_tokens(user) if revoke else 0
-        audit.record("user.change_password", f"user {user.username}", None, {"revoked_tokens": revoked})
+        log.record("user.change_password", f"user {user.username}", None, {"revoked_tokens": revoked})
     return revoked
 
 
@@ -254,7 +256,7 @@ def _set_active(user: User, *, is_active: bool) -> None:
     user.is_active = is_active
     user.save(update_fields=["is_active"])
     action = "user.enable" if is_active else "user.disable"
-    audit.record(action, f"user {user.username}", {"is_active": not is_active}, {"is_active": is_active})
+    log.record(action, f"user {user.username}", {"is_active": not is_active}, {"is_active": is_active})
     events.changed("tenants", list(Membership.objects.filter(user=user).values_list("tenant_id", flat=True)))
 
 

@@ -19,7 +19,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 import pytest
 
 if TYPE_CHECKING:
-    from gpusched.lib.postgres import Server
+    from gpusched.lib.db.embedded import Server
 
 _server: "Server | None" = None
 
@@ -76,7 +76,7 @@ def _remove_data() -> None:
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None) -> Iterator[None]:
     """The ringer's connection would keep the database of the tests from being dropped."""
-    from gpusched.lib.ringer import ringer
+    from gpusched.lib.bus.notifier import ringer
 
     yield
     ringer.stop()

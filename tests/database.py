@@ -7,9 +7,9 @@ from pathlib import Path
 
 from django.db import connections
 
-from gpusched.lib.database_url import django_database
-from gpusched.lib.postgres import FAST, Server
-from gpusched.lib.processes import die_with_parent
+from gpusched.lib.db.database_url import django_database
+from gpusched.lib.db.embedded import FAST, Server
+from gpusched.lib.process.children import die_with_parent
 
 
 def start() -> Server | None:

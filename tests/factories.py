@@ -6,8 +6,18 @@ from typing import Any
 import msgspec
 from django.contrib.auth.models import User
 
-from gpusched.protocol.jobs import JobRequest
-from gpusched.protocol.messages import Desired, DeviceFacts, Ended, Join, NodeFacts, Reading, Run, Started, Sync
+from gpusched.protocol.agent_messages import (
+    Desired,
+    DeviceFacts,
+    Ended,
+    Join,
+    NodeFacts,
+    Reading,
+    Run,
+    Started,
+    Sync,
+)
+from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role, Scope
 from jobs import services as job_services
 from nodes import services as node_services

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connection, connections
 
-from gpusched.lib.own_connections import connection_parameters
+from gpusched.lib.db.connections import connection_parameters
 
 
 class Proxy:

@@ -11,7 +11,7 @@ import typer.main
 from deploy.reference.parts import HEAD, anchor, code, table
 from gpusched.agent.main import app as agent_app
 from gpusched.cli.app import app
-from gpusched.cli.flags import FLAGS
+from gpusched.cli.flags.flags import FLAGS
 from gpusched.client import errors
 
 PROGRAMS = {"gpusched": typer.main.get_command(app), "gpusched-agent": typer.main.get_command(agent_app)}

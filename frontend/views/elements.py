@@ -9,9 +9,9 @@ from django.views.decorators.http import require_POST
 
 from frontend.jobrows import Row
 from frontend.views.entrance import act, page
-from gpusched.lib.problems import Problem, invalid, not_found
+from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.protocol import arrays
-from gpusched.protocol.jobs import FieldError
+from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import JobState
 from jobs import services
 from jobs.elementlist import elements_of

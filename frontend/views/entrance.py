@@ -18,8 +18,8 @@ from django.utils.cache import patch_cache_control
 
 from frontend.errors import page_error
 from frontend.fieldnames import spoken
-from gpusched.lib import audit
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.audit import log
 from gpusched.protocol.states import Role
 from tenants.permissions import Identity, identity
 
@@ -83,7 +83,7 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
         if not request.user.is_authenticated:
             return _to_login(request)
         who = identity(request)
-        audit.act_as(who.username, "page")
+        log.act_as(who.username, "page")
         try:
             response = view(request, who, *args, **kwargs)
         except Problem as problem:

@@ -20,10 +20,10 @@ from frontend.limitundo import undo_of
 from frontend.loss import loss_of, require_typed
 from frontend.views.elements import elements_tab
 from frontend.views.entrance import act, page, refusal, show
-from gpusched.client.extension import Extension
-from gpusched.lib.problems import Problem, invalid, not_found
-from gpusched.lib.sql import query
-from gpusched.protocol.jobs import FieldError
+from gpusched.lib.api.problems import Problem, invalid, not_found
+from gpusched.lib.db.sql import query
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import LIVE, WAITING
 from jobs import logs, logsearch
 from scheduling import extending

@@ -12,8 +12,8 @@ from django.views.decorators.http import require_POST
 from frontend import feed, jobverbs, loss, queuerows
 from frontend.views.entrance import page, refusal, show
 from frontend.views.job import asked_states
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import query
 from gpusched.protocol.states import WAITING, JobState, Role
 from jobs.joblist import counted, listed
 from jobs.queue_usage import queue_usage

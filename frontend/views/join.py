@@ -8,8 +8,8 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from frontend.views.entrance import act, page, show
-from gpusched.lib.problems import not_found
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import not_found
+from gpusched.lib.db.sql import query
 from nodes import services
 from nodes.models import JoinToken
 from tenants.permissions import Identity

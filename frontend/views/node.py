@@ -13,8 +13,8 @@ from django.views.decorators.http import require_POST
 from frontend import asked, node_marks, onenode, waysback
 from frontend.views.entrance import act, page, show
 from gpusched import __version__
-from gpusched.lib.problems import Problem, not_found
-from gpusched.lib.sql import atomically, query
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.db.sql import atomically, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
 from nodes import health, removal, representation, retiring, services

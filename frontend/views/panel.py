@@ -10,8 +10,8 @@ from frontend.jobverbs import verbs_of
 from frontend.loss import loss_of
 from frontend.views.entrance import page, show
 from frontend.views.node import found_node, jobs_there
-from gpusched.lib.problems import not_found
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import not_found
+from gpusched.lib.db.sql import query
 from nodes.incidents import of_nodes
 from scheduling.services import scheduler_lag
 from tenants.permissions import Identity

@@ -9,7 +9,7 @@ from django.shortcuts import redirect
 
 from frontend import onetenant
 from frontend.views.entrance import page, refusal, show
-from gpusched.lib.problems import Problem, not_found
+from gpusched.lib.api.problems import Problem, not_found
 from tenants import effects, services
 from tenants.api import find_tenant, tenants_shown
 from tenants.permissions import Identity

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 
 from frontend.views.entrance import page
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from tenants.permissions import Identity
 
 _MOST = 8

@@ -24,7 +24,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from requests import RequestException
 
 from frontend.errors import page_error
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
 from tenants import sso
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Doorkeeper(DefaultSocialAccountAdapter):  # type: ignore[misc]
         if known is None:
             sociallogin.user, sociallogin.email_addresses = user, []
             sociallogin.save(request, connect=True)
-        auth.login(request, user, backend="gpusched.lib.logins.ThrottledLogin")
+        auth.login(request, user, backend="gpusched.lib.auth.login_throttle.ThrottledLogin")
         request.session.set_expiry(SESSION_SECONDS)
         raise ImmediateHttpResponse(redirect(sociallogin.state.get("next") or "/"))
 

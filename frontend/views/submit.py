@@ -13,10 +13,10 @@ from frontend import equivalents
 from frontend.foreseencost import foreseen_cost
 from frontend.forms import SubmitForm, typed
 from frontend.views.entrance import as_sentence, page, show, told_of_field
-from gpusched.lib.api import decode
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
-from gpusched.protocol.jobs import JobRequest
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.api.rest import decode
+from gpusched.lib.db.sql import query
+from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role
 from jobs import queue_limits, representation, services
 from tenants.permissions import Identity

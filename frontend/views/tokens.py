@@ -8,7 +8,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from frontend.views.entrance import act, page, show
-from gpusched.lib.problems import not_found
+from gpusched.lib.api.problems import not_found
 from gpusched.protocol.states import Scope
 from tenants import services
 from tenants.models import ApiToken

@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from frontend import used
 from frontend.views.entrance import page, show
-from gpusched.lib.sql import query
-from gpusched.protocol.cells import as_text
+from gpusched.lib.db.sql import query
+from gpusched.protocol.csv_cells import as_text
 from tenants import budgets
 from tenants.models import Rate
 from tenants.permissions import Identity

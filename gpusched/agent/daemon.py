@@ -21,12 +21,12 @@ import httpx
 
 from gpusched.agent import identity as identities
 from gpusched.agent import threads
+from gpusched.agent.host.machine import Machine
 from gpusched.agent.identity import Identity, JoinError
-from gpusched.agent.launcher import Launcher
 from gpusched.agent.link import keep_talking
-from gpusched.agent.logs import keep_shipping
-from gpusched.agent.machine import Machine
+from gpusched.agent.log_shipping import keep_shipping
 from gpusched.agent.node import Node
+from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.supervision import Pulse, end_process, keep_running
 
 logger = logging.getLogger(__name__)

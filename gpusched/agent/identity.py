@@ -8,8 +8,9 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from gpusched.agent import answers, rankdir
-from gpusched.protocol.messages import Join, Joined, NodeFacts
+from gpusched.agent import answers
+from gpusched.agent.rank_files import rank_dir
+from gpusched.protocol.agent_messages import Join, Joined, NodeFacts
 
 FILE = "identity.json"
 JOIN_SECONDS = 10.0
@@ -38,7 +39,7 @@ class Identity:
 
 def load(directory: Path, name: str) -> Identity:
     """The identity on disk, or a new one that is written down at once, so that its key is never made twice."""
-    known = rankdir.read_own(directory, FILE)
+    known = rank_dir.read_own(directory, FILE)
     if known is not None:
         # What a newer agent wrote down means nothing to one that was put back a version.
         return Identity(**{field.name: known[field.name] for field in fields(Identity) if field.name in known})
@@ -95,6 +96,6 @@ def _save(directory: Path, identity: Identity) -> None:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     before = os.umask(0o077)
     try:
-        rankdir.write(directory, FILE, asdict(identity), durable=True)
+        rank_dir.write(directory, FILE, asdict(identity), durable=True)
     finally:
         os.umask(before)

@@ -17,7 +17,7 @@ from gpusched.agent.answers import NotTheServer
 from gpusched.agent.identity import JoinError
 from gpusched.agent.node import Node
 from gpusched.agent.supervision import Pulse, until_first
-from gpusched.protocol.messages import Desired
+from gpusched.protocol.agent_messages import Desired
 
 logger = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder(Desired).decode

@@ -9,12 +9,18 @@ from typing import Annotated
 import typer
 
 from gpusched import __version__, tracing
-from gpusched.agent import config, daemon, identity, service
-from gpusched.agent import doctor as doctors
+from gpusched.agent import config, daemon, identity
 from gpusched.agent.config import ConfigError
+from gpusched.agent.host import doctor as doctors
+from gpusched.agent.host import service
+from gpusched.agent.host.machine import (
+    Machine,
+    PretendMachine,
+    PretendSpec,
+    RealMachine,
+)
 from gpusched.agent.identity import JoinError
-from gpusched.agent.machine import Machine, PretendMachine, PretendSpec, RealMachine
-from gpusched.loglines import JsonLines
+from gpusched.json_log import JsonLines
 
 app = typer.Typer(
     help="Runs jobs on this node for a gpusched control plane.", no_args_is_help=True, pretty_exceptions_enable=False

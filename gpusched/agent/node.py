@@ -10,17 +10,22 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpusched.agent import identity as identities
-from gpusched.agent.freed import Freed
+from gpusched.agent.gpus.occupancy import Occupants
+from gpusched.agent.gpus.orphans import Leftovers
+from gpusched.agent.gpus.release_check import Freed
+from gpusched.agent.host.machine import Machine
 from gpusched.agent.identity import Identity
-from gpusched.agent.journal import Journal
-from gpusched.agent.launcher import Launcher
-from gpusched.agent.leftovers import Leftovers
-from gpusched.agent.machine import Machine
-from gpusched.agent.occupants import Occupants
-from gpusched.agent.rankdir import boot_id, now
-from gpusched.agent.ranks import Ranks
+from gpusched.agent.rank_files.rank_dir import boot_id, now
+from gpusched.agent.ranks.journal import Journal
+from gpusched.agent.ranks.launcher import Launcher
+from gpusched.agent.ranks.ranks import Ranks
 from gpusched.agent.threads import Lane
-from gpusched.protocol.messages import Desired, NodeFacts, Reading, Sync
+from gpusched.protocol.agent_messages import (
+    Desired,
+    NodeFacts,
+    Reading,
+    Sync,
+)
 from gpusched.protocol.reasons import EndReason
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpusched.agent.rankdir import SCOPE_VARIABLE
+from gpusched.agent.rank_files.rank_dir import SCOPE_VARIABLE
 
 
 @dataclass(frozen=True)

@@ -5,31 +5,35 @@ from typing import Annotated
 import typer
 
 from gpusched import __version__
-from gpusched.cli import (
-    audit,
+from gpusched.cli.cluster import (
     cycles,
-    elements,
-    extend,
     gpus,
-    history,
-    jobs,
-    members,
-    money,
     nodes,
     policy,
     records,
-    say,
-    secrets,
-    signalling,
     simulate,
+    top,
+)
+from gpusched.cli.jobs import (
+    arrays,
+    extend,
+    jobs,
+    queue,
+    signal,
     submit,
+)
+from gpusched.cli.tenants import (
+    audit,
+    billing,
+    members,
+    secrets,
     tenants,
     tokens,
-    top,
     users,
 )
-from gpusched.cli.commands import group
-from gpusched.cli.session import Globals, connect
+from gpusched.cli.terminal import messages
+from gpusched.cli.terminal.group import group
+from gpusched.cli.terminal.session import Globals, connect
 
 app = group(
     """Share a cluster of GPUs.
@@ -59,7 +63,7 @@ def options(
     quiet: Annotated[bool, typer.Option("--quiet", help="On stderr only what goes wrong, no notes.")] = False,
 ) -> None:
     ctx.obj = Globals(url, token_file)
-    say.be_quiet(quiet)
+    messages.be_quiet(quiet)
 
 
 def version(
@@ -94,14 +98,14 @@ for _command in (
     jobs.release,
     jobs.requeue,
     jobs.retry,
-    elements.elements,
+    arrays.elements,
     extend.extend,
-    signalling.signal,
-    history.wait,
-    history.queue,
-    history.history,
-    history.events,
-    history.share,
+    signal.signal,
+    queue.wait,
+    queue.queue,
+    queue.history,
+    queue.events,
+    queue.share,
     nodes.nodes,
     top.top,
 ):
@@ -110,9 +114,9 @@ app.add_typer(nodes.app, name="node")
 app.add_typer(gpus.app, name="gpu")
 app.command()(tenants.quota)
 app.command()(policy.policy)
-app.command()(money.usage)
-app.command()(money.budget)
-app.add_typer(money.app, name="rate")
+app.command()(billing.usage)
+app.command()(billing.budget)
+app.add_typer(billing.app, name="rate")
 app.command()(audit.audit)
 app.command()(records.incidents)
 app.add_typer(cycles.app, name="cycles")

@@ -7,17 +7,31 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
 import httpx
 
-from gpusched.client import config, flows, job_calls, secret_calls, wire
-from gpusched.client.access import Secret
+from gpusched.client import config
 from gpusched.client.aio_cluster import ClusterMethods
 from gpusched.client.aio_handles import AsyncArrayElement, AsyncJob
-from gpusched.client.arrays import Element
-from gpusched.client.calls import Call, Reply
-from gpusched.client.events import JobEvent
-from gpusched.client.exchange import PATIENCE_SECONDS, Emit, Flow, Lost, Pause
-from gpusched.client.foresight import Simulation
-from gpusched.client.models import Acted, JobData, Log, Page
-from gpusched.client.scheduling import QueueItem
+from gpusched.client.calls import flows, jobs
+from gpusched.client.calls import secrets as secret_calls
+from gpusched.client.transport import wire
+from gpusched.client.transport.call import Call, Reply
+from gpusched.client.transport.exchange import (
+    PATIENCE_SECONDS,
+    Emit,
+    Flow,
+    Lost,
+    Pause,
+)
+from gpusched.protocol.rest.access import Secret
+from gpusched.protocol.rest.arrays import Element
+from gpusched.protocol.rest.events import JobEvent
+from gpusched.protocol.rest.explain import Simulation
+from gpusched.protocol.rest.jobs import (
+    Acted,
+    JobData,
+    Log,
+    Page,
+)
+from gpusched.protocol.rest.scheduling import QueueItem
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -96,27 +110,27 @@ class AsyncClient(ClusterMethods):
         *,
         gpus: int = 0,
         idempotency_key: str | None = None,
-        **options: Unpack[job_calls.JobOptions],
+        **options: Unpack[jobs.JobOptions],
     ) -> AsyncJob:
         """Submits a job and gives it as accepted. Raises NeverFits if it can never run, Invalid if it makes no sense.
 
         Two submits with the same `idempotency_key` make one job."""
-        return await self.submit_request(job_calls.request(command, gpus, self.config.tenant, options), idempotency_key)
+        return await self.submit_request(jobs.request(command, gpus, self.config.tenant, options), idempotency_key)
 
     async def simulate(
-        self, command: Sequence[str] = (), *, gpus: int = 0, **options: Unpack[job_calls.JobOptions]
+        self, command: Sequence[str] = (), *, gpus: int = 0, **options: Unpack[jobs.JobOptions]
     ) -> Simulation:
         """What would become of a job if it were submitted now; nothing is submitted. Refused as the submit would be."""
-        return await self.simulate_request(job_calls.request(command, gpus, self.config.tenant, options))
+        return await self.simulate_request(jobs.request(command, gpus, self.config.tenant, options))
 
     async def get(self, job_id: int) -> AsyncJob:
         """One job as it is now."""
-        return self._own(await self.send(job_calls.job(job_id)))
+        return self._own(await self.send(jobs.job(job_id)))
 
-    async def list(self, *, limit: int | None = 100, **filters: Unpack[job_calls.JobFilters]) -> _Jobs:
+    async def list(self, *, limit: int | None = 100, **filters: Unpack[jobs.JobFilters]) -> _Jobs:
         """Jobs that you may see, newest first; `limit` None is all of them. `state` is one or several; `array`: the
         elements of this array that are jobs; times as 2030-01-31 or RFC 3339."""
-        call = job_calls.jobs(**filters)
+        call = jobs.jobs(**filters)
         return [
             self._own(job)
             for job in await self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
@@ -131,7 +145,7 @@ class AsyncClient(ClusterMethods):
         limit: int | None = None,
     ) -> _Elements:
         """The elements of an array by their numbers, those too that are no jobs yet; `index` like 3-7,9."""
-        call = job_calls.elements(job_id, state=state, index=index)
+        call = jobs.elements(job_id, state=state, index=index)
         found = await self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
         return [self._element(job_id, one) for one in found]
 
@@ -150,7 +164,7 @@ class AsyncClient(ClusterMethods):
 
     async def queue(self, *, limit: int | None = 100) -> _Queue:
         """Who waits, in the order in which they are looked at; `limit` None is all of them."""
-        return await self._run(flows.all_items(job_calls.queue(), self.patience_seconds, limit, is_sized=True))
+        return await self._run(flows.all_items(jobs.queue(), self.patience_seconds, limit, is_sized=True))
 
     async def wait(self, job_id: int, timeout: float | None = None) -> AsyncJob:  # noqa: ASYNC109 as in Client
         """The job once it has ended; raises Timeout after `timeout` seconds (the job goes on then)."""
@@ -184,20 +198,20 @@ class AsyncClient(ClusterMethods):
         async for event in self._items(flows.events(since, tenant, kind, is_following=follow)):
             yield event
 
-    submit_request = _job_call(job_calls.submit)
-    submit_many = _call(job_calls.submit_many)
-    simulate_request = _call(job_calls.simulate)
-    cancel = _job_call(job_calls.cancel)
-    retry = _job_call(job_calls.retry)
-    hold = _job_call(job_calls.hold)
-    release = _job_call(job_calls.release)
-    requeue = _job_call(job_calls.requeue)
-    send_signal = _job_call(job_calls.send_signal)
-    extend = _call(job_calls.extend)
-    why = _call(job_calls.why)
-    history = _list_call(job_calls.history)
-    attempts = _list_call(job_calls.attempts)
-    logs = _call(job_calls.logs)
+    submit_request = _job_call(jobs.submit)
+    submit_many = _call(jobs.submit_many)
+    simulate_request = _call(jobs.simulate)
+    cancel = _job_call(jobs.cancel)
+    retry = _job_call(jobs.retry)
+    hold = _job_call(jobs.hold)
+    release = _job_call(jobs.release)
+    requeue = _job_call(jobs.requeue)
+    send_signal = _job_call(jobs.send_signal)
+    extend = _call(jobs.extend)
+    why = _call(jobs.why)
+    history = _list_call(jobs.history)
+    attempts = _list_call(jobs.attempts)
+    logs = _call(jobs.logs)
 
     def _own(self, data: JobData, message: str = "") -> AsyncJob:
         job = AsyncJob(**{name: getattr(data, name) for name in data.__struct_fields__})

@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, cast
 
-from gpusched.client import arrays
-from gpusched.client.arrays import Element
-from gpusched.client.foresight import Explanation
-from gpusched.client.models import JobData, Log
+from gpusched.client.calls import flows
+from gpusched.protocol.rest.arrays import Element
+from gpusched.protocol.rest.explain import Explanation
+from gpusched.protocol.rest.jobs import JobData, Log
 from gpusched.protocol.signals import SignalName
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class AsyncArrayElement(Element, kw_only=True, dict=True):
 
     async def job(self) -> AsyncJob:
         """The job that it is by now. Raises NotFound before it is one."""
-        return await self.client.get(arrays.job_of(await self.refresh(), self.array_id))
+        return await self.client.get(flows.job_of(await self.refresh(), self.array_id))
 
     async def wait(self, timeout: float | None = None) -> "AsyncArrayElement":  # noqa: ASYNC109 as in Job
         """The element once it has ended; raises Timeout after `timeout` seconds."""

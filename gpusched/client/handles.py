@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from gpusched.client import arrays
-from gpusched.client.arrays import Element
-from gpusched.client.foresight import Explanation
-from gpusched.client.models import JobData, Log
+from gpusched.client.calls import flows
+from gpusched.protocol.rest.arrays import Element
+from gpusched.protocol.rest.explain import Explanation
+from gpusched.protocol.rest.jobs import JobData, Log
 from gpusched.protocol.signals import SignalName
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ArrayElement(Element, kw_only=True, dict=True):
 
     def job(self) -> Job:
         """The job that it is by now. Raises NotFound before it is one."""
-        return self.client.get(arrays.job_of(self.refresh(), self.array_id))
+        return self.client.get(flows.job_of(self.refresh(), self.array_id))
 
     def wait(self, timeout: float | None = None) -> "ArrayElement":
         """The element once it has ended; raises Timeout after `timeout` seconds."""

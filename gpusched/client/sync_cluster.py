@@ -4,13 +4,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from gpusched.client import access_calls, cluster_calls, flows, money_calls, people_calls, record_calls, wire
-from gpusched.client.calls import Call
+from gpusched.client.calls import (
+    access,
+    billing,
+    cluster,
+    flows,
+    people,
+    records,
+)
 from gpusched.client.config import Config
-from gpusched.client.exchange import Flow, exchange
-from gpusched.client.models import Page
-from gpusched.client.records import AuditEntry
-from gpusched.client.usage import Usage
+from gpusched.client.transport import wire
+from gpusched.client.transport.call import Call
+from gpusched.client.transport.exchange import Flow, exchange
+from gpusched.protocol.rest.billing import Usage
+from gpusched.protocol.rest.jobs import Page
+from gpusched.protocol.rest.records import AuditEntry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,86 +46,86 @@ class ClusterMethods(ABC):
     config: Config
     patience_seconds: float
 
-    tenants = _list(cluster_calls.tenants)
-    tenant = _one(cluster_calls.tenant)
-    create_tenant = _one(cluster_calls.create_tenant)
-    change_tenant = _one(cluster_calls.change_tenant)
-    rename_tenant = _one(cluster_calls.rename_tenant)
-    archive_tenant = _one(cluster_calls.archive_tenant)
-    unarchive_tenant = _one(cluster_calls.unarchive_tenant)
-    quota = _one(cluster_calls.quota)
-    set_quota = _one(cluster_calls.set_quota)
-    shares = _list(cluster_calls.shares)
-    queue_usage = _list(cluster_calls.queue_usage)
-    policy = _one(cluster_calls.policy)
-    set_policy = _one(cluster_calls.set_policy)
-    nodes = _list(cluster_calls.nodes)
-    node = _one(cluster_calls.node)
-    cordon = _one(cluster_calls.cordon)
-    uncordon = _one(cluster_calls.uncordon)
-    node_labels = _one(cluster_calls.node_labels)
-    label_node = _one(cluster_calls.label_node)
-    node_taints = _one(cluster_calls.node_taints)
-    taint_node = _one(cluster_calls.taint_node)
-    quarantine = _one(cluster_calls.quarantine)
-    clear = _one(cluster_calls.clear)
-    retire = _one(cluster_calls.retire)
-    drain = _one(cluster_calls.drain)
-    remove_node = _one(cluster_calls.remove_node)
-    join_token = _one(access_calls.join_token)
-    tokens = _list(access_calls.tokens)
-    create_token = _one(access_calls.create_token)
-    revoke_token = _one(access_calls.revoke_token)
-    login = _one(access_calls.login)
-    me = _one(access_calls.me)
-    status = _one(cluster_calls.status)
-    health = _one(cluster_calls.health)
-    service_tokens = _list(access_calls.service_tokens)
-    create_service_token = _one(access_calls.create_service_token)
-    revoke_service_token = _one(access_calls.revoke_service_token)
+    tenants = _list(cluster.tenants)
+    tenant = _one(cluster.tenant)
+    create_tenant = _one(cluster.create_tenant)
+    change_tenant = _one(cluster.change_tenant)
+    rename_tenant = _one(cluster.rename_tenant)
+    archive_tenant = _one(cluster.archive_tenant)
+    unarchive_tenant = _one(cluster.unarchive_tenant)
+    quota = _one(cluster.quota)
+    set_quota = _one(cluster.set_quota)
+    shares = _list(cluster.shares)
+    queue_usage = _list(cluster.queue_usage)
+    policy = _one(cluster.policy)
+    set_policy = _one(cluster.set_policy)
+    nodes = _list(cluster.nodes)
+    node = _one(cluster.node)
+    cordon = _one(cluster.cordon)
+    uncordon = _one(cluster.uncordon)
+    node_labels = _one(cluster.node_labels)
+    label_node = _one(cluster.label_node)
+    node_taints = _one(cluster.node_taints)
+    taint_node = _one(cluster.taint_node)
+    quarantine = _one(cluster.quarantine)
+    clear = _one(cluster.clear)
+    retire = _one(cluster.retire)
+    drain = _one(cluster.drain)
+    remove_node = _one(cluster.remove_node)
+    join_token = _one(access.join_token)
+    tokens = _list(access.tokens)
+    create_token = _one(access.create_token)
+    revoke_token = _one(access.revoke_token)
+    login = _one(access.login)
+    me = _one(access.me)
+    status = _one(cluster.status)
+    health = _one(cluster.health)
+    service_tokens = _list(access.service_tokens)
+    create_service_token = _one(access.create_service_token)
+    revoke_service_token = _one(access.revoke_service_token)
 
-    users = _list(people_calls.users)
-    user = _one(people_calls.user)
-    create_user = _one(people_calls.create_user)
-    change_user = _one(people_calls.change_user)
-    disable_user = _one(people_calls.disable_user)
-    enable_user = _one(people_calls.enable_user)
-    reset_password = _one(people_calls.reset_password)
-    change_password = _one(people_calls.change_password)
-    members = _list(people_calls.members)
-    add_member = _one(people_calls.add_member)
-    set_role = _one(people_calls.set_role)
-    remove_member = _one(people_calls.remove_member)
+    users = _list(people.users)
+    user = _one(people.user)
+    create_user = _one(people.create_user)
+    change_user = _one(people.change_user)
+    disable_user = _one(people.disable_user)
+    enable_user = _one(people.enable_user)
+    reset_password = _one(people.reset_password)
+    change_password = _one(people.change_password)
+    members = _list(people.members)
+    add_member = _one(people.add_member)
+    set_role = _one(people.set_role)
+    remove_member = _one(people.remove_member)
 
-    rates = _list(money_calls.rates)
-    set_rate = _one(money_calls.set_rate)
-    end_rate = _one(money_calls.end_rate)
-    budget = _one(money_calls.budget)
-    set_budget = _one(money_calls.set_budget)
+    rates = _list(billing.rates)
+    set_rate = _one(billing.set_rate)
+    end_rate = _one(billing.end_rate)
+    budget = _one(billing.budget)
+    set_budget = _one(billing.set_budget)
 
-    incidents = _list(record_calls.incidents)
-    devices = _list(record_calls.devices)
-    samples = _one(record_calls.samples)
-    rollups = _one(record_calls.rollups)
-    cycles = _list(record_calls.cycles)
-    replay_cycle = _one(record_calls.replay_cycle)
-    policy_history = _list(record_calls.policy_history)
-    exemptions = _list(record_calls.exemptions)
-    exempt = _one(record_calls.exempt)
-    end_exemption = _one(record_calls.end_exemption)
+    incidents = _list(records.incidents)
+    devices = _list(records.devices)
+    samples = _one(records.samples)
+    rollups = _one(records.rollups)
+    cycles = _list(records.cycles)
+    replay_cycle = _one(records.replay_cycle)
+    policy_history = _list(records.policy_history)
+    exemptions = _list(records.exemptions)
+    exempt = _one(records.exempt)
+    end_exemption = _one(records.end_exemption)
 
     def usage(
         self,
         tenant: str | None = None,
         *,
         by: str = "day",
-        start: money_calls.Moment | None = None,
-        end: money_calls.Moment | None = None,
+        start: billing.Moment | None = None,
+        end: billing.Moment | None = None,
     ) -> Usage:
         """What a tenant used and what it costs, by `day`, `user`, `job` or `model`; of this month unless told. Without
         a tenant, of the configuration's, or of your only one."""
         whose = tenant or self.config.tenant
-        return self._run(money_calls.usage(whose, by, start, end, self.patience_seconds))
+        return self._run(billing.usage(whose, by, start, end, self.patience_seconds))
 
     def audit(
         self,
@@ -128,7 +136,7 @@ class ClusterMethods(ABC):
         limit: int | None = 100,
     ) -> list[AuditEntry]:
         """Who changed what, newest first (admins); `limit` None: all. `action`: like quota.change, or just quota."""
-        call = record_calls.audit(actor=actor, action=action, subject=subject)
+        call = records.audit(actor=actor, action=action, subject=subject)
         return self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
 
     def send(self, call: Call[T]) -> T:

@@ -2,7 +2,7 @@
 
 from django.apps import AppConfig
 
-from gpusched.lib import timestamps
+from gpusched.lib.db import timestamp_loader
 
 
 class LibConfig(AppConfig):
@@ -10,4 +10,4 @@ class LibConfig(AppConfig):
     label = "lib"
 
     def ready(self) -> None:
-        timestamps.read_fast()
+        timestamp_loader.read_fast()

@@ -4,8 +4,8 @@ limit (413). Daphne itself keeps every body whole before anybody may look at it.
 from daphne import http_protocol
 from django.conf import settings
 
+from gpusched.lib.api.problems import too_large
 from gpusched.lib.heads import answer_and_leave
-from gpusched.lib.problems import too_large
 
 
 class BoundedRequest(http_protocol.WebRequest):  # type: ignore[misc]

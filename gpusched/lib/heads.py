@@ -9,9 +9,9 @@ import msgspec
 from twisted.internet import reactor
 from twisted.web import http
 
-from gpusched.lib import requests
+from gpusched.lib import request_id
+from gpusched.lib.api.problems import Problem, body
 from gpusched.lib.limits import MOST_HEAD_BYTES
-from gpusched.lib.problems import Problem, body
 
 # What the client still sends is thrown away for so long: of a connection closed at once, it would lose the answer.
 LINGER_SECONDS = 2.0
@@ -62,7 +62,7 @@ def _whole_answer(problem: Problem) -> bytes:
         f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}",
         "Content-Type: application/problem+json",
         f"Content-Length: {len(text)}",
-        f"{requests.HEADER}: {named}",
+        f"{request_id.HEADER}: {named}",
         "X-Content-Type-Options: nosniff",
         "Connection: close",
     )

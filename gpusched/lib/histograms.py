@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from gpusched.lib.sql import columns, execute, query
+from gpusched.lib.db.sql import columns, execute, query
 
 BOUNDS = (
     0.005,

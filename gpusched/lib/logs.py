@@ -1,7 +1,7 @@
 """The lines of the server's log as JSON: with the id of the request that is being served."""
 
-from gpusched.lib.requests import current_id
-from gpusched.loglines import JsonLines as Lines
+from gpusched.json_log import JsonLines as Lines
+from gpusched.lib.request_id import current_id
 
 
 class JsonLines(Lines):

@@ -23,7 +23,7 @@ class Histogram(models.Model):
 
 
 class LoginAttempts(models.Model):
-    """Attempts of a name, of an address, or of both, since `began_at` (gpusched/lib/logins.py)."""
+    """Attempts of a name, of an address, or of both, since `began_at` (gpusched/lib/auth/login_throttle.py)."""
 
     key = models.CharField(max_length=60, primary_key=True)
     count = models.PositiveIntegerField()
@@ -34,7 +34,7 @@ class LoginAttempts(models.Model):
 
 
 class OneTimePassword(models.Model):
-    """Marks the password of an account as one that must be replaced at the next login (gpusched/lib/passwords.py).
+    """Marks the password of an account as one that must be replaced at the next login (gpusched/lib/auth/passwords.py).
 
     `digest` is of the hash that Django stores: a password that was set in another way since is not a one-time one."""
 
@@ -67,7 +67,7 @@ class KeptAnswer(models.Model):
 
 
 class AuditEntry(models.Model):
-    """One write (gpusched/lib/audit.py); never changed, never deleted."""
+    """One write (gpusched/lib/audit/log.py); never changed, never deleted."""
 
     at = models.DateTimeField()
     actor = models.CharField(max_length=150)

@@ -8,7 +8,14 @@ from typing import Any
 import msgspec
 
 from gpusched.protocol.dependencies import cycle_in
-from gpusched.protocol.jobs import RESERVED, VARIABLE, FieldError, JobRequest, problems, text_problems
+from gpusched.protocol.job_request import (
+    RESERVED,
+    VARIABLE,
+    FieldError,
+    JobRequest,
+    problems,
+    text_problems,
+)
 
 MOST_JOBS = 10_000
 # Of all jobs together. Each is a row to write and to take away again; so many take three seconds.

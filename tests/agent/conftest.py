@@ -82,9 +82,9 @@ def agent(tmp_path: Path, control: Control) -> Iterator[Agent]:
 
 def supervisors(directory: Path) -> list[int]:
     """Processes that hold the lock of a rank below a directory."""
-    from gpusched.agent import rankdir
+    from gpusched.agent.rank_files import rank_dir
 
-    return [pid for rank in directory.glob("nodes/*/ranks/*") if (pid := rankdir.holder(rank)) is not None]
+    return [pid for rank in directory.glob("nodes/*/ranks/*") if (pid := rank_dir.holder(rank)) is not None]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from gpusched.protocol.messages import (
+from gpusched.protocol.agent_messages import (
     Desired,
     Ended,
     Join,

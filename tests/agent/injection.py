@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpusched.protocol.messages import Reading
+from gpusched.protocol.agent_messages import Reading
 
 if TYPE_CHECKING:
-    from gpusched.agent.machine import PretendMachine
+    from gpusched.agent.host.machine import PretendMachine
 
 PACKAGE = "gpusched.agent."
 THREAD_CALLS = {"to_thread", "run_in_executor", "submit", "map", "Thread"}
@@ -193,20 +193,27 @@ def probe_call(site: str, function: Any) -> Any:
 
 def _shorten_clocks() -> None:
     """The same agent, five times as fast and more, so that a test of five seconds takes one."""
-    from gpusched.agent import daemon, freed, link, logs, node, supervision
+    from gpusched.agent import (
+        daemon,
+        link,
+        log_shipping,
+        node,
+        supervision,
+    )
+    from gpusched.agent.gpus import release_check
 
     supervision.REPORT_SECONDS, supervision.MAX_PAUSE_SECONDS, supervision.FIRST_PAUSE_SECONDS = 0.8, 0.2, 0.02
     link.FIRST_PAUSE_SECONDS, link.LONGEST_PAUSE_SECONDS, link.HTTP_SECONDS = 0.02, 0.2, 0.5
     node.LOOK_SECONDS, node.PRUNE_SECONDS, node.FACTS_SECONDS = 0.1, 0.2, 0.2
-    logs.LOOK_SECONDS, logs.PAUSE_SECONDS = 0.05, 0.2
-    freed.MOMENT_SECONDS, daemon.STOP_SECONDS = 5.0, 3.0
+    log_shipping.LOOK_SECONDS, log_shipping.PAUSE_SECONDS = 0.05, 0.2
+    release_check.MOMENT_SECONDS, daemon.STOP_SECONDS = 5.0, 3.0
 
 
 def machine() -> "PretendMachine":
     """A pretend one with a GPU on which some memory is left at first after each start of the agent."""
     from msgspec.structs import replace
 
-    from gpusched.agent.machine import PretendMachine, PretendSpec
+    from gpusched.agent.host.machine import PretendMachine, PretendSpec
 
     class Machine(PretendMachine):
         looks = 0

@@ -6,7 +6,7 @@ import msgspec
 from websockets.frames import Opcode
 from websockets.server import ServerProtocol
 
-from gpusched.protocol.messages import Sync
+from gpusched.protocol.agent_messages import Sync
 from tests.agent.control import Control
 
 NOT_AUTHENTICATED = 4401

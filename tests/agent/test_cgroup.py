@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import cgroup, rankdir
+from gpusched.agent.isolation import cgroup
+from gpusched.agent.rank_files import rank_dir
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.processes import is_alive
@@ -41,7 +42,7 @@ def group_of(pid: int) -> str:
 
 
 def rank_group(agent: Agent, key: str) -> str:
-    spec = rankdir.read(agent.ranks / key, rankdir.SPEC)
+    spec = rank_dir.read(agent.ranks / key, rank_dir.SPEC)
     assert spec is not None
     return str(spec["cgroup"]["path"])
 

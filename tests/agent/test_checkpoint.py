@@ -5,7 +5,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpusched.agent import rankdir
+from gpusched.agent.rank_files import rank_dir
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 
@@ -41,12 +41,12 @@ def test_each_attempt_has_a_file_of_its_own(agent: Agent, control: Control, tmp_
 
 
 def test_a_file_whose_time_is_no_time_tells_nothing(tmp_path: Path) -> None:
-    assert rankdir.saved_at(str(tmp_path)) is None
-    file = tmp_path / rankdir.CHECKPOINT
+    assert rank_dir.saved_at(str(tmp_path)) is None
+    file = tmp_path / rank_dir.CHECKPOINT
     file.touch()
     moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     os.utime(file, (moment.timestamp(), moment.timestamp()))
-    assert rankdir.saved_at(str(tmp_path)) == moment.isoformat()
+    assert rank_dir.saved_at(str(tmp_path)) == moment.isoformat()
     file.unlink()
     file.symlink_to(tmp_path / "nowhere")
-    assert rankdir.saved_at(str(tmp_path)) is None
+    assert rank_dir.saved_at(str(tmp_path)) is None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import rankdir
-from gpusched.agent.journal import Journal
-from gpusched.protocol.messages import Ended, Started
+from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.ranks.journal import Journal
+from gpusched.protocol.agent_messages import Ended, Started
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 
@@ -24,7 +24,7 @@ def test_what_happened_while_nobody_listened_is_told_with_how_long_ago_it_was(ag
     agent.start()
     control.start_of(lasts)
     agent.kill()
-    eventually(lambda: (agent.ranks / key / rankdir.EXIT).exists(), 10, "the end without an agent")
+    eventually(lambda: (agent.ranks / key / rank_dir.EXIT).exists(), 10, "the end without an agent")
     time.sleep(1)
     agent.start()
     for report in (control.end_of(key), control.start_of(lasts)):
@@ -41,8 +41,8 @@ def test_the_clock_of_another_boot_says_nothing(tmp_path: Path, is_same_boot: bo
     directory = tmp_path / "ranks" / "1.1.0"
     directory.mkdir()
     clock = {"monotonic": time.monotonic() - 100, "boot_id": "this boot" if is_same_boot else "the boot before"}
-    rankdir.write(directory, rankdir.STARTED, {"at": rankdir.now(), "pid": 1, **clock})
-    rankdir.write(directory, rankdir.EXIT, {"at": rankdir.now(), "reason": "exited", "exit_code": 0, **clock})
+    rank_dir.write(directory, rank_dir.STARTED, {"at": rank_dir.now(), "pid": 1, **clock})
+    rank_dir.write(directory, rank_dir.EXIT, {"at": rank_dir.now(), "reason": "exited", "exit_code": 0, **clock})
     reports: list[Started | Ended | None] = [*journal.look("1.1.0")[:2]]
     ages = [report.seconds_ago for report in reports if report]
     assert ages == ([pytest.approx(100, abs=5)] * 2 if is_same_boot else [None, None])
@@ -51,11 +51,11 @@ def test_the_clock_of_another_boot_says_nothing(tmp_path: Path, is_same_boot: bo
 @pytest.mark.parametrize("more", [{}, {"a_later_word": 1}], ids=["older", "newer"])
 def test_ranks_whose_supervisor_is_of_another_version_are_understood(more: dict[str, int], tmp_path: Path) -> None:
     """A57: supervisors outlive the upgrade of their agent."""
-    journal = Journal(tmp_path, rankdir.boot_id())
+    journal = Journal(tmp_path, rank_dir.boot_id())
     directory = tmp_path / "ranks" / "1.1.0"
     directory.mkdir()
-    rankdir.write(directory, rankdir.STARTED, {"at": rankdir.now(), "pid": 1, **more})
-    rankdir.write(directory, rankdir.EXIT, {"at": rankdir.now(), "reason": "exited", "exit_code": 3, **more})
+    rank_dir.write(directory, rank_dir.STARTED, {"at": rank_dir.now(), "pid": 1, **more})
+    rank_dir.write(directory, rank_dir.EXIT, {"at": rank_dir.now(), "reason": "exited", "exit_code": 3, **more})
     started, ended, is_alive = journal.look("1.1.0")
     assert started is not None and ended is not None
     assert (started.pid, ended.exit_code, ended.seconds_ago, is_alive) == (1, 3, None, False)

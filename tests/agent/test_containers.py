@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from gpusched.agent import containers
+from gpusched.agent.containers import client
 
 
 def test_removal_that_is_tried_again_later_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "SHORT_SECONDS", 0.1)
+    monkeypatch.setattr(client, "SHORT_SECONDS", 0.1)
     spec = {"container": {"name": "x", "command": ["sh", "-c", "sleep 30"]}, "environment": {"PATH": "/usr/bin:/bin"}}
     began = time.monotonic()
-    assert not containers.remove(spec, 0)
+    assert not client.remove(spec, 0)
     assert time.monotonic() - began < 2

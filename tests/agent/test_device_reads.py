@@ -10,12 +10,19 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from gpusched.agent import doctor, rankdir
+from gpusched.agent.gpus.nvml import Nvml
+from gpusched.agent.host import doctor
+from gpusched.agent.host.machine import PretendMachine, PretendSpec, RealMachine
 from gpusched.agent.identity import Identity
-from gpusched.agent.machine import PretendMachine, PretendSpec, RealMachine
 from gpusched.agent.node import Node
-from gpusched.agent.nvml import Nvml
-from gpusched.protocol.messages import Ended, RankSpec, Reading, Run, Xid
+from gpusched.agent.rank_files import rank_dir
+from gpusched.protocol.agent_messages import (
+    Ended,
+    RankSpec,
+    Reading,
+    Run,
+    Xid,
+)
 from tests.agent.test_forgotten import Recording
 
 GPU = "GPU-1"
@@ -46,8 +53,8 @@ def end(node: Node, tmp_path: Path, exit_code: int) -> None:
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"], device_uuids=[GPU])
     node.ranks.obey([Run(key="1.1.0", spec=spec)])
     directory = tmp_path / "ranks" / "1.1.0"
-    (directory / rankdir.LOCK).write_text(rankdir.boot_id())
-    rankdir.write(directory, rankdir.EXIT, {"at": rankdir.now(), "reason": "exited", "exit_code": exit_code})
+    (directory / rank_dir.LOCK).write_text(rank_dir.boot_id())
+    rank_dir.write(directory, rank_dir.EXIT, {"at": rank_dir.now(), "reason": "exited", "exit_code": exit_code})
     assert node.ranks.look("1.1.0")
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import cgroup, confinement, devicefilter, rankdir, supervisor
-from gpusched.agent.journal import Journal
-from gpusched.protocol.messages import RankSpec
+from gpusched.agent.isolation import cgroup, confinement, device_filter
+from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.ranks.journal import Journal
+from gpusched.agent.supervisor import supervisor
+from gpusched.protocol.agent_messages import RankSpec
 
 needs_filter = pytest.mark.skipif(
     not confinement.current().filters_devices, reason="the kernel lets this user load no eBPF device filter here"
@@ -27,13 +29,13 @@ def driver(directory: Path, **gpus: int) -> str:
 
 def test_the_driver_tells_which_file_is_which_gpu(tmp_path: Path) -> None:
     gpus = driver(tmp_path, a=3, b=0)
-    assert devicefilter.minors(["GPU-a", "GPU-b"], gpus) == [0, 3]
-    assert devicefilter.minors([], gpus) == [], "a rank without GPUs gets none"
+    assert device_filter.minors(["GPU-a", "GPU-b"], gpus) == [0, 3]
+    assert device_filter.minors([], gpus) == [], "a rank without GPUs gets none"
 
 
 def test_what_the_driver_does_not_know_is_not_filtered_by_guess(tmp_path: Path) -> None:
-    assert devicefilter.minors(["MIG-1"], driver(tmp_path, a=3)) is None
-    assert devicefilter.minors([], str(tmp_path / "no-driver")) is None
+    assert device_filter.minors(["MIG-1"], driver(tmp_path, a=3)) is None
+    assert device_filter.minors([], str(tmp_path / "no-driver")) is None
 
 
 @needs_filter
@@ -54,7 +56,7 @@ def test_of_the_major_number_only_the_allowed_minors_can_be_opened(
     group = f"{base.path}/test-filter-{os.getpid()}"
     cgroup.make(group, {})
     try:
-        devicefilter.restrict(group, major, allowed, first_common)
+        device_filter.restrict(group, major, allowed, first_common)
         if (pid := os.fork()) == 0:
             cgroup.enter(group)
             names = ("null", "zero", "urandom")
@@ -79,19 +81,19 @@ def test_a_rank_opens_its_own_gpu_and_no_other(tmp_path: Path, monkeypatch: pyte
     files = {name: tmp_path / name for name in ("nvidia0", "nvidia1", "nvidiactl")}
     try:
         for minor, path in zip((0, 1, 255), files.values(), strict=True):
-            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(devicefilter.NVIDIA_MAJOR, minor))
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(device_filter.NVIDIA_MAJOR, minor))
     except PermissionError:
         pytest.skip("no device files can be made here")
-    monkeypatch.setattr(devicefilter, "minors", lambda uuids: [1])
+    monkeypatch.setattr(device_filter, "minors", lambda uuids: [1])
     script = "; ".join(f"cat {path} 2>&1 | sed 's/.*: //'" for path in files.values())
     spec = RankSpec(
         job_id=1, attempt=1, rank=0, ranks=1, name="t", argv=["sh", "-c", script], device_uuids=["GPU-b"]
     )  # fmt: skip
-    directory = Journal(tmp_path / "node", rankdir.boot_id()).prepare("1.1.0", spec, "node")
+    directory = Journal(tmp_path / "node", rank_dir.boot_id()).prepare("1.1.0", spec, "node")
     if (pid := os.fork()) == 0:
         signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
         supervisor.run(directory, f"{tmp_path}/doorbell", None)
         os._exit(0)
     os.waitpid(pid, 0)
-    told = (directory / rankdir.LOG).read_text().splitlines()
+    told = (directory / rank_dir.LOG).read_text().splitlines()
     assert told == ["Operation not permitted", "No such device or address", "No such device or address"]

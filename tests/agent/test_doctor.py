@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent import cgroup, config, doctor, gpupaths, identity
-from gpusched.agent.doctor import Finding
+from gpusched.agent import config, identity
+from gpusched.agent.containers import gpu_support
+from gpusched.agent.gpus.nvml import Nvml
+from gpusched.agent.host import doctor
+from gpusched.agent.host.doctor import Finding
 from gpusched.agent.identity import Identity
-from gpusched.agent.nvml import Nvml
+from gpusched.agent.isolation import cgroup
 from tests.agent.conftest import A100, set_devices
 from tests.agent.test_join import gpusched_agent, written
 
@@ -134,8 +137,8 @@ def test_runtimes_are_told_with_their_versions_and_what_keeps_gpus_from_them(
     told = written(tmp_path, f"[runtimes.podman]\ncommand = ['{tmp_path}/podman']\n")
     monkeypatch.setenv("GPUSCHED_AGENT_CONFIG", told["GPUSCHED_AGENT_CONFIG"])
     assert found(node, "podman") == Finding("podman", "ok", "5.1.2")
-    monkeypatch.setattr(gpupaths, "CDI", (tmp_path / "cdi",))
-    monkeypatch.setattr("gpusched.agent.nvml.Nvml.devices", lambda _: [None])
+    monkeypatch.setattr(gpu_support, "CDI", (tmp_path / "cdi",))
+    monkeypatch.setattr("gpusched.agent.gpus.nvml.Nvml.devices", lambda _: [None])
     assert (found(node, "podman").level, "nvidia-ctk cdi generate" in found(node, "podman").next_step) == ("warn", True)
     (tmp_path / "cdi").mkdir()
     (tmp_path / "cdi" / "other.yaml").write_text("kind: vendor.example/net\n")
@@ -166,7 +169,7 @@ def test_dockers_daemon_is_asked_whether_it_can_give_gpus(
     monkeypatch.delenv("GPUSCHED_AGENT_RUNTIMES")
     config = written(tmp_path, f"[runtimes.docker]\ncommand = ['{client}']\n")
     monkeypatch.setenv("GPUSCHED_AGENT_CONFIG", config["GPUSCHED_AGENT_CONFIG"])
-    monkeypatch.setattr("gpusched.agent.nvml.Nvml.devices", lambda _: [None])
+    monkeypatch.setattr("gpusched.agent.gpus.nvml.Nvml.devices", lambda _: [None])
     assert found(node, "docker").level == level
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import cgroup, doctor, service
+from gpusched.agent.host import doctor, service
+from gpusched.agent.isolation import cgroup
 from tests.agent.test_join import gpusched_agent
 
 

@@ -5,13 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import journal as journals
-from gpusched.agent import rankdir
-from gpusched.agent import ranks as rules
-from gpusched.agent.journal import Journal
-from gpusched.agent.launcher import Launcher
-from gpusched.agent.ranks import Ranks
-from gpusched.protocol.messages import Ended, RankSpec, Run, Stop
+from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.ranks import journal as journals
+from gpusched.agent.ranks import ranks as rules
+from gpusched.agent.ranks.journal import Journal
+from gpusched.agent.ranks.launcher import Launcher
+from gpusched.agent.ranks.ranks import Ranks
+from gpusched.protocol.agent_messages import (
+    Ended,
+    RankSpec,
+    Run,
+    Stop,
+)
 
 KEY = "1.1.0"
 RUN = Run(key=KEY, spec=RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"]))
@@ -35,12 +40,12 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
 
 
 def node(tmp_path: Path, launcher: Launcher, credential: str = "n1.secret") -> Ranks:
-    return Ranks(Journal(tmp_path, rankdir.boot_id(), credential), launcher, "node", None)
+    return Ranks(Journal(tmp_path, rank_dir.boot_id(), credential), launcher, "node", None)
 
 
 def bury(tmp_path: Path, seconds_ago: float) -> None:
     (tmp_path / "forgotten").unlink(missing_ok=True)
-    Journal(tmp_path, rankdir.boot_id(), "n1.secret").forget(KEY)
+    Journal(tmp_path, rank_dir.boot_id(), "n1.secret").forget(KEY)
     text = (tmp_path / "forgotten").read_text().split()[0]
     (tmp_path / "forgotten").write_text(f"{text} {time.time() - seconds_ago:.0f}\n")
 
@@ -95,7 +100,7 @@ def test_what_cannot_be_prepared_for_long_is_a_fault_of_the_node(
     """A full disk: the server hears of it, and the job goes elsewhere."""
     ranks = node(tmp_path, launcher)
     with monkeypatch.context() as full:
-        full.setattr(rankdir, "write", no_space)
+        full.setattr(rank_dir, "write", no_space)
         ranks.obey([RUN])
         assert ends(ranks) == []
         full.setattr(rules, "PREPARE_SECONDS", 0.0)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpusched.agent import processes
-from gpusched.agent.leftovers import Leftovers
-from gpusched.agent.occupants import Live, Occupants
-from gpusched.protocol.messages import Ended, Reading
+from gpusched.agent.gpus.occupancy import Live, Occupants
+from gpusched.agent.gpus.orphans import Leftovers
+from gpusched.protocol.agent_messages import Ended, Reading
 from tests.agent.conftest import A100, Agent, set_devices
 from tests.agent.control import Control, eventually
 from tests.processes import is_alive

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import identity, rankdir, removal
-from gpusched.agent.journal import Journal
-from gpusched.agent.launcher import Launcher
-from gpusched.agent.ranks import Ranks
-from gpusched.protocol.messages import Ended, RankSpec
+from gpusched.agent import identity
+from gpusched.agent.rank_files import rank_dir, removal
+from gpusched.agent.ranks.journal import Journal
+from gpusched.agent.ranks.launcher import Launcher
+from gpusched.agent.ranks.ranks import Ranks
+from gpusched.protocol.agent_messages import Ended, RankSpec
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 from tests.agent.ordinary import as_ordinary_user
@@ -55,23 +56,23 @@ def test_a_tree_of_any_depth_and_mode_is_removed(tmp_path: Path) -> None:
     (tree / "link").symlink_to(tmp_path)
     (tree / "closed" / "below").chmod(0)
     (tree / "closed").chmod(0o500)
-    code = "import sys; from gpusched.agent import removal; sys.exit(not removal.remove(sys.argv[1]))"
+    code = "import sys; from gpusched.agent.rank_files import removal; sys.exit(not removal.remove(sys.argv[1]))"
     weak = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"] if os.geteuid() == 0 else []
     subprocess.run([*weak, sys.executable, "-c", code, tree], check=True, cwd=Path(__file__).parents[2])
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("spoiled", [rankdir.EXIT, rankdir.STARTED, rankdir.SPEC, rankdir.LOG_LIMIT])
+@pytest.mark.parametrize("spoiled", [rank_dir.EXIT, rank_dir.STARTED, rank_dir.SPEC, rank_dir.LOG_LIMIT])
 @pytest.mark.parametrize(
     "text", ["[]", "{}", '{"at": 7, "reason": []}', "[" * 100_000, '{"reason": "\\ud800"}', "fifo", "dir"]
 )
 def test_a_file_that_is_no_fact_ends_its_rank_alone(tmp_path: Path, spoiled: str, text: str) -> None:
     """A job of the agent's own user can write there. It is told as one that lost its supervisor; the agent goes on."""
-    journal = Journal(tmp_path, rankdir.boot_id())
+    journal = Journal(tmp_path, rank_dir.boot_id())
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"])
     directory = journal.prepare("1.1.0", spec, "node")
-    (directory / rankdir.LOCK).write_text(rankdir.boot_id())
-    rankdir.write(directory, rankdir.STARTED, {"at": rankdir.now(), "pid": 0, "start": 0})
+    (directory / rank_dir.LOCK).write_text(rank_dir.boot_id())
+    rank_dir.write(directory, rank_dir.STARTED, {"at": rank_dir.now(), "pid": 0, "start": 0})
     (directory / spoiled).unlink(missing_ok=True)
     if text == "fifo":
         os.mkfifo(directory / spoiled)
@@ -86,10 +87,18 @@ def test_a_file_that_is_no_fact_ends_its_rank_alone(tmp_path: Path, spoiled: str
     ranks.remind()
 
 
-FACTS = (rankdir.EXIT, rankdir.STARTED, rankdir.SPEC, rankdir.STOP, rankdir.LOG_LIMIT, rankdir.LIMIT, rankdir.SIGNALS)
+FACTS = (
+    rank_dir.EXIT,
+    rank_dir.STARTED,
+    rank_dir.SPEC,
+    rank_dir.STOP,
+    rank_dir.LOG_LIMIT,
+    rank_dir.LIMIT,
+    rank_dir.SIGNALS,
+)
 
 
-@pytest.mark.parametrize("spoiled", [*FACTS, rankdir.LOG, rankdir.TMP, ""])
+@pytest.mark.parametrize("spoiled", [*FACTS, rank_dir.LOG, rank_dir.TMP, ""])
 @pytest.mark.parametrize("how", ["closed", "loop"])
 def test_agent_of_an_ordinary_user_starts_and_removes_the_rank_when_a_job_closed_or_looped_a_path(
     spoiled: str, how: str
@@ -99,7 +108,7 @@ def test_agent_of_an_ordinary_user_starts_and_removes_the_rank_when_a_job_closed
     def start_and_remove(home: Path) -> str:
         directory = _ended_without_supervisor(home)
         _spoil(directory / spoiled, how)
-        ranks = Ranks(Journal(home, rankdir.boot_id()), Launcher(home / "doorbell", False), "node", 1 << 20)
+        ranks = Ranks(Journal(home, rank_dir.boot_id()), Launcher(home / "doorbell", False), "node", 1 << 20)
         reasons = [report.reason for report in ranks.reports() if isinstance(report, Ended)]
         ranks.live(), ranks.busy_devices(), ranks.saved()
         ranks.remind()
@@ -133,12 +142,12 @@ def test_agent_does_not_replace_an_identity_that_it_cannot_read(how: str) -> Non
 
 def _ended_without_supervisor(home: Path) -> Path:
     """A rank that started and whose supervisor is gone without a word."""
-    journal = Journal(home, rankdir.boot_id())
+    journal = Journal(home, rank_dir.boot_id())
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"])
     directory = journal.prepare("1.1.0", spec, "node")
-    (directory / rankdir.LOCK).write_text(rankdir.boot_id())
-    rankdir.write(directory, rankdir.STARTED, {"at": rankdir.now(), "pid": 0, "start": 0})
-    (directory / rankdir.LOG).write_text("printed\n")
+    (directory / rank_dir.LOCK).write_text(rank_dir.boot_id())
+    rank_dir.write(directory, rank_dir.STARTED, {"at": rank_dir.now(), "pid": 0, "start": 0})
+    (directory / rank_dir.LOG).write_text("printed\n")
     return directory
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.agent import processes
-from gpusched.agent.account import AccountError, account_for
+from gpusched.agent.isolation.unix_user import AccountError, account_for
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import processes, rankdir
+from gpusched.agent import processes
+from gpusched.agent.rank_files import rank_dir
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.agent.test_life import seconds_between
@@ -137,8 +138,8 @@ def test_after_a_reboot_nothing_runs_and_nothing_starts_again(agent: Agent, cont
     for process in (supervisor, pid):  # a reboot takes both
         os.kill(process, signal.SIGKILL)
     eventually(lambda: not is_alive(pid), 5, "the job to be gone")
-    assert rankdir.taken(agent.ranks / key) == rankdir.boot_id()
-    (agent.ranks / key / rankdir.LOCK).write_text("the boot before")
+    assert rank_dir.taken(agent.ranks / key) == rank_dir.boot_id()
+    (agent.ranks / key / rank_dir.LOCK).write_text("the boot before")
     agent.start()
     assert control.end_of(key).reason == "node_rebooted"
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent import known, rankdir
-from gpusched.agent.journal import Journal
-from gpusched.agent.launcher import Launcher
-from gpusched.agent.ranks import Ranks
-from gpusched.protocol.messages import Stop
+from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.ranks import rank_state
+from gpusched.agent.ranks.journal import Journal
+from gpusched.agent.ranks.launcher import Launcher
+from gpusched.agent.ranks.ranks import Ranks
+from gpusched.protocol.agent_messages import Stop
 
 READERS: dict[str, Callable[[Ranks], object]] = {
     "reports": Ranks.reports,
@@ -38,7 +39,7 @@ def test_reader_survives_a_rank_that_a_thread_adds_meanwhile(
     """Each look at a rank lets a thread add another one, as an order of the server does."""
     added = 0
 
-    class Meddled(known.Rank):
+    class Meddled(rank_state.Rank):
         def __getattribute__(self, name: str) -> Any:
             nonlocal added
             if is_meddling and added < 20 and threading.current_thread() is threading.main_thread():
@@ -49,8 +50,8 @@ def test_reader_survives_a_rank_that_a_thread_adds_meanwhile(
             return super().__getattribute__(name)
 
     is_meddling = False
-    monkeypatch.setattr(known, "Rank", Meddled)
-    ranks = Ranks(Journal(tmp_path, rankdir.boot_id()), Launcher(tmp_path / "doorbell", False), "node", None)
+    monkeypatch.setattr(rank_state, "Rank", Meddled)
+    ranks = Ranks(Journal(tmp_path, rank_dir.boot_id()), Launcher(tmp_path / "doorbell", False), "node", None)
     ranks.obey([_stop(job) for job in range(1, 4)])
     is_meddling = True
     READERS[reader](ranks)
@@ -64,7 +65,7 @@ def _stop(job: int) -> Stop:
 
 
 def test_acknowledgement_of_a_rank_that_a_thread_dropped_is_ignored(tmp_path: Path) -> None:
-    ranks = Ranks(Journal(tmp_path, rankdir.boot_id()), Launcher(tmp_path / "doorbell", False), "node", None)
+    ranks = Ranks(Journal(tmp_path, rank_dir.boot_id()), Launcher(tmp_path / "doorbell", False), "node", None)
     ranks.obey([_stop(1)])
     ranks.known.drop("1.1.0")
     ranks.acknowledge(["1.1.0"], ["1.1.0"])

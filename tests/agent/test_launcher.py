@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import rankdir
-from gpusched.agent.journal import Journal
+from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.ranks.journal import Journal
 from tests.agent.control import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,18 +53,18 @@ def ask(home: Path) -> Iterator[socket.socket]:
 def prepared(journal: Journal, key: str) -> Path:
     directory = journal.ranks / key
     directory.mkdir()
-    rankdir.write(directory, rankdir.SPEC, {"boot_id": journal.boot_id, "argv": ["true"]})
-    for path in (journal.ranks.parent, journal.ranks, directory, directory / rankdir.SPEC):
+    rank_dir.write(directory, rank_dir.SPEC, {"boot_id": journal.boot_id, "argv": ["true"]})
+    for path in (journal.ranks.parent, journal.ranks, directory, directory / rank_dir.SPEC):
         os.chown(path, USER, -1)
     return directory
 
 
 def test_a_rank_for_which_no_process_can_be_started_is_a_fault_of_the_node(home: Path, ask: socket.socket) -> None:
-    journal = Journal(home / "node", rankdir.boot_id())
+    journal = Journal(home / "node", rank_dir.boot_id())
     first, second = prepared(journal, "1.1.0"), prepared(journal, "2.1.0")
     for directory in (first, second):
         ask.send(str(directory).encode())
-    eventually(lambda: (second / rankdir.EXIT).exists(), 20, "the launcher to refuse")
+    eventually(lambda: (second / rank_dir.EXIT).exists(), 20, "the launcher to refuse")
     for key in ("1.1.0", "2.1.0"):
         started, ended, is_alive = journal.look(key)
         assert ended is not None and (started, is_alive) == (None, False)
@@ -75,19 +75,19 @@ def test_a_rank_for_which_no_process_can_be_started_is_a_fault_of_the_node(home:
 
 def test_a_rank_that_somebody_has_or_had_is_not_refused(home: Path, ask: socket.socket) -> None:
     """The launcher may get a request twice; the rank of a supervisor that lives, or lived, is that one's alone."""
-    journal = Journal(home / "node", rankdir.boot_id())
+    journal = Journal(home / "node", rank_dir.boot_id())
     taken, fresh = prepared(journal, "1.1.0"), prepared(journal, "2.1.0")
-    handle = rankdir.lock(taken)
+    handle = rank_dir.lock(taken)
     assert handle is not None
-    os.write(handle, rankdir.boot_id().encode())
-    os.chown(taken / rankdir.LOCK, USER, -1)
+    os.write(handle, rank_dir.boot_id().encode())
+    os.chown(taken / rank_dir.LOCK, USER, -1)
     for directory in (taken, fresh):
         ask.send(str(directory).encode())
-    eventually(lambda: (fresh / rankdir.EXIT).exists(), 20, "the launcher to get so far")
-    assert not (taken / rankdir.EXIT).exists()
+    eventually(lambda: (fresh / rank_dir.EXIT).exists(), 20, "the launcher to get so far")
+    assert not (taken / rank_dir.EXIT).exists()
     os.close(handle)
     ask.send(str(taken).encode())
     last = prepared(journal, "3.1.0")
     ask.send(str(last).encode())
-    eventually(lambda: (last / rankdir.EXIT).exists(), 20, "the launcher to get so far")
-    assert not (taken / rankdir.EXIT).exists()
+    eventually(lambda: (last / rank_dir.EXIT).exists(), 20, "the launcher to get so far")
+    assert not (taken / rank_dir.EXIT).exists()

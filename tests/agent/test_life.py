@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent import processes, rankdir, supervisor
-from gpusched.agent.journal import Journal
-from gpusched.agent.launcher import Launcher
-from gpusched.protocol.messages import RankSpec, Started
+from gpusched.agent import processes
+from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.ranks.journal import Journal
+from gpusched.agent.ranks.launcher import Launcher
+from gpusched.agent.supervisor import supervisor
+from gpusched.protocol.agent_messages import RankSpec, Started
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.processes import is_alive
@@ -131,21 +133,21 @@ def test_without_a_limit_only_its_own_end_ends_it(tmp_path: Path, monkeypatch: p
     """However long the supervisor has waited for anything to happen."""
     monkeypatch.setattr(supervisor, "LONGEST_WAIT_SECONDS", 0.05)
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="test", argv=["sh", "-c", "sleep 0.5; exit 4"])
-    directory = Journal(tmp_path, rankdir.boot_id()).prepare("1.1.0", spec, "node")
+    directory = Journal(tmp_path, rank_dir.boot_id()).prepare("1.1.0", spec, "node")
     pid = os.fork()
     if pid == 0:
         signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
         supervisor.run(directory, f"{tmp_path}/doorbell", None)
         os._exit(0)
     os.waitpid(pid, 0)
-    end = rankdir.read(directory, rankdir.EXIT)
+    end = rank_dir.read(directory, rank_dir.EXIT)
     assert end is not None
     assert (end["reason"], end["exit_code"]) == ("exited", 4)
 
 
 def test_a_supervisor_whose_directory_was_removed_ends_with_its_job(tmp_path: Path) -> None:
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="test", argv=["sh", "-c", f"rm -rf {tmp_path}/ranks"])
-    directory = Journal(tmp_path, rankdir.boot_id()).prepare("1.1.0", spec, "node")
+    directory = Journal(tmp_path, rank_dir.boot_id()).prepare("1.1.0", spec, "node")
     if (pid := os.fork()) == 0:
         signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
         supervisor.run(directory, f"{tmp_path}/doorbell", None)
@@ -153,7 +155,7 @@ def test_a_supervisor_whose_directory_was_removed_ends_with_its_job(tmp_path: Pa
     eventually(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, 10, "the supervisor to end")
 
 
-@pytest.mark.parametrize("emptied", [rankdir.STARTED, rankdir.LOCK])
+@pytest.mark.parametrize("emptied", [rank_dir.STARTED, rank_dir.LOCK])
 def test_what_a_power_cut_emptied_ends_as_rebooted_and_never_runs_again(
     agent: Agent, control: Control, tmp_path: Path, emptied: str
 ) -> None:
@@ -164,9 +166,9 @@ def test_what_a_power_cut_emptied_ends_as_rebooted_and_never_runs_again(
     for process in (*supervisors(agent.directory), pid):
         os.kill(process, signal.SIGKILL)
     eventually(lambda: not is_alive(pid), 5, "the job to be gone")
-    spec = rankdir.read(agent.ranks / key, rankdir.SPEC)
+    spec = rank_dir.read(agent.ranks / key, rank_dir.SPEC)
     assert spec is not None
-    rankdir.write(agent.ranks / key, rankdir.SPEC, {**spec, "boot_id": "the boot before"})
+    rank_dir.write(agent.ranks / key, rank_dir.SPEC, {**spec, "boot_id": "the boot before"})
     (agent.ranks / key / emptied).write_text("")
     agent.start()
     assert control.end_of(key).reason == "node_rebooted"
@@ -242,7 +244,7 @@ def test_many_nodes_share_one_launcher(tmp_path: Path) -> None:
 
     def launch(number: int) -> Path:
         spec = RankSpec(job_id=number, attempt=1, rank=0, ranks=1, name="test", argv=command)
-        directory = Journal(tmp_path / str(number), rankdir.boot_id()).prepare(f"{number}.1.0", spec, "node")
+        directory = Journal(tmp_path / str(number), rank_dir.boot_id()).prepare(f"{number}.1.0", spec, "node")
         ready.wait()
         launcher.launch(directory)
         return directory
@@ -250,8 +252,8 @@ def test_many_nodes_share_one_launcher(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
         directories = list(pool.map(launch, range(16)))
     try:
-        eventually(lambda: all((rank / rankdir.EXIT).exists() for rank in directories), 20, "all ends")
-        assert {fact["reason"] for rank in directories if (fact := rankdir.read(rank, rankdir.EXIT))} == {"exited"}
+        eventually(lambda: all((rank / rank_dir.EXIT).exists() for rank in directories), 20, "all ends")
+        assert {fact["reason"] for rank in directories if (fact := rank_dir.read(rank, rank_dir.EXIT))} == {"exited"}
     finally:
         launcher.close()
 

@@ -30,7 +30,7 @@ def test_lines_are_json_and_name_job_attempt_rank_and_node(
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     told = next(line for line in lines if "cannot be prepared" in line["message"])
     assert (told["job_id"], told["attempt"], told["rank"], told["node"]) == (7, 1, 0, "node-a")
-    assert (told["level"], told["logger"]) == ("ERROR", "gpusched.agent.ranks")
+    assert (told["level"], told["logger"]) == ("ERROR", "gpusched.agent.ranks.ranks")
     assert all({"at", "level", "logger", "message"} <= set(line) for line in lines)
 
 

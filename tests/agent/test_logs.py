@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent import logcut, rankdir
+from gpusched.agent.rank_files import log_truncation, rank_dir
 from jobs import logs
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
@@ -177,42 +177,42 @@ def test_what_is_sent_only_grows_and_may_be_read_from_any_byte(tmp_path: Path, s
     path.write_bytes(data)
     sent = b""
     for now, is_final in ((size // 2, False), (size, False), (size, True)):
-        parts = logcut.parts(now, MIB, is_final=is_final)
+        parts = log_truncation.parts(now, MIB, is_final=is_final)
         step = 100_003
-        while piece := logcut.read(str(path), parts, len(sent), step):
+        while piece := log_truncation.read(str(path), parts, len(sent), step):
             sent += piece
-        assert len(sent) == logcut.total(parts)
-    if size <= MIB + logcut.TAIL_BYTES:
+        assert len(sent) == log_truncation.total(parts)
+    if size <= MIB + log_truncation.TAIL_BYTES:
         assert sent == data
     else:
         head, _, rest = sent.partition(b"\n[gpusched: this log has passed 1 MiB")
-        assert (head, rest[-logcut.TAIL_BYTES :]) == (data[:MIB], data[-logcut.TAIL_BYTES :])
-        assert f"\n[gpusched: {size - MIB - logcut.TAIL_BYTES} bytes were cut here]\n".encode() in sent
+        assert (head, rest[-log_truncation.TAIL_BYTES :]) == (data[:MIB], data[-log_truncation.TAIL_BYTES :])
+        assert f"\n[gpusched: {size - MIB - log_truncation.TAIL_BYTES} bytes were cut here]\n".encode() in sent
 
 
 def test_what_is_cut_is_given_back_to_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "log"
     data = os.urandom(MIB) * 24
     path.write_bytes(data)
-    given = logcut.give_back(str(path), len(data), MIB, 0)
-    assert logcut.give_back(str(path), len(data), MIB, given) == given
+    given = log_truncation.give_back(str(path), len(data), MIB, 0)
+    assert log_truncation.give_back(str(path), len(data), MIB, given) == given
     if path.stat().st_blocks * 512 == len(data):
         pytest.skip("this file system cannot give room back")
     assert path.stat().st_blocks * 512 < 2 * MIB
-    kept = logcut.read(str(path), logcut.parts(len(data), MIB, is_final=True), 0, len(data))
-    assert kept.startswith(data[:MIB]) and kept.endswith(data[-logcut.TAIL_BYTES :])
+    kept = log_truncation.read(str(path), log_truncation.parts(len(data), MIB, is_final=True), 0, len(data))
+    assert kept.startswith(data[:MIB]) and kept.endswith(data[-log_truncation.TAIL_BYTES :])
 
 
 def test_the_limit_is_asked_for_once_per_rank_and_not_for_short_logs(tmp_path: Path) -> None:
-    from gpusched.agent.journal import Journal
-    from gpusched.agent.known import Rank
-    from gpusched.agent.launcher import Launcher
-    from gpusched.agent.ranks import Ranks
+    from gpusched.agent.ranks.journal import Journal
+    from gpusched.agent.ranks.launcher import Launcher
+    from gpusched.agent.ranks.rank_state import Rank
+    from gpusched.agent.ranks.ranks import Ranks
 
     ranks = Ranks(Journal(tmp_path, "boot"), Launcher(tmp_path / "doorbell", False), "node", 8 * MIB)
     (tmp_path / "ranks" / "1.1.0").mkdir()
     assert ranks.log_limit(Rank("1.1.0"), MIB) is None
-    assert rankdir.read(tmp_path / "ranks" / "1.1.0", rankdir.LOG_LIMIT) is None
+    assert rank_dir.read(tmp_path / "ranks" / "1.1.0", rank_dir.LOG_LIMIT) is None
     ranks.wants_at_most(4 * MIB)
     ranks.wants_at_most(6 * MIB)
     assert ranks.log_limit(Rank("1.1.0"), MIB + 1) == 4 * MIB

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent.layout import numa_node
+from gpusched.agent.gpus.topology import numa_node
 from tests.agent.conftest import A100, ROOT, Agent, set_devices
 from tests.agent.control import Control, eventually
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not 
 
 LOOK = """
 import json, sys, msgspec
-from gpusched.agent.nvml import Nvml
+from gpusched.agent.gpus.nvml import Nvml
 nvml = Nvml()
 for line in sys.stdin:
     told = {"facts": nvml.devices(), "driver": nvml.driver_version(), "readings": nvml.read()}
@@ -125,7 +125,9 @@ def test_a_driver_that_comes_later_is_found(look: Look, environment: dict[str, s
 
 
 def test_without_the_library_it_is_a_cpu_node() -> None:
-    code = "from gpusched.agent.machine import RealMachine as M; f = M().facts(); print(f.devices, f.driver_version)"
+    code = (
+        "from gpusched.agent.host.machine import RealMachine as M; f = M().facts(); print(f.devices, f.driver_version)"
+    )
     clean = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=clean, capture_output=True, text=True, check=True

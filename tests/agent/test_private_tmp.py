@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent import cgroup, confinement, privatetmp
-from gpusched.agent.confinement import Confinement
-from gpusched.protocol.messages import RankSpec
+from gpusched.agent.isolation import cgroup, confinement, private_tmp
+from gpusched.agent.isolation.confinement import Confinement
+from gpusched.protocol.agent_messages import RankSpec
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 
 NOBODY = "nobody"
 needs_namespaces = pytest.mark.skipif(
-    not privatetmp.is_possible(), reason="mount namespaces need root, and a kernel that lets it have them"
+    not private_tmp.is_possible(), reason="mount namespaces need root, and a kernel that lets it have them"
 )
 
 
@@ -74,7 +74,7 @@ def test_the_owner_of_a_node_may_let_ranks_share_tmp(agent: Agent, control: Cont
     [("/var/lib/gpusched-agent", False), ("/tmp", True), ("/tmp/agent", True), ("/tmpfs", False), ("/var/tmp/a", True)],
 )
 def test_an_agent_that_lives_below_tmp_keeps_its_ranks_files_in_sight(directory: str, is_hidden: bool) -> None:
-    assert privatetmp.hides(directory) == is_hidden
+    assert private_tmp.hides(directory) == is_hidden
 
 
 def test_what_confines_a_rank_is_what_the_nodes_owner_wants(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent import commandlines, config, mounts, runtimes, triage
-from gpusched.agent.commandlines import Box
+from gpusched.agent import config
 from gpusched.agent.config import Config, Runtime
-from gpusched.agent.confinement import Confinement
-from gpusched.agent.environment import job_fact
-from gpusched.protocol.messages import RankSpec
+from gpusched.agent.containers import command_lines, mounts, runtimes
+from gpusched.agent.containers.command_lines import Box
+from gpusched.agent.isolation.confinement import Confinement
+from gpusched.agent.ranks.environment import job_fact
+from gpusched.agent.supervisor import failure_class
+from gpusched.protocol.agent_messages import RankSpec
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.agent.dockerd import Dockerd
@@ -37,7 +39,7 @@ def pairs(argv: list[str]) -> set[tuple[str, str]]:
 
 
 def test_docker_gets_gpus_by_uuid_limits_the_user_and_no_rights() -> None:
-    argv = commandlines.docker(["/usr/bin/docker"], BOX)
+    argv = command_lines.docker(["/usr/bin/docker"], BOX)
     assert argv[:2] == ["/usr/bin/docker", "run"]
     assert {
         ("--gpus", '"device=GPU-a,GPU-b"'), ("--memory", "65536m"), ("--cpu-shares", "8192"), ("--shm-size", "65536m"),
@@ -52,7 +54,7 @@ def test_docker_gets_gpus_by_uuid_limits_the_user_and_no_rights() -> None:
 def test_podman_gets_gpus_as_cdi_devices_and_maps_the_user_as_the_agent_may(monkeypatch: pytest.MonkeyPatch) -> None:
     for euid, expected in ((0, ("--user", "1001:1002")), (1001, ("--userns", "keep-id"))):
         monkeypatch.setattr(os, "geteuid", lambda euid=euid: euid)
-        argv = commandlines.podman(["podman"], BOX)
+        argv = command_lines.podman(["podman"], BOX)
         assert expected in pairs(argv)
         assert {("--device", "nvidia.com/gpu=GPU-a"), ("--device", "nvidia.com/gpu=GPU-b")} <= pairs(argv)
         assert "--gpus" not in argv
@@ -61,37 +63,37 @@ def test_podman_gets_gpus_as_cdi_devices_and_maps_the_user_as_the_agent_may(monk
 def test_apptainer_gets_the_driver_only_with_gpus_and_knows_images_of_registries() -> None:
     from dataclasses import replace
 
-    argv = commandlines.apptainer(["apptainer"], BOX)
+    argv = command_lines.apptainer(["apptainer"], BOX)
     assert argv[:4] == ["apptainer", "exec", "--containall", "--env-file"]
     assert "--nv" in argv and {("--bind", "/data:/data:ro"), ("--pwd", "/work")} <= pairs(argv)
     assert argv[-4:] == ["docker://ghcr.io/team/train:1", "python", "train.py", "--x"]
-    assert "/i.sif" in commandlines.apptainer(["apptainer"], replace(BOX, image="/i.sif"))
-    assert "--nv" not in commandlines.apptainer(["apptainer"], replace(BOX, devices=[]))
+    assert "/i.sif" in command_lines.apptainer(["apptainer"], replace(BOX, image="/i.sif"))
+    assert "--nv" not in command_lines.apptainer(["apptainer"], replace(BOX, devices=[]))
 
 
 def test_cpu_is_a_ceiling_where_the_nodes_owner_says_so() -> None:
     from dataclasses import replace
 
-    for build in (commandlines.docker, commandlines.podman):
+    for build in (command_lines.docker, command_lines.podman):
         assert "--cpus" not in build(["x"], BOX)
         assert ("--cpus", "8") in pairs(build(["x"], replace(BOX, has_ceiling=True)))
 
 
 def test_a_fork_bomb_in_docker_ends_at_the_limit_of_every_rank() -> None:
-    assert ("--pids-limit", "16384") in pairs(commandlines.docker(["docker"], BOX))
+    assert ("--pids-limit", "16384") in pairs(command_lines.docker(["docker"], BOX))
 
 
 def test_ranks_of_a_gang_share_the_network_of_their_nodes() -> None:
     from dataclasses import replace
 
-    for build in (commandlines.docker, commandlines.podman):
+    for build in (command_lines.docker, command_lines.podman):
         assert ("--network", "host") in pairs(build(["x"], replace(BOX, ranks=2)))
 
 
 def test_the_owner_of_a_node_has_arguments_of_his_own_before_the_image() -> None:
     from dataclasses import replace
 
-    argv = commandlines.docker(["docker"], replace(BOX, arguments=["--ulimit", "memlock=-1"]))
+    argv = command_lines.docker(["docker"], replace(BOX, arguments=["--ulimit", "memlock=-1"]))
     assert argv.index("memlock=-1") < argv.index("--entrypoint")
 
 
@@ -149,7 +151,7 @@ def spec(**fields: Any) -> RankSpec:
 
 
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Config, **fields: Any) -> dict[str, Any]:
-    from gpusched.agent import cgroup
+    from gpusched.agent.isolation import cgroup
 
     monkeypatch.setattr(config, "current", lambda: told)
     how = Confinement(cgroup.Found(None, ""), "", "", True, 0o077)
@@ -217,7 +219,7 @@ def test_only_the_runtimes_own_code_and_words_say_that_an_image_is_missing(
     tmp_path: Path, code: int, output: str, expected: str | None
 ) -> None:
     (tmp_path / "log").write_text(output)
-    assert triage.container_class(str(tmp_path / "log"), code) == expected
+    assert failure_class.container_class(str(tmp_path / "log"), code) == expected
 
 
 # --- a daemon's containers ---

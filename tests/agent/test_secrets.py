@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent import processes, rankdir, runtimes, secretfiles
-from gpusched.agent.journal import Journal
-from gpusched.protocol.messages import RankSpec
+from gpusched.agent import processes
+from gpusched.agent.containers import runtimes
+from gpusched.agent.rank_files import rank_dir, secret_files
+from gpusched.agent.ranks.journal import Journal
+from gpusched.protocol.agent_messages import RankSpec
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.agent.test_isolation import NOBODY, REFUSING, directory, log_of, needs_root
@@ -24,9 +26,9 @@ WAIT = 'cat "$GPUSCHED_SECRETS_DIR/token" > /dev/null && stat -c %a:%U "$GPUSCHE
 
 
 def kept(agent: Agent, key: str) -> Path:
-    spec = rankdir.read(agent.ranks / key, rankdir.SPEC)
+    spec = rank_dir.read(agent.ranks / key, rank_dir.SPEC)
     assert spec is not None
-    return Path(spec[secretfiles.KEY])
+    return Path(spec[secret_files.KEY])
 
 
 @pytest.mark.parametrize("user", ["", pytest.param(NOBODY, marks=needs_root)])
@@ -43,8 +45,8 @@ def test_a_job_reads_its_secrets_and_the_value_is_nowhere_else(
     assert log.read_text() == f"400:{owner}\n"
     where = kept(agent, key)
     assert where.stat().st_mode & 0o777 == 0o700
-    if os.path.isdir(secretfiles.MEMORY):
-        assert str(where).startswith(f"{secretfiles.MEMORY}/")
+    if os.path.isdir(secret_files.MEMORY):
+        assert str(where).startswith(f"{secret_files.MEMORY}/")
     for file in (path for path in agent.directory.rglob("*") if path.is_file() and path.parent != where):
         assert VALUE not in file.read_text(errors="replace"), file
     assert agent.process is not None
@@ -89,12 +91,12 @@ def test_a_directory_that_somebody_else_made_is_not_used(tmp_path: Path, monkeyp
     memory = tmp_path / "memory"
     memory.mkdir()
     (memory / f"gpusched-{os.geteuid()}").symlink_to(tmp_path)
-    monkeypatch.setattr(secretfiles, "MEMORY", str(memory))
+    monkeypatch.setattr(secret_files, "MEMORY", str(memory))
     rank = tmp_path / "rank"
     rank.mkdir()
-    where = secretfiles.write(rank, {"token": VALUE}, None)
+    where = secret_files.write(rank, {"token": VALUE}, None)
     assert where.startswith(f"{rank}/")
-    assert secretfiles.write(rank, {"token": "newer"}, None) == where, "a preparation that was cut short is done again"
+    assert secret_files.write(rank, {"token": "newer"}, None) == where, "a preparation that was cut short is done again"
     assert Path(where, "token").read_text() == "newer"
 
 
@@ -108,17 +110,17 @@ def test_a_preparation_that_was_cut_short_leaves_no_secret_and_can_be_done_again
     made = RankSpec(
         job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"], image="busybox", secrets={"t": VALUE}
     )
-    journal = Journal(tmp_path / "node", rankdir.boot_id())
-    write = secretfiles.write
+    journal = Journal(tmp_path / "node", rank_dir.boot_id())
+    write = secret_files.write
     places: list[Path] = []
 
     def noting(directory: Path, secrets: Mapping[str, str], account: Mapping[str, Any] | None) -> str:
         places.append(Path(write(directory, secrets, account)))
         return str(places[-1])
 
-    monkeypatch.setattr(secretfiles, "write", noting)
+    monkeypatch.setattr(secret_files, "write", noting)
     with monkeypatch.context() as full:
-        full.setattr(rankdir, "write", refuse)
+        full.setattr(rank_dir, "write", refuse)
         for key in ("1.1.0", "2.1.0", "3.1.0"):
             with pytest.raises(OSError, match="No space"):
                 journal.prepare(key, made, "node")
@@ -127,9 +129,9 @@ def test_a_preparation_that_was_cut_short_leaves_no_secret_and_can_be_done_again
     journal.forget("1.1.0")
     assert not places[0].exists()
     shutil.rmtree(journal.ranks / "2.1.0")
-    Journal(tmp_path / "node", rankdir.boot_id())
+    Journal(tmp_path / "node", rank_dir.boot_id())
     assert [place.exists() for place in places] == [False, False, True], "swept at the start, but for what is there"
-    assert (journal.prepare("3.1.0", made, "node") / rankdir.SPEC).exists()
+    assert (journal.prepare("3.1.0", made, "node") / rank_dir.SPEC).exists()
     journal.forget("3.1.0")
     assert not places[-1].exists()
 

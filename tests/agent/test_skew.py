@@ -8,8 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpusched.agent import identity, rankdir
-from gpusched.protocol.messages import Desired, Join, Joined, LogAnswer, Run, Sync
+from gpusched.agent import identity
+from gpusched.agent.rank_files import rank_dir
+from gpusched.protocol.agent_messages import (
+    Desired,
+    Join,
+    Joined,
+    LogAnswer,
+    Run,
+    Sync,
+)
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 from tests.recorded import messages, with_later_ideas
@@ -98,6 +106,6 @@ def test_an_order_of_the_version_before_says_all_that_is_needed() -> None:
 def test_an_agent_that_was_put_back_a_version_reads_the_identity_of_the_newer_one(tmp_path: Path) -> None:
     """A57."""
     fresh = identity.load(tmp_path, "node-a")
-    known = rankdir.read(tmp_path, identity.FILE)
-    rankdir.write(tmp_path, identity.FILE, {**(known or {}), "invented_later": 1})
+    known = rank_dir.read(tmp_path, identity.FILE)
+    rank_dir.write(tmp_path, identity.FILE, {**(known or {}), "invented_later": 1})
     assert identity.load(tmp_path, "node-a") == fresh

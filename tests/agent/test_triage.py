@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent import rankdir, supervisor, triage
-from gpusched.agent.journal import Journal
+from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.ranks.journal import Journal
+from gpusched.agent.supervisor import failure_class, supervisor
 from tests.agent.conftest import Agent
 from tests.agent.control import Control
 from tests.agent.test_isolation import needs_root
@@ -23,7 +24,7 @@ TORCH = (
 def classed(tmp_path: Path, output: bytes, code: int = 1, before: int | None = 0, after: int | None = 0) -> str | None:
     log = tmp_path / "output.log"
     log.write_bytes(output)
-    return triage.failure_class(str(log), code, before, after)
+    return failure_class.failure_class(str(log), code, before, after)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_what_the_program_got_over_does_not_count_against_what_came_last(tmp_pat
 
 
 def test_only_the_last_64_kib_are_looked_at(tmp_path: Path) -> None:
-    assert classed(tmp_path, TORCH.encode() + b"." * triage.TAIL_BYTES) is None
+    assert classed(tmp_path, TORCH.encode() + b"." * failure_class.TAIL_BYTES) is None
     assert classed(tmp_path, b"." * (1 << 20) + TORCH.encode()) == "cuda_oom"
 
 
@@ -70,13 +71,13 @@ def test_a_sigkill_is_want_of_memory_only_if_the_kernel_counted_one(tmp_path: Pa
 def test_the_counter_is_that_of_the_own_cgroup_before_that_of_the_machine(tmp_path: Path) -> None:
     proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
-    assert triage.oom_kills(str(proc), str(cgroups)) is None
+    assert failure_class.oom_kills(str(proc), str(cgroups)) is None
     (proc / "vmstat").write_text("nr_free_pages 7\noom_kill 12\n")
     (proc / "self" / "cgroup").write_text("1:memory:/old\n0::/system.slice/agent\n")
-    assert triage.oom_kills(str(proc), str(cgroups)) == 12
+    assert failure_class.oom_kills(str(proc), str(cgroups)) == 12
     (cgroups / "system.slice" / "agent").mkdir(parents=True)
     (cgroups / "system.slice" / "agent" / "memory.events").write_text("low 0\noom 5\noom_kill 2\n")
-    assert triage.oom_kills(str(proc), str(cgroups)) == 2
+    assert failure_class.oom_kills(str(proc), str(cgroups)) == 2
 
 
 def test_the_agent_tells_the_class_with_the_end(agent: Agent, control: Control) -> None:
@@ -102,14 +103,14 @@ def test_a_kill_by_the_kernel_for_want_of_memory_is_seen_by_the_supervisor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter([7, 8])
-    monkeypatch.setattr(triage, "oom_kills", lambda: next(counts))
+    monkeypatch.setattr(failure_class, "oom_kills", lambda: next(counts))
     fact = supervised(tmp_path, argv=["sh", "-c", "kill -9 $$"])
     assert (fact["signal"], fact["exit_class"]) == (9, "host_oom")
 
 
 def supervised(tmp_path: Path, **more: object) -> dict[str, Any]:
     """The end as a supervisor writes it that was forked from this process as it is."""
-    rankdir.write(tmp_path, rankdir.SPEC, {
+    rank_dir.write(tmp_path, rank_dir.SPEC, {
         "argv": ["true"], "environment": {"PATH": os.environ["PATH"]}, "workdir": "/",
         "max_runtime_seconds": None, "grace_seconds": 1, **more,
     })  # fmt: skip
@@ -119,7 +120,7 @@ def supervised(tmp_path: Path, **more: object) -> dict[str, Any]:
         supervisor.run(tmp_path, str(tmp_path / "bell"), None)
         os._exit(0)
     os.waitpid(pid, 0)
-    fact = rankdir.read(tmp_path, rankdir.EXIT)
+    fact = rank_dir.read(tmp_path, rank_dir.EXIT)
     assert fact is not None
     return fact
 
@@ -170,9 +171,9 @@ def test_a_daemon_in_trouble_is_no_fault_of_the_job(tmp_path: Path, said: str, c
 
 def test_an_end_written_by_a_newer_supervisor_is_understood(tmp_path: Path) -> None:
     """A57: an agent that was put back one version."""
-    journal = Journal(tmp_path, rankdir.boot_id())
+    journal = Journal(tmp_path, rank_dir.boot_id())
     (journal.ranks / "1.1.0").mkdir()
-    fact = {"at": rankdir.now(), "reason": "exited", "exit_code": 0, "a_later_idea": 1}
-    rankdir.write(journal.ranks / "1.1.0", rankdir.EXIT, fact)
+    fact = {"at": rank_dir.now(), "reason": "exited", "exit_code": 0, "a_later_idea": 1}
+    rank_dir.write(journal.ranks / "1.1.0", rank_dir.EXIT, fact)
     ended = journal.look("1.1.0")[1]
     assert ended is not None and ended.exit_code == 0

@@ -2,21 +2,21 @@
 
 import pytest
 
-from gpusched.agent import commandlines
-from gpusched.protocol.jobs import JobRequest, problems
+from gpusched.agent.containers import command_lines
+from gpusched.protocol.job_request import JobRequest, problems
 
 
 def test_a_value_with_a_line_break_is_refused_by_name_where_it_cannot_be_told() -> None:
     with pytest.raises(ValueError, match="the value of KEY has a line break"):
-        commandlines.environment_text("docker", {"KEY": "a\nb"})
-    assert commandlines.environment_text("apptainer", {"KEY": "a\n'b"}) == "KEY='a\n'\"'\"'b'\n"
+        command_lines.environment_text("docker", {"KEY": "a\nb"})
+    assert command_lines.environment_text("apptainer", {"KEY": "a\n'b"}) == "KEY='a\n'\"'\"'b'\n"
 
 
 @pytest.mark.parametrize("runtime", ["apptainer", "docker"])
 @pytest.mark.parametrize("name", ["KEY\n", "A=1\nB", "A;touch /tmp/x;B", "", "1A"])
 def test_what_is_no_name_of_a_variable_is_refused(runtime: str, name: str) -> None:
     with pytest.raises(ValueError, match="is no name of a variable"):
-        commandlines.environment_text(runtime, {name: "x"})
+        command_lines.environment_text(runtime, {name: "x"})
     assert problems(JobRequest(command=["true"], environment={name: "x"}))
     assert problems(JobRequest(command=["true"], node_selector={name: "x"})) or name == "1A"
     assert problems(JobRequest(command=["true"], labels={"a": "b\n"}))

@@ -8,10 +8,10 @@ from django.test import Client
 from django.utils import timezone
 from msgspec.structs import replace
 
-from gpusched.lib.sql import execute, query, rows
+from gpusched.lib.db.sql import execute, query, rows
 from gpusched.protocol.affinity import NodeAffinity, Toleration, TolerationOperator, expression_of, preference_of
+from gpusched.protocol.agent_messages import Isolation, Reading
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.messages import Isolation, Reading
 from nodes import samples
 from tenants import budgets
 from tests.api.operations import BODIES

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from django.db import connection, transaction
 from hypothesis import strategies as st
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from tests.api.mutations import NO_JSON, encoded, mutated
 from tests.api.operations import Operation, Stage, contents, operations, writes
 

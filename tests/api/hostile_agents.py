@@ -11,9 +11,9 @@ from django.db import transaction
 from django.test import Client
 from hypothesis import strategies as st
 
-from gpusched.lib.sql import query
-from gpusched.protocol import messages
-from gpusched.protocol.messages import Join, Sync
+from gpusched.lib.db.sql import query
+from gpusched.protocol import agent_messages
+from gpusched.protocol.agent_messages import Join, Sync
 from jobs import logs
 from nodes import services
 from tests.api.hostile import SHAPE, is_whole
@@ -74,23 +74,25 @@ def _default(one: Any) -> Any:
 
 def facts(agent: FakeAgent) -> Told:
     devices = [{**msgspec.to_builtins(one), "numa_node": 0, "nvlink_island": 0} for one in agent.devices]
-    isolation = full(messages.Isolation, cgroup=True, limits=["memory"], users="any")
-    hint = full(messages.Hint, check="clock", level="warn", says="it is off")
+    isolation = full(agent_messages.Isolation, cgroup=True, limits=["memory"], users="any")
+    hint = full(agent_messages.Hint, check="clock", level="warn", says="it is off")
     named = {"labels": {"zone": "a"}, "runtimes": {"docker": "27"}, "driver_version": "570"}
     known = msgspec.to_builtins(agent.facts())
-    return full(messages.NodeFacts, **{**known, **named, "devices": devices, "isolation": isolation, "hints": [hint]})
+    return full(
+        agent_messages.NodeFacts, **{**known, **named, "devices": devices, "isolation": isolation, "hints": [hint]}
+    )
 
 
 def sync_of(fleet: Fleet) -> Told:
     """A sync that says all that one can say, and is believed."""
     agent = fleet.agent
-    xid = full(messages.Xid, code=79, seconds_ago=1)
+    xid = full(agent_messages.Xid, code=79, seconds_ago=1)
     numbers = {"utilisation_percent": 50, "memory_used_mb": 100, "temperature_celsius": 50, "power_watts": 99.5,
                "power_limit_watts": 400.0, "sm_clock_mhz": 1000, "memory_clock_mhz": 900, "throttle_reasons": 4,
                "ecc_corrected": 1, "ecc_uncorrected": 0, "process_ids": [7], "occupancy": "clear"}  # fmt: skip
-    readings = [full(messages.Reading, uuid=one.uuid, **numbers, xids=[xid]) for one in agent.devices]
-    started = {"kind": "started", **full(messages.Started, key=fleet.mine, at=now(), pid=4242, seconds_ago=1.0)}
-    ended = {"kind": "ended", **full(messages.Ended, key=fleet.mine, at=now(), reason="exited", exit_code=1, started_at=now(),
+    readings = [full(agent_messages.Reading, uuid=one.uuid, **numbers, xids=[xid]) for one in agent.devices]
+    started = {"kind": "started", **full(agent_messages.Started, key=fleet.mine, at=now(), pid=4242, seconds_ago=1.0)}
+    ended = {"kind": "ended", **full(agent_messages.Ended, key=fleet.mine, at=now(), reason="exited", exit_code=1, started_at=now(),
              peak_memory_mb=5, peak_memory_of="rank", detail="it broke", log_bytes=3, exit_class="cuda_oom", seconds_ago=0.5,
              left={agent.devices[0].uuid: "pid 7 of anna"})}  # fmt: skip
     return full(

@@ -23,8 +23,8 @@ import nodes.consumers
 import nodes.hub
 from frontend import hub as hubs
 from gpusched.asgi import application
-from gpusched.lib.listener import Listener
-from gpusched.protocol.messages import Sync
+from gpusched.lib.bus.listener import Listener
+from gpusched.protocol.agent_messages import Sync
 from gpusched.protocol.states import NodeIntent
 from jobs import services as job_services
 from nodes import services as node_services

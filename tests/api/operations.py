@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from django.test import Client
 
-from gpusched.lib.sql import execute, prepared, query
+from gpusched.lib.db.sql import execute, prepared, query
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 PASSWORD = "correct horse battery"

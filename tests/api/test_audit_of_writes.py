@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpusched.lib.db.sql import execute, query
 from gpusched.lib.models import AuditEntry
-from gpusched.lib.sql import execute, query
 from gpusched.urls import api
 from jobs.models import JobEvent
 from tests.api.operations import PASSWORD

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import transaction
 
 from gpusched.env import read
-from gpusched.lib import ratelimits
+from gpusched.lib.api import rate_limits
 from gpusched.protocol.states import Scope
 from gpusched.urls import api
 from tests.api.hostile import check
@@ -196,7 +196,7 @@ class TestEachOperationRefuses:
 
     def test_one_request_too_many(self, asking, monkeypatch):
         monkeypatch.setattr(settings, "ENV", read({"GPUSCHED_RATE_LIMIT_PER_MINUTE": "1"}))
-        monkeypatch.setattr(ratelimits, "_buckets", {})
+        monkeypatch.setattr(rate_limits, "_buckets", {})
         asking.stage.ask("GET", "/api/v1/me")
         for one in SECURED:
             assert asking.refuses(one, 429)["code"] == "rate_limited"

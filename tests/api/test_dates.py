@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpusched.lib.sql import execute
+from gpusched.lib.db.sql import execute
 from jobs import dates, joblist
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, submit

@@ -8,8 +8,8 @@ from django.test.utils import CaptureQueriesContext
 
 import jobs.api
 import jobs.joblist
-from gpusched.lib.api import encode_cursor
-from gpusched.lib.sql import execute, query
+from gpusched.lib.api.rest import encode_cursor
+from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.arrays import ArrayRequest
 from jobs import representation
 from tests.api.test_access import call

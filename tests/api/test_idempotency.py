@@ -7,8 +7,8 @@ import pytest
 from django.db import connections
 from django.test import Client
 
+from gpusched.lib.db.sql import execute, query
 from gpusched.lib.models import KeptAnswer
-from gpusched.lib.sql import execute, query
 from gpusched.protocol.states import Scope
 from jobs.models import Job
 from tenants.models import ApiToken, Tenant

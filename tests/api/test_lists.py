@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpusched.client.job_calls import JobFilters
-from gpusched.lib.api import encode_cursor
+from gpusched.client.calls.jobs import JobFilters
+from gpusched.lib.api.rest import encode_cursor
 from tests.api.everything import everything
 from tests.api.test_access import call
 from tests.factories import make_token, make_user

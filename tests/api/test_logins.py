@@ -5,10 +5,11 @@ from django.conf import settings
 from django.test import Client
 
 from gpusched.env import SettingError, read
-from gpusched.lib import limits, logins
-from gpusched.lib.addresses import client_of, networks
+from gpusched.lib import limits
+from gpusched.lib.auth import login_throttle
+from gpusched.lib.db.sql import execute
 from gpusched.lib.models import LoginAttempts
-from gpusched.lib.sql import execute
+from gpusched.lib.web.client_address import client_of, networks
 from tenants.models import ApiToken
 from tests.api.test_access import call
 from tests.factories import make_token, make_user
@@ -20,9 +21,9 @@ RIGHT, WRONG = "correct horse battery", "wrong"
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """Small limits, so that a test needs few attempts."""
-    monkeypatch.setattr(logins, "MOST_PER_NAME_AND_ADDRESS", 3)
-    monkeypatch.setattr(logins, "MOST_PER_ADDRESS", 5)
-    monkeypatch.setattr(logins, "MOST_PER_NAME", 6)
+    monkeypatch.setattr(login_throttle, "MOST_PER_NAME_AND_ADDRESS", 3)
+    monkeypatch.setattr(login_throttle, "MOST_PER_ADDRESS", 5)
+    monkeypatch.setattr(login_throttle, "MOST_PER_NAME", 6)
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ import pytest
 from django.db import Error, OperationalError, connection, transaction
 from django.test import Client
 
-from gpusched.lib.outages import is_outage
-from gpusched.lib.postgresql.base import gate
-from gpusched.lib.sql import execute, query
+from gpusched.lib.db.engine.base import gate
+from gpusched.lib.db.outages import is_outage
+from gpusched.lib.db.sql import execute, query
 from jobs.models import Job
 from tenants.models import ApiToken
 from tests.api import hostile_sockets

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpusched.lib.api import decode
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.api.rest import decode
+from gpusched.lib.db.sql import query
 from tenants import accounting
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, submit

@@ -5,8 +5,8 @@ from django.conf import settings
 from django.test import Client
 
 from gpusched.env import read
-from gpusched.lib import ratelimits
-from gpusched.lib.ratelimits import Bucket
+from gpusched.lib.api import rate_limits
+from gpusched.lib.api.rate_limits import Bucket
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def three_a_minute(monkeypatch):
     monkeypatch.setattr(settings, "ENV", read({"GPUSCHED_RATE_LIMIT_PER_MINUTE": "3"}))
-    monkeypatch.setattr(ratelimits, "BAD_TOKENS_PER_MINUTE", 2)
-    monkeypatch.setattr(ratelimits, "_buckets", {})
+    monkeypatch.setattr(rate_limits, "BAD_TOKENS_PER_MINUTE", 2)
+    monkeypatch.setattr(rate_limits, "_buckets", {})
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_bucket_fills_evenly():
 
 
 def test_callers_are_forgotten_before_they_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(ratelimits, "MOST_CALLERS", 5)
+    monkeypatch.setattr(rate_limits, "MOST_CALLERS", 5)
     for n in range(50):
-        ratelimits._take(f"caller {n}", 3)
-    assert len(ratelimits._buckets) <= 5
+        rate_limits._take(f"caller {n}", 3)
+    assert len(rate_limits._buckets) <= 5

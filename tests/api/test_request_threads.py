@@ -6,8 +6,8 @@ import time
 import pytest
 from django.db import connection, transaction
 
-from gpusched.lib.request_threads import RequestThreads, aside, is_left_of
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
+from gpusched.lib.web.request_threads import RequestThreads, aside, is_left_of
 
 
 @pytest.fixture

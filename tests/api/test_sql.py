@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from django.db import connection
 
-from gpusched.lib.sql import columns, rows
+from gpusched.lib.db.sql import columns, rows
 from gpusched.protocol.states import JobState
 
 pytestmark = pytest.mark.django_db

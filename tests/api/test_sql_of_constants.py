@@ -16,7 +16,7 @@ LOOKED_AT = {
     ("frontend/noticerows.py", "NoticesSeen._meta.db_table"): "Django's name of a table",
     ("frontend/queuerows.py", "order"): "constants",
     ("frontend/queuerows.py", "where"): "of parts that are constants; values are parameters",
-    ("gpusched/lib/ringer.py", "sql"): "a call per message, its words parameters",
+    ("gpusched/lib/bus/notifier.py", "sql"): "a call per message, its words parameters",
     ("jobs/joblist.py", "where"): "of parts that are constants; values are parameters",
     ("jobs/joblist.py", "is_found"): "as `where`",
     ("jobs/dates.py", "where"): "as in jobs/joblist.py, its caller",

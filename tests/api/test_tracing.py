@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from django.test import Client
 
-from gpusched.protocol.messages import Run, Sync
+from gpusched.protocol.agent_messages import Run, Sync
 from jobs.models import Job
 from scheduling import cycle as cycles
 from tests.collector import Collector, traced

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from benchmarks.stack import Stack, wait_for
-from gpusched.client.inventory import Quota
+from gpusched.protocol.rest.cluster import Quota
 
 pytestmark = pytest.mark.browser
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from benchmarks.stack import ROOT, Stack, wait_for
 from gpusched.client import Client
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
 
 pytestmark = pytest.mark.browser
 PATIENCE = 60_000

@@ -1,6 +1,6 @@
 """What a server that knows everything answers to each command."""
 
-from gpusched.client.scheduling import PolicyFields
+from gpusched.protocol.rest.scheduling import PolicyFields
 from tests.client.fakeserver import Answer, FakeServer, acted, job, log
 from tests.client.test_sdk import WHY
 

@@ -13,11 +13,11 @@ from gpusched.client import (
     Job,
     NotFound,
     Timeout,
-    flows,
 )
-from gpusched.client.job_calls import JobFilters
-from gpusched.client.models import Log
+from gpusched.client.calls import flows
+from gpusched.client.calls.jobs import JobFilters
 from gpusched.protocol.arrays import ArrayRequest
+from gpusched.protocol.rest.jobs import Log
 from tests.client.commandline import call
 from tests.client.fakeserver import Answer, Asked, FakeServer, acted, job, log
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.cli.output import has_colour
+from gpusched.cli.terminal.output import has_colour
 from gpusched.client.config import read_file, write_file
 from tests.client.commandline import COMMANDS, ROOT, call, start
 from tests.client.fakeserver import Answer, Asked, FakeServer, job, log, problem, sequence

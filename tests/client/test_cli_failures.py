@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpusched.client import Client, exchange, flows
+from gpusched.client import Client
+from gpusched.client.calls import flows
+from gpusched.client.transport import exchange
 from tests.client.commandline import COMMANDS, OFFLINE, ROOT, call, command, start
 from tests.client.fakeserver import Answer, FakeServer, problem
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.cli.flags import requested
+from gpusched.cli.flags.flags import requested
 from gpusched.client import AsyncClient, Client
 from gpusched.client.errors import Invalid
 from tests.client.commandline import ROOT, call

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.cli import top
-from gpusched.client import Client, flows
+from gpusched.cli.cluster import top
+from gpusched.client import Client
+from gpusched.client.calls import flows
 from tests.client.commandline import ROOT, call, start
 from tests.client.fakeserver import Answer, FakeServer, job, sequence
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gpusched.client import AsyncClient, Client, NotFound
-from gpusched.client.usage import Usage
+from gpusched.protocol.rest.billing import Usage
 from tests.client.answers import ENTRY, PROGRAM, USAGE, USED
 from tests.client.commandline import call
 from tests.client.fakeserver import Answer, FakeServer, problem, sequence

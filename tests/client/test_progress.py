@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.cli.progress import LEAST_BYTES, bar
+from gpusched.cli.terminal.progress import LEAST_BYTES, bar
 from tests.client.commandline import ROOT, call
 from tests.client.fakeserver import Answer, Asked, FakeServer, job
 

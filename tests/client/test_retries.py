@@ -14,14 +14,16 @@ from gpusched.client import (
     RateLimited,
     ServerError,
     Unreachable,
-    access_calls,
-    cluster_calls,
-    exchange,
-    job_calls,
-    money_calls,
-    record_calls,
 )
-from gpusched.client.calls import Call, Reply
+from gpusched.client.calls import (
+    access,
+    billing,
+    cluster,
+    jobs,
+    records,
+)
+from gpusched.client.transport import exchange
+from gpusched.client.transport.call import Call, Reply
 from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, sequence
 
 BUSY = problem(503, "starting", "the server starts")
@@ -66,17 +68,17 @@ def test_the_async_client_repeats_the_same_way(server: FakeServer) -> None:
 
 
 POSTS = [
-    job_calls.retry(42),
-    job_calls.requeue(42),
-    job_calls.hold(42),
-    job_calls.extend(42, add_minutes=5),
-    access_calls.create_token("laptop"),
-    access_calls.create_service_token("nlp", "ci"),
-    access_calls.join_token(),
-    cluster_calls.create_tenant("nlp"),
-    cluster_calls.drain("n1"),
-    money_calls.set_rate("*", 2),
-    record_calls.exempt(tenant="nlp"),
+    jobs.retry(42),
+    jobs.requeue(42),
+    jobs.hold(42),
+    jobs.extend(42, add_minutes=5),
+    access.create_token("laptop"),
+    access.create_service_token("nlp", "ci"),
+    access.join_token(),
+    cluster.create_tenant("nlp"),
+    cluster.drain("n1"),
+    billing.set_rate("*", 2),
+    records.exempt(tenant="nlp"),
 ]
 
 
@@ -95,7 +97,7 @@ def test_what_is_not_safe_to_repeat_is_sent_once(server: FakeServer) -> None:
     """Who logs in is nobody yet, and keys belong to somebody."""
     server.on("POST", "/login", Answer(0))
     with Client(server.url) as client, pytest.raises(Unreachable, match="not known whether"):
-        client.send(access_calls.login("ada", "pw", "laptop"))
+        client.send(access.login("ada", "pw", "laptop"))
     assert len(server.asked) == 1
 
 
@@ -103,7 +105,7 @@ def test_what_is_not_safe_to_repeat_is_sent_once(server: FakeServer) -> None:
 def test_behind_a_proxy_that_gives_up_it_is_sent_once_too(server: FakeServer, status: int) -> None:
     server.on("POST", "/login", problem(status, "x", "no answer"))
     with Client(server.url) as client, pytest.raises(Unreachable, match="no answer"):
-        client.send(access_calls.login("ada", "pw", "laptop"))
+        client.send(access.login("ada", "pw", "laptop"))
     assert len(server.asked) == 1
 
 
@@ -112,7 +114,7 @@ def test_what_never_arrived_is_repeated_also_if_it_is_not_safe(server: FakeServe
     server.close()
     told: list[str] = []
     with Client(url, patience_seconds=0.5, on_retry=told.append) as client, pytest.raises(Unreachable) as caught:
-        client.send(access_calls.login("ada", "pw", "laptop"))
+        client.send(access.login("ada", "pw", "laptop"))
     assert "Connection refused" in told[0]
     assert url in str(caught.value)
 
@@ -156,10 +158,10 @@ def waited_out(call: Call[Any], outcome: Reply, patience_seconds: float, monkeyp
 def test_an_outage_of_the_database_is_waited_out_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A59: a restart of PostgreSQL after a crash takes longer than patience with a wrong URL."""
     monkeypatch.undo()  # the pauses as they are
-    call = job_calls.retry(42)
+    call = jobs.retry(42)
     assert waited_out(call, OUTAGE, 6.0, monkeypatch) == 30.0
     assert waited_out(call, Reply(503, {}, b"{}"), 6.0, monkeypatch) <= 6.0
-    assert waited_out(access_calls.login("ada", "pw", "laptop"), OUTAGE, 6.0, monkeypatch) == 0.0
+    assert waited_out(access.login("ada", "pw", "laptop"), OUTAGE, 6.0, monkeypatch) == 0.0
 
 
 def test_a_wait_that_is_longer_than_patience_is_not_started(server: FakeServer) -> None:

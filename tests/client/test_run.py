@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.cli.signals import ENDING, PASSED_ON, signals_received
+from gpusched.cli.jobs.signal_queue import ENDING, PASSED_ON, signals_received
 from tests.client.commandline import call, start
 from tests.client.fakeserver import Answer, Asked, FakeServer, GrowingLog, acted, job, problem, sequence
 

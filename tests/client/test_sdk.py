@@ -8,12 +8,22 @@ from collections.abc import Callable
 
 import pytest
 
-from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, Unreachable, errors, flows
+from gpusched.client import (
+    AsyncClient,
+    Client,
+    GpuschedError,
+    Invalid,
+    NeverFits,
+    Timeout,
+    Unreachable,
+    errors,
+)
+from gpusched.client.calls import flows
+from gpusched.client.calls.jobs import JobOptions
 from gpusched.client.errors import ServerError, from_answer
-from gpusched.client.foresight import Simulation
-from gpusched.client.job_calls import JobOptions
-from gpusched.client.models import Log
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
+from gpusched.protocol.rest.explain import Simulation
+from gpusched.protocol.rest.jobs import Log
 from tests.client.fakeserver import Answer, Asked, FakeServer, GrowingLog, acted, job, log, problem, sequence
 
 WHY = {"job_id": 42, "state": "pending", "code": "capacity", "sentence": "waits for 4 GPUs", "next_step": "wait",

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpusched.client import AsyncClient, Client, NotPermitted, flows
+from gpusched.client import AsyncClient, Client, NotPermitted
+from gpusched.client.calls import flows
 from tests.client.answers import HAPPENED
 from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, sequence
 from tests.docs.reading import section, text_of

@@ -11,9 +11,10 @@ from django.urls import URLPattern, URLResolver
 from rest_framework.views import APIView
 
 from deploy.reference.command_line import PROGRAMS, commands
-from gpusched.agent import environment, rankdir
+from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.ranks import environment
 from gpusched.lib import histograms
-from gpusched.lib.problem_codes import CODES
+from gpusched.lib.api.problem_codes import CODES
 from gpusched.protocol.exits import ExitClass
 from gpusched.protocol.reasons import EndReason, Notice, Pending
 from gpusched.protocol.states import JobState
@@ -87,17 +88,17 @@ def test_every_variable_of_the_command_line_and_the_agent_is_documented(heading:
 
 def test_every_variable_of_a_job_is_documented():
     """A54."""
-    sources = inspect.getsource(environment) + text_of("gpusched/agent/supervisor.py")
+    sources = inspect.getsource(environment) + text_of("gpusched/agent/supervisor/supervisor.py")
     real = set(re.findall(r'"((?:GPUSCHED_|CUDA_|MASTER_|WORLD_|RANK|PYTHON|TRACEPARENT)\w*)"', sources)) | {
-        rankdir.SCOPE_VARIABLE
+        rank_dir.SCOPE_VARIABLE
     }
     assert set(first_words(section("docs/agent.md", "## The environment of a job"))) == real
 
 
 def test_every_file_of_a_rank_is_documented():
     """A54."""
-    names = {value for name, value in vars(rankdir).items() if name.isupper() and isinstance(value, str)}
-    names -= {rankdir.SCOPE_VARIABLE, rankdir._FLOCK}
+    names = {value for name, value in vars(rank_dir).items() if name.isupper() and isinstance(value, str)}
+    names -= {rank_dir.SCOPE_VARIABLE, rank_dir._FLOCK}
     assert set(first_words(section("docs/agent.md", "## The directory of a rank"))) == names
 
 

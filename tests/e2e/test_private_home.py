@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.stack import ROOT, free_port, wait_for
 from gpusched.client import Client
-from gpusched.lib.postgres import Server
+from gpusched.lib.db.embedded import Server
 
 pytestmark = pytest.mark.e2e
 ORDINARY = "nobody"

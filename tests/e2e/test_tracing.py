@@ -64,4 +64,4 @@ def test_every_process_honours_the_settings_file(stack, file):
         started_with = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         assert f"GPUSCHED_CONFIG={file}".encode() in started_with
     lines = (stack.data_dir / "output" / "web.log").read_text().splitlines()
-    assert any(json.loads(line)["logger"] == "gpusched.lib.requests" for line in lines if line.startswith("{"))
+    assert any(json.loads(line)["logger"] == "gpusched.lib.request_id" for line in lines if line.startswith("{"))

@@ -38,7 +38,7 @@ def test_a_slow_reader_gets_each_answer_whole() -> None:
 
 EVENTS, READERS = 50_000, 10
 _MANY = f"""
-from gpusched.lib.sql import execute
+from gpusched.lib.db.sql import execute
 execute("INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
         " SELECT %s, now(), 'held', 0, 'admin', '{{}}' FROM generate_series(1, {EVENTS})", [JOB])
 """

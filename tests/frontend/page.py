@@ -15,7 +15,7 @@ from django.test import Client
 from frontend import feed, hub
 from frontend.hub import LiveHub
 from gpusched.asgi import application
-from gpusched.lib.listener import Listener
+from gpusched.lib.bus.listener import Listener
 
 PATIENCE_SECONDS = 20.0
 # What changes with the clock alone, and so cannot be compared with a load of a moment later.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.lib.sql import execute, query
+from gpusched.lib.db.sql import execute, query
 from tests.factories import FakeAgent, make_node, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, text_of
 from tests.jobs.test_arrays import submit_array

@@ -3,7 +3,7 @@
 import pytest
 
 from frontend import feed, noticerows
-from gpusched.lib.sql import execute
+from gpusched.lib.db.sql import execute
 from tests.factories import make_node, make_user, submit
 
 pytestmark = pytest.mark.django_db

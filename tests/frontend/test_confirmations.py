@@ -7,7 +7,7 @@ import pytest
 from django.template.loader import render_to_string
 
 from frontend.loss import to_type, told
-from gpusched.lib.sql import execute, query
+from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.states import Role
 from tests.factories import make_member, make_node, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, text_of

@@ -9,7 +9,7 @@ from django.utils import timezone
 from frontend import feed, readingrows
 from frontend.access import Viewer
 from frontend.topics import kind_of
-from gpusched.protocol.messages import Reading
+from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
 from jobs import logs, services
 from nodes import services as node_services

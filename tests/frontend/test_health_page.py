@@ -7,8 +7,8 @@ import pytest
 from django.utils import timezone
 
 from gpusched import __version__
+from gpusched.lib.db.sql import execute, query
 from gpusched.lib.models import AuditEntry
-from gpusched.lib.sql import execute, query
 from gpusched.protocol.states import NodeIntent
 from nodes import services
 from nodes.causes import HELD_NOTE

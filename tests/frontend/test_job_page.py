@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from frontend.jobcost import cost_of
 from frontend.jobreadings import readings
-from gpusched.lib.sql import execute, query
+from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.affinity import LabelOperator, NodeAffinity, Preference
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role

@@ -5,8 +5,8 @@ import re
 import msgspec
 import pytest
 
-from gpusched.lib.sql import execute, query
-from gpusched.protocol.messages import Join
+from gpusched.lib.db.sql import execute, query
+from gpusched.protocol.agent_messages import Join
 from nodes.models import Node
 from tests.factories import make_node, make_user
 from tests.frontend.browsing import browser, found, text_of

@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from frontend import bells, looking, outbox
 from frontend import hub as hubs
-from gpusched.lib import events
-from gpusched.protocol.messages import Reading
+from gpusched.lib.bus import events
+from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
 from jobs import logs, services
 from nodes import services as node_services

@@ -5,8 +5,8 @@ import re
 import pytest
 from msgspec import structs
 
-from gpusched.lib.sql import execute, query
-from gpusched.protocol.messages import Hint, Reading
+from gpusched.lib.db.sql import execute, query
+from gpusched.protocol.agent_messages import Hint, Reading
 from nodes.models import Node
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import HOSTILE, browser, found, text_of

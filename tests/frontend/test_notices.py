@@ -4,7 +4,7 @@ import pytest
 
 from frontend import doings, feed, noticerows
 from frontend.access import Viewer
-from gpusched.lib.sql import execute
+from gpusched.lib.db.sql import execute
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.reasons import EndReason
 from jobs import services, transitions

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from frontend import feed, fleet, topics
-from gpusched.lib.sql import execute, rows
-from gpusched.protocol.messages import Reading
+from gpusched.lib.db.sql import execute, rows
+from gpusched.protocol.agent_messages import Reading
 from nodes.models import Node
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import PAGES

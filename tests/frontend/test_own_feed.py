@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from frontend import doings, feed, noticerows
-from gpusched.protocol.messages import Reading
+from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
 from jobs import services, transitions

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from frontend import feed, mine, onenode, onetenant, readingrows
 from frontend.limitundo import undo_of
-from gpusched.lib.sql import execute
+from gpusched.lib.db.sql import execute
 from jobs.models import Job
 from tenants.models import UsageEntry
 from tenants.money import Budget

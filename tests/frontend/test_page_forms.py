@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from django.test import Client
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.protocol.states import Role
 from jobs import logs
 from tenants.models import ApiToken
@@ -98,7 +98,7 @@ class TestSubmit:
         assert "<html" not in refused
 
     def test_the_shown_json_is_what_the_api_takes(self, nlp, member):
-        from gpusched.protocol.jobs import JobRequest, problems
+        from gpusched.protocol.job_request import JobRequest, problems
 
         page = text_of(browser(member).post("/submit/preview/", form(memory_mb="5", max_runtime_minutes="1.5")))
         shown = re.findall(r"<pre[^>]*>(\{.*?\})</pre>", page, re.S)[0].replace("&quot;", '"')

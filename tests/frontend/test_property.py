@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from frontend import bells, looking, outbox
 from frontend import hub as hubs
-from gpusched.lib.problems import Problem
-from gpusched.protocol.messages import Reading
+from gpusched.lib.api.problems import Problem
+from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
 from jobs import services
 from nodes import services as node_services

@@ -4,7 +4,7 @@ import pytest
 
 from frontend import feed, queuerows
 from frontend.queuerows import GROUPS, group_of
-from gpusched.lib.sql import prepared
+from gpusched.lib.db.sql import prepared
 from gpusched.protocol.reasons import Pending
 from jobs import services
 from jobs.models import Job

@@ -7,9 +7,9 @@ from django.db import connections
 
 from frontend import bells, looking
 from frontend import hub as hubs
-from gpusched.lib import events, redisbus
-from gpusched.lib.changes import EVERYTHING
-from gpusched.lib.ringer import Wire, ringer
+from gpusched.lib.bus import events, redis_bus
+from gpusched.lib.bus.changes import EVERYTHING
+from gpusched.lib.bus.notifier import Wire, ringer
 from tests.factories import make_member, make_tenant, submit
 from tests.frontend import test_property
 from tests.frontend.page import Page, cookie_of, live_hub
@@ -93,14 +93,14 @@ async def test_what_redis_loses_is_noticed(page, redis, notified):
 
 async def test_a_number_that_is_missing_or_no_message_at_all_is_taken_for_any_change(page, redis):
     heard: list[dict[str, list[int]]] = []
-    ear = redisbus.Ear(heard.append)
-    ear._take(redisbus.Said("a", 1, {"jobs": [1]}))
-    ear._take(redisbus.Said("a", 2, {"jobs": [2]}))
-    ear._take(redisbus.Said("a", 2))
-    ear._take(redisbus.Said("a", 4, {"jobs": [4]}))
-    ear._take(redisbus.Said("a", 5))
+    ear = redis_bus.Ear(heard.append)
+    ear._take(redis_bus.Said("a", 1, {"jobs": [1]}))
+    ear._take(redis_bus.Said("a", 2, {"jobs": [2]}))
+    ear._take(redis_bus.Said("a", 2))
+    ear._take(redis_bus.Said("a", 4, {"jobs": [4]}))
+    ear._take(redis_bus.Said("a", 5))
     assert heard == [{"jobs": [1]}, {"jobs": [2]}, EVERYTHING, EVERYTHING]
-    await get_channel_layer(redisbus.LAYER).group_send(redisbus.GROUP, {"sender": 5})
+    await get_channel_layer(redis_bus.LAYER).group_send(redis_bus.GROUP, {"sender": 5})
     await shows(page, await page.submit())
 
 

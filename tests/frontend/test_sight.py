@@ -7,7 +7,7 @@ from django.db import connections
 
 from frontend import bells, sight
 from frontend import hub as hubs
-from gpusched.lib.own_connections import connection_parameters
+from gpusched.lib.db.connections import connection_parameters
 from tests.factories import submit
 from tests.frontend.page import Page, cookie_of, live_hub
 

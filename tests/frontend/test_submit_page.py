@@ -14,8 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from frontend import equivalents
-from gpusched.lib.sql import query
-from gpusched.protocol.jobs import JobRequest
+from gpusched.lib.db.sql import query
+from gpusched.protocol.job_request import JobRequest
 from jobs import representation
 from nodes.models import Node
 from tenants import budgets, rates, secrets
@@ -91,7 +91,7 @@ def test_the_command_says_the_same(everything, member):
     import typer
     from typer.testing import CliRunner
 
-    from gpusched.cli import flags
+    from gpusched.cli.flags import flags
 
     page = text_of(browser(member).post("/submit/preview/", everything))
     line = unescape(re.findall(r'id="as-command"[^>]*>(.*?)</pre>', page, re.S)[0])

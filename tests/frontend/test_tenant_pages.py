@@ -5,7 +5,7 @@ import re
 import pytest
 
 from frontend import onetenant
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from tenants.models import Quota
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, found, text_of

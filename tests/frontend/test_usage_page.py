@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 import pytest
 from django.utils import timezone
 
-from gpusched.lib.sql import execute
+from gpusched.lib.db.sql import execute
 from tenants import rates
 from tenants.models import UsageEntry
 from tests.factories import make_member, make_tenant, make_user

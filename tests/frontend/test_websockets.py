@@ -9,9 +9,9 @@ from daphne.server import Server
 from daphne.ws_protocol import WebSocketProtocol
 from twisted.internet.testing import StringTransport
 
-from gpusched.lib import websockets
 from gpusched.lib.servers import Pace
-from gpusched.lib.websockets import HubSocket, with_a_voice
+from gpusched.lib.web import websockets
+from gpusched.lib.web.websockets import HubSocket, with_a_voice
 
 
 class Wire(WebSocketProtocol):  # type: ignore[misc]

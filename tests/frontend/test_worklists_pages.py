@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import query
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
 from scheduling import whatif

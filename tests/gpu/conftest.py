@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent.nvml import Nvml
+from gpusched.agent.gpus.nvml import Nvml
 from tests.agent.conftest import Agent
 from tests.agent.conftest import agent as agent
 from tests.agent.conftest import control as control

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpusched.agent.nvml import Nvml
-from gpusched.protocol.messages import DeviceFacts, Reading
+from gpusched.agent.gpus.nvml import Nvml
+from gpusched.protocol.agent_messages import DeviceFacts, Reading
 from tests.gpu.conftest import smi
 
 pytestmark = pytest.mark.gpu

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from gpusched.lib import api
-from gpusched.lib.problems import Problem
-from gpusched.protocol.jobs import JobRequest
+from gpusched.lib.api import rest
+from gpusched.lib.api.problems import Problem
+from gpusched.protocol.job_request import JobRequest
 from tests.api.test_access import call
 from tests.factories import make_token
 
@@ -60,9 +60,9 @@ def test_body_with_many_errors_is_decoded_once_more(user, tenant, monkeypatch):
         decoded.append(1)
         return decode(*arguments, **options)
 
-    monkeypatch.setattr("gpusched.lib.api.msgspec.json.decode", noted)
+    monkeypatch.setattr("gpusched.lib.api.rest.msgspec.json.decode", noted)
     fields = {f"unknown{n}": 1 for n in range(30)}
     with pytest.raises(Problem) as caught:
-        api.decode(msgspec.json.encode({"command": ["x"], "gpu_count": 1.0, **fields}), JobRequest)
+        rest.decode(msgspec.json.encode({"command": ["x"], "gpu_count": 1.0, **fields}), JobRequest)
     assert {error.field for error in caught.value.errors} == {"gpu_count", *fields}
     assert len(decoded) == 2

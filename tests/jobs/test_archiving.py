@@ -3,9 +3,9 @@
 import pytest
 from django.test import Client
 
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role
 from jobs import bulk, services
 from jobs.models import Job, JobEvent

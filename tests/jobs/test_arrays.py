@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 from django.db import transaction
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import query
+from gpusched.protocol.agent_messages import Run
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.messages import Run
 from gpusched.protocol.reasons import EndReason
 from jobs import arrays, representation, services, transitions
 from jobs.models import Job, JobEvent

@@ -8,9 +8,9 @@ from django.db import transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
+from gpusched.protocol.agent_messages import Stop
 from gpusched.protocol.arrays import ArrayRequest, multirange, of_numbers, written
-from gpusched.protocol.messages import Stop
 from gpusched.protocol.states import FINAL, LIVE, JobState
 from jobs import representation, services
 from jobs.elementlist import elements_of

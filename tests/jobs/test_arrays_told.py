@@ -3,10 +3,10 @@
 import pytest
 from django.test import Client
 
-from gpusched.client.extension import Extension
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
+from gpusched.protocol.rest.time_limits import Extension
 from jobs import services
 from jobs.models import Job
 from scheduling import extending, metrics

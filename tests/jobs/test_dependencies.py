@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from gpusched.protocol.bulk import MOST_EDGES, bulk_problems
 from gpusched.protocol.dependencies import After, cycle_in, is_met
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import JobState, Role
 from jobs import services
 from jobs.models import Dependency, Job, JobEvent

@@ -15,7 +15,7 @@ from django.db import connections
 from django.test import Client
 
 from gpusched.asgi import OneHopHandler
-from gpusched.lib.listener import Listener
+from gpusched.lib.bus.listener import Listener
 from jobs import event_api, event_hub, event_log, services
 from jobs.event_hub import EventHub
 from jobs.event_log import Frontier, Reader, read

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import query
 from gpusched.protocol.arrays import ArrayRequest
 from jobs import services
 from tests.factories import identity_for, make_user, submit

@@ -8,9 +8,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import JobState
 from jobs import queue_limits, services
 from jobs.models import Job

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.request_threads import RequestThreads, answered, hold_answer
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.web.request_threads import RequestThreads, answered, hold_answer
 from jobs import refusals
 from jobs.refusals import Pace
 

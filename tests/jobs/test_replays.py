@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
 from jobs import refusals, services, timelimits
 from jobs.models import Job
 from tests.factories import identity_for, make_member

@@ -7,8 +7,8 @@ import pytest
 from django.db import connection, transaction
 
 from gpusched.env import SettingError, read, retention_days
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import execute, query, rows
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import execute, query, rows
 from gpusched.protocol.arrays import ArrayRequest
 from jobs import counting, logs, representation, retention, services, tally
 from scheduling import cycle, tasks
@@ -316,7 +316,7 @@ def test_deleted_jobs_are_announced(settings, user, tenant, node, monkeypatch):
     age(31, job)
     keep(settings, jobs="30")
     heard = []
-    monkeypatch.setattr("gpusched.lib.events.ringer.ring", lambda topic, ids: heard.append((topic, ids)))
+    monkeypatch.setattr("gpusched.lib.bus.events.ringer.ring", lambda topic, ids: heard.append((topic, ids)))
     tasks.drop_old_jobs()
     assert ("jobs", [job]) in heard
 

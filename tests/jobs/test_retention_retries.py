@@ -5,7 +5,7 @@ import threading
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from gpusched.lib.sql import execute
+from gpusched.lib.db.sql import execute
 from jobs import logs, retention, services
 from scheduling import tasks
 from tests.factories import identity_for, make_node, submit

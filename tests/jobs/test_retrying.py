@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.test import Client
 
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
 from jobs import queue_limits, services
 from jobs.models import Job, JobEvent
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit

@@ -8,8 +8,8 @@ from django.core.management import call_command
 from django.db import connection
 from django.test import Client, override_settings
 
-from gpusched.protocol.jobs import JobRequest, problems
-from gpusched.protocol.messages import Run
+from gpusched.protocol.agent_messages import Run
+from gpusched.protocol.job_request import JobRequest, problems
 from gpusched.protocol.states import Role
 from tenants import secrets
 from tenants.models import Tenant

@@ -5,8 +5,8 @@ import pytest
 from django.test import Client
 from django.utils.timezone import now
 
-from gpusched.lib.sql import execute
-from gpusched.protocol.jobs import JobRequest, problems
+from gpusched.lib.db.sql import execute
+from gpusched.protocol.job_request import JobRequest, problems
 from jobs import representation
 from jobs.models import IdempotencyKey, Job, JobEvent
 from tenants.models import Membership

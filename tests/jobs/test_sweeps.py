@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusched.protocol.bulk import alike, bulk_problems, field_of
-from gpusched.protocol.jobs import FieldError, JobRequest, problems
+from gpusched.protocol.job_request import FieldError, JobRequest, problems
 from jobs.rows import row_like, row_of
 from tenants.permissions import Identity
 

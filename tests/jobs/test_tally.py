@@ -5,7 +5,7 @@ import threading
 import pytest
 from django.db import connection, transaction
 
-from gpusched.lib.sql import execute, query
+from gpusched.lib.db.sql import execute, query
 from jobs import counting, services, tally
 from jobs.models import Tally
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from frontend import rules
-from gpusched.client.extension import Extension
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import execute, query
-from gpusched.protocol import verbs
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import execute, query
+from gpusched.protocol import job_actions
 from gpusched.protocol.reasons import EndReason, Pending
+from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import FINAL, LIVE, JobState
 from jobs import services
 from jobs.models import Job
@@ -68,8 +68,8 @@ def test_what_is_offered_is_done_and_what_is_not_changes_nothing(
     node = make_node()
     admin = [identity_for(make_user(admin=True))] if reason == Pending.HELD_BY_ADMIN else []
     for who in (identity_for(user), *admin):
-        offered = verbs.possible(state, reason, is_array=is_array, is_admin=who.is_admin)
-        for verb in verbs.STATES:
+        offered = job_actions.possible(state, reason, is_array=is_array, is_admin=who.is_admin)
+        for verb in job_actions.STATES:
             job_id = submit_array(user, tenant, 3) if is_array else submit(user, tenant, max_runtime_minutes=60)
             if is_array and state == JobState.FAILED:
                 run_cycle()

@@ -3,7 +3,7 @@
 import pytest
 from django.test import Client
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from jobs import transitions
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit

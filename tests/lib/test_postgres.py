@@ -8,8 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from gpusched.lib import postgres
-from gpusched.lib.postgres import FAST, PostgresError, Server
+from gpusched.lib.db import embedded
+from gpusched.lib.db.embedded import FAST, PostgresError, Server
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user")
 
@@ -30,7 +30,7 @@ def var_lib() -> set[Path]:
 
 def wheel_in(folder: Path) -> Path:
     """Copy the wheel with its libraries, as pip would install it there."""
-    package = postgres._wheel()
+    package = embedded._wheel()
     for name in (package.name, f"{package.name}.libs"):
         shutil.copytree(package.parent / name, folder / name, symlinks=True)
     return folder / package.name
@@ -42,7 +42,7 @@ def test_server_starts_when_data_and_wheel_are_in_a_private_folder(
 ) -> None:
     package = wheel_in(private)
     os.chmod(package / "pginstall" / "bin" / "initdb", 0o700)  # as a umask of 077 leaves it
-    monkeypatch.setattr(postgres, "_wheel", lambda: package)
+    monkeypatch.setattr(embedded, "_wheel", lambda: package)
     server = Server(private / "postgres", settings=FAST)
     (private / "postgres").mkdir()
     server.start()
@@ -67,7 +67,7 @@ def test_failed_first_start_leaves_nothing(binary: str, private: Path, monkeypat
     failing.unlink()
     failing.write_text("#!/bin/sh\necho libpq is missing >&2\nexit 127\n")
     failing.chmod(0o755)
-    monkeypatch.setattr(postgres, "_wheel", lambda: package)
+    monkeypatch.setattr(embedded, "_wheel", lambda: package)
     server = Server(private / "postgres", settings=FAST)
     with pytest.raises(PostgresError, match="libpq is missing"):
         server.start(timeout_seconds=1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpusched.protocol.messages import Ended, Reading, Xid
+from gpusched.protocol.agent_messages import Ended, Reading, Xid
 from jobs.models import Attempt, Job
 from nodes.models import Device
 from tests.factories import make_node, now, run_cycle, submit

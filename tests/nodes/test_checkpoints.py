@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from jobs.attempt_api import attempt
 from jobs.models import Attempt, Job
 from scheduling import snapshot

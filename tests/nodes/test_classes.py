@@ -12,7 +12,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def last_attempt(job_id):
-    from gpusched.lib.sql import query
+    from gpusched.lib.db.sql import query
 
     return attempt(query("SELECT * FROM jobs_attempt WHERE job_id = %s ORDER BY number DESC LIMIT 1", [job_id])[0])
 

@@ -6,7 +6,7 @@ import pytest
 from django.db.models import F
 
 from gpusched import env
-from gpusched.protocol.messages import Reading
+from gpusched.protocol.agent_messages import Reading
 from nodes import health, incidents
 from nodes.models import Device, Incident
 from scheduling import tasks

@@ -5,10 +5,10 @@ import re
 import pytest
 from django.contrib.auth.models import Permission
 
-from gpusched.lib import wake
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import rows
-from gpusched.protocol.messages import Reading, Xid
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.bus import wake
+from gpusched.lib.db.sql import rows
+from gpusched.protocol.agent_messages import Reading, Xid
 from gpusched.protocol.states import NodeIntent
 from jobs.models import Job
 from nodes import health, incidents, services

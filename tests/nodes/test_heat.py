@@ -10,9 +10,9 @@ from django.utils import timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusched.lib import wake
-from gpusched.lib.sql import rows
-from gpusched.protocol.messages import Reading
+from gpusched.lib.bus import wake
+from gpusched.lib.db.sql import rows
+from gpusched.protocol.agent_messages import Reading
 from jobs.models import Job
 from nodes.heat import COOL_SECONDS, Heat, felt
 from nodes.models import Device, Incident

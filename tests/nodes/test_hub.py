@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.protocol.messages import Desired, Sync
+from gpusched.protocol.agent_messages import Desired, Sync
 from nodes import hub as hubs
 from nodes.removal import REFUSAL
 

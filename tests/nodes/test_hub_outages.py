@@ -8,9 +8,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from gpusched.lib.postgresql.base import gate
-from gpusched.lib.threads import DatabaseAway, ask
-from gpusched.protocol.messages import Desired, Ended, Sync
+from gpusched.lib.db.engine.base import gate
+from gpusched.lib.db.threads import DatabaseAway, ask
+from gpusched.protocol.agent_messages import Desired, Ended, Sync
 from jobs.models import Attempt, Job
 from nodes import hub as hubs
 from nodes.inbox import MAX_PER_NODE

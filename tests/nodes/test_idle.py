@@ -8,9 +8,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import execute
-from gpusched.protocol.messages import Reading, Stop
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import execute
+from gpusched.protocol.agent_messages import Reading, Stop
 from jobs.models import Job, JobEvent
 from nodes import idle
 from nodes.models import HeldIdle

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gpusched.protocol.messages import Isolation
+from gpusched.protocol.agent_messages import Isolation
 from jobs.models import Attempt, Job
 from nodes.models import Node
 from nodes.representation import nodes

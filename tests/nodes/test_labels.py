@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.protocol.affinity import Expression, LabelOperator, NodeAffinity, Preference, Toleration
 from gpusched.protocol.arrays import ArrayRequest
 from jobs import representation

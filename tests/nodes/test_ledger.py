@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from gpusched.protocol.messages import Ended, Started
+from gpusched.protocol.agent_messages import Ended, Started
 from nodes import clocks
 from tenants.models import UsageEntry
 from tests.nodes.world import STEPS, World, live

@@ -5,7 +5,12 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from gpusched.protocol.messages import Ended, Run, Started, Stop
+from gpusched.protocol.agent_messages import (
+    Ended,
+    Run,
+    Started,
+    Stop,
+)
 from jobs import services
 from jobs.models import Attempt, Job, JobEvent
 from nodes.models import Allocation, Assignment, Device, Node

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from gpusched.protocol.messages import Join, Reading, Stop
+from gpusched.protocol.agent_messages import Join, Reading, Stop
 from jobs import representation
 from jobs.models import Job
 from nodes import services
@@ -117,7 +117,7 @@ class TestJoin:
         assert services.authenticate(f"Bearer {again.credential}") == node.id
 
     def test_the_name_of_a_living_node_cannot_be_taken(self):
-        from gpusched.lib.problems import Problem
+        from gpusched.lib.api.problems import Problem
 
         node = make_node()
         with pytest.raises(Problem, match="another machine"):
@@ -126,7 +126,7 @@ class TestJoin:
     @pytest.mark.parametrize("state", ["joined", "lost"])
     def test_the_name_of_a_node_that_has_joined_and_not_yet_reported_is_not_given_away(self, state):
         """Its agent may be started later than GPUSCHED_NODE_LOST_SECONDS after `gpusched-agent join`."""
-        from gpusched.lib.problems import Problem
+        from gpusched.lib.api.problems import Problem
 
         first = FakeAgent()
         Node.objects.update(state=state)

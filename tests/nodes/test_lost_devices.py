@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db.models import F
 
-from gpusched.protocol.messages import Reading, Stop, Xid
+from gpusched.protocol.agent_messages import Reading, Stop, Xid
 from jobs import services
 from jobs.models import Attempt, Job
 from nodes import health

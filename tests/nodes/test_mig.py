@@ -7,7 +7,7 @@ import pytest
 from django.db.models import F
 from django.test import Client
 
-from gpusched.protocol.messages import DeviceFacts, Reading, Run
+from gpusched.protocol.agent_messages import DeviceFacts, Reading, Run
 from gpusched.protocol.states import NodeIntent
 from jobs.models import Job
 from nodes import causes, samples, services, strikes

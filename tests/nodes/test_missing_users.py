@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpusched.lib.sql import execute, query
-from gpusched.protocol.messages import Run
+from gpusched.lib.db.sql import execute, query
+from gpusched.protocol.agent_messages import Run
 from gpusched.protocol.states import NodeIntent
 from jobs.models import Attempt, Job
 from nodes import accounts, services

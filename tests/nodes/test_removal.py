@@ -5,10 +5,10 @@ import json
 import pytest
 from django.test import Client
 
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import execute, query
 from gpusched.lib.models import AuditEntry
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import execute, query
-from gpusched.protocol.messages import Join
+from gpusched.protocol.agent_messages import Join
 from jobs.models import Attempt
 from nodes import services, telemetry
 from nodes.incidents import of_nodes

@@ -6,9 +6,9 @@ import pytest
 from django.test import Client
 from msgspec.structs import replace
 
+from gpusched.lib.db.sql import execute, query
 from gpusched.lib.models import AuditEntry
-from gpusched.lib.sql import execute, query
-from gpusched.protocol.messages import Reading
+from gpusched.protocol.agent_messages import Reading
 from nodes.models import Device, Incident
 from tests.factories import make_node, make_token, make_user, run_cycle, submit
 

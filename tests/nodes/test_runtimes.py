@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpusched.protocol.messages import Run
+from gpusched.protocol.agent_messages import Run
 from jobs import representation
 from nodes.models import Node
 from nodes.representation import nodes
@@ -60,7 +60,7 @@ def test_without_an_image_no_runtime_is_needed(user, tenant):
 
 def test_dry_run_knows_of_runtimes_and_no_selector_is_blamed_for_them(user, tenant):
     """A20: leaving out a node selector that the owner did not give is no cure."""
-    from gpusched.protocol.jobs import JobRequest
+    from gpusched.protocol.job_request import JobRequest
     from jobs.services import _understood
 
     make_node()

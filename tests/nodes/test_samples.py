@@ -7,8 +7,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from gpusched.lib.sql import execute, query
-from gpusched.protocol.messages import Reading
+from gpusched.lib.db.sql import execute, query
+from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
 from nodes import samples, services
 from nodes.models import Device, GpuClock, Incident, Rollup, Sample

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from gpusched.protocol.agent_messages import Signal
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.messages import Signal
 from gpusched.protocol.states import Role
 from jobs import services
 from jobs.models import JobEvent

@@ -6,7 +6,7 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from gpusched.protocol.messages import Ended, Reading, Xid
+from gpusched.protocol.agent_messages import Ended, Reading, Xid
 from gpusched.protocol.states import NodeIntent
 from jobs import services as jobs
 from jobs.models import Job

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpusched.protocol.messages import Ended, Reading, Sync
+from gpusched.protocol.agent_messages import Ended, Reading, Sync
 from jobs.models import Job
 from nodes.models import Assignment, Device, Node
 from nodes.sync import process_apart

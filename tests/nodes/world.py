@@ -12,8 +12,8 @@ from django.db import transaction
 from django.utils import timezone
 from hypothesis import strategies as st
 
-from gpusched.lib.sql import execute, query
-from gpusched.protocol.messages import Ended, Run, Started
+from gpusched.lib.db.sql import execute, query
+from gpusched.protocol.agent_messages import Ended, Run, Started
 from gpusched.protocol.reasons import EndReason
 from jobs import services, transitions
 from jobs.models import Job

@@ -5,9 +5,9 @@ import threading
 import pytest
 from django.db import connections
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
+from gpusched.protocol.agent_messages import Stop
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.messages import Stop
 from jobs import arrays, representation, services
 from jobs.models import Job, JobEvent
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit

@@ -147,7 +147,7 @@ def test_parallel_submits_and_cycles_never_exceed_a_limit():
 
 def test_concurrent_submits_with_one_key_make_one_job():
     """A03"""
-    from gpusched.protocol.jobs import JobRequest
+    from gpusched.protocol.job_request import JobRequest
     from jobs import services
     from tests.factories import identity_for
 

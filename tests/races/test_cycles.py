@@ -57,7 +57,7 @@ def test_cycles_never_overlap_and_see_every_request(monkeypatch):
 
 def test_a_killed_holder_frees_the_lock_at_once():
     """A51: the lock is the connection's, and the connection dies with its process."""
-    from gpusched.lib import locks
+    from gpusched.lib.db import locks
 
     taken, killed = threading.Event(), threading.Event()
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 from django.db import connections, transaction
 
-from gpusched.lib.sql import atomically, query
+from gpusched.lib.db.sql import atomically, query
 from gpusched.protocol.dependencies import After, Dependency
 from jobs import services
 from jobs import transitions as writing

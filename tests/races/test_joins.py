@@ -9,8 +9,8 @@ import pytest
 from django.db import connections, transaction
 from django.test import Client
 
-from gpusched.lib.sql import query
-from gpusched.protocol.messages import Join, NodeFacts
+from gpusched.lib.db.sql import query
+from gpusched.protocol.agent_messages import Join, NodeFacts
 from nodes import services
 from nodes.models import Node
 from tests.races.test_constraints import at_once

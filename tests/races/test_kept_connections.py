@@ -5,8 +5,8 @@ import pytest
 from django.db import connections
 from django.db.backends.postgresql import base
 
-from gpusched.lib.own_connections import connection_parameters
-from gpusched.lib.sql import prepared, query
+from gpusched.lib.db.connections import connection_parameters
+from gpusched.lib.db.sql import prepared, query
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -9,12 +9,12 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.test import Client
 
-from gpusched.lib import passwords
-from gpusched.lib.logins import ThrottledLogin
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import query
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.auth import passwords
+from gpusched.lib.auth.login_throttle import ThrottledLogin
+from gpusched.lib.db.sql import query
 from gpusched.protocol.dependencies import Dependency
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role
 from jobs import archiving, bulk, dependencies, services
 from jobs.models import Job

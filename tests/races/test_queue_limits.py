@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from django.db import transaction
 
-from gpusched.lib.problems import Problem
-from gpusched.protocol.jobs import JobRequest
+from gpusched.lib.api.problems import Problem
+from gpusched.protocol.job_request import JobRequest
 from jobs import queue_limits, queue_locks, services
 from jobs.bulk import submit_all
 from jobs.models import Job

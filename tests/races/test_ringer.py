@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from gpusched.lib import events, wake
-from gpusched.lib.changes import MOST_IDS
-from gpusched.lib.own_connections import connection_parameters
-from gpusched.lib.ringer import CHANNEL, CYCLE_CHANNEL, ringer
+from gpusched.lib.bus import events, wake
+from gpusched.lib.bus.changes import MOST_IDS
+from gpusched.lib.bus.notifier import CHANNEL, CYCLE_CHANNEL, ringer
+from gpusched.lib.db.connections import connection_parameters
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PATIENCE_SECONDS = 20.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from django.db import connection, transaction
 
-from gpusched.lib.sql import atomically, execute, prepared
+from gpusched.lib.db.sql import atomically, execute, prepared
 from tests.factories import make_member, make_tenant, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

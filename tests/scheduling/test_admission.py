@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpusched.lib.problems import Problem
-from gpusched.lib.sql import execute
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import execute
 from gpusched.protocol.states import Role
 from scheduling import admission, snapshot
 from tenants.services import change_quota

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from gpusched.lib import audit
-from gpusched.lib.problems import Problem
-from gpusched.lib.request_threads import RequestThreads
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.audit import log
+from gpusched.lib.web.request_threads import RequestThreads
 from scheduling import asking, snapshot, whatif
 from scheduling.asking import ask
 from scheduling.engine import questions
@@ -62,7 +62,7 @@ def threads():
 
 
 def ask_as(name: str, question: Callable[..., Any], *args: Any) -> Any:
-    audit.act_as(name, "page")
+    log.act_as(name, "page")
     return ask(HERE, question, *args)
 
 

@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpusched.lib.problems import Problem
-from gpusched.protocol.messages import Limit
+from gpusched.lib.api.problems import Problem
+from gpusched.protocol.agent_messages import Limit
 from gpusched.protocol.states import Role
 from jobs.models import Job, JobEvent
 from nodes.models import Assignment

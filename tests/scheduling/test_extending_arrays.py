@@ -5,9 +5,9 @@ import threading
 import pytest
 from django.db import connection
 
-from gpusched.lib.sql import atomically
+from gpusched.lib.db.sql import atomically
+from gpusched.protocol.agent_messages import Limit, Run
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.messages import Limit, Run
 from gpusched.protocol.states import Role
 from jobs import arrays
 from jobs.models import Job, JobEvent

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpusched.protocol.jobs import JobRequest
+from gpusched.protocol.job_request import JobRequest
 from jobs import services
 from scheduling import snapshot
 from scheduling.engine.model import Policy

@@ -4,8 +4,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from gpusched.lib.problems import Problem
-from gpusched.protocol.jobs import JobRequest
+from gpusched.lib.api.problems import Problem
+from gpusched.protocol.job_request import JobRequest
 from jobs import representation
 from jobs import services as job_services
 from jobs.models import Job

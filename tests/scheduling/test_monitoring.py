@@ -15,11 +15,11 @@ from django_q.models import Schedule, Task
 from django_q.monitor import save_task
 
 from gpusched.env import read
-from gpusched.lib import logs, requests
-from gpusched.lib.listener import Listener
-from gpusched.lib.sql import execute
+from gpusched.lib import logs, request_id
+from gpusched.lib.bus.listener import Listener
+from gpusched.lib.db.sql import execute
 from gpusched.management.commands import worker
-from gpusched.protocol.messages import Reading, Sync
+from gpusched.protocol.agent_messages import Reading, Sync
 from jobs.models import Attempt, Job
 from nodes.hub import hub
 from nodes.inbox import Inbox
@@ -221,7 +221,7 @@ class TestLogs:
         asked = {"X-Request-Id": "from-a-proxy-1"}
         with override_settings(ENV=read({"GPUSCHED_LOG_FORMAT": "json"})):
             Client().get(f"/api/v1/jobs/{job}?token=secret", headers=asked)
-        [line] = [one for one in lines if one["logger"] == requests.__name__]
+        [line] = [one for one in lines if one["logger"] == request_id.__name__]
         assert (line["method"], line["path"], line["status"]) == ("GET", f"/api/v1/jobs/{job}", 401)
         assert (line["request_id"], line["job_id"]) == ("from-a-proxy-1", job)
         assert "secret" not in json.dumps(line)
@@ -244,7 +244,7 @@ class TestLogs:
             many = post("jobs/bulk", {"jobs": [wanted] * 3})["job_ids"]
             post(f"jobs/{one}/cancel", {})
             post("jobs/simulate", wanted)
-        told = [line for line in lines if line["logger"] == requests.__name__]
+        told = [line for line in lines if line["logger"] == request_id.__name__]
         assert [line.get("job_id") for line in told] == [one, one, None, one, None]
         assert [line.get("job_ids") for line in told] == [None, None, f"{many[0]}-{many[-1]}", None, None]
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from django.db.models import F
 
-from gpusched.lib.problems import Problem
-from gpusched.protocol.messages import Reading
+from gpusched.lib.api.problems import Problem
+from gpusched.protocol.agent_messages import Reading
 from jobs import representation
 from jobs.models import Attempt, Job
 from nodes import heat, incidents

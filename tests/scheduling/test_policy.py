@@ -10,7 +10,7 @@ from django.test import Client
 
 from gpusched import env
 from gpusched.env import SettingError
-from gpusched.lib import wake
+from gpusched.lib.bus import wake
 from jobs.models import Job
 from scheduling import policy
 from scheduling.engine.model import Policy

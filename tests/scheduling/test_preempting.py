@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpusched.protocol.messages import Stop
+from gpusched.protocol.agent_messages import Stop
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState
 from jobs import representation, services

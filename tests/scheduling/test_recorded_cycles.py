@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from django.test import Client
 
-from gpusched.lib.sql import execute, query
+from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.dependencies import Dependency
 from jobs import services
 from scheduling import cycle, recorded_cycles, tasks

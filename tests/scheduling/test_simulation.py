@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from jobs.models import Job
 from scheduling import policy
 from tests.api.test_access import call
@@ -97,7 +97,7 @@ def test_a_dry_run_of_a_submit_has_the_same_answer(user, tenant):
 
 
 def _have_run_for_an_hour():
-    from gpusched.lib.sql import execute
+    from gpusched.lib.db.sql import execute
 
     execute(
         "UPDATE jobs_attempt SET started_at = started_at - interval '1 hour', scheduled_at = now() - interval '2 hours'"

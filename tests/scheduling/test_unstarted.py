@@ -6,7 +6,7 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from gpusched.protocol.messages import Stop
+from gpusched.protocol.agent_messages import Stop
 from jobs import services
 from jobs.models import Attempt, Job
 from nodes.models import Allocation, ListenerLease

@@ -57,7 +57,7 @@ class TestWhatCounts:
         found = put(admin, soft_gpu_hours=1000, days=2)
         assert found["used_gpu_hours"] == pytest.approx(5 + 3, abs=0.1)
         [standing] = budgets.standings([tenant.pk])
-        from gpusched.lib.sql import execute
+        from gpusched.lib.db.sql import execute
 
         execute("UPDATE nodes_assignment SET started_at = now() - interval '3 days'")
         assert budgets.standings([tenant.pk])[0].used_gpu_hours == pytest.approx(5 + 3 + 2 * 48, abs=0.1), standing

@@ -7,7 +7,7 @@ from django.apps import apps
 from django.conf import settings
 from django.contrib.auth.models import User
 
-from gpusched.lib.sql import execute
+from gpusched.lib.db.sql import execute
 from gpusched.protocol.states import Role
 from tenants import services, users
 from tests.api.test_access import call

@@ -5,8 +5,8 @@ import re
 import pytest
 from django.test import Client
 
+from gpusched.lib.db.sql import query
 from gpusched.lib.models import AuditEntry
-from gpusched.lib.sql import query
 from scheduling.models import SchedulingPolicy
 from tenants import services
 from tenants.models import Membership, Quota

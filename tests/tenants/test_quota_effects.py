@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from django.test import Client
 
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
 from jobs.models import Job
 from scheduling import preview
 from tenants import services

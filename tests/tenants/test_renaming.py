@@ -10,8 +10,8 @@ from django.db import IntegrityError
 from django.test import Client
 
 from frontend import onetenant
-from gpusched.lib import audit
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.audit import log
 from gpusched.protocol.states import Role
 from jobs.models import Job
 from tenants import rates, renaming, services, users
@@ -181,6 +181,6 @@ class TestConstraints:
         def break_another(*_):
             Membership.objects.create(tenant=nlp, user=who, role=Role.MEMBER)
 
-        monkeypatch.setattr(audit, "record", break_another)
+        monkeypatch.setattr(log, "record", break_another)
         with pytest.raises(IntegrityError, match="membership_once"):
             work(nlp)

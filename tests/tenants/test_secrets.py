@@ -3,7 +3,7 @@
 import pytest
 from django.test import Client, override_settings
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from gpusched.protocol.states import Role
 from tenants import secrets
 from tenants.models import Secret

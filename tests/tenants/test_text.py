@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpusched.lib.problems import Problem
+from gpusched.lib.api.problems import Problem
 from tenants import services
 from tests.factories import make_tenant
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from django.test import Client
 
-from gpusched.protocol.messages import Run
+from gpusched.protocol.agent_messages import Run
 from tenants.models import Tenant
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 

@@ -10,7 +10,7 @@ from django.db.utils import DatabaseError
 from django.test import Client
 from django.utils import timezone
 
-from gpusched.lib.sql import query
+from gpusched.lib.db.sql import query
 from jobs import services
 from tenants import accounting, rates, usage_api
 from tenants.models import UsageEntry, UsageRefund

@@ -8,8 +8,8 @@ from django.test import Client
 from django.utils import timezone
 
 from frontend.access import Session, access_of
+from gpusched.lib.db.sql import query
 from gpusched.lib.models import AuditEntry, OneTimePassword
-from gpusched.lib.sql import query
 from gpusched.protocol.states import Role, Scope
 from tenants import services, users
 from tests.api.operations import PASSWORD
@@ -231,7 +231,7 @@ class TestReset:
             assert not any(secret in dump["text"] for secret in (one_time, again, NEW)), row["t"]
 
     def test_resets_in_a_row_are_limited(self, admin, monkeypatch):
-        monkeypatch.setattr("gpusched.lib.ratelimits.PASSWORDS_PER_MINUTE", 2)
+        monkeypatch.setattr("gpusched.lib.api.rate_limits.PASSWORDS_PER_MINUTE", 2)
         make_user("kim")
         paths = ["users/kim/reset-password"] * 2 + ["users/kim/reset-password?dry_run=true"]
         statuses = [call("POST", f"/api/v1/{path}", admin).status_code for path in paths]

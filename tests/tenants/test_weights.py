@@ -7,7 +7,7 @@ from django.db import IntegrityError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.test import Client
 
-from gpusched.lib.sql import execute, query
+from gpusched.lib.db.sql import execute, query
 from scheduling import services
 from tenants.models import MOST_WEIGHT, Tenant
 from tests.factories import make_tenant, make_token, make_user, run_cycle

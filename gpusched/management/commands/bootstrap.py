@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-from gpusched.lib.locks import Lock, held
+from gpusched.lib.db.locks import Lock, held
 from gpusched.protocol.states import Role, Scope
 from nodes.services import create_join_token
 from tenants.models import Tenant

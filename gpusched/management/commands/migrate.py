@@ -9,7 +9,7 @@ from django.core.management.commands import migrate
 from django.db import OperationalError, connections
 from psycopg import errors
 
-from gpusched.lib.locks import Lock, held
+from gpusched.lib.db.locks import Lock, held
 
 # Who waits for a table's strongest lock makes everybody wait who comes after: so short that requests only get slower.
 LOCK_SECONDS = 1.0

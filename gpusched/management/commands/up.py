@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from gpusched.lib.one_machine import Machine, StartError
+from gpusched.lib.process.one_machine import Machine, StartError
 
 
 class Command(BaseCommand):

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from gpusched import tracing
-from gpusched.lib.processes import forks_die_with_parent, settle_heap
+from gpusched.lib.process.children import forks_die_with_parent, settle_heap
 
 
 class Command(BaseCommand):

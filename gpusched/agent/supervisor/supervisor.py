@@ -1,0 +1,296 @@
+"""The supervisor of one rank: starts its process, enforces its limits, ends every process of it, and writes down how it
+ended. Outlives the agent. Standard library only: 1,600 of these may live on one machine."""
+
+import contextlib
+import ctypes
+import math
+import os
+import resource
+import signal
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from gpusched.agent import processes
+from gpusched.agent.containers import client, watch
+from gpusched.agent.isolation import cgroup
+from gpusched.agent.rank_files import rank_dir, removal
+from gpusched.agent.rank_files.secret_files import remove as remove_secrets
+from gpusched.agent.supervisor import failure_class, signals, time_limit
+from gpusched.agent.supervisor.notify_agent import ring
+from gpusched.agent.supervisor.spawn import StartError, enclose, spawn
+from gpusched.protocol.reasons import EndReason
+
+SIGNALS = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM}
+# An agent that is stopped together with its jobs is itself waited for.
+HURRY_SECONDS = 2.0
+LONGEST_WAIT_SECONDS = 3600.0
+# A command may be a megabyte; what is said of it need not be.
+MOST_DETAIL = 500
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass
+class Rank:
+    """What one supervisor knows while it lives."""
+
+    directory: Path
+    spec: dict[str, Any]
+    pid: int = 0
+    started_at: datetime | None = None
+    started: float = 0.0
+    limit: float | None = None  # seconds from its start
+    signalled: int = 0  # the latest signal that it was sent
+    reason: str = ""
+    kill_at: float | None = None
+    status: int | None = None
+    oom_kills: int | None = None  # as the kernel counted them when it started
+    oom_kills_after: int | None = None  # and when it ended
+    peak_memory_mb: int | None = None  # of all its processes together, where a cgroup knows
+    doorbell: str = field(default="")
+    box: watch.Watch = field(default_factory=watch.Watch)
+
+    @property
+    def group(self) -> str:
+        """The directory of its cgroup; empty without."""
+        return str((self.spec.get("cgroup") or {}).get("path", ""))
+
+
+def run(directory: Path, doorbell: str, parent: int | None) -> None:
+    """Supervises the rank from start to end. Does nothing if another supervisor has, or had, it.
+
+    `parent`: end with this process (jobs that belong to their agent). Signals SIGNALS must be blocked."""
+    if parent is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            return
+    if not _take(directory):
+        return
+    spec = rank_dir.read(directory, rank_dir.SPEC)
+    if spec is None:
+        raise FileNotFoundError(directory / rank_dir.SPEC)
+    rank = Rank(directory, spec, doorbell=doorbell)
+    # After the rank was taken: an agent that writes stop.json later sees that, and signals.
+    if stop := rank_dir.read(directory, rank_dir.STOP):
+        _finish(rank, stop["reason"])
+        return
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if problem := _start(rank):
+        _leave(rank)
+        _finish(rank, problem[0], detail=problem[1])
+        return
+    with contextlib.suppress(OSError):  # the end says when it started, too
+        leader = {"pid": rank.pid, "start": processes.start_of(rank.pid)}
+        rank_dir.write(directory, rank_dir.STARTED, {"at": _iso(rank.started_at), **leader, **_clock(rank)})
+    ring(rank.doorbell, rank.directory)
+    _watch(rank)
+    watch.clear(rank.spec, rank.box)
+    _kill_all(rank)
+    processes.end_all_children()
+    _leave(rank)
+    _finish(rank, rank.reason)
+
+
+def _take(directory: Path) -> bool:
+    """Takes the rank for ever and its lock for as long as this process lives; False if it is or was another's. Tried
+    for a moment, since an agent may be writing a stop under the lock."""
+    for _ in range(40):
+        handle = rank_dir.lock(directory)
+        if os.path.exists(f"{directory}/{rank_dir.EXIT}"):
+            return False
+        if handle is not None:
+            if rank_dir.is_taken(handle):
+                return False
+            os.write(handle, rank_dir.boot_id().encode())
+            return True
+        if rank_dir.taken(directory):
+            return False
+        time.sleep(0.05)
+    return False
+
+
+def _start(rank: Rank) -> tuple[EndReason, str] | None:
+    """Starts the process; gives how it ended and what was wrong if that cannot be."""
+    spec, directory = rank.spec, rank.directory
+    if refusal := spec.get("refusal"):
+        return EndReason.NO_ACCOUNT, refusal
+    if unfit := spec.get("unfit"):
+        return EndReason.LAUNCH_FAILED, unfit
+    try:
+        enclose(spec)
+    except OSError as error:
+        return EndReason.NODE_FAULT, f"the cgroup {error.filename or rank.group} cannot be made: {error.strerror}"
+    rank.oom_kills = _oom_kills(rank)
+    started_at, rank.started = datetime.now(UTC), time.monotonic()
+    environment = {
+        **spec["environment"],
+        "GPUSCHED_PREEMPT_FILE": f"{directory}/{rank_dir.NOTICE}",
+        "GPUSCHED_CHECKPOINT_FILE": f"{directory}/{rank_dir.CHECKPOINT}",
+        "GPUSCHED_DEADLINE_FILE": f"{directory}/{rank_dir.DEADLINE}",
+    }
+    if ends_at := _limited(rank, started_at):
+        environment["GPUSCHED_DEADLINE"] = _iso(ends_at)
+    try:
+        rank.pid = spawn(directory, spec, environment)
+    except StartError as problem:
+        return EndReason.NODE_FAULT if problem.is_of_node else EndReason.LAUNCH_FAILED, str(problem)
+    rank.started_at = started_at
+    return None
+
+
+def _oom_kills(rank: Rank) -> int | None:
+    """Of the rank alone, if its cgroup counts them; else of whatever is nearest."""
+    own = cgroup.oom_kills(rank.group) if rank.group else None
+    return failure_class.oom_kills() if own is None else own
+
+
+def _watch(rank: Rank) -> None:
+    """Waits for the end of the process; TERM at the limit or when asked to stop, KILL of everything after the grace."""
+    _obey(rank)  # what came before it could be heard
+    while rank.status is None:
+        due = min(_deadline(rank), rank.box.again_at)
+        patience = min(LONGEST_WAIT_SECONDS, max(0.0, due - time.monotonic()))
+        happened = signal.sigtimedwait(SIGNALS, patience)
+        number = happened.si_signo if happened else None
+        if number == signal.SIGUSR1:
+            _obey(rank)
+        elif number == signal.SIGTERM:
+            _terminate(rank, EndReason.AGENT_STOPPED, min(HURRY_SECONDS, rank.spec["grace_seconds"]))
+        # By the clock, not by the lack of signals: a job may keep them coming.
+        if time.monotonic() >= _deadline(rank):
+            if rank.kill_at is not None:
+                _kill_all(rank)
+                rank.kill_at = time.monotonic() + 1.0  # until it is gone; new children may have come meanwhile
+            else:
+                _terminate(rank, EndReason.TIME_LIMIT, rank.spec["grace_seconds"])
+        _reap(rank)
+        if "container" in rank.spec:
+            log = f"{rank.directory}/{rank_dir.LOG}"
+            rank.pid, rank.status = watch.look(rank.spec, rank.box, rank.pid, rank.status, log)
+
+
+def _deadline(rank: Rank) -> float:
+    """When something is to be done next, by the monotonic clock: the limit, or the end of the grace."""
+    if rank.kill_at is not None:
+        return rank.kill_at
+    return rank.started + rank.limit if rank.limit else math.inf
+
+
+def _limited(rank: Rank, started_at: datetime) -> datetime | None:
+    """Reads its time limit, and tells the job when that is."""
+    rank.limit = time_limit.seconds(rank.directory, rank.spec)
+    ends_at = started_at + timedelta(seconds=rank.limit) if rank.limit else None
+    if ends_at:
+        time_limit.tell(rank.directory, rank.spec, ends_at)
+    return ends_at
+
+
+def _obey(rank: Rank) -> None:
+    if rank.started_at is not None:
+        _limited(rank, rank.started_at)
+        rank.signalled = signals.send(rank.directory, rank.spec, rank.pid, rank.signalled)
+    if stop := rank_dir.read(rank.directory, rank_dir.STOP):
+        _terminate(rank, stop["reason"], stop["grace_seconds"])
+
+
+def _terminate(rank: Rank, reason: str, grace_seconds: float) -> None:
+    """Notice file with the deadline first, then SIGTERM to all. A second stop only ever shortens the grace."""
+    kill_at = time.monotonic() + grace_seconds
+    if rank.kill_at is not None:
+        rank.kill_at = min(rank.kill_at, kill_at)
+        return
+    rank.reason, rank.kill_at = reason, kill_at
+    deadline = _iso(datetime.now(UTC) + timedelta(seconds=grace_seconds))
+    with contextlib.suppress(OSError):  # a full disk must not keep a job from being stopped
+        notice = {"reason": reason, "deadline_at": deadline}
+        rank_dir.write(rank.directory, rank_dir.NOTICE, notice, mode=0o644)  # the job may be another user's
+        if box := rank.spec.get("box"):
+            rank_dir.write(box, rank_dir.NOTICE, notice, mode=0o644)
+    if not client.send(rank.spec, signal.SIGTERM):
+        processes.signal_all(processes.descendants(os.getpid()), signal.SIGTERM)
+
+
+def _kill_all(rank: Rank) -> None:
+    if client.send(rank.spec, signal.SIGKILL):
+        return  # its client ends by itself, or is killed the next time
+    if rank.group:
+        cgroup.kill(rank.group)
+    # Whether or not that could be: a process may have moved to another group.
+    processes.signal_all(processes.descendants(os.getpid()), signal.SIGKILL)
+
+
+def _leave(rank: Rank) -> None:
+    """What the cgroup knew is kept, and the cgroup is removed."""
+    rank.oom_kills_after = _oom_kills(rank)
+    if rank.group:
+        rank.peak_memory_mb = cgroup.peak_memory_mb(rank.group)
+        cgroup.remove(rank.group)
+
+
+def _reap(rank: Rank) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid == rank.pid:
+            rank.status = status
+
+
+def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
+    """Writes how it ended; by now no process of it lives, and what was temporary goes."""
+    removal.remove(f"{rank.directory}/{rank_dir.TMP}")
+    remove_secrets(rank.directory, rank.spec)
+    code = None if rank.status is None else os.waitstatus_to_exitcode(rank.status)
+    log, exit_class = rank.directory / rank_dir.LOG, None
+    if not reason:
+        boxed = ("box" in rank.spec, bool(rank.box.end and rank.box.end.is_out_of_memory))
+        reason, exit_class, detail = failure_class.ending(
+            str(log), code, (rank.oom_kills, rank.oom_kills_after), *boxed
+        )
+        if rank.box.fault:
+            reason, exit_class, detail = EndReason.NODE_FAULT, None, rank.box.fault
+    # By the monotonic clock, so that a step of the wall clock neither adds nor hides time.
+    ended_at = datetime.now(UTC)
+    if rank.started_at is not None:
+        ended_at = rank.started_at + timedelta(seconds=time.monotonic() - rank.started)
+    fact = {
+        "at": _iso(ended_at),
+        "reason": str(reason),
+        "exit_code": code if code is not None and code >= 0 else None,
+        "signal": -code if code is not None and code < 0 else None,
+        "started_at": _iso(rank.started_at) if rank.started_at else None,
+        "detail": None if detail is None else detail[:MOST_DETAIL],
+        **_peak(rank),
+        "log_bytes": log.stat().st_size if log.exists() else 0,
+        "exit_class": exit_class,
+        **_clock(rank),
+    }
+    rank_dir.write_in_the_end(rank.directory, rank_dir.EXIT, fact)
+    ring(rank.doorbell, rank.directory)
+
+
+def _clock(rank: Rank) -> dict[str, Any]:
+    """When this is, by a clock that nobody sets but a boot."""
+    return {"monotonic": time.monotonic(), "boot_id": rank.spec.get("boot_id")}
+
+
+def _peak(rank: Rank) -> dict[str, Any]:
+    """Of the whole rank if its cgroup counted it; else of the largest single process of it, as the kernel tells of
+    those that were waited for, a supervisor's own size before the program began included."""
+    if rank.started_at is None or "container" in rank.spec:  # whose processes may be nobody's children
+        return {"peak_memory_mb": None, "peak_memory_of": None}
+    if rank.peak_memory_mb is not None:
+        return {"peak_memory_mb": rank.peak_memory_mb, "peak_memory_of": "rank"}
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    return {"peak_memory_mb": largest, "peak_memory_of": "process"}
+
+
+def _iso(moment: datetime | None) -> str:
+    assert moment is not None
+    return moment.isoformat()

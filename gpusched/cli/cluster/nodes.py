@@ -1,0 +1,313 @@
+"""Commands about nodes: the list, and for admins cordon, drain, uncordon, labels, taints and the token to join with."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from gpusched.cli.jobs.queue import Watch
+from gpusched.cli.terminal import messages, output, screen
+from gpusched.cli.terminal.group import confirm, for_each, group
+from gpusched.cli.terminal.output import Column, Format, age
+from gpusched.cli.terminal.session import connect
+from gpusched.client.errors import Invalid
+from gpusched.protocol.affinity import taint_of, taint_text
+
+if TYPE_CHECKING:
+    from gpusched.client import Client
+    from gpusched.protocol.affinity import Taint
+    from gpusched.protocol.rest.cluster import Device, Node, NodeAction
+
+# The server corrects by more than this alone: less may be the way of the message.
+_CLOCK_SECONDS = 5.0
+
+app = group("Look after nodes: cordon, drain, uncordon, let new ones join.")
+
+
+class Label(NamedTuple):
+    name: str
+    value: str
+    set_by: str
+
+
+_LABEL_COLUMNS: "tuple[Column[Label], ...]" = (
+    Column("NAME", lambda row: row.name),
+    Column("VALUE", lambda row: row.value),
+    Column("SET BY", lambda row: row.set_by),
+)
+_TAINT_COLUMNS: "tuple[Column[Taint], ...]" = (
+    Column("NAME", lambda taint: taint.key),
+    Column("VALUE", lambda taint: taint.value),
+    Column("EFFECT", lambda taint: taint.effect),
+)
+Names = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False)]
+
+_COLUMNS: "tuple[Column[Node], ...]" = (
+    Column("NODE", lambda node: node.name),
+    Column("STATE", lambda node: node.state, is_state=True),
+    Column("INTENT", lambda node: node.intent, is_state=True),
+    Column("FREE", lambda node: _free_gpus(node)),
+    Column("GPUS", lambda node: len(node.devices)),
+    Column("MODEL", lambda node: ",".join(sorted({d.model for d in node.devices}))),
+    Column("CPU FREE", lambda node: f"{node.cpu_cores_free if _is_offered(node) else 0:g}/{node.cpu_cores:g}"),
+    Column("MEMORY FREE", lambda node: f"{node.memory_mb_free if _is_offered(node) else 0}/{node.memory_mb} MiB"),
+    Column("SEEN", lambda node: age(node.last_seen_at)),
+    Column("PRETEND", lambda node: node.pretend, is_wide=True),
+    Column("AGENT", lambda node: node.agent_version, is_wide=True),
+    Column("DRIVER", lambda node: node.driver_version, is_wide=True),
+    Column("RUNTIMES", lambda node: _runtimes(node), is_wide=True),
+    Column("ISOLATION", lambda node: str(node.isolation), is_wide=True),
+    Column("LABELS", lambda node: ",".join(f"{k}={v}" for k, v in sorted(node.labels.items())), is_wide=True),
+    Column("TAINTS", lambda node: ",".join(map(taint_text, node.taints)), is_wide=True),
+    Column("TROUBLE", lambda node: _trouble(node)),
+)
+
+
+def _is_offered(node: "Node") -> bool:
+    """Return whether new jobs may start there: nothing of a lost or closed node is free."""
+    return node.state == "online" and node.intent == "open"
+
+
+def _free_gpus(node: "Node") -> int:
+    free = [one for one in node.devices if one.held == "free" and one.health in ("ok", "hot") and not one.is_slowed]
+    return len(free) if _is_offered(node) else 0
+
+
+def nodes(ctx: typer.Context, form: output.OutputOption = Format.TABLE, watch: Watch = False) -> None:
+    """List nodes, their GPUs and what is free.
+
+    \b
+    gpusched nodes
+    gpusched nodes --watch
+    gpusched nodes -o json | jq '.[].devices[] | {uuid, health, held}'
+    """
+    with connect(ctx) as client:
+        screen.items(client.nodes, _COLUMNS, form, lambda node: node.name, is_watching=watch)
+
+
+_DEVICE_COLUMNS: "tuple[Column[Device], ...]" = (
+    Column("GPU", lambda device: device.index),
+    Column("ID", lambda device: device.id),
+    Column("MODEL", lambda device: device.model),
+    Column("HEALTH", lambda device: device.health, is_state=True),
+    Column("HELD", lambda device: device.held, is_state=True),
+    Column("BUSY", lambda device: _told(device, "utilisation_percent", "%")),
+    Column("MEMORY", lambda device: _memory(device)),
+    Column("HEAT", lambda device: _told(device, "temperature_celsius", "C")),
+    Column("POWER", lambda device: _told(device, "power_watts", "W")),
+    Column("CLOCK", lambda device: _told(device, "sm_clock_mhz", "MHz")),
+    Column("THROTTLED BY", lambda device: ",".join((device.reading and device.reading.throttled_by) or ())),
+    Column("ECC", lambda device: _told(device, "ecc_uncorrected", ""), is_wide=True),
+    Column("ECC CORRECTED", lambda device: _told(device, "ecc_corrected", ""), is_wide=True),
+    Column("POWER LIMIT", lambda device: _told(device, "power_limit_watts", "W"), is_wide=True),
+    Column("MEMORY CLOCK", lambda device: _told(device, "memory_clock_mhz", "MHz"), is_wide=True),
+    Column("NUMA", lambda device: device.numa_node, is_wide=True),
+    Column("NVLINK", lambda device: device.nvlink_island, is_wide=True),
+    Column("READ", lambda device: age(device.reading.read_at if device.reading else None), is_wide=True),
+    Column("UUID", lambda device: device.uuid, is_wide=True),
+    Column("JOBS", lambda device: ",".join(map(str, device.jobs))),
+    Column("NOTE", lambda device: device.health_note),
+)
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """List the GPUs of a node with their latest readings; empty is unknown.
+
+    \b
+    gpusched node show gpu-3
+    gpusched node show gpu-3 -o wide
+
+    stderr says which container runtimes it has and how it keeps jobs apart. The ids of GPUs, which `gpusched gpu`
+    takes, are among the columns; -o wide has all readings.
+    """
+    with connect(ctx) as client:
+        found = client.node(name)
+    if form in (Format.TABLE, Format.WIDE):
+        messages.note(f"runtimes: {_runtimes(found) or 'none for containers'}")
+        messages.note(f"isolation: {found.isolation}" + (f" ({found.isolation.why})" if found.isolation.why else ""))
+        if found.clock_off_seconds is not None and abs(found.clock_off_seconds) >= _CLOCK_SECONDS:
+            messages.note(f"its clock is off by {found.clock_off_seconds:+.0f} s")
+        if found.labels:
+            messages.note(f"labels: {', '.join(f'{key}={value}' for key, value in sorted(found.labels.items()))}")
+        if found.taints:
+            messages.note(f"taints: {', '.join(map(taint_text, found.taints))}")
+        for user, detail in found.missing_users.items():
+            messages.note(f"no Unix user {user or 'for tenants without unix_user'}: {detail}")
+    output.items(found.devices, _DEVICE_COLUMNS, form, lambda device: device.uuid)
+
+
+@app.command()
+def cordon(ctx: typer.Context, names: Names) -> None:
+    """Start nothing new on nodes; what runs goes on.
+
+    \b
+    gpusched node cordon gpu-3
+
+    For admins. `gpusched node uncordon` is the way back.
+    """
+    _act(ctx, names, lambda client, name: client.cordon(name))
+
+
+@app.command()
+def drain(ctx: typer.Context, names: Names) -> None:
+    """Start nothing new on nodes until what runs there has ended.
+
+    \b
+    gpusched node drain gpu-3
+
+    For admins. Nothing is stopped: the node is empty when all its GPUs are free.
+    """
+    _act(ctx, names, lambda client, name: client.drain(name))
+
+
+@app.command()
+def uncordon(ctx: typer.Context, names: Names) -> None:
+    """Let nodes take jobs again.
+
+    \b
+    gpusched node uncordon gpu-3
+
+    For admins. Also the way back for a node that is held for its faults.
+    """
+    _act(ctx, names, lambda client, name: client.uncordon(name))
+
+
+@app.command()
+def remove(
+    ctx: typer.Context,
+    names: Names,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove nodes for good; their history stays.
+
+    \b
+    gpusched node remove gpu-3 --yes
+
+    For admins. A node must be lost, cordoned or drained, and no job may be left on it. Its agent is refused from then
+    on; the name can be joined again with a new join token.
+    """
+    confirm(f"Remove {', '.join(names)} for good?", is_sure=yes)
+    _act(ctx, names, lambda client, name: client.remove_node(name))
+
+
+@app.command()
+def label(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
+    changes: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE|NAME-...", show_default=False)] = None,
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """Show the labels of a node, set some, or remove those named with a dash.
+
+    \b
+    gpusched node label gpu-3
+    gpusched node label gpu-3 zone=a rack=r7
+    gpusched node label gpu-3 rack-
+
+    Only admins can change them. A label that an admin sets wins over the one of the same name that the agent reports.
+    """
+    labels = dict(_label_change(word) for word in changes or ())
+    with connect(ctx) as client:
+        found = client.label_node(name, labels) if labels else client.node_labels(name)
+    rows = [Label(key, value, "admin" if key in found.from_admin else "agent") for key, value in found.labels.items()]
+    output.items(sorted(rows), _LABEL_COLUMNS, form, lambda row: row.name)
+
+
+@app.command()
+def taint(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME[=VALUE]:EFFECT|NAME[:EFFECT]-...", show_default=False)
+    ] = None,
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """Show the taints of a node, add some, or remove those named with a dash.
+
+    \b
+    gpusched node taint gpu-3
+    gpusched node taint gpu-3 dedicated=ml:NoSchedule
+    gpusched node taint gpu-3 dedicated:NoSchedule- spot:PreferNoSchedule
+    gpusched node taint gpu-3 min-gpus=8:NoSchedule
+
+    Only admins can change them. A job without the toleration (gpusched submit --toleration) does not start on a node
+    with NoSchedule, and avoids one with PreferNoSchedule. min-gpus=N reserves the node for jobs of at least N GPUs,
+    which need no toleration. Running jobs go on.
+    """
+    words = changes or []
+    remove = [word[:-1] for word in words if word.endswith("-")]
+    try:
+        add = [taint_of(word) for word in words if not word.endswith("-")]
+    except ValueError as error:
+        raise Invalid(str(error)) from error
+    with connect(ctx) as client:
+        found = client.taint_node(name, add, remove=remove) if words else client.node_taints(name)
+    output.items(found.taints, _TAINT_COLUMNS, form, taint_text)
+
+
+@app.command("join-token")
+def join_token(
+    ctx: typer.Context,
+    hours: Annotated[float, typer.Option(min=0.1, help="How long it can be used.")] = 24,
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """Print a token with which a new node joins; stderr says what to type there.
+
+    \b
+    gpusched node join-token
+    gpusched node join-token -o json | jq -r .command
+
+    For admins. Any number of nodes may join with it, until it expires.
+    """
+    with connect(ctx) as client:
+        made = client.join_token(expires_in_hours=hours)
+    if form is Format.TABLE and made.command:
+        messages.note(f"on the new node: {made.command}")
+    output.one(made, form, text=made.token, name=made.token)
+
+
+def _act(ctx: typer.Context, names: list[str], action: "Callable[[Client, str], NodeAction]") -> None:
+    with connect(ctx) as client:
+
+        def act(name: str) -> None:
+            answer = action(client, name)
+            messages.note(answer.message or f"node {answer.node} is {answer.status}")
+
+        for_each(names, act)
+
+
+def _label_change(word: str) -> tuple[str, str | None]:
+    key, separator, value = word.partition("=")
+    if separator:
+        return key, value
+    if not word.endswith("-") or len(word) == 1:
+        raise Invalid(f"{word}: write NAME=VALUE to set a label, NAME- to remove it")
+    return word[:-1], None
+
+
+def _runtimes(node: "Node") -> str:
+    return ", ".join(f"{name} {version}" for name, version in node.runtimes.items())
+
+
+def _told(device: "Device", name: str, unit: str) -> str:
+    value = getattr(device.reading, name, None)
+    return "" if value is None else f"{value:.0f} {unit}".strip()
+
+
+def _memory(device: "Device") -> str:
+    used = device.reading.memory_used_mb if device.reading else None
+    told = ["?" if size is None else str(size) for size in (used, device.memory_mb)]
+    return "" if used is None else f"{told[0]}/{told[1]} MiB"
+
+
+def _trouble(node: "Node") -> str:
+    return ", ".join(
+        f"GPU {d.index} {d.health}" + (f" ({d.health_note})" if d.health_note else "")
+        for d in node.devices
+        if d.health not in ("ok", "")
+    )

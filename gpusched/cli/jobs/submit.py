@@ -1,0 +1,135 @@
+"""`submit` and `run`: hand in a job; `run` also stays, shows its output and ends as it ends."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpusched.cli.flags.flags import with_job_flags
+from gpusched.cli.jobs import explain_text
+from gpusched.cli.jobs.signal_queue import Received, Signalled, signals_received
+from gpusched.cli.terminal import messages, output
+from gpusched.cli.terminal.session import connect
+
+if TYPE_CHECKING:
+    from gpusched.client import Client, Job
+    from gpusched.protocol.job_request import JobRequest
+
+KeyOption = Annotated[str | None, typer.Option("--idempotency-key", help="Two submits with the same key make one job.")]
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would become of it; submit nothing.")]
+
+
+@with_job_flags
+def submit(
+    ctx: typer.Context,
+    jobs: list[dict[str, Any]],
+    form: output.OutputOption = output.Format.TABLE,
+    idempotency_key: KeyOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Submit a job and print its id.
+
+    \b
+    gpusched submit --gpus 1 -- python train.py --epochs 10
+    gpusched submit --gpus 8 --gang --ranks 2 --name big -- torchrun train.py
+    gpusched submit train.sh --epochs 10   (a script with #GPUSCHED or #SBATCH lines)
+    gpusched submit -f job.yaml --priority 1000
+    gpusched submit -f list-of-jobs.yaml   (all of them or none)
+    gpusched submit --array 1000%50 --gpus 1 -- python train.py
+    gpusched submit --dry-run --gpus 8 -- python train.py
+    gpusched why $(gpusched submit --gpus 1 -- python train.py)
+
+    With --dry-run it says where the job would start now; or why not, when, whom it would preempt, and which smaller
+    request would start. A file with a list of jobs is submitted all or none, and prints an id a line.
+    """
+    with connect(ctx) as client:
+        if len(jobs) > 1:
+            _submit_all(client, jobs, form, idempotency_key, is_dry_run=dry_run)
+            return
+        [fields] = jobs
+        if dry_run:
+            found = client.simulate_request(_request(client, fields))
+            output.one(found, form, text=explain_text.simulated(found), name="now" if found.starts_now else "later")
+            return
+        job = _submitted(client, fields, idempotency_key)
+    messages.note(job.message or f"job {job.id} submitted")
+    output.one(job, form, text=str(job.id), name=job.id)
+
+
+@with_job_flags
+def run(ctx: typer.Context, jobs: list[dict[str, Any]]) -> None:
+    """Submit a job, show its output, and exit with its exit code.
+
+    \b
+    gpusched run --gpus 1 -- nvidia-smi
+    gpusched run --gpus 4 --max-runtime-minutes 30 -- python train.py > train.log
+
+    Ctrl-C, SIGTERM or SIGHUP cancels the job: it gets SIGTERM and its grace, and run goes on until its end; a second
+    one leaves at once. USR1, USR2 and QUIT are passed on (see gpusched signal). The exit code is the job's, 128 + N
+    where signal N ended it; without either 128 + the number of the signal that run got (130 after Ctrl-C), or 1.
+    """
+    if len(jobs) > 1:
+        raise typer.BadParameter("run takes one job; see gpusched submit", param_hint="--file")
+    if jobs[0].get("array"):
+        raise typer.BadParameter("run shows one output; see gpusched submit", param_hint="--array")
+    # From before the submit: a job whose id is not known yet could not be cancelled.
+    with connect(ctx) as client, signals_received() as received:
+        raise typer.Exit(_run(client, jobs[0], received))
+
+
+def _submit_all(
+    client: "Client", jobs: list[dict[str, Any]], form: output.Format, key: str | None, *, is_dry_run: bool
+) -> None:
+    """Many jobs in one request; their ids go to stdout, one a line."""
+    done = client.submit_many([_request(client, fields) for fields in jobs], key, dry_run=is_dry_run)
+    messages.note(done.message)
+    ids = "\n".join(map(str, done.job_ids))
+    output.one(done, form, text=ids, name=ids)
+
+
+def _submitted(client: "Client", fields: dict[str, Any], key: str | None) -> "Job":
+    return client.submit_request(_request(client, fields), key)
+
+
+def _request(client: "Client", fields: dict[str, Any]) -> "JobRequest":
+    from gpusched.client.calls.jobs import as_request
+
+    tenant = client.config.tenant
+    return as_request({"tenant": tenant, **fields} if tenant else fields)
+
+
+def _run(client: "Client", fields: dict[str, Any], received: Received) -> int:
+    """Submits the job and shows it up to its end, whoever ends it. Gives the exit code to end with."""
+    from gpusched.cli.jobs.log_follow import Reader
+    from gpusched.cli.jobs.signal_relay import Relay
+
+    relay, job = Relay(client, received), None
+    try:
+        job = _submitted(client, fields, None)
+        messages.note(f"job {job.id} submitted; Ctrl-C cancels it")
+        relay.tell_job(job.id)
+        ended = Reader(client, job).read()
+    except Signalled as told:
+        see = f"gpusched why {job.id}" if job else "gpusched ps"
+        messages.note(f"\nleft {f'job {job.id}' if job else 'the job'} before its end was seen; see: {see}")
+        return 128 + told.number
+    except OSError:
+        # The pipe broke, the disk is full, or the terminal was closed: with its signal the job is to end.
+        if received.ending is not None:
+            relay.wait_told()
+        elif job:
+            messages.note(f"job {job.id} goes on; see: gpusched logs -f {job.id}, or end it: gpusched cancel {job.id}")
+        raise
+    return exit_code(ended, received.ending)
+
+
+def exit_code(job: "Job", told: int | None = None) -> int:
+    """The code of the job's process, as a shell would give it; where it has none 128 + the signal by which we were
+    `told` to end it, or 1."""
+    if job.state == "completed":
+        return 0
+    if job.signal:
+        return 128 + job.signal
+    if told is not None:
+        return 128 + told if job.exit_code is None else job.exit_code
+    return job.exit_code or 1

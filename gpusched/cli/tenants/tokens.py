@@ -1,0 +1,168 @@
+"""Commands about who we are: API tokens, and the login that keeps one in the config file."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpusched.cli.tenants import passwords
+from gpusched.cli.terminal import messages, output
+from gpusched.cli.terminal.group import group
+from gpusched.cli.terminal.output import Column, Format
+from gpusched.cli.terminal.session import connect
+
+if TYPE_CHECKING:
+    from gpusched.client import Client
+    from gpusched.protocol.rest.access import IssuedServiceToken, IssuedToken, Token
+
+app = group("Create, list and revoke API tokens.")
+
+_COLUMNS: "tuple[Column[Token], ...]" = (
+    Column("ID", lambda t: t.id),
+    Column("NAME", lambda t: t.name),
+    Column("PREFIX", lambda t: t.prefix),
+    Column("SCOPES", lambda t: ",".join(t.scopes)),
+    Column("TENANT", lambda t: t.tenant),
+    Column("ACCOUNT", lambda t: getattr(t, "user", ""), is_wide=True),
+    Column("EXPIRES", lambda t: t.expires_at),
+    Column("LAST USED", lambda t: t.last_used_at),
+    Column("REVOKED", lambda t: t.revoked_at),
+    Column("CREATED", lambda t: t.created_at, is_wide=True),
+)
+
+
+Service = Annotated[
+    str | None,
+    typer.Option("--service", metavar="TENANT", help="Of programs of this tenant (owners).", show_default=False),
+]
+
+
+@app.command("list")
+def list_tokens(ctx: typer.Context, service: Service = None, form: output.OutputOption = Format.TABLE) -> None:
+    """List your tokens, or those of a tenant's programs, without their secrets.
+
+    \b
+    gpusched token list
+    gpusched token list --service nlp
+    """
+    found: list[Token]
+    with connect(ctx) as client:
+        found = [*client.service_tokens(service)] if service else client.tokens()
+    output.items(found, _COLUMNS, form, lambda t: t.id)
+
+
+@app.command()
+def create(
+    ctx: typer.Context,
+    name: str,
+    scope: Annotated[list[str] | None, typer.Option(help="read, write or admin; repeat it. [read and write]")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Good for this tenant only.")] = None,
+    service: Service = None,
+    role: Annotated[
+        str | None, typer.Option(help="Of a program: member or viewer. [as its other tokens, else member]")
+    ] = None,
+    days: Annotated[
+        float | None, typer.Option(min=0.01, help="How long it is good. [90; 365 of programs]", show_default=False)
+    ] = None,
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """Create a token and print it. It is shown this once. One of a program outlives its maker.
+
+    \b
+    gpusched token create ci --scope read --scope write --days 30 > token.txt
+    gpusched token create nightly --service nlp --role viewer
+    """
+    if service is None and role is not None:
+        raise typer.BadParameter("is of programs: give --service too", param_hint="--role")
+    if service is not None and tenant is not None:
+        raise typer.BadParameter("names the tenant already", param_hint="--service")
+    made: IssuedToken | IssuedServiceToken
+    with connect(ctx) as client:
+        if service is None:
+            made = client.create_token(name, scopes=scope or None, tenant=tenant, expires_in_days=days or 90)
+        else:
+            made = client.create_service_token(
+                service, name, role=role, scopes=scope or None, expires_in_days=days or 365
+            )
+    messages.note(f"token {made.id} ({made.prefix}…) created; it is shown this once")
+    output.one(made, form, text=made.token, name=made.id)
+
+
+@app.command()
+def revoke(
+    ctx: typer.Context, token_id: Annotated[int, typer.Argument(metavar="ID", min=1)], service: Service = None
+) -> None:
+    """Refuse a token from now on.
+
+    \b
+    gpusched token revoke 7
+    gpusched token revoke 8 --service nlp
+    """
+    with connect(ctx) as client:
+        if service is None:
+            client.revoke_token(token_id)
+        else:
+            client.revoke_service_token(service, token_id)
+    messages.note(f"token {token_id} revoked")
+
+
+def login(
+    ctx: typer.Context,
+    url: Annotated[str | None, typer.Argument(help="The server.", show_default=False)] = None,
+    username: Annotated[str | None, typer.Option("--username", "-u", help="Asked for if left out.")] = None,
+    password_stdin: Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")] = False,
+    token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Keep the token on stdin instead.")] = False,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Tenant that submits go to.")] = None,
+) -> None:
+    """Change a password into a token and keep it in the config file.
+
+    \b
+    gpusched login https://gpusched.example
+    gpusched login https://gpusched.example -u ada --password-stdin < password.txt
+
+    With a one-time password it asks for a new one; with --password-stdin that is the second line of stdin.
+    """
+    from gpusched.client import Client, config
+
+    base = config.resolve(url or ctx.obj.url).url
+    file = config.path()
+    config.require_own(file)  # before a token is made that could not be stored
+    if token_stdin:
+        token = passwords.line_of_stdin().strip()
+    else:
+        username = username or passwords.ask("Username", is_secret=False)
+        password = passwords.line_of_stdin().rstrip("\r\n") if password_stdin else passwords.ask("Password")
+        with Client(base) as client:
+            token = _log_in(client, username, password, is_from_stdin=password_stdin)
+    with Client(base, token) as client:
+        me = client.me()
+    kept = config.read_file(file)
+    before = config.stored_url(kept)
+    forgotten = kept.pop("tenant", None) if before not in (None, base) else None
+    changed = {"url": base, "token": token, **({"tenant": tenant} if tenant else {})}
+    config.write_file(file, {**kept, **changed})
+    messages.note(f"logged in to {base} as {me.user}; the token is in {file}")
+    if forgotten and not tenant:
+        messages.note(f"tenant {forgotten} of {before} is forgotten; --tenant names the one that submits go to here")
+
+
+def _log_in(client: "Client", username: str, password: str, *, is_from_stdin: bool) -> str:
+    """Return a token. For a one-time password a new one is asked for, or read as the next line of stdin."""
+    import platform
+
+    from gpusched.client.errors import NotPermitted
+
+    name = f"gpusched login on {platform.node()}"
+    try:
+        return client.login(username, password, name).token
+    except NotPermitted as error:
+        if error.code != "password_change_required":
+            raise
+        if is_from_stdin:
+            new = passwords.line_of_stdin().rstrip("\r\n")
+            if not new:
+                error.next_step = "give a new password as the second line of stdin"
+                raise
+        else:
+            messages.note("this password is for one login: choose a new one")
+            new = passwords.ask_new("New password")
+    return client.login(username, password, name, new_password=new).token

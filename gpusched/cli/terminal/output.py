@@ -1,0 +1,173 @@
+"""How data is printed to stdout: as a table, JSON, JSON lines, CSV or just names."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Generic, TypeVar
+
+import typer
+
+from gpusched.cli.terminal.messages import note, printable
+from gpusched.protocol.csv_cells import as_text
+
+T = TypeVar("T")
+Cell = str | int | float | bool | datetime | None
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    NAME = "name"
+
+
+OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to print the data.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """`is_wide`: only in `-o wide` and `-o csv`. `is_state`: coloured on a terminal."""
+
+    title: str
+    value: Callable[[T], Cell]
+    is_wide: bool = False
+    is_state: bool = False
+
+
+def items(rows: Sequence[T], columns: Sequence[Column[T]], form: Format, name: Callable[[T], Cell]) -> None:
+    """A list. JSON has all fields of the items; tables and CSV have the columns."""
+    if form is Format.JSON:
+        _json(list(rows))
+    elif form is Format.JSONL:
+        for row in rows:
+            _json_line(row)
+    elif form is Format.NAME:
+        _write("".join(f"{name(row)}\n" for row in rows))
+    elif form is Format.CSV:
+        _csv(rows, columns)
+    else:
+        # A pipe gets everything.
+        is_cut = form is Format.TABLE and sys.stdout.isatty()
+        _write("".join(f"{line}\n" for line in table(rows, columns, form, room=_room() if is_cut else None)))
+
+
+def at_most(limit: int, found: Sequence[T], *, is_told: bool = True) -> Sequence[T]:
+    """The first `limit` of what was found; one more than that was asked for, which tells whether there are more."""
+    if len(found) > limit and is_told:
+        note(f"there are more than these {limit}; see --limit")
+    return found[:limit]
+
+
+def table(
+    rows: Sequence[T], columns: Sequence[Column[T]], form: Format, *, room: int | None, is_clipped: bool = False
+) -> list[str]:
+    """The lines of a table, its titles first. With `room` (columns of the terminal) the last column, a sentence, gives
+    way; `is_clipped`: and no line is longer than that."""
+    from rich.cells import cell_len, set_cell_size
+
+    shown = [column for column in columns if form is Format.WIDE or not column.is_wide]
+    cells = [[printable(_text(c.value(row))).replace("\n", " ") for c in shown] for row in rows]
+    widths = [max(map(cell_len, [c.title, *(line[i] for line in cells)])) for i, c in enumerate(shown)]
+    if room is not None:
+        widths[-1] = min(widths[-1], max(room - sum(widths[:-1]) - 2 * len(widths[:-1]), 10))
+    if room is not None and is_clipped:
+        starts = [sum(widths[:i]) + 2 * i for i in range(len(widths))]
+        widths = [max(0, min(width, room - start)) for width, start in zip(widths, starts, strict=True)]
+    is_coloured = has_colour()
+    lines = []
+    for line in [[c.title for c in shown], *cells]:
+        sized = [set_cell_size(cell, width) for cell, width in zip(line, widths, strict=True)]
+        if is_coloured:
+            sized = [_coloured(cell) if c.is_state else cell for cell, c in zip(sized, shown, strict=True)]
+        lines.append("  ".join(cell for cell in sized if cell).rstrip())
+    return lines
+
+
+def one(item: object, form: Format, text: str, name: Cell) -> None:
+    """A single thing: `text` for people, or JSON, or its name."""
+    if form is Format.JSON:
+        _json(item)
+    elif form is Format.JSONL:
+        _json_line(item)
+    elif form is Format.NAME:
+        _write(f"{name}\n")
+    elif form is Format.CSV:
+        raise typer.BadParameter("csv is for lists; use json", param_hint="--output")
+    elif text:
+        _write(printable(text) + "\n")
+
+
+def age(moment: datetime | None, until: datetime | None = None) -> str:
+    """How long ago (or before `until`), in its largest unit: 40s, 12m, 5h, 3d."""
+    if moment is None:
+        return ""
+    seconds = max(0, int(((until or datetime.now(UTC)) - moment).total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def _room() -> int:
+    return shutil.get_terminal_size().columns
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _json(value: object) -> None:
+    import msgspec
+
+    _write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def _json_line(value: object) -> None:
+    import msgspec
+
+    _write(msgspec.json.encode(value).decode() + "\n")
+
+
+def _csv(rows: Sequence[T], columns: Sequence[Column[T]]) -> None:
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([column.title.lower() for column in columns])
+    writer.writerows([printable(_text(as_text(column.value(row)))) for column in columns] for row in rows)
+
+
+def has_colour() -> bool:
+    """Only on a terminal that can, and not against NO_COLOR (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+_COLOURS: dict[str, str] = {
+    **dict.fromkeys(("running", "completed", "online", "ok"), "green"),
+    **dict.fromkeys(("pending", "held", "scheduled", "stopping", "cordoned", "draining", "hot"), "yellow"),
+    **dict.fromkeys(("failed", "lost", "dirty", "degraded", "foreign", "quarantined"), "red"),
+    **dict.fromkeys(("cancelled", "preempted"), "bright_black"),
+}
+
+
+def _coloured(cell: str) -> str:
+    colour = _COLOURS.get(cell.strip())
+    return typer.style(cell, fg=colour) if colour else cell
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return str(value)

@@ -1,0 +1,255 @@
+"""The calls about jobs: submit, read, act on, explain, logs, and the queue."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypedDict
+
+import msgspec
+
+from gpusched.client.errors import Invalid
+from gpusched.client.transport.call import (
+    API,
+    Call,
+    Reply,
+    get,
+    given,
+    json_as,
+    write,
+)
+from gpusched.protocol.affinity import NodeAffinity, Toleration
+from gpusched.protocol.arrays import ArrayRequest
+from gpusched.protocol.dependencies import Dependency
+from gpusched.protocol.job_request import JobRequest
+from gpusched.protocol.rest.arrays import Element
+from gpusched.protocol.rest.events import Event, EventPage
+from gpusched.protocol.rest.explain import Explanation, Simulation
+from gpusched.protocol.rest.jobs import (
+    Acted,
+    Attempt,
+    BulkActed,
+    JobData,
+    Log,
+    Page,
+)
+from gpusched.protocol.rest.scheduling import QueueItem
+from gpusched.protocol.rest.time_limits import Extended
+from gpusched.protocol.signals import SignalName
+
+
+class JobOptions(TypedDict, total=False):
+    """What `submit` takes besides the command and `gpus`; the meanings and defaults are those of JobRequest."""
+
+    tenant: str | None
+    name: str
+    priority: int
+    gpu_memory_mb: int | None
+    gpu_model: str | None
+    gpu_sharing: str
+    cpu_cores: float
+    memory_mb: int
+    args: list[str]
+    script: str | None
+    workdir: str | None
+    environment: dict[str, str]
+    secrets: list[str]
+    image: str | None
+    runtime: str
+    mounts: list[str]
+    gang_scheduling: bool
+    ranks: int | None
+    workload_class: str
+    max_runtime_minutes: float | None
+    predicted_runtime_minutes: float | None
+    preemptible: bool
+    requeue: bool
+    max_retries: int
+    retry_on: list[str]
+    grace_seconds: int
+    not_before: str | None
+    depends_on: list[int | str | Dependency]
+    ref: str
+    array: ArrayRequest | None
+    labels: dict[str, str]
+    node_selector: dict[str, str]
+    node_affinity: NodeAffinity | None
+    tolerations: list[Toleration]
+    anti_affinity: str | None
+    topology: str
+
+
+class JobFilters(TypedDict, total=False):
+    """Which jobs `list` gives: those that meet all of these."""
+
+    tenant: str | None
+    state: str | Iterable[str] | None
+    user: str | None
+    name: str | None
+    array: int | None
+    submitted_after: str | None
+    submitted_before: str | None
+    ended_after: str | None
+    ended_before: str | None
+
+
+def request(command: Sequence[str], gpus: int, default_tenant: str | None, options: JobOptions) -> JobRequest:
+    """The job request that these arguments stand for. Raises Invalid for wrong names and types."""
+    if isinstance(command, str):
+        raise Invalid('command must be a list like ["python", "train.py"], not a string')
+    fields: dict[str, Any] = {"tenant": default_tenant, **options, "command": list(command), "gpu_count": gpus}
+    return as_request(fields)
+
+
+def as_request(fields: dict[str, Any]) -> JobRequest:
+    """A job request from plain fields, as they stand in a file. Raises Invalid for unknown names and wrong types."""
+    try:
+        return msgspec.convert(fields, JobRequest)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        raise Invalid(
+            message[0].lower() + message[1:], next_step="see the fields of a job in docs/rest.md#job-request"
+        ) from error
+
+
+def submit(job: JobRequest, key: str | None = None) -> Call[Acted]:
+    """Only what differs from the defaults is sent, so that an older server is not asked about fields it has not."""
+    return write("POST", "/jobs", Acted, _without_defaults(job), key=key)
+
+
+def submit_many(jobs: Sequence[JobRequest], key: str | None = None, *, dry_run: bool = False) -> Call[BulkActed]:
+    """Submits 1 to 10,000 jobs, all or none; gives their ids in this order. They may wait for each other by `ref`. Two
+    with the same `key` are one. `dry_run`: all is checked, and nothing submitted."""
+    body = {"jobs": [_without_defaults(job) for job in jobs]}
+    return write("POST", "/jobs/bulk", BulkActed, body, key=key, is_dry_run=dry_run)
+
+
+def _without_defaults(job: JobRequest) -> dict[str, object]:
+    plain = msgspec.to_builtins(job)
+    blank = msgspec.to_builtins(JobRequest())
+    return {name: value for name, value in plain.items() if value != blank[name]}
+
+
+def simulate(job: JobRequest) -> Call[Simulation]:
+    """What would become of the job if it were submitted now: where it would start, or why not, and when. Submits
+    nothing, and is refused as the submit would be."""
+    return Call("POST", f"{API}/jobs/simulate", json_as(Simulation), body=_without_defaults(job))
+
+
+def job(job_id: int) -> Call[JobData]:
+    """One job as it is now."""
+    return get(f"/jobs/{job_id}", JobData)
+
+
+def jobs(*, state: str | Iterable[str] | None = None, **filters: str | int | None) -> Call[Page[JobData]]:
+    """By JobFilters; others are a TypeError."""
+    if unknown := set(filters) - JobFilters.__optional_keys__:
+        raise TypeError(f"jobs are not listed by {', '.join(sorted(unknown))}")
+    return get("/jobs", Page[JobData], state=_states(state), **filters)
+
+
+def _states(state: str | Iterable[str] | None) -> str | None:
+    return state if isinstance(state, str) or state is None else ",".join(state)
+
+
+def cancel(job_id: int, elements: str | None = None) -> Call[Acted]:
+    """Ends a job, waiting or running; of an array only these `elements`, like 3-7,9. Harmless when repeated."""
+    return write("POST", f"/jobs/{job_id}/cancel", Acted, given(elements=elements) or None)
+
+
+def retry(job_id: int, elements: str = "failed") -> Call[Acted]:
+    """Has a job run again that failed, was cancelled or preempted; of an array elements that failed, or by numbers
+    like 3-7,9 those that have ended."""
+    return write("POST", f"/jobs/{job_id}/retry", Acted, {"elements": elements})
+
+
+def elements(
+    job_id: int, *, state: str | Iterable[str] | None = None, index: int | str | None = None
+) -> Call[Page[Element]]:
+    return get(f"/jobs/{job_id}/elements", Page[Element], state=_states(state), index=index)
+
+
+def hold(job_id: int) -> Call[Acted]:
+    """Keeps a waiting job from starting until it is released."""
+    return write("POST", f"/jobs/{job_id}/hold", Acted)
+
+
+def release(job_id: int) -> Call[Acted]:
+    """Lets a held job start when it is its turn."""
+    return write("POST", f"/jobs/{job_id}/release", Acted)
+
+
+def requeue(job_id: int) -> Call[Acted]:
+    """Stops a live job and puts it back into the queue."""
+    return write("POST", f"/jobs/{job_id}/requeue", Acted)
+
+
+def send_signal(job_id: int, signal: SignalName) -> Call[Acted]:
+    """Sends HUP, INT, QUIT, USR1 or USR2 to the first process of each rank of a running job."""
+    return write("POST", f"/jobs/{job_id}/signal", Acted, {"signal": signal})
+
+
+def extend(
+    job_id: int,
+    *,
+    add_minutes: float | None = None,
+    max_runtime_minutes: float | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    key: str | None = None,
+) -> Call[Extended]:
+    """Changes the time limit of a job that waits or runs, by `add_minutes` or to `max_runtime_minutes`. `dry_run`: says
+    what would follow, and changes nothing. Two with the same `key` are one."""
+    wanted = given(add_minutes=add_minutes, max_runtime_minutes=max_runtime_minutes, force=force or None)
+    return write("POST", f"/jobs/{job_id}/extend", Extended, wanted, key=key, is_dry_run=dry_run)
+
+
+def why(job_id: int) -> Call[Explanation]:
+    """Why a job is where it is, what can be done, and what is ahead of it."""
+    return get(f"/jobs/{job_id}/explain", Explanation)
+
+
+def history(job_id: int) -> Call[Page[Event]]:
+    """All that happened to a job, oldest first."""
+    return get(f"/jobs/{job_id}/events", Page[Event])
+
+
+def events(
+    since: int | None = None, *, wait_seconds: int = 0, tenant: str | None = None, kind: str | None = None
+) -> Call[EventPage]:
+    """Events of all jobs that you may see, after the id `since` (None: from now on; 0: from the beginning)."""
+    query = given(since=since, wait=wait_seconds or None, tenant=tenant, kind=kind, limit=1000)
+    return Call("GET", f"{API}/events", json_as(EventPage), query=query)
+
+
+def attempts(job_id: int) -> Call[Page[Attempt]]:
+    """The executions of a job, with the end of each rank."""
+    return get(f"/jobs/{job_id}/attempts", Page[Attempt])
+
+
+def logs(
+    job_id: int, *, attempt: int | None = None, rank: int = 0, offset: int = 0, limit: int | None = None
+) -> Call[Log]:
+    """A piece of the output, from `offset` bytes (negative: from the end). Without `attempt`, the latest one."""
+    query = given(attempt=attempt, rank=rank, offset=offset, limit=limit)
+    return Call("GET", f"{API}/jobs/{job_id}/logs", _log, query=query)
+
+
+def _log(reply: Reply) -> Log:
+    if "x-log-size" not in reply.headers:
+        raise ValueError("it has no X-Log-Size header")
+
+    def number(name: str, default: int) -> int:
+        return int(reply.headers.get(f"x-log-{name}", default))
+
+    offset = number("offset", 0)
+    next_offset = number("next-offset", offset + len(reply.body))
+    return Log(
+        data=reply.body,
+        offset=offset,
+        next_offset=next_offset,
+        size=number("size", next_offset),
+        is_complete=reply.headers.get("x-log-complete") == "true",
+        attempt=number("attempt", 0),
+    )
+
+
+def queue() -> Call[Page[QueueItem]]:
+    return get("/queue", Page[QueueItem])

@@ -1,0 +1,189 @@
+"""Documents endpoints with the same typed structs that they read and that the SDK gives to its users."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+
+from gpusched.lib.api.openapi_headers import COMPONENTS, add_headers, schema_of
+from gpusched.protocol.field_docs import of_job_fields
+
+
+class PlainNames(AutoSchema):
+    """Names an operation by its method and address, so that no two have one name: get_jobs, get_jobs_job_id."""
+
+    def get_operation_id(self) -> str:
+        path = self.path.removeprefix("/api/v1/") if self.path.startswith("/api/v1/") else f"root{self.path}"
+        words = re.findall(r"\w+", path)
+        return "_".join([self.method.lower(), *words])
+
+
+class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "tenants.permissions.TokenAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
+        return {"type": "http", "scheme": "bearer", "description": "A token: <prefix>.<secret>"}
+
+
+class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "tenants.permissions.PageSession"
+    name = "session"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
+        return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME, "description": "Of the page"}
+
+
+_REF = "#/components/schemas/{name}"
+_structs: set[Any] = set()
+_NO_DRY_RUN = "x-no-dry-run"  # only until the schema is complete
+
+_PROBLEM: dict[str, Any] = {
+    "type": "object",
+    "description": "RFC 9457 problem; `error` repeats the detail for simple scripts.",
+    "required": ["type", "title", "status", "detail", "code", "request_id", "errors"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "code": {"type": "string"},
+        "next_step": {"type": "string"},
+        "request_id": {"type": "string"},
+        "error": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {name: {"type": "string"} for name in ("field", "code", "message")},
+            },
+        },
+    },
+}
+
+
+def documented(
+    summary: str,
+    *,
+    tag: str,
+    who: str,
+    description: str | None = None,
+    answer: Any = None,
+    status: int = 200,
+    body: Any = None,
+    parameters: Mapping[str, str] | None = None,
+    refusals: tuple[int, ...] = (400, 401, 403, 404),
+    operation_id: str | None = None,
+    media_types: tuple[str, ...] = ("application/json",),
+    also: Mapping[int, Any] | None = None,
+    has_dry_run: bool = True,
+) -> Callable[[Any], Any]:
+    """Marks one method of a view. `who` may ask it: the least role in the tenant, `admin`, `anybody` with a token, …
+    `description`: the docstring, unless given. `answer` and `body` are msgspec types; a tuple: one of them; status 204
+    has none.
+    `parameters`: query parameters with their meaning; `also`: what other good statuses answer. `has_dry_run`: of a
+    write (gpusched/lib/api/dry_run.py)."""
+    problems = {code: OpenApiResponse(_refusal(), description="Refused, with the reason") for code in refusals}
+    documents = extend_schema(
+        summary=f"{summary} ({who})" if who in ("admin", "owner", "no token") else summary,
+        description=description,
+        tags=[tag],
+        operation_id=operation_id,
+        request={"application/json": _schema(body)} if body is not None else None,
+        responses={
+            **_answers(status, answer, media_types),
+            **{other: OpenApiResponse(_schema(kind), description="Otherwise") for other, kind in (also or {}).items()},
+            **problems,
+        },
+        parameters=[
+            OpenApiParameter(name, schema_of(name, text), description=text) for name, text in (parameters or {}).items()
+        ],
+        extensions={"x-who": who, **({} if has_dry_run else {_NO_DRY_RUN: True})},
+    )
+
+    def mark(method: Any) -> Any:
+        # By these tenants/permissions.py refuses bodies and parameters that nobody reads.
+        method.takes_body, method.query_parameters = body is not None, tuple(parameters or ())
+        method.has_dry_run = has_dry_run
+        return documents(method)
+
+    return mark
+
+
+def _answers(status: int, kind: Any, media_types: tuple[str, ...]) -> dict[Any, OpenApiResponse]:
+    if status == 204:
+        return {status: OpenApiResponse(None, description="Done; there is nothing to say")}
+    return {
+        (status, media_type): OpenApiResponse(
+            _schema(kind) if media_type == "application/json" else {"type": "string"}, description="Done"
+        )
+        for media_type in media_types
+    }
+
+
+def _schema(kind: Any) -> Any:
+    if isinstance(kind, tuple):
+        return {"anyOf": [_schema(one) for one in kind]}
+    _structs.add(kind)
+    (schema,), _ = msgspec.json.schema_components([kind], ref_template=_REF)
+    return schema
+
+
+def _always(method: str, operation: Mapping[str, Any]) -> list[str]:
+    """What any such request may be answered, whatever its view does: other content than there is (406), a bad body
+    (413, 415), a used idempotency key or one that is being worked on (409), too many requests (429)."""
+    found = ["406"]
+    if _is_secured(operation):
+        found += ["401", "403", "429"]
+        if method == "post":
+            found += ["400", "409"]
+    if method != "get":
+        found += ["400", "413", "415"]
+    return found
+
+
+def _is_secured(operation: Mapping[str, Any]) -> bool:
+    return any(scheme for scheme in operation.get("security", ()))
+
+
+def _add_dry_run(operation: dict[str, Any]) -> None:
+    """Of a write that says nothing of its own of it."""
+    parameters = operation.setdefault("parameters", [])
+    if all(parameter["name"] != "dry_run" for parameter in parameters):
+        said = "true: answered as it would be, with the header Dry-Run, and nothing is kept"
+        parameters.append({"in": "query", "name": "dry_run", "schema": schema_of("dry_run", said), "description": said})
+        if made := operation["responses"].get("201"):
+            operation["responses"].setdefault("200", {**made, "description": "The same, of a dry run"})
+
+
+def _refusal() -> dict[str, str]:
+    return {"$ref": _REF.format(name="Problem")}
+
+
+def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
+    """drf-spectacular's post-processing hook: the structs that the endpoints name, and problems as problem+json."""
+    schemas = result.setdefault("components", {}).setdefault("schemas", {})
+    _, components = msgspec.json.schema_components(sorted(_structs, key=str), ref_template=_REF)
+    schemas.update(components)
+    schemas["Problem"] = _PROBLEM
+    for name, told in of_job_fields().items():
+        schemas["JobRequest"]["properties"][name]["description"] = told
+    result["components"]["headers"] = COMPONENTS
+    for operations in result["paths"].values():
+        for method, operation in operations.items():
+            if not operation.pop(_NO_DRY_RUN, method == "get"):
+                _add_dry_run(operation)
+            for code in _always(method, operation):
+                refused = {"content": {"": {"schema": _refusal()}}, "description": "Refused, with the reason"}
+                operation["responses"].setdefault(code, refused)
+            add_headers(operations, method, is_secured=_is_secured(operation))
+            for response in operation.get("responses", {}).values():
+                content = response.get("content", {})
+                if any(kind.get("schema") == _refusal() for kind in content.values()):
+                    response["content"] = {"application/problem+json": {"schema": _refusal()}}
+    return result

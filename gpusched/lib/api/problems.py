@@ -1,0 +1,177 @@
+"""One shape for every error: RFC 9457 problem+json with a code, the next step, and the fields at fault."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from rest_framework import exceptions
+from rest_framework.response import Response
+
+from gpusched.lib.db import outages
+from gpusched.lib.request_id import current_id
+from gpusched.protocol.job_request import FieldError
+
+logger = logging.getLogger(__name__)
+# Of an outage of the database. A restart takes a second or two.
+RETRY_AFTER_SECONDS = 1
+
+
+class Problem(Exception):
+    """A refusal that the caller is to see. `next_step` says what they can do about it."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        next_step: str = "",
+        errors: Sequence[FieldError] = (),
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail = status, code, detail
+        self.next_step, self.errors = next_step, tuple(errors)
+        self.retry_after = retry_after  # seconds
+
+
+def not_found(what: str, next_step: str = "check the id") -> Problem:
+    """The same answer for what does not exist and for what the caller may not see."""
+    return Problem(404, "not_found", f"there is no {what}, or you may not see it", next_step=next_step)
+
+
+def invalid(errors: Sequence[FieldError]) -> Problem:
+    """400 with every field at fault; the detail names the first."""
+    first = errors[0]
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    detail = f"{first.field}: {first.message}{more}" if first.field else first.message + more
+    return Problem(400, "invalid", detail, next_step="correct the fields named in errors", errors=errors)
+
+
+def too_large() -> Problem:
+    """413 for a body."""
+    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
+    return Problem(413, "too_large", f"the body has more than {most} MiB", next_step="send less at once")
+
+
+def database_unavailable(request: HttpRequest) -> Problem:
+    """503 for a request that met an outage of the database."""
+    known, next_step = outages.outcome(request)
+    detail = f"the database does not answer{known}"
+    return Problem(503, "database_unavailable", detail, next_step=next_step, retry_after=RETRY_AFTER_SECONDS)
+
+
+def not_allowed(*methods: str) -> HttpResponse:
+    """405 where only these methods are."""
+    response = response_for(_wrong_method(methods))
+    response["Allow"] = ", ".join(methods)
+    return response
+
+
+def _wrong_method(methods: Sequence[str]) -> Problem:
+    said = " or ".join(methods)
+    return Problem(405, "method_not_allowed", f"use {said} here", next_step=f"use {said}")
+
+
+_TITLES = {
+    400: "Bad request",
+    401: "Not authenticated",
+    403: "Not permitted",
+    404: "Not found",
+    405: "Method not allowed",
+    406: "Not acceptable",
+    409: "Conflict",
+    412: "Precondition failed",
+    413: "Too large",
+    414: "Address too long",
+    415: "Unsupported media type",
+    422: "Cannot ever run",
+    429: "Too many",
+    431: "Headers too long",
+    500: "Internal error",
+    503: "Not available",
+}
+
+
+def body(problem: Problem) -> dict[str, Any]:
+    return {
+        "type": f"urn:gpusched:problem:{problem.code}",
+        "title": _TITLES.get(problem.status, "Error"),
+        "status": problem.status,
+        "detail": problem.detail,
+        "code": problem.code,
+        "next_step": problem.next_step,
+        "request_id": current_id(),
+        "errors": [{"field": e.field, "code": e.code, "message": e.message} for e in problem.errors],
+        "error": problem.detail,
+    }
+
+
+def handle(error: Exception, context: dict[str, Any]) -> Response | None:
+    """DRF's exception handler; None lets an unforeseen error reach `server_error` below."""
+    if isinstance(error, exceptions.MethodNotAllowed):
+        methods = [one for one in context["view"].allowed_methods if one not in ("HEAD", "OPTIONS")]
+        problem: Problem | None = _wrong_method(methods)
+    else:
+        problem = _as_problem(error)
+    if problem is None:
+        return None
+    response = Response(body(problem), status=problem.status, content_type="application/problem+json")
+    if problem.retry_after is not None:
+        response["Retry-After"] = str(problem.retry_after)
+    if isinstance(error, exceptions.APIException):
+        if header := getattr(error, "auth_header", None):
+            response["WWW-Authenticate"] = header
+        if wait := getattr(error, "wait", None):
+            response["Retry-After"] = str(int(wait))
+    return response
+
+
+def _as_problem(error: Exception) -> Problem | None:
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, Http404):
+        return not_found("such thing")
+    if isinstance(error, PermissionDenied):
+        return Problem(403, "not_permitted", str(error) or "you may not do this", next_step="ask an owner or an admin")
+    if isinstance(error, exceptions.NotAuthenticated | exceptions.AuthenticationFailed):
+        return Problem(401, "not_authenticated", str(error.detail), next_step="send Authorization: Bearer <token>")
+    if isinstance(error, exceptions.PermissionDenied):
+        return Problem(403, "not_permitted", str(error.detail), next_step="ask an owner or an admin")
+    if isinstance(error, exceptions.APIException):
+        codes = error.get_codes()
+        code, step = codes if isinstance(codes, str) else "invalid", _NEXT_STEPS.get(type(error), "correct the request")
+        return Problem(error.status_code, code, _flat(error.detail), next_step=step)
+    return None
+
+
+_NEXT_STEPS: dict[type[exceptions.APIException], str] = {
+    exceptions.UnsupportedMediaType: "send it with Content-Type: application/json",
+    exceptions.NotAcceptable: "send Accept: application/json, or none",
+}
+
+
+def _flat(detail: Any) -> str:
+    if isinstance(detail, dict):
+        return "; ".join(f"{key}: {_flat(value)}" for key, value in detail.items())
+    if isinstance(detail, list):
+        return "; ".join(_flat(item) for item in detail)
+    return str(detail)
+
+
+def response_for(problem: Problem) -> HttpResponse:
+    """The same shape outside of DRF."""
+    response = HttpResponse(
+        msgspec.json.encode(body(problem)), status=problem.status, content_type="application/problem+json"
+    )
+    if problem.retry_after is not None:
+        response["Retry-After"] = str(problem.retry_after)
+    return response
+
+
+def wants_problem(request: HttpRequest) -> bool:
+    return request.path.startswith(("/api/", "/agent/", "/health", "/ready", "/metrics"))

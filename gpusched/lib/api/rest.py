@@ -1,0 +1,251 @@
+"""What every endpoint shares: fast JSON, strict reading of bodies and query strings, cursors."""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import msgspec
+from django.conf import settings
+from django.http import QueryDict
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+
+from gpusched.lib.api.problems import Problem, invalid, too_large
+from gpusched.lib.times import parsed
+from gpusched.protocol.job_request import FieldError
+
+S = TypeVar("S", bound=msgspec.Struct)
+Problems = Callable[[S], Iterable[FieldError]]
+MAX_FIELD_ERRORS = 50
+
+
+def no_problems(_: object) -> Iterable[FieldError]:
+    return ()
+
+
+T = TypeVar("T")
+DEFAULT_LIMIT, MOST_LIMIT = 100, 1000
+
+
+class JsonRenderer(BaseRenderer):
+    media_type = "application/json"
+    format = "json"
+    charset = None
+
+    def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
+        return b"" if data is None else msgspec.json.encode(data)
+
+
+class Negotiation(DefaultContentNegotiation):
+    """By `Accept`, or by `?format=` of an endpoint that has it. One that there is not is refused by its name, as any
+    other parameter."""
+
+    def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:
+        return [one for one in renderers if one.format == format] or list(renderers)
+
+
+class JsonParser(BaseParser):
+    """Keeps the raw bytes: each endpoint decodes them into its own typed struct (`read_body`)."""
+
+    media_type = "application/json"
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        most: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        raw = stream.read(most + 1)
+        if len(raw) > most:
+            raise too_large()
+        return raw
+
+
+def read_body(request: Request, kind: type[S], problems: Problems[S] = no_problems) -> S:
+    """The body as a struct. Malformed JSON, wrong types and unknown fields are 400s that name every such field, and
+    beside them what `problems` finds."""
+    return decode(raw_body(request) or b"{}", kind, problems)
+
+
+def raw_body(request: Request) -> bytes:
+    """The bytes that JsonParser kept; DRF gives an empty dictionary when there is no body."""
+    raw: object = request.data
+    return raw.strip() if isinstance(raw, bytes) else b""
+
+
+def decode(raw: bytes, kind: type[S], problems: Problems[S] = no_problems) -> S:
+    """Return the struct. `problems` finds what types do not catch, and is asked only beside what they do."""
+    try:
+        raw.decode("utf-8")
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise invalid(_field_errors(raw, kind, str(error), problems)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(
+            400, "malformed_json", f"the body is not valid JSON: {_fault(raw, error)}", next_step="send a JSON object"
+        ) from error
+
+
+def _fault(raw: bytes, error: Exception) -> str:
+    """msgspec takes half of a surrogate pair near the end for the end itself."""
+    if "truncated" in str(error) and rb"\u" in raw:
+        try:
+            json.loads(raw)
+        except (ValueError, RecursionError):
+            return str(error)
+        return "half of a surrogate pair (\\ud800 to \\udfff) stands alone in a string"
+    return str(error)
+
+
+def _field_errors(raw: bytes, kind: type[S], text: str, problems: Problems[S]) -> list[FieldError]:
+    """msgspec stops at the first error, so the body is converted again without the field of each one. It is decoded
+    once: a body may have megabytes."""
+    found = [_field_error(text)]
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):  # what the type made msgspec skip
+        return found
+    removed: set[str] = set()
+    while isinstance(body, dict) and len(found) < MAX_FIELD_ERRORS:
+        field = _top_field(text) or found[-1].field
+        if field not in body:
+            break
+        removed.add(field)
+        del body[field]
+        try:
+            value = msgspec.convert(body, kind, builtin_types=(), str_keys=True)
+        except msgspec.ValidationError as error:
+            text = str(error)
+            found.append(_field_error(text))
+        else:
+            return found + [one for one in problems(value) if re.split(r"[.\[]", one.field)[0] not in removed]
+    return found
+
+
+def _top_field(text: str) -> str:
+    """The field of the body in which msgspec found an error; empty for the body itself."""
+    return re.split(r"[.\[`]", text.partition(" - at `$")[2].lstrip("."))[0]
+
+
+def _field_error(text: str) -> FieldError:
+    """msgspec's message, "Expected `array`, got `str` - at `$.command`", as field and sentence."""
+    message, _, path = text.partition(" - at `$")
+    field = path.rstrip("`").lstrip(".").partition("[")[0]
+    if "contains unknown field" in message:
+        field = message.split("`")[1]
+        return FieldError(field, "unknown_field", f"there is no field '{field}'; leave it out or check its spelling")
+    if "missing required field" in message:
+        field = message.split("`")[1]
+        return FieldError(field, "required", "is required")
+    if field in ("command", "args") and "got `str`" in message:
+        return FieldError(field, "wrong_type", 'must be an array like ["python", "train.py"], not a string')
+    if field == "secrets":  # as it was once, or with the values themselves
+        message = 'must be an array of names like ["wandb"], of secrets that the tenant keeps'
+        return FieldError(field, "wrong_type", message)
+    return FieldError(field, "wrong_type", message[0].lower() + message[1:])
+
+
+def check_query(request: Request, allowed: Iterable[str]) -> None:
+    """Refuses unknown query parameters by name, so that a misspelt filter never means "everything", and those that are
+    given more than once, of which any might be meant."""
+    given = request.GET
+    known = set(allowed)
+    if unknown := sorted(set(given) - known):
+        message = f"there is no parameter '{unknown[0]}'; use {', '.join(sorted(known)) or 'none'}"
+        raise invalid([FieldError(unknown[0], "unknown_parameter", message)])
+    require_once(given)
+    for name, value in given.items():
+        if "\x00" in str(value):
+            raise invalid([FieldError(name, "invalid_character", "must not contain a NUL character")])
+
+
+def require_once(given: QueryDict) -> None:
+    """400 that names the first parameter that is given more than once."""
+    for name, values in given.lists():
+        if len(values) > 1:
+            raise invalid([FieldError(name, "repeated", f"is given {len(values)} times; give it once")])
+
+
+def read_query(request: Request) -> dict[str, str]:
+    """Query parameters of a documented method of a view, checked by its permission; empty ones are left out."""
+    return {name: str(value) for name, value in request.GET.items() if value != ""}
+
+
+def whole_number(query: Mapping[str, str], name: str, default: int, lowest: int, highest: int) -> int:
+    """A whole number from the query, within its bounds (both included)."""
+    text = query.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch("-?[0-9]{1,19}", text) or not lowest <= int(text) <= highest:
+        raise invalid([FieldError(name, "out_of_range", f"must be a whole number from {lowest} to {highest}")])
+    return int(text)
+
+
+def is_true(query: Mapping[str, str], name: str) -> bool:
+    """Of `true` and `false` in the query; false where it is not given."""
+    if query.get(name, "true") not in ("true", "false"):
+        raise invalid([FieldError(name, "invalid_value", "must be true or false")])
+    return query.get(name) == "true"
+
+
+def moment(name: str, text: str, *, spare: timedelta = timedelta()) -> datetime:
+    """A moment of a query or a body, in UTC unless it says otherwise, and so far from both ends of time."""
+    try:
+        at = parsed(text)
+        _ = (at - spare, at + spare)
+        return at
+    except (ValueError, OverflowError) as error:
+        message = "must be a time like 2030-01-31T08:00:00Z, or a day like 2030-01-31"
+        raise invalid([FieldError(name, "wrong_type", message)]) from error
+
+
+def page_limit(query: Mapping[str, str]) -> int:
+    return whole_number(query, "limit", DEFAULT_LIMIT, 1, MOST_LIMIT)
+
+
+PAGED = {"limit": "1 to 1000, default 100", "cursor": "next_cursor of the page before"}
+
+
+def cursor_number(query: Mapping[str, str], of: str) -> int | None:
+    """Where the page before ended `of` a list that is ordered by one whole number; None for the first page."""
+    return decode_cursor(query["cursor"], of, tuple[int])[0] if "cursor" in query else None
+
+
+def paged(items: Sequence[Mapping[str, Any]], limit: int, of: str, key: str = "id") -> dict[str, Any]:
+    """The answer of such a list; `key` names the number in each item."""
+    return {"items": items, "next_cursor": encode_cursor(of, items[-1][key]) if len(items) == limit else None}
+
+
+def encode_cursor(of: str, *parts: int | float | str) -> str:
+    """`of`: the list, for one of another list would silently go on from anywhere."""
+    return base64.urlsafe_b64encode(msgspec.json.encode((of, *parts))).decode().rstrip("=")
+
+
+def decode_cursor(text: str, of: str, kind: type[T]) -> T:
+    """The parts of a cursor that this server gave out of that list, a tuple type; anything else is a 400."""
+    try:
+        whose, *rest = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=list[Any])
+        parts = msgspec.convert(rest, kind)
+        if whose == of and all(_is_bounded(part) for part in parts):  # type: ignore[attr-defined]
+            return parts
+    except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError, RecursionError):
+        pass
+    message = "is not a cursor that this server gave for this list; start without one"
+    raise invalid([FieldError("cursor", "invalid", message)])
+
+
+def _is_bounded(part: int | float | str) -> bool:
+    return "\x00" not in part if isinstance(part, str) else abs(part) < 2**63
+
+
+def if_match(request: Request, of: str, version: int | None = None) -> int | None:
+    """The version that an edit expects: of the header, else of the body; None: any, as `*` (RFC 9110, 13.1.1). 400 for
+    what is no ETag `of` it."""
+    match = request.headers.get("If-Match", "").strip().strip('"')
+    if match in ("", "*"):
+        return version
+    if not (match.isascii() and match.isdigit()) or len(match) > 9:
+        raise invalid([FieldError("If-Match", "invalid", f"is not an ETag of {of}")])
+    return int(match)

@@ -1,0 +1,82 @@
+"""Django admin whose every write is kept for audit with what was before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.db.models import Model, QuerySet
+from django.forms import BaseFormSet, BaseModelForm
+from django.http import HttpRequest
+from unfold.admin import ModelAdmin
+
+from gpusched.lib.audit import log
+
+_SECRETS = ("password", "secret", "hash")
+
+
+class Audited(ModelAdmin):  # type: ignore[misc]
+    """Adds, changes and deletions, also those of inlines."""
+
+    def construct_change_message(
+        self,
+        request: HttpRequest,
+        form: BaseModelForm[Model],
+        formsets: Iterable[BaseFormSet[Any]] | None,
+        add: bool = False,
+    ) -> Any:
+        """Django asks for its own log's words once all is saved, in the same transaction."""
+        _keep(form, "add" if add else "change")
+        for formset in formsets or ():
+            deleted = {id(one) for one in getattr(formset, "deleted_objects", ())}
+            added = {id(one) for one in getattr(formset, "new_objects", ())}
+            for inner in formset.forms:
+                if id(inner.instance) in deleted:
+                    log.record("admin.delete", _subject(inner.instance), _initial(inner), None)
+                else:
+                    _keep(inner, "add" if id(inner.instance) in added else "change")
+        return super().construct_change_message(request, form, formsets, add)
+
+    def log_deletions(self, request: HttpRequest, queryset: QuerySet[Model]) -> Any:
+        """Called before the rows go."""
+        for one in queryset:
+            fields = {field.name: field.value_from_object(one) for field in one._meta.concrete_fields}
+            log.record("admin.delete", _subject(one), _plain(fields), None)
+        return super().log_deletions(request, queryset)
+
+
+def _keep(form: Any, verb: str) -> None:
+    names = form.changed_data
+    if names:
+        after = _plain({name: form.cleaned_data.get(name) for name in names})
+        # None for a secret, so that it differs: that it was changed is to be told.
+        before = _plain({name: form.initial.get(name) for name in names if not _is_secret(name)})
+        instance = getattr(form, "instance", None) or form.user
+        log.record(f"admin.{verb}", _subject(instance), None if verb == "add" else before, after)
+
+
+def _initial(form: Any) -> dict[str, Any]:
+    return _plain({name: form.initial.get(name) for name in form.fields if name in form.initial})
+
+
+def _subject(instance: Model) -> str:
+    return f"{instance._meta.model_name} {instance}"
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """As JSON can hold it; secrets only by name."""
+    return {name: _value(name, value) for name, value in fields.items()}
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name for word in _SECRETS)
+
+
+def _value(name: str, value: Any) -> Any:
+    if _is_secret(name):
+        return "(not shown)"
+    if isinstance(value, QuerySet | list | tuple | set):
+        return sorted(str(one) for one in value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return value if isinstance(value, dict) else str(value)

@@ -1,0 +1,88 @@
+"""The database engine of the settings: Django's, but a kept connection is asked for its health without a round trip,
+and a server that lets attempts to connect time out keeps one thread waiting, not all."""
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, TypeVar
+
+from django.db.backends.postgresql import base
+from django.db.utils import DatabaseErrorWrapper
+from django.utils.functional import cached_property
+from psycopg.errors import ConnectionTimeout
+
+from gpusched.lib.db.outages import note_connection
+
+T = TypeVar("T")
+PAUSE_SECONDS = 1.0
+
+
+class Gate:
+    """Lets one thread at a time try to connect once an attempt has timed out, with a pause between two attempts, until
+    one is answered; those of others fail at once. Otherwise each request would hold a thread until its timeout, and
+    those behind it would wait for longer than their clients do."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self._is_silent = False
+        self._resumes_at = 0.0
+        self._trying = threading.Lock()
+
+    def connect(self, attempt: Callable[[], T]) -> T:
+        if not self._is_silent:
+            return self._try(attempt)
+        if monotonic() < self._resumes_at or not self._trying.acquire(blocking=False):
+            raise ConnectionTimeout("the last attempt to connect timed out")
+        try:
+            return self._try(attempt)
+        finally:
+            self._trying.release()
+
+    def _try(self, attempt: Callable[[], T]) -> T:
+        is_silent = False
+        try:
+            return attempt()
+        except ConnectionTimeout:
+            is_silent, self._resumes_at = True, monotonic() + PAUSE_SECONDS
+            raise
+        finally:
+            self._is_silent = is_silent
+
+
+gate = Gate()
+
+
+class _Errors(DatabaseErrorWrapper):
+    """Django's errors for psycopg's, which remember whether the connection was lost."""
+
+    def __init__(self, wrapper: "DatabaseWrapper") -> None:
+        super().__init__(wrapper)
+        self._wrapper = wrapper
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
+        if kind is not None:
+            note_connection(error, self._wrapper.connection)
+            super().__exit__(kind, error, traceback)
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    @cached_property
+    def wrap_database_errors(self) -> DatabaseErrorWrapper:
+        return _Errors(self)
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        return gate.connect(lambda: super(DatabaseWrapper, self).get_new_connection(conn_params))
+
+    def is_usable(self) -> bool:
+        """Django runs a statement before the first one of each request: a tenth of the time of a submit. A server that
+        ended or was killed has closed the connection, and that can be read from it; only then the statement decides."""
+        if self.connection is None or self.connection.closed:
+            return False
+        waiting = select.poll()
+        waiting.register(self.connection.pgconn.socket, select.POLLIN)
+        return not waiting.poll(0) or bool(super().is_usable())

@@ -1,0 +1,45 @@
+"""Database work for an event loop, in long-lived threads: they keep their connection, and one that broke is replaced at
+the next call."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from django.db import Error, close_old_connections, connections
+
+from gpusched.lib.db.outages import is_outage
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class DatabaseAway(Exception):
+    """The database did not answer: the same work may succeed later, and other work fails now, too."""
+
+
+class WorkFailed(Exception):
+    """The work raised something else: other work may succeed."""
+
+
+async def ask(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    """Return what `work` returns, done in a thread of `pool`. Raises DatabaseAway or WorkFailed; both are logged."""
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, _with_connection, work)
+    except Exception as error:
+        if is_outage(error):
+            logger.warning("the database does not answer: %s", error)
+            raise DatabaseAway(str(error)) from error
+        logger.exception("work in the background failed")
+        raise WorkFailed(str(error)) from error
+
+
+def _with_connection(work: Callable[[], T]) -> T:
+    close_old_connections()
+    try:
+        return work()
+    except Error as error:
+        if is_outage(error):
+            connections["default"].close()
+        raise

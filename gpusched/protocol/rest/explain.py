@@ -1,0 +1,126 @@
+"""What the server foresees of a job: why it waits, what would help, when it starts, whom it would preempt."""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from gpusched.protocol.rest.jobs import Reason
+
+
+class Position(msgspec.Struct, kw_only=True):
+    """What is ahead in the queue."""
+
+    jobs: int = 0
+    gpus: int = 0
+
+
+class WaitsFor(msgspec.Struct, kw_only=True):
+    """How many running jobs end, and how many waiting ones start, before a job starts."""
+
+    jobs_ending: int = 0
+    jobs_starting: int = 0
+
+
+class Estimate(msgspec.Struct, kw_only=True):
+    """When a job starts: `p50_at` if jobs use their time limits as jobs of late did, `p90_at` if they use them up.
+    `blockers`: the first three jobs that you may see whose end it depends on; `more_blockers`: how many more there
+    are. Both are empty where that was not worked out, as in lists."""
+
+    p50_at: datetime | None = None
+    p90_at: datetime | None = None
+    later_than: datetime | None = None
+    waits_for: WaitsFor | None = None
+    blockers: list[int] = []
+    more_blockers: int = 0
+    sentence: str = ""
+
+
+class Counterfactual(msgspec.Struct, kw_only=True):
+    """What would have to be different, as a program reads it and as a sentence; `starts`: then the job would start."""
+
+    change: str
+    to: str | int | float | bool | None = None
+    dimension: str = ""
+    starts: bool = False
+    sentence: str = ""
+
+
+class Also(msgspec.Struct, kw_only=True):
+    """A reason that would remain if the dominant one were cured."""
+
+    code: str
+    sentence: str = ""
+
+
+class Period(msgspec.Struct, kw_only=True):
+    """For how long a job had a reason; the present one has no `until_at`."""
+
+    code: str
+    since_at: datetime | None = None
+    until_at: datetime | None = None
+    seconds: float = 0.0
+
+
+class Explanation(msgspec.Struct, kw_only=True):
+    """Why a job is where it is; what stands ahead of it, and what the scheduler foresees, while it waits.
+    `estimate_reason`: why a job that waits has no estimate. `cycle_id`: the recorded cycle that placed the job or left
+    it waiting, which an admin can replay."""
+
+    job_id: int
+    state: str
+    code: str | None = None
+    sentence: str = ""
+    next_step: str = ""
+    evidence: dict[str, Any] = {}
+    since: datetime | None = None
+    position: Position | None = None
+    also: list[Also] = []
+    counterfactual: Counterfactual | None = None
+    estimate: Estimate | None = None
+    estimate_reason: str | None = None
+    history: list[Period] = []
+    cycle_id: int | None = None
+
+
+class PlacedRank(msgspec.Struct, kw_only=True):
+    """Where a rank would go; `gpus`: the numbers of its GPUs on the node."""
+
+    rank: int
+    node: str = ""
+    gpus: list[int] = []
+    models: list[str] = []
+
+
+class Victims(msgspec.Struct, kw_only=True):
+    """Whom a job would preempt; `own_jobs`: those of them that you may see."""
+
+    jobs: int = 0
+    gpus: int = 0
+    rule: str = ""
+    lost_gpu_seconds: float = 0
+    own_jobs: list[int] = []
+
+
+class Simulation(msgspec.Struct, kw_only=True):
+    """What would become of a job if it were submitted now. `estimate_reason`: why it would wait without an estimate."""
+
+    tenant: str = ""
+    starts_now: bool = False
+    sentence: str = ""
+    placement: list[PlacedRank] = []
+    reason: Reason | None = None
+    estimate: Estimate | None = None
+    estimate_reason: str | None = None
+    victims: Victims | None = None
+    alternatives: list[Counterfactual] = []
+
+
+class WouldSubmit(msgspec.Struct, kw_only=True):
+    """The answer to a submit that was only tried (`dry_run`): there is no job."""
+
+    job_id: None = None
+    status: str = "would_be_submitted"
+    message: str = ""
+    job: None = None
+    simulation: Simulation
