@@ -87,7 +87,7 @@ def _in_process(stack: Stack, jobs: list[dict[str, object]]) -> Callable[[], Cal
 
     from gpusched.protocol.job_request import JobRequest
     from jobs.bulk import submit_all
-    from tenants.permissions import identity_of_user
+    from tenants.auth.identity import identity_of_user
 
     identity = identity_of_user(User.objects.get(username="admin"))
     requests = msgspec.convert(jobs, list[JobRequest])

@@ -57,7 +57,7 @@ def _fill(pending: int, nodes: int, gpus: int) -> None:
 
     from jobs.models import Job
     from nodes.models import Device, Node
-    from tenants.services import create_tenant
+    from tenants.tenancy.tenants import create_tenant
 
     now = timezone.now()
     made = Node.objects.bulk_create(

@@ -24,7 +24,7 @@ _TENANT_OF = {who: tenant for tenant, _, _, who in TENANTS}
 _PEOPLE = """
 import json
 from django.contrib.auth.models import User
-from tenants import services
+from tenants.tenancy import tenants as services
 tokens = {}
 for name, guaranteed, limit, who in json.loads(%r):
     tier = "opportunistic" if not guaranteed else "standard"

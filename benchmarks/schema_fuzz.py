@@ -37,7 +37,7 @@ ROLES = ("anonymous", "stranger", "viewer", "member", "owner", "admin")
 _PEOPLE = """
 import json
 from django.contrib.auth.models import User
-from tenants import services
+from tenants.tenancy import tenants as services
 from tenants.models import Tenant
 tokens = {}
 tenant = Tenant.objects.get(name="default")

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpusched.lib.db.sql import query
-from tenants import rates
-from tenants.budgets import Standing, recent
+from tenants.billing import rates
+from tenants.billing.budgets import Standing, recent
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from gpusched.lib.db.sql import query
-from tenants import rates
+from tenants.billing import rates
 
 
 @dataclass(frozen=True)

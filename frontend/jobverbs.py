@@ -5,7 +5,7 @@ from typing import Any
 
 from gpusched.protocol import job_actions
 from jobs import services
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 # By its verb, what is done to a job as a whole; extending it takes more than a word.
 ACTS: Mapping[str, Callable[[int, Identity], str]] = {

@@ -7,7 +7,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.protocol.rest.time_limits import Extension
 from scheduling import extending
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 # An element's limit that was changed with its array's goes back with the array's.
 _LATEST = """

@@ -7,9 +7,9 @@ from gpusched.lib.db.sql import query
 from jobs import representation
 from jobs.counting import WAITS, WEIGHT
 from jobs.places import ORDER
-from tenants import budgets
-from tenants.api import tenants_shown
-from tenants.permissions import Identity
+from tenants.api.tenants import tenants_shown
+from tenants.auth.identity import Identity
+from tenants.billing import budgets
 
 Row = dict[str, Any]
 MOST = 50

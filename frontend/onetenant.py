@@ -7,9 +7,9 @@ from typing import Any
 
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import parsed, readable
-from tenants import names
-from tenants.permissions import Identity
-from tenants.rates import is_named
+from tenants.auth.identity import Identity
+from tenants.billing.rates import is_named
+from tenants.tenancy import names
 
 Row = dict[str, Any]
 MOST_EDITS = 30

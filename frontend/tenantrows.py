@@ -8,8 +8,8 @@ from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from jobs.counting import WAITS, WEIGHT
 from scheduling import services
-from tenants import budgets
-from tenants.api import tenants_shown
+from tenants.api.tenants import tenants_shown
+from tenants.billing import budgets
 
 Row = dict[str, Any]
 _NAMES = ("weight", "gpus_held", "jobs_live", "guaranteed_gpus", "max_gpus", "share", "usage_gpu_hours")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nodes import samples
-from tenants import accounting
+from tenants.billing import usage_report
 
 Row = dict[str, Any]
 BY = ("tenant", "user", "model")
@@ -29,12 +29,12 @@ class Used:
 def used(tenant_ids: Sequence[int], start: datetime, end: datetime, by: str) -> Used:
     """What was allocated is of the ledger, to the second; what was held idle is of the samples, and so not known of the
     time before samples were counted like this."""
-    report = accounting.report(tenant_ids, start, end, by)
+    report = usage_report.report(tenant_ids, start, end, by)
     first, last = start.astimezone(UTC).date(), (end - timedelta(microseconds=1)).astimezone(UTC).date()
     held = samples.held(tenant_ids, first, last, by)
     idle: dict[str, float] = {}
     daily: dict[tuple[str, str], Row] = {}
-    for row in accounting.daily(tenant_ids, start, end, by):
+    for row in usage_report.daily(tenant_ids, start, end, by):
         cell = {"gpu_hours": round(row["gpu_seconds"] / 3600, 4), "idle_gpu_hours": 0.0, "cost": row["cost"]}
         daily[row["day"], row["key"]] = cell
     for row in held:

@@ -93,7 +93,7 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
     "frontend.errors.RefusalsAsPages",
     "gpusched.lib.api.dry_run.DryRuns",
-    "tenants.idempotency.IdempotentPosts",
+    "jobs.submit.idempotency.IdempotentPosts",
 ]
 if ENV.oidc_issuer:
     MIDDLEWARE.append("allauth.account.middleware.AccountMiddleware")
@@ -203,8 +203,11 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.permissions.TokenAuthentication", "tenants.permissions.PageSession"],
-    "DEFAULT_PERMISSION_CLASSES": ["tenants.permissions.ScopeForMethod"],
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "tenants.auth.identity.TokenAuthentication",
+        "tenants.auth.identity.PageSession",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["tenants.auth.identity.ScopeForMethod"],
     "DEFAULT_RENDERER_CLASSES": ["gpusched.lib.api.rest.JsonRenderer"],
     "DEFAULT_PARSER_CLASSES": ["gpusched.lib.api.rest.JsonParser"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "gpusched.lib.api.rest.Negotiation",

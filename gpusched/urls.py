@@ -26,15 +26,15 @@ import nodes.samples_api
 import scheduling.api
 import scheduling.extend_api
 import scheduling.policy_api
-import tenants.api
-import tenants.audit_api
-import tenants.budget_api
-import tenants.member_api
-import tenants.secret_api
-import tenants.service_api
-import tenants.token_api
-import tenants.usage_api
-import tenants.user_api
+import tenants.api.audit
+import tenants.api.budgets
+import tenants.api.members
+import tenants.api.secrets
+import tenants.api.service_tokens
+import tenants.api.tenants
+import tenants.api.tokens
+import tenants.api.usage
+import tenants.api.users
 from frontend.errors import page_error, page_of_outage
 from gpusched.lib.api.problems import (
     Problem,
@@ -88,34 +88,34 @@ api = [
         (f"{_JOB}/events", jobs.api.Events.as_view()),
         (f"{_JOB}/attempts", jobs.attempt_api.Attempts.as_view()),
         (f"{_JOB}/logs", jobs.log_api.Log.as_view()),
-        ("tenants", tenants.api.Tenants.as_view()),
-        (_TENANT, tenants.api.OneTenant.as_view()),
-        (f"{_TENANT}/rename", tenants.api.Rename.as_view()),
+        ("tenants", tenants.api.tenants.Tenants.as_view()),
+        (_TENANT, tenants.api.tenants.OneTenant.as_view()),
+        (f"{_TENANT}/rename", tenants.api.tenants.Rename.as_view()),
         (f"{_TENANT}/archive", jobs.archive_api.Archive.as_view()),
         (f"{_TENANT}/unarchive", jobs.archive_api.Unarchive.as_view()),
-        (f"{_TENANT}/members", tenants.member_api.Members.as_view()),
-        (f"{_TENANT}/members/<path:username>", tenants.member_api.OneMember.as_view()),
-        (f"{_TENANT}/quota", tenants.api.TenantQuota.as_view()),
-        (f"{_TENANT}/usage", tenants.usage_api.TenantUsage.as_view()),
-        (f"{_TENANT}/budget", tenants.budget_api.TenantBudget.as_view()),
-        (f"{_TENANT}/secrets", tenants.secret_api.Secrets.as_view()),
-        (f"{_TENANT}/secrets/<str:secret>", tenants.secret_api.OneSecret.as_view()),
-        (f"{_TENANT}/service-tokens", tenants.service_api.ServiceTokens.as_view()),
-        (f"{_TENANT}/service-tokens/<id:token_id>", tenants.service_api.OneServiceToken.as_view()),
-        ("rates", tenants.usage_api.Rates.as_view()),
-        ("rates/<id:rate_id>", tenants.usage_api.OneRate.as_view()),
-        ("audit", tenants.audit_api.Audit.as_view()),
-        ("tokens", tenants.token_api.Tokens.as_view()),
-        ("tokens/<id:token_id>", tenants.token_api.OneToken.as_view()),
-        ("me", tenants.token_api.Me.as_view()),
-        ("me/password", tenants.user_api.OwnPassword.as_view()),
-        ("users", tenants.user_api.Users.as_view()),
+        (f"{_TENANT}/members", tenants.api.members.Members.as_view()),
+        (f"{_TENANT}/members/<path:username>", tenants.api.members.OneMember.as_view()),
+        (f"{_TENANT}/quota", tenants.api.tenants.TenantQuota.as_view()),
+        (f"{_TENANT}/usage", tenants.api.usage.TenantUsage.as_view()),
+        (f"{_TENANT}/budget", tenants.api.budgets.TenantBudget.as_view()),
+        (f"{_TENANT}/secrets", tenants.api.secrets.Secrets.as_view()),
+        (f"{_TENANT}/secrets/<str:secret>", tenants.api.secrets.OneSecret.as_view()),
+        (f"{_TENANT}/service-tokens", tenants.api.service_tokens.ServiceTokens.as_view()),
+        (f"{_TENANT}/service-tokens/<id:token_id>", tenants.api.service_tokens.OneServiceToken.as_view()),
+        ("rates", tenants.api.usage.Rates.as_view()),
+        ("rates/<id:rate_id>", tenants.api.usage.OneRate.as_view()),
+        ("audit", tenants.api.audit.Audit.as_view()),
+        ("tokens", tenants.api.tokens.Tokens.as_view()),
+        ("tokens/<id:token_id>", tenants.api.tokens.OneToken.as_view()),
+        ("me", tenants.api.tokens.Me.as_view()),
+        ("me/password", tenants.api.users.OwnPassword.as_view()),
+        ("users", tenants.api.users.Users.as_view()),
         # Names from an identity provider may have a slash in them: the verbs come first.
-        (f"{_USER}/disable", tenants.user_api.Disable.as_view()),
-        (f"{_USER}/enable", tenants.user_api.Enable.as_view()),
-        (f"{_USER}/reset-password", tenants.user_api.ResetThePassword.as_view()),
-        (_USER, tenants.user_api.OneUser.as_view()),
-        ("login", tenants.token_api.LogIn.as_view()),
+        (f"{_USER}/disable", tenants.api.users.Disable.as_view()),
+        (f"{_USER}/enable", tenants.api.users.Enable.as_view()),
+        (f"{_USER}/reset-password", tenants.api.users.ResetThePassword.as_view()),
+        (_USER, tenants.api.users.OneUser.as_view()),
+        ("login", tenants.api.tokens.LogIn.as_view()),
         ("nodes", nodes.api.Nodes.as_view()),
         ("nodes/join-tokens", nodes.api.JoinTokens.as_view()),
         (_NODE, nodes.api.OneNode.as_view()),

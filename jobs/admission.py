@@ -9,7 +9,7 @@ import msgspec
 
 from gpusched.lib.api.problems import Problem
 from gpusched.protocol.job_request import JobRequest
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 Check = Callable[[JobRequest, int, Identity], Problem | None]
 Preview = Callable[[JobRequest, dict[str, Any], Collection[int] | None], dict[str, Any]]

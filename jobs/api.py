@@ -33,10 +33,10 @@ from gpusched.protocol.rest.jobs import (
 from jobs import dates, representation, services
 from jobs.event_log import VIA
 from jobs.joblist import counted, listed
+from jobs.submit import idempotency
 from jobs.unnamed import shown
-from tenants import idempotency
-from tenants.api import find_tenant
-from tenants.permissions import identity
+from tenants.api.tenants import find_tenant
+from tenants.auth.identity import identity
 
 _FILTERED_BY = {
     "tenant": "name of a tenant",

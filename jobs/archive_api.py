@@ -10,8 +10,8 @@ from gpusched.lib.api.rest import read_body
 from gpusched.protocol.rest.cluster import ArchivedTenant
 from gpusched.protocol.rest.cluster import Tenant as TenantData
 from jobs import archiving
-from tenants.api import find_tenant, tenants_shown
-from tenants.permissions import identity
+from tenants.api.tenants import find_tenant, tenants_shown
+from tenants.auth.identity import identity
 
 
 class ArchiveOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -7,9 +7,9 @@ from gpusched.lib.db.sql import atomically, query
 from gpusched.protocol.reasons import singular
 from gpusched.protocol.states import FINAL, WAITING
 from jobs import services
+from tenants.auth.identity import Identity
 from tenants.models import Tenant
-from tenants.permissions import Identity
-from tenants.services import set_archived
+from tenants.tenancy.tenants import set_archived
 
 
 def archive(tenant_id: int, identity: Identity, *, cancel_jobs: bool) -> dict[str, int]:

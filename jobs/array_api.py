@@ -24,7 +24,7 @@ from jobs import elements, services
 from jobs.api import acted, seen_job
 from jobs.elementlist import elements_of
 from jobs.joblist import states_of
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 ELEMENT_FILTERS = {
     "state": "states separated by commas; also waiting, live, final",

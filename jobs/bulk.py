@@ -18,8 +18,9 @@ from jobs.dependencies import Edge
 from jobs.insertion import insert_all, new_ids
 from jobs.queue_limits import Incoming, Load
 from jobs.rows import OF_FREE, row_like, row_of, tenant_of
-from tenants import archive, secrets
-from tenants.permissions import Identity
+from tenants import secrets
+from tenants.auth.identity import Identity
+from tenants.tenancy import archived
 
 
 class Bulk(NamedTuple):
@@ -48,7 +49,7 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
         for job_id, row in zip(ids, rows, strict=True):
             row["id"] = job_id
         if not is_dry_run:
-            archive.lock_open(tenant_ids)  # before any job, as archiving does: otherwise the two could deadlock
+            archived.lock_open(tenant_ids)  # before any job, as archiving does: otherwise the two could deadlock
         edges = _edges(requests, rows, is_locked=not is_dry_run)
         loads = _loads(rows)
         _require_room(loads, near, identity)

@@ -14,7 +14,7 @@ from gpusched.protocol.job_request import FieldError, JobRequest, problems
 from gpusched.protocol.reasons import singular
 from gpusched.protocol.rest.jobs import BulkActed
 from jobs.bulk import submit_all
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 
 class _Unread(msgspec.Struct):

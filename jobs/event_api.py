@@ -23,8 +23,13 @@ from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.events import EventPage
 from jobs.event_hub import hub
 from jobs.event_log import KINDS, Reader, frontier, read, require_given_out
-from tenants.api import find_tenant
-from tenants.permissions import Identity, identity, identity_of_token, identity_of_user
+from tenants.api.tenants import find_tenant
+from tenants.auth.identity import (
+    Identity,
+    identity,
+    identity_of_token,
+    identity_of_user,
+)
 
 MOST_WAIT_SECONDS = 30
 PARAMETERS = {

@@ -7,8 +7,9 @@ from typing import Any
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import as_json, prepared, query
 from jobs.queue_locks import IS_CURRENT, CountIsStale
-from tenants import archive, idempotency
-from tenants.permissions import Identity
+from jobs.submit import idempotency
+from tenants.auth.identity import Identity
+from tenants.tenancy import archived
 
 _COLUMNS = {
     "tenant_id": "bigint", "user_id": "bigint", "name": "text", "priority": "int", "gpu_count": "int",
@@ -96,7 +97,7 @@ def insert(
         given["caller"] = idempotency.caller_of(who)
     made = prepared(_INSERT_ONCE if key else _INSERT, given)
     if not made:
-        archive.lock_open([row["tenant_id"]])
+        archived.lock_open([row["tenant_id"]])
         if generation is not None:
             raise CountIsStale
         raise idempotency.reused()
@@ -113,7 +114,7 @@ def new_ids(number: int) -> list[int]:
 
 def insert_all(rows: Sequence[dict[str, Any]], who: Identity, differing: Sequence[str] = ()) -> None:
     """The same for rows that have an `id` (of `new_ids`), without keys. In a transaction that has locked their tenants
-    open (tenants/archive.py).
+    open (tenants/tenancy/archived.py).
 
     What all rows have in common is sent and read once: most jobs of a sweep differ in a few columns. `differing`: all
     in which they may, if that is known."""

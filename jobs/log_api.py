@@ -20,7 +20,7 @@ from gpusched.protocol import reasons
 from gpusched.protocol.states import FINAL
 from jobs import logs
 from jobs.api import seen_job
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 
 class Log(APIView):

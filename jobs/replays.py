@@ -4,9 +4,9 @@ from typing import Any
 
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.reasons import Pending
+from jobs.submit import idempotency
 from jobs.timelimits import limit_before
-from tenants import idempotency
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 # Housekeeping does it for all, but a day is a day where that stands still, too.
 _FORGET_OLD = f"""

@@ -15,8 +15,8 @@ from gpusched.protocol.arrays import ArrayRequest, multirange
 from gpusched.protocol.job_request import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import Role
-from tenants import archive
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
+from tenants.tenancy import archived
 
 # The scheduler counts on from it: near the end of time there would be no date for what follows.
 MOST_DAYS_AHEAD = 36_525
@@ -31,7 +31,7 @@ def tenant_of(request: JobRequest, identity: Identity) -> tuple[int, str]:
         tenant_id, is_archived = _tenant_named(name, identity)
     identity.require(Role.MEMBER, tenant_id, f"tenant '{name}'")
     if is_archived:
-        raise archive.refusal(name)
+        raise archived.refusal(name)
     return tenant_id, name
 
 

@@ -35,8 +35,9 @@ from jobs.counting import WAITS
 from jobs.insertion import insert
 from jobs.queue_limits import Incoming, Load
 from jobs.rows import row_of, tenant_of
-from tenants import archive, secrets
-from tenants.permissions import Identity
+from tenants import secrets
+from tenants.auth.identity import Identity
+from tenants.tenancy import archived
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def _insert(
     if not request.depends_on:
         return insert(row, identity, key, request_hash, generation)
     with transaction.atomic():
-        archive.lock_open([row["tenant_id"]])  # before any job, as archiving does: otherwise the two could deadlock
+        archived.lock_open([row["tenant_id"]])  # before any job, as archiving does: otherwise the two could deadlock
         states = dependencies.states_of([one.job for one in request.dependencies])
         undecided = dependencies.undecided(request.dependencies, row["tenant_id"], states)
         dependencies.wait_for(row, undecided)
@@ -292,7 +293,7 @@ def retry(job_id: int, identity: Identity, part: str = elements.FAILED) -> str:
     element: int | None = None
 
     def act(job: dict[str, Any]) -> str:
-        archive.lock_open([job["tenant_id"]])
+        archived.lock_open([job["tenant_id"]])
         with _room_for(job, None if job["waits"] else queue_limits.load_of(job)):
             if job["array_count"] is not None:
                 if element is not None:

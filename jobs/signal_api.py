@@ -10,7 +10,7 @@ from gpusched.protocol.rest.jobs import Acted
 from gpusched.protocol.signals import SignalRequest
 from jobs import signalling
 from jobs.api import acted
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 
 class Signal(APIView):

@@ -8,7 +8,7 @@ from gpusched.lib.db.sql import as_json, execute
 from gpusched.protocol.signals import SignalName
 from gpusched.protocol.states import JobState
 from jobs import services
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 # The event is both what agents are told from and what the audit has: of one attempt, numbered from 1.
 _SEND = """

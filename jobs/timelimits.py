@@ -8,7 +8,7 @@ from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import as_json, atomically, query
 from gpusched.protocol.states import FINAL, JobState
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 
 @dataclass(frozen=True)

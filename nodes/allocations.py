@@ -12,7 +12,7 @@ from gpusched.lib.db.sql import (
     execute,
     query,
 )
-from tenants import usage
+from tenants.billing import ledger
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ def give_back(assignment_ids: Sequence[int]) -> None:
     for row in query(_GIVE_BACK, [list(assignment_ids)]):
         ended: datetime = row["ended_at"]
         charges.append(
-            usage.Charge(
+            ledger.Charge(
                 row["tenant_id"], row["user_id"], row["job_id"], row["number"], row["rank"], row["device_id"],
                 row["node"], row["model"], row["memory_mb"], row["gpus"], row["started_at"] or ended, ended,
                 row["reason"],
             )
         )  # fmt: skip
-    usage.charge(charges)
+    ledger.charge(charges)

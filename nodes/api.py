@@ -18,7 +18,7 @@ from gpusched.protocol.rest.cluster import Node, NodeAction, NodeDevice
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import NodeIntent
 from nodes import removal, representation, services
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 
 class Nodes(APIView):

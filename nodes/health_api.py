@@ -22,7 +22,7 @@ from gpusched.protocol.rest.cluster import DeviceAction
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.records import Incident
 from nodes import health, incidents, retiring
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 
 class QuarantineNote(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

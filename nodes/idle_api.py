@@ -15,7 +15,7 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.cluster import Exemption
 from gpusched.protocol.rest.jobs import Page
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 
 class NewExemption(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from gpusched.lib.api.rest import read_body
 from gpusched.protocol.affinity import Taint
 from gpusched.protocol.rest.cluster import NodeLabels, NodeTaints
 from nodes import labels
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 
 class LabelChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

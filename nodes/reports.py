@@ -22,7 +22,7 @@ from jobs.aftermath import Outcome
 from jobs.exits import exit_class
 from nodes import accounts, allocations, health
 from nodes.clocks import lasted, when
-from tenants import usage
+from tenants.billing import ledger
 
 Key = tuple[int, int, int]
 PEAKS = ("rank", "process")
@@ -181,7 +181,7 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
     attempts = sorted({(row["job_id"], row["number"]) for row in ended})
     over, failing = _judge(attempts)
     transitions.finish(over)
-    usage.refund([(outcome.job_id, outcome.attempt, outcome.reason) for outcome in over])
+    ledger.refund([(outcome.job_id, outcome.attempt, outcome.reason) for outcome in over])
     for job_id, evidence in failing:
         transitions.stop([job_id], EndReason.RANK_FAILED, evidence, "")
     return [job_id for job_id, _ in attempts]

@@ -19,7 +19,7 @@ from scheduling.engine.model import Node, Policy, Request, Tenant
 from scheduling.entitlements import tenants
 from scheduling.policy import policy
 from scheduling.simulation import shape
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 # An acceptance may rest on a snapshot this old: such a job waits and says why. But the snapshot is never older than the
 # latest acknowledged edit of a quota, because several processes answer. A refusal needs a snapshot whose version is

@@ -37,7 +37,7 @@ from jobs import services as job_services
 from jobs.queue_usage import queue_usage
 from nodes.hub import hub
 from scheduling import cycle_replay, housekeeping, services, why
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 
 class Explain(APIView):

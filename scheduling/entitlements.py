@@ -10,7 +10,7 @@ import msgspec
 from gpusched.lib.db.sql import prepared, rows
 from scheduling.engine.model import Policy, Tenant
 from scheduling.engine.shapes import is_model
-from tenants import budgets
+from tenants.billing import budgets
 
 _TIERS = {"premium": 0, "standard": 1, "opportunistic": 2}
 # What a tenant's weight may follow (Policy.dynamic_share_bound) is its use of the last month, looked at once a minute.

@@ -10,7 +10,7 @@ from gpusched.lib.api.rest import read_body
 from gpusched.protocol.rest.time_limits import Extended, Extension
 from jobs import representation
 from scheduling import extending
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 
 class Extend(APIView):

@@ -15,7 +15,7 @@ from scheduling.asking import ask
 from scheduling.engine import questions
 from scheduling.engine.explain import timestamp
 from scheduling.engine.questions import Broken, Delayed
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 LEAST_MINUTES, MOST_MINUTES = 0.01, 5_256_000.0
 MOST_TRIES = 3

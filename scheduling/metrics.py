@@ -21,8 +21,8 @@ from nodes.hub import hub
 from scheduling import capacity, housekeeping, outcomes, services, whatif
 from scheduling.engine.calibration import MIN_OUTCOMES, coverage_percent
 from scheduling.metric_families import FAMILIES, counter, gauge, histogram
-from tenants import budgets
-from tenants.permissions import identity_of_token
+from tenants.auth.identity import identity_of_token
+from tenants.billing import budgets
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -22,7 +22,7 @@ from gpusched.lib.api.rest import (
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.scheduling import EditedPolicy, PolicyEdit
 from scheduling import policy, preview
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 Number = float | msgspec.UnsetType
 Whole = int | msgspec.UnsetType

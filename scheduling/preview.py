@@ -15,8 +15,8 @@ from scheduling.engine.model import Policy, Snapshot, Tenant, known_as
 from scheduling.engine.questions import Present
 from scheduling.engine.shapes import is_model
 from scheduling.entitlements import tenants
-from tenants import archive
 from tenants.effects import NO_EFFECT
+from tenants.tenancy import archived
 
 logger = logging.getLogger(__name__)
 # So many ids of jobs are named of each kind.
@@ -25,7 +25,7 @@ MOST_NAMED = 20
 
 def quota_effect(tenant_id: int, limits: Mapping[str, Any]) -> dict[str, Any]:
     """The effect of other limits of a tenant. Nothing that runs is stopped by lowering one."""
-    if archive.is_archived(tenant_id):
+    if archived.is_archived(tenant_id):
         limits = {**limits, "guaranteed_gpus": 0}  # void until it is restored
     here = whatif.present()
     old = next(one for one in here.snapshot.tenants if one.id == tenant_id)

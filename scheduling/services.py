@@ -17,7 +17,7 @@ from scheduling.engine.fairshare import average_gpus, entitlements, why_entitled
 from scheduling.entitlements import tenants
 from scheduling.policy import policy
 from scheduling.sayings import estimate_shape, why_no_estimate
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 # --- the queue --------------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ from gpusched import tracing
 from gpusched.lib.db.sql import atomically, execute
 from jobs import logs
 from jobs import retention as job_retention
+from jobs.submit import idempotency
 from nodes import accounts, health, retention, samples, strikes
 from scheduling import cycle as cycles
 from scheduling import forecasting, moves, upkeep
-from tenants import idempotency
 
 
 def cycle(trigger: str) -> None:

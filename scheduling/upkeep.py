@@ -9,7 +9,7 @@ from django.conf import settings
 from jobs import tally
 from nodes import idle, samples
 from scheduling import policy, recorded_cycles, sweep
-from tenants import budgets
+from tenants.billing import budgets
 
 logger = logging.getLogger(__name__)
 REVIEW_SECONDS = 30.0

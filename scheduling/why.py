@@ -18,7 +18,7 @@ from scheduling.engine.changes import Change
 from scheduling.engine.counterfactual import Step
 from scheduling.engine.questions import Outlook
 from scheduling.sayings import change_shape, estimate_shape, reason_shape, why_no_estimate
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 MOST_PERIODS = 200
 

@@ -24,9 +24,11 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.admin import Audited
 from gpusched.protocol.states import Role
-from tenants import effects, members, services, users
-from tenants import money_admin as money_admin
+from tenants import effects
+from tenants.billing import admin as billing_admin  # noqa: F401 - registers the tables of billing
 from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
+from tenants.people import members, users
+from tenants.tenancy import tenants
 
 admin.site.site_header = "gpusched"
 admin.site.site_title = "gpusched admin"
@@ -237,7 +239,7 @@ class TenantAdmin(Audited):
         else:
             super().save_formset(request, form, formset, change)
         UsageBalance.objects.get_or_create(tenant=tenant, defaults={"as_of": timezone.now()})
-        services.announce_quota_edit(tenant)
+        tenants.announce_quota_edit(tenant)
 
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Iterable[Any] | None, add: bool = False
@@ -258,7 +260,7 @@ class TenantAdmin(Audited):
 def _change_quota(request: HttpRequest, tenant: Tenant, edited: QuotaForm) -> None:
     """As every other edit of a quota; says what it does."""
     version = edited.cleaned_data["seen_version"]
-    services.change_quota(tenant.pk, edited.limits(), actor=request.user.get_username(), expected_version=version)
+    tenants.change_quota(tenant.pk, edited.limits(), actor=request.user.get_username(), expected_version=version)
     for sentence in edited.effect.get("sentences", ()):
         messages.info(request, f"Quota: {sentence}.")
 
@@ -321,7 +323,7 @@ class ApiTokenAdmin(Audited):
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)
         if obj.revoked_at is not None:
-            services.revoke_token(obj)  # those made with it
+            tenants.revoke_token(obj)  # those made with it
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

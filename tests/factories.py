@@ -23,9 +23,9 @@ from jobs import services as job_services
 from nodes import services as node_services
 from nodes.sync import process
 from scheduling import cycle, recorded_cycles
-from tenants import services as tenant_services
+from tenants.auth.identity import Identity, identity_of_user
 from tenants.models import Tenant
-from tenants.permissions import Identity, identity_of_user
+from tenants.tenancy import tenants as tenant_services
 
 _numbers = count(1)
 

@@ -6,7 +6,7 @@ from django import template
 from django.http import HttpRequest
 
 from frontend.views.overview import cluster_now
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 register = template.Library()
 

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 
 from frontend import feed, nodegroups, readingrows
 from frontend.views.entrance import page, show
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 
 @page

@@ -16,7 +16,7 @@ from gpusched.protocol.states import JobState
 from jobs import services
 from jobs.elementlist import elements_of
 from jobs.joblist import states_of
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 ON_A_PAGE = 50
 _STATES = (("waiting", "waiting"), ("live", "on nodes"), ("final", "ended"), *((s, s) for s in JobState))

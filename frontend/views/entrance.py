@@ -21,7 +21,7 @@ from frontend.fieldnames import spoken
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
 from gpusched.protocol.states import Role
-from tenants.permissions import Identity, identity
+from tenants.auth.identity import Identity, identity
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, Identity, P], HttpResponse]

@@ -8,7 +8,7 @@ from frontend import controlplane, feed
 from frontend.views.entrance import page, show
 from gpusched.lib.times import parsed
 from nodes.incidents import with_closers
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 _WAYS = {
     "cordoned": "uncordon it, or wait if the system holds it",

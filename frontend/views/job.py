@@ -28,7 +28,7 @@ from gpusched.protocol.states import LIVE, WAITING
 from jobs import logs, logsearch
 from scheduling import extending
 from scheduling.why import brief, explain
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 _TAIL_BYTES = 64 << 10
 _MOST_DIGITS = 9

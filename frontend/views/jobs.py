@@ -18,7 +18,7 @@ from gpusched.protocol.states import WAITING, JobState, Role
 from jobs.joblist import counted, listed
 from jobs.queue_usage import queue_usage
 from scheduling.services import estimates_of
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 QUEUE_FILTERS = ("tenant", "user", "state", "reason", "group", "q", "sort")
 JOBS_FILTERS = ("tenant", "user", "state", "name", "array", "submitted_after", "submitted_before")

@@ -12,7 +12,7 @@ from gpusched.lib.api.problems import not_found
 from gpusched.lib.db.sql import query
 from nodes import services
 from nodes.models import JoinToken
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 _HOURS = (("1", "1 hour"), ("24", "24 hours"), ("168", "7 days"))
 _HERE = ("127.0.0.1", "localhost", "[::1]")

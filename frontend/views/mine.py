@@ -9,7 +9,7 @@ from frontend import feed, mine
 from frontend.views.entrance import page, show
 from frontend.views.overview import bar_scale, show_overview
 from gpusched.protocol.states import Role
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 _MOST_NOTICES = 8
 

@@ -20,7 +20,7 @@ from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
 from nodes import health, removal, representation, retiring, services
 from nodes.incidents import of_nodes, with_closers
 from scheduling.services import scheduler_lag
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 _INTENTS = {
     "cordon": NodeIntent.CORDONED,

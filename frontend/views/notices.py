@@ -5,7 +5,7 @@ from django.views.decorators.http import require_POST
 
 from frontend import noticerows
 from frontend.views.entrance import page
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 
 @require_POST

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from frontend import feed
 from frontend.views.entrance import page, show
 from frontend.views.join import joining
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 _MOST_CELLS = 400
 _CELLS = (("busy", "busy"), ("held_idle", "held but idle"), ("free", "free"), ("unavailable", "unavailable"))

@@ -14,7 +14,7 @@ from gpusched.lib.api.problems import not_found
 from gpusched.lib.db.sql import query
 from nodes.incidents import of_nodes
 from scheduling.services import scheduler_lag
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 _HOLDERS = """
     SELECT j.id, j.name, j.tenant_id, j.user_id, j.state, j.attempt, j.reason, j.stop_reason, j.array_count,

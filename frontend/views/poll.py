@@ -9,7 +9,7 @@ from frontend.hub import MOST_TOPICS
 from frontend.topics import kind_of
 from gpusched.lib.times import rfc3339
 from scheduling.services import scheduler_lag
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 
 @require_GET

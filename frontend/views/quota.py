@@ -10,9 +10,10 @@ from django.shortcuts import redirect
 from frontend import onetenant
 from frontend.views.entrance import page, refusal, show
 from gpusched.lib.api.problems import Problem, not_found
-from tenants import effects, services
-from tenants.api import find_tenant, tenants_shown
-from tenants.permissions import Identity
+from tenants import effects
+from tenants.api.tenants import find_tenant, tenants_shown
+from tenants.auth.identity import Identity
+from tenants.tenancy import tenants
 
 _NO_LIMIT = "no limit"
 
@@ -109,7 +110,7 @@ def _form(request: HttpRequest, tenant_id: int, now: dict[str, Any]) -> QuotaFor
 def _effect(tenant_id: int, form: QuotaForm) -> dict[str, Any]:
     """What the scheduler says; a refusal stands in the form."""
     try:
-        services.checked_quota(tenant_id, form.limits(), expected_version=form.cleaned_data["version"])
+        tenants.checked_quota(tenant_id, form.limits(), expected_version=form.cleaned_data["version"])
     except Problem as problem:
         form.refuse(problem)
         return {}
@@ -119,7 +120,7 @@ def _effect(tenant_id: int, form: QuotaForm) -> dict[str, Any]:
 def _apply(request: HttpRequest, who: Identity, tenant_id: int, form: QuotaForm) -> bool:
     version = form.cleaned_data["version"]
     try:
-        services.change_quota(tenant_id, form.limits(), actor=who.username, expected_version=version)
+        tenants.change_quota(tenant_id, form.limits(), actor=who.username, expected_version=version)
     except Problem as problem:
         form.refuse(problem)
         return False

@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from frontend.views.entrance import page
 from gpusched.lib.db.sql import query
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 _MOST = 8
 _MOST_TEXT = 100

@@ -25,7 +25,7 @@ from requests import RequestException
 
 from frontend.errors import page_error
 from gpusched.lib.api.problems import Problem
-from tenants import sso
+from tenants.auth import sso
 
 logger = logging.getLogger(__name__)
 PROVIDER = "sso"

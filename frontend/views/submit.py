@@ -19,7 +19,7 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role
 from jobs import queue_limits, representation, services
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 _MOST_DIGITS = 18

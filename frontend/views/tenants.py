@@ -10,10 +10,10 @@ from django.utils import timezone
 from frontend import feed, onetenant, tenantrows
 from frontend.views.entrance import page, show
 from frontend.views.overview import bar_scale
-from tenants import accounting, budgets
-from tenants.api import find_tenant, tenants_shown
+from tenants.api.tenants import find_tenant, tenants_shown
+from tenants.auth.identity import Identity
+from tenants.billing import budgets, usage_report
 from tenants.models import Rate
-from tenants.permissions import Identity
 
 _LATELY_DAYS = 30
 _MOST_USERS = 10
@@ -55,7 +55,7 @@ def tenant(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     preempted = onetenant.preemptions()
     now = timezone.now()
     since = now - timedelta(days=_LATELY_DAYS)
-    used = accounting.report([found.pk], since, now, "user", limit=1000)
+    used = usage_report.report([found.pk], since, now, "user", limit=1000)
     words: dict[str, Any] = {
         "tenant": shown,
         "live": live,

@@ -12,9 +12,9 @@ from frontend import used
 from frontend.views.entrance import page, show
 from gpusched.lib.db.sql import query
 from gpusched.protocol.csv_cells import as_text
-from tenants import budgets
+from tenants.auth.identity import Identity
+from tenants.billing import budgets
 from tenants.models import Rate
-from tenants.permissions import Identity
 
 MOST_DAYS = 400
 _MEASURES = {"gpu_hours": "allocated", "idle_gpu_hours": "held idle", "cost": "cost"}

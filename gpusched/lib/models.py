@@ -49,7 +49,7 @@ class OneTimePassword(models.Model):
 
 
 class KeptAnswer(models.Model):
-    """What a POST with an Idempotency-Key was answered, for a day (tenants/idempotency.py)."""
+    """What a POST with an Idempotency-Key was answered, for a day (jobs/submit/idempotency.py)."""
 
     caller = models.CharField(max_length=60)
     key = models.CharField(max_length=255)

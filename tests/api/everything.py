@@ -13,7 +13,7 @@ from gpusched.protocol.affinity import NodeAffinity, Toleration, TolerationOpera
 from gpusched.protocol.agent_messages import Isolation, Reading
 from gpusched.protocol.arrays import ArrayRequest
 from nodes import samples
-from tenants import budgets
+from tenants.billing import budgets
 from tests.api.operations import BODIES
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit

@@ -7,7 +7,7 @@ from django.db import transaction
 from django.test import Client
 
 from gpusched.protocol.states import Role, Scope
-from tenants.services import set_member
+from tenants.tenancy.tenants import set_member
 from tests.api.operations import Stage, operations
 from tests.api.roles import CALLERS, DONE, WHO, expected
 from tests.factories import make_member, make_tenant, make_token, make_user, submit

@@ -7,7 +7,7 @@ from django.test import Client
 from gpusched.lib.models import AuditEntry
 from gpusched.protocol.states import Role, Scope
 from tenants.models import ApiToken
-from tenants.services import set_member
+from tenants.tenancy.tenants import set_member
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, make_user
 

@@ -122,13 +122,13 @@ class TestOneShape:
     def test_a_defect_tells_its_id_and_nothing_of_the_code(self, path, admin, monkeypatch):
         """With a request id, without a trace."""
         from scheduling import api
-        from tenants import token_api
+        from tenants.api import tokens
 
         def broken(*args, **kwargs):
             raise RuntimeError("secret detail")
 
         monkeypatch.setattr(api.Health, "get", broken)
-        monkeypatch.setattr(token_api.Me, "get", broken)
+        monkeypatch.setattr(tokens.Me, "get", broken)
         answer = Client(raise_request_exception=False).get(path, headers=admin)
         assert (answer.status_code, set(answer.json())) == (500, SHAPE)
         assert answer.json()["request_id"] == answer["X-Request-Id"]

@@ -8,7 +8,7 @@ import pytest
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.api.rest import decode
 from gpusched.lib.db.sql import query
-from tenants import accounting
+from tenants.billing import usage_report
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, submit
 
@@ -98,9 +98,9 @@ def test_one_job_is_found_by_its_number_and_not_by_looking_at_all(tenant, member
         asked.append((sql, params))
         return query(sql, params)
 
-    monkeypatch.setattr(accounting, "query", asking)
+    monkeypatch.setattr(usage_report, "query", asking)
     now = query("SELECT now() AS now")[0]["now"]
-    accounting.report([tenant.pk], now.replace(year=2000), now, "job")
+    usage_report.report([tenant.pk], now.replace(year=2000), now, "job")
     query("SET LOCAL enable_seqscan = off")
     plan = str(query(f"EXPLAIN {asked[-1][0]}", asked[-1][1]))
     assert "jobs_job" in plan and "Seq Scan on jobs_job" not in plan

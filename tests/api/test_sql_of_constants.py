@@ -39,9 +39,12 @@ LOOKED_AT = {
     ("scheduling/sweep.py", "_SINCE.format(since='a.scheduled_at')"): "constants",
     ("scheduling/sweep.py", "_SINCE.format(since='j.reason_since')"): "constants",
     ("scheduling/tasks.py", "table"): "names of tables",
-    ("tenants/users.py", "_single_sign_on()"): "one of two constants",
-    ("tenants/accounting.py", "', '.join((f'coalesce(sum({name}), 0) AS {name}' for name in _SUMS))"): "constants",
-    ("tenants/accounting.py", "', '.join((f'p.{name}' for name in _SUMS))"): "constants",
+    ("tenants/people/users.py", "_single_sign_on()"): "one of two constants",
+    (
+        "tenants/billing/usage_report.py",
+        "', '.join((f'coalesce(sum({name}), 0) AS {name}' for name in _SUMS))",
+    ): "constants",
+    ("tenants/billing/usage_report.py", "', '.join((f'p.{name}' for name in _SUMS))"): "constants",
 }
 
 

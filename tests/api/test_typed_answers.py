@@ -3,7 +3,7 @@
 import pytest
 from drf_spectacular.generators import SchemaGenerator
 
-from tenants import budgets
+from tenants.billing import budgets
 from tests.api.everything import everything
 from tests.api.strictly import Strict
 

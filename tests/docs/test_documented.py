@@ -112,7 +112,7 @@ def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeyp
     from scheduling import housekeeping, metric_families, metrics, outcomes, services, whatif
     from scheduling.engine.model import Policy, Snapshot
     from scheduling.engine.questions import Present
-    from tenants import budgets
+    from tenants.billing import budgets
 
     monkeypatch.setattr(metrics, "query", lambda *args: [])
     monkeypatch.setattr(metrics, "by_state", dict)

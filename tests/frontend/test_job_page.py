@@ -16,7 +16,7 @@ from gpusched.protocol.states import Role
 from jobs import logs
 from nodes.models import Device, Node
 from scheduling import whatif
-from tenants import rates
+from tenants.billing import rates
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import HOSTILE, browser, text_of
 

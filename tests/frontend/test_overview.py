@@ -15,7 +15,7 @@ from jobs.models import Job
 from nodes import services as node_services
 from nodes.models import Device, Node
 from scheduling.services import cluster_status
-from tenants.api import tenants_shown
+from tenants.api.tenants import tenants_shown
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db

@@ -9,8 +9,8 @@ from frontend import feed, mine, onenode, onetenant, readingrows
 from frontend.limitundo import undo_of
 from gpusched.lib.db.sql import execute
 from jobs.models import Job
+from tenants.billing.models import Budget
 from tenants.models import UsageEntry
-from tenants.money import Budget
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db

@@ -18,7 +18,7 @@ from gpusched.protocol.states import NodeIntent
 from jobs import services
 from nodes import services as node_services
 from nodes.models import Device, Node
-from tenants import services as tenant_services
+from tenants.tenancy import tenants as tenant_services
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.page import Page, cookie_of, live_hub
 from tests.frontend.test_live import fall_silent, write_log

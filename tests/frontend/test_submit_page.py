@@ -18,7 +18,8 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import JobRequest
 from jobs import representation
 from nodes.models import Node
-from tenants import budgets, rates, secrets
+from tenants import secrets
+from tenants.billing import budgets, rates
 from tenants.models import Budget
 from tests.factories import make_node, run_cycle, submit
 from tests.frontend.browsing import browser, form, text_of

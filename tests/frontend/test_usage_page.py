@@ -11,7 +11,7 @@ import pytest
 from django.utils import timezone
 
 from gpusched.lib.db.sql import execute
-from tenants import rates
+from tenants.billing import rates
 from tenants.models import UsageEntry
 from tests.factories import make_member, make_tenant, make_user
 from tests.frontend.browsing import browser, found, text_of

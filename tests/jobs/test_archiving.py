@@ -61,7 +61,7 @@ class TestNewJobs:
             assert answer.status_code == 404
 
     def test_submit_without_a_tenant_goes_to_the_one_that_is_open(self, nlp, member, admin):
-        from tenants.services import set_member
+        from tenants.tenancy.tenants import set_member
 
         set_member(make_tenant("other"), member, Role.MEMBER)
         token = make_token(member)

@@ -19,7 +19,7 @@ from gpusched.lib.bus.listener import Listener
 from jobs import event_api, event_hub, event_log, services
 from jobs.event_hub import EventHub
 from jobs.event_log import Frontier, Reader, read
-from tenants import services as tenant_services
+from tenants.tenancy import tenants as tenant_services
 from tests.api.test_access import call
 from tests.docs.reading import text_of
 from tests.factories import identity_for, make_member, make_tenant, make_token, make_user, submit

@@ -14,7 +14,7 @@ from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import JobState
 from jobs import queue_limits, services
 from jobs.models import Job
-from tenants.services import change_quota
+from tenants.tenancy.tenants import change_quota
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db

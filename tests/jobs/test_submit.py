@@ -159,7 +159,7 @@ def test_asking_for_nothing_of_a_later_feature_is_accepted(post):
 
 def test_a_tenant_is_needed_when_one_is_in_several(post, user):
     make_member_of_second = make_tenant("vision")
-    from tenants.services import set_member
+    from tenants.tenancy.tenants import set_member
 
     set_member(make_member_of_second, user, "member")
     status, answer = post({"command": ["x"]})

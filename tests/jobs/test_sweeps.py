@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpusched.protocol.bulk import alike, bulk_problems, field_of
 from gpusched.protocol.job_request import FieldError, JobRequest, problems
 from jobs.rows import row_like, row_of
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 
 WHO = cast(Identity, SimpleNamespace(user_id=1))
 names = st.sampled_from(["", "trial 1", "x" * 200, "x" * 201, "a\x00b"])

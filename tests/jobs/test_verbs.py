@@ -14,7 +14,7 @@ from gpusched.protocol.states import FINAL, LIVE, JobState
 from jobs import services
 from jobs.models import Job
 from scheduling import extending
-from tenants.permissions import Identity
+from tenants.auth.identity import Identity
 from tests.factories import identity_for, make_node, make_user, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
 

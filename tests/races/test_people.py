@@ -18,8 +18,8 @@ from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role
 from jobs import archiving, bulk, dependencies, services
 from jobs.models import Job
-from tenants import members, users
 from tenants.models import Membership, Tenant
+from tenants.people import members, users
 from tests.factories import identity_for, make_member, make_tenant, make_token, make_user
 from tests.factories import submit as submit_job
 from tests.races.test_constraints import at_once

@@ -6,7 +6,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute
 from gpusched.protocol.states import Role
 from scheduling import admission, snapshot
-from tenants.services import change_quota
+from tenants.tenancy.tenants import change_quota
 from tests.factories import make_member, make_node, make_tenant, submit
 
 pytestmark = pytest.mark.django_db

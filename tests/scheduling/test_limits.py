@@ -10,8 +10,8 @@ from jobs import representation
 from jobs import services as job_services
 from jobs.models import Job
 from scheduling import policy
-from tenants import services
-from tenants.permissions import identity_of_token
+from tenants.auth.identity import identity_of_token
+from tenants.tenancy import tenants
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,7 +27,7 @@ def reason(job_id):
 
 
 def test_a_user_at_the_limit_per_user_waits_and_others_do_not(user, tenant):
-    services.change_quota(tenant.pk, {"max_gpus_per_user": 1}, actor="test")
+    tenants.change_quota(tenant.pk, {"max_gpus_per_user": 1}, actor="test")
     node = make_node(gpus=4)
     first, second, of_another = submit(user, tenant), submit(user, tenant), submit(make_member(tenant), tenant)
     run_cycle()
@@ -42,7 +42,7 @@ def test_a_user_at_the_limit_per_user_waits_and_others_do_not(user, tenant):
 
 
 def test_a_limit_per_model_is_told_and_other_models_go_on(user, tenant):
-    services.change_quota(tenant.pk, {"max_gpus_by_model": {"H100": 1}}, actor="test")
+    tenants.change_quota(tenant.pk, {"max_gpus_by_model": {"H100": 1}}, actor="test")
     make_node(gpus=2, model="NVIDIA H100 80GB HBM3")
     make_node(gpus=2)
     first, second = (submit(user, tenant, gpu_model="H100") for _ in range(2))
@@ -71,7 +71,7 @@ def test_more_than_a_limit_can_ever_hold_is_refused_at_submit(user, tenant, quot
     for who, of in ((user, tenant), (make_member(tenant), tenant), (make_member(other), other)):
         submit(who, of)
     run_cycle()
-    services.change_quota(tenant.pk, quota, actor="test")
+    tenants.change_quota(tenant.pk, quota, actor="test")
     with pytest.raises(Problem) as refused:
         submit(user, tenant, **fields)
     assert (refused.value.status, refused.value.code) == (403, "quota_exceeded")
@@ -85,7 +85,7 @@ def test_limits_per_model_that_leave_no_gpu_together_refuse_a_submit(user, tenan
     make_node(gpus=2, model="NVIDIA H100 PCIe")
     submit(user, tenant)
     run_cycle()
-    services.change_quota(tenant.pk, {"max_gpus_by_model": {"A100": 0, "H100": 0}}, actor="test")
+    tenants.change_quota(tenant.pk, {"max_gpus_by_model": {"A100": 0, "H100": 0}}, actor="test")
     with pytest.raises(Problem) as refused:
         submit(user, tenant)
     assert (refused.value.status, refused.value.code) == (403, "quota_exceeded")
@@ -109,7 +109,7 @@ def test_an_edit_that_was_acknowledged_counts_for_the_next_submit(user, tenant, 
     with CaptureQueriesContext(connection) as done:
         post()
     assert not [one for one in done if "nodes_device" in one["sql"] or "tenants_usagebalance" in one["sql"]]
-    services.change_quota(tenant.pk, {"max_gpus": 3}, actor="test")
+    tenants.change_quota(tenant.pk, {"max_gpus": 3}, actor="test")
     with pytest.raises(Problem, match="GPUs requested=6, limit=3, in use=0"):
         post()
 

@@ -8,7 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs.models import Job
-from tenants import budgets
+from tenants.billing import budgets
 from tenants.models import Budget, BudgetCrossing, UsageRefund
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit

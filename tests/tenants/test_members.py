@@ -9,7 +9,8 @@ from django.contrib.auth.models import User
 
 from gpusched.lib.db.sql import execute
 from gpusched.protocol.states import Role
-from tenants import services, users
+from tenants.people import users
+from tenants.tenancy import tenants
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, make_user, submit
 
@@ -66,7 +67,7 @@ def test_token_limited_to_the_tenant_reaches_nothing_after_removal(nlp, owner):
 
 def test_name_with_a_slash_is_reached(nlp, owner):
     """Names come from an identity provider, too."""
-    services.set_member(nlp, User.objects.create_user("acme/kim"), Role.MEMBER)
+    tenants.set_member(nlp, User.objects.create_user("acme/kim"), Role.MEMBER)
     assert call("PATCH", f"{PATH}/acme%2Fkim", owner, {"role": "viewer"}).json()["user"] == "acme/kim"
     admin = make_token(make_user(admin=True))
     assert call("POST", "/api/v1/users/acme%2Fkim/disable", admin).json()["username"] == "acme/kim"
@@ -142,7 +143,7 @@ def provider(monkeypatch):
 class TestSingleSignOn:
     def test_roles_that_groups_decide_are_not_edited_by_hand(self, nlp, owner, provider):
         assert refused(call("POST", PATH, owner, {"user": "kim"})) == (409, "managed_by_provider")
-        services.set_member(nlp, provider, Role.MEMBER)
+        tenants.set_member(nlp, provider, Role.MEMBER)
         for method, body in (("PATCH", {"role": "viewer"}), ("DELETE", None)):
             assert refused(call(method, f"{PATH}/kim", owner, body)) == (409, "managed_by_provider")
         assert call("POST", PATH, owner, {"user": make_user("local").username}).status_code == 201

@@ -8,8 +8,8 @@ from django.test import Client
 from gpusched.lib.db.sql import query
 from gpusched.lib.models import AuditEntry
 from scheduling.models import SchedulingPolicy
-from tenants import services
 from tenants.models import Membership, Quota
+from tenants.tenancy import tenants
 from tests.factories import make_node, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -65,7 +65,7 @@ def test_in_admin_a_harmless_edit_is_saved_at_once(tenant, browser):
 def test_in_admin_an_edit_with_an_effect_is_shown_before_it_is_saved(user, tenant, browser):
     """Also one that contradicts nothing: waiting jobs would start."""
     make_node(gpus=8)
-    services.change_quota(tenant.pk, {"max_gpus": 1}, actor="root")
+    tenants.change_quota(tenant.pk, {"max_gpus": 1}, actor="root")
     run_jobs(user, tenant, 2)
     tenant.quota.refresh_from_db()
     address = f"/admin/tenants/tenant/{tenant.pk}/change/"
@@ -94,7 +94,7 @@ def test_in_admin_what_a_guarantee_alone_would_do_is_shown_before_it_is_saved(us
 def test_in_admin_what_an_edit_would_do_is_told_while_it_is_typed(user, tenant, browser):
     """A07: nothing is saved, and who may not edit learns nothing."""
     make_node(gpus=8)
-    services.change_quota(tenant.pk, {"guaranteed_gpus": 4}, actor="root")
+    tenants.change_quota(tenant.pk, {"guaranteed_gpus": 4}, actor="root")
     run_jobs(user, tenant, 4)
     tenant.quota.refresh_from_db()
     address = f"/admin/tenants/tenant/{tenant.pk}/quota-effect/"
@@ -119,7 +119,7 @@ def test_in_admin_an_edit_of_what_another_has_changed_is_refused(tenant, browser
     """A07: nothing is undone silently; who changed it is told."""
     address = f"/admin/tenants/tenant/{tenant.pk}/change/"
     assert 'name="quota-0-seen_version" value="1"' in browser.get(address).content.decode()
-    services.change_quota(tenant.pk, {"guaranteed_gpus": 3, "max_gpus": 5}, actor="ann")
+    tenants.change_quota(tenant.pk, {"guaranteed_gpus": 3, "max_gpus": 5}, actor="ann")
     page = browser.post(address, tenant_form(tenant, max_gpus=9, go_ahead="on")).content.decode()
     assert "changed meanwhile, by ann" in page and "guaranteed_gpus=3" in page
     quota = Quota.objects.get(tenant=tenant)

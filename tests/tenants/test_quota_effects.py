@@ -9,8 +9,8 @@ from django.test import Client
 from gpusched.lib.api.problems import Problem
 from jobs.models import Job
 from scheduling import preview
-from tenants import services
 from tenants.models import Quota
+from tenants.tenancy import tenants
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -67,7 +67,7 @@ def test_the_edit_itself_answers_with_its_effect_and_stops_nothing(user, tenant,
 
 
 def test_it_says_how_many_waiting_jobs_would_start_or_wait(user, tenant, admin):
-    services.change_quota(tenant.pk, {"max_gpus": 2}, actor="test")
+    tenants.change_quota(tenant.pk, {"max_gpus": 2}, actor="test")
     make_node(gpus=8)
     ids = run_jobs(user, tenant, 5)
     raised = put(admin, {"max_gpus": 4})["effect"]

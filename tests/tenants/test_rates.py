@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpusched.lib.models import AuditEntry
 from scheduling.engine.shapes import is_model
-from tenants import rates
+from tenants.billing import rates
 from tenants.models import Rate, UsageRefund
 from tests.api.test_access import call
 from tests.factories import make_token

@@ -14,8 +14,11 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
 from gpusched.protocol.states import Role
 from jobs.models import Job
-from tenants import rates, renaming, services, users
+from tenants.billing import rates
 from tenants.models import Membership, Tenant, UsageEntry
+from tenants.people import users
+from tenants.tenancy import rename as renaming
+from tenants.tenancy import tenants
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
@@ -163,7 +166,7 @@ class TestConstraints:
 
     def test_name_that_was_taken_meanwhile_is_taken(self, nlp, monkeypatch):
         make_tenant("language")
-        monkeypatch.setattr(services, "check", lambda row: None)
+        monkeypatch.setattr(tenants, "check", lambda row: None)
         with pytest.raises(Problem) as caught:
             renaming.rename(nlp, "language", actor="root")
         assert caught.value.code == "name_taken"
@@ -172,7 +175,7 @@ class TestConstraints:
         "work",
         [
             lambda tenant: renaming.rename(tenant, "language", actor="root"),
-            lambda _: services.create_tenant({"name": "vision"}, actor="root"),
+            lambda _: tenants.create_tenant({"name": "vision"}, actor="root"),
             lambda _: users.create(users.NewAccount("kim")),
             lambda _: rates.set_rate("A100", Decimal(1), None, None, "root"),
         ],

@@ -3,7 +3,7 @@
 import pytest
 
 from gpusched.lib.api.problems import Problem
-from tenants import services
+from tenants.tenancy import tenants
 from tests.factories import make_tenant
 
 pytestmark = pytest.mark.django_db
@@ -11,5 +11,5 @@ pytestmark = pytest.mark.django_db
 
 def test_a_nul_character_is_refused_by_the_name_of_its_field():
     with pytest.raises(Problem) as refused:
-        services.change_tenant(make_tenant("nlp"), {"display_name": "a\x00b"}, actor="test")
+        tenants.change_tenant(make_tenant("nlp"), {"display_name": "a\x00b"}, actor="test")
     assert (refused.value.status, refused.value.errors[0].field) == (400, "display_name")

@@ -12,7 +12,8 @@ from django.utils import timezone
 
 from gpusched.lib.db.sql import query
 from jobs import services
-from tenants import accounting, rates, usage_api
+from tenants.api import usage
+from tenants.billing import rates, usage_report
 from tenants.models import UsageEntry, UsageRefund
 from tests.api.test_access import call
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
@@ -185,7 +186,7 @@ class TestCsv:
         assert next(csv.reader(answer.content.decode().splitlines()[1:]))[1] == "'=cmd|' /C calc'!A0"
 
     def test_more_rows_than_a_file_has_are_refused_and_none_is_left_out(self, user, tenant, token, monkeypatch):
-        monkeypatch.setattr(usage_api, "MOST_ROWS", 2)
+        monkeypatch.setattr(usage, "MOST_ROWS", 2)
         for number in range(3):
             path = f"/api/v1/tenants/nlp/usage?by=job&format=csv&from={LONG_AGO}"
             entry(tenant, user, job=number)
@@ -267,4 +268,4 @@ class TestRefunds:
         assert (item["gpu_hours"], item["refunded_gpu_seconds"]) == (4.0, 3 * 3600)
         assert (item["cost"], item["refunded_cost"]) == (2.0, 6.0)
         end = START + timedelta(days=1)
-        assert [day["cost"] for day in accounting.daily([tenant.pk], START, end, "user")] == [2.0]
+        assert [day["cost"] for day in usage_report.daily([tenant.pk], START, end, "user")] == [2.0]

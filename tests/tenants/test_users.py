@@ -11,7 +11,8 @@ from frontend.access import Session, access_of
 from gpusched.lib.db.sql import query
 from gpusched.lib.models import AuditEntry, OneTimePassword
 from gpusched.protocol.states import Role, Scope
-from tenants import services, users
+from tenants.people import users
+from tenants.tenancy import tenants
 from tests.api.operations import PASSWORD
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, make_user
@@ -149,7 +150,7 @@ class TestDisable:
 
     def test_answer_names_tenants_without_an_owner(self, admin):
         kim = make_member(make_tenant("nlp"), Role.OWNER, "kim")
-        services.set_member(other := make_tenant("other"), kim, Role.OWNER)
+        tenants.set_member(other := make_tenant("other"), kim, Role.OWNER)
         make_member(other, Role.OWNER)
         assert call("POST", "/api/v1/users/kim/disable", admin).json()["tenants_without_owner"] == ["nlp"]
 

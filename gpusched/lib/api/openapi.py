@@ -24,7 +24,7 @@ class PlainNames(AutoSchema):
 
 
 class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    target_class = "tenants.permissions.TokenAuthentication"
+    target_class = "tenants.auth.identity.TokenAuthentication"
     name = "token"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-ca
 
 
 class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    target_class = "tenants.permissions.PageSession"
+    target_class = "tenants.auth.identity.PageSession"
     name = "session"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def documented(
     )
 
     def mark(method: Any) -> Any:
-        # By these tenants/permissions.py refuses bodies and parameters that nobody reads.
+        # By these tenants/auth/identity.py refuses bodies and parameters that nobody reads.
         method.takes_body, method.query_parameters = body is not None, tuple(parameters or ())
         method.has_dry_run = has_dry_run
         return documents(method)

@@ -60,7 +60,7 @@ def outcome(request: HttpRequest) -> tuple[str, str]:
 
 
 def _takes_key(request: HttpRequest) -> bool:
-    """Every POST of the API but the login, which has no caller yet (tenants/idempotency.py)."""
+    """Every POST of the API but the login, which has no caller yet (jobs/submit/idempotency.py)."""
     return request.method == "POST" and request.path.startswith("/api/") and request.path != "/api/v1/login"
 
 

@@ -19,7 +19,7 @@ from gpusched.lib.db.locks import Lock, held
 from gpusched.protocol.states import Role, Scope
 from nodes.services import create_join_token
 from tenants.models import Tenant
-from tenants.services import create_tenant, create_token, set_member
+from tenants.tenancy.tenants import create_tenant, create_token, set_member
 
 # Three teams that show what quotas, guarantees and weights do.
 DEMO_TENANTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (

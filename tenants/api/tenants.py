@@ -21,9 +21,10 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.rest.cluster import EditedQuota, Quota
 from gpusched.protocol.rest.cluster import Tenant as TenantData
 from gpusched.protocol.rest.jobs import Page
-from tenants import effects, renaming, services
+from tenants import effects
+from tenants.auth.identity import Identity, identity
 from tenants.models import Tenant
-from tenants.permissions import Identity, identity
+from tenants.tenancy import rename, tenants
 
 Whole = int | None
 
@@ -154,7 +155,7 @@ class Tenants(APIView):
         who.require_admin()
         fields = _values(read_body(request, NewTenant))
         limits = {k: v for k, v in msgspec.structs.asdict(fields.pop("quota")).items() if k != "version"}
-        return Response(_shown(services.create_tenant(fields, actor=who.username, quota=limits).pk), status=201)
+        return Response(_shown(tenants.create_tenant(fields, actor=who.username, quota=limits).pk), status=201)
 
 
 class OneTenant(APIView):
@@ -169,7 +170,7 @@ class OneTenant(APIView):
         tenant = find_tenant(name, who)
         who.require_admin()
         if changes := _values(read_body(request, TenantChanges)):
-            services.change_tenant(tenant, changes, actor=who.username)
+            tenants.change_tenant(tenant, changes, actor=who.username)
         return Response(_shown(tenant.pk))
 
 
@@ -189,7 +190,7 @@ class Rename(APIView):
         who = identity(request)
         tenant = find_tenant(name, who)
         who.require_admin()
-        renaming.rename(tenant, read_body(request, NewName).name, actor=who.username)
+        rename.rename(tenant, read_body(request, NewName).name, actor=who.username)
         return Response(_shown(tenant.pk))
 
 
@@ -218,12 +219,12 @@ class TenantQuota(APIView):
         who.require_admin()
         limits = _values(read_body(request, QuotaFields))
         version = if_match(request, "this quota", limits.pop("version"))
-        services.checked_quota(tenant.pk, limits, expected_version=version)
+        tenants.checked_quota(tenant.pk, limits, expected_version=version)
         effect = effects.quota_effect(tenant.pk, limits)
         if is_dry_run(request):
             now = _shown(tenant.pk)["quota"]
             return Response({**now, **limits, "status": "would_be_changed", "effect": effect})
-        services.change_quota(tenant.pk, limits, actor=who.username, expected_version=version)
+        tenants.change_quota(tenant.pk, limits, actor=who.username, expected_version=version)
         return self._answer(tenant.pk, status="changed", effect=effect)
 
     def _answer(self, tenant_id: int, **more: Any) -> Response:

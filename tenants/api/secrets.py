@@ -11,8 +11,8 @@ from gpusched.protocol.rest.access import Secret
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import Role
 from tenants import secrets
-from tenants.api import find_tenant
-from tenants.permissions import identity
+from tenants.api.tenants import find_tenant
+from tenants.auth.identity import identity
 
 
 class SecretValue(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -12,10 +12,10 @@ from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.access import TenantMember
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import Role
-from tenants import members
-from tenants.api import find_tenant
+from tenants.api.tenants import find_tenant
+from tenants.auth.identity import identity
 from tenants.models import Tenant
-from tenants.permissions import identity
+from tenants.people import members
 
 
 class NewMember(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -44,7 +44,7 @@ def create_tenant(fields: Mapping[str, Any], *, actor: str, quota: Mapping[str, 
 
 
 def change_tenant(tenant: Tenant, changes: Mapping[str, Any], *, actor: str) -> Tenant:
-    """Changes fields of a tenant; tenants/renaming.py changes its name."""
+    """Changes fields of a tenant; tenants/tenancy/rename.py changes its name."""
     before = {name: getattr(tenant, name) for name in changes}
     for name, value in changes.items():
         setattr(tenant, name, value)

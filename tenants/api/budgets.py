@@ -12,10 +12,10 @@ from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.rest import if_match, read_body
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.rest.billing import BudgetData
-from tenants import budgets
-from tenants.api import find_tenant
+from tenants.api.tenants import find_tenant
+from tenants.auth.identity import identity
+from tenants.billing import budgets
 from tenants.models import Tenant
-from tenants.permissions import identity
 
 
 class BudgetFields(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

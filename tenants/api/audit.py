@@ -18,7 +18,7 @@ from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.records import AuditEntry
-from tenants.permissions import identity
+from tenants.auth.identity import identity
 
 _FILTERS = {
     "actor": "name of who did it",

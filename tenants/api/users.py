@@ -34,8 +34,8 @@ from gpusched.protocol.rest.access import (
 )
 from gpusched.protocol.rest.access import User as UserData
 from gpusched.protocol.rest.jobs import Page
-from tenants import users
-from tenants.permissions import Identity, identity
+from tenants.auth.identity import Identity, identity
+from tenants.people import users
 
 _FILTERS = {"active": "true or false: may log in, or may not", "kind": "`person` or `service` (of a program)", **PAGED}
 

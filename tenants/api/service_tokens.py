@@ -14,11 +14,11 @@ from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.access import IssuedServiceToken, RevokedServiceToken, ServiceToken
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import Role, Scope
-from tenants import service_tokens
-from tenants.api import find_tenant
+from tenants.api.tenants import find_tenant
+from tenants.api.tokens import require_days, token_shown
+from tenants.auth import service_tokens
+from tenants.auth.identity import identity
 from tenants.models import Tenant
-from tenants.permissions import identity
-from tenants.token_api import require_days, token_shown
 
 
 class NewServiceToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ from gpusched.lib.api.problems import Problem, invalid, response_for
 from gpusched.lib.auth.sealing import seal_for
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.job_request import FieldError
-from tenants.permissions import Identity, identity_of_token
+from tenants.auth.identity import Identity, identity_of_token
 
 MOST_CHARACTERS = 255
 # From before this no key counts any more.

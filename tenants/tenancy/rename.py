@@ -9,9 +9,9 @@ from gpusched import oidc
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
 from gpusched.lib.db.sql import violates
-from tenants import services
+from tenants.auth.service_tokens import GROUP
 from tenants.models import Tenant
-from tenants.service_tokens import GROUP
+from tenants.tenancy import tenants
 
 
 def rename(tenant: Tenant, name: str, *, actor: str) -> Tenant:
@@ -24,11 +24,11 @@ def rename(tenant: Tenant, name: str, *, actor: str) -> Tenant:
                 return tenant
             _require_not_in_settings(old)
             tenant.name = name
-            services.check(tenant)
+            tenants.check(tenant)
             tenant.save(update_fields=["name"])
             _rename_accounts(tenant, old)
             log.record("tenant.rename", f"tenant {name}", {"name": old}, {"name": name})
-            services.announce_quota_edit(tenant)
+            tenants.announce_quota_edit(tenant)
     except IntegrityError as error:
         if violates(error, "tenants_tenant_name_key"):
             raise _taken(f"there is already a tenant '{name}'") from error

@@ -13,7 +13,7 @@ from unfold.admin import ModelAdmin
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.read_only import ReadOnly
-from tenants import budgets, rates
+from tenants.billing import budgets, rates
 from tenants.models import Budget, Rate, UsageRefund
 
 

@@ -12,9 +12,10 @@ from gpusched.lib.audit import log
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query
 from gpusched.protocol.states import Role
-from tenants import services, users
+from tenants.auth.service_tokens import GROUP
 from tenants.models import Membership, Tenant
-from tenants.service_tokens import GROUP
+from tenants.people import users
+from tenants.tenancy import tenants
 
 Row = dict[str, Any]
 _MEMBERS = """
@@ -48,7 +49,7 @@ def add(tenant: Tenant, username: str, role: Role) -> Row:
                 f"{username} is a member of tenant {tenant.name} already, with the role {held.role}",
                 next_step="change the role instead",
             )
-        services.set_member(tenant, user, role)
+        tenants.set_member(tenant, user, role)
         events.changed("tenants", [tenant.pk])
     return _represented(tenant, username)
 
@@ -61,7 +62,7 @@ def set_role(tenant: Tenant, username: str, role: Role) -> Row:
         if role != membership.role:
             if membership.role == Role.OWNER:
                 _require_another_owner(tenant, membership)
-            services.set_member(tenant, membership.user, role)
+            tenants.set_member(tenant, membership.user, role)
             events.changed("tenants", [tenant.pk])
     return _represented(tenant, username)
 

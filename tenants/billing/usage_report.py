@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from gpusched.lib.db.sql import columns, query
-from tenants import rates
+from tenants.billing import rates
 
 BY = ("user", "job", "model", "day")
 Key = int | str

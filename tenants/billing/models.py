@@ -1,4 +1,4 @@
-"""Tables of money: refunds of ledger entries, rates (tenants/rates.py) and budgets (tenants/budgets.py)."""
+"""Tables of money: refunds of ledger entries, rates (tenants/billing/rates.py) and budgets (tenants/billing/budgets.py)."""
 
 import pghistory
 import pgtrigger

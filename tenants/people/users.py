@@ -20,9 +20,9 @@ from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query, violates
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
-from tenants import services
+from tenants.auth.service_tokens import GROUP
 from tenants.models import ApiToken, Membership
-from tenants.service_tokens import GROUP
+from tenants.tenancy import tenants
 
 Row = dict[str, Any]
 MAX_NAME, MAX_EMAIL = 150, 254
@@ -183,7 +183,7 @@ def revoke_tokens(user: User) -> int:
     usable = ApiToken.objects.filter(user=user, revoked_at=None)
     before = usable.count()
     for token in usable:
-        services.revoke_token(token)
+        tenants.revoke_token(token)
     return before
 
 

@@ -12,9 +12,9 @@ from django.db import transaction
 from gpusched import oidc
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
-from tenants import services
+from tenants.auth.service_tokens import GROUP
 from tenants.models import Membership, Tenant
-from tenants.service_tokens import GROUP
+from tenants.tenancy import tenants
 
 logger = logging.getLogger(__name__)
 MOST_NAME = 150
@@ -114,7 +114,7 @@ def _set_roles(user: User, rules: oidc.Rules, wanted: Mapping[str, str]) -> None
             before = {"role": str(membership.role)}
             log.record("member.remove", f"{user.username} in {tenant.name}", before, None)
         elif role is not None and (membership is None or membership.role != role):
-            services.set_member(tenant, user, role)
+            tenants.set_member(tenant, user, role)
     if missing := set(wanted) - set(Tenant.objects.filter(name__in=wanted).values_list("name", flat=True)):
         logger.warning("GPUSCHED_OIDC_GROUPS names tenants that are not there: %s", ", ".join(sorted(missing)))
 

@@ -31,15 +31,15 @@ from gpusched.protocol.csv_cells import as_text
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.billing import RateData, Usage
 from gpusched.protocol.rest.jobs import Page
-from tenants import accounting, rates
-from tenants.api import find_tenant
+from tenants.api.tenants import find_tenant
+from tenants.auth.identity import identity
+from tenants.billing import rates, usage_report
 from tenants.models import Rate
-from tenants.permissions import identity
 
 PARAMETERS = {
     "from": "RFC 3339 or a day, UTC; default: the first of this month; with an earlier `to`, of the month that it ends",
     "to": "the same, not included; default: now",
-    "by": f"{', '.join(accounting.BY)}; default day",
+    "by": f"{', '.join(usage_report.BY)}; default day",
     **PAGED,
     "format": "json, or csv: all rows at once (also by Accept: text/csv)",
 }
@@ -89,15 +89,15 @@ class TenantUsage(APIView):
         given = read_query(request)
         tenant = find_tenant(name, identity(request))
         by = given.get("by", "day")
-        if by not in accounting.BY:
-            raise invalid([FieldError("by", "unknown_value", f"must be one of {', '.join(accounting.BY)}")])
+        if by not in usage_report.BY:
+            raise invalid([FieldError("by", "unknown_value", f"must be one of {', '.join(usage_report.BY)}")])
         start, end = _span(given)
         after = _after(given, by)
         if given.get("format", "json") not in ("json", "csv"):
             raise invalid([FieldError("format", "unknown_value", "must be json or csv")])
         is_csv = getattr(request, "accepted_renderer", None) is not None and request.accepted_renderer.format == "csv"
         limit = MOST_ROWS + 1 if is_csv else page_limit(given)
-        found = accounting.report([tenant.pk], start, end, by, after=after, limit=limit)
+        found = usage_report.report([tenant.pk], start, end, by, after=after, limit=limit)
         if is_csv and len(found.rows) > MOST_ROWS:
             raise invalid([FieldError("from", "out_of_range", f"gives more than {MOST_ROWS} rows: ask for less time")])
         is_full = len(found.rows) == limit
@@ -183,7 +183,7 @@ def _span(given: dict[str, str]) -> tuple[datetime, datetime]:
     return start, end
 
 
-def _after(given: dict[str, str], by: str) -> accounting.Key | None:
+def _after(given: dict[str, str], by: str) -> usage_report.Key | None:
     if "cursor" not in given:
         return None
     if by == "job":
