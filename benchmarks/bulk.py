@@ -86,7 +86,7 @@ def _in_process(stack: Stack, jobs: list[dict[str, object]]) -> Callable[[], Cal
     from django.contrib.auth.models import User
 
     from gpusched.protocol.job_request import JobRequest
-    from jobs.bulk import submit_all
+    from jobs.submit.bulk import submit_all
     from tenants.auth.identity import identity_of_user
 
     identity = identity_of_user(User.objects.get(username="admin"))

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from gpusched.lib.db.sql import query
-from jobs.counting import WAITS, WEIGHT
+from jobs.listing.counts import WAITS, WEIGHT
 
 MOST_NAMED = 5
 MOST_SIZES = 8

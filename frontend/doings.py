@@ -14,7 +14,7 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.amounts import bound
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
-from jobs.unnamed import ANOTHER
+from jobs.redaction import ANOTHER
 from nodes import causes
 from nodes.causes import HELD_NOTE
 

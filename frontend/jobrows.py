@@ -6,7 +6,9 @@ from typing import Any
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
-from jobs import attempt_api, logs, representation
+from jobs.api import attempts
+from jobs.listing import representation
+from jobs.logs import store
 from scheduling.why import periods_of
 
 Row = dict[str, Any]
@@ -56,10 +58,10 @@ def restrict(loaded: Row | None, visible: Sequence[int] | None) -> dict[str, Row
 
 def _attempt(row: Row) -> dict[str, Row]:
     number = row["number"]
-    found: dict[str, Row] = {f"attempt:{number}": attempt_api.attempt(row)}
+    found: dict[str, Row] = {f"attempt:{number}": attempts.attempt(row)}
     for placed in row["placement"]:
         rank = placed["rank"]
-        size = logs.size_of(row["job_id"], number, rank)
+        size = store.size_of(row["job_id"], number, rank)
         found[f"log:{number}.{rank}"] = {"attempt": number, "rank": rank, "size": size}
     return found
 

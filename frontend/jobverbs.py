@@ -4,16 +4,16 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from gpusched.protocol import job_actions
-from jobs import services
+from jobs.submit import submit
 from tenants.auth.identity import Identity
 
 # By its verb, what is done to a job as a whole; extending it takes more than a word.
 ACTS: Mapping[str, Callable[[int, Identity], str]] = {
-    "cancel": services.cancel,
-    "hold": services.hold,
-    "release": services.release,
-    "requeue": services.requeue,
-    "retry": services.retry,
+    "cancel": submit.cancel,
+    "hold": submit.hold,
+    "release": submit.release,
+    "requeue": submit.requeue,
+    "retry": submit.retry,
 }
 
 # What ends the processes of a job that runs.
@@ -23,7 +23,7 @@ STOPPING = ("cancel", "requeue")
 def act(verb: str, job_id: int, who: Identity, if_state: Collection[str] | None = None) -> str:
     """Does it, and says so. `if_state`: a cancel is meant only for a job in one of these."""
     if verb == "cancel":
-        return services.cancel(job_id, who, if_state=if_state)
+        return submit.cancel(job_id, who, if_state=if_state)
     return ACTS[verb](job_id, who)
 
 

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpusched.lib.db.sql import query
-from jobs import representation
-from jobs.counting import WAITS, WEIGHT
-from jobs.places import ORDER
+from jobs.listing import representation
+from jobs.listing.counts import WAITS, WEIGHT
+from jobs.listing.queue_position import ORDER
 from tenants.api.tenants import tenants_shown
 from tenants.auth.identity import Identity
 from tenants.billing import budgets

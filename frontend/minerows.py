@@ -7,7 +7,7 @@ from frontend import mine
 from frontend.access import Viewer
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
-from jobs import representation
+from jobs.listing import representation
 
 Row = dict[str, Any]
 

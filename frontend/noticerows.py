@@ -15,8 +15,8 @@ from gpusched.lib.db.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.reasons import Pending
-from jobs import representation
-from jobs.counting import WAITS
+from jobs.listing import representation
+from jobs.listing.counts import WAITS
 
 Row = dict[str, Any]
 MOST = 50

@@ -8,8 +8,8 @@ from frontend import attention, tenantrows
 from gpusched.lib.db.sql import prepared
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeState
-from jobs import representation
-from jobs.counting import WAITS, WEIGHT
+from jobs.listing import representation
+from jobs.listing.counts import WAITS, WEIGHT
 from scheduling import services
 
 Row = dict[str, Any]

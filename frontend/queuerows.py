@@ -12,9 +12,9 @@ from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.arrays import multirange
 from gpusched.protocol.reasons import Pending
-from jobs import representation
-from jobs.counting import WAITS, WEIGHT
-from jobs.places import ORDER, places_of
+from jobs.listing import representation
+from jobs.listing.counts import WAITS, WEIGHT
+from jobs.listing.queue_position import ORDER, places_of
 
 Row = dict[str, Any]
 FIRST_ROWS = 500

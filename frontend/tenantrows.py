@@ -6,7 +6,7 @@ from typing import Any
 from frontend import queuerows
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
-from jobs.counting import WAITS, WEIGHT
+from jobs.listing.counts import WAITS, WEIGHT
 from scheduling import services
 from tenants.api.tenants import tenants_shown
 from tenants.billing import budgets

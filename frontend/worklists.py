@@ -6,7 +6,7 @@ from typing import Any
 
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
-from jobs import representation
+from jobs.listing import representation
 
 Row = dict[str, Any]
 JOBS_ROWS = 200

@@ -130,7 +130,7 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
     "logs": {
-        "BACKEND": ENV.log_storage or "jobs.logfiles.LogFiles",
+        "BACKEND": ENV.log_storage or "jobs.logs.files.LogFiles",
         "OPTIONS": json.loads(ENV.log_storage_options or "{}"),
     },
 }

@@ -9,14 +9,14 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import include, path, register_converter
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 
-import jobs.api
-import jobs.archive_api
-import jobs.array_api
-import jobs.attempt_api
-import jobs.bulk_api
-import jobs.event_api
-import jobs.log_api
-import jobs.signal_api
+import jobs.api.archive
+import jobs.api.arrays
+import jobs.api.attempts
+import jobs.api.bulk
+import jobs.api.events
+import jobs.api.jobs
+import jobs.api.logs
+import jobs.api.signals
 import nodes.agent_api
 import nodes.api
 import nodes.health_api
@@ -70,29 +70,29 @@ _NODE = "nodes/<str:name>"
 api = [
     path(pattern, view)
     for pattern, view in (
-        ("jobs", jobs.api.Jobs.as_view()),
-        ("jobs/count", jobs.api.Count.as_view()),
-        ("jobs/bulk", jobs.bulk_api.Bulk.as_view()),
-        ("events", jobs.event_api.Events.as_view()),
+        ("jobs", jobs.api.jobs.Jobs.as_view()),
+        ("jobs/count", jobs.api.jobs.Count.as_view()),
+        ("jobs/bulk", jobs.api.bulk.Bulk.as_view()),
+        ("events", jobs.api.events.Events.as_view()),
         ("jobs/simulate", scheduling.api.Simulate.as_view()),
-        (_JOB, jobs.api.Job.as_view()),
-        (f"{_JOB}/cancel", jobs.array_api.Cancel.as_view()),
-        (f"{_JOB}/retry", jobs.array_api.Retry.as_view()),
-        (f"{_JOB}/elements", jobs.array_api.Elements.as_view()),
-        (f"{_JOB}/hold", jobs.api.Hold.as_view()),
-        (f"{_JOB}/release", jobs.api.Release.as_view()),
-        (f"{_JOB}/requeue", jobs.api.Requeue.as_view()),
-        (f"{_JOB}/signal", jobs.signal_api.Signal.as_view()),
+        (_JOB, jobs.api.jobs.Job.as_view()),
+        (f"{_JOB}/cancel", jobs.api.arrays.Cancel.as_view()),
+        (f"{_JOB}/retry", jobs.api.arrays.Retry.as_view()),
+        (f"{_JOB}/elements", jobs.api.arrays.Elements.as_view()),
+        (f"{_JOB}/hold", jobs.api.jobs.Hold.as_view()),
+        (f"{_JOB}/release", jobs.api.jobs.Release.as_view()),
+        (f"{_JOB}/requeue", jobs.api.jobs.Requeue.as_view()),
+        (f"{_JOB}/signal", jobs.api.signals.Signal.as_view()),
         (f"{_JOB}/extend", scheduling.extend_api.Extend.as_view()),
         (f"{_JOB}/explain", scheduling.api.Explain.as_view()),
-        (f"{_JOB}/events", jobs.api.Events.as_view()),
-        (f"{_JOB}/attempts", jobs.attempt_api.Attempts.as_view()),
-        (f"{_JOB}/logs", jobs.log_api.Log.as_view()),
+        (f"{_JOB}/events", jobs.api.jobs.Events.as_view()),
+        (f"{_JOB}/attempts", jobs.api.attempts.Attempts.as_view()),
+        (f"{_JOB}/logs", jobs.api.logs.Log.as_view()),
         ("tenants", tenants.api.tenants.Tenants.as_view()),
         (_TENANT, tenants.api.tenants.OneTenant.as_view()),
         (f"{_TENANT}/rename", tenants.api.tenants.Rename.as_view()),
-        (f"{_TENANT}/archive", jobs.archive_api.Archive.as_view()),
-        (f"{_TENANT}/unarchive", jobs.archive_api.Unarchive.as_view()),
+        (f"{_TENANT}/archive", jobs.api.archive.Archive.as_view()),
+        (f"{_TENANT}/unarchive", jobs.api.archive.Unarchive.as_view()),
         (f"{_TENANT}/members", tenants.api.members.Members.as_view()),
         (f"{_TENANT}/members/<path:username>", tenants.api.members.OneMember.as_view()),
         (f"{_TENANT}/quota", tenants.api.tenants.TenantQuota.as_view()),

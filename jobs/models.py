@@ -12,8 +12,8 @@ from django.db.models.functions import Coalesce
 from gpusched.lib.audit.log import VIA
 from gpusched.protocol.dependencies import After
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState, Sharing, Topology, WorkloadClass
-from jobs import tally
-from jobs.tally import Tally as Tally
+from jobs.listing import tally
+from jobs.listing.tally import Tally as Tally
 from tenants.models import Tenant
 
 _IS_ELEMENT = Q(array__isnull=False)
@@ -41,7 +41,7 @@ class Numbers(models.Field):  # type: ignore[type-arg]
 
 
 class Job(models.Model):
-    """The request, as typed, and where it stands. Only jobs/transitions.py writes the state."""
+    """The request, as typed, and where it stands. Only jobs/lifecycle/states.py writes the state."""
 
     # Their indexes are in Meta: Django's own would be a second one of each.
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="jobs", db_index=False)
@@ -152,7 +152,7 @@ class Job(models.Model):
             models.Index(
                 fields=["state", "id"], name="job_final_by_state", condition=Q(array=None, state__in=sorted(FINAL))
             ),
-            # Counted for the limits of the queue (jobs/queue_limits.py).
+            # Counted for the limits of the queue (jobs/submit/queue_limits.py).
             models.Index(
                 fields=["tenant", "user"], name="job_waiting_by_tenant", condition=Q(state__in=sorted(WAITING))
             ),
@@ -177,7 +177,7 @@ class Job(models.Model):
 
 
 class Dependency(models.Model):
-    """That a job waits for another one to end, until that is decided (jobs/dependencies.py)."""
+    """That a job waits for another one to end, until that is decided (jobs/lifecycle/dependencies.py)."""
 
     pk = models.CompositePrimaryKey("job_id", "on_id")
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+", db_index=False)

@@ -18,7 +18,7 @@ from gpusched.lib.db.sql import (
     query,
     rows,
 )
-from jobs import logs
+from jobs.logs import store
 
 # About 50 ms of work on a busy disk: as long as a submit that depends on one of these jobs may wait for a batch. Logs
 # in an object storage take a request or two each.
@@ -56,7 +56,7 @@ def _process(rule: _Rule, delete_others: DeleteOthers, until: float) -> int:
     is tried again in the next run; the jobs after it need not wait.
 
     A large array may lose its elements over several runs. Totals are exact after each batch, the array keeps the
-    counts of its end, and none of its elements is retried once some are gone (jobs/elements.py)."""
+    counts of its end, and none of its elements is retried once some are gone (jobs/actions/array_actions.py)."""
     delete = _delete_jobs if rule.what == JOBS else _delete_details
     count, is_progress_kept = 0, True
     cursor = _progress(rule)
@@ -110,7 +110,7 @@ def _next(rule: _Rule, cursor: tuple[object, int]) -> list[tuple[object, int, bo
 
 
 def _batch() -> int:
-    return BATCH if logs.are_files() else BATCH_OF_OBJECTS
+    return BATCH if store.are_files() else BATCH_OF_OBJECTS
 
 
 def _progress(rule: _Rule) -> tuple[object, int]:
@@ -148,7 +148,7 @@ _LOCK = f"""{_OVER}
      ORDER BY id FOR UPDATE SKIP LOCKED
 """
 # Totals count what has ever ended. An array counts as none of its own, and as its elements that never became jobs:
-# jobs/counting.py reads both from its row.
+# jobs/listing/counts.py reads both from its row.
 _KEEP_TOTALS = """
     INSERT INTO jobs_tally (kind, word, n)
     SELECT 'job', part.word, part.n FROM jobs_job a,
@@ -222,7 +222,7 @@ def _drop_logs(ids: list[int], *, is_latest_kept: bool) -> None:
     attempts = query(_LOGS, [ids, is_latest_kept])
     for row in attempts:
         for rank in range(row["ranks"]):
-            logs.drop(row["job_id"], row["number"], rank)
+            store.drop(row["job_id"], row["number"], rank)
     execute(
         "UPDATE jobs_attempt SET log_dropped_at = now() WHERE id = ANY(%s::bigint[])", [[row["id"] for row in attempts]]
     )

@@ -22,7 +22,7 @@ from gpusched.lib.db.sql import query
 from gpusched.lib.limits import MOST_LOG_BYTES
 from gpusched.protocol.agent_messages import Join, LogAnswer, Sync
 from gpusched.protocol.job_request import FieldError
-from jobs import logs
+from jobs.logs import store
 from nodes import reports, services
 from nodes.sync import process_apart
 
@@ -89,7 +89,7 @@ def append_log(request: HttpRequest) -> msgspec.Struct:
     )
     if not rows:
         raise Problem(404, "not_found", "that rank was never assigned to this node")
-    size = logs.append(*key, int(offset), request.body)
+    size = store.append(*key, int(offset), request.body)
     if request.body:
         events.changed("logs", [key[0]])
-    return LogAnswer(size=size, most_bytes=logs.most_bytes())
+    return LogAnswer(size=size, most_bytes=store.most_bytes())

@@ -18,7 +18,7 @@ from gpusched.lib.db.sql import (
     query,
 )
 from gpusched.protocol.reasons import EndReason, Notice
-from jobs import notices, transitions
+from jobs.lifecycle import notices, states
 
 WARNINGS = 2
 # After the second warning: ended, or, under policy monitor, only noted.
@@ -105,7 +105,7 @@ def _reach(stage: int, rows: Sequence[Row], rule: Rule, now: datetime) -> None:
     )
     if stage == OVER and rule.policy == "enforce":
         for row in rows:
-            transitions.stop([row["job_id"]], EndReason.HELD_IDLE, _evidence(row, stage, rule, now), "scheduler")
+            states.stop([row["job_id"]], EndReason.HELD_IDLE, _evidence(row, stage, rule, now), "scheduler")
         wake.request_cycle()
         return
     kind = "idle_would_end" if stage == OVER else "idle_warning"

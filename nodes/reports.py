@@ -17,9 +17,9 @@ from gpusched.lib.db.sql import (
 )
 from gpusched.protocol.agent_messages import Ended, Report, Started
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
-from jobs import transitions
-from jobs.aftermath import Outcome
-from jobs.exits import exit_class
+from jobs.lifecycle import states
+from jobs.lifecycle.attempt_end import Outcome
+from jobs.lifecycle.exits import exit_class
 from nodes import accounts, allocations, health
 from nodes.clocks import lasted, when
 from tenants.billing import ledger
@@ -133,7 +133,7 @@ def _start(starts: Sequence[tuple[Key, int, datetime, int]]) -> list[int]:
     told = (
         [(row["job_id"], row["number"], row["started_at"]) for row in query(_START, columns(rows, 6))] if rows else []
     )
-    return transitions.started(told) if told else []
+    return states.started(told) if told else []
 
 
 _END = """
@@ -176,14 +176,14 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
         [(r["id"], *one) for r in ended for one in left.get((r["job_id"], r["number"], r["rank"]), {}).items()]
     )
     # A rank that came and went between two messages was never reported as started.
-    transitions.started([(r["job_id"], r["number"], r["started_at"]) for r in ended if r["started_at"]])
+    states.started([(r["job_id"], r["number"], r["started_at"]) for r in ended if r["started_at"]])
     _keep_outcomes([(r["job_id"], r["number"], r["rank"], _how(r)) for r in ended])
     attempts = sorted({(row["job_id"], row["number"]) for row in ended})
     over, failing = _judge(attempts)
-    transitions.finish(over)
+    states.finish(over)
     ledger.refund([(outcome.job_id, outcome.attempt, outcome.reason) for outcome in over])
     for job_id, evidence in failing:
-        transitions.stop([job_id], EndReason.RANK_FAILED, evidence, "")
+        states.stop([job_id], EndReason.RANK_FAILED, evidence, "")
     return [job_id for job_id, _ in attempts]
 
 

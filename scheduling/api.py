@@ -33,8 +33,8 @@ from gpusched.protocol.rest.scheduling import (
     QueuePage,
     QueueUsage,
 )
-from jobs import services as job_services
-from jobs.queue_usage import queue_usage
+from jobs.submit import submit as job_services
+from jobs.submit.queue_usage import queue_usage
 from nodes.hub import hub
 from scheduling import cycle_replay, housekeeping, services, why
 from tenants.auth.identity import identity

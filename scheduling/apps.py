@@ -1,4 +1,4 @@
-"""Tells Django of this app, and the submit path of what the scheduler knows (jobs/admission.py)."""
+"""Tells Django of this app, and the submit path of what the scheduler knows (jobs/submit/admission.py)."""
 
 from django.apps import AppConfig
 
@@ -7,7 +7,7 @@ class SchedulingConfig(AppConfig):
     name = "scheduling"
 
     def ready(self) -> None:
-        from jobs import admission
+        from jobs.submit import admission
         from scheduling.admission import problem_if_impossible
         from scheduling.preview import quota_effect
         from scheduling.simulation import simulate

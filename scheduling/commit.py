@@ -16,9 +16,9 @@ from gpusched.lib.db.sql import (
     query,
 )
 from gpusched.protocol.reasons import Pending
-from jobs import arrays, transitions
-from jobs import reasons as pending_reasons
-from jobs.transitions import Placed
+from jobs.arrays import materialize
+from jobs.lifecycle import pending_reasons, states
+from jobs.lifecycle.states import Placed
 from nodes import allocations
 from nodes.allocations import Taking
 from scheduling.engine.model import Node, Placement, Plan, Snapshot, Wait, known_as
@@ -78,7 +78,7 @@ def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> i
         )
         for p in placements
     ]
-    made = transitions.place(decided)
+    made = states.place(decided)
     takings = [
         Taking(
             attempt_id=made[p.job_id][0],
@@ -113,7 +113,7 @@ def _with_elements(placements: Sequence[Placement], seen: Seen) -> Sequence[Plac
             again.setdefault(array_id, set()).add(p.job_id)
     if not new and not again:
         return placements
-    taken = arrays.take(new, again)
+    taken = materialize.take(new, again)
     found = []
     for p in sorted(placements, key=lambda p: p.job_id):
         made = taken.made.get(known_as(p.job_id), [])

@@ -18,7 +18,7 @@ from gpusched.lib.db import locks
 from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import execute
 from gpusched.lib.histograms import observe
-from jobs.arrays import end_those_over
+from jobs.arrays.materialize import end_those_over
 from scheduling import recorded_cycles
 from scheduling.arrays import tell
 from scheduling.commit import Committed, commit

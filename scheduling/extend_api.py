@@ -8,7 +8,7 @@ from gpusched.lib.api.dry_run import is_dry_run
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.rest import read_body
 from gpusched.protocol.rest.time_limits import Extended, Extension
-from jobs import representation
+from jobs.listing import representation
 from scheduling import extending
 from tenants.auth.identity import identity
 

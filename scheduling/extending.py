@@ -8,8 +8,8 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import Role
-from jobs import timelimits
-from jobs.timelimits import Limited
+from jobs.lifecycle import time_limit
+from jobs.lifecycle.time_limit import Limited
 from scheduling import policy, whatif
 from scheduling.asking import ask
 from scheduling.engine import questions
@@ -42,7 +42,7 @@ def extend(
 def allowed(job_id: int, wanted: Extension, identity: Identity) -> tuple[Limited, int]:
     """The job, and the limit in seconds that this person may give it; else 400, 403, 404, 409. That somebody who waits
     is promised the place is not asked here."""
-    job = timelimits.limited(job_id, identity)
+    job = time_limit.limited(job_id, identity)
     seconds = _wanted_seconds(job, wanted)
     _require_allowed(job, seconds, identity)
     return job, seconds
@@ -66,7 +66,7 @@ def _extend(
     if broken and not wanted.force:
         raise _promised(broken, job, identity)
     if seconds != job.limit and not is_dry_run:
-        timelimits.change(job, seconds, identity, {"forced": True} if broken or unknown else {})
+        time_limit.change(job, seconds, identity, {"forced": True} if broken or unknown else {})
     visible = [one for one in delayed if identity.sees(one.tenant_id)]
     status = "unchanged" if seconds == job.limit else "would_be_changed" if is_dry_run else "changed"
     return {

@@ -14,8 +14,8 @@ from gpusched.lib.bus.listener import listener
 from gpusched.lib.db.sql import query
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, Scope
-from jobs import tally
-from jobs.counting import WAITS, WEIGHT, by_state
+from jobs.listing import tally
+from jobs.listing.counts import WAITS, WEIGHT, by_state
 from nodes import samples
 from nodes.hub import hub
 from scheduling import capacity, housekeeping, outcomes, services, whatif

@@ -12,7 +12,7 @@ from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import atomically, execute, query
 from gpusched.lib.histograms import observe
 from gpusched.protocol.reasons import EndReason
-from jobs import transitions
+from jobs.lifecycle import states
 from nodes import reports
 from scheduling import policy, whatif
 from scheduling.engine.model import Node, Tenant
@@ -109,7 +109,7 @@ def _move(row: dict[str, Any]) -> int:
     reports.lock_jobs([row["job_id"]])
     why = f"has been hot for {row['minutes']} min{_celsius(row)}"
     evidence = {"by": f"GPU {row['gpu']} of {row['node']}", "why": why, "rule": RULE}
-    stopped = transitions.stop([row["job_id"]], EndReason.PREEMPTED, evidence, "scheduler")
+    stopped = states.stop([row["job_id"]], EndReason.PREEMPTED, evidence, "scheduler")
     if stopped:
         _keep(row, MOVED, f"moved {_what(row)}")
         observe("gpu_scheduler_preemptions_total", {RULE: [1.0]})

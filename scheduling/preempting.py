@@ -14,7 +14,8 @@ from gpusched.lib.db.sql import (
     query,
 )
 from gpusched.lib.histograms import observe
-from jobs import arrays, transitions
+from jobs.arrays import materialize
+from jobs.lifecycle import states
 from scheduling.engine.model import Claim, Job, Plan, Preemption, RankPlacement, Snapshot, known_as
 
 _KEEP = """
@@ -55,11 +56,11 @@ def claims() -> tuple[Claim, ...]:
 def _stop(one: Preemption, job: Job, tenant: str, array_ids: Collection[int]) -> tuple[int, int]:
     """The job that they are stopped for, and how many are. An element of an array becomes a job for it."""
     if known_as(job.id) in array_ids:
-        made = arrays.take({known_as(job.id): 1}).made.get(known_as(job.id))
+        made = materialize.take({known_as(job.id): 1}).made.get(known_as(job.id))
         if not made:
             return 0, 0
         job = replace(job, id=made[0])
-    stopped = transitions.preempt(job.id, one.victims, _why(one, job, tenant))
+    stopped = states.preempt(job.id, one.victims, _why(one, job, tenant))
     if stopped is None:
         return job.id, 0
     ranks = msgspec.json.encode(one.ranks).decode()

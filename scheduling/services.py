@@ -8,9 +8,9 @@ from django.conf import settings
 from gpusched.lib.db.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import NodeState
-from jobs import representation
-from jobs.counting import WAITS, WEIGHT, by_state
-from jobs.places import ORDER, places_of
+from jobs.listing import representation
+from jobs.listing.counts import WAITS, WEIGHT, by_state
+from jobs.listing.queue_position import ORDER, places_of
 from scheduling import whatif
 from scheduling.engine.estimate import Estimate
 from scheduling.engine.fairshare import average_gpus, entitlements, why_entitled

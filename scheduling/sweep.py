@@ -8,7 +8,7 @@ from gpusched.json_log import about
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import atomically, query
 from gpusched.protocol.reasons import EndReason
-from jobs import transitions
+from jobs.lifecycle import states
 from nodes import reports
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def _stop_on_lost_devices() -> list[int]:
     stopped: list[int] = []
     for row in found:
         evidence = {"node": row["node"], "detail": row["detail"]}
-        stopped += transitions.stop([row["job_id"]], EndReason.NODE_FAULT, evidence, "scheduler")
+        stopped += states.stop([row["job_id"]], EndReason.NODE_FAULT, evidence, "scheduler")
         logger.warning(
             "job %d is stopped: %s of node %s",
             row["job_id"],
@@ -135,7 +135,7 @@ def _stop_unstarted(seconds: float) -> list[int]:
     stopped: list[int] = []
     for row in query(_UNSTARTED, [seconds]):  # as it is now that they are locked
         evidence = {"node": row["node"], "detail": f"it was not started there within {seconds:g} s"}
-        stopped += transitions.stop([row["job_id"]], EndReason.NODE_FAULT, evidence, "scheduler")
+        stopped += states.stop([row["job_id"]], EndReason.NODE_FAULT, evidence, "scheduler")
         logger.warning("job %d was not started by node %s", row["job_id"], row["node"], extra={"job_id": row["job_id"]})
     if stopped:
         events.changed("jobs", stopped)

@@ -6,8 +6,8 @@ from django.conf import settings
 
 from gpusched import tracing
 from gpusched.lib.db.sql import atomically, execute
-from jobs import logs
 from jobs import retention as job_retention
+from jobs.logs import store
 from jobs.submit import idempotency
 from nodes import accounts, health, retention, samples, strikes
 from scheduling import cycle as cycles
@@ -35,7 +35,7 @@ def forecast() -> int:
 
 def drop_old() -> int:
     return (
-        logs.drop_old(settings.ENV.log_retention_days)
+        store.drop_old(settings.ENV.log_retention_days)
         + accounts.drop_old()
         + execute(f"DELETE FROM jobs_idempotencykey WHERE created_at < {idempotency.LONG_AGO}")
         + execute(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from django.conf import settings
 
-from jobs import tally
+from jobs.listing import tally
 from nodes import idle, samples
 from scheduling import policy, recorded_cycles, sweep
 from tenants.billing import budgets

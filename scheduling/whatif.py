@@ -14,7 +14,7 @@ from django.db import connection
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import rows
-from jobs.counting import WAITS
+from jobs.listing.counts import WAITS
 from scheduling import outcomes, snapshot
 from scheduling.asking import ask, until_free
 from scheduling.engine import questions

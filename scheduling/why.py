@@ -11,8 +11,8 @@ from gpusched.lib.db.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import WAITING, JobState
-from jobs import representation
-from jobs.counting import WAITS, WEIGHT
+from jobs.listing import representation
+from jobs.listing.counts import WAITS, WEIGHT
 from scheduling import recorded_cycles, whatif
 from scheduling.engine.changes import Change
 from scheduling.engine.counterfactual import Step

@@ -19,7 +19,7 @@ from gpusched.protocol.agent_messages import (
 )
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role, Scope
-from jobs import services as job_services
+from jobs.submit import submit as job_services
 from nodes import services as node_services
 from nodes.sync import process
 from scheduling import cycle, recorded_cycles

@@ -25,7 +25,7 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import LIVE, WAITING
-from jobs import logs, logsearch
+from jobs.logs import search, store
 from scheduling import extending
 from scheduling.why import brief, explain
 from tenants.auth.identity import Identity
@@ -148,18 +148,18 @@ def gpu_readings(request: HttpRequest, who: Identity, job_id: int) -> HttpRespon
 @page
 def log_hits(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     """Lines of the log `log=ATTEMPT.RANK` with the text `q`, from byte `offset` on, with `line` lines before it: JSON,
-    as jobs/logsearch.py has it. It may have been ended before the log: then it is asked again, from `next_offset`."""
+    as jobs/logs/search.py has it. It may have been ended before the log: then it is asked again, from `next_offset`."""
     _visible(job_id, who)
     text, stream = request.GET.get("q", ""), _STREAM.fullmatch(request.GET.get("log", ""))
     offset, line = request.GET.get("offset", "0"), request.GET.get("line", "0")
     if not stream:
         raise invalid([FieldError("log", "wrong_type", "must be an attempt and a rank, like 1.0")])
-    if not text.strip() or not text.isprintable() or len(text.encode()) > logsearch.MOST_NEEDLE_BYTES:
-        said = f"must be one line of text, of at most {logsearch.MOST_NEEDLE_BYTES} bytes"
+    if not text.strip() or not text.isprintable() or len(text.encode()) > search.MOST_NEEDLE_BYTES:
+        said = f"must be one line of text, of at most {search.MOST_NEEDLE_BYTES} bytes"
         raise invalid([FieldError("q", "wrong_value", said)])
     if not (_OFFSET.fullmatch(offset) and _OFFSET.fullmatch(line)):
         raise invalid([FieldError("offset", "wrong_type", "must be a number of bytes, and line one of lines")])
-    found = logsearch.search(job_id, int(stream[1]), int(stream[2]), text, int(offset), int(line))
+    found = search.search(job_id, int(stream[1]), int(stream[2]), text, int(offset), int(line))
     return HttpResponse(msgspec.json.encode(found), content_type="application/json")
 
 
@@ -289,5 +289,5 @@ def _log_deleted_at(job_id: int, attempt: int) -> datetime | None:
 
 def _tail(job_id: int, attempt: int, rank: int) -> str:
     """The end of a log as plain text, for who sees the page without its script."""
-    piece = logs.read(job_id, attempt, rank, -_TAIL_BYTES, _TAIL_BYTES)
+    piece = store.read(job_id, attempt, rank, -_TAIL_BYTES, _TAIL_BYTES)
     return _ANSI.sub("", piece.data.decode("utf-8", "replace"))

@@ -15,8 +15,8 @@ from frontend.views.job import asked_states
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.protocol.states import WAITING, JobState, Role
-from jobs.joblist import counted, listed
-from jobs.queue_usage import queue_usage
+from jobs.listing.job_list import counted, listed
+from jobs.submit.queue_usage import queue_usage
 from scheduling.services import estimates_of
 from tenants.auth.identity import Identity
 

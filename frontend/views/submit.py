@@ -18,7 +18,9 @@ from gpusched.lib.api.rest import decode
 from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role
-from jobs import queue_limits, representation, services
+from jobs.listing import representation
+from jobs.submit import queue_limits
+from jobs.submit import submit as services
 from tenants.auth.identity import Identity
 
 _KEY = re.compile(r"[0-9a-f]{32}")

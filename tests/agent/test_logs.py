@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpusched.agent.rank_files import log_truncation, rank_dir
-from jobs import logs
+from jobs.logs import store
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 
@@ -53,8 +53,8 @@ class Keeping(Control):
     def _append(self, query: dict[str, list[str]], body: bytes) -> tuple[int, bytes]:
         status, answer = super()._append(query, b"")  # what it refuses
         job, attempt, rank = map(int, query["key"][0].split("."))
-        size = logs.append(job, attempt, rank, int(query["offset"][0]), body)
-        return (status, answer) if status != 200 else (200, b'{"size":%d,"most_bytes":%d}' % (size, logs.most_bytes()))
+        size = store.append(job, attempt, rank, int(query["offset"][0]), body)
+        return (status, answer) if status != 200 else (200, b'{"size":%d,"most_bytes":%d}' % (size, store.most_bytes()))
 
     def restart(self) -> None:
         """As a process that is killed: connections break, the port is closed for a while, what is on disk stays."""
@@ -70,7 +70,7 @@ class Keeping(Control):
 @pytest.fixture
 def control(tmp_path: Path, settings: Any) -> Iterator[Keeping]:
     settings.DATA_DIR = tmp_path / "server"
-    settings.STORAGES = {**settings.STORAGES, "logs": {"BACKEND": "jobs.logfiles.LogFiles"}}
+    settings.STORAGES = {**settings.STORAGES, "logs": {"BACKEND": "jobs.logs.files.LogFiles"}}
     with Keeping() as running:
         yield running
 
@@ -78,7 +78,7 @@ def control(tmp_path: Path, settings: Any) -> Iterator[Keeping]:
 def kept(key: str) -> bytes:
     job, attempt, rank = map(int, key.split("."))
     found = b""
-    while piece := logs.read(job, attempt, rank, len(found), logs.MOST_READ).data:
+    while piece := store.read(job, attempt, rank, len(found), store.MOST_READ).data:
         found += piece
     return found
 

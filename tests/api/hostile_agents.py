@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpusched.lib.db.sql import query
 from gpusched.protocol import agent_messages
 from gpusched.protocol.agent_messages import Join, Sync
-from jobs import logs
+from jobs.logs import store
 from nodes import services
 from tests.api.hostile import SHAPE, is_whole
 from tests.api.mutations import NO_JSON, encoded, mutated
@@ -57,7 +57,7 @@ def fleet() -> Fleet:
         agent.start_all()
         assert len(agent.held) == 1
     made = Fleet(agents[0], agents[1], services.create_join_token(1.0, "root")[1])
-    logs.append(*made.key_of_theirs, 0, LOG)
+    store.append(*made.key_of_theirs, 0, LOG)
     return made
 
 
@@ -188,7 +188,7 @@ def post(fleet: Fleet, path: str, raw: bytes, credential: str) -> Any:
             # A join under another name makes another node, which is nobody's.
             assert now_others[name][: len(rows)] == rows, (name, path, raw)
             assert name in ("nodes", "devices") or len(now_others[name]) == len(rows), name
-        assert logs.read(*fleet.key_of_theirs, 0, 100).data == LOG
+        assert store.read(*fleet.key_of_theirs, 0, 100).data == LOG
         is_whole()
         transaction.set_rollback(True)
         return answer

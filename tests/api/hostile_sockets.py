@@ -26,7 +26,7 @@ from gpusched.asgi import application
 from gpusched.lib.bus.listener import Listener
 from gpusched.protocol.agent_messages import Sync
 from gpusched.protocol.states import NodeIntent
-from jobs import services as job_services
+from jobs.submit import submit as job_services
 from nodes import services as node_services
 from nodes.hub import AgentHub
 from tests.api.hostile import is_whole

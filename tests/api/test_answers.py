@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from django.test import Client
 
-from jobs import logs
+from jobs.logs import store
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
@@ -141,10 +141,10 @@ def test_logs_are_read_by_offset(user, tenant, token):
     make_node()
     job_id = submit(user, tenant)
     run_cycle()
-    assert logs.append(job_id, 1, 0, 0, b"hello ") == 6
-    assert logs.append(job_id, 1, 0, 0, b"hello ") == 6, "a repeated piece doubles nothing"
-    assert logs.append(job_id, 1, 0, 9, b"gap") == 6, "a piece beyond the end leaves no hole"
-    assert logs.append(job_id, 1, 0, 3, b"lo world") == 11, "an overlapping piece adds what is new"
+    assert store.append(job_id, 1, 0, 0, b"hello ") == 6
+    assert store.append(job_id, 1, 0, 0, b"hello ") == 6, "a repeated piece doubles nothing"
+    assert store.append(job_id, 1, 0, 9, b"gap") == 6, "a piece beyond the end leaves no hole"
+    assert store.append(job_id, 1, 0, 3, b"lo world") == 11, "an overlapping piece adds what is new"
 
     response = call("GET", f"/api/v1/jobs/{job_id}/logs?attempt=1&offset=2&limit=4", token)
     assert response.content == b"llo "

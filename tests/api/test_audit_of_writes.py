@@ -29,7 +29,7 @@ class Kept:
 
 
 ENTRIES = {
-    "POST jobs/bulk": Kept("jobs.bulk", False, True, {"jobs": [{"tenant": "nlp", "command": ["x"]}]}),
+    "POST jobs/bulk": Kept("jobs.submit.bulk", False, True, {"jobs": [{"tenant": "nlp", "command": ["x"]}]}),
     "POST tenants": Kept("tenant.create", False, True, {"name": "new"}),
     "PATCH tenants/{name}": Kept("tenant.change", True, True, {"weight": 2}),
     "PUT tenants/{name}/quota": Kept("quota.change", True, True, {"max_gpus": 4}),

@@ -3,7 +3,7 @@
 import pytest
 
 from gpusched.lib.db.sql import execute
-from jobs import dates, joblist
+from jobs.listing import dates, job_list
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, submit
 
@@ -64,9 +64,9 @@ def listed(member, **given):
 def test_what_is_in_the_span_is_listed(member, jobs, given, days, monkeypatch):
     """Newest first; also where a page looks at few jobs only."""
     assert listed(member, **given) == days
-    monkeypatch.setattr(joblist, "MOST_SEARCHED", 3)
+    monkeypatch.setattr(job_list, "MOST_SEARCHED", 3)
     assert listed(member, **given) == days
-    monkeypatch.setattr(joblist, "MOST_AT_ONCE", 0)  # as if too many had ended in the span
+    monkeypatch.setattr(job_list, "MOST_AT_ONCE", 0)  # as if too many had ended in the span
     assert listed(member, **given) == days
 
 

@@ -6,12 +6,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-import jobs.api
-import jobs.joblist
+import jobs.api.jobs
+import jobs.listing.job_list
 from gpusched.lib.api.rest import encode_cursor
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.arrays import ArrayRequest
-from jobs import representation
+from jobs.listing import representation
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, make_user, submit
 
@@ -25,7 +25,7 @@ def nlp():
 
 @pytest.mark.parametrize("searched", [1, 3, 7, 20, 10_000])
 def test_a_search_by_name_has_no_gap_however_little_a_page_looks_at(nlp, monkeypatch, searched):
-    monkeypatch.setattr(jobs.joblist, "MOST_SEARCHED", searched)
+    monkeypatch.setattr(jobs.listing.job_list, "MOST_SEARCHED", searched)
     user = make_member(nlp)
     ids = [submit(user, nlp, name="rare" if n in (1, 2, 11) else "common") for n in range(20)]
     token, found, cursor, pages = make_token(user), [], "", 0
@@ -65,7 +65,7 @@ def test_lists_walk_an_index(nlp):
         ({"state": "waiting"}, None, ("job_unfinished", "job_waiting_by_tenant")),
         ({"cursor": encode_cursor("jobs", 1000)}, None, "jobs_job_pkey"),
     ):
-        where, params = jobs.joblist._condition(given, visible)
+        where, params = jobs.listing.job_list._condition(given, visible)
         plan = query(f"EXPLAIN {representation._SELECT} WHERE {where} ORDER BY j.id DESC LIMIT 100", params)
         text = "\n".join(row["QUERY PLAN"] for row in plan)
         indexes = (index,) if isinstance(index, str) else index
@@ -88,11 +88,11 @@ def test_no_pair_of_filters_looks_at_all_jobs(nlp):
     execute(f"UPDATE jobs_job SET submitted_at = {at}, ended_at = {at} WHERE ended_at IS NOT NULL")
     execute("ANALYZE jobs_job")
     given = {**ONE_EACH, "array": str(array)}
-    assert {*given, "limit"} == {*jobs.api._FILTERS}
+    assert {*given, "limit"} == {*jobs.api.jobs._FILTERS}
     for names in [*combinations(given, 1), *combinations(given, 2)]:
         for visible in (None, [small.pk])[: 3 - len(names)]:
             with CaptureQueriesContext(connection) as asked:
-                jobs.joblist.listed({name: given[name] for name in names}, visible, 1)
+                jobs.listing.job_list.listed({name: given[name] for name in names}, visible, 1)
             for one in asked.captured_queries:
                 text = "\n".join(row["QUERY PLAN"] for row in query("EXPLAIN " + one["sql"].replace("%", "%%")))
                 assert "Seq Scan on jobs_job" not in text, (names, visible, one["sql"], text)

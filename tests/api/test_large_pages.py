@@ -5,7 +5,7 @@ import random
 import pytest
 
 from gpusched.protocol.arrays import ArrayRequest
-from jobs import joblist, representation
+from jobs.listing import job_list, representation
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
@@ -17,7 +17,7 @@ def pages(who, limit, **given):
     found: list[list[tuple[int, int]]] = []
     cursor = None
     while cursor is not None or not found:
-        items, cursor = joblist.listed({**given, **({"cursor": cursor} if cursor else {})}, who, limit)
+        items, cursor = job_list.listed({**given, **({"cursor": cursor} if cursor else {})}, who, limit)
         found.append([(len(one["script"]), one["id"]) for one in items])
         assert len(found) < 100
     return found

@@ -180,7 +180,7 @@ def test_a_repeat_is_called_safe_only_where_keys_count(proxy, token, method, pat
 
 def test_a_defect_stays_a_500_and_does_not_claim_that_nothing_was_kept(token, monkeypatch):
     for defect in (KeyError("x"), OperationalError("raised by hand")):
-        monkeypatch.setattr("jobs.services.submit", lambda *_, defect=defect: (_ for _ in ()).throw(defect))
+        monkeypatch.setattr("jobs.submit.submit.submit", lambda *_, defect=defect: (_ for _ in ()).throw(defect))
         answer = ask("POST", "/api/v1/jobs", token, JOB, **{"Idempotency-Key": "once"})
         assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
         assert "not known" in answer.json()["detail"] and "nothing" not in answer.json()["detail"]

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from django.db import transaction
 
-from jobs import queue_limits
+from jobs.submit import queue_limits
 from tests.api.operations import Operation, Stage, operations, writes
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
@@ -39,7 +39,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def _remembered_for_long(monkeypatch):
     """What is remembered for seconds is not forgotten between two calls on a busy machine."""
     for name in (
-        "jobs.queue_limits._FRESH_SECONDS",
+        "jobs.submit.queue_limits._FRESH_SECONDS",
         "scheduling.entitlements.HISTORY_FRESH_SECONDS",
         "scheduling.requests._FRESH_SECONDS",
         "scheduling.admission._FRESH_SECONDS",

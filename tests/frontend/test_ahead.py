@@ -3,7 +3,7 @@
 import pytest
 
 from frontend.ahead import MOST_SIZES, ahead_of
-from jobs import services
+from jobs.submit import submit as services
 from tests.factories import identity_for, submit
 
 pytestmark = pytest.mark.django_db

@@ -11,7 +11,8 @@ from frontend.access import Viewer
 from frontend.topics import kind_of
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
-from jobs import logs, services
+from jobs.logs import store
+from jobs.submit import submit as services
 from nodes import services as node_services
 from nodes.models import Allocation, Device, Node
 from nodes.models import Reading as Kept
@@ -228,7 +229,7 @@ class TestRows:
         job_id = submit(user, ours, gpu_count=1)
         run_cycle()
         [key] = agent.start_all()
-        logs.append(job_id, 1, 0, 0, b"hello")
+        store.append(job_id, 1, 0, 0, b"hello")
         agent.end(key)
         rows = feed.rows(f"job:{job_id}", [ours.pk])
         assert rows["job"]["state"] == "completed"

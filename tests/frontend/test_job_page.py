@@ -13,7 +13,7 @@ from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.affinity import LabelOperator, NodeAffinity, Preference
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
-from jobs import logs
+from jobs.logs import store
 from nodes.models import Device, Node
 from scheduling import whatif
 from tenants.billing import rates
@@ -69,7 +69,7 @@ def test_a_job_without_gpus_has_no_tab_for_them(nlp, member):
 
 
 def test_a_deleted_log_says_when_it_was(running, member):
-    logs.append(running, 1, 0, 0, b"once it said this\n")
+    store.append(running, 1, 0, 0, b"once it said this\n")
     execute("UPDATE jobs_attempt SET log_dropped_at = '2030-01-31T08:00:00Z' WHERE job_id = %s", [running])
     page = text_of(browser(member).get(f"/jobs/{running}/?tab=log"))
     assert re.search(r"This log was deleted on <time [^>]*>2030-01-31 08:00:00 UTC</time>, by its age\.", page)

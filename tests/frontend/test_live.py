@@ -16,7 +16,8 @@ from frontend import hub as hubs
 from gpusched.lib.bus import events
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
-from jobs import logs, services
+from jobs.logs import store
+from jobs.submit import submit as services
 from nodes import services as node_services
 from nodes.models import ListenerLease, Node
 from tenants.models import Membership
@@ -146,7 +147,7 @@ async def test_a_log_that_grows(open_page, cookie, user, tenant, monkeypatch):
 
 
 def write_log(job_id, attempt, data):
-    logs.append(job_id, attempt, 0, logs.read(job_id, attempt, 0, 0, 0).size, data)
+    store.append(job_id, attempt, 0, store.read(job_id, attempt, 0, 0, 0).size, data)
     events.changed("logs", [job_id])
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from jobs import logs, logsearch
+from jobs.logs import search, store
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 from tests.frontend.browsing import browser
 
@@ -19,16 +19,16 @@ def folder(settings, tmp_path):
 
 def write(data, job_id=1):
     for at in range(0, len(data), 8 * MIB):
-        logs.append(job_id, 1, 0, at, data[at : at + 8 * MIB])
+        store.append(job_id, 1, 0, at, data[at : at + 8 * MIB])
 
 
 def all_of(text):
     """[(line, offset)] over as many answers as it takes, and how many those were."""
     hits, offset, line, answers = [], 0, 0, 0
     while True:
-        found = logsearch.search(1, 1, 0, text, offset, line)
+        found = search.search(1, 1, 0, text, offset, line)
         answers += 1
-        assert len(found.hits) <= logsearch.MOST_HITS
+        assert len(found.hits) <= search.MOST_HITS
         hits += found.hits
         if found.is_all:
             return hits, answers
@@ -45,7 +45,7 @@ def test_a_log_of_a_hundred_megabytes_is_searched_to_its_first_line(monkeypatch)
     hits, _ = all_of("needle")
     assert [(hit.line, hit.offset) for hit in hits] == [(1, 0), (data.count(b"\n"), data.rindex(b"Needle"))]
     assert hits[1].text == "and the last Needle"
-    monkeypatch.setattr(logsearch, "SECONDS", 0)
+    monkeypatch.setattr(search, "SECONDS", 0)
     again, answers = all_of("needle")
     assert again == hits
     assert answers == -(-len(data) // MIB) or answers > 90
@@ -53,11 +53,11 @@ def test_a_log_of_a_hundred_megabytes_is_searched_to_its_first_line(monkeypatch)
 
 def test_finds_are_those_of_a_plain_search_wherever_pieces_are_cut(monkeypatch):
     chance = random.Random(7)
-    monkeypatch.setattr(logs, "MOST_READ", 64)
+    monkeypatch.setattr(store, "MOST_READ", 64)
     for _ in range(200):
         data = bytes(chance.choices(b"ab\xc3\xa4\n", (30, 10, 5, 5, chance.choice((0, 1, 8))), k=chance.randrange(400)))
-        logs.drop(1, 1, 0)
-        logs.append(1, 1, 0, 0, data)
+        store.drop(1, 1, 0)
+        store.append(1, 1, 0, 0, data)
         lines = data.split(b"\n")
         expected = [number for number, line in enumerate(lines, 1) if b"bab" in line.lower()]
         hits, _ = all_of("BaB")
@@ -74,10 +74,10 @@ def test_no_answer_has_more_than_its_share_and_the_next_goes_on():
 
 def test_what_is_written_later_is_found_by_going_on_and_a_line_that_has_not_ended_is_looked_at_twice():
     write(b"one\nneed")
-    found = logsearch.search(1, 1, 0, "need")
+    found = search.search(1, 1, 0, "need")
     assert ([hit.line for hit in found.hits], found.next_offset, found.next_line, found.is_all) == ([2], 4, 1, True)
-    logs.append(1, 1, 0, 8, b"le\n")
-    assert [hit.line for hit in logsearch.search(1, 1, 0, "needle", found.next_offset, found.next_line).hits] == [2]
+    store.append(1, 1, 0, 8, b"le\n")
+    assert [hit.line for hit in search.search(1, 1, 0, "needle", found.next_offset, found.next_line).hits] == [2]
 
 
 def test_a_find_in_a_very_long_line_shows_what_is_around_it():

@@ -7,7 +7,8 @@ from frontend.access import Viewer
 from gpusched.lib.db.sql import execute
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.reasons import EndReason
-from jobs import services, transitions
+from jobs.lifecycle import states
+from jobs.submit import submit as services
 from nodes.models import Device
 from tenants.models import Membership
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -56,7 +57,7 @@ def preempted(agent, user, tenant):
     job_id = submit(user, tenant, name="train")
     run_cycle()
     agent.start_all()
-    transitions.stop([job_id], EndReason.PREEMPTED, {"by": "job 9", "why": "waits", "rule": "priority"}, "scheduler")
+    states.stop([job_id], EndReason.PREEMPTED, {"by": "job 9", "why": "waits", "rule": "priority"}, "scheduler")
     return job_id
 
 

@@ -10,8 +10,8 @@ from frontend import feed
 from frontend.templatetags import words
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeIntent
-from jobs import services as job_services
 from jobs.models import Job
+from jobs.submit import submit as job_services
 from nodes import services as node_services
 from nodes.models import Device, Node
 from scheduling.services import cluster_status

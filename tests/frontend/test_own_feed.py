@@ -10,8 +10,9 @@ from frontend import doings, feed, noticerows
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
-from jobs import services, transitions
+from jobs.lifecycle import states
 from jobs.models import Job
+from jobs.submit import submit as services
 from nodes import health
 from nodes import services as node_services
 from nodes.models import Device, Node
@@ -113,9 +114,7 @@ class TestHealth:
     def test_agents_incidents_and_what_the_system_did(self, anna, ours):
         agent = make_node(gpus=1)
         job_id, _ = run(agent, anna, ours)
-        transitions.stop(
-            [job_id], EndReason.PREEMPTED, {"by": "job 9", "why": "waits", "rule": "priority"}, "scheduler"
-        )
+        states.stop([job_id], EndReason.PREEMPTED, {"by": "job 9", "why": "waits", "rule": "priority"}, "scheduler")
         Node.objects.update(state="lost")
         rows = feed.rows("health", None)
         assert (rows["agents"]["lost"], rows["agents"]["total"]) == (1, 1)
@@ -128,9 +127,7 @@ class TestHealth:
         """A08"""
         agent = make_node(gpus=1)
         job_id, _ = run(agent, zoe, theirs, name="hidden")
-        transitions.stop(
-            [job_id], EndReason.PREEMPTED, {"by": "job 9", "why": "waits", "rule": "priority"}, "scheduler"
-        )
+        states.stop([job_id], EndReason.PREEMPTED, {"by": "job 9", "why": "waits", "rule": "priority"}, "scheduler")
         health.quarantine(Device.objects.get().pk, "by zoe of theirs", "root")
         text = json.dumps(feed.rows("health", [ours.pk]))
         assert "quarantined" in text
@@ -255,7 +252,7 @@ class TestNotices:
         job_id, _ = run(agent, anna, ours, name="train")
         other = submit(zoe, theirs, name="hidden")
         evidence = {"by": f"job {other} of tenant theirs", "by_job": other, "why": "has a priority", "rule": "priority"}
-        transitions.preempt(other, [job_id], evidence)
+        states.preempt(other, [job_id], evidence)
         [sentence] = said(notices(anna, [ours.pk])[0])
         assert sentence == f"job {job_id} train: preempted for a job of another tenant, which has a priority"
         assert notices(zoe, [theirs.pk])[0] == {}

@@ -8,7 +8,7 @@ from django.test import Client
 
 from gpusched.lib.db.sql import query
 from gpusched.protocol.states import Role
-from jobs import logs
+from jobs.logs import store
 from tenants.models import ApiToken
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, form, found, text_of
@@ -135,7 +135,7 @@ class TestJobPage:
         job_id = submit(member, nlp)
         run_cycle()
         agent.start_all()
-        logs.append(job_id, 1, 0, 0, b"\x1b[31mred\x1b[0m <b>bold</b>\n")
+        store.append(job_id, 1, 0, 0, b"\x1b[31mred\x1b[0m <b>bold</b>\n")
         page = text_of(browser(member).get(f"/jobs/{job_id}/?log=1.0"))
         assert "red &lt;b&gt;bold&lt;/b&gt;" in page
         assert browser(member).get(f"/jobs/{job_id}/?log=9.9").status_code == 200

@@ -15,7 +15,7 @@ from frontend import hub as hubs
 from gpusched.lib.api.problems import Problem
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
-from jobs import services
+from jobs.submit import submit as services
 from nodes import services as node_services
 from nodes.models import Device, Node
 from tenants.tenancy import tenants as tenant_services

@@ -16,7 +16,7 @@ from django.utils import timezone
 from frontend import equivalents
 from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import JobRequest
-from jobs import representation
+from jobs.listing import representation
 from nodes.models import Node
 from tenants import secrets
 from tenants.billing import budgets, rates

@@ -7,8 +7,9 @@ from gpusched.lib.api.problems import Problem
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role
-from jobs import bulk, services
 from jobs.models import Job, JobEvent
+from jobs.submit import bulk
+from jobs.submit import submit as services
 from scheduling import entitlements
 from scheduling.engine.model import Policy
 from tests.api.test_access import call
@@ -78,9 +79,9 @@ class TestNewJobs:
         """What the request was checked against may be old when the job is written: the statement asks again."""
         who = identity_for(member)
         archive(admin)
-        from jobs import rows
+        from jobs.submit import job_row
 
-        monkeypatch.setattr(rows, "_tenant_named", lambda name, identity: (nlp.pk, False))
+        monkeypatch.setattr(job_row, "_tenant_named", lambda name, identity: (nlp.pk, False))
         request = JobRequest(tenant="nlp", command=["x"])
         for work in (
             lambda: services.submit(request, who),

@@ -10,8 +10,11 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.agent_messages import Run
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.reasons import EndReason
-from jobs import arrays, representation, services, transitions
+from jobs.arrays import materialize
+from jobs.lifecycle import states as transitions
+from jobs.listing import representation
 from jobs.models import Job, JobEvent
+from jobs.submit import submit as services
 from scheduling.why import explain
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 
@@ -147,7 +150,7 @@ def test_no_element_is_made_of_an_array_that_was_held_or_cancelled_meanwhile(use
     array, other = (submit_array(user, tenant, 6) for _ in range(2))
     act(array, who)
     with transaction.atomic():
-        assert list(arrays.take({array: 2, other: 2}).made) == [other]
+        assert list(materialize.take({array: 2, other: 2}).made) == [other]
     assert states(array) == {}
 
 

@@ -12,9 +12,10 @@ from gpusched.lib.api.problems import Problem
 from gpusched.protocol.agent_messages import Stop
 from gpusched.protocol.arrays import ArrayRequest, multirange, of_numbers, written
 from gpusched.protocol.states import FINAL, LIVE, JobState
-from jobs import representation, services
-from jobs.elementlist import elements_of
+from jobs.arrays.elements import elements_of
+from jobs.listing import representation
 from jobs.models import Job
+from jobs.submit import submit as services
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from django.test import Client
 
-from jobs import services
 from jobs.models import Job
+from jobs.submit import submit as services
 from tests.factories import make_node, make_token, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
 

@@ -7,8 +7,8 @@ from gpusched.lib.api.problems import Problem
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.rest.time_limits import Extension
-from jobs import services
 from jobs.models import Job
+from jobs.submit import submit as services
 from scheduling import extending, metrics
 from scheduling import services as scheduling
 from tests.factories import make_node, run_cycle, submit

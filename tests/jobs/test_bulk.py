@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from django.test import Client
 
-from jobs import queue_limits
 from jobs.models import Job, JobEvent
+from jobs.submit import queue_limits
 from nodes.models import Node
 from scheduling import policy
 from tests.factories import make_member, make_node, make_tenant, make_token

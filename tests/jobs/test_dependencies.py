@@ -10,8 +10,8 @@ from gpusched.protocol.bulk import MOST_EDGES, bulk_problems
 from gpusched.protocol.dependencies import After, cycle_in, is_met
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import JobState, Role
-from jobs import services
 from jobs.models import Dependency, Job, JobEvent
+from jobs.submit import submit as services
 from scheduling import snapshot, why
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
 

@@ -16,9 +16,12 @@ from django.test import Client
 
 from gpusched.asgi import OneHopHandler
 from gpusched.lib.bus.listener import Listener
-from jobs import event_api, event_hub, event_log, services
-from jobs.event_hub import EventHub
-from jobs.event_log import Frontier, Reader, read
+from jobs.api import events
+from jobs.events import log
+from jobs.events import stream as event_hub
+from jobs.events.log import Frontier, Reader, read
+from jobs.events.stream import EventHub
+from jobs.submit import submit as services
 from tenants.tenancy import tenants as tenant_services
 from tests.api.test_access import call
 from tests.docs.reading import text_of
@@ -31,7 +34,7 @@ db = sync_to_async
 @pytest.fixture(autouse=True)
 def _own_frontier(monkeypatch):
     own = Frontier()
-    for module in (event_log, event_hub, event_api):
+    for module in (log, event_hub, events):
         monkeypatch.setattr(module, "frontier", own)
 
 
@@ -93,7 +96,7 @@ def test_an_answer_looks_at_a_bounded_part_and_goes_on(nlp, member, monkeypatch)
     for _ in range(5):
         submit(stranger, other)
     reader, since, found, pages = Reader((other.pk,)), read(Reader(None), 0)["items"][0]["id"] - 1, [], 0
-    monkeypatch.setattr(event_log, "MOST_LOOKED_AT", 2)
+    monkeypatch.setattr(log, "MOST_LOOKED_AT", 2)
     while True:
         page = read(reader, since)
         found += page["items"]
@@ -129,7 +132,7 @@ def test_who_is_ahead_of_all_events_is_told_where_to_go_on(nlp, member, accept):
 
 def test_the_kinds_are_documented():
     [words] = re.findall(r"Kinds: `([^`]*)`", text_of("docs/reference/rest.md"))
-    assert words.split() == list(event_log.KINDS)
+    assert words.split() == list(log.KINDS)
 
 
 @pytest.mark.django_db
@@ -151,7 +154,7 @@ def test_a_tenant_that_is_not_seen_is_not_waited_for(member):
 async def _hub(monkeypatch):
     doorbell = Listener()
     made = EventHub(doorbell)
-    monkeypatch.setattr(event_api, "hub", made)
+    monkeypatch.setattr(events, "hub", made)
     try:
         yield made
     finally:

@@ -5,7 +5,7 @@ import pytest
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.protocol.arrays import ArrayRequest
-from jobs import services
+from jobs.submit import submit as services
 from tests.factories import identity_for, make_user, submit
 
 pytestmark = pytest.mark.django_db

@@ -11,12 +11,13 @@ from django.test import AsyncClient, Client
 from django.utils import timezone
 
 from gpusched import env
-from jobs import log_api, logs
+from jobs.api import logs as log_api
+from jobs.logs import store
 from jobs.models import Attempt
 from scheduling import tasks
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 
-FILES = {"BACKEND": "jobs.logfiles.LogFiles"}
+FILES = {"BACKEND": "jobs.logs.files.LogFiles"}
 MEMORY = {"BACKEND": "django.core.files.storage.InMemoryStorage"}
 
 
@@ -28,7 +29,7 @@ def storage(request, settings, tmp_path):
 
 def whole(job_id=1):
     found = b""
-    while piece := logs.read(job_id, 1, 0, len(found), 1000).data:
+    while piece := store.read(job_id, 1, 0, len(found), 1000).data:
         found += piece
     return found
 
@@ -41,17 +42,17 @@ def test_pieces_that_come_twice_late_or_cut_otherwise_make_one_log(storage):
     while size < len(data):
         offset = max(0, size + chance.randrange(-300, 60))
         piece = data[offset : offset + chance.randrange(200)]
-        size = logs.append(1, 1, 0, offset, piece)
-        assert logs.size_of(1, 1, 0) == size
+        size = store.append(1, 1, 0, offset, piece)
+        assert store.size_of(1, 1, 0) == size
     assert whole() == data
-    assert logs.append(1, 1, 1, 0, b"another rank") == 12
+    assert store.append(1, 1, 1, 0, b"another rank") == 12
     assert whole() == data
 
 
 def test_many_small_pieces_do_not_stay_many_objects(settings):
     settings.STORAGES = {**settings.STORAGES, "logs": MEMORY}
     for number in range(500):
-        logs.append(1, 1, 0, number * 10, b"%09d\n" % number)
+        store.append(1, 1, 0, number * 10, b"%09d\n" % number)
     from django.core.files.storage import storages
 
     assert len(storages["logs"].listdir("0/1/1.0.log")[1]) < 100
@@ -59,33 +60,33 @@ def test_many_small_pieces_do_not_stay_many_objects(settings):
 
 
 def test_a_log_that_is_not_there_is_empty_and_deleting_it_is_harmless(storage):
-    assert logs.read(1, 1, 0, -10, 10) == logs.Piece(b"", 0, 0, 0)
-    assert logs.append(1, 1, 0, 0, b"") == 0
-    logs.drop(1, 1, 0)
+    assert store.read(1, 1, 0, -10, 10) == store.Piece(b"", 0, 0, 0)
+    assert store.append(1, 1, 0, 0, b"") == 0
+    store.drop(1, 1, 0)
 
 
 def test_the_end_is_read_without_what_is_before_it(storage):
     """A40: the tail first."""
-    logs.append(1, 1, 0, 0, b"x" * 5000 + b"the end\n")
-    assert logs.read(1, 1, 0, -8, 100) == logs.Piece(b"the end\n", 5000, 5008, 5008)
-    assert logs.read(1, 1, 0, -9999, 3).offset == 0
-    assert logs.read(1, 1, 0, 9999, 3) == logs.Piece(b"", 5008, 5008, 5008)
+    store.append(1, 1, 0, 0, b"x" * 5000 + b"the end\n")
+    assert store.read(1, 1, 0, -8, 100) == store.Piece(b"the end\n", 5000, 5008, 5008)
+    assert store.read(1, 1, 0, -9999, 3).offset == 0
+    assert store.read(1, 1, 0, 9999, 3) == store.Piece(b"", 5008, 5008, 5008)
 
 
 def test_a_server_that_has_enough_says_so_once_and_lets_the_sender_go(storage, settings, monkeypatch):
     """An agent that does not cut must not send for ever, nor fill the disk."""
     settings.ENV = env.Env(log_max_mb=1)
-    monkeypatch.setattr(logs, "_SPARE_BYTES", 0)
+    monkeypatch.setattr(store, "_SPARE_BYTES", 0)
     data = b"0123456789abcdef" * 100_000
     size = 0
     while size < len(data):
-        after = logs.append(1, 1, 0, size, data[size : size + 300_000])
+        after = store.append(1, 1, 0, size, data[size : size + 300_000])
         assert after > size
         size = after
     found = whole()
     assert found.startswith(data[: 1 << 20]) and found[1 << 20 :].decode().startswith("\n[gpusched: no more than 1 MiB")
     assert found.count(b"[gpusched:") == 1
-    assert logs.least_when_complete(len(data)) <= len(found)
+    assert store.least_when_complete(len(data)) <= len(found)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -98,7 +99,7 @@ class TestOverRest:
         node = make_node(gpus=1)
         job_id = submit(user, tenant)
         run_cycle()
-        logs.append(job_id, 1, 0, 0, b"one\ntwo\nthree\n")
+        store.append(job_id, 1, 0, 0, b"one\ntwo\nthree\n")
         node.end(*node.start_all(), log_bytes=14)
         return job_id, {"Authorization": f"Bearer {make_token(user)}"}
 
@@ -116,7 +117,7 @@ class TestOverRest:
         tasks.drop_old()
         answer = Client().get(f"/api/v1/jobs/{job_id}/logs", headers=headers)
         assert answer.status_code == status
-        assert logs.size_of(job_id, 1, 0) == (0 if status == 410 else 14)
+        assert store.size_of(job_id, 1, 0) == (0 if status == 410 else 14)
         assert tasks.drop_old() == 0
 
 
@@ -129,9 +130,9 @@ def test_a_whole_log_is_downloaded_as_a_file(storage):
     job_id = submit(user, tenant)
     run_cycle()
     node.start_all()
-    data = random.Random(2).randbytes(2 * logs.MOST_READ + 5)
-    for offset in range(0, len(data), logs.MOST_READ):
-        logs.append(job_id, 1, 0, offset, data[offset : offset + logs.MOST_READ])
+    data = random.Random(2).randbytes(2 * store.MOST_READ + 5)
+    for offset in range(0, len(data), store.MOST_READ):
+        store.append(job_id, 1, 0, offset, data[offset : offset + store.MOST_READ])
     headers = {"Authorization": f"Bearer {make_token(user)}"}
     path = f"/api/v1/jobs/{job_id}/logs"
 
@@ -141,7 +142,7 @@ def test_a_whole_log_is_downloaded_as_a_file(storage):
 
     response, pieces = async_to_sync(read)()
     assert b"".join(pieces) == data
-    assert [len(piece) for piece in pieces] == [logs.MOST_READ, logs.MOST_READ, 5]
+    assert [len(piece) for piece in pieces] == [store.MOST_READ, store.MOST_READ, 5]
     assert response["Content-Length"] == str(len(data))
     assert response["Content-Disposition"] == f'attachment; filename="job-{job_id}-attempt-1-rank-0.log"'
     stranger = {"Authorization": f"Bearer {make_token(make_member(make_tenant()))}"}

@@ -12,8 +12,9 @@ from gpusched.lib.api.problems import Problem
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import JobState
-from jobs import queue_limits, services
 from jobs.models import Job
+from jobs.submit import queue_limits
+from jobs.submit import submit as services
 from tenants.tenancy.tenants import change_quota
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 

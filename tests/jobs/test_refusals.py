@@ -7,8 +7,8 @@ import pytest
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.web.request_threads import RequestThreads, answered, hold_answer
-from jobs import refusals
-from jobs.refusals import Pace
+from jobs.submit import refusals
+from jobs.submit.refusals import Pace
 
 
 class Clock:

@@ -10,7 +10,11 @@ from gpusched.env import SettingError, read, retention_days
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute, query, rows
 from gpusched.protocol.arrays import ArrayRequest
-from jobs import counting, logs, representation, retention, services, tally
+from jobs import retention
+from jobs.listing import counts as counting
+from jobs.listing import representation, tally
+from jobs.logs import store
+from jobs.submit import submit as services
 from scheduling import cycle, tasks
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
@@ -87,7 +91,7 @@ def test_job_is_deleted_with_all_that_belongs_to_it_and_totals_stay(settings, us
     execute("UPDATE jobs_job SET eligible_at = NULL")
     finish(node)
     for attempt in (1, 2):
-        logs.append(old, attempt, 0, 0, b"hello")
+        store.append(old, attempt, 0, 0, b"hello")
     before, rest = totals(), counts()
     age(31, old)
     keep(settings, jobs="30")
@@ -96,7 +100,7 @@ def test_job_is_deleted_with_all_that_belongs_to_it_and_totals_stay(settings, us
     assert totals() == before
     of_kept = query("SELECT count(*) AS n FROM jobs_jobevent WHERE job_id = %s", [kept])[0]["n"]
     assert counts()["jobs_jobevent"] == of_kept < rest["jobs_jobevent"]
-    assert [logs.size_of(old, attempt, 0) for attempt in (1, 2)] == [0, 0]
+    assert [store.size_of(old, attempt, 0) for attempt in (1, 2)] == [0, 0]
     assert counts("jobs_attempt", "nodes_assignment") == {"jobs_attempt": 1, "nodes_assignment": 1}
 
 

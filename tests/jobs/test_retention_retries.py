@@ -6,7 +6,9 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from gpusched.lib.db.sql import execute
-from jobs import logs, retention, services
+from jobs import retention
+from jobs.logs import store
+from jobs.submit import submit as services
 from scheduling import tasks
 from tests.factories import identity_for, make_node, submit
 from tests.jobs.test_retention import age, counts, finish, keep
@@ -27,7 +29,7 @@ def job(user, tenant):
     execute("UPDATE jobs_job SET eligible_at = NULL")
     finish(node, exit_code=1)
     for attempt in (1, 2):
-        logs.append(job, attempt, 0, 0, b"hello")
+        store.append(job, attempt, 0, 0, b"hello")
     age(31, job)
     return job
 
@@ -46,7 +48,7 @@ def test_retry_before_the_batch_keeps_the_logs(settings, user, job, monkeypatch,
     monkeypatch.setattr(retention, "_next", retry_after)
     before = counts("jobs_attempt")
     assert tasks.drop_old_jobs() == 0
-    assert [logs.size_of(job, attempt, 0) for attempt in (1, 2)] == [5, 5]
+    assert [store.size_of(job, attempt, 0) for attempt in (1, 2)] == [5, 5]
     assert counts("jobs_attempt") == before
 
 

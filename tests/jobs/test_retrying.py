@@ -7,8 +7,9 @@ import pytest
 from django.test import Client
 
 from gpusched.lib.api.problems import Problem
-from jobs import queue_limits, services
 from jobs.models import Job, JobEvent
+from jobs.submit import queue_limits
+from jobs.submit import submit as services
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
 

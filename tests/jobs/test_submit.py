@@ -7,7 +7,7 @@ from django.utils.timezone import now
 
 from gpusched.lib.db.sql import execute
 from gpusched.protocol.job_request import JobRequest, problems
-from jobs import representation
+from jobs.listing import representation
 from jobs.models import IdempotencyKey, Job, JobEvent
 from tenants.models import Membership
 from tests.factories import make_member, make_node, make_tenant, make_token

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpusched.protocol.bulk import alike, bulk_problems, field_of
 from gpusched.protocol.job_request import FieldError, JobRequest, problems
-from jobs.rows import row_like, row_of
+from jobs.submit.job_row import row_like, row_of
 from tenants.auth.identity import Identity
 
 WHO = cast(Identity, SimpleNamespace(user_id=1))

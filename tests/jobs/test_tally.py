@@ -6,8 +6,9 @@ import pytest
 from django.db import connection, transaction
 
 from gpusched.lib.db.sql import execute, query
-from jobs import counting, services, tally
+from jobs.listing import counts, tally
 from jobs.models import Tally
+from jobs.submit import submit as services
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,7 +27,7 @@ def user(tenant):
 def require_exact() -> None:
     """Against a count of every row."""
     jobs = query("SELECT state, count(*) AS n FROM jobs_job WHERE array_count IS NULL GROUP BY state ORDER BY state")
-    assert sorted(counting.by_state().items()) == [(row["state"], row["n"]) for row in jobs]
+    assert sorted(counts.by_state().items()) == [(row["state"], row["n"]) for row in jobs]
     attempts = query("SELECT reason, count(*) AS n FROM jobs_attempt WHERE ended_at IS NOT NULL GROUP BY reason")
     assert tally.attempts_by_reason() == {row["reason"]: row["n"] for row in attempts}
 
@@ -42,7 +43,7 @@ def test_what_ends_is_counted_as_it_ends(user, tenant):
     agent.end(keys[3], exit_code=None, reason="node_fault")
     services.cancel(ids[-1], identity_for(user))
     require_exact()
-    assert counting.by_state()["completed"] == 2
+    assert counts.by_state()["completed"] == 2
     run_cycle()
     for key in agent.start_all():
         agent.end(key, exit_code=3)

@@ -11,8 +11,8 @@ from gpusched.protocol import job_actions
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import FINAL, LIVE, JobState
-from jobs import services
 from jobs.models import Job
+from jobs.submit import submit as services
 from scheduling import extending
 from tenants.auth.identity import Identity
 from tests.factories import identity_for, make_node, make_user, run_cycle, submit

@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 
 from gpusched.lib.db.sql import query
-from jobs import transitions
+from jobs.lifecycle import states
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 
@@ -52,7 +52,7 @@ def test_the_way_of_one_request_is_not_that_of_the_next(member):
     """The same connection serves them one after the other."""
     first, second = submit(member, member.memberships.get().tenant), submit(member, member.memberships.get().tenant)
     call("POST", f"/api/v1/jobs/{first}/cancel", make_token(member))
-    transitions.cancel_waiting([second], {}, "")
+    states.cancel_waiting([second], {}, "")
     assert events(second, make_token(member))[-1]["via"] == "scheduler"
 
 
@@ -61,7 +61,7 @@ def test_a_bulk_is_one_entry_of_the_audit(member):
     jobs = [{"command": ["true"]}] * 20
     ids = call("POST", "/api/v1/jobs/bulk", token, {"jobs": jobs}).json()["job_ids"]
     call("POST", "/api/v1/jobs/bulk?dry_run=true", token, {"jobs": jobs})
-    [entry] = query("SELECT * FROM lib_auditentry WHERE action = 'jobs.bulk'")
+    [entry] = query("SELECT * FROM lib_auditentry WHERE action = 'jobs.submit.bulk'")
     assert entry["subject"] == f"jobs {ids[0]} to {ids[-1]}"
     assert entry["after"] == {"count": 20, "first_id": ids[0], "last_id": ids[-1]}
     assert (entry["actor"], entry["via"]) == (member.username, f"token {token.partition('.')[0]}")

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from gpusched.lib.db.sql import query
-from jobs.attempt_api import attempt
+from jobs.api.attempts import attempt
 from jobs.models import Attempt, Job
 from scheduling import snapshot
 from scheduling.engine.model import Policy

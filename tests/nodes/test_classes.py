@@ -2,8 +2,8 @@
 
 import pytest
 
-from jobs import representation
-from jobs.attempt_api import attempt
+from jobs.api.attempts import attempt
+from jobs.listing import representation
 from jobs.models import Job
 from scheduling import why
 from tests.factories import identity_for, make_node, run_cycle, submit

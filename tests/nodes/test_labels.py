@@ -6,7 +6,7 @@ import pytest
 from gpusched.lib.db.sql import query
 from gpusched.protocol.affinity import Expression, LabelOperator, NodeAffinity, Preference, Toleration
 from gpusched.protocol.arrays import ArrayRequest
-from jobs import representation
+from jobs.listing import representation
 from nodes import telemetry
 from nodes.models import Node
 from scheduling.why import explain

@@ -11,8 +11,8 @@ from gpusched.protocol.agent_messages import (
     Started,
     Stop,
 )
-from jobs import services
 from jobs.models import Attempt, Job, JobEvent
+from jobs.submit import submit as services
 from nodes.models import Allocation, Assignment, Device, Node
 from tenants.models import UsageEntry
 from tests.factories import identity_for, make_node, now, run_cycle, submit

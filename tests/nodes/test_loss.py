@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from gpusched.protocol.agent_messages import Join, Reading, Stop
-from jobs import representation
+from jobs.listing import representation
 from jobs.models import Job
 from nodes import services
 from nodes.hub import renew_lease

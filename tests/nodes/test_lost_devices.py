@@ -6,8 +6,8 @@ import pytest
 from django.db.models import F
 
 from gpusched.protocol.agent_messages import Reading, Stop, Xid
-from jobs import services
 from jobs.models import Attempt, Job
+from jobs.submit import submit as services
 from nodes import health
 from nodes.models import Device, Incident
 from tests.factories import identity_for, make_node, run_cycle, submit

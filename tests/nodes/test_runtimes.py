@@ -3,7 +3,7 @@
 import pytest
 
 from gpusched.protocol.agent_messages import Run
-from jobs import representation
+from jobs.listing import representation
 from nodes.models import Node
 from nodes.representation import nodes
 from scheduling.simulation import simulate
@@ -61,7 +61,7 @@ def test_without_an_image_no_runtime_is_needed(user, tenant):
 def test_dry_run_knows_of_runtimes_and_no_selector_is_blamed_for_them(user, tenant):
     """A20: leaving out a node selector that the owner did not give is no cure."""
     from gpusched.protocol.job_request import JobRequest
-    from jobs.services import _understood
+    from jobs.submit.submit import _understood
 
     make_node()
     request = JobRequest(command=["x"], gpu_count=1, image="ubuntu", tenant=tenant.name)

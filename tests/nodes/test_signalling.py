@@ -9,8 +9,8 @@ from django.test import Client
 from gpusched.protocol.agent_messages import Signal
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
-from jobs import services
 from jobs.models import JobEvent
+from jobs.submit import submit as services
 from nodes.sync import push
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
 

@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from gpusched.protocol.agent_messages import Ended, Reading, Xid
 from gpusched.protocol.states import NodeIntent
-from jobs import services as jobs
 from jobs.models import Job
+from jobs.submit import submit as jobs
 from nodes import causes, incidents, services, strikes
 from nodes.models import Assignment, Device, Incident, Node
 from scheduling import tasks

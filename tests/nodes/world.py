@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.agent_messages import Ended, Run, Started
 from gpusched.protocol.reasons import EndReason
-from jobs import services, transitions
+from jobs.lifecycle import states
 from jobs.models import Job
+from jobs.submit import submit as services
 from nodes import clocks
 from nodes.models import ListenerLease, Node
 from tenants.models import UsageEntry
@@ -183,7 +184,7 @@ class World:
         if verb == "preempt":
             why = {"by": "job 0", "why": "is a test", "rule": "priority"}
             with transaction.atomic():
-                transitions.stop([live.pk], EndReason.PREEMPTED, why, "scheduler")
+                states.stop([live.pk], EndReason.PREEMPTED, why, "scheduler")
         else:
             getattr(services, verb)(live.pk, identity_for(self.user))
 

@@ -8,8 +8,10 @@ from django.db import connections
 from gpusched.lib.db.sql import query
 from gpusched.protocol.agent_messages import Stop
 from gpusched.protocol.arrays import ArrayRequest
-from jobs import arrays, representation, services
+from jobs.arrays import materialize
+from jobs.listing import representation
 from jobs.models import Job, JobEvent
+from jobs.submit import submit as services
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 from tests.races.test_dependencies import Elsewhere, blocked, wait_until_blocked
 
@@ -55,9 +57,9 @@ def together(*works):
 def test_two_that_take_at_once_make_no_element_twice_and_none_too_many(user, tenant):
     """A02. As if two cycles ran: whoever comes second waits for the array, and then sees what the first took."""
     array = submit_array(user, tenant, 10, 6)
-    first = Elsewhere(lambda: _live(arrays.take({array: 4}).made[array]))
+    first = Elsewhere(lambda: _live(materialize.take({array: 4}).made[array]))
     assert first.is_done.wait(20)
-    second = Elsewhere(lambda: arrays.take({array: 4}))
+    second = Elsewhere(lambda: materialize.take({array: 4}))
     wait_until_blocked(second)
     first.commit()
     second.commit()
@@ -73,7 +75,7 @@ def _live(ids):
 def test_an_element_is_cancelled_or_placed_never_both(user, tenant):
     """A06. The cancel comes while a placement is under way: it waits, and stops what was placed."""
     array = submit_array(user, tenant, 4)
-    placing = Elsewhere(lambda: _live(arrays.take({array: 2}).made[array]))
+    placing = Elsewhere(lambda: _live(materialize.take({array: 2}).made[array]))
     assert placing.is_done.wait(20)
     cancelling = Elsewhere(lambda: services.cancel(array, identity_for(user), "1-2"))
     wait_until_blocked(cancelling)

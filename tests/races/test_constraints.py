@@ -148,7 +148,7 @@ def test_parallel_submits_and_cycles_never_exceed_a_limit():
 def test_concurrent_submits_with_one_key_make_one_job():
     """A03"""
     from gpusched.protocol.job_request import JobRequest
-    from jobs import services
+    from jobs.submit import submit as services
     from tests.factories import identity_for
 
     tenant = make_tenant()

@@ -7,10 +7,10 @@ from django.db import connections, transaction
 
 from gpusched.lib.db.sql import atomically, query
 from gpusched.protocol.dependencies import After, Dependency
-from jobs import services
-from jobs import transitions as writing
+from jobs.lifecycle import states as writing
 from jobs.models import Dependency as Edge
 from jobs.models import Job
+from jobs.submit import submit as services
 from tests.factories import identity_for, make_member, make_tenant, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -7,8 +7,10 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from jobs import event_api, event_log, queue_limits
-from jobs.event_log import Frontier, Reader, read
+from jobs.api import events
+from jobs.events import log
+from jobs.events.log import Frontier, Reader, read
+from jobs.submit import queue_limits
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, submit
 
@@ -19,7 +21,7 @@ EVENTS = "/api/v1/events"
 @pytest.fixture(autouse=True)
 def _own_frontier(monkeypatch):
     own = Frontier()
-    for module in (event_log, event_api):
+    for module in (log, events):
         monkeypatch.setattr(module, "frontier", own)
 
 
@@ -76,7 +78,7 @@ def test_from_now_on_is_not_from_the_beginning_though_the_first_look_meets_a_wri
     old = submit(member, nlp)
     newest = read(Reader(None), 0)["next_since"]
     token, cold = make_token(member), Frontier()
-    for module in (event_log, event_api):
+    for module in (log, events):
         monkeypatch.setattr(module, "frontier", cold)
     with written_but_not_committed(member, nlp) as late:
         start = call("GET", EVENTS, token).json()

@@ -16,8 +16,11 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role
-from jobs import archiving, bulk, dependencies, services
+from jobs.actions import archive_tenant
+from jobs.lifecycle import dependencies
 from jobs.models import Job
+from jobs.submit import bulk
+from jobs.submit import submit as services
 from tenants.models import Membership, Tenant
 from tenants.people import members, users
 from tests.factories import identity_for, make_member, make_tenant, make_token, make_user
@@ -67,7 +70,7 @@ def test_submit_and_archive_at_once_leave_no_waiting_job(turn, kind):
         "keyed": lambda: services.submit(request, who, "key", b"{}"),
         "bulk": lambda: bulk.submit_all([request], who),
     }
-    results = at_once(submits[kind], lambda: archiving.archive(tenant.pk, admin, cancel_jobs=False))
+    results = at_once(submits[kind], lambda: archive_tenant.archive(tenant.pk, admin, cancel_jobs=False))
     assert codes(results) in (["tenant_archived"], ["tenant_has_jobs"])
     assert Job.objects.exists() is (Tenant.objects.get().archived_at is None)
 
@@ -85,7 +88,7 @@ def test_submit_that_waits_for_the_archiver_is_refused():
 
     def archive():
         with transaction.atomic():
-            archiving.archive(tenant.pk, admin, cancel_jobs=False)
+            archive_tenant.archive(tenant.pk, admin, cancel_jobs=False)
             locked.set()
             _until_somebody_waits()
 
@@ -127,7 +130,7 @@ def test_submit_after_another_job_does_not_deadlock_with_archiving(kind, monkeyp
 
     def archive():
         job_locked.wait(10)
-        return archiving.archive(tenant.pk, admin, cancel_jobs=True)
+        return archive_tenant.archive(tenant.pk, admin, cancel_jobs=True)
 
     submits = {"single": lambda: services.submit(request, who), "bulk": lambda: bulk.submit_all([request], who)}
     results = at_once(submit, archive)

@@ -9,9 +9,10 @@ from django.db import transaction
 
 from gpusched.lib.api.problems import Problem
 from gpusched.protocol.job_request import JobRequest
-from jobs import queue_limits, queue_locks, services
-from jobs.bulk import submit_all
 from jobs.models import Job
+from jobs.submit import queue_limits, queue_locks
+from jobs.submit import submit as services
+from jobs.submit.bulk import submit_all
 from tests.factories import identity_for, make_member, make_tenant, submit
 from tests.races.test_constraints import at_once
 

@@ -9,7 +9,7 @@ from gpusched.lib.db.sql import atomically
 from gpusched.protocol.agent_messages import Limit, Run
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
-from jobs import arrays
+from jobs.arrays import materialize
 from jobs.models import Job, JobEvent
 from scheduling import policy
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -118,7 +118,7 @@ def test_no_element_that_begins_meanwhile_is_left_with_the_old_limit(user, tenan
     asking = threading.Thread(target=ask)
 
     def begin() -> None:
-        arrays.take({array: 1})
+        materialize.take({array: 1})
         asking.start()
         asking.join(1.0)
         assert answers == [], "it waits"

@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from jobs import services
 from jobs.models import Attempt
+from jobs.submit import submit as services
 from scheduling import forecasting, outcomes, whatif
 from scheduling.models import Forecast
 from tests.factories import identity_for, make_node, make_token, make_user, run_cycle, submit

@@ -3,7 +3,7 @@
 import pytest
 
 from gpusched.protocol.job_request import JobRequest
-from jobs import services
+from jobs.submit import submit as services
 from scheduling import snapshot
 from scheduling.engine.model import Policy
 from scheduling.models import Claim

@@ -6,9 +6,9 @@ from django.test.utils import CaptureQueriesContext
 
 from gpusched.lib.api.problems import Problem
 from gpusched.protocol.job_request import JobRequest
-from jobs import representation
-from jobs import services as job_services
+from jobs.listing import representation
 from jobs.models import Job
+from jobs.submit import submit as job_services
 from scheduling import policy
 from tenants.auth.identity import identity_of_token
 from tenants.tenancy import tenants

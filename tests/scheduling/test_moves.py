@@ -8,7 +8,7 @@ from django.db.models import F
 
 from gpusched.lib.api.problems import Problem
 from gpusched.protocol.agent_messages import Reading
-from jobs import representation
+from jobs.listing import representation
 from jobs.models import Attempt, Job
 from nodes import heat, incidents
 from nodes.models import Device, Incident

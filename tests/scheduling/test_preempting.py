@@ -5,8 +5,9 @@ import pytest
 from gpusched.protocol.agent_messages import Stop
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState
-from jobs import representation, services
+from jobs.listing import representation
 from jobs.models import Job, JobEvent
+from jobs.submit import submit as services
 from nodes.models import Allocation
 from scheduling import snapshot
 from scheduling.commit import commit

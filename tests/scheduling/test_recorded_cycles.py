@@ -8,7 +8,7 @@ from django.test import Client
 
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.dependencies import Dependency
-from jobs import services
+from jobs.submit import submit as services
 from scheduling import cycle, recorded_cycles, tasks
 from tests.api.test_access import call
 from tests.factories import identity_for, make_node, make_token, make_user, run_cycle, submit

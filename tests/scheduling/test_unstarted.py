@@ -7,8 +7,8 @@ from django.db.models import F
 from django.utils import timezone
 
 from gpusched.protocol.agent_messages import Stop
-from jobs import services
 from jobs.models import Attempt, Job
+from jobs.submit import submit as services
 from nodes.models import Allocation, ListenerLease
 from scheduling import sweep
 from tests.factories import identity_for, make_node, run_cycle, submit

@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from gpusched.lib.db.sql import query
-from jobs import services
+from jobs.submit import submit as services
 from tenants.api import usage
 from tenants.billing import rates, usage_report
 from tenants.models import UsageEntry, UsageRefund

@@ -1,0 +1,39 @@
+"""Sends a signal to the processes of a running job: it is written as an event, and its agents are told."""
+
+from django.db import transaction
+
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import as_json, execute
+from gpusched.protocol.signals import SignalName
+from gpusched.protocol.states import JobState
+from jobs.submit import submit
+from tenants.auth.identity import Identity
+
+# The event is both what agents are told from and what the audit has: of one attempt, numbered from 1.
+_SEND = """
+    WITH counted AS (
+        UPDATE jobs_job SET signal_count = signal_count + 1 WHERE id = %s AND state = 'running'
+        RETURNING id, attempt, signal_count)
+    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
+    SELECT id, clock_timestamp(), 'signal_sent', attempt, %s,
+           %s::jsonb || jsonb_build_object('sequence', signal_count)
+      FROM counted
+"""
+
+
+def send(job_id: int, name: SignalName, identity: Identity) -> str:
+    """Has the agents send it, once, to the first process of each rank that runs. Of somebody who may cancel the job;
+    409 of a job that does not run, and of an array, whose elements do."""
+    with transaction.atomic():
+        job = submit.locked(job_id, identity)
+        if job["array_count"] is not None:
+            step = "signal its elements by their own ids"
+            raise Problem(409, "wrong_state", f"job {job_id} is an array, which never runs itself", next_step=step)
+        if job["state"] != JobState.RUNNING:
+            told = f"only a running job has processes to signal; job {job_id} is {job['state']}"
+            raise Problem(409, "wrong_state", told, next_step="see its state")
+        execute(_SEND, [job_id, identity.username, as_json({"signal": name})])
+        events.changed("jobs", [job_id])
+        events.changed("stops", [job_id])
+    return f"job {job_id} is sent {name}"

@@ -1,0 +1,79 @@
+"""REST for the executions of a job: when, where, and how each rank ended."""
+
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.rest import (
+    PAGED,
+    cursor_number,
+    page_limit,
+    paged,
+    read_query,
+)
+from gpusched.lib.db.sql import query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol import reasons
+from gpusched.protocol.rest.jobs import Attempt, Page
+from jobs.api.jobs import seen_job
+
+
+class Attempts(APIView):
+    @documented(
+        "The executions of a job, with how each rank ended",
+        tag="jobs",
+        who="viewer",
+        answer=Page[Attempt],
+        parameters=PAGED,
+    )
+    def get(self, request: Request, job_id: int) -> Response:
+        """`saved_at` is its last checkpoint, as the job told. Of each rank also `detail`, its own times, and
+        `peak_memory_mb` (MiB): of all its processes together where `peak_memory_of` is `rank`, of the largest where it
+        is `process`."""
+        seen_job(request, job_id)
+        given = read_query(request)
+        limit = page_limit(given)
+        rows = query(
+            "SELECT * FROM jobs_attempt WHERE job_id = %s AND number > %s ORDER BY number LIMIT %s",
+            [job_id, cursor_number(given, "attempts") or 0, limit],
+        )
+        return Response(paged([attempt(row) for row in rows], limit, "attempts", "number"))
+
+
+def attempt(row: dict[str, Any]) -> dict[str, Any]:
+    """One execution as the API and the page show it."""
+    state = "ended" if row["ended_at"] else "running" if row["started_at"] else "scheduled"
+    return {
+        "number": row["number"],
+        "state": state,
+        "reason": row["reason"] or None,
+        "sentence": reasons.sentence(row["reason"], row["evidence"]) if row["reason"] else None,
+        "class": row["evidence"].get("class"),
+        "exit_code": row["exit_code"],
+        "signal": row["signal"],
+        "scheduled_at": rfc3339(row["scheduled_at"]),
+        "started_at": rfc3339(row["started_at"]),
+        "saved_at": rfc3339(row["saved_at"]),
+        "ended_at": rfc3339(row["ended_at"]),
+        "ranks": [_rank(rank, row["outcomes"].get(str(rank["rank"])), state) for rank in row["placement"]],
+    }
+
+
+def _rank(rank: dict[str, Any], outcome: dict[str, Any] | None, state: str) -> dict[str, Any]:
+    ended = outcome or {}
+    return {
+        **rank,
+        "state": "ended" if outcome else state,
+        "reason": ended.get("reason"),
+        "class": ended.get("class"),
+        "exit_code": ended.get("exit_code"),
+        "signal": ended.get("signal"),
+        "detail": ended.get("detail") or None,
+        "started_at": ended.get("started_at"),
+        "ended_at": ended.get("ended_at"),
+        "peak_memory_mb": ended.get("peak_memory_mb"),
+        "peak_memory_of": ended.get("peak_memory_of"),
+    }

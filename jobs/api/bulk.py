@@ -1,0 +1,78 @@
+"""REST for many jobs in one request."""
+
+import msgspec
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from gpusched.lib.api.dry_run import is_dry_run
+from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import Problem, invalid
+from gpusched.lib.api.rest import decode, raw_body
+from gpusched.protocol.bulk import MOST_ERRORS, BulkRequest, field_of
+from gpusched.protocol.job_request import FieldError, JobRequest, problems
+from gpusched.protocol.reasons import singular
+from gpusched.protocol.rest.jobs import BulkActed
+from jobs.submit.bulk import submit_all
+from tenants.auth.identity import identity
+
+
+class _Unread(msgspec.Struct):
+    """A bulk whose jobs are read one by one, to say which of them is wrong."""
+
+    jobs: list[msgspec.Raw]
+
+
+class Bulk(APIView):
+    @documented(
+        "Submit many jobs, all or none",
+        tag="jobs",
+        who="member",
+        body=BulkRequest,
+        answer=BulkActed,
+        status=201,
+        also={200: BulkActed},
+        refusals=(400, 401, 403, 404, 409, 413, 422, 429),
+        parameters={"dry_run": "true: check all of it, answer 200, and submit nothing"},
+    )
+    def post(self, request: Request) -> Response:
+        """1 to 10,000 job requests, all submitted or none, answered once all are durable; `job_ids` in the order of the
+        request. What is wrong is named by the number of the job, from 0: `jobs[3].gpu_count`, of 100 errors at most."""
+        is_dry = is_dry_run(request)
+        requests = _read(raw_body(request) or b"{}")
+        done = submit_all(requests, identity(request), is_dry_run=is_dry)
+        said = "would be submitted; nothing was" if is_dry else "are in the queue"
+        answer = {
+            "status": "would_be_submitted" if is_dry else "submitted",
+            "message": singular(f"{len(requests)} jobs {said}"),
+            "count": len(requests),
+            "job_ids": done.ids,
+        }
+        headers = {"Queue-Warning": done.warning} if done.warning else {}
+        return Response(answer, status=200 if is_dry else 201, headers=headers)
+
+
+def _read(raw: bytes) -> list[JobRequest]:
+    """The jobs of a body. What a type alone shows wrong is said of each job."""
+    try:
+        return decode(raw, BulkRequest).jobs
+    except Problem:
+        try:
+            unread = msgspec.json.decode(raw, type=_Unread).jobs
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            unread = []
+        if errors := _unreadable(unread):
+            raise invalid(errors) from None
+        raise
+
+
+def _unreadable(unread: list[msgspec.Raw]) -> list[FieldError]:
+    found: list[FieldError] = []
+    for number, job in enumerate(unread):
+        try:
+            decode(bytes(job), JobRequest, problems)
+        except Problem as problem:
+            found += [FieldError(field_of(number, one.field), one.code, one.message) for one in problem.errors]
+        if len(found) >= MOST_ERRORS:
+            break
+    return found

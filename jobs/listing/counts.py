@@ -1,0 +1,31 @@
+"""What counts as a job that waits, in SQL, and how many jobs there are by state: of an array each element is one."""
+
+from gpusched.lib.db.sql import query
+from gpusched.protocol.states import FINAL
+
+# Rows of jobs_job as j: jobs that wait, and arrays of which some elements do.
+WAITS = """(j.state IN ('pending', 'held')
+    OR j.array_count IS NOT NULL AND j.state = 'running' AND NOT isempty(j.array_waiting))"""
+# As how many jobs such a row counts.
+WEIGHT = "coalesce(jobs_numbers(j.array_waiting), 1)"
+
+_FINAL = ", ".join(f"'{state}'" for state in sorted(FINAL))
+# As the index of unfinished jobs has it. What is over has been counted as it ended (jobs/listing/tally.py).
+_BY_STATE = f"""
+    SELECT state, sum(n)::bigint AS n FROM (
+        SELECT state, count(*) AS n FROM jobs_job WHERE NOT (state IN ({_FINAL})) GROUP BY state
+         UNION ALL
+        SELECT word, n FROM jobs_tally WHERE kind = 'job'
+         UNION ALL
+        SELECT part.state, part.n FROM jobs_job a,
+               LATERAL (VALUES (a.state, -1),
+                               (CASE a.state WHEN 'held' THEN 'held' ELSE 'pending' END, jobs_numbers(a.array_waiting)),
+                               ('cancelled', jobs_numbers(a.array_cancelled))) AS part (state, n)
+         WHERE a.array_count IS NOT NULL) counted
+     GROUP BY state HAVING sum(n) <> 0
+"""
+
+
+def by_state() -> dict[str, int]:
+    """{state: jobs}. An array itself is none."""
+    return {row["state"]: row["n"] for row in query(_BY_STATE)}

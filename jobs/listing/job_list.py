@@ -1,0 +1,135 @@
+"""Which jobs meet the filters of a list: a page of them, and how many there are."""
+
+from typing import Any
+
+from gpusched.lib.api.problems import invalid
+from gpusched.lib.api.rest import cursor_number, encode_cursor, whole_number
+from gpusched.lib.db.sql import query
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
+from jobs.listing import dates, representation
+
+_STATE_WORDS = {"waiting": sorted(WAITING), "live": sorted(LIVE), "final": sorted(FINAL)}
+# A count goes no further.
+MOST_COUNTED = 10_000
+# Of more arrays their elements are not counted.
+MOST_ARRAYS = 100
+
+
+def listed(given: dict[str, str], visible: list[int] | None, limit: int) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of the jobs that meet the filters, newest first, and the cursor of the next page; 400 for a bad filter."""
+    where, params, found = _wanted(given, visible)
+    last = None
+    if found[0]:
+        where, params, last = _searched(where, params, found)
+    items, is_full = representation.newest(where, params, limit)
+    last = items[-1]["id"] if is_full else last
+    return items, None if last is None else encode_cursor("jobs", last)
+
+
+def counted(given: dict[str, str], visible: list[int] | None) -> dict[str, Any]:
+    """How many jobs meet the filters, an array counted once, as JobCount; 400 for a bad filter."""
+    where, params, found = _wanted(given, visible)
+    parts, more = found
+    is_found = " AND ".join(parts) or "true"
+    sql = f"""
+        SELECT count(*) AS looked_at, count(*) FILTER (WHERE is_found) AS jobs,
+               array_agg(id) FILTER (WHERE is_found AND array_count IS NOT NULL) AS arrays
+          FROM (SELECT j.id, j.array_count, {is_found} AS is_found
+                  FROM jobs_job j WHERE {where} LIMIT %s) j"""
+    [row] = query(sql, [*more, *params, MOST_COUNTED + 1])
+    jobs, arrays, is_more = row["jobs"], row["arrays"] or [], row["looked_at"] > MOST_COUNTED
+    is_known = not is_more and len(arrays) <= MOST_ARRAYS
+    return {
+        "jobs": min(jobs, MOST_COUNTED),
+        "is_more": is_more,
+        "with_elements": jobs - len(arrays) + _elements(arrays, given) if is_known else None,
+    }
+
+
+def _elements(arrays: list[int], given: dict[str, str]) -> int:
+    """How many elements of these arrays are in the states asked for."""
+    if not arrays:
+        return 0
+    states = states_of(given["state"]) if "state" in given else list(JobState)
+    by_state = [job["array"]["by_state"] for job in representation.select("j.id = ANY(%s)", [arrays])]
+    return sum(one.get(state, 0) for one in by_state for state in states)
+
+
+def _wanted(given: dict[str, str], visible: list[int] | None) -> tuple[str, list[Any], dates.Condition]:
+    """The condition for which there are indexes, and what is looked for without."""
+    where, params = _condition(given, visible)
+    ids = None if "array" in given else dates.those_ended(given, MOST_AT_ONCE)
+    if ids is not None:
+        where, params = f"{where} AND j.id = ANY(%s)", [*params, sorted(ids)]
+    return where, params, _found(given, are_known=ids is not None)
+
+
+# By id, and that asked for first: only of a number does PostgreSQL know how many jobs it has, and which index to walk.
+_NAMED = {
+    "tenant": ("j.tenant_id = %s", "SELECT id FROM tenants_tenant WHERE name = %s"),
+    "user": ("j.user_id = %s", "SELECT id FROM auth_user WHERE username = %s"),
+}
+
+
+def _condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, list[Any]]:
+    parts, params = ["j.array_id IS NULL"], list[Any]()
+    if "array" in given:
+        parts, params = ["j.array_id = %s"], [whole_number(given, "array", 0, 1, 2**62)]
+    if visible is not None:
+        # An index gives the newest of one tenant, of several only one after the other.
+        parts.append("j.tenant_id = %s" if len(visible) == 1 else "j.tenant_id = ANY(%s)")
+        params.append(visible[0] if len(visible) == 1 else visible)
+    for name, (sql, its_id) in _NAMED.items():
+        if name in given:
+            parts.append(sql)
+            params.append(next((row["id"] for row in query(its_id, [given[name]])), None))
+    if "state" in given:
+        # Those of one kind by one index, so that PostgreSQL sees that it may use it.
+        states = set(states_of(given["state"]))
+        kinds = [sorted(kind) for kind in (states & FINAL, states - FINAL) if kind]
+        parts.append(f"({' OR '.join(['j.state = ANY(%s)'] * len(kinds))})")
+        params += kinds
+    more, moments = dates.submitted(given, of_array="array" in given)
+    parts += more
+    params += moments
+    if (last := cursor_number(given, "jobs")) is not None:
+        parts.append("j.id < %s")
+        params.append(last)
+    return " AND ".join(parts), params
+
+
+# No index knows parts of names, nor gives those that ended in a span by their ids. A page looks at so many jobs, and
+# where to go on stands in its cursor.
+MOST_SEARCHED = 5_000
+# … but of a span in which no more than so many ended, all are known by an index.
+MOST_AT_ONCE = 2_000
+
+
+def _found(given: dict[str, str], *, are_known: bool) -> dates.Condition:
+    """What is looked for without an index. `are_known`: which ended in the span."""
+    parts, params = ([], []) if are_known else dates.ended(given)
+    if "name" in given:
+        parts.append("strpos(lower(j.name), lower(%s)) > 0")
+        params.append(given["name"])
+    return parts, params
+
+
+def _searched(where: str, params: list[Any], found: dates.Condition) -> tuple[str, list[Any], int | None]:
+    """The condition with what is looked for, among the newest jobs that meet it so far; and the last of them, if more
+    follow."""
+    sql = f"SELECT j.id FROM jobs_job j WHERE {where} ORDER BY j.id DESC OFFSET %s LIMIT 1"
+    beyond = query(sql, [*params, MOST_SEARCHED - 1])
+    last = beyond[0]["id"] if beyond else None
+    parts, more = found
+    return " AND ".join([where, *parts, "j.id >= %s"]), [*params, *more, last or 0], last
+
+
+def states_of(text: str) -> list[str]:
+    wanted: list[str] = []
+    for word in text.split(","):
+        if word not in list(JobState) and word not in _STATE_WORDS:
+            accepted = ", ".join([*JobState, *_STATE_WORDS])
+            raise invalid([FieldError("state", "unknown_value", f"there is no state '{word[:50]}'; use {accepted}")])
+        wanted += _STATE_WORDS.get(word, [word])
+    return wanted

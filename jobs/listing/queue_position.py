@@ -1,0 +1,28 @@
+"""Where waiting jobs stand among everybody's by priority, then by age: not the order in which the scheduler serves
+them, which goes by guarantees and shares first and by what fits, and would take a plan for each list."""
+
+from collections.abc import Collection
+
+from gpusched.lib.db.sql import prepared
+from jobs.listing.counts import WAITS, WEIGHT
+
+ORDER = "j.priority DESC, j.submitted_at, j.id"
+_AHEAD = f"{WEIGHT} * j.gpu_count::bigint"
+# What stands behind the last of those asked for is neither sorted nor added up.
+_PLACES = f"""
+    SELECT id, before::bigint + 1 AS place, gpus_ahead::bigint FROM (
+        SELECT j.id, sum({WEIGHT}) OVER queue - {WEIGHT} AS before, sum({_AHEAD}) OVER queue - {_AHEAD} AS gpus_ahead
+          FROM jobs_job j,
+               (SELECT j.priority, j.submitted_at, j.id FROM jobs_job j WHERE j.id = ANY(%(ids)s)
+                 ORDER BY j.priority, j.submitted_at DESC, j.id DESC LIMIT 1) last
+         WHERE {WAITS} AND (-j.priority, j.submitted_at, j.id) <= (-last.priority, last.submitted_at, last.id)
+        WINDOW queue AS (ORDER BY {ORDER} ROWS UNBOUNDED PRECEDING)) placed
+     WHERE id = ANY(%(ids)s)
+"""
+
+
+def places_of(job_ids: Collection[int]) -> dict[int, tuple[int, int]]:
+    """{job: (its position from 1, the GPUs that those before it ask for)} of those that wait. An array counts as those
+    of its elements that wait."""
+    found = prepared(_PLACES, {"ids": sorted(job_ids)}) if job_ids else []
+    return {row["id"]: (row["place"], row["gpus_ahead"]) for row in found}

@@ -1,0 +1,219 @@
+"""A job as the API, the page and the events show it."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from gpusched.lib.db.sql import query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol import reasons
+from gpusched.protocol.job_request import asked_labels
+from gpusched.protocol.states import FINAL, WAITING, JobState
+from jobs.redaction import shown
+
+_SELECT = """
+    SELECT j.*, t.name AS tenant, u.username AS "user", a.placement, a.ranks AS attempt_ranks,
+           whole.payload AS whole_payload, jobs_numbers(j.array_waiting) AS elements_waiting,
+           jobs_numbers(j.array_cancelled) AS elements_cancelled
+      FROM jobs_job j
+      JOIN tenants_tenant t ON t.id = j.tenant_id
+      JOIN auth_user u ON u.id = j.user_id
+      LEFT JOIN jobs_attempt a ON a.job_id = j.id AND a.number = j.attempt
+      LEFT JOIN jobs_job whole ON whole.id = j.array_id
+"""
+
+
+# A page ends after so many bytes of what its jobs run: the scripts of 1,000 may be a gigabyte.
+MOST_PAGE_BYTES = 8 << 20
+_ASKED = "coalesce(whole_payload, payload)"
+_EARLIER = "(ORDER BY id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+
+
+def _bytes_earlier(of_compressed: str) -> str:
+    size = f"CASE WHEN pg_column_compression({_ASKED}) IS NULL THEN pg_column_size({_ASKED}) ELSE {of_compressed} END"
+    return f"sum({size}) OVER {_EARLIER}"
+
+
+# By their sizes as they are stored, which reads none of them (what is compressed may become 90 times as much, and is
+# taken for 16 times), and measured.
+_ABOUT_EARLIER = _bytes_earlier(f"16 * pg_column_size({_ASKED})")
+_MEASURED_EARLIER = _bytes_earlier(f"octet_length({_ASKED}::text)")
+
+
+def newest(where: str, params: Sequence[Any], limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """At most `limit` of those jobs, the newest first, and whether the page ends here because it is full; by what they
+    run, too: what seems too much is left out, and only what is left is measured."""
+    rows = query(
+        f"""SELECT * FROM (
+                SELECT near.*, {_MEASURED_EARLIER} AS bytes_earlier
+                  FROM (SELECT found.*, count(*) OVER () AS found_jobs, {_ABOUT_EARLIER} AS about_earlier
+                          FROM ({_SELECT} WHERE {where} ORDER BY j.id DESC LIMIT %s) found) near
+                 WHERE coalesce(about_earlier, 0) < {MOST_PAGE_BYTES}) page
+             WHERE coalesce(bytes_earlier, 0) < {MOST_PAGE_BYTES} ORDER BY id DESC""",
+        [*params, limit],
+    )
+    return _represented(rows), bool(rows) and (len(rows) == limit or len(rows) < rows[0]["found_jobs"])
+
+
+def select(where: str, params: Sequence[Any], tail: str = "") -> list[dict[str, Any]]:
+    """Jobs (aliased j, with t and u) that meet a condition, represented."""
+    return _represented(query(f"{_SELECT} WHERE {where} {tail}", params))
+
+
+def _represented(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    elements = elements_by_state([row["id"] for row in rows if row["array_count"] is not None])
+    return [represent(row, elements.get(row["id"], {})) for row in rows]
+
+
+def elements_by_state(array_ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    """{array: {state: how many of its elements that are jobs}}."""
+    found: dict[int, dict[str, int]] = {}
+    sql = "SELECT array_id, state, count(*) AS n FROM jobs_job WHERE array_id = ANY(%s) GROUP BY array_id, state"
+    for row in query(sql, [list(array_ids)]) if array_ids else []:
+        found.setdefault(row["array_id"], {})[row["state"]] = row["n"]
+    return found
+
+
+def array(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any] | None:
+    """How far an array has come: `by_state` counts each element once. `elements`: those that are jobs."""
+    if row["array_count"] is None:
+        return None
+    waits_as = JobState.HELD if row["state"] == JobState.HELD else JobState.PENDING
+    others = {waits_as: row["elements_waiting"], JobState.CANCELLED: row["elements_cancelled"]}
+    counts = {state: elements.get(state, 0) + others.get(state, 0) for state in JobState}
+    if row["state"] in FINAL and row["evidence"].keys() >= FINAL:
+        # As it ended: retention deletes the elements of a large array over several runs (jobs/retention.py).
+        counts |= {state: row["evidence"][state] for state in FINAL}
+    return {
+        "count": row["array_count"],
+        "max_parallel": row["array_max_parallel"],
+        "remaining": sum(counts[state] for state in WAITING),
+        "by_state": {str(state): number for state, number in counts.items() if number},
+    }
+
+
+def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any]:
+    """One row of `_SELECT` as the job's public shape (docs/rest.md). `elements`: of an array, as in `array`."""
+    return {
+        "id": row["id"],
+        "tenant": row["tenant"],
+        "user": row["user"],
+        "name": row["name"],
+        "state": row["state"],
+        "reason": reason(row),
+        "priority": row["priority"],
+        "gpu_count": row["gpu_count"],
+        "gpu_memory_mb": row["gpu_memory_mb"],
+        "gpu_model": "|".join(row["gpu_models"]) or None,
+        "gpu_sharing": row["gpu_sharing"],
+        "cpu_cores": row["cpu_milli"] / 1000,
+        "memory_mb": row["memory_mb"],
+        **_program(row["whole_payload"] or row["payload"]),
+        "gang_scheduling": row["gang_scheduling"],
+        "ranks": row["ranks"],
+        "workload_class": row["workload_class"],
+        "max_runtime_minutes": None if row["max_runtime_seconds"] is None else row["max_runtime_seconds"] / 60,
+        "predicted_runtime_minutes": None if row["predicted_seconds"] is None else row["predicted_seconds"] / 60,
+        "preemptible": row["preemptible"],
+        "requeue": row["requeue"],
+        "max_retries": row["max_retries"],
+        "retry_on": row["retry_on"],
+        "grace_seconds": row["grace_seconds"],
+        "not_before": rfc3339(row["not_before"]),
+        "depends_on": row["depends_on"],
+        "array": array(row, elements),
+        "array_id": row["array_id"],
+        "array_index": row["array_index"],
+        "labels": row["labels"],
+        "node_selector": asked_labels(row["node_selector"]),
+        "node_affinity": row["node_affinity"] or None,
+        "tolerations": row["tolerations"],
+        "anti_affinity": row["anti_affinity"] or None,
+        "topology": row["topology"],
+        **_execution(row),
+    }
+
+
+def _program(payload: dict[str, Any]) -> dict[str, Any]:
+    """What runs, and in what."""
+    return {
+        "command": payload["command"],
+        "args": payload["args"],
+        "script": payload["script"],
+        "workdir": payload["workdir"],
+        "environment": payload["environment"],
+        "secrets": payload.get("secrets", []),
+        # Jobs of before there were containers say nothing of them.
+        "image": payload.get("image"),
+        "runtime": payload.get("runtime", "auto"),
+        "mounts": payload.get("mounts", []),
+    }
+
+
+def _execution(row: dict[str, Any]) -> dict[str, Any]:
+    """How far it has come, and where."""
+    placement = row["placement"] or []
+    return {
+        "attempt": row["attempt"],
+        "retries_used": row["retries_used"],
+        "submitted_at": rfc3339(row["submitted_at"]),
+        "started_at": rfc3339(row["started_at"]),
+        "deadline_at": rfc3339(deadline(row)),
+        "ended_at": rfc3339(row["ended_at"]),
+        "exit_code": row["exit_code"],
+        "signal": row["signal"],
+        "nodes": sorted({rank["node"] for rank in placement}),
+        "devices": [{"node": rank["node"], **device} for rank in placement for device in rank["devices"]],
+    }
+
+
+def deadline(row: dict[str, Any]) -> datetime | None:
+    """When a job that runs reaches its time limit, as it is now; None without a limit, or while it does not run. Of an
+    array each element has its own."""
+    seconds, started_at = row["max_runtime_seconds"], row["started_at"]
+    if row["state"] != JobState.RUNNING or row["array_count"] is not None or seconds is None or started_at is None:
+        return None
+    return cast(datetime, started_at + timedelta(seconds=seconds))
+
+
+_UNBORN = {
+    "state": "pending", "attempt": 0, "retries_used": 0, "started_at": None, "ended_at": None, "exit_code": None,
+    "signal": None, "stop_reason": "", "stop_evidence": {}, "placement": [],
+    "array_id": None, "array_index": None, "elements_cancelled": 0, "whole_payload": None,
+}  # fmt: skip
+
+
+def fresh(inserted: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str) -> dict[str, Any]:
+    """A job that was inserted this moment, without asking the database again."""
+    names = {"id": job_id, "submitted_at": submitted_at, "reason_since": submitted_at, "tenant": tenant, "user": user}
+    return represent({**inserted, **_UNBORN, "elements_waiting": inserted["array_count"], **names}, {})
+
+
+def reason(row: dict[str, Any]) -> dict[str, Any] | None:
+    """Why the job is where it is: for a stopping job what stops it, else its own reason; None while it just runs."""
+    code, evidence = row["reason"], row["evidence"]
+    if row["stop_reason"]:
+        code, evidence = row["stop_reason"], row["stop_evidence"]
+    if not code:
+        return None
+    evidence = {**_own_evidence(code, row), **shown(evidence)}
+    return {
+        "code": code,
+        "sentence": reasons.sentence(code, {"node": "its node", **evidence}),
+        "next_step": reasons.next_step(code, evidence),
+        "evidence": evidence,
+        "since": rfc3339(row["reason_since"]),
+    }
+
+
+def _own_evidence(code: str, row: dict[str, Any]) -> dict[str, Any]:
+    """What stands in the job itself, as far as the sentence of this reason names it and it is known."""
+    seconds = row["max_runtime_seconds"]
+    found = {
+        "exit_code": row["exit_code"],
+        "signal": row["signal"],
+        "max_runtime_minutes": None if seconds is None else round(seconds / 60, 2),
+        "node": ", ".join(sorted({rank["node"] for rank in row["placement"] or []})) or None,
+    }
+    named = reasons.named(code)
+    return {name: value for name, value in found.items() if value is not None and name in named}

@@ -1,0 +1,118 @@
+"""The output of jobs as the server keeps it: per attempt and rank, appended by offset, so that a repeated or late piece
+never doubles a byte and a missing one never leaves a hole; behind Django's storage API, under the alias `logs`."""
+
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.core.files.storage import Storage, storages
+
+from gpusched.lib.db.sql import columns, execute, query
+from jobs.logs import chunks
+from jobs.logs.files import LogFiles
+
+MOST_READ = 1 << 20
+# Beyond the limit that agents are told: what they put in place of what they cut.
+_SPARE_BYTES = 1 << 20
+MOST_DROPPED = 10_000
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes [offset, next_offset) of a log that is `size` bytes long so far."""
+
+    data: bytes
+    offset: int
+    next_offset: int
+    size: int
+
+
+def append(job_id: int, attempt: int, rank: int, offset: int, data: bytes) -> int:
+    """Writes bytes at an offset and gives the size now stored. Beyond the end nothing is written: the sender goes on
+    from the size that it is told. What is stored already is kept, since logs only grow.
+
+    Agents cut logs that are too long. What comes beyond that all the same is answered as if it had been kept."""
+    most = most_bytes() + _SPARE_BYTES
+    size = _append(_name(job_id, attempt, rank), offset, data[: max(0, most - offset)])
+    if size < most or offset + len(data) <= most:
+        return size
+    note = f"\n[gpusched: no more than {settings.ENV.log_max_mb} MiB of a log are kept; the rest of it is not here]\n"
+    _append(_name(job_id, attempt, rank), most, note.encode())
+    return offset + len(data)
+
+
+def read(job_id: int, attempt: int, rank: int, offset: int, limit: int) -> Piece:
+    """Up to `limit` bytes from an offset; a negative offset counts from the end."""
+    storage, name = _storage(), _name(job_id, attempt, rank)
+    if offset < 0:
+        offset = max(0, size_of(job_id, attempt, rank) + offset)
+    limit = min(limit, MOST_READ)
+    if isinstance(storage, LogFiles):
+        data, size = storage.read(name, offset, limit)
+    else:
+        data, size = chunks.read(storage, name, offset, limit)
+    start = min(offset, size)
+    return Piece(data, start, start + len(data), size)
+
+
+def size_of(job_id: int, attempt: int, rank: int) -> int:
+    """How many bytes are stored."""
+    storage, name = _storage(), _name(job_id, attempt, rank)
+    return storage.read(name, 0, 0)[1] if isinstance(storage, LogFiles) else chunks.size_of(storage, name)
+
+
+def most_bytes() -> int:
+    """How much of one log agents are to send."""
+    return int(settings.ENV.log_max_mb) << 20
+
+
+def least_when_complete(log_bytes: int) -> int:
+    """How much is stored once nothing more will come of a log that its agent says is so long."""
+    return min(log_bytes, most_bytes() + _SPARE_BYTES)
+
+
+_OLD = """
+    SELECT id, job_id, number, ranks FROM jobs_attempt
+     WHERE ended_at < now() - make_interval(secs => %s) AND log_dropped_at IS NULL ORDER BY id LIMIT %s
+"""
+
+
+def drop_old(days: float) -> int:
+    """Deletes logs of attempts that ended more than `days` ago; 0: of none. Gives how many attempts that were."""
+    if not days:
+        return 0
+    old = query(_OLD, [days * 86400, MOST_DROPPED])
+    for row in old:
+        for rank in range(row["ranks"]):
+            drop(row["job_id"], row["number"], rank)
+    ids = columns([(row["id"],) for row in old], 1)
+    return execute("UPDATE jobs_attempt SET log_dropped_at = now() WHERE id = ANY(%s::bigint[])", ids)
+
+
+def drop(job_id: int, attempt: int, rank: int) -> None:
+    """Deletes a log; harmless if there is none."""
+    storage, name = _storage(), _name(job_id, attempt, rank)
+    if isinstance(storage, LogFiles):
+        storage.delete(name)
+    else:
+        chunks.delete(storage, name)
+
+
+def are_files() -> bool:
+    """Whether logs are local files, which are deleted in no time."""
+    return isinstance(_storage(), LogFiles)
+
+
+def _append(name: str, offset: int, data: bytes) -> int:
+    storage = _storage()
+    if isinstance(storage, LogFiles):
+        return storage.append(name, offset, data)
+    return chunks.append(storage, name, offset, data)
+
+
+def _storage() -> Storage:
+    return storages["logs"]
+
+
+def _name(job_id: int, attempt: int, rank: int) -> str:
+    # Directories of a thousand jobs each: a flat one slows down with hundreds of thousands of entries.
+    return f"{job_id // 1000}/{job_id}/{attempt}.{rank}.log"

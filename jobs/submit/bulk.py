@@ -1,0 +1,158 @@
+"""Submits many jobs at once: each is checked as a single submit would be, then all are written, or none.
+
+One statement writes a thousand rows; what the single submits would ask the database for each job is asked once."""
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django.db import transaction
+
+from gpusched.lib.api.problems import Problem, invalid
+from gpusched.lib.audit import log
+from gpusched.lib.request_id import concerns
+from gpusched.protocol.bulk import alike, bulk_problems, field_of
+from gpusched.protocol.dependencies import Dependency
+from gpusched.protocol.job_request import FieldError, JobRequest
+from jobs.lifecycle import dependencies
+from jobs.lifecycle.dependencies import Edge
+from jobs.submit import (
+    admission,
+    queue_limits,
+    queue_locks,
+    refusals,
+)
+from jobs.submit.insertion import insert_all, new_ids
+from jobs.submit.job_row import (
+    OF_FREE,
+    row_like,
+    row_of,
+    tenant_of,
+)
+from jobs.submit.queue_limits import Incoming, Load
+from tenants import secrets
+from tenants.auth.identity import Identity
+from tenants.tenancy import archived
+
+
+class Bulk(NamedTuple):
+    """The ids of the jobs in order, and the value of the header Queue-Warning."""
+
+    ids: list[int]
+    warning: str = ""
+
+
+def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run: bool = False) -> Bulk:
+    """Makes them pending, in one transaction; a dry run makes nothing and has no ids.
+
+    Refused as the single submits would be, by `jobs[n]`: if one is, none is submitted."""
+    likes = alike(requests)
+    if found := bulk_problems(requests, likes):
+        raise invalid(found)
+    rows = _rows(requests, likes, identity)
+    tenant_ids = {row["tenant_id"] for row in rows}
+    most = Load(len(rows), len(rows))
+    near = {one for one in tenant_ids if queue_limits.is_bulk_near(Incoming(one, identity.user_id, most))}
+    with transaction.atomic():
+        if near and not is_dry_run:
+            queue_locks.lock_for_bulk(near)
+        # Ids that nobody has tell the jobs of a dry run apart.
+        ids = list(range(-len(rows), 0)) if is_dry_run else new_ids(len(rows))
+        for job_id, row in zip(ids, rows, strict=True):
+            row["id"] = job_id
+        if not is_dry_run:
+            archived.lock_open(tenant_ids)  # before any job, as archiving does: otherwise the two could deadlock
+        edges = _edges(requests, rows, is_locked=not is_dry_run)
+        loads = _loads(rows)
+        _require_room(loads, near, identity)
+        if is_dry_run:
+            return Bulk([])
+        is_sweep = not any(likes) and not requests[0].depends_on
+        insert_all(rows, identity, ("id", *OF_FREE) if is_sweep else ())
+        log.act_as(identity.username, identity.via)
+        told = {"count": len(ids), "first_id": ids[0], "last_id": ids[-1]}
+        log.record("jobs.submit.bulk", f"jobs {ids[0]} to {ids[-1]}", None, told)
+        if edges:
+            dependencies.write(edges)
+    concerns(ids)
+    for tenant_id, load in loads.items():
+        queue_limits.add(Incoming(tenant_id, identity.user_id, load))
+    warnings = (queue_limits.warning(tenant_id, identity.user_id) for tenant_id in sorted(tenant_ids))
+    return Bulk(ids, ", ".join(filter(None, warnings)))
+
+
+def _loads(rows: Sequence[dict[str, Any]]) -> dict[int, Load]:
+    """Return what the jobs count as, by tenant."""
+    loads: dict[int, Load] = {}
+    for row in rows:
+        loads[row["tenant_id"]] = loads.get(row["tenant_id"], Load()) + queue_limits.load_of(row)
+    return loads
+
+
+def _require_room(loads: Mapping[int, Load], near: Collection[int], identity: Identity) -> None:
+    """429 if not all of them have room in their tenants' queues. `near`: the tenants whose jobs are counted exactly."""
+    for tenant_id, load in sorted(loads.items()):
+        with refusals.paced(tenant_id):
+            queue_limits.require(Incoming(tenant_id, identity.user_id, load), is_exact=tenant_id in near)
+
+
+def _edges(requests: Sequence[JobRequest], rows: Sequence[dict[str, Any]], *, is_locked: bool) -> list[Edge]:
+    """What the jobs wait for, among themselves by `ref` and of others by id; their rows say so from now on."""
+    depending = [number for number, request in enumerate(requests) if request.depends_on]
+    if not depending:
+        return []
+    refs = {request.ref: row for request, row in zip(requests, rows, strict=True) if request.ref}
+    own = {row["id"]: (row["tenant_id"], "pending") for row in refs.values()}
+    others = {one.job for number in depending for one in requests[number].dependencies}
+    states = {**dependencies.states_of(others, is_locked=is_locked), **own}
+    edges = []
+    for number in depending:
+        row, request = rows[number], requests[number]
+        wanted = [
+            Dependency(job=refs[one.job]["id"] if isinstance(one.job, str) else one.job, kind=one.kind)
+            for one in request.dependencies
+        ]
+        row["depends_on"] = [{"job": one.job, "kind": one.kind} for one in wanted]
+        try:
+            undecided = dependencies.undecided(wanted, row["tenant_id"], states)
+        except Problem as problem:
+            raise _of_job(number, problem) from problem
+        dependencies.wait_for(row, undecided)
+        edges += [Edge(row["id"], int(one.job), one.kind) for one in undecided]
+    return edges
+
+
+def _rows(requests: Sequence[JobRequest], likes: Sequence[int], identity: Identity) -> list[dict[str, Any]]:
+    """The rows of those that could start one day. Tenants are looked up, and shapes judged, once for all alike."""
+    tenants: dict[str | None, tuple[int, str]] = {}
+    judged: set[Hashable] = set()
+    rows: list[dict[str, Any]] = []
+    for number, (request, like) in enumerate(zip(requests, likes, strict=True)):
+        if like != number:
+            rows.append(row_like(rows[like], request))
+            continue
+        try:
+            if request.tenant not in tenants:
+                tenants[request.tenant] = tenant_of(request, identity)
+            tenant_id, tenant = tenants[request.tenant]
+            asked = (tenant_id, *admission.asked(request))
+            if asked not in judged:
+                with refusals.paced(tenant_id):
+                    secrets.require_known(request.secrets, tenant_id, tenant)
+                    admission.require_possible(request, tenant_id, identity)
+                judged.add(asked)
+            rows.append(row_of(request, tenant_id, identity))
+        except Problem as problem:
+            raise _of_job(number, problem) from problem
+    return rows
+
+
+def _of_job(number: int, problem: Problem) -> Problem:
+    """The refusal of a single submit, said of this one among many."""
+    errors = [FieldError(field_of(number, one.field), one.code, one.message) for one in problem.errors]
+    return Problem(
+        problem.status,
+        problem.code,
+        f"{field_of(number)}: {problem.detail}",
+        next_step=problem.next_step,
+        errors=errors or [FieldError(field_of(number), problem.code, problem.detail)],
+    )

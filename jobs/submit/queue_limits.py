@@ -1,0 +1,336 @@
+"""Limit how many jobs a user, a tenant and all tenants have queued, and how many jobs that cannot start yet.
+
+A deferred job is held, is before its `not_before`, or depends on jobs that have not ended. Deferred jobs have limits of
+their own, so that they never take the place of jobs that could start. An array counts as one job while any of its
+elements waits."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import atomically, prepared, query
+from gpusched.protocol.reasons import singular
+from jobs.listing.counts import WAITS
+from jobs.submit import queue_locks
+
+T = TypeVar("T")
+# Of rows of jobs_job as j that wait. A retry's pause is short, and no submitter chose it: such a job is queued.
+DEFERRED = "(j.state = 'held' OR j.open_dependencies > 0 OR coalesce(j.not_before > statement_timestamp(), false))"
+_BY_USER = f"""
+    SELECT j.user_id, count(*) FILTER (WHERE NOT {DEFERRED}) AS queued, count(*) FILTER (WHERE {DEFERRED}) AS deferred
+      FROM jobs_job j WHERE j.tenant_id = %s AND {WAITS} GROUP BY j.user_id
+"""
+_OF_ALL = f"""
+    SELECT count(*) FILTER (WHERE NOT {DEFERRED}) AS queued, count(*) FILTER (WHERE {DEFERRED}) AS deferred,
+           (SELECT count(*) FROM tenants_tenant WHERE archived_at IS NULL) AS tenants
+      FROM jobs_job j WHERE {WAITS}
+"""
+_NAMES = """
+    SELECT t.name AS tenant, u.username AS "user" FROM tenants_tenant t, auth_user u WHERE t.id = %s AND u.id = %s
+"""
+_LIMITS = """
+    SELECT {generation} AS generation, q.max_queued_jobs, q.max_deferred_jobs
+      FROM (VALUES (%s::bigint)) AS t (id) LEFT JOIN tenants_quota q ON q.tenant_id = t.id
+"""
+_GENERATION_AND_LIMITS = _LIMITS.format(generation=queue_locks.generation_of("t.id"))
+_ONLY_LIMITS = _LIMITS.format(generation="NULL::bigint")
+# Single jobs need no lock while the limit is further away than the jobs that the count may lack: those that were being
+# written when it began, at most one for each connection, and those that all web processes have accepted since.
+_IN_FLIGHT, _PER_SECOND = 100, 5_000
+# So far below its limits no bulk is counted exactly, so that a count cannot miss one either.
+_MARGIN_OF_BULK = 50_000
+_FRESH_SECONDS = 1.0
+# Counting every tenant's jobs takes at most a twentieth of the time, and a sixth while the queue is full: then each
+# job that starts or is cancelled makes room at once.
+_PAUSE_PER_SECOND, _PAUSE_PER_SECOND_WHEN_FULL = 20.0, 5.0
+_RETRY_SECONDS = 30
+_MEANING = {
+    "queued": "queued jobs",
+    "deferred": "deferred jobs (held, before their not_before, or waiting for other jobs)",
+}
+_NEXT_STEP = {
+    "queued": "wait until some have started, cancel some, or ask an admin for a higher limit",
+    "deferred": "release or cancel some, or submit them nearer to their time",
+}
+
+
+class Load(NamedTuple):
+    """Waiting jobs: those that could start, and those that cannot start yet."""
+
+    queued: int = 0
+    deferred: int = 0
+
+    def __add__(self, other: object) -> "Load":
+        assert isinstance(other, Load)
+        return Load(self.queued + other.queued, self.deferred + other.deferred)
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """Jobs of one user that are to wait in a tenant's queue."""
+
+    tenant_id: int
+    user_id: int
+    load: Load
+
+
+@dataclass
+class _Tenant:
+    """The waiting jobs of a tenant by user, counted at a moment; jobs that this process accepted since are added."""
+
+    counted_at: float
+    limits: Load
+    # Of bulks, as the count includes them all; None: unknown.
+    generation: int | None
+    by_user: dict[int, Load] = field(default_factory=dict)
+
+    def total(self) -> Load:
+        return sum(self.by_user.values(), Load())
+
+
+@dataclass
+class _All:
+    """The waiting jobs of all tenants, and how many tenants accept jobs."""
+
+    load: Load = Load()  # noqa: RUF009 - a tuple
+    tenants: int = 1
+    counted_at: float = float("-inf")
+    taken_seconds: float = 0.0
+
+
+class _Bound(NamedTuple):
+    """One limit: what counts against it with the incoming jobs, and what it allows."""
+
+    kind: str
+    scope: str
+    used: int
+    limit: int
+    setting: str
+
+
+_known: dict[int, _Tenant] = {}
+_all = _All()
+_changing = threading.Lock()
+
+
+def load_of(row: Mapping[str, Any]) -> Load:
+    """Return what a job counts as once it is pending, by the columns of its row."""
+    is_early = row["not_before"] is not None and row["not_before"] > timezone.now()
+    return Load(0, 1) if is_early or row["open_dependencies"] else Load(1, 0)
+
+
+def insert_within(incoming: Incoming, insert: Callable[[int | None], T]) -> T:
+    """Insert one job if the limits allow it; 429 otherwise.
+
+    `insert` gets the generation of the count that it rests on, and raises CountIsStale unless that is current. With
+    None no other submit of the tenant is counted or written until the end of its transaction, which is tried again
+    after a deadlock."""
+    seen = _estimate(incoming.tenant_id)
+    is_tight = _is_within(_MARGIN_OF_BULK, incoming, seen)
+    if is_tight:
+        seen = _recounted(incoming, seen)
+    if not is_tight or (seen.generation is not None and not _is_near(incoming, seen)):
+        _require_total(incoming, seen)
+        try:
+            result = insert(seen.generation if is_tight else None)
+        except queue_locks.CountIsStale:
+            pass
+        else:
+            add(incoming)
+            return result
+
+    def count_and_insert() -> T:
+        queue_locks.lock([incoming.tenant_id])
+        require(incoming)
+        return insert(None)
+
+    result = atomically(count_and_insert)
+    add(incoming)
+    return result
+
+
+def is_bulk_near(incoming: Incoming) -> bool:
+    """Whether a bulk is so near to a limit that its jobs must be counted within `queue_locks.lock_for_bulk`."""
+    return _is_within(_MARGIN_OF_BULK, incoming, _estimate(incoming.tenant_id))
+
+
+def lock_of_job(job_id: int) -> None:
+    """Lock the queue of the tenant of a job that is about to join it; share the lock while the limits are far."""
+    for row in query("SELECT tenant_id, user_id FROM jobs_job WHERE id = %s", [job_id]):
+        incoming, seen = Incoming(**row, load=Load(1, 1)), _estimate(row["tenant_id"])
+        is_far = seen.generation is not None and not _is_near(incoming, seen)
+        if not is_far or queue_locks.share(row["tenant_id"]) != seen.generation:
+            queue_locks.lock([row["tenant_id"]])
+
+
+def require(incoming: Incoming, *, is_exact: bool = True) -> None:
+    """Raise 429 if the jobs are more than a limit allows. `is_exact` False: by a count of the last second."""
+    seen = _count(incoming.tenant_id) if is_exact else _estimate(incoming.tenant_id)
+    _require_own(incoming, seen)
+    _require_total(incoming, seen)
+
+
+def warning(tenant_id: int, user_id: int) -> str:
+    """Return the limits of which the tenant or the user has used GPUSCHED_QUEUE_WARNING_PERCENT, as the value of the
+    header Queue-Warning; empty if none."""
+    seen = _estimate(tenant_id)
+    part = settings.ENV.queue_warning_percent / 100
+    bounds = _bounds(Incoming(tenant_id, user_id, Load()), seen)
+    return ", ".join(
+        f"{bound.kind}-per-{bound.scope};used={bound.used};limit={bound.limit}"
+        for bound in bounds
+        if bound.used >= part * bound.limit
+    )
+
+
+def sentence(warning: str) -> str:
+    """Return a value of the header Queue-Warning as a sentence for people."""
+    parts = []
+    for one in warning.split(", "):
+        name, used, limit = (part.rpartition("=")[2] for part in one.split(";"))
+        kind, _, scope = name.partition("-per-")
+        whose = "you have" if scope == "user" else "your tenant has"
+        parts.append(f"{whose} {used} of at most {limit} {kind} jobs")
+    return f"{'; '.join(parts)}: beyond that, submits are refused"
+
+
+def _recounted(incoming: Incoming, seen: _Tenant) -> _Tenant:
+    """Count anew without a lock if that may show that none is needed, or 429, which needs none either."""
+    is_known_near = _is_within(_IN_FLIGHT, incoming, seen) and not _is_within(0, incoming, seen)
+    if is_known_near or (seen.generation is not None and not _is_near(incoming, seen)):
+        return seen
+    seen = _count(incoming.tenant_id)
+    _require_own(incoming, seen)
+    return seen
+
+
+def _is_near(incoming: Incoming, seen: _Tenant) -> bool:
+    """Whether jobs that `seen` lacks may have reached a limit."""
+    return _is_within(_IN_FLIGHT + _PER_SECOND * (time.monotonic() - seen.counted_at), incoming, seen)
+
+
+def _is_within(margin: float, incoming: Incoming, seen: _Tenant) -> bool:
+    return any(bound.used > bound.limit - margin for bound in _bounds(incoming, seen))
+
+
+def _require_own(incoming: Incoming, seen: _Tenant) -> None:
+    """Raise 429 if the limits of the user or the tenant do not allow the jobs."""
+    for bound in _bounds(incoming, seen):
+        if bound.used > bound.limit:
+            raise _refusal(bound, incoming)
+
+
+def _bounds(incoming: Incoming, seen: _Tenant) -> list[_Bound]:
+    """The limits that the incoming jobs count against, with those jobs."""
+    env = settings.ENV
+    of_user, of_tenant = seen.by_user.get(incoming.user_id, Load()), seen.total()
+    each = Load(env.max_queued_jobs_per_user, env.max_deferred_jobs_per_user)
+    is_silent = incoming.load == Load()
+    return [
+        _Bound(kind, scope, used + more, limit, f"GPUSCHED_MAX_{kind.upper()}_JOBS_PER_{scope.upper()}")
+        for scope, load, limits in (("user", of_user, each), ("tenant", of_tenant, seen.limits))
+        for kind, used, more, limit in zip(Load._fields, load, incoming.load, limits, strict=True)
+        if more or is_silent
+    ]
+
+
+def _require_total(incoming: Incoming, seen: _Tenant) -> None:
+    """Raise 429 if the queue of all tenants is full, unless the tenant has less than an even part of it.
+
+    So no tenant, and no number of tenants together, closes the queue to another one (A61)."""
+    own = seen.total()
+    if _is_full(incoming, own, _of_all()) and (full := _is_full(incoming, own, _of_all(is_full=True))):
+        raise full
+
+
+def _is_full(incoming: Incoming, own: Load, everything: _All) -> Problem | None:
+    limits = Load(settings.ENV.max_queue_size, settings.ENV.max_deferred_jobs)
+    for kind, total, used, more, limit in zip(Load._fields, everything.load, own, incoming.load, limits, strict=True):
+        even = limit // max(everything.tenants, 1)
+        if more and total + more > limit and used + more > even:
+            detail = (
+                f"all tenants together have {total} {_MEANING[kind]}, and at most {limit} are allowed; "
+                f"beyond that each tenant may have {even}"
+            )
+            return Problem(429, "queue_full", detail, next_step=_NEXT_STEP[kind], retry_after=_RETRY_SECONDS)
+    return None
+
+
+def _refusal(bound: _Bound, incoming: Incoming) -> Problem:
+    [names] = query(_NAMES, [incoming.tenant_id, incoming.user_id])
+    more = sum(incoming.load)
+    who = f"tenant {names['tenant']}" if bound.scope == "tenant" else f"{names['user']} in tenant {names['tenant']}"
+    asked = "" if more == 1 else f", and {more} more are asked for"
+    has = bound.used - (incoming.load.queued if bound.kind == "queued" else incoming.load.deferred)
+    detail = singular(
+        f"{who} has {has} {_MEANING[bound.kind]}{asked}; at most {bound.limit} are allowed ({bound.setting})"
+    )
+    is_queued = bound.kind == "queued"
+    return Problem(
+        429,
+        "too_many_queued_jobs" if is_queued else "too_many_deferred_jobs",
+        detail,
+        next_step=_NEXT_STEP[bound.kind],
+        retry_after=_RETRY_SECONDS,
+    )
+
+
+def _estimate(tenant_id: int) -> _Tenant:
+    known = _known.get(tenant_id)
+    if known is None or time.monotonic() - known.counted_at > _FRESH_SECONDS:
+        return _count(tenant_id)
+    return known
+
+
+def _count(tenant_id: int) -> _Tenant:
+    """Count anew. The generation is read first, so that it is never newer than the count.
+
+    A count in a transaction has no generation: reading one would share the lock until the end of that transaction,
+    which may need the whole lock later, as another one may."""
+    counted_at = time.monotonic()
+    [row] = prepared(_ONLY_LIMITS if connection.in_atomic_block else _GENERATION_AND_LIMITS, [tenant_id])
+    by_user = {row["user_id"]: Load(row["queued"], row["deferred"]) for row in prepared(_BY_USER, [tenant_id])}
+    found = _Tenant(counted_at, _limits(row), row["generation"], by_user)
+    with _changing:
+        _known[tenant_id] = replace(found, by_user=dict(by_user))  # `add` changes it, and `found` is exact
+    return found
+
+
+def _limits(quota: Mapping[str, Any]) -> Load:
+    """Of the tenant: those of its quota, else those of the server."""
+    env = settings.ENV
+    queued, deferred = quota["max_queued_jobs"], quota["max_deferred_jobs"]
+    return Load(
+        env.max_queued_jobs_per_tenant if queued is None else queued,
+        env.max_deferred_jobs_per_tenant if deferred is None else deferred,
+    )
+
+
+def _of_all(*, is_full: bool = False) -> _All:
+    """Counted anew now and then, more often while the queue is full: the total need not be exact."""
+    global _all
+    now = time.monotonic()
+    pause = (
+        _PAUSE_PER_SECOND_WHEN_FULL * _all.taken_seconds
+        if is_full
+        else max(_FRESH_SECONDS, _PAUSE_PER_SECOND * _all.taken_seconds)
+    )
+    if now - _all.counted_at > pause:
+        [row] = prepared(_OF_ALL)
+        _all = _All(Load(row["queued"], row["deferred"]), row["tenants"], now, time.monotonic() - now)
+    return _all
+
+
+def add(incoming: Incoming) -> None:
+    """Count jobs that were accepted, until the next count."""
+    with _changing:
+        if seen := _known.get(incoming.tenant_id):
+            seen.by_user[incoming.user_id] = seen.by_user.get(incoming.user_id, Load()) + incoming.load
+        _all.load += incoming.load

@@ -1,0 +1,45 @@
+"""Submits that were made before with the same idempotency key: what the job was when it was submitted."""
+
+from typing import Any
+
+from gpusched.lib.db.sql import execute, query
+from gpusched.protocol.reasons import Pending
+from jobs.lifecycle.time_limit import limit_before
+from jobs.submit import idempotency
+from tenants.auth.identity import Identity
+
+# Housekeeping does it for all, but a day is a day where that stands still, too.
+_FORGET_OLD = f"""
+    DELETE FROM jobs_idempotencykey WHERE user_id = %s AND key = %s AND created_at <= {idempotency.LONG_AGO}
+"""
+_USED = f"""
+    SELECT k.request_hash, j.*, t.name AS tenant, u.username AS "user",
+           (SELECT e.data FROM jobs_jobevent e WHERE e.job_id = j.id AND e.kind = 'submitted') AS waited_for,
+           (SELECT e.data FROM jobs_jobevent e WHERE e.job_id = j.id AND e.kind = 'limit_changed'
+             ORDER BY e.id LIMIT 1) AS first_change
+      FROM jobs_idempotencykey k JOIN jobs_job j ON j.id = k.job_id
+      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
+     WHERE k.user_id = %s AND k.key = %s AND k.created_at > {idempotency.LONG_AGO}
+"""
+
+
+def forget_old(identity: Identity, key: str) -> bool:
+    """Whether the key was that of a submit a day ago or longer, and is free now."""
+    return bool(execute(_FORGET_OLD, [identity.user_id, key]))
+
+
+def used(identity: Identity, key: str) -> list[dict[str, Any]]:
+    """The job that was submitted with this key, if one was."""
+    return query(_USED, [identity.user_id, key])
+
+
+def first(identity: Identity, key: str, request_hash: str) -> dict[str, Any]:
+    """The same job as it was; 409 if it was another request. The limit is what alone may have changed since of what
+    the answer to a submit says."""
+    [job] = used(identity, key)
+    if job["request_hash"] != request_hash:
+        raise idempotency.reused()
+    job["evidence"] = job["waited_for"]
+    job["reason"] = Pending.DEPENDENCY if job["waited_for"] else Pending.SCHEDULER_BEHIND
+    job["max_runtime_seconds"] = limit_before(job)
+    return job
