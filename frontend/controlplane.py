@@ -6,7 +6,7 @@ from django.conf import settings
 
 from gpusched import __version__
 from gpusched.lib.db.sql import query
-from nodes.clocks import TOLERATED_SECONDS
+from nodes.ranks.agent_clock import TOLERATED_SECONDS
 from scheduling import services
 
 Row = dict[str, Any]

@@ -15,8 +15,8 @@ from gpusched.protocol import reasons
 from gpusched.protocol.amounts import bound
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.redaction import ANOTHER
-from nodes import causes
-from nodes.causes import HELD_NOTE
+from nodes import redaction
+from nodes.redaction import HELD_NOTE
 
 Row = dict[str, Any]
 MOST = 100
@@ -172,7 +172,7 @@ def _of_incident(row: Row) -> Doing:
     severity = "amber" if kind in ("dirty", "foreign") else "red"
     href = f"/nodes/{quote(row['node'], safe='')}/"
     told = doing(f"incident:{row['id']}", row["at"], kind, severity, _of_node(row), href)
-    return Doing(told, row["at"], None, unnamed=_of_node(causes.told(row, ())))
+    return Doing(told, row["at"], None, unnamed=_of_node(redaction.told(row, ())))
 
 
 def _of_node(row: Row) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 from frontend.access import Visible
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
-from nodes import causes
-from nodes.cells import CELL, HOLDERS
+from nodes import redaction
+from nodes.health.gpu_status import CELL, HOLDERS
 
 Row = dict[str, Any]
 _ASKED = """(%(names)s::text[] IS NULL OR n.name = ANY(%(names)s))
@@ -158,10 +158,10 @@ def _told_node(member: Member, allowed: set[int] | None) -> Row:
     for device in member.row["devices"]:
         holding = [live for live in seen if live["device_id"] == device["id"]]
         jobs, tenants = sorted({live["job_id"] for live in holding}), sorted({live["tenant"] for live in holding})
-        devices.append(causes.told({**device, "jobs": jobs, "tenants": tenants}, allowed))
+        devices.append(redaction.told({**device, "jobs": jobs, "tenants": tenants}, allowed))
     holders = {live["job_id"]: _holder(live) for live in seen}
     told = {"jobs": sorted(holders), "holders": {str(job): holders[job] for job in holders}, "devices": devices}
-    return causes.told({**_without_seen(member.row), **told}, allowed)
+    return redaction.told({**_without_seen(member.row), **told}, allowed)
 
 
 def _holder(live: Row) -> Row:

@@ -7,7 +7,8 @@ from frontend import doings
 from frontend.access import Visible
 from gpusched import __version__
 from gpusched.lib.db.sql import query
-from nodes import causes, incidents
+from nodes import redaction
+from nodes.health import incidents
 from scheduling import services
 
 Row = dict[str, Any]
@@ -40,9 +41,9 @@ def load(known: list[doings.Doing]) -> Health:
 
 
 def restrict(loaded: Health, visible: Visible) -> dict[str, Row]:
-    """Incidents without what nodes.causes keeps, and the doings that the viewer may read."""
+    """Incidents without what nodes.redaction keeps, and the doings that the viewer may read."""
     rows = dict(loaded.rows)
     for row in loaded.incidents:
-        rows[f"incident:{row['id']}"] = causes.told(row, visible)
+        rows[f"incident:{row['id']}"] = redaction.told(row, visible)
     rows.update({f"did:{one.row['key']}": one.row for one in doings.restrict(loaded.doings, visible, with_nodes=True)})
     return rows

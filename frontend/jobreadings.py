@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 
 from gpusched.lib.db.sql import query
-from nodes.samples import ROLLUP_SECONDS
+from nodes.telemetry.samples import ROLLUP_SECONDS
 
 Row = dict[str, Any]
 READINGS = ("utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts")

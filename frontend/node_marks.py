@@ -8,7 +8,7 @@ import msgspec
 from gpusched.lib.api.problems import invalid
 from gpusched.protocol.affinity import Taint, taint_of, taint_text
 from gpusched.protocol.job_request import FieldError
-from nodes import labels
+from nodes.inventory import labels
 
 
 def shown(name: str) -> dict[str, str]:

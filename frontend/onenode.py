@@ -7,7 +7,7 @@ from typing import Any
 
 from frontend import noderows
 from gpusched.lib.db.sql import query
-from nodes import causes
+from nodes import redaction
 
 Row = dict[str, Any]
 # Ranks of the time shown; what is older than the newest of these is left out, and said to be.
@@ -95,7 +95,7 @@ def _span(row: Row, window: Window, visible: Sequence[int] | None) -> Row:
 def _gap(row: Row, window: Window, visible: Sequence[int] | None) -> Row:
     begin, end = window.part(row["since"]), window.part(row["until"] or window.end)
     kind = row["kind"].replace("_", " ")
-    cause = causes.told(row, visible)["cause"]
+    cause = redaction.told(row, visible)["cause"]
     said = f"{kind}: {cause}" if cause else kind
     return _placed({"begin": begin, "end": end, "said": said, "kind": row["kind"]})
 

@@ -10,7 +10,7 @@ import msgspec
 from frontend import nodegroups, queuerows, shapes
 from gpusched.protocol import job_actions, times
 from gpusched.protocol.states import FINAL, LIVE, WAITING
-from nodes import cells
+from nodes.health import gpu_status
 
 FILE = Path(__file__).resolve().parent / "src" / "rules.ts"
 _HEAD = """\
@@ -30,7 +30,7 @@ def text() -> str:
         "WAIT_GROUP_OF": ("as Readonly<Record<string, (typeof WAIT_GROUPS)[number]>>", queuerows.GROUP_OF),
         "WAIT_GROUP_ELSE": ("as const", queuerows.GROUP_ELSE),
         "NODE_GROUPS": ("as const", [(key, heading) for key, _, heading in nodegroups.GROUPS]),
-        "CELLS": ("as const", cells.CELLS),
+        "CELLS": ("as const", gpu_status.CELLS),
         "MOMENT": ("as const", times.MOMENT),
         "SHAPES": ("as Readonly<Record<string, string>>", {k.replace("_", "-"): v for k, v in shapes.SHAPES.items()}),
     }

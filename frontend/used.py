@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nodes import samples
+from nodes.telemetry import samples
 from tenants.billing import usage_report
 
 Row = dict[str, Any]

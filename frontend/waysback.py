@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nodes.causes import HELD_NOTE
+from nodes.redaction import HELD_NOTE
 
 Row = dict[str, Any]
 # (device id or None for the node, kind of incident) → since when, as text.

@@ -47,8 +47,8 @@ from gpusched.lib.process.children import settle_heap
 from gpusched.lib.web.request_threads import RequestThreads, answered
 from gpusched.lib.web.websockets import closed_in_outages, with_a_voice
 from gpusched.lib.writing import write_at_once
-from nodes.consumers import AgentConsumer
-from nodes.hub import hub
+from nodes.agents.websocket import AgentConsumer
+from nodes.agents.hub import hub
 
 
 class OneHopHandler(ASGIHandler):

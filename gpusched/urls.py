@@ -17,12 +17,12 @@ import jobs.api.events
 import jobs.api.jobs
 import jobs.api.logs
 import jobs.api.signals
-import nodes.agent_api
-import nodes.api
-import nodes.health_api
-import nodes.idle_api
-import nodes.label_api
-import nodes.samples_api
+import nodes.agents.api
+import nodes.api.gpus
+import nodes.api.idle_exemptions
+import nodes.api.labels
+import nodes.api.nodes
+import nodes.api.samples
 import scheduling.api
 import scheduling.extend_api
 import scheduling.policy_api
@@ -116,22 +116,22 @@ api = [
         (f"{_USER}/reset-password", tenants.api.users.ResetThePassword.as_view()),
         (_USER, tenants.api.users.OneUser.as_view()),
         ("login", tenants.api.tokens.LogIn.as_view()),
-        ("nodes", nodes.api.Nodes.as_view()),
-        ("nodes/join-tokens", nodes.api.JoinTokens.as_view()),
-        (_NODE, nodes.api.OneNode.as_view()),
-        (f"{_NODE}/cordon", nodes.api.Cordon.as_view()),
-        (f"{_NODE}/uncordon", nodes.api.Uncordon.as_view()),
-        (f"{_NODE}/drain", nodes.api.Drain.as_view()),
-        (f"{_NODE}/labels", nodes.label_api.Labels.as_view()),
-        (f"{_NODE}/taints", nodes.label_api.Taints.as_view()),
-        ("gpus", nodes.api.Gpus.as_view()),
-        ("gpus/<id:device_id>/quarantine", nodes.health_api.Quarantine.as_view()),
-        ("gpus/<id:device_id>/clear", nodes.health_api.Clear.as_view()),
-        ("gpus/<id:device_id>/retire", nodes.health_api.Retire.as_view()),
-        ("gpus/<id:device_id>/samples", nodes.samples_api.Samples.as_view()),
-        ("idle-exemptions", nodes.idle_api.Exemptions.as_view()),
-        ("idle-exemptions/<id:exemption_id>", nodes.idle_api.OneExemption.as_view()),
-        ("incidents", nodes.health_api.Incidents.as_view()),
+        ("nodes", nodes.api.nodes.Nodes.as_view()),
+        ("nodes/join-tokens", nodes.api.nodes.JoinTokens.as_view()),
+        (_NODE, nodes.api.nodes.OneNode.as_view()),
+        (f"{_NODE}/cordon", nodes.api.nodes.Cordon.as_view()),
+        (f"{_NODE}/uncordon", nodes.api.nodes.Uncordon.as_view()),
+        (f"{_NODE}/drain", nodes.api.nodes.Drain.as_view()),
+        (f"{_NODE}/labels", nodes.api.labels.Labels.as_view()),
+        (f"{_NODE}/taints", nodes.api.labels.Taints.as_view()),
+        ("gpus", nodes.api.nodes.Gpus.as_view()),
+        ("gpus/<id:device_id>/quarantine", nodes.api.gpus.Quarantine.as_view()),
+        ("gpus/<id:device_id>/clear", nodes.api.gpus.Clear.as_view()),
+        ("gpus/<id:device_id>/retire", nodes.api.gpus.Retire.as_view()),
+        ("gpus/<id:device_id>/samples", nodes.api.samples.Samples.as_view()),
+        ("idle-exemptions", nodes.api.idle_exemptions.Exemptions.as_view()),
+        ("idle-exemptions/<id:exemption_id>", nodes.api.idle_exemptions.OneExemption.as_view()),
+        ("incidents", nodes.api.gpus.Incidents.as_view()),
         ("queue", scheduling.api.Queue.as_view()),
         ("queue/usage", scheduling.api.Usage.as_view()),
         ("scheduling/shares", scheduling.api.Shares.as_view()),
@@ -153,9 +153,9 @@ urlpatterns = [
     path("health", scheduling.api.Health.as_view()),
     path("ready", scheduling.api.Ready.as_view()),
     path("metrics", metrics),
-    path("agent/join", nodes.agent_api.join),
-    path("agent/sync", nodes.agent_api.sync),
-    path("agent/logs", nodes.agent_api.append_log),
+    path("agent/join", nodes.agents.api.join),
+    path("agent/sync", nodes.agents.api.sync),
+    path("agent/logs", nodes.agents.api.append_log),
     path("admin/", admin.site.urls),
     path("", include("frontend.urls")),
 ]

@@ -21,7 +21,9 @@ from gpusched.lib.audit.read_only import ReadOnly
 from gpusched.protocol.affinity import MAX_TAINTS, Taint, taint_problems, taint_text
 from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
 from gpusched.protocol.states import NodeIntent
-from nodes import health, retiring, services
+from nodes.health import device_health
+from nodes.inventory import join
+from nodes.inventory import retire as retiring
 from nodes.models import Device, Incident, Node
 
 T = TypeVar("T")
@@ -90,7 +92,7 @@ class NodeAdmin(Audited):
 
     def save_model(self, request: HttpRequest, obj: Node, form: ModelForm[Any], change: bool) -> None:
         obj.save(update_fields=["admin_labels", "taints"])
-        services.set_intent(obj.name, NodeIntent(obj.intent), obj.intent_note)
+        join.set_intent(obj.name, NodeIntent(obj.intent), obj.intent_note)
 
     def view_on_site(self, obj: Node) -> str:
         return "/nodes/"
@@ -111,12 +113,12 @@ class DeviceAdmin(ReadOnly):
     def quarantine(self, request: HttpRequest, chosen: QuerySet[Device]) -> None:
         actor = request.user.get_username()
         for device in chosen:
-            self._do(request, partial(health.quarantine, device.pk, "", actor))
+            self._do(request, partial(device_health.quarantine, device.pk, "", actor))
 
     @admin.action(description="Clear: back to what their readings say", permissions=["act"])
     def clear(self, request: HttpRequest, chosen: QuerySet[Device]) -> None:
         for device in chosen:
-            self._do(request, partial(health.clear, device.pk))
+            self._do(request, partial(device_health.clear, device.pk))
 
     @admin.action(description="Retire: forget those that are gone for good", permissions=["act"])
     def retire(self, request: HttpRequest, chosen: QuerySet[Device]) -> None:

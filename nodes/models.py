@@ -7,14 +7,14 @@ from django.db.models.functions import Now
 
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState, RankState
 from jobs.models import Attempt, Job
-from nodes import incidents
-from nodes.kept import GpuClock as GpuClock
-from nodes.kept import HeldDay as HeldDay
-from nodes.kept import HeldIdle as HeldIdle
-from nodes.kept import IdleExemption as IdleExemption
-from nodes.kept import MissingUser as MissingUser
-from nodes.kept import Rollup as Rollup
-from nodes.kept import Sample as Sample
+from nodes.health import incidents
+from nodes.telemetry.models import GpuClock as GpuClock
+from nodes.telemetry.models import HeldDay as HeldDay
+from nodes.telemetry.models import HeldIdle as HeldIdle
+from nodes.telemetry.models import IdleExemption as IdleExemption
+from nodes.telemetry.models import MissingUser as MissingUser
+from nodes.telemetry.models import Rollup as Rollup
+from nodes.telemetry.models import Sample as Sample
 
 
 class Node(models.Model):
@@ -110,7 +110,9 @@ class Device(models.Model):
     health = models.CharField(max_length=15, default=DeviceHealth.OK)
     health_note = models.CharField(max_length=200, blank=True, default="", db_default="", help_text="Empty if well")
     is_slowed = models.BooleanField(default=False, db_default=False, help_text="Slowed down by its own hardware")
-    cool_since = models.DateTimeField(null=True, help_text="Hot, and all readings since then were cool (nodes/heat.py)")
+    cool_since = models.DateTimeField(
+        null=True, help_text="Hot, and all readings since then were cool (nodes/health/thermal.py)"
+    )
     known_since = models.DateTimeField(db_default=Now(), help_text="GPU-seconds are counted from then on")
     held_whole = models.SmallIntegerField(default=0)
     held_mb = models.IntegerField(default=0)
@@ -262,7 +264,7 @@ class Reading(models.Model):
 
 class Incident(models.Model):
     """From when to when something was not well with a node or a device, and why. Written by triggers alone
-    (nodes/incidents.py), whatever changes the health of a device, the state of a node or what admins want of it."""
+    (nodes/health/incidents.py), whatever changes the health of a device, the state of a node or what admins want of it."""
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="incidents")
     device = models.ForeignKey(Device, on_delete=models.CASCADE, null=True, related_name="incidents")

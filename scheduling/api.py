@@ -35,7 +35,7 @@ from gpusched.protocol.rest.scheduling import (
 )
 from jobs.submit import submit as job_services
 from jobs.submit.queue_usage import queue_usage
-from nodes.hub import hub
+from nodes.agents.hub import hub
 from scheduling import cycle_replay, housekeeping, services, why
 from tenants.auth.identity import identity
 

@@ -19,8 +19,8 @@ from gpusched.protocol.reasons import Pending
 from jobs.arrays import materialize
 from jobs.lifecycle import pending_reasons, states
 from jobs.lifecycle.states import Placed
-from nodes import allocations
-from nodes.allocations import Taking
+from nodes.allocation import allocations
+from nodes.allocation.allocations import Taking
 from scheduling.engine.model import Node, Placement, Plan, Snapshot, Wait, known_as
 from scheduling.preempting import preempt
 from scheduling.snapshot import Seen

@@ -16,8 +16,8 @@ from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, Scope
 from jobs.listing import tally
 from jobs.listing.counts import WAITS, WEIGHT, by_state
-from nodes import samples
-from nodes.hub import hub
+from nodes.agents.hub import hub
+from nodes.telemetry import samples
 from scheduling import capacity, housekeeping, outcomes, services, whatif
 from scheduling.engine.calibration import MIN_OUTCOMES, coverage_percent
 from scheduling.metric_families import FAMILIES, counter, gauge, histogram

@@ -13,7 +13,7 @@ from gpusched.lib.db.sql import atomically, execute, query
 from gpusched.lib.histograms import observe
 from gpusched.protocol.reasons import EndReason
 from jobs.lifecycle import states
-from nodes import reports
+from nodes.ranks import rank_end
 from scheduling import policy, whatif
 from scheduling.engine.model import Node, Tenant
 from scheduling.engine.planner import plan
@@ -106,7 +106,7 @@ def _without(node: Node, hot: set[int]) -> Node:
 
 
 def _move(row: dict[str, Any]) -> int:
-    reports.lock_jobs([row["job_id"]])
+    rank_end.lock_jobs([row["job_id"]])
     why = f"has been hot for {row['minutes']} min{_celsius(row)}"
     evidence = {"by": f"GPU {row['gpu']} of {row['node']}", "why": why, "rule": RULE}
     stopped = states.stop([row["job_id"]], EndReason.PREEMPTED, evidence, "scheduler")

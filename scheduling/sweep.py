@@ -9,7 +9,7 @@ from gpusched.lib.bus import events
 from gpusched.lib.db.sql import atomically, query
 from gpusched.protocol.reasons import EndReason
 from jobs.lifecycle import states
-from nodes import reports
+from nodes.ranks import rank_end
 
 logger = logging.getLogger(__name__)
 
@@ -46,18 +46,18 @@ def _lose() -> list[tuple[int, str]]:
         return []
     ids = [row["id"] for row in rows]
     ends = [
-        reports.RankEnd((r["job_id"], r["number"], r["rank"]), r["node_id"], r["at"], EndReason.NODE_LOST)
+        rank_end.RankEnd((r["job_id"], r["number"], r["rank"]), r["node_id"], r["at"], EndReason.NODE_LOST)
         for r in query(_LEFT_BEHIND, [ids])
     ]
-    reports.lock_jobs([end.key[0] for end in ends])
-    changed = reports.end(ends)
+    rank_end.lock_jobs([end.key[0] for end in ends])
+    changed = rank_end.end(ends)
     events.changed("nodes", ids)
     if changed:
         events.changed("jobs", changed)
     return [(row["id"], row["name"]) for row in rows]
 
 
-# Of one that fails, its agent tells why (nodes/blame.py). But a process may wait for ever for a GPU that is not there.
+# Of one that fails, its agent tells why (nodes/ranks/fault_attribution.py). But a process may wait for ever for a GPU that is not there.
 _ON_LOST_DEVICES = """
     SELECT DISTINCT ON (s.job_id) s.job_id, n.name AS node, 'GPU ' || d.index || ' '
            || CASE WHEN i.kind = 'degraded' THEN 'failed: ' || d.health_note ELSE 'was lost' END AS detail
@@ -81,7 +81,7 @@ def stop_on_lost_devices() -> list[int]:
 
 def _stop_on_lost_devices() -> list[int]:
     found = query(_ON_LOST_DEVICES, [settings.ENV.lost_gpu_seconds])
-    reports.lock_jobs([row["job_id"] for row in found])
+    rank_end.lock_jobs([row["job_id"] for row in found])
     stopped: list[int] = []
     for row in found:
         evidence = {"node": row["node"], "detail": row["detail"]}
@@ -131,7 +131,7 @@ def take_back_unstarted() -> list[int]:
 
 
 def _stop_unstarted(seconds: float) -> list[int]:
-    reports.lock_jobs([row["job_id"] for row in query(_UNSTARTED, [seconds])])
+    rank_end.lock_jobs([row["job_id"] for row in query(_UNSTARTED, [seconds])])
     stopped: list[int] = []
     for row in query(_UNSTARTED, [seconds]):  # as it is now that they are locked
         evidence = {"node": row["node"], "detail": f"it was not started there within {seconds:g} s"}
@@ -143,12 +143,12 @@ def _stop_unstarted(seconds: float) -> list[int]:
 
 
 def _end_silent() -> list[int]:
-    reports.lock_jobs([row["job_id"] for row in query(_IGNORED, [STOP_SECONDS])])
+    rank_end.lock_jobs([row["job_id"] for row in query(_IGNORED, [STOP_SECONDS])])
     gone = query(_IGNORED, [STOP_SECONDS])
     if gone:
         concerned = about(row["job_id"] for row in gone)
         logger.warning(
             "%d ranks that never started are given up: their nodes say nothing of them", len(gone), extra=concerned
         )
-        reports.fault([((r["job_id"], r["number"], r["rank"]), r["node_id"], r["now"]) for r in gone])
+        rank_end.fault([((r["job_id"], r["number"], r["rank"]), r["node_id"], r["now"]) for r in gone])
     return [row["job_id"] for row in gone]

@@ -9,7 +9,9 @@ from gpusched.lib.db.sql import atomically, execute
 from jobs import retention as job_retention
 from jobs.logs import store
 from jobs.submit import idempotency
-from nodes import accounts, health, retention, samples, strikes
+from nodes import retention
+from nodes.health import auto_cordon, device_health, missing_users
+from nodes.telemetry import samples
 from scheduling import cycle as cycles
 from scheduling import forecasting, moves, upkeep
 
@@ -21,7 +23,7 @@ def cycle(trigger: str) -> None:
 
 
 def mend() -> int:
-    return health.give_up_on_dirty(settings.ENV.dirty_minutes) + atomically(strikes.release) + moves.move()
+    return device_health.give_up_on_dirty(settings.ENV.dirty_minutes) + atomically(auto_cordon.release) + moves.move()
 
 
 def roll_up() -> int:
@@ -36,7 +38,7 @@ def forecast() -> int:
 def drop_old() -> int:
     return (
         store.drop_old(settings.ENV.log_retention_days)
-        + accounts.drop_old()
+        + missing_users.drop_old()
         + execute(f"DELETE FROM jobs_idempotencykey WHERE created_at < {idempotency.LONG_AGO}")
         + execute(
             "DELETE FROM scheduling_recordedcycle WHERE %s > 0 AND decided_at < now() - make_interval(secs => %s)",

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from django.conf import settings
 
 from jobs.listing import tally
-from nodes import idle, samples
+from nodes import held_idle
+from nodes.telemetry import samples
 from scheduling import policy, recorded_cycles, sweep
 from tenants.billing import budgets
 
@@ -29,7 +30,7 @@ def do_what_is_due() -> None:
     _each(REVIEW_SECONDS, "budgets", budgets.note_crossings)
     _each(REVIEW_SECONDS, "tallies", tally.fold)
     _each(TRIM_SECONDS, "recorded cycles", recorded_cycles.trim)
-    _each(REVIEW_SECONDS, "idle jobs", lambda: idle.review(idle.rule_of(policy.values())))
+    _each(REVIEW_SECONDS, "idle jobs", lambda: held_idle.review(held_idle.rule_of(policy.values())))
 
 
 def _each(seconds: float, name: str, work: Callable[[], object]) -> None:

@@ -20,8 +20,8 @@ from gpusched.protocol.agent_messages import (
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role, Scope
 from jobs.submit import submit as job_services
-from nodes import services as node_services
-from nodes.sync import process
+from nodes.agents.sync import process
+from nodes.inventory import join as node_services
 from scheduling import cycle, recorded_cycles
 from tenants.auth.identity import Identity, identity_of_user
 from tenants.models import Tenant

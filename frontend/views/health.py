@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from frontend import controlplane, feed
 from frontend.views.entrance import page, show
 from gpusched.lib.times import parsed
-from nodes.incidents import with_closers
+from nodes.health.incidents import with_closers
 from tenants.auth.identity import Identity
 
 _WAYS = {

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_POST
 from frontend.views.entrance import act, page, show
 from gpusched.lib.api.problems import not_found
 from gpusched.lib.db.sql import query
-from nodes import services
+from nodes.inventory import join as services
 from nodes.models import JoinToken
 from tenants.auth.identity import Identity
 

@@ -17,8 +17,14 @@ from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.db.sql import atomically, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
-from nodes import health, removal, representation, retiring, services
-from nodes.incidents import of_nodes, with_closers
+from nodes.health import device_health
+from nodes.health.incidents import of_nodes, with_closers
+from nodes.inventory import (
+    join,
+    removal,
+    representation,
+    retire,
+)
 from scheduling.services import scheduler_lag
 from tenants.auth.identity import Identity
 
@@ -118,7 +124,7 @@ def set_intent(request: HttpRequest, who: Identity, name: str, verb: str) -> Htt
     def do() -> str:
         if "\x00" in note:
             raise Problem(400, "invalid", "the note must not contain a NUL character", next_step="write it without")
-        return services.set_intent(name, _INTENTS[verb], note)
+        return join.set_intent(name, _INTENTS[verb], note)
 
     return _act_as_admin(request, who, name, do)
 
@@ -157,9 +163,9 @@ def act_on_gpu(request: HttpRequest, who: Identity, name: str, device_id: int, v
     """Quarantine, clear or retire a GPU of the node."""
     note = request.POST.get("note", "").strip().replace("\x00", "")
     verbs: dict[str, Callable[[], str]] = {
-        "quarantine": lambda: health.quarantine(device_id, note, who.username),
-        "clear": lambda: health.clear(device_id),
-        "retire": lambda: retiring.retire(device_id),
+        "quarantine": lambda: device_health.quarantine(device_id, note, who.username),
+        "clear": lambda: device_health.clear(device_id),
+        "retire": lambda: retire.retire(device_id),
     }
     if verb not in verbs or all(device["id"] != device_id for device in found_node(name, who)["devices"]):
         raise not_found(f"GPU {device_id} of node '{name[:253]}'")

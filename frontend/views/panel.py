@@ -12,7 +12,7 @@ from frontend.views.entrance import page, show
 from frontend.views.node import found_node, jobs_there
 from gpusched.lib.api.problems import not_found
 from gpusched.lib.db.sql import query
-from nodes.incidents import of_nodes
+from nodes.health.incidents import of_nodes
 from scheduling.services import scheduler_lag
 from tenants.auth.identity import Identity
 

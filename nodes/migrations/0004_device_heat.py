@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='device',
             name='cool_since',
-            field=models.DateTimeField(help_text='Hot, and all readings since then were cool (nodes/heat.py)', null=True),
+            field=models.DateTimeField(help_text='Hot, and all readings since then were cool (nodes/health/thermal.py)', null=True),
         ),
         migrations.AddField(
             model_name='device',

@@ -12,7 +12,7 @@ from gpusched.lib.db.sql import execute, query, rows
 from gpusched.protocol.affinity import NodeAffinity, Toleration, TolerationOperator, expression_of, preference_of
 from gpusched.protocol.agent_messages import Isolation, Reading
 from gpusched.protocol.arrays import ArrayRequest
-from nodes import samples
+from nodes.telemetry import samples
 from tenants.billing import budgets
 from tests.api.operations import BODIES
 from tests.api.test_access import call

@@ -15,7 +15,7 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol import agent_messages
 from gpusched.protocol.agent_messages import Join, Sync
 from jobs.logs import store
-from nodes import services
+from nodes.inventory import join
 from tests.api.hostile import SHAPE, is_whole
 from tests.api.mutations import NO_JSON, encoded, mutated
 from tests.api.operations import contents
@@ -56,7 +56,7 @@ def fleet() -> Fleet:
     for agent in agents:
         agent.start_all()
         assert len(agent.held) == 1
-    made = Fleet(agents[0], agents[1], services.create_join_token(1.0, "root")[1])
+    made = Fleet(agents[0], agents[1], join.create_join_token(1.0, "root")[1])
     store.append(*made.key_of_theirs, 0, LOG)
     return made
 

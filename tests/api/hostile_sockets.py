@@ -19,16 +19,16 @@ from django.db import connections
 from hypothesis import given
 from hypothesis import strategies as st
 
-import nodes.consumers
-import nodes.hub
+import nodes.agents.hub
+import nodes.agents.websocket
 from frontend import hub as hubs
 from gpusched.asgi import application
 from gpusched.lib.bus.listener import Listener
 from gpusched.protocol.agent_messages import Sync
 from gpusched.protocol.states import NodeIntent
 from jobs.submit import submit as job_services
-from nodes import services as node_services
-from nodes.hub import AgentHub
+from nodes.agents.hub import AgentHub
+from nodes.inventory import join as node_services
 from tests.api.hostile import is_whole
 from tests.api.hostile_agents import Fleet, fleet, impersonations, of_others, syncs
 from tests.api.mutations import NO_JSON, encoded, mutated
@@ -204,9 +204,9 @@ async def agent_hub() -> AsyncIterator[AgentHub]:
     """One of this event loop, and what ends it."""
     doorbell = Listener()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(nodes.hub, "listener", doorbell)
+        patched.setattr(nodes.agents.hub, "listener", doorbell)
         made = AgentHub()
-        patched.setattr(nodes.consumers, "hub", made)
+        patched.setattr(nodes.agents.websocket, "hub", made)
         try:
             yield made
         finally:

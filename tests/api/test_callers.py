@@ -71,7 +71,7 @@ def credential(kind, stage):
     if kind == "node":
         return str(stage.agent.credential)
     if kind == "join token":
-        from nodes.services import create_join_token
+        from nodes.inventory.join import create_join_token
 
         return create_join_token(1, "test")[1]
     if kind in ("read", "write"):

@@ -108,7 +108,7 @@ def test_every_file_of_a_rank_is_documented():
 def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeypatch: pytest.MonkeyPatch):
     """A54."""
     from jobs.listing import tally
-    from nodes import samples
+    from nodes.telemetry import samples
     from scheduling import housekeeping, metric_families, metrics, outcomes, services, whatif
     from scheduling.engine.model import Policy, Snapshot
     from scheduling.engine.questions import Present

@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 
 from benchmarks.agents import join
 from benchmarks.stack import A100, ROOT, Stack, wait_for
-from nodes.consumers import MOST_BYTES, TOO_LARGE
+from nodes.agents.websocket import MOST_BYTES, TOO_LARGE
 from tests.agent.test_life import DAEMONISE
 from tests.client.commandline import as_at_a_terminal
 from tests.processes import is_alive

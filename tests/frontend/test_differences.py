@@ -14,7 +14,7 @@ from frontend.access import Viewer
 from frontend.differences import difference
 from frontend.looking import Eyes, Rung
 from gpusched.protocol.states import NodeIntent
-from nodes import services as node_services
+from nodes.inventory import join as node_services
 from nodes.models import Device
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 from tests.frontend.page import change

@@ -13,7 +13,7 @@ from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
 from jobs.logs import store
 from jobs.submit import submit as services
-from nodes import services as node_services
+from nodes.inventory import join as node_services
 from nodes.models import Allocation, Device, Node
 from nodes.models import Reading as Kept
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit

@@ -18,7 +18,7 @@ from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
 from jobs.logs import store
 from jobs.submit import submit as services
-from nodes import services as node_services
+from nodes.inventory import join as node_services
 from nodes.models import ListenerLease, Node
 from tenants.models import Membership
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit

@@ -12,7 +12,7 @@ from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeIntent
 from jobs.models import Job
 from jobs.submit import submit as job_services
-from nodes import services as node_services
+from nodes.inventory import join as node_services
 from nodes.models import Device, Node
 from scheduling.services import cluster_status
 from tenants.api.tenants import tenants_shown
@@ -93,7 +93,7 @@ def test_idle_holders_are_named_to_those_who_may_know(monkeypatch):
 
 def _all_idle():
     from frontend.fleet import _DEVICES
-    from nodes.cells import CELL
+    from nodes.health.gpu_status import CELL
 
     return _DEVICES.replace(CELL, "'held_idle'").replace("greatest(r.idle_since, h.since)", "now()")
 

@@ -13,8 +13,8 @@ from gpusched.protocol.states import NodeIntent
 from jobs.lifecycle import states
 from jobs.models import Job
 from jobs.submit import submit as services
-from nodes import health
-from nodes import services as node_services
+from nodes.health import device_health
+from nodes.inventory import join as node_services
 from nodes.models import Device, Node
 from tenants.models import UsageEntry, UsageRefund
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -81,7 +81,7 @@ class TestNode:
 
     def test_what_was_not_well_and_only_admins_read_why_but_for_the_note_of_a_cordon(self, ours):
         agent = make_node(gpus=1)
-        health.quarantine(Device.objects.get().pk, "smoke", "root")
+        device_health.quarantine(Device.objects.get().pk, "smoke", "root")
         node_services.set_intent(agent.name, NodeIntent.CORDONED, "fans")
         causes = [
             {row["kind"]: row["cause"] for key, row in rows.items() if key.startswith("incident:")}
@@ -128,7 +128,7 @@ class TestHealth:
         agent = make_node(gpus=1)
         job_id, _ = run(agent, zoe, theirs, name="hidden")
         states.stop([job_id], EndReason.PREEMPTED, {"by": "job 9", "why": "waits", "rule": "priority"}, "scheduler")
-        health.quarantine(Device.objects.get().pk, "by zoe of theirs", "root")
+        device_health.quarantine(Device.objects.get().pk, "by zoe of theirs", "root")
         text = json.dumps(feed.rows("health", [ours.pk]))
         assert "quarantined" in text
         assert not [word for word in SECRETS if word in text]

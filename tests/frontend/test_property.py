@@ -16,7 +16,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
 from jobs.submit import submit as services
-from nodes import services as node_services
+from nodes.inventory import join as node_services
 from nodes.models import Device, Node
 from tenants.tenancy import tenants as tenant_services
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit

@@ -213,7 +213,7 @@ HANDLER._threads.most = 1
 def _quick(monkeypatch):
     monkeypatch.setattr(event_hub, "GATHER_SECONDS", 0.01)
     monkeypatch.setattr(event_hub, "PAUSE_SECONDS", 0.01)
-    from nodes.hub import hub as agents
+    from nodes.agents.hub import hub as agents
 
     monkeypatch.setattr(agents, "start", lambda: None)
 

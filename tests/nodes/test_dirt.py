@@ -7,7 +7,7 @@ from django.db.models import F
 
 from gpusched import env
 from gpusched.protocol.agent_messages import Reading
-from nodes import health, incidents
+from nodes.health import device_health, incidents
 from nodes.models import Device, Incident
 from scheduling import tasks
 from tests.factories import make_node, run_cycle, submit
@@ -63,7 +63,7 @@ class TestDirtForLong:
         look(node, "clear")
         job = submit(user, tenant)
         assert state(job) == "pending"
-        health.clear(Device.objects.order_by("id")[0].pk)
+        device_health.clear(Device.objects.order_by("id")[0].pk)
         assert found()[0] == ("ok", "")
         assert state(job) == "scheduled"
 
@@ -84,7 +84,7 @@ class TestDirtForLong:
         self.pass_minutes(11)
         tasks.mend()
         look(node, "dirty", ALICE)
-        health.clear(Device.objects.get().pk)
+        device_health.clear(Device.objects.get().pk)
         assert found() == [("dirty", ALICE)]
         assert tasks.mend() == 0
 

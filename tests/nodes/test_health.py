@@ -11,7 +11,8 @@ from gpusched.lib.db.sql import rows
 from gpusched.protocol.agent_messages import Reading, Xid
 from gpusched.protocol.states import NodeIntent
 from jobs.models import Job
-from nodes import health, incidents, services
+from nodes.health import device_health, incidents
+from nodes.inventory import join
 from nodes.models import Device, Incident, Node
 from tests.factories import make_node, make_user, run_cycle, submit
 
@@ -110,7 +111,7 @@ class TestQuarantine:
     @pytest.mark.parametrize("occupancy", ["clear", "foreign", "dirty", None])
     def test_a_quarantined_device_stays_so_whatever_readings_say(self, occupancy, user, tenant):
         node = make_node(gpus=1)
-        health.quarantine(Device.objects.get().pk, "fan rattles", "root")
+        device_health.quarantine(Device.objects.get().pk, "fan rattles", "root")
         look(node, occupancy, ALICE)
         look(node, None, lost=True)
         node.sync(facts=node.facts())
@@ -122,13 +123,13 @@ class TestQuarantine:
         job = submit(user, tenant)
         run_cycle()
         node.start_all()
-        health.quarantine(Device.objects.get().pk, "", "root")
+        device_health.quarantine(Device.objects.get().pk, "", "root")
         look(node, "clear")
         assert state(job) == "running"
 
     def test_quarantine_outlasts_a_device_that_goes_and_comes(self):
         node = make_node(gpus=1)
-        health.quarantine(Device.objects.get().pk, "", "root")
+        device_health.quarantine(Device.objects.get().pk, "", "root")
         node.sync(facts=type(node)(name="other", gpus=0).facts())
         node.sync(facts=node.facts())
         assert found()[0][0] == "quarantined"
@@ -147,9 +148,9 @@ class TestQuarantine:
         """At once: no job may slip in before the next reading."""
         node = make_node(gpus=1)
         device = Device.objects.get().pk
-        health.quarantine(device, "", "root")
+        device_health.quarantine(device, "", "root")
         look(node, occupancy, ALICE if occupancy != "clear" else "", **fields)
-        health.clear(device)
+        device_health.clear(device)
         assert found() == [after]
 
     def test_clear_is_the_way_back_from_what_nobody_tells_any_more(self):
@@ -157,13 +158,13 @@ class TestQuarantine:
         node = make_node(gpus=1)
         look(node, "foreign", ALICE)
         look(node, None)
-        health.clear(Device.objects.get().pk)
+        device_health.clear(Device.objects.get().pk)
         assert found() == [("ok", "")]
 
     def test_a_device_in_service_needs_no_clearing(self):
         make_node(gpus=1)
         with pytest.raises(Problem, match="is in service"):
-            health.clear(Device.objects.get().pk)
+            device_health.clear(Device.objects.get().pk)
 
     def test_over_rest(self, client):
         node = make_node(gpus=1)
@@ -216,7 +217,7 @@ class TestXids:
         assert now == "degraded" and note.startswith(f"Xid {code}: ")
         job = submit(user, tenant)
         assert state(job) == "pending"
-        health.clear(Device.objects.get().pk)
+        device_health.clear(Device.objects.get().pk)
         look(node, "clear", xids=[Xid(code=code, seconds_ago=30)])
         assert found() == [("ok", "")]
         assert state(job) == "scheduled"
@@ -230,7 +231,7 @@ class TestXids:
 
     def test_quarantine_stays_and_what_is_older_than_possible_is_not_believed(self):
         node = make_node(gpus=2)
-        health.quarantine(Device.objects.order_by("id")[0].pk, "", "root")
+        device_health.quarantine(Device.objects.order_by("id")[0].pk, "", "root")
         look(node, "clear", xids=[Xid(code=79, seconds_ago=2**62)])
         assert [one for one, _ in found()] == ["quarantined", "ok"]
         look(node, "clear", xids=[Xid(code=79, seconds_ago=1)])
@@ -242,7 +243,7 @@ class TestIncidents:
         node = make_node(gpus=1)
         look(node, "foreign", ALICE)
         look(node, "clear")
-        health.quarantine(Device.objects.get().pk, "fan", "root")
+        device_health.quarantine(Device.objects.get().pk, "fan", "root")
         kept = incidents.latest(10)
         assert [(one["kind"], one["cause"], one["until"] is None) for one in kept] == [
             ("quarantined", "fan (by root)", True),
@@ -270,8 +271,8 @@ class TestIncidents:
 
     def test_a_closed_and_a_lost_node_are_incidents_with_an_end(self):
         node = make_node(gpus=0)
-        services.set_intent(node.name, NodeIntent.CORDONED, "new disk")
-        services.set_intent(node.name, NodeIntent.OPEN)
+        join.set_intent(node.name, NodeIntent.CORDONED, "new disk")
+        join.set_intent(node.name, NodeIntent.OPEN)
         Node.objects.update(state="lost")
         lost, cordoned = incidents.latest(10)
         assert (lost["kind"], cordoned["kind"], cordoned["cause"]) == ("node_lost", "cordoned", "new disk")

@@ -14,7 +14,7 @@ from gpusched.lib.bus import wake
 from gpusched.lib.db.sql import rows
 from gpusched.protocol.agent_messages import Reading
 from jobs.models import Job
-from nodes.heat import COOL_SECONDS, Heat, felt
+from nodes.health.thermal import COOL_SECONDS, Heat, felt
 from nodes.models import Device, Incident
 from scheduling import policy, snapshot
 from tests.factories import make_node, run_cycle, submit

@@ -3,7 +3,7 @@
 import pytest
 
 from gpusched.lib.db.sql import query
-from nodes import samples
+from nodes.telemetry import samples
 from tests.factories import make_node, run_cycle, submit
 from tests.nodes.test_samples import NOON, after, known, look, read_all
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpusched.protocol.agent_messages import Desired, Sync
-from nodes import hub as hubs
-from nodes.removal import REFUSAL
+from nodes.agents import hub as hubs
+from nodes.inventory.removal import REFUSAL
 
 
 class Agent:

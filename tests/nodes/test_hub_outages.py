@@ -12,9 +12,9 @@ from gpusched.lib.db.engine.base import gate
 from gpusched.lib.db.threads import DatabaseAway, ask
 from gpusched.protocol.agent_messages import Desired, Ended, Sync
 from jobs.models import Attempt, Job
-from nodes import hub as hubs
-from nodes.inbox import MAX_PER_NODE
-from nodes.sync import process as write
+from nodes.agents import hub as hubs
+from nodes.agents.inbox import MAX_PER_NODE
+from nodes.agents.sync import process as write
 from tests.api.hostile_sockets import PATIENCE_SECONDS, Socket, agent_hub, connected, until, until_closed
 from tests.factories import FakeAgent, make_node, now, run_cycle, submit
 from tests.postgres_proxy import Proxy, proxied

@@ -12,7 +12,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute
 from gpusched.protocol.agent_messages import Reading, Stop
 from jobs.models import Job, JobEvent
-from nodes import idle
+from nodes import held_idle
 from nodes.models import HeldIdle
 from nodes.models import Reading as Kept
 from scheduling import policy
@@ -34,7 +34,7 @@ def rule():
 
 
 def review():
-    idle.review(idle.rule_of(policy.values()))
+    held_idle.review(held_idle.rule_of(policy.values()))
 
 
 class Clock:

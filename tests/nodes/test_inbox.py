@@ -13,7 +13,7 @@ from gpusched.protocol.agent_messages import (
     Started,
     Sync,
 )
-from nodes.inbox import MAX_PER_NODE, Inbox, Waiting
+from nodes.agents.inbox import MAX_PER_NODE, Inbox, Waiting
 
 FACTS = NodeFacts(hostname="h", boot_id="b", agent_version="0", cpu_cores=1, memory_mb=1)
 AT = "2030-01-01T00:00:00Z"

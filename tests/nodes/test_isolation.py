@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from gpusched.protocol.agent_messages import Isolation
 from jobs.models import Attempt, Job
+from nodes.inventory.representation import nodes
 from nodes.models import Node
-from nodes.representation import nodes
 from tests.factories import FakeAgent, make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

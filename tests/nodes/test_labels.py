@@ -7,8 +7,8 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.affinity import Expression, LabelOperator, NodeAffinity, Preference, Toleration
 from gpusched.protocol.arrays import ArrayRequest
 from jobs.listing import representation
-from nodes import telemetry
 from nodes.models import Node
+from nodes.telemetry import readings
 from scheduling.why import explain
 from tests.api.test_access import call
 from tests.factories import identity_for, make_node, make_token, make_user, run_cycle, submit
@@ -36,7 +36,7 @@ def test_admin_label_survives_a_report_of_the_agent_and_wins_over_its_label(admi
     node = make_node(name="n1", gpus=1)
     change(admin, "n1", "labels", labels={"zone": "a", "rack": "r1"})
     reported = {"zone": "of-the-agent", "arch": "x86"}
-    telemetry.learn(node.id, msgspec.structs.replace(node.facts(), labels=reported))
+    readings.learn(node.id, msgspec.structs.replace(node.facts(), labels=reported))
     found = call("GET", "/api/v1/nodes/n1/labels", admin).json()
     assert found["labels"] == {"zone": "a", "rack": "r1", "arch": "x86"}
     assert found["from_admin"] == {"zone": "a", "rack": "r1"}

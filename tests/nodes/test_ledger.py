@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from gpusched.protocol.agent_messages import Ended, Started
-from nodes import clocks
+from nodes.ranks import agent_clock
 from tenants.models import UsageEntry
 from tests.nodes.world import STEPS, World, live
 
@@ -77,7 +77,7 @@ def test_a_clock_that_is_nearly_right_is_believed(seconds_ago, off):
     """A message takes time; the times in it are then the better ones."""
     at = (datetime.now(UTC) - timedelta(seconds=off)).isoformat()
     started = Started(key="1.1.0", at=at, pid=1, seconds_ago=seconds_ago)
-    assert clocks.as_here(started, at) is started
+    assert agent_clock.as_here(started, at) is started
 
 
 @pytest.mark.parametrize("is_old", [False, True])

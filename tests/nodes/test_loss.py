@@ -8,8 +8,8 @@ from django.utils import timezone
 from gpusched.protocol.agent_messages import Join, Reading, Stop
 from jobs.listing import representation
 from jobs.models import Job
-from nodes import services
-from nodes.hub import renew_lease
+from nodes.agents.hub import renew_lease
+from nodes.inventory import join
 from nodes.models import Allocation, Device, ListenerLease, Node
 from tests.factories import FakeAgent, make_node, run_cycle, submit
 
@@ -104,7 +104,7 @@ class TestJoin:
         node.start_all()
         before = list(Device.objects.order_by("id").values())
 
-        again = services.join(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
+        again = join.join(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
 
         assert again.node_id == node.id
         assert list(Device.objects.order_by("id").values()) == before
@@ -112,16 +112,16 @@ class TestJoin:
 
     def test_joining_again_ends_the_old_credential(self):
         node = make_node()
-        again = services.join(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
-        assert services.authenticate(f"Bearer {node.credential}") is None
-        assert services.authenticate(f"Bearer {again.credential}") == node.id
+        again = join.join(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
+        assert join.authenticate(f"Bearer {node.credential}") is None
+        assert join.authenticate(f"Bearer {again.credential}") == node.id
 
     def test_the_name_of_a_living_node_cannot_be_taken(self):
         from gpusched.lib.api.problems import Problem
 
         node = make_node()
         with pytest.raises(Problem, match="another machine"):
-            services.join(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
+            join.join(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
 
     @pytest.mark.parametrize("state", ["joined", "lost"])
     def test_the_name_of_a_node_that_has_joined_and_not_yet_reported_is_not_given_away(self, state):
@@ -131,16 +131,16 @@ class TestJoin:
         first = FakeAgent()
         Node.objects.update(state=state)
         with pytest.raises(Problem, match="has joined and not yet reported") as caught:
-            services.join(Join(name=first.name, node_key="another-key", facts=first.facts()), 2.0)
+            join.join(Join(name=first.name, node_key="another-key", facts=first.facts()), 2.0)
         assert caught.value.code == "name_taken"
-        assert services.authenticate(f"Bearer {first.credential}") == first.id
+        assert join.authenticate(f"Bearer {first.credential}") == first.id
 
     def test_the_name_of_a_lost_node_without_jobs_is_given_to_another_machine(self):
         node = make_node()
         Node.objects.update(state="lost")
-        again = services.join(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
+        again = join.join(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
         assert again.node_id == node.id
-        assert services.authenticate(f"Bearer {node.credential}") is None
+        assert join.authenticate(f"Bearer {node.credential}") is None
 
     def test_a_heartbeat_neither_frees_nor_takes_devices(self, user, tenant):
         node = make_node(gpus=2)
@@ -212,11 +212,11 @@ def test_cordoned_nodes_take_nothing_new(user, tenant):
     from gpusched.protocol.states import NodeIntent
 
     node = make_node()
-    services.set_intent(node.name, NodeIntent.CORDONED)
+    join.set_intent(node.name, NodeIntent.CORDONED)
     job_id = submit(user, tenant)
     run_cycle()
     job = Job.objects.get(pk=job_id)
     assert (job.state, job.reason) == ("pending", "maintenance")
-    services.set_intent(node.name, NodeIntent.OPEN)
+    join.set_intent(node.name, NodeIntent.OPEN)
     run_cycle()
     assert Job.objects.get(pk=job_id).state == "scheduled"

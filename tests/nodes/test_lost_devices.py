@@ -8,7 +8,7 @@ from django.db.models import F
 from gpusched.protocol.agent_messages import Reading, Stop, Xid
 from jobs.models import Attempt, Job
 from jobs.submit import submit as services
-from nodes import health
+from nodes.health import device_health
 from nodes.models import Device, Incident
 from tests.factories import identity_for, make_node, run_cycle, submit
 
@@ -104,7 +104,7 @@ def test_other_faults_of_the_hardware_leave_what_runs_alone(node, hanging, code)
 
 
 def test_a_quarantined_gpu_that_vanishes_is_no_exception(node, hanging):
-    health.quarantine(Device.objects.get().pk, "fan", "root")
+    device_health.quarantine(Device.objects.get().pk, "fan", "root")
     pass_seconds(600)
     assert state(hanging) == "running"
     look(node, lost=True)

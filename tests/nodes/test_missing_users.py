@@ -6,8 +6,9 @@ from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.agent_messages import Run
 from gpusched.protocol.states import NodeIntent
 from jobs.models import Attempt, Job
-from nodes import accounts, services
-from nodes.representation import nodes
+from nodes.health import missing_users
+from nodes.inventory import join
+from nodes.inventory.representation import nodes
 from tests.factories import FakeAgent, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -66,7 +67,7 @@ def test_a_job_that_no_node_has_a_user_for_waits_and_says_so_until_it_is_tried_a
     job = Job.objects.get(pk=job_id)
     assert (job.state, job.reason, job.evidence) == ("pending", "constraint", {"constraint": "Unix user alice"})
     assert orders(agent) == []
-    let_pass(accounts.FRESH_MINUTES + 1)
+    let_pass(missing_users.FRESH_MINUTES + 1)
     run_cycle()
     assert len(orders(agent)) == 1
 
@@ -76,7 +77,7 @@ def test_uncordon_tries_a_node_at_once(alices) -> None:
     submit(make_member(alices), alices)
     run_cycle()
     refuse(agent)
-    services.set_intent(agent.name, NodeIntent.OPEN)
+    join.set_intent(agent.name, NodeIntent.OPEN)
     run_cycle()
     assert len(orders(agent)) == 1 and nodes(None, agent.name)[0]["missing_users"] == {}
 
@@ -88,7 +89,7 @@ def test_a_job_is_not_tried_for_ever_and_nothing_is_charged(alices) -> None:
         assert Job.objects.get(pk=job_id).state == "pending"
         run_cycle()
         refuse(agent)
-        let_pass(accounts.FRESH_MINUTES + 1)
+        let_pass(missing_users.FRESH_MINUTES + 1)
     job = Job.objects.get(pk=job_id)
     assert (job.state, job.reason, job.retries_used) == ("failed", "no_account", 0)
     assert (job.evidence["detail"], job.evidence["in_a_row"]) == (SENTENCE, 10)
@@ -109,4 +110,4 @@ def test_who_names_no_user_goes_where_there_is_one_for_such(user, tenant) -> Non
     run_cycle()
     assert not orders(first)
     let_pass(60 * 25)
-    assert accounts.drop_old() == 1
+    assert missing_users.drop_old() == 1

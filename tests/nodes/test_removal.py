@@ -10,10 +10,11 @@ from gpusched.lib.db.sql import execute, query
 from gpusched.lib.models import AuditEntry
 from gpusched.protocol.agent_messages import Join
 from jobs.models import Attempt
-from nodes import services, telemetry
-from nodes.incidents import of_nodes
+from nodes.health.incidents import of_nodes
+from nodes.inventory import join
+from nodes.inventory.removal import REFUSAL
 from nodes.models import Device, Incident, Node
-from nodes.removal import REFUSAL
+from nodes.telemetry import readings
 from scheduling.services import agents, cluster_status
 from tenants.models import UsageEntry
 from tests.factories import FakeAgent, make_node, make_token, make_user, run_cycle, submit
@@ -39,7 +40,7 @@ def lose(name):
 
 
 def join_token():
-    return services.create_join_token(1.0, "root")[0].prefix
+    return join.create_join_token(1.0, "root")[0].prefix
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_a_removed_node_is_in_no_list(root, used):
     assert ask(root, "POST", "nodes/n1/drain")[0] == 404
     assert (agents()["total"], agents()["lost"]) == (1, 0)
     assert cluster_status()["total_nodes"] == 1
-    assert telemetry.lost() == []
+    assert readings.lost() == []
     assert Device.objects.count() == 1
 
 
@@ -151,7 +152,7 @@ class TestItsAgent:
         ask(root, "DELETE", "nodes/n1")
         message = Join(name="n1", node_key=agent.key, facts=agent.facts())
         with pytest.raises(Problem, match="node 'n1' was removed by an admin") as caught:
-            services.join(message, 2.0, old)
+            join.join(message, 2.0, old)
         assert (caught.value.status, caught.value.code) == (401, "node_removed")
 
     def test_the_machine_joins_again_as_a_new_node_with_a_new_token(self, root, used, user, tenant):
@@ -159,7 +160,7 @@ class TestItsAgent:
         lose("n1")
         ask(root, "DELETE", "nodes/n1")
         execute("UPDATE nodes_node SET removed_at = removed_at - interval '1 second'")
-        joined = services.join(Join(name="n1", node_key=agent.key, facts=agent.facts()), 2.0, join_token())
+        joined = join.join(Join(name="n1", node_key=agent.key, facts=agent.facts()), 2.0, join_token())
         assert joined.node_id != agent.id
         agent.id = joined.node_id
         agent.sync(facts=agent.facts())

@@ -4,8 +4,8 @@ import pytest
 
 from gpusched.protocol.agent_messages import Run
 from jobs.listing import representation
+from nodes.inventory.representation import nodes
 from nodes.models import Node
-from nodes.representation import nodes
 from scheduling.simulation import simulate
 from tests.factories import identity_for, make_node, run_cycle, submit
 

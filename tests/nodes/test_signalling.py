@@ -11,7 +11,7 @@ from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
 from jobs.models import JobEvent
 from jobs.submit import submit as services
-from nodes.sync import push
+from nodes.agents.sync import push
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from jobs.models import Job
+from nodes.inventory.join import create_join_token
 from nodes.models import Device, Node
-from nodes.services import create_join_token
 from tests.factories import run_cycle, submit
 from tests.recorded import KEY, messages, with_later_ideas
 

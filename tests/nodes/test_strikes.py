@@ -10,7 +10,9 @@ from gpusched.protocol.agent_messages import Ended, Reading, Xid
 from gpusched.protocol.states import NodeIntent
 from jobs.models import Job
 from jobs.submit import submit as jobs
-from nodes import causes, incidents, services, strikes
+from nodes import redaction
+from nodes.health import auto_cordon, incidents
+from nodes.inventory import join
 from nodes.models import Assignment, Device, Incident, Node
 from scheduling import tasks
 from tests.factories import identity_for, make_member, make_node, now, run_cycle, submit
@@ -144,7 +146,7 @@ def test_what_an_admin_opened_again_starts_anew(user, other, tenant):
     [node] = labelled()
     lose(node, user, tenant)
     lose(node, other, tenant)
-    services.set_intent(node.name, NodeIntent.OPEN)
+    join.set_intent(node.name, NodeIntent.OPEN)
     lose(node, user, tenant)
     assert held() == {}
     lose(node, other, tenant)
@@ -157,7 +159,7 @@ def test_the_note_of_an_admin_stays(user, other, tenant):
     job = submit(other, tenant, node_selector={"only": node.name})
     run_cycle()
     keys = node.start_all()
-    services.set_intent(node.name, NodeIntent.DRAINING, "moves to the new rack")
+    join.set_intent(node.name, NodeIntent.DRAINING, "moves to the new rack")
     node.end(*keys, exit_code=None, reason="node_fault")
     assert held() == {node.name: "moves to the new rack"}
     jobs.cancel(job, identity_for(other))
@@ -204,10 +206,10 @@ class TestTheWayBack:
     def test_each_time_takes_twice_as_long_up_to_a_day(self, node):
         for minutes in (10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440):
             self.pass_minutes(minutes - 1)
-            assert strikes.release() == 0
+            assert auto_cordon.release() == 0
             self.pass_minutes(2)
-            assert strikes.release() == 1
-            services.set_intent(node.name, NodeIntent.CORDONED, f"{causes.HELD_NOTE}2 node faults")
+            assert auto_cordon.release() == 1
+            join.set_intent(node.name, NodeIntent.CORDONED, f"{redaction.HELD_NOTE}2 node faults")
 
     def test_a_week_without_a_hold_starts_anew(self, node, user, other, tenant):
         self.pass_minutes(11)
@@ -230,6 +232,6 @@ class TestTheWayBack:
         self.pass_minutes(2000)
         assert tasks.mend() == 0
         node.sync()
-        services.set_intent(node.name, NodeIntent.CORDONED, "new disk")
+        join.set_intent(node.name, NodeIntent.CORDONED, "new disk")
         self.pass_minutes(2000)
         assert (tasks.mend(), held()) == (0, {node.name: "new disk"})

@@ -4,8 +4,8 @@ import pytest
 
 from gpusched.protocol.agent_messages import Ended, Reading, Sync
 from jobs.models import Job
+from nodes.agents.sync import process_apart
 from nodes.models import Assignment, Device, Node
-from nodes.sync import process_apart
 from tests.factories import make_node, now, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -18,8 +18,8 @@ from gpusched.protocol.reasons import EndReason
 from jobs.lifecycle import states
 from jobs.models import Job
 from jobs.submit import submit as services
-from nodes import clocks
 from nodes.models import ListenerLease, Node
+from nodes.ranks import agent_clock
 from tenants.models import UsageEntry
 from tests.factories import FakeAgent, identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
@@ -148,7 +148,9 @@ class World:
         for machine in self.machines:
             machine.off = off
         # Of an old agent, a clock that is nearly right is believed, also where a loss of the node cuts its time short.
-        self.tolerance = clocks.TOLERATED_SECONDS if is_old and abs(off) <= clocks.TOLERATED_SECONDS else TOLERANCE
+        self.tolerance = (
+            agent_clock.TOLERATED_SECONDS if is_old and abs(off) <= agent_clock.TOLERATED_SECONDS else TOLERANCE
+        )
 
     def submit(self, kind: str) -> None:
         kinds: dict[str, dict[str, Any]] = {

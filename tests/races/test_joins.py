@@ -11,7 +11,7 @@ from django.test import Client
 
 from gpusched.lib.db.sql import query
 from gpusched.protocol.agent_messages import Join, NodeFacts
-from nodes import services
+from nodes.inventory import join
 from nodes.models import Node
 from tests.races.test_constraints import at_once
 
@@ -25,7 +25,7 @@ def message(key: str) -> Join:
 
 @pytest.fixture
 def token():
-    return services.create_join_token(1, "admin")[1]
+    return join.create_join_token(1, "admin")[1]
 
 
 def post(token: str, key: str) -> Any:
@@ -49,7 +49,7 @@ def join_while_another_commits(token: str, first_key: str, key: str) -> Any:
     thread = threading.Thread(target=second)
     thread.start()
     with transaction.atomic():
-        services.join(message(first_key), 2.0)
+        join.join(message(first_key), 2.0)
         written.set()
         deadline = time.monotonic() + 30
         while not query("SELECT 1 FROM pg_locks WHERE NOT granted"):
@@ -70,7 +70,7 @@ def test_a_second_machine_with_the_name_is_refused_with_409(token):
 def test_a_machine_that_joins_twice_at_once_is_one_node_with_the_latest_credential(token):
     answer = join_while_another_commits(token, "first-machine", "first-machine")
     assert answer.status_code == 200, answer.content
-    assert services.authenticate(f"Bearer {answer.json()['credential']}") == Node.objects.get().pk
+    assert join.authenticate(f"Bearer {answer.json()['credential']}") == Node.objects.get().pk
 
 
 def test_of_many_machines_with_one_name_one_joins(token):

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from nodes import samples
 from nodes.models import Device, GpuClock, Rollup, Sample
+from nodes.telemetry import samples
 from tests.factories import make_node
 from tests.races.test_constraints import at_once
 

@@ -21,8 +21,8 @@ from gpusched.lib.db.sql import execute
 from gpusched.management.commands import worker
 from gpusched.protocol.agent_messages import Reading, Sync
 from jobs.models import Attempt, Job
-from nodes.hub import hub
-from nodes.inbox import Inbox
+from nodes.agents.hub import hub
+from nodes.agents.inbox import Inbox
 from nodes.models import Node
 from scheduling import housekeeping, policy, services, tasks
 from scheduling.models import Beat

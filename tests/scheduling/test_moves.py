@@ -10,7 +10,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.protocol.agent_messages import Reading
 from jobs.listing import representation
 from jobs.models import Attempt, Job
-from nodes import heat, incidents
+from nodes.health import incidents, thermal
 from nodes.models import Device, Incident
 from scheduling import moves, policy
 from tenants.models import Tenant
@@ -98,7 +98,7 @@ def test_the_gpu_gets_no_work_until_it_has_cooled(hot, moving, user, tenant):
     run_cycle()
     assert Job.objects.get(pk=waiting).state == "pending"
     warm(hot, 60)
-    Device.objects.filter(health="hot").update(cool_since=F("cool_since") - timedelta(seconds=heat.COOL_SECONDS))
+    Device.objects.filter(health="hot").update(cool_since=F("cool_since") - timedelta(seconds=thermal.COOL_SECONDS))
     warm(hot, 60)
     run_cycle()
     assert Job.objects.get(pk=waiting).state == "scheduled"

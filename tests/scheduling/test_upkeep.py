@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nodes import idle, samples
+from nodes import held_idle
+from nodes.telemetry import samples
 from scheduling import cycle, forecasting, housekeeping, tasks, upkeep
 from scheduling.policy import first_values
 
@@ -16,7 +17,7 @@ def done(monkeypatch):
     monkeypatch.setattr(upkeep, "_done_at", {})
     monkeypatch.setattr(upkeep, "policy", SimpleNamespace(values=first_values))
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    for module, name in ((samples, "tick"), (idle, "review")):
+    for module, name in ((samples, "tick"), (held_idle, "review")):
         monkeypatch.setattr(module, name, lambda *given, name=name: found.append(name))
 
     def after(seconds):

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PRETEND_FLEET = ("2:NVIDIA A100-SXM4-40GB:40960:8:64:524288", "2:NVIDIA H100 80GB HBM3:81559:8:96:1048576")
 # A machine that is busy with something else takes a minute and more.
 START_SECONDS = 180.0
-# More than an agent may say (nodes/consumers.py): too much is refused by the code that says so.
+# More than an agent may say (nodes/agents/websocket.py): too much is refused by the code that says so.
 _SOCKET_BYTES = 5 << 20
 
 

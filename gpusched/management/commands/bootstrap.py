@@ -17,7 +17,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from gpusched.lib.db.locks import Lock, held
 from gpusched.protocol.states import Role, Scope
-from nodes.services import create_join_token
+from nodes.inventory.join import create_join_token
 from tenants.models import Tenant
 from tenants.tenancy.tenants import create_tenant, create_token, set_member
 

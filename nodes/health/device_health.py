@@ -9,7 +9,7 @@ from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import columns, prepared, query
-from nodes.heat import SLOWED_NOTE
+from nodes.health.thermal import SLOWED_NOTE
 
 OCCUPANCIES = frozenset({"clear", "dirty", "foreign"})
 Told = tuple[int, str, str, str]

@@ -8,8 +8,8 @@ from channels.db import database_sync_to_async
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.web.websockets import TRY_AGAIN_LATER, HubSocket
 from gpusched.protocol.agent_messages import Desired, Sync
-from nodes import services
-from nodes.hub import hub
+from nodes.agents.hub import hub
+from nodes.inventory import join
 
 _decode = msgspec.json.Decoder(Sync).decode
 MOST_BYTES = 4 << 20
@@ -27,7 +27,7 @@ class AgentConsumer(HubSocket):
         header = headers.get(b"authorization", b"").decode("latin-1")
         reason = "this is no node's credential"
         try:
-            node_id = await database_sync_to_async(services.authenticate)(header)
+            node_id = await database_sync_to_async(join.authenticate)(header)
         except Problem as problem:
             node_id, reason = None, problem.detail
         await self.accept()

@@ -5,7 +5,7 @@ from typing import Any
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import throttling
-from nodes import causes
+from nodes import redaction
 
 _NODES = """
     SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb,
@@ -43,7 +43,7 @@ _READ = (
 
 def nodes(visible: list[int] | None, name: str | None = None) -> list[dict[str, Any]]:
     """All nodes, or the one of that name. `visible`: the tenants whose job ids are told; None: all, and what
-    nodes.causes keeps from others."""
+    nodes.redaction keeps from others."""
     rows = query(_NODES, [name, name])
     ids = None if name is None else [row["id"] for row in rows]
     devices: dict[int, list[dict[str, Any]]] = {row["id"]: [] for row in rows}
@@ -65,7 +65,7 @@ def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int]
         "jobs": _told(row["jobs"], visible),
         "devices": devices,
     }
-    return causes.told(shown, visible)
+    return redaction.told(shown, visible)
 
 
 def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
         "jobs": _told(row["jobs"], visible),
         "reading": reading,
     }
-    return causes.told(shown, visible)
+    return redaction.told(shown, visible)
 
 
 def _told(pairs: list[list[int]] | None, visible: list[int] | None) -> list[int]:

@@ -20,7 +20,7 @@ from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.records import RollupPage, SamplePage
-from nodes import samples
+from nodes.telemetry import samples
 
 EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 # Without `since`: so much of the past.

@@ -12,10 +12,10 @@ from typing import Generic, Protocol, TypeVar
 from msgspec.structs import replace
 
 from gpusched.protocol.agent_messages import Report, Sync
-from nodes import clocks
+from nodes.ranks import agent_clock
 
 MAX_PER_NODE = 4
-# Less makes no difference to what is believed of an agent's clock (nodes/clocks.py), and costs nothing.
+# Less makes no difference to what is believed of an agent's clock (nodes/ranks/agent_clock.py), and costs nothing.
 AGED_SECONDS = 0.5
 
 
@@ -44,7 +44,7 @@ class Waiting(Generic[S]):
             report if report.seconds_ago is None else replace(report, seconds_ago=report.seconds_ago + seconds)
             for report in self.message.reports
         ]
-        return replace(self.message, at=clocks.moved(self.message.at, seconds), reports=reports)
+        return replace(self.message, at=agent_clock.moved(self.message.at, seconds), reports=reports)
 
 
 class Inbox(Generic[S]):

@@ -17,7 +17,7 @@ from gpusched.protocol.rest.access import JoinToken
 from gpusched.protocol.rest.cluster import Node, NodeAction, NodeDevice
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import NodeIntent
-from nodes import removal, representation, services
+from nodes.inventory import join, removal, representation
 from tenants.auth.identity import identity
 
 
@@ -70,7 +70,7 @@ def _intent(verb: str, intent: NodeIntent, summary: str) -> type[APIView]:
             note = read_body(request, IntentNote).note
             if "\x00" in note + name:
                 raise invalid([FieldError("note", "invalid_character", "must not contain a NUL character")])
-            message = services.set_intent(name, intent, note)
+            message = join.set_intent(name, intent, note)
             return Response({"node": name, "status": intent, "message": message})
 
     Intent.__name__ = verb.capitalize()
@@ -103,7 +103,7 @@ class JoinTokens(APIView):
         hours = read_body(request, NewJoinToken).expires_in_hours
         if not 0 < hours <= 8760:
             raise invalid([FieldError("expires_in_hours", "out_of_range", "more than 0, at most 8760")])
-        token, text = services.create_join_token(hours, who.username)
+        token, text = join.create_join_token(hours, who.username)
         url = request.build_absolute_uri("/").rstrip("/")
         answer: dict[str, Any] = {"token": text, "expires_at": rfc3339(token.expires_at)}
         return Response({**answer, "command": f"gpusched-agent join {url} {text}"}, status=201)

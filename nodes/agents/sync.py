@@ -25,9 +25,17 @@ from gpusched.protocol.agent_messages import (
     key_of,
 )
 from gpusched.protocol.states import RankState
-from nodes import blame, checkpoints, clocks, removal, reports, strikes, telemetry
-from nodes.desired import desired, live
-from nodes.signalling import unsent
+from nodes.health import auto_cordon
+from nodes.inventory import removal
+from nodes.ranks import (
+    agent_clock,
+    checkpoints,
+    fault_attribution,
+    rank_end,
+)
+from nodes.ranks.desired_state import desired, live
+from nodes.ranks.pending_signals import unsent
+from nodes.telemetry import readings as telemetry
 
 logger = logging.getLogger(__name__)
 # An assignment that runs for us but that its agent has not named for so long is not there (its disk was wiped).
@@ -89,18 +97,18 @@ def push(node_ids: Sequence[int], job_ids: Sequence[int], told: Told = NOTHING) 
 
 
 def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
-    heard = [(node_id, clocks.as_here(report, sync.at)) for node_id, sync in batch for report in sync.reports]
+    heard = [(node_id, agent_clock.as_here(report, sync.at)) for node_id, sync in batch for report in sync.reports]
     if not heard:
         # Readings and signs of life alone need not wait for the disk: a second later they are told again.
         execute("SET LOCAL synchronous_commit = off")
     readings = [(node_id, reading) for node_id, sync in batch for reading in sync.readings]
-    heard = blame.judged(heard, readings)
+    heard = fault_attribution.judged(heard, readings)
     # What was read before an end says nothing against the look after it.
     left = {(node_id, uuid) for node_id, report in heard if isinstance(report, Ended) for uuid in report.left}
     readings = [(n, replace(r, occupancy=None) if (n, r.uuid) in left else r) for n, r in readings]
-    reports.apply(heard)
+    rank_end.apply(heard)
     checkpoints.keep(
-        [(node_id, key, clocks.at_here(at, sync.at)) for node_id, sync in batch for key, at in sync.saved.items()]
+        [(node_id, key, agent_clock.at_here(at, sync.at)) for node_id, sync in batch for key, at in sync.saved.items()]
     )
     for node_id, sync in batch:
         if sync.facts is not None:
@@ -113,13 +121,15 @@ def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
     _keep_limits(rows_of, latest)
     known = telemetry.seen(
         [
-            (node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync), clocks.ahead(sync.at))
+            (node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync), agent_clock.ahead(sync.at))
             for node_id, sync in latest.items()
         ]
     )
-    faulted |= {node_id for node_id, report in heard if isinstance(report, Ended) and report.reason in strikes.STRIKES}
+    faulted |= {
+        node_id for node_id, report in heard if isinstance(report, Ended) and report.reason in auto_cordon.STRIKES
+    }
     if faulted:
-        strikes.hold(faulted)
+        auto_cordon.hold(faulted)
     held = {node_id: _unsettled(sync) for node_id, sync in latest.items()}
     answers = desired(rows_of, held, told, {node_id: sync.limits for node_id, sync in latest.items()})
     signals = unsent(rows_of, {node_id: sync.signalled for node_id, sync in latest.items()})
@@ -182,7 +192,7 @@ def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, S
     """Ends what runs for us but not for its agent, for a while now, as a fault of the node; gives such nodes."""
     absent: list[int] = []
     present: list[int] = []
-    by_id: dict[int, tuple[reports.Key, int]] = {}
+    by_id: dict[int, tuple[rank_end.Key, int]] = {}
     for node_id, rows in rows_of.items():
         running = set(latest[node_id].running)
         for row in rows:
@@ -204,5 +214,5 @@ def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, S
     if gone:
         concerned = about(by_id[row["id"]][0][0] for row in gone)
         logger.warning("%d ranks run for us but not for their agents", len(gone), extra=concerned)
-        reports.fault([(*by_id[row["id"]], row["missing_since"]) for row in gone])
+        rank_end.fault([(*by_id[row["id"]], row["missing_since"]) for row in gone])
     return {by_id[row["id"]][1] for row in gone}

@@ -20,8 +20,9 @@ from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.lifecycle import states
 from jobs.lifecycle.attempt_end import Outcome
 from jobs.lifecycle.exits import exit_class
-from nodes import accounts, allocations, health
-from nodes.clocks import lasted, when
+from nodes.allocation import allocations
+from nodes.health import device_health, missing_users
+from nodes.ranks.agent_clock import lasted, when
 from tenants.billing import ledger
 
 Key = tuple[int, int, int]
@@ -169,10 +170,10 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
     if not ended:
         return []
     allocations.give_back([row["id"] for row in ended])
-    accounts.missing([row["id"] for row in ended if row["reason"] == EndReason.NO_ACCOUNT])
+    missing_users.missing([row["id"] for row in ended if row["reason"] == EndReason.NO_ACCOUNT])
     # In the transaction that gives them back (A34): the next reading may be a second, and another job, too late.
     left = {e.key: e.left for e in ends if e.left}
-    health.left_behind(
+    device_health.left_behind(
         [(r["id"], *one) for r in ended for one in left.get((r["job_id"], r["number"], r["rank"]), {}).items()]
     )
     # A rank that came and went between two messages was never reported as started.

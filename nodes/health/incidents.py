@@ -8,7 +8,7 @@ import pgtrigger
 from gpusched.lib.audit import log
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
-from nodes.causes import CLOSINGS, HELD_NOTE
+from nodes.redaction import CLOSINGS, HELD_NOTE
 
 # In the database, because many statements change the health of devices, and none must be forgotten.
 _OF_DEVICE = """

@@ -1,5 +1,5 @@
-"""Tables of what is kept of readings: samples, their roll-ups, GPU-seconds (nodes/samples.py), and who holds GPUs that
-are idle (nodes/idle.py)."""
+"""Tables of what is kept of readings: samples, their roll-ups, GPU-seconds (nodes/telemetry/samples.py), and who holds GPUs that
+are idle (nodes/held_idle.py)."""
 
 from django.db import models
 from django.db.models import Q
@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 
 class Sample(models.Model):
     """A kept reading: one per device in each GPUSCHED_SAMPLE_SECONDS, deleted after the retention time. `cell`: what
-    the device was (nodes/cells.py), for so many `seconds` before."""
+    the device was (nodes/health/gpu_status.py), for so many `seconds` before."""
 
     device = models.ForeignKey("nodes.Device", on_delete=models.CASCADE, related_name="samples")
     at = models.DateTimeField()
@@ -57,7 +57,7 @@ class Rollup(models.Model):
 
 
 class GpuClock(models.Model):
-    """GPU-seconds of all devices by what they were, counted until a moment (nodes/samples.py)."""
+    """GPU-seconds of all devices by what they were, counted until a moment (nodes/telemetry/samples.py)."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     counted_until = models.DateTimeField()
@@ -124,7 +124,7 @@ class MissingUser(models.Model):
 
 class HeldDay(models.Model):
     """GPU-seconds of one model that the jobs of one user in one tenant held on one day (UTC), and how many of them were
-    idle, counted by the ticks of nodes/samples.py. A shared device counts by its part, as in the ledger."""
+    idle, counted by the ticks of nodes/telemetry/samples.py. A shared device counts by its part, as in the ledger."""
 
     day = models.DateField()
     tenant = models.ForeignKey("tenants.Tenant", on_delete=models.CASCADE, related_name="+", db_index=False)

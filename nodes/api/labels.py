@@ -9,7 +9,7 @@ from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.rest import read_body
 from gpusched.protocol.affinity import Taint
 from gpusched.protocol.rest.cluster import NodeLabels, NodeTaints
-from nodes import labels
+from nodes.inventory import labels
 from tenants.auth.identity import identity
 
 

@@ -21,7 +21,7 @@ from gpusched.protocol.agent_messages import (
     Reading,
 )
 from gpusched.protocol.states import NodeState
-from nodes import health, heat
+from nodes.health import device_health, thermal
 
 # Agents tell of an Xid for a minute; what claims to be older is not believed.
 MOST_SECONDS_AGO = 3600
@@ -163,12 +163,12 @@ def read(readings: Sequence[tuple[int, Reading]]) -> None:
     there, is no longer offered."""
     rows: list[tuple[Any, ...]] = []
     gone: list[tuple[int, str, bool]] = []
-    occupied: list[health.Told] = []
+    occupied: list[device_health.Told] = []
     for node_id, r in {(node_id, r.uuid): (node_id, r) for node_id, r in readings}.values():
         gone.append((node_id, r.uuid, r.lost))
         processes = None if r.process_ids is None else len(r.process_ids)
         # A word that only a newer agent knows is not known here.
-        occupancy = "lost" if r.lost else r.occupancy if r.occupancy in health.OCCUPANCIES else None
+        occupancy = "lost" if r.lost else r.occupancy if r.occupancy in device_health.OCCUPANCIES else None
         occupant = r.occupant.replace("\x00", "")[:200] if occupancy in ("dirty", "foreign") else ""
         if occupancy is not None and not r.lost:
             occupied.append((node_id, r.uuid, occupancy, occupant))
@@ -180,9 +180,9 @@ def read(readings: Sequence[tuple[int, Reading]]) -> None:
         )  # fmt: skip
     prepared(_READ, [settings.ENV.held_idle_percent, *columns(rows, 2 + len(_READ_COLUMNS))])
     _mark_lost(gone)
-    health.failed(_hardware_failures(readings))
-    health.occupied(occupied)
-    heat.feel([(row[0], row[1], row[4], row[9]) for row in rows])
+    device_health.failed(_hardware_failures(readings))
+    device_health.occupied(occupied)
+    thermal.feel([(row[0], row[1], row[4], row[9]) for row in rows])
 
 
 def _hardware_failures(readings: Sequence[tuple[int, Reading]]) -> list[tuple[int, str, str, int]]:

@@ -8,7 +8,8 @@ from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import execute, query
 from gpusched.lib.times import readable
 from gpusched.protocol.states import NodeIntent, NodeState
-from nodes import accounts, retiring
+from nodes.health import missing_users
+from nodes.inventory import retire
 from nodes.models import Node
 
 # What an agent with the credential of a removed node is answered.
@@ -24,8 +25,8 @@ def remove(name: str) -> str:
     if node is None:
         raise absent(name)
     _require_empty(node)
-    retiring.retire_all(node.pk)
-    accounts.forget(node.pk)
+    retire.retire_all(node.pk)
+    missing_users.forget(node.pk)
     execute("UPDATE nodes_incident SET until = clock_timestamp() WHERE node_id = %s AND until IS NULL", [node.pk])
     node.removed_at = timezone.now()
     node.save(update_fields=["removed_at"])

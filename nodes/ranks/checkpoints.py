@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from gpusched.lib.db.sql import columns, execute
-from nodes.clocks import when
-from nodes.reports import parse_key
+from nodes.ranks.agent_clock import when
+from nodes.ranks.rank_end import parse_key
 
 # The latest of any rank, never earlier than was told before nor than the start: the time of a file can be anything.
 _KEEP = """

@@ -13,8 +13,10 @@ from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.agent_messages import Join, Joined
 from gpusched.protocol.states import NodeIntent, NodeState
-from nodes import accounts, removal, telemetry
+from nodes.health import missing_users
+from nodes.inventory import removal
 from nodes.models import JoinToken, Node
+from nodes.telemetry import readings
 
 
 def create_join_token(hours: float, actor: str) -> tuple[JoinToken, str]:
@@ -76,7 +78,7 @@ def _join(message: Join, heartbeat_seconds: float, let_in_by: str) -> Joined:
         node.credential_prefix, node.credential_hash = made.prefix, made.secret_hash
         node.let_in_by = let_in_by
         node.save()
-        telemetry.learn(node.pk, message.facts)
+        readings.learn(node.pk, message.facts)
     return Joined(node_id=node.pk, credential=made.text, heartbeat_seconds=heartbeat_seconds)
 
 
@@ -126,7 +128,7 @@ def set_intent(name: str, intent: NodeIntent, note: str = "") -> str:
         node.intent, node.intent_note = intent, "" if intent == NodeIntent.OPEN else note[:200]
         node.save(update_fields=["intent", "intent_note"])
         if intent == NodeIntent.OPEN:
-            accounts.forget(node.pk)
+            missing_users.forget(node.pk)
         log.record("node.intent", f"node {name}", before, {"intent": str(intent), "note": node.intent_note})
         events.changed("nodes", [node.pk])
         wake.request_cycle()

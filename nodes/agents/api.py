@@ -23,8 +23,9 @@ from gpusched.lib.limits import MOST_LOG_BYTES
 from gpusched.protocol.agent_messages import Join, LogAnswer, Sync
 from gpusched.protocol.job_request import FieldError
 from jobs.logs import store
-from nodes import reports, services
-from nodes.sync import process_apart
+from nodes.agents.sync import process_apart
+from nodes.inventory import join as services
+from nodes.ranks import rank_end
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def sync(request: HttpRequest) -> msgspec.Struct:
 def append_log(request: HttpRequest) -> msgspec.Struct:
     """404 for a rank that was never this node's: the agent may drop its log."""
     node_id = _node(request)
-    key = reports.parse_key(request.GET.get("key", ""))
+    key = rank_end.parse_key(request.GET.get("key", ""))
     offset = request.GET.get("offset", "")
     if key is None or not (offset.isascii() and offset.isdigit() and len(offset) < 16):
         raise invalid([FieldError("key", "invalid", "needs key=JOB.ATTEMPT.RANK and offset=BYTES")])

@@ -10,7 +10,13 @@ from datetime import date, datetime
 from typing import Any
 
 from gpusched.lib.db.sql import atomically, execute, query
-from nodes.cells import CELL, CELLS, HOLDERS, IS_HELD, IS_REPLACED
+from nodes.health.gpu_status import (
+    CELL,
+    CELLS,
+    HOLDERS,
+    IS_HELD,
+    IS_REPLACED,
+)
 
 ROLLUP_SECONDS = 300
 # After a long pause so many periods are made up for at once; the rest follows.

@@ -16,9 +16,9 @@ from gpusched.lib.db.sql import execute
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, ask
 from gpusched.lib.process.supervised import supervised
 from gpusched.protocol.agent_messages import Desired, Run, Sync
-from nodes.inbox import Inbox, Waiting
-from nodes.removal import REFUSAL
-from nodes.sync import process, process_apart, push
+from nodes.agents.inbox import Inbox, Waiting
+from nodes.agents.sync import process, process_apart, push
+from nodes.inventory.removal import REFUSAL
 
 logger = logging.getLogger(__name__)
 GATHER_SECONDS = 0.02

@@ -12,7 +12,7 @@ from gpusched.lib.bus import events, wake
 from gpusched.protocol.affinity import MAX_TAINTS, Taint, TaintEffect, taint_problems, taint_text
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
-from nodes import removal
+from nodes.inventory import removal
 from nodes.models import Node
 
 

@@ -9,7 +9,7 @@ from gpusched.lib.db.sql import columns, query
 from gpusched.protocol import xids
 from gpusched.protocol.agent_messages import Ended, Reading, Report
 from gpusched.protocol.reasons import EndReason
-from nodes.reports import parse_key
+from nodes.ranks.rank_end import parse_key
 
 _HELD = """
     SELECT s.node_id, s.job_id, s.number, s.rank, d.uuid, d.index, d.health, d.health_note,
