@@ -86,10 +86,10 @@ def _fill(pending: int, nodes: int, gpus: int) -> None:
 
 def _cycle() -> tuple[dict[str, float], int]:
     """Milliseconds of each phase, and how many were placed."""
-    from scheduling.commit import commit
+    from nodes.ranks.recovery import lose_silent_nodes
+    from scheduling.cycle.commit import commit
+    from scheduling.cycle.snapshot import load
     from scheduling.engine.planner import plan
-    from scheduling.snapshot import load
-    from scheduling.sweep import lose_silent_nodes
 
     gc.disable()  # as in the worker's cycles
     times = [time.perf_counter()]

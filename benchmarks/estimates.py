@@ -9,13 +9,18 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from scheduling.engine.calibration import MIN_OUTCOMES, Outcome, calibration, coverage_percent
-from scheduling.engine.estimate import Estimate, estimates
 from scheduling.engine.model import Policy, Snapshot
-from scheduling.simulator.cluster import Cluster
-from scheduling.simulator.formats import read_trace
-from scheduling.simulator.jobs import TraceJob
-from scheduling.simulator.replay import Fate, replay
+from scheduling.engine.whatif.calibration import (
+    MIN_OUTCOMES,
+    Outcome,
+    calibration,
+    coverage_percent,
+)
+from scheduling.engine.whatif.estimate import Estimate, estimates
+from scheduling.simulator.runs.cluster import Cluster
+from scheduling.simulator.runs.trace_replay import Fate, replay
+from scheduling.simulator.traces.formats import read_trace
+from scheduling.simulator.traces.jobs import TraceJob
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 TRACE, TRACE_CLUSTER, TRACE_NODES = TRACES / "philly" / "philly_tuning.csv.gz", "103959", 3

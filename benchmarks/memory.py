@@ -22,7 +22,7 @@ def main() -> None:
         status = stack.client().status()
         [waiting] = stack.client().list(state="pending", limit=1)
         stack.client().why(waiting.id)
-        parts = {**PARTS, "adviser": "scheduling.adviser"}
+        parts = {**PARTS, "adviser": "scheduling.whatif.process"}
         sizes = {f"{part}_mib": sum(map(resident_mib, stack.pids(mark))) for part, mark in parts.items()}
         publish(
             {

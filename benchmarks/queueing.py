@@ -14,13 +14,13 @@ from typing import NoReturn
 
 from benchmarks.queueing_sweep import sweep
 from scheduling.engine.model import Policy
-from scheduling.simulator.cluster import Cluster
-from scheduling.simulator.figures import Figures, figures, summary
-from scheduling.simulator.formats import read_trace
-from scheduling.simulator.jobs import TraceJob
-from scheduling.simulator.predictions import with_predictions
-from scheduling.simulator.replay import replay
-from scheduling.simulator.srtf import replay_srtf
+from scheduling.simulator.runs.cluster import Cluster
+from scheduling.simulator.runs.srtf import replay_srtf
+from scheduling.simulator.runs.statistics import Figures, figures, summary
+from scheduling.simulator.runs.trace_replay import replay
+from scheduling.simulator.traces.formats import read_trace
+from scheduling.simulator.traces.jobs import TraceJob
+from scheduling.simulator.traces.predictions import with_predictions
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 TUNING = TRACES / "philly" / "philly_tuning.csv.gz"

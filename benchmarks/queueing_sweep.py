@@ -6,11 +6,11 @@ from math import ceil
 from statistics import mean
 
 from scheduling.engine.model import Policy
-from scheduling.simulator.cluster import Cluster, never_fitting
-from scheduling.simulator.figures import figures
-from scheduling.simulator.jobs import TraceJob
-from scheduling.simulator.predictions import with_predictions
-from scheduling.simulator.replay import replay
+from scheduling.simulator.runs.cluster import Cluster, never_fitting
+from scheduling.simulator.runs.statistics import figures
+from scheduling.simulator.runs.trace_replay import replay
+from scheduling.simulator.traces.jobs import TraceJob
+from scheduling.simulator.traces.predictions import with_predictions
 
 LOADS = (0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
 GPUS_PER_NODE = 8

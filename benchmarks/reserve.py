@@ -15,14 +15,14 @@ from statistics import mean, stdev
 from benchmarks.queueing import DECEMBER, OCTOBER, PHILLY, TRACES, TUNING
 from benchmarks.size_rules import Demand, SizedCluster, SizeRule
 from scheduling.engine.model import Node, Policy, Request
-from scheduling.simulator.cluster import never_fitting
-from scheduling.simulator.figures import Figures, figures
-from scheduling.simulator.formats import read_trace
-from scheduling.simulator.jobs import TraceJob
-from scheduling.simulator.openb import gpus_of, read_nodes, read_requests
-from scheduling.simulator.placement_run import Fill, fill
-from scheduling.simulator.predictions import with_predictions
-from scheduling.simulator.replay import Run, replay
+from scheduling.simulator.runs.cluster import never_fitting
+from scheduling.simulator.runs.placement import Fill, fill
+from scheduling.simulator.runs.statistics import Figures, figures
+from scheduling.simulator.runs.trace_replay import Run, replay
+from scheduling.simulator.traces.formats import read_trace
+from scheduling.simulator.traces.jobs import TraceJob
+from scheduling.simulator.traces.openb import gpus_of, read_nodes, read_requests
+from scheduling.simulator.traces.predictions import with_predictions
 
 OPENB = TRACES / "openb"
 LISTS = ("default", "gpuspec20", "multigpu30")

@@ -17,7 +17,7 @@ from benchmarks.stack import ROOT, Stack
 _DELETE = """
 import sys, django
 django.setup()
-from scheduling import tasks
+from scheduling.worker import tasks
 from jobs import retention
 print(retention.run(tasks._delete_others, seconds=float(sys.argv[1])))
 """

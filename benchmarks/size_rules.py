@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from scheduling.engine.affinity import IN, MIN_GPUS, NO_SCHEDULE, PREFER_NO_SCHEDULE, Expression, Preference, Taint
 from scheduling.engine.model import Node, Request
-from scheduling.simulator.cluster import Cluster
+from scheduling.simulator.runs.cluster import Cluster
 
 RESERVED_PERCENT = 20.0
 # The fewest GPUs of a job of each class: 1, 2 to 4 (no trace has jobs of 5 to 7), and 8 or more.

@@ -61,7 +61,7 @@ def _microseconds(repeat: int) -> dict[str, float]:
 
     from gpusched import tracing
     from gpusched.lib import request_id
-    from scheduling.cycle import _Clock
+    from scheduling.cycle.run import _Clock
 
     request, response = RequestFactory().get("/api/v1/health"), HttpResponse()
 

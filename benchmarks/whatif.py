@@ -43,7 +43,7 @@ def main() -> None:
             began = time.perf_counter()
             beside, failed = send(stack, options.submits, CONNECTIONS)
             wall_beside = time.perf_counter() - began
-            adviser_mib = sum(map(resident_mib, stack.pids("scheduling.adviser")))
+            adviser_mib = sum(map(resident_mib, stack.pids("scheduling.whatif.process")))
         publish(
             {
                 "row_p50_ms": percentile(alone, 50) * 1000,

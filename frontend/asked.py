@@ -15,7 +15,7 @@ from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import FINAL, NodeIntent
 
 Row = dict[str, Any]
-# How the scheduler stands (scheduling.services.scheduler_lag): one answer for all that a page shows.
+# How the scheduler stands (scheduling.status.cluster.scheduler_lag): one answer for all that a page shows.
 Beat = Callable[[], Row]
 # Then it says what is in the way.
 PATIENCE = timedelta(seconds=30)

@@ -7,7 +7,7 @@ from django.conf import settings
 from gpusched import __version__
 from gpusched.lib.db.sql import query
 from nodes.ranks.agent_clock import TOLERATED_SECONDS
-from scheduling import services
+from scheduling.status import cluster
 
 Row = dict[str, Any]
 CYCLES = 60
@@ -49,7 +49,7 @@ def control_plane() -> Row:
         "database": {**database, "is_own": not settings.ENV.database_url},
         "cycles": cycles,
         "upkeep": upkeep,
-        "scheduler": services.scheduler_lag(),
+        "scheduler": cluster.scheduler_lag(),
         "version": __version__,
     }
 

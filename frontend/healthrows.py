@@ -9,7 +9,7 @@ from gpusched import __version__
 from gpusched.lib.db.sql import query
 from nodes import redaction
 from nodes.health import incidents
-from scheduling import services
+from scheduling.status import cluster
 
 Row = dict[str, Any]
 MOST_INCIDENTS = 100
@@ -30,10 +30,10 @@ class Health:
 def load(known: list[doings.Doing]) -> Health:
     """`known`: what frontend.doings has loaded."""
     versions = query(_VERSIONS)
-    lag = services.scheduler_lag()
+    lag = cluster.scheduler_lag()
     rows: dict[str, Row] = {
         "control": {"version": __version__, "cycle_is_alive": lag["is_alive"]},
-        "agents": {**services.agents(), "versions": versions},
+        "agents": {**cluster.agents(), "versions": versions},
     }
     lasting = incidents.latest(MOST_INCIDENTS, is_open=True)
     latest = {row["id"]: row for row in [*lasting, *incidents.latest(MOST_INCIDENTS)]}

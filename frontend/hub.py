@@ -22,7 +22,7 @@ from frontend.topics import View, kind_of, view
 from gpusched.lib.bus.listener import Listener, listener
 from gpusched.lib.process.supervised import supervised
 from gpusched.lib.times import rfc3339
-from scheduling.services import scheduler_lag
+from scheduling.status.cluster import scheduler_lag
 
 logger = logging.getLogger(__name__)
 MOST_TOPICS = 20

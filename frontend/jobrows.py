@@ -9,7 +9,7 @@ from gpusched.protocol import reasons
 from jobs.api import attempts
 from jobs.listing import representation
 from jobs.logs import store
-from scheduling.why import periods_of
+from scheduling.whatif.explain import periods_of
 
 Row = dict[str, Any]
 _MOST_EVENTS = 1000

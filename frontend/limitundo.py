@@ -6,7 +6,7 @@ from typing import Any
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.protocol.rest.time_limits import Extension
-from scheduling import extending
+from scheduling.whatif import extend
 from tenants.auth.identity import Identity
 
 # An element's limit that was changed with its array's goes back with the array's.
@@ -29,7 +29,7 @@ def undo_of(job: Mapping[str, Any], who: Identity) -> dict[str, Any]:
         return {}
     minutes = event["was"] / 60
     try:
-        extending.allowed(job["id"], Extension(max_runtime_minutes=minutes), who)
+        extend.allowed(job["id"], Extension(max_runtime_minutes=minutes), who)
     except Problem:
         return {}
     return {"minutes": minutes, "seen": event["made"]}

@@ -10,7 +10,7 @@ from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeState
 from jobs.listing import representation
 from jobs.listing.counts import WAITS, WEIGHT
-from scheduling import services
+from scheduling.status import cluster
 
 Row = dict[str, Any]
 _MOST_NEXT = 3
@@ -57,7 +57,7 @@ def load(nodes: list[Row], tenants: dict[int, Row]) -> Row:
     waiting = prepared(_WAITING)
     for row in waiting:
         row["told"] = representation.reason(row)
-    lag = services.scheduler_lag()
+    lag = cluster.scheduler_lag()
     return {
         "status": _status(nodes, lag),
         "largest": _largest(nodes),

@@ -7,7 +7,7 @@ from frontend import queuerows
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from jobs.listing.counts import WAITS, WEIGHT
-from scheduling import services
+from scheduling.status import cluster
 from tenants.api.tenants import tenants_shown
 from tenants.billing import budgets
 
@@ -35,7 +35,7 @@ def load() -> dict[int, Row]:
             **{name: share[name] for name in _NAMES},
             "is_archived": share["tenant_id"] in known and known[share["tenant_id"]]["is_archived"],
         }
-        for share in services.shares(with_archived=True)
+        for share in cluster.shares(with_archived=True)
     }
 
 

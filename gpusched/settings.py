@@ -240,7 +240,7 @@ Q_CLUSTER = {
     "retry": 600,
     "poll": 1.0,
     "guard_cycle": 0.5,
-    # The latest of each task are kept, so that others see when it last ended well (scheduling/housekeeping.py).
+    # The latest of each task are kept, so that others see when it last ended well (scheduling/worker/housekeeping.py).
     "save_limit": 5,
     "save_limit_per": "func",
     "max_attempts": 1,
@@ -257,7 +257,7 @@ Q_CLUSTER = {
             "guard_cycle": 0.5,
             "save_limit": -1,
             "scheduler": False,
-            "broker_class": "scheduling.broker.CycleBroker",
+            "broker_class": "scheduling.worker.broker.CycleBroker",
         },
     },
 }

@@ -23,9 +23,9 @@ import nodes.api.idle_exemptions
 import nodes.api.labels
 import nodes.api.nodes
 import nodes.api.samples
-import scheduling.api
-import scheduling.extend_api
-import scheduling.policy_api
+import scheduling.api.policy
+import scheduling.api.queue
+import scheduling.api.time_limit
 import tenants.api.audit
 import tenants.api.budgets
 import tenants.api.members
@@ -45,7 +45,7 @@ from gpusched.lib.api.problems import (
     wants_problem,
 )
 from gpusched.lib.db.outages import is_outage, outcome
-from scheduling.metrics import metrics
+from scheduling.status.metrics import metrics
 
 
 class IdConverter:
@@ -74,7 +74,7 @@ api = [
         ("jobs/count", jobs.api.jobs.Count.as_view()),
         ("jobs/bulk", jobs.api.bulk.Bulk.as_view()),
         ("events", jobs.api.events.Events.as_view()),
-        ("jobs/simulate", scheduling.api.Simulate.as_view()),
+        ("jobs/simulate", scheduling.api.queue.Simulate.as_view()),
         (_JOB, jobs.api.jobs.Job.as_view()),
         (f"{_JOB}/cancel", jobs.api.arrays.Cancel.as_view()),
         (f"{_JOB}/retry", jobs.api.arrays.Retry.as_view()),
@@ -83,8 +83,8 @@ api = [
         (f"{_JOB}/release", jobs.api.jobs.Release.as_view()),
         (f"{_JOB}/requeue", jobs.api.jobs.Requeue.as_view()),
         (f"{_JOB}/signal", jobs.api.signals.Signal.as_view()),
-        (f"{_JOB}/extend", scheduling.extend_api.Extend.as_view()),
-        (f"{_JOB}/explain", scheduling.api.Explain.as_view()),
+        (f"{_JOB}/extend", scheduling.api.time_limit.Extend.as_view()),
+        (f"{_JOB}/explain", scheduling.api.queue.Explain.as_view()),
         (f"{_JOB}/events", jobs.api.jobs.Events.as_view()),
         (f"{_JOB}/attempts", jobs.api.attempts.Attempts.as_view()),
         (f"{_JOB}/logs", jobs.api.logs.Log.as_view()),
@@ -132,16 +132,16 @@ api = [
         ("idle-exemptions", nodes.api.idle_exemptions.Exemptions.as_view()),
         ("idle-exemptions/<id:exemption_id>", nodes.api.idle_exemptions.OneExemption.as_view()),
         ("incidents", nodes.api.gpus.Incidents.as_view()),
-        ("queue", scheduling.api.Queue.as_view()),
-        ("queue/usage", scheduling.api.Usage.as_view()),
-        ("scheduling/shares", scheduling.api.Shares.as_view()),
-        ("scheduling/policy", scheduling.policy_api.SchedulingPolicy.as_view()),
-        ("scheduling/policy/history", scheduling.policy_api.PolicyHistory.as_view()),
-        ("scheduling/cycles", scheduling.api.Cycles.as_view()),
-        ("scheduling/cycles/<id:cycle_id>/replay", scheduling.api.Replay.as_view()),
-        ("cluster/status", scheduling.api.ClusterStatus.as_view()),
-        ("health", scheduling.api.Health.as_view()),
-        ("ready", scheduling.api.Ready.as_view()),
+        ("queue", scheduling.api.queue.Queue.as_view()),
+        ("queue/usage", scheduling.api.queue.Usage.as_view()),
+        ("scheduling/shares", scheduling.api.queue.Shares.as_view()),
+        ("scheduling/policy", scheduling.api.policy.SchedulingPolicy.as_view()),
+        ("scheduling/policy/history", scheduling.api.policy.PolicyHistory.as_view()),
+        ("scheduling/cycles", scheduling.api.queue.Cycles.as_view()),
+        ("scheduling/cycles/<id:cycle_id>/replay", scheduling.api.queue.Replay.as_view()),
+        ("cluster/status", scheduling.api.queue.ClusterStatus.as_view()),
+        ("health", scheduling.api.queue.Health.as_view()),
+        ("ready", scheduling.api.queue.Ready.as_view()),
     )
 ]
 
@@ -150,8 +150,8 @@ urlpatterns = [
     path("api/v1/openapi.json", SpectacularJSONAPIView.as_view(), name="openapi"),
     path("api/v1/docs", SpectacularSwaggerView.as_view(url_name="openapi"), name="api-docs"),
     path("api/v1/metrics", metrics),
-    path("health", scheduling.api.Health.as_view()),
-    path("ready", scheduling.api.Ready.as_view()),
+    path("health", scheduling.api.queue.Health.as_view()),
+    path("ready", scheduling.api.queue.Ready.as_view()),
     path("metrics", metrics),
     path("agent/join", nodes.agents.api.join),
     path("agent/sync", nodes.agents.api.sync),

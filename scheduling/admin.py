@@ -13,8 +13,9 @@ from django.utils.html import format_html, format_html_join
 from unfold.admin import ModelAdmin
 
 from gpusched.lib.audit.read_only import ReadOnly
-from scheduling import policy, preview
+from scheduling import policy
 from scheduling.models import Cycle, SchedulingPolicy
+from scheduling.whatif import edit_effects
 
 
 @admin.register(Cycle)
@@ -51,7 +52,7 @@ class PolicyForm(ModelForm):  # type: ignore[type-arg]
         except ValidationError as error:
             self.add_error(None, error)
             return cleaned
-        self.effect = preview.policy_effect(policy.as_engine(cleaned))
+        self.effect = edit_effects.policy_effect(policy.as_engine(cleaned))
         if self.effect["contradicts"] and not cleaned.get("go_ahead"):
             said = "; ".join(self.effect["sentences"])
             self.add_error("go_ahead", f"Not saved yet. With this edit {said}. Tick this to save it nevertheless.")

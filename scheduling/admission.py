@@ -10,15 +10,15 @@ from gpusched.lib.db.sql import prepared
 from gpusched.protocol import reasons
 from gpusched.protocol.job_request import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
-from scheduling import snapshot
-from scheduling.engine.budgets import is_spent, spent
-from scheduling.engine.effects import in_use
-from scheduling.engine.feasibility import Verdict, impossible_in
-from scheduling.engine.inventory import Inventory, survey
+from scheduling.cycle import snapshot
+from scheduling.cycle.tenants import tenants
+from scheduling.engine.explain.feasibility import Verdict, impossible_in
+from scheduling.engine.explain.inventory import Inventory, survey
+from scheduling.engine.limits.budgets import is_spent, spent
 from scheduling.engine.model import Node, Policy, Request, Tenant
-from scheduling.entitlements import tenants
+from scheduling.engine.whatif.effects import in_use
 from scheduling.policy import policy
-from scheduling.simulation import shape
+from scheduling.whatif.simulate_submit import shape
 from tenants.auth.identity import Identity
 
 # An acceptance may rest on a snapshot this old: such a job waits and says why. But the snapshot is never older than the

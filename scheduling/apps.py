@@ -9,8 +9,8 @@ class SchedulingConfig(AppConfig):
     def ready(self) -> None:
         from jobs.submit import admission
         from scheduling.admission import problem_if_impossible
-        from scheduling.preview import quota_effect
-        from scheduling.simulation import simulate
+        from scheduling.whatif.edit_effects import quota_effect
+        from scheduling.whatif.simulate_submit import simulate
         from tenants import effects
 
         admission.register(problem_if_impossible)

@@ -22,7 +22,7 @@ from gpusched.protocol.states import Role, Scope
 from jobs.submit import submit as job_services
 from nodes.agents.sync import process
 from nodes.inventory import join as node_services
-from scheduling import cycle, recorded_cycles
+from scheduling.cycle import recorded_cycles, run
 from tenants.auth.identity import Identity, identity_of_user
 from tenants.models import Tenant
 from tenants.tenancy import tenants as tenant_services
@@ -133,4 +133,4 @@ def make_node(gpus: int = 8, **fields: Any) -> FakeAgent:
 def run_cycle() -> None:
     """Run a cycle, and record it whatever recording the one before has cost."""
     recorded_cycles._next_at = 0.0
-    cycle.run("test")
+    run.run("test")

@@ -5,7 +5,7 @@ from typing import Any
 
 from deploy.reference.parts import code, table
 from gpusched.env import PREFIX, Env
-from scheduling.metric_families import FAMILIES
+from scheduling.status.metric_families import FAMILIES
 
 
 def settings() -> str:

@@ -26,8 +26,8 @@ from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import LIVE, WAITING
 from jobs.logs import search, store
-from scheduling import extending
-from scheduling.why import brief, explain
+from scheduling.whatif import extend
+from scheduling.whatif.explain import brief, explain
 from tenants.auth.identity import Identity
 
 _TAIL_BYTES = 64 << 10
@@ -254,7 +254,7 @@ def _extended_to(request: HttpRequest, who: Identity, job_id: int, *, is_dry_run
     given = request.POST.get("seen", "")
     if given and not _OFFSET.fullmatch(given):
         raise invalid([FieldError("seen", "wrong_type", "must be a number of seconds")])
-    return extending.extend(job_id, wanted, who, is_dry_run=is_dry_run, seen=int(given) if given else None)
+    return extend.extend(job_id, wanted, who, is_dry_run=is_dry_run, seen=int(given) if given else None)
 
 
 def _visible(job_id: int, who: Identity) -> dict[str, Any]:

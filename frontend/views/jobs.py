@@ -17,7 +17,7 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.states import WAITING, JobState, Role
 from jobs.listing.job_list import counted, listed
 from jobs.submit.queue_usage import queue_usage
-from scheduling.services import estimates_of
+from scheduling.status.cluster import estimates_of
 from tenants.auth.identity import Identity
 
 QUEUE_FILTERS = ("tenant", "user", "state", "reason", "group", "q", "sort")

@@ -25,7 +25,7 @@ from nodes.inventory import (
     representation,
     retire,
 )
-from scheduling.services import scheduler_lag
+from scheduling.status.cluster import scheduler_lag
 from tenants.auth.identity import Identity
 
 _INTENTS = {

@@ -13,7 +13,7 @@ from frontend.views.node import found_node, jobs_there
 from gpusched.lib.api.problems import not_found
 from gpusched.lib.db.sql import query
 from nodes.health.incidents import of_nodes
-from scheduling.services import scheduler_lag
+from scheduling.status.cluster import scheduler_lag
 from tenants.auth.identity import Identity
 
 _HOLDERS = """

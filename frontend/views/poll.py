@@ -8,7 +8,7 @@ from frontend import feed
 from frontend.hub import MOST_TOPICS
 from frontend.topics import kind_of
 from gpusched.lib.times import rfc3339
-from scheduling.services import scheduler_lag
+from scheduling.status.cluster import scheduler_lag
 from tenants.auth.identity import identity
 
 

@@ -4,16 +4,21 @@ from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
-from scheduling.engine.accounts import Block
-from scheduling.engine.backfill import ends_at
-from scheduling.engine.budgets import affordable
-from scheduling.engine.dealing import Dealing
-from scheduling.engine.explain import not_yet
+from scheduling.engine.allocator import Dealing
+from scheduling.engine.explain.explain import not_yet
+from scheduling.engine.explain.pending_reasons import Outcome, Refused, waits
+from scheduling.engine.limits.accounts import Block
+from scheduling.engine.limits.budgets import affordable
+from scheduling.engine.limits.quotas import Use
 from scheduling.engine.model import Job, Key, Plan, Policy, Request, Snapshot
-from scheduling.engine.ordering import Bucket, Lane, Queue, band
 from scheduling.engine.policies import rules_of
-from scheduling.engine.quotas import Use
-from scheduling.engine.verdicts import Outcome, Refused, waits
+from scheduling.engine.promise.backfill import ends_at
+from scheduling.engine.queue.ordering import (
+    Bucket,
+    Lane,
+    Queue,
+    band,
+)
 
 
 def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:

@@ -3,7 +3,7 @@
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
-from scheduling.simulator import jobs_cli
+from scheduling.simulator.cli import jobs
 from scheduling.simulator.errors import InputError
 
 _TOLD = """gpusched simulate trace.csv
@@ -15,10 +15,10 @@ trace, and what is assumed: docs/simulator.md."""
 
 def main() -> None:
     parser = ArgumentParser("gpusched simulate", description=_TOLD, formatter_class=RawDescriptionHelpFormatter)
-    jobs_cli.add_arguments(parser)
+    jobs.add_arguments(parser)
     options = vars(parser.parse_args())
     try:
-        jobs_cli.run(options, sys.stdout)
+        jobs.run(options, sys.stdout)
     except InputError as problem:
         sys.exit(f"error: {problem}")
     except OSError as problem:

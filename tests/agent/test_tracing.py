@@ -33,7 +33,7 @@ def _off(monkeypatch):
 
 
 def test_tracing_imports_nothing_of_opentelemetry_when_it_is_off():
-    modules = "gpusched.asgi", "scheduling.tasks", "gpusched.agent.main"
+    modules = "gpusched.asgi", "scheduling.worker.tasks", "gpusched.agent.main"
     code = (
         "import importlib, sys; import gpusched.asgi\n"
         f"for module in {modules}: importlib.import_module(module)\n"

@@ -121,13 +121,13 @@ class TestOneShape:
     @pytest.mark.parametrize("path", ["/api/v1/health", "/api/v1/me"])
     def test_a_defect_tells_its_id_and_nothing_of_the_code(self, path, admin, monkeypatch):
         """With a request id, without a trace."""
-        from scheduling import api
+        from scheduling.api import queue
         from tenants.api import tokens
 
         def broken(*args, **kwargs):
             raise RuntimeError("secret detail")
 
-        monkeypatch.setattr(api.Health, "get", broken)
+        monkeypatch.setattr(queue.Health, "get", broken)
         monkeypatch.setattr(tokens.Me, "get", broken)
         answer = Client(raise_request_exception=False).get(path, headers=admin)
         assert (answer.status_code, set(answer.json())) == (500, SHAPE)

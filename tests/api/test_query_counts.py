@@ -40,8 +40,8 @@ def _remembered_for_long(monkeypatch):
     """What is remembered for seconds is not forgotten between two calls on a busy machine."""
     for name in (
         "jobs.submit.queue_limits._FRESH_SECONDS",
-        "scheduling.entitlements.HISTORY_FRESH_SECONDS",
-        "scheduling.requests._FRESH_SECONDS",
+        "scheduling.cycle.tenants.HISTORY_FRESH_SECONDS",
+        "scheduling.cycle.request_shapes._FRESH_SECONDS",
         "scheduling.admission._FRESH_SECONDS",
     ):
         monkeypatch.setattr(name, 3600.0)

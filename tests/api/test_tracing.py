@@ -8,7 +8,7 @@ from django.test import Client
 
 from gpusched.protocol.agent_messages import Run, Sync
 from jobs.models import Job
-from scheduling import cycle as cycles
+from scheduling.cycle import run as cycles
 from tests.collector import Collector, traced
 from tests.factories import make_member, make_node, make_tenant, make_token, now, run_cycle
 
@@ -63,7 +63,7 @@ def test_request_without_route_or_with_an_unknown_method_has_a_plain_name(collec
 
 
 def test_request_that_fails_is_an_error(collector, monkeypatch):
-    monkeypatch.setattr("scheduling.api.Health.get", lambda *_: 1 / 0)
+    monkeypatch.setattr("scheduling.api.queue.Health.get", lambda *_: 1 / 0)
     with traced(collector, monkeypatch):
         answer = Client(raise_request_exception=False).get("/api/v1/health")
     [span] = collector.spans

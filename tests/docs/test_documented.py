@@ -109,9 +109,11 @@ def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeyp
     """A54."""
     from jobs.listing import tally
     from nodes.telemetry import samples
-    from scheduling import housekeeping, metric_families, metrics, outcomes, services, whatif
     from scheduling.engine.model import Policy, Snapshot
-    from scheduling.engine.questions import Present
+    from scheduling.engine.whatif.questions import Present
+    from scheduling.status import cluster, metric_families, metrics
+    from scheduling.whatif import current, outcomes
+    from scheduling.worker import housekeeping
     from tenants.billing import budgets
 
     monkeypatch.setattr(metrics, "query", lambda *args: [])
@@ -120,10 +122,10 @@ def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeyp
     monkeypatch.setattr(outcomes, "query", lambda *args: [])
     monkeypatch.setattr(samples, "query", lambda *args: [])
     monkeypatch.setattr(histograms, "query", lambda *args: [])
-    monkeypatch.setattr(services, "shares", list)
-    monkeypatch.setattr(whatif, "cluster", lambda: Present(Snapshot((), (), (), ()), Policy(), 0.0))
+    monkeypatch.setattr(cluster, "shares", list)
+    monkeypatch.setattr(current, "cluster", lambda: Present(Snapshot((), (), (), ()), Policy(), 0.0))
     monkeypatch.setattr(budgets, "standings", lambda **kwargs: [])
-    monkeypatch.setattr(services, "scheduler_lag", lambda: {"is_alive": False})
+    monkeypatch.setattr(cluster, "scheduler_lag", lambda: {"is_alive": False})
     monkeypatch.setattr(housekeeping, "ages", lambda: {"mend": 1.0})
     real = {}
     for family in metrics._Database(None).collect():

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from math import log
 
-from scheduling.engine.fairshare import average_gpus
 from scheduling.engine.model import Plan, Policy, Snapshot, Tenant
-from scheduling.engine.ordering import aged_priority
+from scheduling.engine.queue.fairshare import average_gpus
+from scheduling.engine.queue.ordering import aged_priority
 from tests.docs.reading import text_of
 from tests.engine.scenario import NOW, cluster, decide, job, node, reason, running_on, started
 

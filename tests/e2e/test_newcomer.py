@@ -88,7 +88,7 @@ def test_nothing_is_left_behind(up: Stack, number: int) -> None:
     wait_for(lambda: up.client().get(job.id).state == "running", 30, "the job to run")
     assert up.client().simulate(["true"], gpus=0).starts_now
     assert up.up is not None
-    assert up.pids("scheduling.adviser")
+    assert up.pids("scheduling.whatif.process")
     everything = [up.up.pid, *descendants(up.up.pid)]
     assert len(everything) > 5
     os.kill(up.up.pid, number)

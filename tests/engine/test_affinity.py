@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.engine.affinity import Expression, Preference, Taint, Toleration, is_met, is_tolerated
-from scheduling.engine.changes import Change, apply
-from scheduling.engine.counterfactual import alternatives, obstacles
-from scheduling.engine.feasibility import impossible
+from scheduling.engine.board.node_index import NodeIndex, taints_and_weight
+from scheduling.engine.explain.feasibility import impossible
 from scheduling.engine.model import Node, Policy, Request, Snapshot, Tenant
-from scheduling.engine.node_index import NodeIndex, taints_and_weight
-from scheduling.engine.replay import record, why_not
+from scheduling.engine.whatif.changes import Change, apply
+from scheduling.engine.whatif.counterfactual import alternatives, obstacles
+from scheduling.engine.whatif.replay import record, why_not
 from tests.engine import oracle, states
 from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, nodes_of, reason, running_on, started
 from tests.engine.test_invariants import in_small_states

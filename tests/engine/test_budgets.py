@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from gpusched.protocol import reasons
-from scheduling.engine.counterfactual import obstacles
-from scheduling.engine.estimate import estimates
 from scheduling.engine.model import Claim, Policy, Tenant
+from scheduling.engine.whatif.counterfactual import obstacles
+from scheduling.engine.whatif.estimate import estimates
 from tests.engine.scenario import NOW, cluster, decide, job, node, reason, running_on, started
 
 SPENT = Tenant(1, "nlp", budget_gpu_hours=10.0, budget_used_gpu_hours=10.0, budget_period="this month")

@@ -4,8 +4,14 @@ from random import Random
 
 import pytest
 
-from scheduling.engine.calibration import MIN_OUTCOMES, Calibration, Outcome, calibration, coverage_percent
-from scheduling.engine.estimate import Estimate
+from scheduling.engine.whatif.calibration import (
+    MIN_OUTCOMES,
+    Calibration,
+    Outcome,
+    calibration,
+    coverage_percent,
+)
+from scheduling.engine.whatif.estimate import Estimate
 
 
 def outcomes(count: int, seed: int, scale: float) -> list[Outcome]:

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from scheduling.engine.candidates import Considered
-from scheduling.engine.considered import MOST_CANDIDATES
 from scheduling.engine.model import Plan, Tenant
+from scheduling.engine.placement.candidates import MOST_CANDIDATES
 from tests.engine.scenario import cluster, decide, gpu, job, node, nodes_of, running_on
 
 

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpusched.protocol import reasons
-from scheduling.engine.changes import CHANGES, Change, apply
-from scheduling.engine.counterfactual import OWN, alternatives, obstacles
 from scheduling.engine.model import Device, Policy, Request, Snapshot, Tenant
-from scheduling.engine.remedies import BY_CODE
+from scheduling.engine.whatif.changes import CHANGES, Change, apply
+from scheduling.engine.whatif.counterfactual import OWN, alternatives, obstacles
+from scheduling.engine.whatif.remedies import BY_CODE
 from tests.engine import states
 from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, running_on, started
 from tests.engine.test_reasons import CASES

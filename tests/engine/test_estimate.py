@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduling.engine import estimate
-from scheduling.engine.estimate import estimates, forecast
 from scheduling.engine.model import Plan, Policy, Snapshot, Tenant
 from scheduling.engine.planner import plan
+from scheduling.engine.whatif import estimate
+from scheduling.engine.whatif.estimate import estimates, forecast
 from tests.engine import states
 from tests.engine.scenario import NOW, advance, cluster, decide, end_due, job, node, running_on, started
 

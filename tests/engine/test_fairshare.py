@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.engine.fairshare import entitlements, standings, why_entitled
 from scheduling.engine.model import Policy, Tenant
+from scheduling.engine.queue.fairshare import entitlements, standings, why_entitled
 from tests.engine.scenario import NOW, advance, cluster, decide, end_due, job, node
 
 HOUR = 3600.0

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from scheduling.engine.feasibility import impossible
+from scheduling.engine.explain.feasibility import impossible
 from scheduling.engine.model import Tenant
 from tests.engine.scenario import ask, cluster, gpu, job, node, running_on
 

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from scheduling.engine.board import Board
-from scheduling.engine.fragmentation import Fragmentation
+from scheduling.engine.board.board import Board
+from scheduling.engine.board.shapes import is_model
 from scheduling.engine.model import Device, Node, Policy, Request
-from scheduling.engine.scorers import PLACEMENTS, scorer_of
-from scheduling.engine.shapes import is_model
+from scheduling.engine.placement.fragmentation import Fragmentation
+from scheduling.engine.placement.scorers import PLACEMENTS, scorer_of
 from tests.engine.scenario import ask, cluster, decide, gpu, job, node, nodes_of
 
 Mix = Sequence[tuple[Request, float]]

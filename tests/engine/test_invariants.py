@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpusched.protocol import reasons
-from scheduling.engine.feasibility import impossible
+from scheduling.engine.explain.feasibility import impossible
 from scheduling.engine.model import Job, Plan, Policy, RankPlacement, Snapshot
 from tests.engine import oracle, states
 from tests.engine.scenario import NOW, advance, decide, occupy, started

@@ -9,15 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpusched.protocol import reasons
-from scheduling.engine.blockers import Blocker, blockers, restorable
-from scheduling.engine.changes import Change, apply
-from scheduling.engine.counterfactual import obstacles
-from scheduling.engine.estimate import Forecasts
+from scheduling.engine.explain.irreducible import irreducible
 from scheduling.engine.forward import back_again
-from scheduling.engine.irreducible import irreducible
 from scheduling.engine.model import Policy, Running, Snapshot
-from scheduling.engine.questions import Present, outlook
-from scheduling.engine.smallest import OF_SETS
+from scheduling.engine.whatif.blockers import Blocker, blockers, restorable
+from scheduling.engine.whatif.changes import Change, apply
+from scheduling.engine.whatif.counterfactual import obstacles
+from scheduling.engine.whatif.estimate import Forecasts
+from scheduling.engine.whatif.questions import Present, outlook
+from scheduling.engine.whatif.smallest import OF_SETS
 from tests.engine import states
 from tests.engine.scenario import NOW, cluster, decide, gpu, job, node, running_on, started
 

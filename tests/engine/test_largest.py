@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduling.engine.feasibility import bounds_of, impossible
-from scheduling.engine.inventory import matching, survey
-from scheduling.engine.largest import Largest, largest
+from scheduling.engine.board.shapes import rank_counts
+from scheduling.engine.explain.feasibility import bounds_of, impossible
+from scheduling.engine.explain.inventory import matching, survey
+from scheduling.engine.explain.largest import Largest, largest
 from scheduling.engine.model import Device, Node, Policy, Request, Tenant
-from scheduling.engine.shapes import rank_counts
 from tests.engine.scenario import ask, gpu, node
 
 ANYONE = Tenant(1, "nlp")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.engine.fairshare import average_gpus, charge
 from scheduling.engine.model import Job, Policy, Tenant
-from scheduling.engine.ordering import aged_priority, band
+from scheduling.engine.queue.fairshare import average_gpus, charge
+from scheduling.engine.queue.ordering import aged_priority, band
 from tests.engine.scenario import NOW, advance, ask, cluster, decide, end_due, job, node, running_on, started
 
 

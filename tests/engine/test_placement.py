@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from scheduling.engine.board.shapes import is_model
 from scheduling.engine.model import DeviceHold, Node, Policy, Tenant
-from scheduling.engine.shapes import is_model
 from tests.engine.scenario import (
     advance,
     ask,

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.engine.model import Job, Policy, Snapshot, Tenant
-from scheduling.engine.ordering import by_cost, by_service, service_seconds
 from scheduling.engine.policies import LIVE_POLICIES, POLICIES, rules_of
-from scheduling.engine.prices import window_cost
-from scheduling.engine.turns import backlog
+from scheduling.engine.promise.promise_policy import backlog
+from scheduling.engine.queue.job_cost import window_cost
+from scheduling.engine.queue.ordering import by_cost, by_service, service_seconds
 from tests.engine.scenario import NOW, ask, cluster, decide, job, node, running_on, started
 
 DAY, HOUR = 86400.0, 3600.0

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.engine.model import Job, Plan, Preemption, Running, Snapshot, Tenant
-from scheduling.engine.ordering import band
 from scheduling.engine.policies import LIVE_POLICIES
+from scheduling.engine.queue.ordering import band
 from tests.engine import oracle, states
 from tests.engine.scenario import NOW, advance, decide, started
 from tests.engine.stopping import AT_ONCE, claimants, given_back, told

@@ -8,7 +8,7 @@ import pytest
 
 from gpusched.protocol import reasons
 from scheduling.engine.affinity import Expression, Taint
-from scheduling.engine.explain import count_in_words
+from scheduling.engine.explain.explain import count_in_words
 from scheduling.engine.model import Device, DeviceHold, Node, RankPlacement, Running, Snapshot, Tenant
 from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, occupy, reason, running_on
 

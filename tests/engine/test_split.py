@@ -4,9 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from scheduling.engine.feasibility import impossible
+from scheduling.engine.explain.feasibility import impossible
+from scheduling.engine.limits.online_split import (
+    borrowing_gpus,
+    gpus_in_service,
+    in_use,
+    parts_of,
+    shares,
+)
 from scheduling.engine.model import Policy, Tenant
-from scheduling.engine.split import borrowing_gpus, gpus_in_service, in_use, parts_of, shares
 from tests.engine.scenario import NOW, cluster, decide, gpu, job, node, reason, running_on, started
 
 HALF = Policy(online_percent=50)

@@ -15,7 +15,7 @@ from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
 from jobs.logs import store
 from nodes.models import Device, Node
-from scheduling import whatif
+from scheduling.whatif import current as whatif
 from tenants.billing import rates
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import HOSTILE, browser, text_of

@@ -14,7 +14,7 @@ from jobs.models import Job
 from jobs.submit import submit as job_services
 from nodes.inventory import join as node_services
 from nodes.models import Device, Node
-from scheduling.services import cluster_status
+from scheduling.status.cluster import cluster_status
 from tenants.api.tenants import tenants_shown
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 

@@ -8,7 +8,7 @@ from gpusched.lib.db.sql import prepared
 from gpusched.protocol.reasons import Pending
 from jobs.models import Job
 from jobs.submit import submit as services
-from scheduling import services as scheduling
+from scheduling.status import cluster as scheduling
 from tests.factories import identity_for, make_member, make_tenant, submit
 from tests.jobs.test_arrays import submit_array
 

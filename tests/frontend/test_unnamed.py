@@ -7,7 +7,7 @@ from django.db import connection
 
 from frontend import jobrows
 from jobs.models import JobEvent
-from scheduling import snapshot
+from scheduling.cycle import snapshot
 from scheduling.engine.model import Policy
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit

@@ -8,7 +8,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
-from scheduling import whatif
+from scheduling.whatif import current
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, found, text_of
 
@@ -199,7 +199,7 @@ def test_the_groups_of_the_queue(nlp, member):
 
 def test_estimates_are_of_waiting_jobs_that_the_person_may_see(nlp, member, monkeypatch):
     """A08; those that start at once or are held have none."""
-    monkeypatch.setattr(whatif, "_foreseen", whatif._Foreseen())
+    monkeypatch.setattr(current, "_foreseen", current._Foreseen())
     make_node(name="n1", gpus=1)
     submit(member, nlp, gpu_count=1, max_runtime_minutes=60)
     run_cycle()
@@ -217,8 +217,8 @@ def test_estimates_are_of_waiting_jobs_that_the_person_may_see(nlp, member, monk
 def test_where_too_many_wait_for_estimates_it_is_said(nlp, member, monkeypatch):
     waiting = [submit(member, nlp, gpu_count=1) for _ in range(2)]
     run_cycle()
-    monkeypatch.setattr(whatif, "MOST_BEHIND", 1)
-    monkeypatch.setattr(whatif, "_foreseen", whatif._Foreseen())
+    monkeypatch.setattr(current, "MOST_BEHIND", 1)
+    monkeypatch.setattr(current, "_foreseen", current._Foreseen())
     told = browser(member).get(f"/queue/estimates/?ids={waiting[0]}").json()
     said = "no estimates of the whole queue while more than 1 jobs wait: ask about this one alone"
     assert told == {str(waiting[0]): {"estimate": None, "estimate_reason": said}}
@@ -233,8 +233,8 @@ def test_what_could_not_be_worked_out_is_said_in_its_place(nlp, member, monkeypa
     make_node(name="n1", gpus=1)
     _, waiting = submit(member, nlp, gpu_count=1), submit(member, nlp, gpu_count=1)
     run_cycle()
-    monkeypatch.setattr(whatif, "ask", unanswered)
-    monkeypatch.setattr(whatif, "_foreseen", whatif._Foreseen())
+    monkeypatch.setattr(current, "ask", unanswered)
+    monkeypatch.setattr(current, "_foreseen", current._Foreseen())
     client = browser(member)
     page = text_of(client.get(f"/jobs/{waiting}/foreseen/"))
     assert "It could not be worked out: it took longer than 20 s." in page

@@ -10,7 +10,7 @@ from gpusched.protocol.states import Role
 from jobs.models import Job, JobEvent
 from jobs.submit import bulk
 from jobs.submit import submit as services
-from scheduling import entitlements
+from scheduling.cycle import tenants
 from scheduling.engine.model import Policy
 from tests.api.test_access import call
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
@@ -160,7 +160,7 @@ class TestUnfinishedJobs:
 class TestGuarantee:
     def test_engine_keeps_none_until_it_is_restored(self, nlp, admin):
         def guaranteed():
-            return {one.name: one.guaranteed_gpus for one in entitlements.tenants(Policy())}
+            return {one.name: one.guaranteed_gpus for one in tenants.tenants(Policy())}
 
         assert guaranteed() == {"nlp": 4}
         archive(admin)

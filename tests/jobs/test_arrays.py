@@ -15,7 +15,7 @@ from jobs.lifecycle import states as transitions
 from jobs.listing import representation
 from jobs.models import Job, JobEvent
 from jobs.submit import submit as services
-from scheduling.why import explain
+from scheduling.whatif.explain import explain
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db

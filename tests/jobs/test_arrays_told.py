@@ -9,8 +9,9 @@ from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.rest.time_limits import Extension
 from jobs.models import Job
 from jobs.submit import submit as services
-from scheduling import extending, metrics
-from scheduling import services as scheduling
+from scheduling.status import cluster as scheduling
+from scheduling.status import metrics
+from scheduling.whatif import extend
 from tests.factories import make_node, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
 
@@ -55,14 +56,14 @@ def test_the_queue_counts_the_elements_that_wait(user, tenant, who):
 def test_the_time_limit_of_an_array_is_that_of_elements_to_come(user, tenant, who):
     node = make_node(gpus=1)
     array = submit_array(user, tenant, 3, max_runtime_minutes=10)
-    extending.extend(array, Extension(max_runtime_minutes=20), who, is_dry_run=False)
+    extend.extend(array, Extension(max_runtime_minutes=20), who, is_dry_run=False)
     run_cycle()
     assert Job.objects.get(array_id=array).max_runtime_seconds == 1200
     node.start_all()
     run_cycle()
     first = Job.objects.get(array_id=array)
     with pytest.raises(Problem, match=f"job {array} is promised a start"):
-        extending.extend(first.pk, Extension(max_runtime_minutes=60), who, is_dry_run=True)
+        extend.extend(first.pk, Extension(max_runtime_minutes=60), who, is_dry_run=True)
 
 
 def test_the_page_offers_what_can_be_done_to_an_array(user, tenant):

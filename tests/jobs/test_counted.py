@@ -5,7 +5,7 @@ from django.test import Client
 
 from jobs.listing import job_list
 from jobs.submit import submit as services
-from scheduling import services as scheduling
+from scheduling.status import cluster as scheduling
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
 

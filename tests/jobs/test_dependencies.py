@@ -12,7 +12,8 @@ from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import JobState, Role
 from jobs.models import Dependency, Job, JobEvent
 from jobs.submit import submit as services
-from scheduling import snapshot, why
+from scheduling.cycle import snapshot
+from scheduling.whatif import explain
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
@@ -71,7 +72,7 @@ def test_it_waits_and_says_for_which_jobs(post, user, tenant, node):
     run_cycle()
     assert state_of(answer["job_id"]) == ("pending", "dependency")
     assert [state_of(one)[0] for one in (first, second)] == ["scheduled"] * 2
-    told = why.explain(answer["job_id"], identity_for(user))
+    told = explain.explain(answer["job_id"], identity_for(user))
     assert told["counterfactual"]["change"] == "dependencies_ended"
     assert (
         told["counterfactual"]["sentence"] == "once the 2 jobs that it waits for have ended as it needs it would start"
@@ -125,7 +126,7 @@ def test_what_can_never_start_ends_down_the_whole_line_and_says_after_which(post
 
     assert state_of(second) == state_of(third) == ("cancelled", "dependency_failed")
     assert state_of(anyway) == ("pending", "scheduler_behind")
-    told = why.brief(second, identity_for(user))["sentence"]
+    told = explain.brief(second, identity_for(user))["sentence"]
     assert told == f"can never start: job {first}, after which it was to start if that completed, is cancelled"
     assert Job.objects.get(pk=third).evidence["on"] == second
 

@@ -14,7 +14,7 @@ from gpusched import env
 from jobs.api import logs as log_api
 from jobs.logs import store
 from jobs.models import Attempt
-from scheduling import tasks
+from scheduling.worker import tasks
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 
 FILES = {"BACKEND": "jobs.logs.files.LogFiles"}

@@ -15,7 +15,8 @@ from jobs.listing import counts as counting
 from jobs.listing import representation, tally
 from jobs.logs import store
 from jobs.submit import submit as services
-from scheduling import cycle, tasks
+from scheduling.cycle import run
+from scheduling.worker import tasks
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -290,7 +291,7 @@ def test_deletion_waits_for_no_lock_and_nothing_waits_for_it(settings, user, ten
         def work():
             execute("SET lock_timeout = '5s'")
             new.append(submit(user, tenant, gpu_count=1))
-            cycle.run("test")
+            run.run("test")
             connection.close()
 
         aside = threading.Thread(target=work)

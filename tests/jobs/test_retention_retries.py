@@ -9,7 +9,7 @@ from gpusched.lib.db.sql import execute
 from jobs import retention
 from jobs.logs import store
 from jobs.submit import submit as services
-from scheduling import tasks
+from scheduling.worker import tasks
 from tests.factories import identity_for, make_node, submit
 from tests.jobs.test_retention import age, counts, finish, keep
 

@@ -13,7 +13,7 @@ from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import FINAL, LIVE, JobState
 from jobs.models import Job
 from jobs.submit import submit as services
-from scheduling import extending
+from scheduling.whatif import extend
 from tenants.auth.identity import Identity
 from tests.factories import identity_for, make_node, make_user, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
@@ -42,7 +42,7 @@ def do(verb: str, job_id: int, who: Identity) -> str:
     """Why it was refused, if it was."""
     try:
         if verb == "extend":
-            extending.extend(job_id, Extension(max_runtime_minutes=90.0), who, is_dry_run=False)
+            extend.extend(job_id, Extension(max_runtime_minutes=90.0), who, is_dry_run=False)
         else:
             getattr(services, verb)(job_id, who)
     except Problem as problem:

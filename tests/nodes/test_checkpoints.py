@@ -8,7 +8,7 @@ from django.utils import timezone
 from gpusched.lib.db.sql import query
 from jobs.api.attempts import attempt
 from jobs.models import Attempt, Job
-from scheduling import snapshot
+from scheduling.cycle import snapshot
 from scheduling.engine.model import Policy
 from tests.factories import make_node, run_cycle, submit
 

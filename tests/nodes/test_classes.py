@@ -5,7 +5,7 @@ import pytest
 from jobs.api.attempts import attempt
 from jobs.listing import representation
 from jobs.models import Job
-from scheduling import why
+from scheduling.whatif import explain
 from tests.factories import identity_for, make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -45,7 +45,7 @@ def test_the_failed_job_says_what_was_found_and_what_to_do(user, tenant):
     node, job_id = make_node(), submit(user, tenant)
     run_cycle()
     node.end(*node.start_all(), exit_code=1, exit_class="cuda_oom")
-    told = why.explain(job_id, identity_for(user))
+    told = explain.explain(job_id, identity_for(user))
     assert told["sentence"] == "exited with code 1: CUDA ran out of GPU memory"
     assert "smaller batch" in told["next_step"]
     assert last_attempt(job_id)["sentence"] == told["sentence"]

@@ -9,7 +9,7 @@ from gpusched import env
 from gpusched.protocol.agent_messages import Reading
 from nodes.health import device_health, incidents
 from nodes.models import Device, Incident
-from scheduling import tasks
+from scheduling.worker import tasks
 from tests.factories import make_node, run_cycle, submit
 from tests.nodes.test_health import ALICE, found, look, state
 

@@ -16,7 +16,8 @@ from gpusched.protocol.agent_messages import Reading
 from jobs.models import Job
 from nodes.health.thermal import COOL_SECONDS, Heat, felt
 from nodes.models import Device, Incident
-from scheduling import policy, snapshot
+from scheduling import policy
+from scheduling.cycle import snapshot
 from tests.factories import make_node, run_cycle, submit
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"

@@ -9,7 +9,7 @@ from gpusched.protocol.arrays import ArrayRequest
 from jobs.listing import representation
 from nodes.models import Node
 from nodes.telemetry import readings
-from scheduling.why import explain
+from scheduling.whatif.explain import explain
 from tests.api.test_access import call
 from tests.factories import identity_for, make_node, make_token, make_user, run_cycle, submit
 

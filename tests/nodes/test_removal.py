@@ -15,7 +15,7 @@ from nodes.inventory import join
 from nodes.inventory.removal import REFUSAL
 from nodes.models import Device, Incident, Node
 from nodes.telemetry import readings
-from scheduling.services import agents, cluster_status
+from scheduling.status.cluster import agents, cluster_status
 from tenants.models import UsageEntry
 from tests.factories import FakeAgent, make_node, make_token, make_user, run_cycle, submit
 
@@ -191,7 +191,7 @@ def test_a_job_that_only_the_removed_node_could_hold_is_refused(root, user, tena
 
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_a_plan_for_a_node_that_is_removed_meanwhile_is_void(root, user, tenant, gpus):
-    from scheduling import commit, snapshot
+    from scheduling.cycle import commit, snapshot
     from scheduling.engine.planner import plan
 
     make_node(name="n1", gpus=gpus)

@@ -6,7 +6,7 @@ from gpusched.protocol.agent_messages import Run
 from jobs.listing import representation
 from nodes.inventory.representation import nodes
 from nodes.models import Node
-from scheduling.simulation import simulate
+from scheduling.whatif.simulate_submit import simulate
 from tests.factories import identity_for, make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

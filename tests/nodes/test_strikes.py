@@ -14,7 +14,7 @@ from nodes import redaction
 from nodes.health import auto_cordon, incidents
 from nodes.inventory import join
 from nodes.models import Assignment, Device, Incident, Node
-from scheduling import tasks
+from scheduling.worker import tasks
 from tests.factories import identity_for, make_member, make_node, now, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

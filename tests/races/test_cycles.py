@@ -7,7 +7,7 @@ import time
 import pytest
 from django.db import connection, connections
 
-from scheduling import cycle
+from scheduling.cycle import run
 from tests.races.test_constraints import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,7 +33,7 @@ def test_cycles_never_overlap_and_see_every_request(monkeypatch):
             running[0] -= 1
         return None, None
 
-    monkeypatch.setattr(cycle, "_run", fake_cycle)
+    monkeypatch.setattr(run, "_run", fake_cycle)
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE wakes (id bigserial PRIMARY KEY)")
     try:
@@ -43,7 +43,7 @@ def test_cycles_never_overlap_and_see_every_request(monkeypatch):
                 for _ in range(3):
                     with connection.cursor() as cursor:
                         cursor.execute("INSERT INTO wakes DEFAULT VALUES")
-                    cycle.run("test")
+                    run.run("test")
 
             assert at_once(*[ask] * 8) == [None] * 8
             with connection.cursor() as cursor:

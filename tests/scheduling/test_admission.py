@@ -5,7 +5,8 @@ import pytest
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute
 from gpusched.protocol.states import Role
-from scheduling import admission, snapshot
+from scheduling import admission
+from scheduling.cycle import snapshot
 from tenants.tenancy.tenants import change_quota
 from tests.factories import make_member, make_node, make_tenant, submit
 

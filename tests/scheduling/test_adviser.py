@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from scheduling import adviser, asking
-from scheduling.engine import questions
 from scheduling.engine.model import Policy
-from scheduling.engine.questions import Present
+from scheduling.engine.whatif import questions
+from scheduling.engine.whatif.questions import Present
+from scheduling.whatif import client, process
 from tests.engine.scenario import NOW, cluster, job, node
 from tests.scheduling import thoughts
 
@@ -17,37 +17,37 @@ HERE = (cluster(node(1), jobs=[job(1, gpus=4)]), Policy(), NOW)
 
 def test_it_keeps_the_latest_presents_and_no_more():
     presents: dict[int, Present] = {}
-    for number in range(1, 3 * adviser.KEPT):
-        assert adviser._answer(presents, number, HERE, questions.queue, (0.5,), {})[0]
-        assert len(presents) == min(number, adviser.KEPT)
+    for number in range(1, 3 * process.KEPT):
+        assert process._answer(presents, number, HERE, questions.queue, (0.5,), {})[0]
+        assert len(presents) == min(number, process.KEPT)
     for number in sorted(presents):
-        assert adviser._answer(presents, number, None, questions.queue, (0.5,), {})[0]
+        assert process._answer(presents, number, None, questions.queue, (0.5,), {})[0]
 
 
 @pytest.mark.parametrize(("present", "question"), [(HERE, thoughts.fails), (None, questions.queue)])
 def test_whatever_goes_wrong_is_an_answer(present, question):
     """A question that fails, and one about a present that it does not have."""
-    is_answered, said = adviser._answer({}, 1, present, question, (), {})
+    is_answered, said = process._answer({}, 1, present, question, (), {})
     assert not is_answered and "Traceback" in said
 
 
 @pytest.mark.parametrize("left", [0, 1, 100, -1])
 def test_what_ends_in_the_middle_is_the_end(left):
-    whole = adviser.packed(HERE)
-    assert adviser.unpacked(io.BytesIO(whole)) == HERE
+    whole = process.packed(HERE)
+    assert process.unpacked(io.BytesIO(whole)) == HERE
     with pytest.raises(EOFError):
-        adviser.unpacked(io.BytesIO(whole[:left]))
+        process.unpacked(io.BytesIO(whole[:left]))
 
 
 def test_one_that_has_answered_in_time_is_not_given_up_later(monkeypatch):
     """However long it is until the next question."""
     given_up = []
-    child = asking._Child()
+    child = client._Child()
     try:
         monkeypatch.setattr(child._process, "kill", lambda: given_up.append(True))
-        question = asking._Question(Present(*HERE), (thoughts.number, (), {}), lambda: False)
+        question = client._Question(Present(*HERE), (thoughts.number, (), {}), lambda: False)
         assert child.ask(question)[0]
-        monkeypatch.setattr(asking, "THINKING_SECONDS", 0.2)
+        monkeypatch.setattr(client, "THINKING_SECONDS", 0.2)
         assert child.ask(question)[0]
         time.sleep(0.5)
         assert not given_up

@@ -18,12 +18,13 @@ import pytest
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
 from gpusched.lib.web.request_threads import RequestThreads
-from scheduling import asking, snapshot, whatif
-from scheduling.asking import ask
-from scheduling.engine import questions
+from scheduling.cycle import snapshot
+from scheduling.cycle.snapshot import Seen
 from scheduling.engine.model import Policy, Snapshot, Tenant
-from scheduling.engine.questions import Present
-from scheduling.snapshot import Seen
+from scheduling.engine.whatif import questions
+from scheduling.engine.whatif.questions import Present
+from scheduling.whatif import client, current
+from scheduling.whatif.client import ask
 from tests.engine.scenario import NOW, cluster, job, node, running_on
 from tests.processes import is_alive
 from tests.scheduling import thoughts
@@ -50,8 +51,8 @@ def wait_for(is_so: Callable[[], object]) -> None:
 @pytest.fixture
 def own(monkeypatch):
     """An adviser of this test alone, which is gone soon after it."""
-    monkeypatch.setattr(asking, "_desk", asking._Desk())
-    monkeypatch.setattr(asking, "IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(client, "_desk", client._Desk())
+    monkeypatch.setattr(client, "IDLE_SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -130,12 +131,12 @@ def test_a_question_that_it_died_over_is_asked_once_more(own, tmp_path):
 
 
 def test_a_question_that_takes_too_long_is_given_up(own, tmp_path, monkeypatch):
-    monkeypatch.setattr(asking, "THINKING_SECONDS", 0.5)
+    monkeypatch.setattr(client, "THINKING_SECONDS", 0.5)
     with pytest.raises(Problem) as refused:
         ask(HERE, thoughts.never, str(tmp_path / "pid"))
     assert (refused.value.status, refused.value.code) == (503, "unanswered")
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
-    monkeypatch.setattr(asking, "THINKING_SECONDS", 20.0)
+    monkeypatch.setattr(client, "THINKING_SECONDS", 20.0)
     assert ask(HERE, questions.queue, 0.5)
 
 
@@ -163,7 +164,7 @@ Path({str(path) + ".new"!r}).rename({str(path)!r})
 time.sleep(60)
 """
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "gpusched.settings"}
-    web = subprocess.Popen([sys.executable, "-c", script], cwd=asking.ROOT, env=environment)
+    web = subprocess.Popen([sys.executable, "-c", script], cwd=client.ROOT, env=environment)
     try:
         wait_for(lambda: path.exists() or web.poll() is not None)
         pid = int(path.read_text())
@@ -181,12 +182,12 @@ def test_other_requests_go_on_while_many_ask(own, threads, tmp_path):
     """All threads for requests would be taken otherwise, and more; afterwards there are as many as before."""
     gate = tmp_path / "gate"
     asked = [threads.submit(ask_as, f"user{n % 4}", thoughts.waits, str(gate)) for n in range(20)]
-    wait_for(lambda: asking.room.now.total() == 20)
+    wait_for(lambda: client.room.now.total() == 20)
     assert [threads.submit(lambda: "submitted").result(10) for _ in range(5)] == ["submitted"] * 5
     assert not any(one.done() for one in asked)
     gate.touch()
     assert [one.result(30) for one in asked] == ["waited"] * 20
-    assert asking.room.now.total() == 0
+    assert client.room.now.total() == 0
     assert threads.submit(lambda: "submitted").result(10) == "submitted"
     wait_for(lambda: len(threads._threads) == 2)
 
@@ -195,10 +196,10 @@ def test_callers_take_turns(own, tmp_path):
     gate, said = tmp_path / "gate", tmp_path / "said"
     with ThreadPoolExecutor(10) as pool:
         asked = [pool.submit(ask_as, "first", thoughts.waits, str(gate))]
-        wait_for(lambda: asking.room.now.total() == 1)
+        wait_for(lambda: client.room.now.total() == 1)
         for name in "aaaaabc":
             asked.append(pool.submit(ask_as, name, thoughts.told, str(said), name))
-            wait_for(lambda: asking.room.now.total() == len(asked))
+            wait_for(lambda: client.room.now.total() == len(asked))
         gate.touch()
         for one in asked:
             one.result(20)
@@ -206,11 +207,11 @@ def test_callers_take_turns(own, tmp_path):
 
 
 def test_a_caller_waits_with_so_many_questions_and_no_more(own, tmp_path, monkeypatch):
-    monkeypatch.setattr(asking.room, "most_each", 1)
+    monkeypatch.setattr(client.room, "most_each", 1)
     gate = tmp_path / "gate"
     with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(ask_as, "ada", thoughts.waits, str(gate))
-        wait_for(lambda: asking.room.now["ada"] == 1)
+        wait_for(lambda: client.room.now["ada"] == 1)
         with pytest.raises(Problem) as refused:
             pool.submit(ask_as, "ada", thoughts.number).result(20)
         assert (refused.value.status, refused.value.code, refused.value.retry_after) == (429, "too_many_questions", 5)
@@ -223,9 +224,9 @@ def test_nothing_is_worked_out_for_who_has_gone(own, threads, tmp_path):
     gate, said = tmp_path / "gate", tmp_path / "said"
     asked = [threads.submit(ask_as, "ada", thoughts.waits, str(gate))]
     for name in ("stays", "goes"):
-        wait_for(lambda: asking.room.now.total() == len(asked))
+        wait_for(lambda: client.room.now.total() == len(asked))
         asked.append(threads.submit(ask_as, name, thoughts.told, str(said), name))
-    wait_for(lambda: asking.room.now.total() == len(asked))
+    wait_for(lambda: client.room.now.total() == len(asked))
     asked[2].cancel()
     gate.touch()
     assert isinstance(asked[2].exception(20), Problem)
@@ -234,10 +235,10 @@ def test_nothing_is_worked_out_for_who_has_gone(own, threads, tmp_path):
 
 
 def test_a_turn_that_does_not_come_is_given_up(own, threads, tmp_path, monkeypatch):
-    monkeypatch.setattr(asking, "WAITING_SECONDS", 0.2)
+    monkeypatch.setattr(client, "WAITING_SECONDS", 0.2)
     gate, said = tmp_path / "gate", tmp_path / "said"
     asked = threads.submit(ask_as, "ada", thoughts.waits, str(gate))
-    wait_for(lambda: asking.room.now.total() == 1)
+    wait_for(lambda: client.room.now.total() == 1)
     refused = threads.submit(ask_as, "bob", thoughts.told, str(said), "bob").exception(20)
     assert isinstance(refused, Problem) and refused.status == 503
     gate.touch()
@@ -250,20 +251,20 @@ def test_who_comes_while_others_ask_goes_on_when_they_have_their_answers(own, tm
     gates = [tmp_path / name for name in "abc"]
     with ThreadPoolExecutor(10) as pool:
         for seconds, count in ((20.0, 2), (0.0, 1)):
-            monkeypatch.setattr(asking, "ROUND_SECONDS", seconds)
+            monkeypatch.setattr(client, "ROUND_SECONDS", seconds)
             for gate in gates:
                 gate.unlink(missing_ok=True)
             asked = [pool.submit(ask_as, "ada", thoughts.waits, str(gate)) for gate in gates[:2]]
-            wait_for(lambda: asking.room.now["ada"] == 2)
-            waiting = [pool.submit(asking.until_free) for _ in range(3)]
-            wait_for(lambda: asking.room.now.total() == 5)
+            wait_for(lambda: client.room.now["ada"] == 2)
+            waiting = [pool.submit(client.until_free) for _ in range(3)]
+            wait_for(lambda: client.room.now.total() == 5)
             for number, gate in enumerate(gates[:2], 1):
                 assert not any(one.done() for one in waiting) or number > count
                 gate.touch()
                 asked[number - 1].result(20)
                 for one in waiting if number == count else ():
                     one.result(20)
-    asking.until_free()
+    client.until_free()
 
 
 # --- the present ------------------------------------------------------------------------------------------------------
@@ -282,12 +283,12 @@ def test_who_comes_while_one_reads_shares_the_next_read(monkeypatch):
 
     def call(calls):
         calls.set()
-        return whatif.present()
+        return current.present()
 
     monkeypatch.setattr(snapshot, "load", load)
-    monkeypatch.setattr(whatif, "_latest", whatif._Read(0, None))
+    monkeypatch.setattr(current, "_latest", current._Read(0, None))
     with ThreadPoolExecutor(8) as pool:
-        first = pool.submit(whatif.present)
+        first = pool.submit(current.present)
         begun.acquire()
         calling = [threading.Event() for _ in range(5)]
         others = [pool.submit(call, one) for one in calling]
@@ -297,4 +298,4 @@ def test_who_comes_while_one_reads_shares_the_next_read(monkeypatch):
         gate.release(10)
         found = [one.result(20).snapshot.reserved_job_id for one in (first, *others)]
     assert found == [1, 2, 2, 2, 2, 2]
-    assert whatif.present().snapshot.reserved_job_id == 3
+    assert current.present().snapshot.reserved_job_id == 3

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from jobs.models import Attempt, Job
-from scheduling import entitlements
+from scheduling.cycle import tenants
 from scheduling.engine.model import Policy
 from tenants.models import UsageEntry
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
@@ -17,11 +17,11 @@ COSTLY = Policy(name="cost_aware", cost_by_model=(("H100", 3.0),), window_second
 
 @pytest.fixture(autouse=True)
 def without_memory(monkeypatch):
-    monkeypatch.setattr(entitlements, "_past", entitlements._Past())
+    monkeypatch.setattr(tenants, "_past", tenants._Past())
 
 
 def told(tenant, policy=Policy()):
-    [found] = [one for one in entitlements.tenants(policy) if one.id == tenant.pk]
+    [found] = [one for one in tenants.tenants(policy) if one.id == tenant.pk]
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from jobs.models import Attempt, Job
-from scheduling.simulator.formats import read_trace
+from scheduling.simulator.traces.formats import read_trace
 from tests.factories import submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

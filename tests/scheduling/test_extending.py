@@ -9,7 +9,8 @@ from gpusched.protocol.agent_messages import Limit
 from gpusched.protocol.states import Role
 from jobs.models import Job, JobEvent
 from nodes.models import Assignment
-from scheduling import extending, policy
+from scheduling import policy
+from scheduling.whatif import extend as extending
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 

@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from jobs.models import Attempt
 from jobs.submit import submit as services
-from scheduling import forecasting, outcomes, whatif
 from scheduling.models import Forecast
+from scheduling.whatif import current, forecasting, outcomes
 from tests.factories import identity_for, make_node, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -70,8 +70,8 @@ def test_estimates_follow_the_outcomes_of_earlier_ones(user, tenant):
     recorded(user, tenant, 20, 0.5)
     waiting = submit(user, tenant, gpu_count=1, max_runtime_minutes=60)
     run_cycle()
-    plain = whatif.plain_estimates()
-    outlook = whatif.outlook(waiting)
+    plain = current.plain_estimates()
+    outlook = current.outlook(waiting)
     assert plain is not None and outlook is not None and outlook.estimate is not None
     forecast, now = plain[0][waiting], plain[1]
     assert forecast.p50_at is not None and outlook.estimate.p50_at is not None

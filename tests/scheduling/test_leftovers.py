@@ -4,7 +4,7 @@ import pytest
 
 from gpusched.protocol.job_request import JobRequest
 from jobs.submit import submit as services
-from scheduling import snapshot
+from scheduling.cycle import snapshot
 from scheduling.engine.model import Policy
 from scheduling.models import Claim
 from tests.factories import identity_for, make_node, run_cycle, submit

@@ -24,8 +24,10 @@ from jobs.models import Attempt, Job
 from nodes.agents.hub import hub
 from nodes.agents.inbox import Inbox
 from nodes.models import Node
-from scheduling import housekeeping, policy, services, tasks
+from scheduling import policy
 from scheduling.models import Beat
+from scheduling.status import cluster
+from scheduling.worker import housekeeping, tasks
 from tests.factories import make_node, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
@@ -40,7 +42,9 @@ def ready():
 def ended(name, seconds_ago, success=True):
     at = timezone.now() - timedelta(seconds=seconds_ago)
     key = f"{name}{seconds_ago}{success}"
-    Task.objects.create(id=key, name=key, func=f"scheduling.tasks.{name}", started=at, stopped=at, success=success)
+    Task.objects.create(
+        id=key, name=key, func=f"scheduling.worker.tasks.{name}", started=at, stopped=at, success=success
+    )
 
 
 class TestReady:
@@ -135,7 +139,7 @@ class TestReady:
         for name, times in (("drop_old", 1), ("mend", 20)):
             task = {
                 "name": name,
-                "func": f"scheduling.tasks.{name}",
+                "func": f"scheduling.worker.tasks.{name}",
                 "args": (),
                 "kwargs": {},
                 "success": True,
@@ -150,7 +154,7 @@ class TestReady:
         def fails():
             raise DatabaseError
 
-        monkeypatch.setattr(services, "scheduler_lag", fails)
+        monkeypatch.setattr(cluster, "scheduler_lag", fails)
         assert ready()[1]["database"] is False and ready()[0] == 503
 
 

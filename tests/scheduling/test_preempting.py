@@ -9,8 +9,8 @@ from jobs.listing import representation
 from jobs.models import Job, JobEvent
 from jobs.submit import submit as services
 from nodes.models import Allocation
-from scheduling import snapshot
-from scheduling.commit import commit
+from scheduling.cycle import snapshot
+from scheduling.cycle.commit import commit
 from scheduling.engine.model import Policy
 from scheduling.engine.planner import plan
 from scheduling.models import Claim

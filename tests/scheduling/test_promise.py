@@ -4,7 +4,7 @@ import pytest
 
 from gpusched.protocol.states import JobState
 from jobs.models import Job
-from scheduling import snapshot
+from scheduling.cycle import snapshot
 from tests.factories import make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -9,7 +9,8 @@ from django.test import Client
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.dependencies import Dependency
 from jobs.submit import submit as services
-from scheduling import cycle, recorded_cycles, tasks
+from scheduling.cycle import recorded_cycles, run
+from scheduling.worker import tasks
 from tests.api.test_access import call
 from tests.factories import identity_for, make_node, make_token, make_user, run_cycle, submit
 
@@ -182,7 +183,7 @@ def test_recording_keeps_to_its_share_of_time(busy, user, tenant, monkeypatch):
     monkeypatch.setattr(recorded_cycles, "_next_at", 0.0)
     for _ in range(2):
         submit(user, tenant, gpu_count=2)
-        cycle.run("test")
+        run.run("test")
         assert len(recorded()) == 3
 
 
@@ -193,6 +194,6 @@ def test_cycle_is_committed_when_it_cannot_be_recorded(user, tenant, monkeypatch
     monkeypatch.setattr(recorded_cycles, "store", fail)
     make_node(gpus=1)
     submit(user, tenant, gpu_count=1)
-    done = cycle.run("event")
+    done = run.run("event")
     assert done is not None and done.placed == 1
     assert "was not recorded" in caplog.text

@@ -5,8 +5,8 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from scheduling import recording
-from scheduling.engine.replay import rerun
+from scheduling.cycle import recording
+from scheduling.engine.whatif.replay import rerun
 from tests.factories import make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

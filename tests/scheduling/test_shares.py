@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from scheduling import entitlements, services
+from scheduling.cycle import tenants
 from scheduling.engine.model import Policy
+from scheduling.status import cluster
 from tenants.models import UsageEntry
 from tests.factories import make_tenant
 
@@ -22,12 +23,12 @@ def used(tenant, hours):
 
 
 def test_what_a_weight_counts_as_is_told_with_the_reason(monkeypatch):
-    monkeypatch.setattr(entitlements, "_past", entitlements._Past())
+    monkeypatch.setattr(tenants, "_past", tenants._Past())
     used(make_tenant("idle", weight=2), 10)
     used(make_tenant("busy", weight=2), 30)
-    assert {one["effective_weight"] for one in services.shares()} == {2.0}
-    monkeypatch.setattr(services, "policy", lambda: Policy(dynamic_share_bound=0.2))
-    found = {one["tenant"]: one for one in services.shares()}
+    assert {one["effective_weight"] for one in cluster.shares()} == {2.0}
+    monkeypatch.setattr(cluster, "policy", lambda: Policy(dynamic_share_bound=0.2))
+    found = {one["tenant"]: one for one in cluster.shares()}
     assert (found["idle"]["effective_weight"], found["busy"]["effective_weight"]) == (1.8, 2.2)
     assert found["busy"]["weight"] == 2.0
     assert found["busy"]["weight_reason"] == (

@@ -10,7 +10,7 @@ from gpusched.protocol.agent_messages import Stop
 from jobs.models import Attempt, Job
 from jobs.submit import submit as services
 from nodes.models import Allocation, ListenerLease
-from scheduling import sweep
+from nodes.ranks import recovery
 from tests.factories import identity_for, make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,7 +31,7 @@ def job_id(node, user, tenant):
 def pass_seconds(seconds):
     Attempt.objects.update(scheduled_at=F("scheduled_at") - timedelta(seconds=seconds))
     Job.objects.update(reason_since=F("reason_since") - timedelta(seconds=seconds))
-    return sweep.take_back_unstarted()
+    return recovery.take_back_unstarted()
 
 
 def state(job_id):

@@ -6,16 +6,18 @@ import pytest
 
 from nodes import held_idle
 from nodes.telemetry import samples
-from scheduling import cycle, forecasting, housekeeping, tasks, upkeep
+from scheduling.cycle import run
 from scheduling.policy import first_values
+from scheduling.whatif import forecasting
+from scheduling.worker import chores, housekeeping, tasks
 
 
 @pytest.fixture
 def done(monkeypatch):
     """What was done, and a clock that the test moves."""
     found, clock = [], [1000.0]
-    monkeypatch.setattr(upkeep, "_done_at", {})
-    monkeypatch.setattr(upkeep, "policy", SimpleNamespace(values=first_values))
+    monkeypatch.setattr(chores, "_done_at", {})
+    monkeypatch.setattr(chores, "policy", SimpleNamespace(values=first_values))
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     for module, name in ((samples, "tick"), (held_idle, "review")):
         monkeypatch.setattr(module, name, lambda *given, name=name: found.append(name))
@@ -23,7 +25,7 @@ def done(monkeypatch):
     def after(seconds):
         found.clear()
         clock[0] += seconds
-        upkeep.do_what_is_due()
+        chores.do_what_is_due()
         return sorted(found)
 
     return after
@@ -47,8 +49,8 @@ def test_what_fails_stops_nothing_else_and_is_tried_again(done, monkeypatch):
 
 def test_the_worker_does_it_after_each_cycle(monkeypatch):
     order = []
-    monkeypatch.setattr(cycle, "run_rested", lambda trigger: order.append(trigger))
-    monkeypatch.setattr(upkeep, "do_what_is_due", lambda: order.append("upkeep"))
+    monkeypatch.setattr(run, "run_rested", lambda trigger: order.append(trigger))
+    monkeypatch.setattr(chores, "do_what_is_due", lambda: order.append("upkeep"))
     tasks.cycle("tick")
     assert order == ["tick", "upkeep"]
 

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from jobs.models import Job, JobReason
-from scheduling import whatif
+from scheduling.whatif import current
 from tests.api.test_access import call
 from tests.factories import (
     make_member,
@@ -159,7 +159,7 @@ def test_a_job_that_was_overtaken_keeps_that_reason_while_others_stand_before_it
 
 
 def test_the_queue_says_when_its_first_jobs_start(user, tenant, full, monkeypatch):
-    monkeypatch.setattr(whatif, "_foreseen", whatif._Foreseen())
+    monkeypatch.setattr(current, "_foreseen", current._Foreseen())
     job = submit(user, tenant, gpu_count=4)
     run_cycle()
     [item] = call("GET", "/api/v1/queue", make_token(user)).json()["items"]
@@ -173,7 +173,7 @@ def _pretend_since(job_id, seconds):
 
 def test_where_there_is_no_estimate_it_says_why(user, tenant, full, monkeypatch):
     """A08: in the queue and in an explanation, never both and never neither."""
-    monkeypatch.setattr(whatif, "_foreseen", whatif._Foreseen())
+    monkeypatch.setattr(current, "_foreseen", current._Foreseen())
     waiting = submit(user, tenant, gpu_count=4)
     held = submit(user, tenant, gpu_count=4)
     after = submit(user, tenant, gpu_count=4, depends_on=[waiting])
@@ -190,7 +190,7 @@ def test_where_there_is_no_estimate_it_says_why(user, tenant, full, monkeypatch)
     assert [item["job_id"] for item in items if item["estimate"]] == [waiting]
     assert {job: explain(job, user)["estimate_reason"] for job in said} == said
     assert [job for job in said if explain(job, user)["estimate"]] == [waiting]
-    monkeypatch.setattr(whatif, "MOST_JOBS", 0)
+    monkeypatch.setattr(current, "MOST_JOBS", 0)
     assert explain(waiting, user)["estimate_reason"] == "no estimate while more than 0 jobs wait"
     running = Job.objects.get(state="running").pk
     assert [explain(running, user)[name] for name in ("estimate", "estimate_reason")] == [None, None]

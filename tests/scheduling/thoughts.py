@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from scheduling.engine.questions import Present
+from scheduling.engine.whatif.questions import Present
 
 
 def number(here: Present) -> int:

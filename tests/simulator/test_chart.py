@@ -2,8 +2,13 @@
 
 import pytest
 
-from scheduling.simulator.chart import HEIGHT, WIDTH, Line, chart
-from scheduling.simulator.replay import Run
+from scheduling.simulator.charts.chart import (
+    HEIGHT,
+    WIDTH,
+    Line,
+    chart,
+)
+from scheduling.simulator.runs.trace_replay import Run
 
 DAY = 86400.0
 

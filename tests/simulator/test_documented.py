@@ -4,11 +4,11 @@ import re
 from argparse import ArgumentParser
 from pathlib import Path
 
-from scheduling.simulator.figures import figures, summary
-from scheduling.simulator.formats import CSV_COLUMNS
-from scheduling.simulator.jobs import TraceJob
-from scheduling.simulator.jobs_cli import add_arguments
-from scheduling.simulator.replay import Fate, Run
+from scheduling.simulator.cli.jobs import add_arguments
+from scheduling.simulator.runs.statistics import figures, summary
+from scheduling.simulator.runs.trace_replay import Fate, Run
+from scheduling.simulator.traces.formats import CSV_COLUMNS
+from scheduling.simulator.traces.jobs import TraceJob
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scheduling.simulator.errors import InputError
-from scheduling.simulator.formats import read_trace
+from scheduling.simulator.traces.formats import read_trace
 
 
 def write(path: Path, text: str) -> Path:

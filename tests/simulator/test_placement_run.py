@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 
 from scheduling.engine.model import Request
 from scheduling.simulator.errors import InputError
-from scheduling.simulator.openb import gpus_of, read_nodes, read_requests
-from scheduling.simulator.placement_run import fill
+from scheduling.simulator.runs.placement import fill
+from scheduling.simulator.traces.openb import gpus_of, read_nodes, read_requests
 
 OPENB = Path(__file__).parents[3] / "shared" / "traces" / "openb"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{n},64000,262144,{4 + 4 * (n % 2)},T4\n" for n in range(12))

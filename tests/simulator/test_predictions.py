@@ -1,7 +1,7 @@
 """Predictions with noise have the errors that traces are compared with, and one seed gives one set of them."""
 
-from scheduling.simulator.jobs import TraceJob
-from scheduling.simulator.predictions import with_predictions
+from scheduling.simulator.traces.jobs import TraceJob
+from scheduling.simulator.traces.predictions import with_predictions
 
 JOBS = [TraceJob(id, str(id), 0.0, 1, 1000.0, predicted_seconds=5.0) for id in range(1, 20_001)]
 

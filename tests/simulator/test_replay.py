@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from scheduling.engine.model import Policy
-from scheduling.simulator.cluster import Cluster, never_fitting
-from scheduling.simulator.figures import figures
-from scheduling.simulator.jobs import TraceJob
-from scheduling.simulator.predictions import with_predictions
-from scheduling.simulator.replay import Run, replay
-from scheduling.simulator.srtf import replay_srtf
+from scheduling.simulator.runs.cluster import Cluster, never_fitting
+from scheduling.simulator.runs.srtf import replay_srtf
+from scheduling.simulator.runs.statistics import figures
+from scheduling.simulator.runs.trace_replay import Run, replay
+from scheduling.simulator.traces.jobs import TraceJob
+from scheduling.simulator.traces.predictions import with_predictions
 
 HOUR = 3600.0
 

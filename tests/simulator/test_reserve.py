@@ -10,8 +10,8 @@ from benchmarks.reserve import APART, POOLED, RULES, demand_of, filled, queueing
 from benchmarks.size_rules import SizedCluster, SizeRule, class_of
 from scheduling.engine.model import Job, Node, Policy, Request, Snapshot, Tenant
 from scheduling.engine.planner import plan
-from scheduling.simulator.cluster import Cluster
-from scheduling.simulator.jobs import TraceJob
+from scheduling.simulator.runs.cluster import Cluster
+from scheduling.simulator.traces.jobs import TraceJob
 
 HOUR = 3600.0
 PLAIN = SizeRule("fragmentation")

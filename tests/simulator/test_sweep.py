@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from benchmarks.queueing_sweep import LOADS, Point, node_count, sweep
-from scheduling.simulator.jobs import TraceJob
+from scheduling.simulator.traces.jobs import TraceJob
 
 HOUR = 3600.0
 JOBS = [

@@ -6,11 +6,11 @@ from statistics import mean
 import pytest
 
 from scheduling.engine.model import Policy
-from scheduling.simulator.cluster import Cluster
-from scheduling.simulator.formats import read_trace
-from scheduling.simulator.predictions import with_predictions
-from scheduling.simulator.replay import replay
-from scheduling.simulator.srtf import replay_srtf
+from scheduling.simulator.runs.cluster import Cluster
+from scheduling.simulator.runs.srtf import replay_srtf
+from scheduling.simulator.runs.trace_replay import replay
+from scheduling.simulator.traces.formats import read_trace
+from scheduling.simulator.traces.predictions import with_predictions
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 

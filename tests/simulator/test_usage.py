@@ -4,9 +4,9 @@ from math import log
 
 import pytest
 
-from scheduling.engine.fairshare import average_gpus
 from scheduling.engine.model import Policy, Running, Tenant
-from scheduling.simulator.usage import Ledger, Use
+from scheduling.engine.queue.fairshare import average_gpus
+from scheduling.simulator.runs.usage import Ledger, Use
 from tests.engine.scenario import ask
 
 HOUR = 3600.0

@@ -8,7 +8,7 @@ from django.test import Client
 
 from gpusched.lib.api.problems import Problem
 from jobs.models import Job
-from scheduling import preview
+from scheduling.whatif import edit_effects
 from tenants.models import Quota
 from tenants.tenancy import tenants
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
@@ -130,11 +130,11 @@ def test_an_edit_that_changes_nothing_is_no_new_version(tenant, admin):
 
 
 def test_with_too_many_waiting_jobs_only_what_runs_is_told(user, tenant, admin, monkeypatch):
-    from scheduling import whatif
+    from scheduling.whatif import current
 
     make_node(gpus=2)
     run_jobs(user, tenant, 4)
-    monkeypatch.setattr(whatif, "MOST_JOBS", 1)
+    monkeypatch.setattr(current, "MOST_JOBS", 1)
     effect = put(admin, {"max_gpus": 1})["effect"]
     assert effect["sentences"][1] == "2 jobs wait, too many to foresee which would start or stop"
     assert effect["running_over"][0]["in_use"] == 2
@@ -146,7 +146,7 @@ def test_an_edit_is_not_refused_because_its_effect_cannot_be_worked_out(user, te
 
     make_node(gpus=2)
     run_jobs(user, tenant, 4)
-    monkeypatch.setattr(preview, "ask", unanswered)
+    monkeypatch.setattr(edit_effects, "ask", unanswered)
     answer = put(admin, {"max_gpus": 1}, query="")
     assert answer["max_gpus"] == 1
     assert answer["effect"]["sentences"][1] == "which jobs would start or stop could not be worked out now"

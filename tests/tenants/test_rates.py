@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpusched.lib.models import AuditEntry
-from scheduling.engine.shapes import is_model
+from scheduling.engine.board.shapes import is_model
 from tenants.billing import rates
 from tenants.models import Rate, UsageRefund
 from tests.api.test_access import call

@@ -8,7 +8,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.test import Client
 
 from gpusched.lib.db.sql import execute, query
-from scheduling import services
+from scheduling.status import cluster
 from tenants.models import MOST_WEIGHT, Tenant
 from tests.factories import make_tenant, make_token, make_user, run_cycle
 
@@ -38,7 +38,7 @@ def test_the_largest_weights_of_all_divide_what_is_shared() -> None:
     for tenant in (make_tenant(), make_tenant()):
         assert patch(tenant, MOST_WEIGHT)[0] == 200
     run_cycle()
-    assert {one["weight"] for one in services.shares()} == {MOST_WEIGHT}
+    assert {one["weight"] for one in cluster.shares()} == {MOST_WEIGHT}
     with pytest.raises(IntegrityError):
         execute("UPDATE tenants_tenant SET weight = 1e308")
 

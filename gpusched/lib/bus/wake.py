@@ -1,4 +1,4 @@
-"""Asks for a scheduling cycle; any number of requests become one cycle (scheduling/broker.py)."""
+"""Asks for a scheduling cycle; any number of requests become one cycle (scheduling/worker/broker.py)."""
 
 from django.db import transaction
 

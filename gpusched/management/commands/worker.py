@@ -30,7 +30,7 @@ class Command(BaseCommand):
             _plan_housekeeping()
         from django_q.cluster import Cluster
 
-        import_module("scheduling.tasks")  # once for all its processes
+        import_module("scheduling.worker.tasks")  # once for all its processes
         tracing.load()
         settle_heap()
         cluster = Cluster()
@@ -41,14 +41,14 @@ class Command(BaseCommand):
 def _plan_housekeeping() -> None:
     from django_q.models import Schedule
 
-    from scheduling.housekeeping import EVERY_MINUTES
+    from scheduling.worker.housekeeping import EVERY_MINUTES
 
     Schedule.objects.filter(name="keep_samples").delete()  # of older versions
     for function, minutes in EVERY_MINUTES.items():
         Schedule.objects.update_or_create(
             name=function,
             defaults={
-                "func": f"scheduling.tasks.{function}",
+                "func": f"scheduling.worker.tasks.{function}",
                 "schedule_type": Schedule.MINUTES,
                 "minutes": minutes,
                 "repeats": -1,

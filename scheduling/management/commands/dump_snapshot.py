@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from scheduling import recording, snapshot
-from scheduling.engine.replay import record
+from scheduling.cycle import recording, snapshot
+from scheduling.engine.whatif.replay import record
 
 
 class Command(BaseCommand):

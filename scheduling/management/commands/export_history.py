@@ -15,7 +15,7 @@ from django.utils import timezone
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.reasons import singular
 from jobs.models import Job
-from scheduling.simulator.formats import CSV_COLUMNS
+from scheduling.simulator.traces.formats import CSV_COLUMNS
 
 
 class Command(BaseCommand):

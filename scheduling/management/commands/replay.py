@@ -7,10 +7,15 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from gpusched.protocol import reasons
-from scheduling import recording
-from scheduling.engine.counterfactual import obstacles
+from scheduling.cycle import recording
 from scheduling.engine.model import Plan
-from scheduling.engine.replay import Recording, placement_of, rerun, why_not
+from scheduling.engine.whatif.counterfactual import obstacles
+from scheduling.engine.whatif.replay import (
+    Recording,
+    placement_of,
+    rerun,
+    why_not,
+)
 
 
 class Command(BaseCommand):

@@ -10,8 +10,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from scheduling.simulator.errors import InputError
 
 SUBCOMMANDS = {
-    "placement": ("how densely a placement policy fills a cluster", "scheduling.simulator.placement_cli"),
-    "jobs": ("how long the jobs of a trace wait under a policy", "scheduling.simulator.jobs_cli"),
+    "placement": ("how densely a placement policy fills a cluster", "scheduling.simulator.cli.placement"),
+    "jobs": ("how long the jobs of a trace wait under a policy", "scheduling.simulator.cli.jobs"),
 }
 
 

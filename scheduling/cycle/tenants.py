@@ -1,0 +1,144 @@
+"""Database → the engine's tenants: what each may use, and what each has used as the policy counts it."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from gpusched.lib.db.sql import prepared, rows
+from scheduling.engine.board.shapes import is_model
+from scheduling.engine.model import Policy, Tenant
+from tenants.billing import budgets
+
+_TIERS = {"premium": 0, "standard": 1, "opportunistic": 2}
+# What a tenant's weight may follow (Policy.dynamic_share_bound) is its use of the last month, looked at once a minute.
+HISTORY_SECONDS, HISTORY_FRESH_SECONDS = 30 * 86400.0, 60.0
+
+_TENANTS = """
+    SELECT t.id, t.name, t.weight, t.tier, q.max_gpus,
+           CASE WHEN t.archived_at IS NULL THEN coalesce(q.guaranteed_gpus, 0) ELSE 0 END AS guaranteed_gpus,
+           q.max_gpu_memory_mb, q.max_cpu_cores, q.max_memory_mb, q.max_concurrent_jobs, q.max_gpus_per_user,
+           coalesce(q.max_gpus_by_model::text, '{}') AS max_gpus_by_model, t.allow_preemption, t.can_preempt_others,
+           t.preemption_budget_per_hour AS budget,
+           coalesce(b.gpu_seconds * power(2, -extract(epoch FROM now() - b.as_of) / %(h)s), 0)
+           + coalesce(u.gpu_seconds, 0) AS usage
+      FROM tenants_tenant t LEFT JOIN tenants_quota q ON q.tenant_id = t.id
+      LEFT JOIN tenants_usagebalance b ON b.tenant_id = t.id
+      LEFT JOIN (SELECT j.tenant_id, sum((CASE WHEN l.memory_mb IS NULL THEN 1.0
+                                               ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END)
+                          * %(h)s / ln(2) * (1 - power(2, -extract(epoch FROM now() - s.started_at) / %(h)s)))
+                          AS gpu_seconds
+                   FROM nodes_allocation l JOIN nodes_assignment s ON s.id = l.assignment_id
+                   JOIN nodes_device d ON d.id = l.device_id JOIN jobs_job j ON j.id = s.job_id
+                  WHERE s.started_at IS NOT NULL GROUP BY j.tenant_id) u ON u.tenant_id = t.id
+     ORDER BY t.id
+"""
+# Of tenants with a budget: their jobs that were preempted within the hour, and those that have been told to stop.
+_PREEMPTED = """
+    SELECT j.tenant_id, count(*) FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
+     WHERE a.reason = 'preempted' AND a.ended_at > now() - interval '1 hour' AND j.tenant_id = ANY(%(ids)s)
+     GROUP BY j.tenant_id
+     UNION ALL
+    SELECT tenant_id, count(*) FROM jobs_job
+     WHERE state = 'stopping' AND stop_reason = 'preempted' AND tenant_id = ANY(%(ids)s) GROUP BY tenant_id
+"""
+# GPU-seconds by tenant and model since a time; by tenant, as the ledger's index begins with it.
+_PAST = """
+    SELECT t.id, e.gpu_model,
+           sum(e.gpus * date_part('epoch', e.ended_at - greatest(e.started_at, now() - make_interval(secs => %(s)s))))
+      FROM tenants_tenant t JOIN tenants_usageentry e ON e.tenant_id = t.id
+       AND e.ended_at > now() - make_interval(secs => %(s)s)
+     GROUP BY t.id, e.gpu_model
+"""
+_NOW = """
+    SELECT j.tenant_id, d.model,
+           sum((CASE WHEN l.memory_mb IS NULL THEN 1.0 ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END)
+               * date_part('epoch', now() - greatest(s.started_at, now() - make_interval(secs => %(s)s))))
+      FROM nodes_allocation l JOIN nodes_assignment s ON s.id = l.assignment_id
+      JOIN nodes_device d ON d.id = l.device_id JOIN jobs_job j ON j.id = s.job_id
+     WHERE s.started_at IS NOT NULL GROUP BY j.tenant_id, d.model
+"""
+
+
+@dataclass
+class _Past:
+    """What the ledger said last of the history: it is long, and moves little in a minute."""
+
+    at: float = float("-inf")
+    gpu_seconds: dict[int, float] = field(default_factory=dict)
+
+
+_past = _Past()
+
+
+def tenants(policy: Policy) -> tuple[Tenant, ...]:
+    """All tenants with their limits and their use, decayed to now and including what runs. What the policy does not
+    look at (history, window) is not read, and 0."""
+    found = prepared(_TENANTS, {"h": policy.usage_half_life_seconds})
+    used_up = _preempted([row["id"] for row in found if row["budget"] is not None])
+    history = _history() if policy.dynamic_share_bound else {}
+    costs = _window_costs(policy) if policy.name == "cost_aware" else {}
+    bounded = budgets.hard()
+    return tuple(
+        Tenant(
+            id=row["id"],
+            name=row["name"],
+            weight=row["weight"],
+            tier=_TIERS[row["tier"]],
+            guaranteed_gpus=row["guaranteed_gpus"],
+            max_gpus=row["max_gpus"],
+            max_gpu_memory_mb=row["max_gpu_memory_mb"],
+            max_cpu_milli=None if row["max_cpu_cores"] is None else row["max_cpu_cores"] * 1000,
+            max_memory_mb=row["max_memory_mb"],
+            max_concurrent_jobs=row["max_concurrent_jobs"],
+            usage_gpu_seconds=float(row["usage"]),
+            max_gpus_per_user=row["max_gpus_per_user"],
+            max_gpus_by_model=tuple(sorted(msgspec.json.decode(row["max_gpus_by_model"], type=dict[str, int]).items())),
+            history_gpu_seconds=history.get(row["id"], 0.0),
+            window_cost=costs.get(row["id"], 0.0),
+            allow_preemption=row["allow_preemption"],
+            can_preempt_others=row["can_preempt_others"],
+            preemptions_left=None if row["budget"] is None else max(row["budget"] - used_up.get(row["id"], 0), 0),
+            **_budget(bounded.get(row["id"])),
+        )
+        for row in found
+    )
+
+
+def _budget(standing: budgets.Standing | None) -> dict[str, Any]:
+    if standing is None:
+        return {}
+    return {
+        "budget_gpu_hours": standing.hard_gpu_hours,
+        "budget_used_gpu_hours": standing.used_gpu_hours,
+        "budget_period": standing.period,
+    }
+
+
+def _preempted(tenant_ids: list[int]) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for tenant_id, count in rows(_PREEMPTED, {"ids": tenant_ids}) if tenant_ids else ():
+        counts[tenant_id] = counts.get(tenant_id, 0) + count
+    return counts
+
+
+def _history() -> dict[int, float]:
+    """Plain GPU-seconds of the last HISTORY_SECONDS; what runs is added when it has ended."""
+    if time.monotonic() - _past.at > HISTORY_FRESH_SECONDS:
+        totals: dict[int, float] = {}
+        for tenant_id, _, gpu_seconds in rows(_PAST, {"s": HISTORY_SECONDS}):
+            totals[tenant_id] = totals.get(tenant_id, 0.0) + float(gpu_seconds)
+        _past.at, _past.gpu_seconds = time.monotonic(), totals
+    return _past.gpu_seconds
+
+
+def _window_costs(policy: Policy) -> Mapping[int, float]:
+    """GPU-hours of the policy's sliding window x the cost of a GPU-hour of their model."""
+    costs: dict[int, float] = {}
+    for sql in (_PAST, _NOW):
+        for tenant_id, model, gpu_seconds in rows(sql, {"s": policy.window_seconds}):
+            rate = next((cost for word, cost in policy.cost_by_model if is_model(word, model)), 1.0)
+            costs[tenant_id] = costs.get(tenant_id, 0.0) + float(gpu_seconds) / 3600 * rate
+    return costs

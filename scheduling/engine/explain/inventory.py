@@ -1,0 +1,209 @@
+"""Counts what the cluster has, empty, and decides whether a request fits on it: admission and the cycle use this."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from scheduling.engine.affinity import NO_SCHEDULE, Taint, untolerated
+from scheduling.engine.board.board import Kind, kind_of
+from scheduling.engine.board.shapes import is_selected, is_suitable, rank_counts
+from scheduling.engine.limits.quotas import Use, use_of
+from scheduling.engine.model import Device, Node, Policy, Request
+
+# (kind, how many), sorted by memory.
+Devices = tuple[tuple[Kind, int], ...]
+# Memory and model of a device, its NVLink island and its NUMA node.
+_Seat = tuple[int | None, str, int | None, int | None]
+
+
+class NodeType(NamedTuple):
+    """Nodes that no request can tell apart, when they are empty. `islands`, `numas`: the devices that reach each other
+    over NVLink, or sit on one NUMA node, group by group. `taints`: those with the effect NoSchedule, sorted."""
+
+    cpu_milli: int
+    memory_mb: int
+    devices: Devices
+    labels: tuple[tuple[str, str], ...]
+    islands: tuple[Devices, ...] = ()
+    numas: tuple[Devices, ...] = ()
+    taints: tuple[Taint, ...] = ()
+
+
+# (type, how many nodes).
+Types = tuple[tuple[NodeType, int], ...]
+
+
+class Inventory(NamedTuple):
+    """What there is, empty. `cache`: the answers of `matching`."""
+
+    types: Types
+    cache: dict[Hashable, Types]
+
+
+def survey(nodes: Iterable[Node], *, with_closed: bool = True, with_unhealthy: bool = True) -> Inventory:
+    """Counts the types of nodes, with or without closed nodes and unhealthy devices."""
+    # Most nodes are alike, so they are counted by what costs least to compare.
+    alike: Counter[tuple[int, int, tuple[tuple[str, str], ...], tuple[_Seat, ...], tuple[Taint, ...]]] = Counter()
+    for node in nodes:
+        if not (with_closed or (node.is_open and node.is_online)):
+            continue
+        seats = tuple(
+            [
+                (one.memory_mb, one.model, one.island, one.numa)
+                for one in node.devices
+                if one.is_healthy or with_unhealthy
+            ]
+        )
+        taints = tuple(sorted(taint for taint in node.taints if taint.effect == NO_SCHEDULE)) if node.taints else ()
+        alike[node.cpu_milli, node.memory_mb, tuple(sorted(node.labels.items())), seats, taints] += 1
+    found: Counter[NodeType] = Counter()
+    for made, number in alike.items():
+        found[_node_type(*made)] += number
+    return Inventory(tuple(sorted(found.items())), {})
+
+
+@lru_cache(1 << 12)
+def _node_type(
+    cpu_milli: int,
+    memory_mb: int,
+    labels: tuple[tuple[str, str], ...],
+    seats: tuple[_Seat, ...],
+    taints: tuple[Taint, ...],
+) -> NodeType:
+    kinds = [kind_of(Device(0, model, memory)) for memory, model, _, _ in seats]
+    islands, numas = _groups(kinds, [seat[2] for seat in seats]), _groups(kinds, [seat[3] for seat in seats])
+    return NodeType(cpu_milli, memory_mb, _count(kinds), labels, islands, numas, taints)
+
+
+def matching(request: Request, inventory: Inventory) -> Types:
+    """The types with the labels and, for jobs with GPUs, a device of a model that the request names; without their
+    labels, which often tell apart each node from all others."""
+    models = request.gpu_models if request.gpu_count else None
+    key = request.node_selector, request.required, models
+    if key not in inventory.cache:
+        inventory.cache[key] = _merged(
+            (node_type, count)
+            for node_type, count in inventory.types
+            if is_selected(request, node_type.labels) and (models is None or _has_model(models, node_type.devices))
+        )
+    return inventory.cache[key]
+
+
+def eligible(request: Request, inventory: Inventory) -> Types:
+    """Return the matching types whose taints the request tolerates."""
+    types = matching(request, inventory)
+    if not any([node_type.taints for node_type, _ in types]):
+        return types
+    return tuple(found for found in types if not untolerated(found[0].taints, request.tolerations, request.gpu_count))
+
+
+def _merged(types: Iterable[tuple[NodeType, int]]) -> Types:
+    found: Counter[NodeType] = Counter()
+    for node_type, count in types:
+        found[node_type._replace(labels=()) if node_type.labels else node_type] += count
+    return tuple(sorted(found.items()))
+
+
+class Offer(NamedTuple):
+    """What an empty node has for a request. `groups`: its suitable GPUs by island or NUMA node, where the request
+    demands them near each other."""
+
+    cpu_milli: int
+    memory_mb: int
+    gpus: int
+    groups: tuple[int, ...] | None
+
+
+# (offer, how many nodes make it).
+Offers = tuple[tuple[Offer, int], ...]
+
+
+def fits(request: Request, types: Types, policy: Policy) -> bool:
+    """Would the request start if these nodes were empty and nobody else waited?"""
+    splits = rank_counts(request, policy)
+    found = offers(request, types, policy) if splits else ()
+    return any(holds(request, found, split, policy) for split in splits)
+
+
+def offers(request: Request, types: Types, policy: Policy) -> Offers:
+    """What the nodes have for any request for GPUs of this sort; their number does not matter."""
+    found: Counter[Offer] = Counter()
+    for node_type, count in types:
+        groups = near(request, node_type, policy)
+        gpus = suitable_gpus(request, node_type, policy) if request.gpu_count else 0
+        found[Offer(node_type.cpu_milli, node_type.memory_mb, gpus, groups)] += count
+    return tuple(found.items())
+
+
+def holds(request: Request, found: Offers, split: int, policy: Policy) -> bool:
+    """Whether one of the nodes, or all of them for a gang, hold the request in so many ranks."""
+    total, spreads = 0, request.gang and policy.gangs
+    for offer, count in found:
+        ranks = room(request, offer, split)
+        total += ranks * count if spreads else 0
+        if ranks >= split or total >= split:
+            return True
+    return False
+
+
+def room(request: Request, offer: Offer, split: int) -> int:
+    """How many of `split` ranks an empty node with this offer holds; parts as in placement: rounded up."""
+    ranks = split
+    if request.gpu_count:
+        each = request.gpu_count // split
+        if offer.groups is None or each <= 1:
+            ranks = min(ranks, offer.gpus // each)
+        else:
+            ranks = min(ranks, sum([gpus // each for gpus in offer.groups]))
+    if request.cpu_milli > 0:
+        ranks = min(ranks, offer.cpu_milli // -(-request.cpu_milli // split))
+    if request.memory_mb > 0:
+        ranks = min(ranks, offer.memory_mb // -(-request.memory_mb // split))
+    return ranks
+
+
+def minimum_use(request: Request, types: Types, policy: Policy) -> Use:
+    """What the request takes of its tenant's limits at least: on the suitable devices with the least memory, each of
+    some model among those that suit it (or that it names, where there is none). `types`: those that match it."""
+    each = request.gpu_memory_mb or 0
+    if not request.gpu_count:
+        return use_of(request, 0)
+    suitable = [kind for node_type, _ in types for kind, _ in node_type.devices if is_suitable(request, kind, policy)]
+    if not (request.shared and request.gpu_memory_mb is not None):
+        each = max(min((kind.memory_mb for kind in suitable), default=each), 0)
+    names = tuple(sorted({kind.model for kind in suitable})) or request.gpu_models
+    return use_of(request, each * request.gpu_count, ((names, request.gpu_count),))
+
+
+@lru_cache(1 << 12)
+def _has_model(models: tuple[str, ...], devices: Devices) -> bool:
+    # Memory aside: a model that is there but too small is a matter of size, not of matching.
+    named = Request(gpu_count=1, gpu_models=models)
+    return not models or any(is_suitable(named, kind, Policy()) for kind, _ in devices)
+
+
+def suitable_gpus(request: Request, node_type: NodeType, policy: Policy) -> int:
+    return _suitable(request, node_type.devices, policy)
+
+
+def near(request: Request, node_type: NodeType, policy: Policy) -> tuple[int, ...] | None:
+    """How many suitable devices each group has whose nearness the request demands; None: it demands none."""
+    groups = {"nvlink": node_type.islands, "numa": node_type.numas}.get(request.topology)
+    return None if groups is None else tuple(_suitable(request, group, policy) for group in groups)
+
+
+def _suitable(request: Request, devices: Devices, policy: Policy) -> int:
+    return sum(count for kind, count in devices if is_suitable(request, kind, policy))
+
+
+def _count(kinds: Iterable[Kind]) -> Devices:
+    return tuple(sorted(Counter(kinds).items()))
+
+
+def _groups(kinds: Sequence[Kind], names: Sequence[int | None]) -> tuple[Devices, ...]:
+    """`names`: the group of each device; a device without one is in none."""
+    return tuple(
+        _count(kind for kind, other in zip(kinds, names, strict=True) if other == name)
+        for name in sorted({name for name in names if name is not None})
+    )

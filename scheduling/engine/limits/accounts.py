@@ -1,0 +1,215 @@
+"""Keeps tenants, users and the cluster's parts under their limits in a cycle, and a limit free for who waits for it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from typing import NamedTuple
+
+from scheduling.engine.limits.quotas import (
+    Dimension,
+    Limits,
+    Use,
+    limits_of,
+    limits_per_user,
+)
+from scheduling.engine.model import Job, Running, Tenant
+
+Holder = Job | Running
+
+
+class Promise(NamedTuple):
+    """A waiting job gets its part of the limits at `at`; `spare`: per limit what is left beside it then, for jobs that
+    do not end before."""
+
+    job_id: int
+    tenant_id: int
+    at: float
+    spare: list[int]
+
+
+class Block(NamedTuple):
+    """A limit that stops a job. `promise`: it is only kept free for another job, until its time."""
+
+    dimension: Dimension
+    requested: int
+    limit: int
+    in_use: int
+    promise: Promise | None = None
+
+
+class Account:
+    """What the jobs use that share some limits."""
+
+    __slots__ = ("_amounts", "dimensions", "in_use", "limits", "promises", "running")
+
+    def __init__(self, limits: Limits) -> None:
+        self.dimensions = tuple(dimension for dimension, _ in limits)
+        self.limits = tuple(limit for _, limit in limits)
+        self.in_use = [0] * len(limits)
+        self._amounts: dict[Use, list[int]] = {}
+        self.running: list[tuple[float, list[int]]] = []
+        self.promises: list[Promise] = []
+
+    def hold(self, use: Use, bounds: Sequence[float]) -> None:
+        """So many jobs hold this each, since before the cycle. `bounds` as in `take`."""
+        if self.dimensions:
+            wanted = self._counted(use)
+            self.running.extend([(bound, wanted) for bound in bounds])
+            _add(self.in_use, wanted, len(bounds))
+
+    def take(self, use: Use, ends_at: float, bound: float) -> None:
+        """A job holds this now. `ends_at`: when it ends if nothing else ends it (inf without a time limit); `bound`:
+        the upper bound that others may count on."""
+        self.hold(use, (bound,))
+        for promise in self.promises:
+            if ends_at > promise.at:
+                _add(promise.spare, self._counted(use), -1)
+
+    def block(self, use: Use, ends_at: float) -> Block | None:
+        """The first limit that the job would exceed, or that it would not give back in time; None: it may start. A
+        limit that is exceeded already does not stop those that take nothing of it."""
+        if not self.dimensions:
+            return None
+        wanted = self._counted(use)
+        for number, want in enumerate(wanted):
+            if want > 0 and self.in_use[number] + want > self.limits[number]:
+                return Block(self.dimensions[number], want, self.limits[number], self.in_use[number])
+        for promise in self.promises:
+            if ends_at > promise.at:
+                for number, want in enumerate(wanted):
+                    if want > 0 and promise.spare[number] < want:
+                        counted = self.limits[number] - max(promise.spare[number], 0)
+                        return Block(self.dimensions[number], want, self.limits[number], counted, promise)
+        return None
+
+    def is_exceeded_by(self, use: Use) -> bool:
+        """Whether the job alone is more than a limit."""
+        return any(want > limit for want, limit in zip(self._counted(use), self.limits, strict=True))
+
+    def earliest(self, use: Use, now: float) -> float:
+        """When the limits leave room for the job at the latest, by the upper bounds of what runs; inf: never."""
+        wanted, in_use = self._counted(use), self.in_use[:]
+        at = now
+        for ends_at, held in [*sorted(self.running), (inf, [])]:
+            amounts = zip(in_use, wanted, self.limits, strict=True)
+            if all(want <= 0 or used + want <= limit for used, want, limit in amounts):
+                return at
+            _add(in_use, held, -1)
+            at = ends_at
+        return inf
+
+    def promise(self, job: Job, use: Use, at: float) -> None:
+        """Keep room for a job from `at` on.
+
+        Later jobs under the same limits pass if they end by then, or if they fit beside it then: a stream of small
+        jobs cannot keep a large one out longer than the bounds of what ran when it first met the limit.
+        """
+        if not self.dimensions:
+            return
+        spare = list(self.limits)
+        _add(spare, self._counted(use), -1)
+        for ends_at, held in self.running:
+            if ends_at > at:
+                _add(spare, held, -1)
+        self.promises.append(Promise(job.id, job.tenant_id, at, spare))
+
+    def left(self, number: int) -> int:
+        return self.limits[number] - self.in_use[number]
+
+    def _counted(self, use: Use) -> list[int]:
+        amounts = self._amounts.get(use)
+        if amounts is None:
+            amounts = self._amounts[use] = [dimension.amount(use) for dimension in self.dimensions]
+        return amounts
+
+
+class Accounts:
+    """The accounts of a snapshot: of each tenant, of its users, and of the online and batch parts of the cluster."""
+
+    def __init__(self, tenants: Iterable[Tenant], parts: tuple[Limits, Limits] | None = None) -> None:
+        """`parts`: what batch and online jobs may use; None: the cluster is not split."""
+        self.tenants = {tenant.id: tenant for tenant in tenants}
+        self._of_tenant = {tenant.id: Account(limits_of(tenant)) for tenant in self.tenants.values()}
+        self._per_user = {tenant.id: limits_per_user(tenant) for tenant in self.tenants.values()}
+        self._of_user: dict[tuple[int, int], Account] = {}
+        self._parts = None if parts is None else (Account(parts[0]), Account(parts[1]))
+        self._plain = {
+            id: (account,) for id, account in self._of_tenant.items() if parts is None and not self._per_user[id]
+        }
+        self.counts_models = any(tenant.max_gpus_by_model for tenant in self.tenants.values())
+
+    def of(self, job: Holder) -> Sequence[Account]:
+        """Those that a job counts in, the narrowest first: what stops it is named and kept in this order."""
+        plain = self._plain.get(job.tenant_id)
+        if plain is not None:
+            return plain
+        found = [self._user(job)] if self._per_user[job.tenant_id] else []
+        found.append(self._of_tenant[job.tenant_id])
+        if self._parts is not None:
+            found.append(self._parts[job.is_online])
+        return found
+
+    def hold(self, job: Holder, use: Use, bounds: Sequence[float]) -> None:
+        """So many jobs that count where this one does hold as much each."""
+        for account in self.of(job):
+            account.hold(use, bounds)
+
+    def take(self, job: Holder, use: Use, ends_at: float, bound: float) -> None:
+        for account in self.of(job):
+            account.take(use, ends_at, bound)
+
+    def block(self, job: Job, use: Use, ends_at: float) -> Block | None:
+        for account in self.of(job):
+            block = account.block(use, ends_at)
+            if block is not None:
+                return block
+        return None
+
+    def is_exceeded_by(self, job: Job, use: Use) -> bool:
+        return any(account.is_exceeded_by(use) for account in self.of(job))
+
+    def earliest(self, job: Job, use: Use, now: float) -> float:
+        # Each only gets emptier as what runs ends, so all have room when the last has.
+        return max(account.earliest(use, now) for account in self.of(job))
+
+    def promise(self, job: Job, use: Use, at: float) -> None:
+        for account in self.of(job):
+            account.promise(job, use, at)
+
+    def keep(self, job: Job, use: Use, now: float) -> None:
+        """Keep free in time the limit that stops the job, unless that is kept for another already. Limits that do not
+        stop it are not kept: the tenant's other users need not wait for one who is at the limit per user."""
+        for account in self.of(job):
+            if account.block(use, inf) is not None:
+                if not account.promises:
+                    account.promise(job, use, account.earliest(use, now))
+                return
+
+    def others(self, job: Job, block: Block) -> Callable[[Job], bool] | None:
+        """Which of its tenant's alike jobs the limit says nothing about; None: it stops them all."""
+        account = next(one for one in self.of(job) if block.dimension in one.dimensions)
+        if account is self._of_tenant[job.tenant_id]:
+            return None
+        if self._parts is not None and account is self._parts[job.is_online]:
+            return lambda other: other.is_online is not job.is_online
+        return lambda other: other.user_id != job.user_id
+
+    def exhausted_models(self, job: Job) -> tuple[str, ...]:
+        """The models, as limits name them, of which the tenant may not have as many GPUs more as the job wants."""
+        account = self._of_tenant[job.tenant_id]
+        return tuple(
+            dimension.model
+            for number, dimension in enumerate(account.dimensions)
+            if dimension.model and account.left(number) < job.request.gpu_count
+        )
+
+    def _user(self, job: Holder) -> Account:
+        key = (job.tenant_id, job.user_id)
+        account = self._of_user.get(key)
+        if account is None:
+            account = self._of_user[key] = Account(self._per_user[job.tenant_id])
+        return account
+
+
+def _add(amounts: list[int], others: list[int], times: int) -> None:
+    for number, other in enumerate(others):
+        amounts[number] += times * other

@@ -1,0 +1,340 @@
+"""Finds where a request fits on a board right now: a whole gang or nothing, where it spoils the least."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from scheduling.engine.board.board import Board
+from scheduling.engine.board.node_classes import Choice, Rating, State
+from scheduling.engine.board.node_slot import Slot
+from scheduling.engine.board.shapes import Shape
+from scheduling.engine.model import DeviceHold, RankPlacement
+from scheduling.engine.placement.devices import (
+    capacity,
+    choices,
+    ids_of,
+    room,
+    suitable_free,
+)
+
+__all__ = ["is_offered", "offers", "place", "place_cheapest", "room", "rooms", "suitable_free"]
+
+_NO_ROOM: Rating = (-1, 0, 0, 0, 0, 0)
+
+
+class Offer(NamedTuple):
+    """What it costs to put a whole request on a node. `penalty`: see `NodeIndex.penalties`; `position`: the first of
+    `alike` nodes of which the same is true."""
+
+    rating: Rating
+    penalty: int
+    position: int
+    alike: int
+
+    @property
+    def cost(self) -> tuple[int, ...]:
+        """Return what the best offer has least of."""
+        return _cost_of(self.rating, self.penalty, self.position)
+
+
+def place(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | None:
+    """The ranks of a request on the board as it is, or None; the board is left as it was.
+
+    On one node: the fewest hot devices, then the most welcome node (the fewest PreferNoSchedule taints, then the most
+    weight of its preferences), then the locality that it prefers, then the best score (see `Board.scorer`), then least
+    total memory of the devices that it opens, then fewest devices left free, then fewest devices, then node id. A gang
+    takes the fewest ranks that fit, on the fewest nodes: the widest nodes first, of those the most welcome, and the
+    best that holds all that is left at the end.
+    """
+    for split in shape.splits:
+        if shape.spread and _room_in_all(board, shape, split) < split:
+            continue
+        chosen = _spread(board, shape, split)
+        if chosen is not None:
+            found = [(slot, _chosen(board, slot, shape, split, ranks)) for slot, ranks in chosen]
+            return tuple(_ranks(found, shape, split))
+    return None
+
+
+def place_cheapest(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | None:
+    """A request on the ranks with the least device memory in total, however many nodes that takes: for memory quotas.
+
+    Exact per split: the k-th rank on a node never costs less than the one before, so the cheapest ranks overall are
+    a legal choice.
+    """
+    best: tuple[int, tuple[RankPlacement, ...]] | None = None
+    for split in shape.splits:
+        chosen = _cheapest(board, shape, split)
+        found = [(slot, choice) for slot, ranks in chosen if (choice := _cheap(slot, shape, split, ranks)) is not None]
+        cost = sum(_cost(choice, shape) for _, choice in found)
+        if found and (best is None or cost < best[0]):
+            best = cost, tuple(_ranks(found, shape, split))
+    return best[1] if best else None
+
+
+def rooms(board: Board, shape: Shape, split: int) -> dict[int, int]:
+    """Position -> how many of `split` ranks fit there now, for every node that may take any."""
+    found: dict[int, int] = {}
+    for shelf in board.shelves:
+        for state, positions in shelf.items():
+            found |= dict.fromkeys(positions, _capacity(board.slots[positions[0]], state, shape, split))
+    if shape.allowed is not None:
+        found = {position: ranks for position, ranks in found.items() if position in shape.allowed}
+    if shape.request.apart:
+        apart = shape.request.apart
+        found = {position: 0 if board.slots[position].apart.get(apart) else found[position] for position in found}
+    return found
+
+
+def is_offered(board: Board, shape: Shape, position: int) -> bool:
+    """Whether the node may get work of this request at all."""
+    return board.usable[position] and (shape.allowed is None or position in shape.allowed)
+
+
+def offers(board: Board, shape: Shape, ranks: int) -> Iterator[Offer]:
+    """What it would cost to put a whole request of so many ranks on one node: an offer for each state of a node that
+    has room now, and for each penalty of the nodes in it."""
+    ratings = shape.ratings.get((ranks, ranks), {})
+    for state, positions in _candidates(board, shape, shape.part(ranks)[0] * ranks):
+        rating = (ratings.get(state) or _rated(board, state, shape, ranks, ranks))[0]
+        if rating is _NO_ROOM:
+            continue
+        is_any = shape.allowed is None and not shape.request.apart
+        open_ = positions if is_any else [place for place in positions if _is_open(board.slots[place], shape)]
+        if shape.penalties is None:
+            if open_:
+                yield Offer(rating, 0, open_[0], len(open_))
+            continue
+        by_penalty: dict[int, list[int]] = {}
+        for place in open_:
+            by_penalty.setdefault(shape.penalties[place], []).append(place)
+        for penalty, places in by_penalty.items():
+            yield Offer(rating, penalty, places[0], len(places))
+
+
+def _cheapest(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]]:
+    """Which nodes take how many ranks; empty: there is no room."""
+    usable = [slot for slot in board.slots if board.usable[slot.position] and _is_open(slot, shape)]
+    if not shape.spread:
+        costs = [
+            (_cost(choice, shape), shape.penalties[slot.position] if shape.penalties else 0, slot.position)
+            for slot in usable
+            if (choice := _cheap(slot, shape, split, split))
+        ]
+        return [(board.slots[min(costs)[2]], split)] if costs else []
+    offers = sorted(offer for slot in usable for offer in _offers(slot, shape, split))[:split]
+    if len(offers) < split:
+        return []
+    counts: dict[int, int] = {}
+    for _, position in offers:
+        counts[position] = counts.get(position, 0) + 1
+    return [(board.slots[position], ranks) for position, ranks in counts.items()]
+
+
+def _offers(slot: Slot, shape: Shape, split: int) -> Iterator[tuple[int, int]]:
+    """(MiB of device memory, node position) of each further rank on this node."""
+    before = 0
+    for ranks in range(1, room(slot, shape, split) + 1):
+        choice = _cheap(slot, shape, split, ranks)
+        total = before if choice is None else _cost(choice, shape)
+        yield total - before, slot.position
+        before = total
+
+
+def _cheap(slot: Slot, shape: Shape, split: int, ranks: int) -> Choice | None:
+    """The devices of the node with the least memory that would do, however hot; None: it has no room."""
+    return next(choices(slot.seen(), shape, split, ranks, is_cheapest=True), None)
+
+
+def _cost(choice: Choice, shape: Shape) -> int:
+    """MiB of device memory that the tenant is charged with."""
+    if shape.share_mb is None:
+        return choice.opened_mb
+    return shape.share_mb * sum(pick.number for picks in choice.ranks for pick in picks)
+
+
+def _room_in_all(board: Board, shape: Shape, split: int) -> int:
+    """How many of the ranks all nodes take together, whoever must be kept apart: up to `split`, then nobody counts."""
+    ranks = 0
+    for shelf in reversed(board.shelves):
+        for state, positions in shelf.items():
+            ranks += _capacity(board.slots[positions[0]], state, shape, split) * len(positions)
+        if ranks >= split:
+            break
+    return ranks
+
+
+def _capacity(slot: Slot, state: State, shape: Shape, split: int) -> int:
+    """Of a node in this state, looked at once."""
+    known = shape.rooms.setdefault(split, {})
+    ranks = known.get(state)
+    if ranks is None:
+        ranks = known[state] = capacity(slot, shape, split)
+    return ranks
+
+
+def _spread(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]] | None:
+    """Which nodes take how many ranks each."""
+    chosen: list[tuple[Slot, int]] = []
+    used: set[int] = set()
+    left = split
+    while left:
+        slot = _best(board, shape, split, left, used)
+        if slot is not None:
+            chosen.append((slot, left))
+            return chosen
+        widest = _widest(board, shape, split, used) if shape.spread else None
+        if widest is None:
+            return None
+        chosen.append(widest)
+        used.add(widest[0].position)
+        left -= widest[1]
+    return chosen
+
+
+def _best(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) -> Slot | None:
+    """The node for all these ranks. Nodes in one state are looked at once, and only once per request and cycle."""
+    if shape.tiers:
+        return _most_welcome(board, shape, split, ranks, used)
+    need = shape.part(split)[0] * ranks
+    ratings = shape.ratings.setdefault((split, ranks), {})
+    best: Rating | None = None
+    best_position = -1
+    for state, positions in _candidates(board, shape, need):
+        rated = ratings.get(state)
+        if rated is None:
+            rated = ratings[state] = _rated(board, state, shape, split, ranks)
+        rating = rated[0]
+        if rating is _NO_ROOM or (best is not None and rating > best):
+            continue
+        position = _first_open(board, shape, positions, used)
+        if position is not None and (best is None or (rating, position) < (best, best_position)):
+            best, best_position = rating, position
+    return None if best is None else board.slots[best_position]
+
+
+def _most_welcome(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) -> Slot | None:
+    """The same for a request that welcomes some nodes more than others, though they may be in one state."""
+    ratings = shape.ratings.setdefault((split, ranks), {})
+    best: tuple[int, ...] | None = None
+    for state, positions in _candidates(board, shape, shape.part(split)[0] * ranks):
+        rated = ratings.get(state)
+        if rated is None:
+            rated = ratings[state] = _rated(board, state, shape, split, ranks)
+        rating = rated[0]
+        if rating is _NO_ROOM or (best is not None and rating[0] > best[0]):
+            continue
+        found = _first_welcome(board, shape, positions, used)
+        if found is not None:
+            cost = _cost_of(rating, *found)
+            best = cost if best is None or cost < best else best
+    return None if best is None else board.slots[best[-1]]
+
+
+def _cost_of(rating: Rating, penalty: int, position: int) -> tuple[int, ...]:
+    hot, *rest = rating
+    return (hot, penalty, *rest, position)
+
+
+def _candidates(board: Board, shape: Shape, need: int) -> Iterator[tuple[State, list[int]]]:
+    shelves: Iterable[dict[State, list[int]]] = board.shelves[need:]
+    if shape.share_mb is not None and board.sharing:
+        shelves = chain([board.sharing], shelves)
+    return chain.from_iterable(map(_items, shelves))
+
+
+def _items(shelf: dict[State, list[int]]) -> Iterable[tuple[State, list[int]]]:
+    return shelf.items()
+
+
+def _rated(board: Board, state: State, shape: Shape, split: int, ranks: int) -> tuple[Rating, Choice | None]:
+    """What it costs to put the ranks on a node in this state, and the devices that cost least. Smallest is best."""
+    _, cpu_milli, memory_mb = shape.part(split)
+    best, best_choice = _NO_ROOM, None
+    for choice in choices(state, shape, split, ranks):
+        score = 0
+        if board.scorer is not None:
+            cpu_left, memory_left = state.cpu_milli - cpu_milli * ranks, state.memory_mb - memory_mb * ranks
+            after = board.state(state.mould, cpu_left, memory_left, choice.free, choice.shared)
+            score = board.scorer.score(state, after)
+        rating = (choice.hot, choice.misses, -score, choice.opened_mb, sum(choice.free), state.mould.devices)
+        if best_choice is None or rating < best:
+            best, best_choice = rating, choice
+    return best, best_choice
+
+
+def _widest(board: Board, shape: Shape, split: int, used: set[int]) -> tuple[Slot, int] | None:
+    """The node that takes the most ranks of a gang, then the first. None with n devices free takes more than n / GPUs
+    per rank, so the search ends early."""
+    gpus = shape.part(split)[0]
+    best: tuple[int, int, int] | None = None
+    for free in range(len(board.shelves) - 1, -1, -1):
+        if best is not None and gpus and shape.share_mb is None and -best[0] > free // gpus:
+            break
+        best = _wider(board, board.shelves[free], shape, split, used, best)
+    return None if best is None else (board.slots[best[2]], -best[0])
+
+
+def _wider(
+    board: Board,
+    shelf: dict[State, list[int]],
+    shape: Shape,
+    split: int,
+    used: set[int],
+    best: tuple[int, int, int] | None,
+) -> tuple[int, int, int] | None:
+    """(-ranks, penalty, position): the smallest is the widest, of equally wide ones the most welcome."""
+    for state, positions in shelf.items():
+        # All that are in one state have the same room; whether others must be kept apart is seen node by node.
+        ranks = _capacity(board.slots[positions[0]], state, shape, split)
+        if ranks and (best is None or ranks >= -best[0]):
+            found = _first_welcome(board, shape, positions, used)
+            if found is not None and (best is None or (-ranks, *found) < best):
+                best = -ranks, *found
+    return best
+
+
+def _first_welcome(board: Board, shape: Shape, positions: list[int], used: set[int]) -> tuple[int, int] | None:
+    """(penalty, position) of the most welcome open node."""
+    if not shape.tiers:
+        position = _first_open(board, shape, positions, used)
+        return None if position is None else (0, position)
+    for penalty, tier in shape.tiers:
+        found: Iterable[int] = tier.intersection(positions)
+        if used or shape.request.apart:
+            found = [place for place in found if place not in used and _is_open(board.slots[place], shape)]
+        if found:
+            return penalty, min(found)
+    return None
+
+
+def _first_open(board: Board, shape: Shape, positions: list[int], used: set[int]) -> int | None:
+    if shape.allowed is None and not used and not shape.request.apart:
+        return positions[0]
+    return next((place for place in positions if place not in used and _is_open(board.slots[place], shape)), None)
+
+
+def _is_open(slot: Slot, shape: Shape) -> bool:
+    if shape.allowed is not None and slot.position not in shape.allowed:
+        return False
+    return not (shape.request.apart and slot.apart.get(shape.request.apart))
+
+
+def _chosen(board: Board, slot: Slot, shape: Shape, split: int, ranks: int) -> Choice:
+    """The devices for which the node was chosen."""
+    state = slot.state or slot.seen()
+    known = shape.ratings.get((split, ranks), {}).get(state)
+    choice = (known or _rated(board, state, shape, split, ranks))[1]
+    if choice is None:
+        raise ValueError(f"node {slot.node.id} has no room for what was to be placed on it")
+    return choice
+
+
+def _ranks(found: list[tuple[Slot, Choice]], shape: Shape, split: int) -> Iterator[RankPlacement]:
+    _, cpu_milli, memory_mb = shape.part(split)
+    rank = 0
+    for slot, choice in found:
+        for ids in ids_of(slot, choice):
+            holds = tuple([DeviceHold(device_id, shape.share_mb) for device_id in ids])
+            yield RankPlacement(rank, slot.node.id, cpu_milli, memory_mb, holds, shape.request.apart)
+            rank += 1

@@ -1,0 +1,27 @@
+"""Says by which rule a running job may be stopped for a waiting one."""
+
+from typing import NamedTuple
+
+from scheduling.engine.model import Running
+from scheduling.engine.queue.ordering import band
+
+
+class Rights(NamedTuple):
+    """What a waiting job may take from others. `is_covered`: by its tenant's guarantee; `is_online_covered`: by the
+    online part of the cluster; `is_beyond_batch`: it would borrow of that part, so it may not take from it."""
+
+    tenant_id: int
+    band: int
+    is_covered: bool
+    is_online_covered: bool
+    is_beyond_batch: bool
+
+    def rule(self, victim: Running) -> str:
+        """By which rule the victim may be stopped; empty: by none. Who holds no GPU borrows none."""
+        if band(victim.priority) < self.band and not (self.is_beyond_batch and victim.is_online):
+            return "priority"
+        if not victim.request.gpu_count:
+            return ""
+        if self.is_covered and victim.tenant_id != self.tenant_id:
+            return "reclaim"
+        return "online" if self.is_online_covered and not victim.is_online else ""

@@ -1,0 +1,187 @@
+"""Replays a trace in discrete time: at each arrival or end the real plan() decides, and time jumps to the next."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from scheduling.engine.forward import ended, started, stopping
+from scheduling.engine.model import Job, Plan, Policy, Snapshot
+from scheduling.engine.planner import plan
+from scheduling.engine.queue.ordering import band
+from scheduling.simulator.runs.cluster import Cluster
+from scheduling.simulator.runs.usage import Ledger
+from scheduling.simulator.traces.jobs import TraceJob
+
+# Rules that wait (a delay before preemption, a minimum run time) are asked again after this long at most.
+_AGAIN_SECONDS = 60.0
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Fate:
+    """What became of a job; times on the trace's clock. `charged_seconds`: what its preemptions cost it."""
+
+    job: TraceJob
+    first_started_at: float = inf
+    ended_at: float = inf
+    preemptions: int = 0
+    charged_seconds: float = 0.0
+
+    @property
+    def wait_seconds(self) -> float:
+        """All the time that it neither ran nor paid for a preemption."""
+        return max(self.ended_at - self.job.submitted_at - self.job.run_seconds - self.charged_seconds, 0.0)
+
+    @property
+    def completion_seconds(self) -> float:
+        return self.ended_at - self.job.submitted_at
+
+
+# The snapshot after the plan of a moment, that moment, and what has become of each job by then.
+Observer = Callable[[Snapshot, float, Mapping[int, Fate]], None]
+
+
+@dataclass(slots=True)
+class Run:
+    """`timeline`: (time, jobs waiting, GPUs in use) after each event."""
+
+    fates: list[Fate]
+    timeline: list[tuple[float, int, int]] = field(default_factory=list)
+
+
+def replay(
+    jobs: Sequence[TraceJob],
+    cluster: Cluster,
+    policy: Policy,
+    *,
+    limits: str = "given",
+    charge_seconds: float = 45.0,
+    progress: Progress | None = None,
+    observer: Observer | None = None,
+) -> Run:
+    """Run every job to its end. Jobs sorted by time of submission; each must fit on the empty cluster.
+
+    A preempted job goes on later from where it was, after `charge_seconds` of holding its GPUs for nothing.
+    `progress` is told now and then how many jobs have ended. `observer` is called after each plan that follows an
+    arrival.
+    """
+    clock = _Clock(jobs, cluster, policy, limits, charge_seconds)
+    arrived = 0
+    while clock.step():
+        if observer is not None and clock.arrived > arrived:
+            observer(clock.snapshot, clock.run.timeline[-1][0], clock.fates)
+            arrived = clock.arrived
+        if progress is not None and len(clock.run.timeline) % 50 == 0:
+            progress(clock.done)
+    return clock.run
+
+
+class _Clock:
+    """The state of one replay between two events."""
+
+    def __init__(
+        self, jobs: Sequence[TraceJob], cluster: Cluster, policy: Policy, limits: str, charge_seconds: float
+    ) -> None:
+        self.policy, self.charge_seconds = policy, charge_seconds
+        self.run = Run([Fate(job) for job in jobs])
+        self.fates = {fate.job.id: fate for fate in self.run.fates}
+        self.left = {job.id: job.run_seconds for job in jobs}
+        self.arrivals = cluster.waiting(jobs, limits=limits)
+        self.by_id = {job.id: job for job in self.arrivals}
+        self.arrived = self.done = 0
+        is_mixed = len({band(job.priority) for job in jobs}) > 1 or any(cluster.guarantees.values())
+        self.may_preempt = policy.preemption and is_mixed
+        self.ends: list[tuple[float, int]] = []
+        self.again_at = inf
+        self.gpu_count = self.free = cluster.gpu_count
+        tenants = cluster.tenants(jobs)
+        self.snapshot = Snapshot((), (), cluster.nodes(), tenants)
+        self.ledger = Ledger(tenants, policy, jobs[0].submitted_at)
+
+    def step(self) -> bool:
+        """Go to the next event, all that happens at one time being one; False: there is none."""
+        now = min(self._next_arrival(), self.ends[0][0] if self.ends else inf, self.again_at)
+        if now == inf:
+            return False
+        is_due = now >= self.again_at
+        freed = self._end_due(now)
+        new = self._arrive(now)
+        if freed or is_due or any(self.may_preempt or job.request.gpu_count <= self.free for job in new):
+            self._plan(now)
+        if freed or self.free != self.gpu_count:
+            self.ledger.changed(self.snapshot.running, now)
+        self.run.timeline.append((now, len(self.snapshot.jobs), self.gpu_count - self.free))
+        return True
+
+    def _next_arrival(self) -> float:
+        return self.arrivals[self.arrived].queued_at if self.arrived < len(self.arrivals) else inf
+
+    def _arrive(self, now: float) -> list[Job]:
+        first = self.arrived
+        while self._next_arrival() <= now:
+            self.arrived += 1
+        new = self.arrivals[first : self.arrived]
+        if new:
+            self.snapshot = replace(self.snapshot, jobs=(*self.snapshot.jobs, *new))
+        return new
+
+    def _end_due(self, now: float) -> bool:
+        due = set()
+        while self.ends and self.ends[0][0] <= now:
+            due.add(heappop(self.ends)[1])
+        for job_id in due:
+            self.fates[job_id].ended_at = now
+            self.free += self.by_id[job_id].request.gpu_count
+        self.done += len(due)
+        self.snapshot = ended(self.snapshot, due)
+        return bool(due)
+
+    def _plan(self, now: float) -> None:
+        """Plan until nobody is stopped any more: who is stopped has given everything back at once."""
+        self.again_at = inf
+        while True:
+            self.snapshot = replace(self.snapshot, tenants=self.ledger.tenants(now))
+            made = plan(self.snapshot, self.policy, now)
+            self._start(made, now)
+            victims = [victim for one in made.preemptions for victim in one.victims]
+            if not victims:
+                break
+            self.snapshot = stopping(self.snapshot, made.preemptions, made.claims)
+            self._stop(victims, now)
+        if any(wait.code == "preempt_delay" for wait in made.waits):
+            self.again_at = now + _AGAIN_SECONDS
+
+    def _start(self, made: Plan, now: float) -> None:
+        for placement in made.placements:
+            fate = self.fates[placement.job_id]
+            fate.first_started_at = min(fate.first_started_at, now)
+            self.free -= self.by_id[placement.job_id].request.gpu_count
+            heappush(self.ends, (now + self.left[placement.job_id], placement.job_id))
+        self.snapshot = started(self.snapshot, made.placements, now)
+        reservation = made.reservation
+        self.snapshot = replace(self.snapshot, reserved_job_id=reservation.job_id if reservation else None)
+
+    def _stop(self, victims: Collection[int], now: float) -> None:
+        for end, job_id in self.ends:
+            if job_id in victims:
+                fate = self.fates[job_id]
+                fate.preemptions += 1
+                fate.charged_seconds += self.charge_seconds
+                self.left[job_id] = end - now + self.charge_seconds
+                self.free += self.by_id[job_id].request.gpu_count
+        self.ends = [one for one in self.ends if one[1] not in victims]
+        heapify(self.ends)
+        self.snapshot = ended(self.snapshot, victims)
+        self.snapshot = replace(self.snapshot, jobs=(*self.snapshot.jobs, *self._back(victims)))
+
+    def _back(self, victims: Iterable[int]) -> list[Job]:
+        """They wait again, with their original queue time; what is predicted is what is left of it."""
+        back = []
+        for job_id in victims:
+            job = self.by_id[job_id]
+            served = self.fates[job_id].job.run_seconds - self.left[job_id]
+            predicted = None if job.predicted_seconds is None else max(job.predicted_seconds - served, 1.0)
+            back.append(replace(job, predicted_seconds=predicted))
+        return back

@@ -1,0 +1,198 @@
+"""/metrics: what the database knows, in Prometheus' words. Nothing is counted that is not so."""
+
+from collections.abc import Collection, Iterator
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.csrf import csrf_exempt
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+
+from gpusched.lib import histograms
+from gpusched.lib.api import rate_limits
+from gpusched.lib.api.problems import Problem, not_allowed, response_for
+from gpusched.lib.bus.listener import listener
+from gpusched.lib.db.sql import query
+from gpusched.protocol.reasons import EndReason
+from gpusched.protocol.states import JobState, Scope
+from jobs.listing import tally
+from jobs.listing.counts import WAITS, WEIGHT, by_state
+from nodes.agents.hub import hub
+from nodes.telemetry import samples
+from scheduling.engine.whatif import capacity
+from scheduling.engine.whatif.calibration import MIN_OUTCOMES, coverage_percent
+from scheduling.status import cluster
+from scheduling.status.metric_families import (
+    FAMILIES,
+    counter,
+    gauge,
+    histogram,
+)
+from scheduling.whatif import current, outcomes
+from scheduling.worker import housekeeping
+from tenants.auth.identity import identity_of_token
+from tenants.billing import budgets
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Database:
+    """`tenants`: names of those that the caller may see; None: all."""
+
+    def __init__(self, tenants: Collection[str] | None) -> None:
+        self._tenants = tenants
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _jobs()
+        yield from _devices()
+        yield from _of_tenants(self._tenants)
+        yield from _control_plane()
+        yield _histogram("gpu_scheduler_scheduling_latency_seconds")
+        yield _histogram("gpu_scheduler_submit_to_start_seconds")
+        yield _preemptions()
+        yield _estimates()
+        yield _largest_gang()
+
+
+def _jobs() -> Iterator[Metric]:
+    states = by_state()
+    jobs = gauge("gpu_scheduler_jobs_total")
+    for state in JobState:
+        jobs.add_metric([state], states.get(state, 0))
+    yield jobs
+    queue = gauge("gpu_scheduler_queue_size")
+    for row in query(f"SELECT j.reason, sum({WEIGHT})::int AS n FROM jobs_job j WHERE {WAITS} GROUP BY j.reason"):
+        queue.add_metric([row["reason"]], row["n"])
+    yield queue
+
+
+def _preemptions() -> Metric:
+    stopped = counter("gpu_scheduler_preemptions_total")
+    counted = histograms.read("gpu_scheduler_preemptions_total")
+    for rule in ("priority", "reclaim", "online", "heat"):
+        stopped.add_metric([rule], counted[rule][1] if rule in counted else 0)
+    return stopped
+
+
+def _estimates() -> Metric:
+    coverage = gauge("gpu_scheduler_estimate_coverage_percent")
+    latest = outcomes.latest(calibrated=True)
+    if len(latest) >= MIN_OUTCOMES:
+        for bound, percent in zip(("p50", "p90"), coverage_percent(latest), strict=True):
+            coverage.add_metric([bound], percent)
+    return coverage
+
+
+def _largest_gang() -> Metric:
+    largest = gauge("gpu_scheduler_largest_startable_gang")
+    here = current.cluster()
+    largest.add_metric([], capacity.largest_startable_gang(here.snapshot, here.policy))
+    return largest
+
+
+_READINGS = """
+    SELECT n.name AS node, d.index::text AS gpu, r.utilisation_percent, r.temperature_celsius
+      FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id JOIN nodes_reading r ON r.device_id = d.id
+     WHERE r.read_at > now() - interval '30 seconds' ORDER BY n.name, d.index
+"""
+
+
+def _devices() -> Iterator[Metric]:
+    """A device without a fresh reading has no series: unknown is never zero."""
+    utilisation = gauge("gpu_scheduler_gpu_utilization")
+    heat = gauge("gpu_scheduler_gpu_temperature_celsius")
+    for row in query(_READINGS):
+        for family, name in ((utilisation, "utilisation_percent"), (heat, "temperature_celsius")):
+            if row[name] is not None:
+                family.add_metric([row["node"], row["gpu"]], row[name])
+    yield from (utilisation, heat)
+    agents = gauge("gpu_scheduler_agents")
+    for row in query("SELECT state, count(*) AS n FROM nodes_node WHERE removed_at IS NULL GROUP BY state"):
+        agents.add_metric([row["state"]], row["n"])
+    yield agents
+    seconds = counter("gpu_scheduler_gpu_seconds_total")
+    for cell, counted in samples.gpu_seconds().items():
+        seconds.add_metric([cell], counted)
+    yield seconds
+
+
+def _of_tenants(seen: Collection[str] | None) -> Iterator[Metric]:
+    gpus = gauge("gpu_scheduler_tenant_gpus")
+    for share in cluster.shares():
+        if seen is not None and share["tenant"] not in seen:
+            continue
+        gpus.add_metric([share["tenant"], "used"], share["gpus_held"])
+        gpus.add_metric([share["tenant"], "guaranteed"], share["guaranteed_gpus"])
+        if share["max_gpus"] is not None:
+            gpus.add_metric([share["tenant"], "limit"], share["max_gpus"])
+    yield gpus
+    budget = gauge("gpu_scheduler_tenant_budget_gpu_hours")
+    for one in budgets.standings(with_archived=False):
+        if seen is not None and one.tenant not in seen:
+            continue
+        kinds = {"used": one.used_gpu_hours, "soft": one.soft_gpu_hours, "hard": one.hard_gpu_hours}
+        for kind, hours in kinds.items():
+            if hours is not None:
+                budget.add_metric([one.tenant, kind], hours)
+    yield budget
+
+
+def _control_plane() -> Iterator[Metric]:
+    ended = counter("gpu_scheduler_attempts_ended_total")
+    for reason, number in tally.attempts_by_reason().items():
+        if reason in set(EndReason):  # the catalogue is closed, and so is the number of series
+            ended.add_metric([reason], number)
+    yield ended
+    leader = gauge("gpu_scheduler_cycle_leader")
+    leader.add_metric([], 1 if cluster.scheduler_lag()["is_alive"] else 0)
+    yield leader
+    redis = gauge("gpu_scheduler_redis_heard")
+    if listener.hears_redis is not None:
+        redis.add_metric([], 1 if listener.hears_redis else 0)
+    yield redis
+    unheard = gauge("gpu_scheduler_agents_unheard_seconds")
+    unheard.add_metric([], hub.waiting_seconds())
+    yield unheard
+    chores = gauge("gpu_scheduler_housekeeping_age_seconds")
+    for task, age in housekeeping.ages().items():
+        chores.add_metric([task], age)
+    yield chores
+
+
+def _histogram(name: str) -> Metric:
+    """One without a label is kept under the empty value of one."""
+    family = histogram(name)
+    is_labelled = bool(FAMILIES[name].labels)
+    for value, (counts, total) in histograms.read(name).items():
+        running, buckets = 0, []
+        for bound, count in zip([*histograms.BOUNDS, float("inf")], counts, strict=True):
+            running += count
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), running))
+        family.add_metric([value] if is_labelled else [], buckets, total)
+    return family
+
+
+def _tenants_seen(request: HttpRequest) -> Collection[str] | None:
+    """Names of the tenants; None: all. 401 for a token that is none: what it was given for would be missing unseen."""
+    header = request.headers.get("Authorization", "")
+    if not header:
+        return ()
+    who = identity_of_token(header)
+    if who is None or Scope.READ not in who.scopes:
+        rate_limits.count_bad_token(request)
+        step = "send one with the scope `read`, or none: then tenants are left out"
+        raise Problem(401, "not_authenticated", "this is no token that may read", next_step=step)
+    return None if who.is_admin else set(who.tenant_names.values())
+
+
+@csrf_exempt
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Readable without a token, but for the series of tenants: they are for whose token may see the tenant."""
+    if request.method not in ("GET", "HEAD"):
+        return not_allowed("GET", "HEAD")
+    try:
+        seen = _tenants_seen(request)
+    except Problem as problem:
+        return response_for(problem)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Database(seen))
+    return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE)

@@ -1,0 +1,127 @@
+"""Replay a recorded cycle: what was decided, whether the engine still decides so, and what another policy would do."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpusched.lib.api.problems import invalid, not_found
+from gpusched.protocol import reasons
+from gpusched.protocol.job_request import FieldError
+from scheduling.cycle import recorded_cycles, recording
+from scheduling.engine.explain.explain import timestamp
+from scheduling.engine.model import Placement, Plan, Snapshot, known_as
+from scheduling.engine.policies import LIVE_POLICIES
+from scheduling.engine.whatif import replay as engine
+from scheduling.engine.whatif.questions import Present
+from scheduling.engine.whatif.replay import Replayed, placement_of
+from scheduling.whatif.client import ask
+from scheduling.whatif.presenters import change_shape, reason_shape
+
+# Of the jobs that wait for one reason, and of the lists of jobs that two policies treat differently.
+MAX_IDS = 100
+
+
+def replay(
+    cycle_id: int, policy: str | None = None, job_id: int | None = None, node: str | None = None
+) -> dict[str, Any]:
+    """Return a recorded cycle, planned again by the recorded policy or by the queue order `policy`.
+
+    `job_id`: also why that job starts there or waits. `node`: and why it does not start on that node. Raise Problem 400
+    for a policy that does not exist, 404 for a cycle, job or node that is not recorded."""
+    if policy is not None and policy not in LIVE_POLICIES:
+        raise invalid([FieldError("policy", "invalid_choice", f"must be one of {', '.join(LIVE_POLICIES)}")])
+    if node is not None and job_id is None:
+        raise invalid([FieldError("job_id", "required", "is required with node")])
+    read = recorded_cycles.load(cycle_id)
+    recorded = read.recording
+    engine_id = None if job_id is None else _engine_id(recorded.snapshot, cycle_id, job_id)
+    node_id = None if node is None else _node_id(recorded.snapshot, cycle_id, node)
+    rules = recorded.policy if policy is None else replace(recorded.policy, name=policy)
+    here = Present(recorded.snapshot, rules, recorded.now)
+    replayed = ask(here, engine.replay, engine_id, node_id)
+    is_recorded_policy = rules == recorded.policy
+    names = {one.id: one.name for one in recorded.snapshot.nodes}
+    return {
+        "cycle_id": cycle_id,
+        "decided_at": timestamp(recorded.now),
+        "recorded_policy": recorded.policy.name,
+        "policy": rules.name,
+        "is_same": recording.encode_plan(replayed.plan) == read.plan if is_recorded_policy else None,
+        **_plan(replayed.plan, names),
+        **_differences(recorded.plan, replayed.plan),
+        "job": None if engine_id is None else _job(engine_id, node, replayed, names),
+    }
+
+
+def _engine_id(snapshot: Snapshot, cycle_id: int, job_id: int) -> int:
+    """Return the engine's id of a job; of an array, that of its next element."""
+    found = next((job.id for job in snapshot.jobs if known_as(job.id) == job_id), None)
+    if found is None:
+        raise not_found(f"job {job_id} that waits in cycle {cycle_id}", "omit job_id to list the jobs of this cycle")
+    return found
+
+
+def _node_id(snapshot: Snapshot, cycle_id: int, name: str) -> int:
+    found = next((node.id for node in snapshot.nodes if node.name == name), None)
+    if found is None:
+        raise not_found(f"node {name} in cycle {cycle_id}", "check the name")
+    return found
+
+
+def _plan(plan: Plan, names: dict[int, str]) -> dict[str, Any]:
+    promise = plan.reservation
+    return {
+        "placements": [
+            {"job_id": known_as(one.job_id), "nodes": _nodes(one, names), "gpus": _gpus(one)} for one in plan.placements
+        ],
+        "preemptions": [
+            {"job_id": known_as(one.job_id), "victims": list(one.victims), "rule": one.rule} for one in plan.preemptions
+        ],
+        "waits": [
+            {
+                "code": wait.code,
+                "sentence": reasons.sentence(wait.code, wait.evidence),
+                "jobs": len(wait.job_ids),
+                "job_ids": _ids(wait.job_ids),
+            }
+            for wait in plan.waits
+        ],
+        "promised_job_id": known_as(promise.job_id) if promise else None,
+        "promised_at": timestamp(promise.at) if promise else None,
+    }
+
+
+def _differences(recorded: Plan, again: Plan) -> dict[str, list[int]]:
+    """Return the jobs that start in one of the two plans alone."""
+    before, after = ({one.job_id for one in plan.placements} for plan in (recorded, again))
+    return {"starts_only_recorded": _ids(sorted(before - after)), "starts_only_here": _ids(sorted(after - before))}
+
+
+def _ids(job_ids: Sequence[int]) -> list[int]:
+    return [known_as(one) for one in job_ids[:MAX_IDS]]
+
+
+def _job(engine_id: int, node: str | None, replayed: Replayed, names: dict[int, str]) -> dict[str, Any]:
+    placed = placement_of(replayed.plan, engine_id)
+    steps = replayed.steps
+    return {
+        "job_id": known_as(engine_id),
+        "starts": placed is not None,
+        "nodes": _nodes(placed, names) if placed else [],
+        "reason": reason_shape(steps[0].reason) if steps else None,
+        "changes": [
+            change_shape(step.change, starts=step.starts, then=then.reason if then else None)["sentence"]
+            for step, then in zip(steps, [*steps[1:], None], strict=True)
+            if step.change is not None
+        ],
+        "node": node,
+        "obstacles": [{"test": one.name, "sentence": one.found} for one in replayed.obstacles],
+    }
+
+
+def _nodes(placement: Placement, names: dict[int, str]) -> list[str]:
+    return sorted({names[rank.node_id] for rank in placement.ranks})
+
+
+def _gpus(placement: Placement) -> int:
+    return sum(len(rank.holds) for rank in placement.ranks)

@@ -1,0 +1,73 @@
+"""Recording of forecasts for jobs that have just begun to wait, and of how they turned out."""
+
+from datetime import UTC, datetime
+
+from gpusched.lib.db.sql import execute, query
+from scheduling.models import Forecast
+from scheduling.whatif import current, outcomes
+from scheduling.whatif.outcomes import MAX_OUTCOMES
+
+# Only jobs that were submitted a moment ago: older ones that still wait are a biased sample.
+_NEW_SECONDS = 120.0
+_MAX_NEW = 50
+
+
+def note() -> int:
+    """Record outcomes of forecasts whose jobs have started, and forecasts of new jobs that wait. Return how many."""
+    return _settle() + _forecast()
+
+
+def _settle() -> int:
+    settled = execute(
+        """UPDATE scheduling_forecast f
+              SET waited_seconds = greatest(extract(epoch FROM a.started_at - f.made_at)::float8, 0)
+             FROM (SELECT job_id, min(started_at) AS started_at FROM jobs_attempt
+                    WHERE job_id IN (SELECT job_id FROM scheduling_forecast WHERE waited_seconds IS NULL)
+                    GROUP BY job_id) a
+            WHERE a.job_id = f.job_id AND a.started_at IS NOT NULL AND f.waited_seconds IS NULL"""
+    )
+    # Of a job that ended before it ever started, nothing can be learnt.
+    execute(
+        """DELETE FROM scheduling_forecast f USING jobs_job j
+            WHERE j.id = f.job_id AND f.waited_seconds IS NULL AND j.ended_at IS NOT NULL"""
+    )
+    execute(
+        """DELETE FROM scheduling_forecast WHERE waited_seconds IS NOT NULL AND job_id NOT IN (
+               SELECT job_id FROM scheduling_forecast WHERE waited_seconds IS NOT NULL
+                ORDER BY made_at DESC, job_id DESC LIMIT %s)""",
+        [MAX_OUTCOMES],
+    )
+    return settled
+
+
+def _forecast() -> int:
+    new = query(
+        """SELECT j.id FROM jobs_job j LEFT JOIN scheduling_forecast f ON f.job_id = j.id
+            WHERE j.state = 'pending' AND f.job_id IS NULL AND j.submitted_at > now() - make_interval(secs => %s)
+            ORDER BY j.id LIMIT %s""",
+        [_NEW_SECONDS, _MAX_NEW],
+    )
+    if not new:
+        return 0
+    plain = current.plain_estimates()
+    if plain is None:
+        return 0
+    found, now = plain
+    learnt = outcomes.learnt()
+    made = [
+        Forecast(
+            job_id=row["id"],
+            made_at=datetime.fromtimestamp(now, UTC),
+            p50_seconds=estimate.p50_at - now,
+            p90_seconds=estimate.p90_at - now,
+            p50_ratio=learnt.p50_ratio,
+            p90_ratio=learnt.p90_ratio,
+        )
+        for row in new
+        if (estimate := found.get(row["id"])) is not None
+        and estimate.p50_at is not None
+        and estimate.p90_at is not None
+        and estimate.p90_at > now
+    ]
+    Forecast.objects.bulk_create(made, ignore_conflicts=True)
+    return len(made)

@@ -1,0 +1,87 @@
+"""The django-q2 broker of the cycles' cluster: sleeps on LISTEN, turns any number of wake-ups into one cycle, and
+ticks by itself.
+
+It runs in the cluster's pusher process. It must never raise: django-q2 answers a failing broker with ten seconds of
+sleep and a new process, and the database coming back is no reason to be away for that long."""
+
+import logging
+import time
+import uuid
+from typing import Any
+
+import psycopg
+from django.conf import settings
+from django.utils import timezone
+from django_q.brokers import Broker
+from django_q.signing import SignedPackage
+
+from gpusched.lib.bus.notifier import CYCLE_CHANNEL
+from gpusched.lib.db.connections import connection_parameters
+
+logger = logging.getLogger(__name__)
+POLL_SECONDS = 0.5
+
+
+class CycleBroker(Broker):  # type: ignore[misc]
+    """Tasks are made here and never stored: a cycle that is lost with its worker is made again by the next tick."""
+
+    _connection: psycopg.Connection[Any] | None = None
+    _next_tick = 0.0
+
+    def dequeue(self) -> list[tuple[None, str]] | None:
+        """Waits for a wake-up or the tick, half a second at most, so that the cluster notices when it is to stop."""
+        try:
+            return self._wait()
+        except psycopg.Error as error:
+            logger.warning("the cycle's doorbell is away, ticking on: %s", error)
+            self._connection = None
+            time.sleep(0.2)
+            return self._cycle("tick") if time.monotonic() >= self._next_tick else None
+
+    def _wait(self) -> list[tuple[None, str]] | None:
+        now = time.monotonic()
+        if now >= self._next_tick:
+            return self._cycle("tick")
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(**connection_parameters(), autocommit=True)
+            self._connection.execute(f"LISTEN {CYCLE_CHANNEL}")
+            return self._cycle("start")  # what was announced before LISTEN was not heard
+        wait = max(0.001, min(POLL_SECONDS, self._next_tick - now))
+        if not list(self._connection.notifies(timeout=wait, stop_after=1)):
+            return None
+        for _ in self._connection.notifies(timeout=0):
+            pass  # all that rang until now is answered by the cycle that starts now
+        return self._cycle("event")
+
+    def _cycle(self, trigger: str) -> list[tuple[None, str]]:
+        self._next_tick = time.monotonic() + settings.ENV.tick_seconds
+        task = {
+            "id": uuid.uuid4().hex,
+            "name": f"cycle-{trigger}",
+            "func": "scheduling.worker.tasks.cycle",
+            "args": (trigger,),
+            "kwargs": {},
+            "started": timezone.now(),
+            "save": False,
+        }
+        return [(None, SignedPackage.dumps(task))]
+
+    # What django-q2 asks of a broker and what has no meaning for tasks that are never stored.
+    def enqueue(self, task: str) -> None:
+        raise TypeError("cycles are asked for by gpusched.lib.bus.wake, not enqueued")
+
+    def acknowledge(self, task_id: None) -> None: ...
+
+    def fail(self, task_id: None) -> None: ...
+
+    def queue_size(self) -> int:
+        return 0
+
+    def lock_size(self) -> int:
+        return 0
+
+    def ping(self) -> bool:
+        return True
+
+    def info(self) -> str:
+        return "PostgreSQL notifications"

@@ -1,0 +1,46 @@
+"""What the cycles' worker does beside the cycles, each at its own pace: samples, idle and unstarted jobs, budgets."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from django.conf import settings
+
+from jobs.listing import tally
+from nodes import held_idle
+from nodes.ranks import recovery
+from nodes.telemetry import samples
+from scheduling import policy
+from scheduling.cycle import recorded_cycles
+from tenants.billing import budgets
+
+logger = logging.getLogger(__name__)
+REVIEW_SECONDS = 30.0
+TRIM_SECONDS = 60.0
+STARTS_SECONDS = 10.0
+# Another worker may have been a little earlier.
+NEARLY = 0.8
+
+_done_at: dict[str, float] = {}
+
+
+def do_what_is_due() -> None:
+    """To be called often, between cycles. What fails is told and tried again at its next turn; it stops no cycle."""
+    env = settings.ENV
+    _each(env.sample_seconds, "samples", lambda: samples.tick(NEARLY * env.sample_seconds))
+    _each(STARTS_SECONDS, "unstarted jobs", recovery.take_back_unstarted)
+    _each(REVIEW_SECONDS, "budgets", budgets.note_crossings)
+    _each(REVIEW_SECONDS, "tallies", tally.fold)
+    _each(TRIM_SECONDS, "recorded cycles", recorded_cycles.trim)
+    _each(REVIEW_SECONDS, "idle jobs", lambda: held_idle.review(held_idle.rule_of(policy.values())))
+
+
+def _each(seconds: float, name: str, work: Callable[[], object]) -> None:
+    now = time.monotonic()
+    if now - _done_at.get(name, float("-inf")) < seconds:
+        return
+    _done_at[name] = now
+    try:
+        work()
+    except Exception:
+        logger.exception("upkeep: %s", name)

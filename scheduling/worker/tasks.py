@@ -1,0 +1,67 @@
+"""The django-q2 entry points, one line each."""
+
+from collections.abc import Sequence
+
+from django.conf import settings
+
+from gpusched import tracing
+from gpusched.lib.db.sql import atomically, execute
+from jobs import retention as job_retention
+from jobs.logs import store
+from jobs.submit import idempotency
+from nodes import retention
+from nodes.health import auto_cordon, device_health, missing_users
+from nodes.telemetry import samples
+from scheduling.cycle import run as cycles
+from scheduling.whatif import forecasting
+from scheduling.worker import chores, thermal_moves
+
+
+def cycle(trigger: str) -> None:
+    tracing.start("gpusched-worker")  # here: django-q2 forks a new process for this now and then
+    cycles.run_rested(trigger)
+    chores.do_what_is_due()
+
+
+def mend() -> int:
+    return (
+        device_health.give_up_on_dirty(settings.ENV.dirty_minutes)
+        + atomically(auto_cordon.release)
+        + thermal_moves.move()
+    )
+
+
+def roll_up() -> int:
+    made = samples.roll_up()
+    return made + samples.drop_old(settings.ENV.sample_retention_days, settings.ENV.rollup_retention_days)
+
+
+def forecast() -> int:
+    return forecasting.note()
+
+
+def drop_old() -> int:
+    return (
+        store.drop_old(settings.ENV.log_retention_days)
+        + missing_users.drop_old()
+        + execute(f"DELETE FROM jobs_idempotencykey WHERE created_at < {idempotency.LONG_AGO}")
+        + execute(
+            "DELETE FROM scheduling_recordedcycle WHERE %s > 0 AND decided_at < now() - make_interval(secs => %s)",
+            [settings.ENV.cycle_retention_days, settings.ENV.cycle_retention_days * 86400],
+        )
+        + execute(
+            "DELETE FROM scheduling_cycle WHERE %s > 0 AND started_at < now() - make_interval(secs => %s)",
+            [settings.ENV.cycle_retention_days, settings.ENV.cycle_retention_days * 86400],
+        )
+    )
+
+
+def drop_old_jobs() -> int:
+    return job_retention.run(_delete_others)
+
+
+def _delete_others(job_ids: Sequence[int], attempt_ids: Sequence[int]) -> None:
+    retention.delete_assignments(attempt_ids)
+    retention.delete_idle_records(job_ids)
+    for table in ("scheduling_claim", "scheduling_forecast"):
+        execute(f"DELETE FROM {table} WHERE job_id = ANY(%s::bigint[])", [list(job_ids)])
