@@ -41,7 +41,7 @@ reference: openapi ## writes what docs/ have from the code: docs/reference/, and
 	$(PY) -m deploy.reference
 
 rules: setup-dev   ## writes frontend/src/rules.ts, what the page's script shares with the server
-	DJANGO_SETTINGS_MODULE=gpusched.settings $(PY) -m frontend.rules
+	DJANGO_SETTINGS_MODULE=gpusched.settings $(PY) -m frontend.shared_constants
 
 openapi: setup-dev ## writes docs/openapi.json, against which breaking changes are found
 	$(PY) manage.py spectacular --format openapi-json --validate --fail-on-warn --file docs/openapi.json

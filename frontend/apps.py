@@ -2,7 +2,7 @@
 
 from django.apps import AppConfig, apps
 
-from frontend import fieldnames
+from frontend.ui import field_names
 
 NAMED = ("tenants", "jobs", "nodes", "scheduling")
 
@@ -14,4 +14,4 @@ class FrontendConfig(AppConfig):
         """The last app of ours: the models of all are there, and no form is made of them yet."""
         super().import_models()
         for label in NAMED:
-            fieldnames.name_fields(apps.get_app_config(label).models.values())
+            field_names.name_fields(apps.get_app_config(label).models.values())

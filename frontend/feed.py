@@ -4,22 +4,28 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from frontend import (
-    doings,
-    fleet,
-    healthrows,
-    jobrows,
-    minerows,
-    noderows,
-    noticerows,
-    overview,
-    queuerows,
-    readingrows,
-    tenantrows,
-    worklists,
-)  # fmt: skip
-from frontend.access import Viewer
-from frontend.topics import PERSONAL, View, job_of, kind_of, node_of, tenant_of, view
+from frontend.live.topics import (
+    PERSONAL,
+    View,
+    job_of,
+    kind_of,
+    node_of,
+    tenant_of,
+    view,
+)
+from frontend.pages.fleet import readings
+from frontend.pages.fleet import rows as fleet
+from frontend.pages.health import rows as healthrows
+from frontend.pages.job import rows as jobrows
+from frontend.pages.jobs import rows as worklists  # fmt: skip
+from frontend.pages.my_work import rows as minerows
+from frontend.pages.node import rows as noderows
+from frontend.pages.notices import activity
+from frontend.pages.notices import rows as noticerows
+from frontend.pages.overview import rows as overview
+from frontend.pages.queue import rows as queuerows
+from frontend.pages.tenants import rows as tenantrows
+from frontend.viewer import Viewer
 
 Row = dict[str, Any]
 Rows = dict[str, Row]
@@ -53,7 +59,7 @@ def _load_cluster(loaded: Loaded, kinds: Collection[str | None], views: Collecti
     if ("nodes" in kinds or "overview" in kinds) and "nodes" not in lists:
         lists["nodes"] = fleet.load()
     if "readings" in kinds:
-        lists["readings"] = readingrows.load()
+        lists["readings"] = readings.load()
     if "tenants" in kinds or "tenant" in kinds or "overview" in kinds:
         lists["tenants"] = tenantrows.load()
     if "overview" in kinds:
@@ -69,7 +75,7 @@ def _load_people(loaded: Loaded, kinds: Collection[str | None], views: Collectio
     people = {kind: {v.user_id for topic, v in views if topic == kind and v.user_id is not None} for kind in PERSONAL}
     if "jobs" in kinds:
         lists["jobs"] = worklists.load({tenant_id for _, viewer in views for tenant_id in viewer.visible or ()})
-    known = doings.load() if "health" in kinds or "notices" in kinds else []
+    known = activity.load() if "health" in kinds or "notices" in kinds else []
     if "health" in kinds:
         lists["health"] = healthrows.load(known)
     if "notices" in kinds:
@@ -81,7 +87,7 @@ def _load_people(loaded: Loaded, kinds: Collection[str | None], views: Collectio
 _RESTRICT: Mapping[str, Any] = {
     "overview": overview.restrict,
     "nodes": fleet.restrict,
-    "readings": readingrows.restrict,
+    "readings": readings.restrict,
     "jobs": worklists.restrict,
     "tenants": tenantrows.restrict,
     "health": healthrows.restrict,

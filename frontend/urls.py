@@ -2,31 +2,29 @@
 
 from django.urls import URLPattern, path
 
-from frontend.views import (
-    cluster,
-    elements,
-    entrance,
-    health,
-    job,
-    jobs,
-    join,
-    mine,
-    node,
-    notices,
-    overview,
-    panel,
-    poll,
-    quota,
-    search,
-    submit,
-    tenants,
-    tokens,
-    usage,
-)
+from frontend import poll
+from frontend.pages.fleet import view as cluster
+from frontend.pages.health import view as health
+from frontend.pages.job import elements
+from frontend.pages.job import view as job
+from frontend.pages.jobs import view as jobs
+from frontend.pages.join import view as join
+from frontend.pages.my_work import view as mine
+from frontend.pages.node import gpu_panel
+from frontend.pages.node import view as node
+from frontend.pages.notices import view as notices
+from frontend.pages.overview import view as overview
+from frontend.pages.search import view as search
+from frontend.pages.submit import view as submit
+from frontend.pages.tenants import quota
+from frontend.pages.tenants import view as tenants
+from frontend.pages.tokens import view as tokens
+from frontend.pages.usage import view as usage
+from frontend.ui import page
 
 urlpatterns: list[URLPattern] = [
-    path("login/", entrance.login, name="login"),
-    path("logout/", entrance.logout, name="logout"),
+    path("login/", page.login, name="login"),
+    path("logout/", page.logout, name="logout"),
     path("", mine.home, name="home"),
     path("overview/", overview.overview, name="overview"),
     path("mine/", mine.my_work, name="mine"),
@@ -50,7 +48,7 @@ urlpatterns: list[URLPattern] = [
     path("nodes/<str:name>/marks/<str:kind>/", node.set_marks, name="node-marks"),
     path("nodes/<str:name>/remove/", node.remove, name="node-remove"),
     path("nodes/<str:name>/<str:verb>/", node.set_intent, name="node-act"),
-    path("nodes/<str:name>/gpus/<id:device_id>/actions/", panel.gpu_actions, name="gpu-actions"),
+    path("nodes/<str:name>/gpus/<id:device_id>/actions/", gpu_panel.gpu_actions, name="gpu-actions"),
     path("nodes/<str:name>/gpus/<id:device_id>/<str:verb>/", node.act_on_gpu, name="gpu-act"),
     path("join/", join.join, name="join"),
     path("join/<id:token_id>/", join.arrivals, name="join-arrivals"),

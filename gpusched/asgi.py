@@ -39,7 +39,7 @@ from django.http.response import HttpResponseBase
 from django.urls import path, set_script_prefix
 from twisted.web import http
 
-from frontend.consumers import LiveConsumer
+from frontend.websocket import LiveConsumer
 from gpusched import tracing
 from gpusched.lib import bodies, heads
 from gpusched.lib.paced import paced

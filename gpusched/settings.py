@@ -84,14 +84,14 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
-    "frontend.errors.PageMethods",
+    "frontend.ui.errors.PageMethods",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "gpusched.lib.audit.log.who_acts",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "frontend.errors.RefusalsAsPages",
+    "frontend.ui.errors.RefusalsAsPages",
     "gpusched.lib.api.dry_run.DryRuns",
     "jobs.submit.idempotency.IdempotentPosts",
 ]
@@ -107,7 +107,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "frontend.context.page",
+                "frontend.ui.context.page",
             ],
         },
     },
@@ -181,7 +181,7 @@ if ENV.behind_tls:
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     SECURE_HSTS_SECONDS = 365 * 86400
 DATA_UPLOAD_MAX_MEMORY_SIZE = MOST_BODY_BYTES
-SOCIALACCOUNT_ADAPTER = "frontend.views.sso.Doorkeeper"
+SOCIALACCOUNT_ADAPTER = "frontend.pages.login.sso.Doorkeeper"
 SOCIALACCOUNT_PROVIDERS = {
     "openid_connect": {
         "OAUTH_PKCE_ENABLED": True,

@@ -35,7 +35,7 @@ import tenants.api.tenants
 import tenants.api.tokens
 import tenants.api.usage
 import tenants.api.users
-from frontend.errors import page_error, page_of_outage
+from frontend.ui.errors import page_error, page_of_outage
 from gpusched.lib.api.problems import (
     Problem,
     database_unavailable,
@@ -162,7 +162,7 @@ urlpatterns = [
 
 
 if settings.ENV.oidc_issuer:
-    from frontend.views import sso
+    from frontend.pages.login import sso
 
     urlpatterns += [
         path("login/sso/", sso.begin, name="sso"),

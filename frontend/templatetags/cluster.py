@@ -5,7 +5,7 @@ from typing import Any
 from django import template
 from django.http import HttpRequest
 
-from frontend.views.overview import cluster_now
+from frontend.pages.overview.view import cluster_now
 from tenants.auth.identity import identity
 
 register = template.Library()

@@ -11,8 +11,8 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from frontend.queuerows import group_of
-from frontend.shapes import SHAPES
+from frontend.pages.queue.rows import group_of
+from frontend.ui.state_symbols import SHAPES
 from gpusched.protocol.times import MOMENT, in_words
 
 register = template.Library()

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import nodes.agents.hub
 import nodes.agents.websocket
-from frontend import hub as hubs
+from frontend.live import hub as hubs
 from gpusched.asgi import application
 from gpusched.lib.bus.listener import Listener
 from gpusched.protocol.agent_messages import Sync

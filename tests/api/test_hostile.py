@@ -6,7 +6,7 @@ from django.test import Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from frontend.topics import KINDS, kind_of
+from frontend.live.topics import KINDS, kind_of
 from tests.api import hostile, hostile_agents
 from tests.api.hostile import SHAPE, check
 from tests.api.operations import Stage, contents, writes

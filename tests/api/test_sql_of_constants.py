@@ -13,9 +13,9 @@ _SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|WHERE|JOIN|LOCK TAB
 _CONSTANT = re.compile(r"(\w+\.)?_?[A-Z][A-Z_0-9]*|[A-Z]\w+\.[A-Z_]+")
 # What is put there and is no name of a constant: by file and expression, with why it is none of a caller's words.
 LOOKED_AT = {
-    ("frontend/noticerows.py", "NoticesSeen._meta.db_table"): "Django's name of a table",
-    ("frontend/queuerows.py", "order"): "constants",
-    ("frontend/queuerows.py", "where"): "of parts that are constants; values are parameters",
+    ("frontend/pages/notices/rows.py", "NoticesSeen._meta.db_table"): "Django's name of a table",
+    ("frontend/pages/queue/rows.py", "order"): "constants",
+    ("frontend/pages/queue/rows.py", "where"): "of parts that are constants; values are parameters",
     ("gpusched/lib/bus/notifier.py", "sql"): "a call per message, its words parameters",
     ("jobs/listing/job_list.py", "where"): "of parts that are constants; values are parameters",
     ("jobs/listing/job_list.py", "is_found"): "as `where`",

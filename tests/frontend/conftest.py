@@ -2,7 +2,7 @@
 
 import pytest
 
-from frontend import context
+from frontend.ui import context
 from tests.factories import make_member, make_tenant
 
 

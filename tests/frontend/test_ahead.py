@@ -2,7 +2,7 @@
 
 import pytest
 
-from frontend.ahead import MOST_SIZES, ahead_of
+from frontend.pages.job.queue_ahead import MOST_SIZES, ahead_of
 from jobs.submit import submit as services
 from tests.factories import identity_for, submit
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from frontend import feed, noticerows
+from frontend import feed
+from frontend.pages.notices import rows as noticerows
 from gpusched.lib.db.sql import execute
 from tests.factories import make_node, make_user, submit
 

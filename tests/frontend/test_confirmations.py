@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.template.loader import render_to_string
 
-from frontend.loss import to_type, told
+from frontend.actions.confirmation import to_type, told
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.states import Role
 from tests.factories import make_member, make_node, make_user, run_cycle, submit

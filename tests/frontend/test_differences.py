@@ -9,10 +9,12 @@ from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend import bells, feed, fleet, looking
-from frontend.access import Viewer
-from frontend.differences import difference
-from frontend.looking import Eyes, Rung
+from frontend import feed
+from frontend.live import invalidation, loader
+from frontend.live.differences import difference
+from frontend.live.loader import Eyes, Rung
+from frontend.pages.fleet import rows as fleet
+from frontend.viewer import Viewer
 from gpusched.protocol.states import NodeIntent
 from nodes.inventory import join as node_services
 from nodes.models import Device
@@ -94,7 +96,7 @@ class TestKnownFleet:
         self.look(eyes)
         Device.objects.update(health="quarantined")
         assert self.look(eyes)[agent.name]["devices"][0]["health"] == "ok"
-        monkeypatch.setattr(looking, "WHOLE_FLEET_SECONDS", 0.0)
+        monkeypatch.setattr(loader, "WHOLE_FLEET_SECONDS", 0.0)
         assert self.look(eyes)[agent.name]["devices"][0]["health"] == "quarantined"
 
     def test_what_the_bell_said_is_not_lost_by_a_look_at_other_lists(self):
@@ -109,7 +111,7 @@ class TestKnownFleet:
 
     def test_bells_that_nobody_listens_to_take_no_room(self):
         rung = Rung()
-        for number in range(3 * looking.MOST_NAMED):
+        for number in range(3 * loader.MOST_NAMED):
             rung.hear("jobs", [number])
         assert (rung.nodes, len(rung.jobs)) == (None, 0)
         rung.hear("jobs", [1])
@@ -126,11 +128,11 @@ class TestKnownFleet:
 
 
 def test_one_look_that_had_to_wait_does_not_keep_its_list_still():
-    costs = bells.Costs()
+    costs = invalidation.Costs()
     assert costs.of("nodes") == 0.0
     for seconds in (0.02, 2.0, 0.03):
         costs.add("nodes", seconds)
     assert costs.of("nodes") == 0.02
-    for _ in range(bells.LATEST_LOOKS):
+    for _ in range(invalidation.LATEST_LOOKS):
         costs.add("nodes", 0.5)
     assert costs.of("nodes") == 0.5

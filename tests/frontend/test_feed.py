@@ -6,9 +6,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from frontend import feed, readingrows
-from frontend.access import Viewer
-from frontend.topics import kind_of
+from frontend import feed
+from frontend.live.topics import kind_of
+from frontend.pages.fleet import readings
+from frontend.viewer import Viewer
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
 from jobs.logs import store
@@ -188,7 +189,7 @@ class TestRows:
             "cell health health_note held id idle_since index is_slowed jobs memory_mb model shared_mb tenants uuid"
         )
         assert feed.rows("readings", [])[agent.name]["utilisation_percent"] == [50]
-        [joined] = readingrows.joined({agent.name: node}, feed.rows("readings", None))
+        [joined] = readings.joined({agent.name: node}, feed.rows("readings", None))
         assert joined["devices"][0]["reading"]["utilisation_percent"] == 50
         assert joined["last_seen_at"] is not None
         assert set(feed.rows("overview", None)["status"]) == words(
@@ -247,7 +248,7 @@ class TestRows:
         assert rows["status"]["unavailable_gpus"] == 1
 
     def test_the_latest_jobs_of_those_who_look(self, monkeypatch, user, ours, stranger, theirs):
-        monkeypatch.setattr("frontend.worklists.JOBS_ROWS", 2)
+        monkeypatch.setattr("frontend.pages.jobs.rows.JOBS_ROWS", 2)
         own = [submit(user, ours) for _ in range(3)]
         others = [submit(stranger, theirs) for _ in range(3)]
         assert set(feed.rows("jobs", [ours.pk])) == {*map(str, own[1:])}

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from frontend import hub as hubs
-from frontend.access import Session
-from frontend.looking import News
-from frontend.topics import view
+from frontend.live import hub as hubs
+from frontend.live.loader import News
+from frontend.live.topics import view
+from frontend.viewer import Session
 
 
 class Box:

@@ -7,8 +7,8 @@ from decimal import Decimal
 import pytest
 from django.utils import timezone
 
-from frontend.jobcost import cost_of
-from frontend.jobreadings import readings
+from frontend.pages.job.cost import cost_of
+from frontend.pages.job.gpu_readings import readings
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.affinity import LabelOperator, NodeAffinity, Preference
 from gpusched.protocol.arrays import ArrayRequest

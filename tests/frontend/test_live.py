@@ -11,8 +11,8 @@ from django.contrib.sessions.models import Session
 from django.db import connections
 from django.utils import timezone
 
-from frontend import bells, looking, outbox
-from frontend import hub as hubs
+from frontend.live import hub as hubs
+from frontend.live import invalidation, loader, outbox
 from gpusched.lib.bus import events
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
@@ -87,14 +87,14 @@ async def test_a_snapshot_then_deltas(open_page, cookie, user, tenant):
 
 async def test_a_change_is_told_in_well_under_the_time_of_looking_again(open_page, cookie, user, tenant, monkeypatch):
     """The bell does it, not the clock."""
-    monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
+    monkeypatch.setattr(invalidation, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
     page = await open_page(cookie, "jobs")
     job_id = await db(submit)(user, tenant)
     await page.until(lambda: str(job_id) in page.rows["jobs"])
 
 
 async def test_lost_bells_cost_freshness_only(open_page, cookie, user, tenant, hub, monkeypatch):
-    monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 0.2)
+    monkeypatch.setattr(invalidation, "LOOK_AGAIN_ANYWAY_SECONDS", 0.2)
     page = await open_page(cookie, "jobs")
     monkeypatch.setattr(hub, "_ring", lambda changed: None)
     hub._doorbell._callbacks.clear()
@@ -136,7 +136,7 @@ async def test_readings_come_without_a_bell(open_page, cookie):
 
 
 async def test_a_log_that_grows(open_page, cookie, user, tenant, monkeypatch):
-    monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
+    monkeypatch.setattr(invalidation, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
     agent = await db(make_node)(gpus=1)
     job_id = await db(submit)(user, tenant, gpu_count=1)
     await db(run_cycle)()
@@ -152,7 +152,7 @@ def write_log(job_id, attempt, data):
 
 
 async def test_nobody_looks_while_nothing_is_watched(open_page, cookie, hub, monkeypatch):
-    monkeypatch.setattr(bells, "LOOK_AGAIN_SECONDS", {"nodes": 0.02})
+    monkeypatch.setattr(invalidation, "LOOK_AGAIN_SECONDS", {"nodes": 0.02})
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.3)
     page = await open_page(cookie, "nodes")
     looks = []
@@ -161,7 +161,7 @@ async def test_nobody_looks_while_nothing_is_watched(open_page, cookie, hub, mon
         looks.append(given)
         return {}
 
-    monkeypatch.setattr(looking.Eyes, "look", look)
+    monkeypatch.setattr(loader.Eyes, "look", look)
     await page.want()
     await page.until(lambda: not any(client.topics for client in hub._clients) or None)
     looks.clear()

@@ -2,8 +2,10 @@
 
 import pytest
 
-from frontend import doings, feed, noticerows
-from frontend.access import Viewer
+from frontend import feed
+from frontend.pages.notices import activity
+from frontend.pages.notices import rows as noticerows
+from frontend.viewer import Viewer
 from gpusched.lib.db.sql import execute
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.reasons import EndReason
@@ -75,19 +77,19 @@ def test_incidents_and_the_jobs_of_others_take_nothing_from_what_a_member_is_tol
     agent = make_node(gpus=2)
     job_id = preempted(agent, anna, ours)
     other = make_tenant("other")
-    again(preempted(agent, make_member(other), other), doings.MOST)
+    again(preempted(agent, make_member(other), other), activity.MOST)
     device = Device.objects.order_by("-pk")[0]
     execute(
         "INSERT INTO nodes_incident (node_id, device_id, kind, cause, since, until)"
         " SELECT node_id, id, 'lost', '', now(), now() FROM nodes_device, generate_series(1, %s) WHERE id = %s",
-        [doings.MOST, device.pk],
+        [activity.MOST, device.pk],
     )
     did = [row["href"] for key, row in feed.rows("health", [ours.pk]).items() if key.startswith("did:")]
-    assert f"/jobs/{job_id}/" in did and did.count(f"/nodes/{agent.name}/") == doings.MOST - 1
+    assert f"/jobs/{job_id}/" in did and did.count(f"/nodes/{agent.name}/") == activity.MOST - 1
     rung = [row["href"] for key, row in feed.rows("notices", [ours.pk], anna.pk).items() if key != "state"]
     assert rung == [f"/jobs/{job_id}/"], "a node is no concern of a member's bell"
     seen_by_all = [key for key in feed.rows("health", None) if key.startswith("did:")]
-    assert len(seen_by_all) == doings.MOST
+    assert len(seen_by_all) == activity.MOST
 
 
 def test_jobs_of_a_tenant_that_one_has_left_are_not_told(ours, anna, client):

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from frontend import feed, fleet, topics
+from frontend import feed
+from frontend.live import topics
+from frontend.pages.fleet import rows as fleet
 from gpusched.lib.db.sql import execute, rows
 from gpusched.protocol.agent_messages import Reading
 from nodes.models import Node

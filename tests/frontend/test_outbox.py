@@ -3,11 +3,11 @@
 import asyncio
 import json
 
-from frontend import hub
-from frontend import outbox as outboxes
-from frontend.access import Session
-from frontend.looking import News
-from frontend.outbox import Outbox
+from frontend.live import hub
+from frontend.live import outbox as outboxes
+from frontend.live.loader import News
+from frontend.live.outbox import Outbox
+from frontend.viewer import Session
 
 DELTA = '"set":{}}'
 

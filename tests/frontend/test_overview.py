@@ -83,7 +83,7 @@ def test_idle_holders_are_named_to_those_who_may_know(monkeypatch):
     submit(make_member(theirs, name="zoe"), theirs, gpu_count=2)
     run_cycle()
     agent.start_all()
-    monkeypatch.setattr("frontend.fleet._DEVICES", _all_idle())
+    monkeypatch.setattr("frontend.pages.fleet.rows._DEVICES", _all_idle())
     [part, others] = attention([ours.pk])["held_idle"]["parts"]
     assert (part["job"], part["words"].split(",")[0]) == (own, "1 GPU")
     assert (others["job"], others["words"]) == (None, "2 GPUs of other tenants")
@@ -92,7 +92,7 @@ def test_idle_holders_are_named_to_those_who_may_know(monkeypatch):
 
 
 def _all_idle():
-    from frontend.fleet import _DEVICES
+    from frontend.pages.fleet.rows import _DEVICES
     from nodes.health.gpu_status import CELL
 
     return _DEVICES.replace(CELL, "'held_idle'").replace("greatest(r.idle_since, h.since)", "now()")
@@ -197,7 +197,7 @@ def test_a_job_is_idle_since_the_last_of_its_gpus_is(monkeypatch):
     run_cycle()
     agent.start_all()
     since = _all_idle().replace("now()", "timestamptz '2026-03-01 08:00Z' - d.index * interval '1 hour'")
-    monkeypatch.setattr("frontend.fleet._DEVICES", since)
+    monkeypatch.setattr("frontend.pages.fleet.rows._DEVICES", since)
     [part] = attention()["held_idle"]["parts"]
     assert part["since"].startswith("2026-03-01T08:00:00")
 

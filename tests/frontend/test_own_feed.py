@@ -6,7 +6,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from frontend import doings, feed, noticerows
+from frontend import feed
+from frontend.pages.notices import activity
+from frontend.pages.notices import rows as noticerows
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
@@ -283,11 +285,11 @@ def test_a_refund_is_told_if_it_is_worth_a_word(ours, anna):
             started_at=then - timedelta(seconds=seconds), ended_at=then, cause="node_lost",
         )  # fmt: skip
         UsageRefund.objects.create(entry=entry, reason="node_lost")
-    assert [one for one in doings.load() if one.row["kind"] == "refunded"] == []
+    assert [one for one in activity.load() if one.row["kind"] == "refunded"] == []
     longer = UsageEntry.objects.create(
         tenant=ours, user_id=anna.pk, job_id=job_id, attempt=2, rank=0, node="n1", gpus=1,
         started_at=then - timedelta(seconds=45), ended_at=then, cause="node_lost",
     )  # fmt: skip
     UsageRefund.objects.create(entry=longer, reason="node_lost")
-    [told] = [one for one in doings.load() if one.row["kind"] == "refunded"]
+    [told] = [one for one in activity.load() if one.row["kind"] == "refunded"]
     assert told.row["sentence"] == f"0.02 GPU-hours of job {job_id} were refunded: a node failed under it"

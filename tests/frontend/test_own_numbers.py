@@ -5,8 +5,12 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from frontend import feed, mine, onenode, onetenant, readingrows
-from frontend.limitundo import undo_of
+from frontend import feed
+from frontend.pages.fleet import readings
+from frontend.pages.job.limit_undo import undo_of
+from frontend.pages.my_work import mine
+from frontend.pages.node import timeline
+from frontend.pages.tenants import details
 from gpusched.lib.db.sql import execute
 from jobs.models import Job
 from tenants.billing.models import Budget
@@ -90,11 +94,11 @@ def test_preemptions_between_tenants_are_counted_and_others_not_named(ours, anna
         {"from_id": gives, "from_tenant": "x", "for_id": takes, "for_tenant": "secret", "attempts": count}
         for gives, takes, count in ((ours.pk, other.pk, 3), (ours.pk, ours.pk, 5), (other.pk, ours.pk, 1))
     ]
-    assert onetenant.balance(rows, ours.pk) == {"received": 3, "given": 1}
+    assert details.balance(rows, ours.pk) == {"received": 3, "given": 1}
     who = identity_for(anna)
-    assert [row["whom"] for row in onetenant.taken(rows, ours.pk, who)] == ["another tenant"]
-    assert [row["whom"] for row in onetenant.gave(rows, ours.pk, who)] == ["another tenant"]
-    assert [row["whom"] for row in onetenant.gave(rows, other.pk, who)] == ["tenant x"]
+    assert [row["whom"] for row in details.taken(rows, ours.pk, who)] == ["another tenant"]
+    assert [row["whom"] for row in details.gave(rows, ours.pk, who)] == ["another tenant"]
+    assert [row["whom"] for row in details.gave(rows, other.pk, who)] == ["tenant x"]
 
 
 def test_what_runs_reaches_to_now_and_many_short_jobs_are_one_bar(ours, anna):
@@ -104,19 +108,19 @@ def test_what_runs_reaches_to_now_and_many_short_jobs_are_one_bar(ours, anna):
     execute("UPDATE nodes_assignment SET started_at = now() - interval '6 hours'")
     [node] = feed.rows("nodes", None).values()
     now = timezone.now()
-    window = onenode.Window(now - timedelta(hours=24), now)
-    [lane] = onenode.lanes(agent.name, node["devices"], [], window, None)
+    window = timeline.Window(now - timedelta(hours=24), now)
+    [lane] = timeline.lanes(agent.name, node["devices"], [], window, None)
     [span] = lane["spans"]
     assert (span["job_id"], span["left"][:4], span["width"][:4], span["is_live"]) == (job_id, "75.0", "25.0", True)
     short = {"said": "a job", "is_bad": False, "is_live": False, "jobs": 1, "job_id": 1}
     spans = [{**short, "begin": at / 1000, "end": at / 1000 + 0.0005} for at in (1, 2, 3, 500)]
-    assert [(bar["said"], bar["jobs"]) for bar in onenode._merged(spans)] == [("3 short jobs", 3), ("a job", 1)]
+    assert [(bar["said"], bar["jobs"]) for bar in timeline._merged(spans)] == [("3 short jobs", 3), ("a job", 1)]
 
 
 def test_what_was_never_read_is_no_reading():
     nodes = {"n1": {"name": "n1", "devices": [{"id": 1}, {"id": 2}]}}
-    columns = {name: [None, 7] for name in readingrows.COLUMNS}
+    columns = {name: [None, 7] for name in readings.COLUMNS}
     read = {"n1": {"last_seen_at": "2026-03-01T08:00:00Z", "devices": [1, 2], **columns}}
-    [node] = readingrows.joined(nodes, read)
-    assert [device["reading"] for device in node["devices"]] == [None, dict.fromkeys(readingrows.COLUMNS, 7)]
-    assert [device["reading"] for device in readingrows.joined(nodes, {})[0]["devices"]] == [None, None]
+    [node] = readings.joined(nodes, read)
+    assert [device["reading"] for device in node["devices"]] == [None, dict.fromkeys(readings.COLUMNS, 7)]
+    assert [device["reading"] for device in readings.joined(nodes, {})[0]["devices"]] == [None, None]

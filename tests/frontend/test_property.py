@@ -10,8 +10,8 @@ from django.db import connections
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from frontend import bells, looking, outbox
-from frontend import hub as hubs
+from frontend.live import hub as hubs
+from frontend.live import invalidation, loader, outbox
 from gpusched.lib.api.problems import Problem
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
@@ -207,10 +207,10 @@ def holds_always(monkeypatch, *, examples: int) -> None:
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(outbox, "MOST_WAITING", 1)
     monkeypatch.setattr(outbox, "COMPANY_SECONDS", 0.02)
-    monkeypatch.setattr(bells, "LOOK_AGAIN_SECONDS", {"readings": 0.2, "overview": 0.2})
-    monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 1.0)
-    monkeypatch.setattr(bells, "_LONGER_PAUSES", {"people": 0.3})
-    monkeypatch.setattr(looking, "WHOLE_FLEET_SECONDS", 1.0)
+    monkeypatch.setattr(invalidation, "LOOK_AGAIN_SECONDS", {"readings": 0.2, "overview": 0.2})
+    monkeypatch.setattr(invalidation, "LOOK_AGAIN_ANYWAY_SECONDS", 1.0)
+    monkeypatch.setattr(invalidation, "_LONGER_PAUSES", {"people": 0.3})
+    monkeypatch.setattr(loader, "WHOLE_FLEET_SECONDS", 1.0)
 
     # The same examples each time, and no shrinking: one that fails waits in vain at each step of it.
     @settings(

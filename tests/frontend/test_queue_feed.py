@@ -2,8 +2,9 @@
 
 import pytest
 
-from frontend import feed, queuerows
-from frontend.queuerows import GROUPS, group_of
+from frontend import feed
+from frontend.pages.queue import rows as queuerows
+from frontend.pages.queue.rows import GROUPS, group_of
 from gpusched.lib.db.sql import prepared
 from gpusched.protocol.reasons import Pending
 from jobs.models import Job

@@ -5,8 +5,8 @@ from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
 from django.db import connections
 
-from frontend import bells, looking
-from frontend import hub as hubs
+from frontend.live import hub as hubs
+from frontend.live import invalidation, loader
 from gpusched.lib.bus import events, redis_bus
 from gpusched.lib.bus.changes import EVERYTHING
 from gpusched.lib.bus.notifier import Wire, ringer
@@ -46,8 +46,8 @@ def notified(monkeypatch):
 @pytest.fixture
 async def page(redis, monkeypatch):
     """A page with jobs, of a hub that looks only when it is told to."""
-    monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
-    monkeypatch.setattr(looking, "WHOLE_FLEET_SECONDS", 3600.0)
+    monkeypatch.setattr(invalidation, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
+    monkeypatch.setattr(loader, "WHOLE_FLEET_SECONDS", 3600.0)
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.3)
     tenant = await db(make_tenant)("ours")
     user = await db(make_member)(tenant)

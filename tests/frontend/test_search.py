@@ -41,7 +41,7 @@ def test_words_are_looked_for_each_and_a_kind_narrows():
 
 
 def test_a_job_by_its_id_comes_first_however_old_it_is(monkeypatch):
-    monkeypatch.setattr("frontend.views.search._LATEST", 1)
+    monkeypatch.setattr("frontend.pages.search.view._LATEST", 1)
     tenant = make_tenant()
     member = make_member(tenant)
     old, new = submit(member, tenant), submit(member, tenant)

@@ -5,8 +5,8 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from frontend import bells, sight
-from frontend import hub as hubs
+from frontend.live import db_threads, invalidation
+from frontend.live import hub as hubs
 from gpusched.lib.db.connections import connection_parameters
 from tests.factories import submit
 from tests.frontend.page import Page, cookie_of, live_hub
@@ -18,7 +18,7 @@ BLIND = '"blind_seconds"'
 async def test_a_page_is_told_while_the_database_hangs(anna, monkeypatch):
     """Not only of one that is gone; otherwise the page would call old rows live. It hears when that is over."""
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
-    monkeypatch.setattr(sight, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(db_threads, "PATIENCE_SECONDS", 0.3)
     async with live_hub(monkeypatch):
         page = await Page(await sync_to_async(cookie_of)(anna), ["jobs"]).connect()
         await page.until(lambda: "jobs" in page.rows)
@@ -34,7 +34,7 @@ async def test_a_page_is_told_while_the_database_hangs(anna, monkeypatch):
 
 async def test_what_a_look_that_failed_was_for_is_told_by_the_next(anna, ours, monkeypatch):
     """A52: no other bell rings for it, and no look is due for long."""
-    monkeypatch.setattr(bells, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
+    monkeypatch.setattr(invalidation, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
     async with live_hub(monkeypatch) as hub:
         page = await Page(await sync_to_async(cookie_of)(anna), ["jobs"]).connect()
         await page.until(lambda: "jobs" in page.rows)

@@ -13,7 +13,7 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from frontend import equivalents
+from frontend.pages.submit import equivalent
 from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import JobRequest
 from jobs.listing import representation
@@ -81,9 +81,9 @@ def test_every_field_becomes_the_job_and_the_form_again(everything, member):
     assert re.findall(folded, again) == [" open"]
     assert re.findall(folded, text_of(client.get("/submit/"))) == [""]
     assert shown_json(again) == previewed
-    made = equivalents.request_of(representation.select("j.id = %s", [job_id])[0])
+    made = equivalent.request_of(representation.select("j.id = %s", [job_id])[0])
     assert {**made, "depends_on": previewed["depends_on"]} == previewed
-    assert equivalents.command_line(made) == equivalents.command_line(previewed)
+    assert equivalent.command_line(made) == equivalent.command_line(previewed)
     assert msgspec.convert(made, JobRequest).dependencies == msgspec.convert(previewed, JobRequest).dependencies
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from frontend import onetenant
+from frontend.pages.tenants import details
 from gpusched.lib.db.sql import query
 from tenants.models import Quota
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -161,7 +161,7 @@ def test_history_of_edits_shows_values_in_words():
         "before": {"closed": False, "archived_at": None, "models": {"A100": 2, "H100": 0}},
         "after": {"closed": True, "archived_at": "2030-01-31T08:00:00.123456Z", "models": {}},
     }
-    assert onetenant._changes(row) == [
+    assert details._changes(row) == [
         ("closed", "no", "yes"),
         ("archived_at", None, "2030-01-31 08:00:00 UTC"),
         ("models", "A100: 2, H100: 0", None),

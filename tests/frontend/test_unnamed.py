@@ -5,7 +5,7 @@ import json
 import pytest
 from django.db import connection
 
-from frontend import jobrows
+from frontend.pages.job import rows as jobrows
 from jobs.models import JobEvent
 from scheduling.cycle import snapshot
 from scheduling.engine.model import Policy

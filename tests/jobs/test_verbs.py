@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from frontend import rules
+from frontend import shared_constants
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol import job_actions
@@ -27,7 +27,9 @@ CASES = [
 
 
 def test_the_script_has_the_rules_of_the_server() -> None:
-    assert rules.FILE.read_text() == rules.text(), "run make rules, and commit frontend/src/rules.ts"
+    assert shared_constants.FILE.read_text() == shared_constants.text(), (
+        "run make rules, and commit frontend/src/rules.ts"
+    )
 
 
 def put(job_id: int, state: str, reason: str) -> None:

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError
 from django.test import Client
 
-from frontend import onetenant
+from frontend.pages.tenants import details
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
 from gpusched.protocol.states import Role
@@ -132,17 +132,15 @@ def test_history_reads_under_each_name_and_not_under_anothers(admin):
     call("PUT", "/api/v1/tenants/nlp/quota", admin, {"max_gpus": 6})
 
     def limits(tenant):
-        return [
-            after for edit in onetenant.edits(tenant.pk) for name, _, after in edit["changes"] if name == "max_gpus"
-        ]
+        return [after for edit in details.edits(tenant.pk) for name, _, after in edit["changes"] if name == "max_gpus"]
 
     assert (limits(nlp), limits(other)) == ([5, 4], [6])
-    assert [edit["action"] for edit in onetenant.edits(nlp.pk)] == [
+    assert [edit["action"] for edit in details.edits(nlp.pk)] == [
         "quota.change", "tenant.rename", "quota.change", "tenant.create",
     ]  # fmt: skip
-    first = onetenant.edits(nlp.pk)[2]["id"]
-    assert onetenant.quota_before(nlp.pk, str(first)) is not None
-    assert onetenant.quota_before(other.pk, str(first)) is None
+    first = details.edits(nlp.pk)[2]["id"]
+    assert details.quota_before(nlp.pk, str(first)) is not None
+    assert details.quota_before(other.pk, str(first)) is None
 
 
 def test_repeated_key_is_answered_as_the_first_time(nlp, admin):

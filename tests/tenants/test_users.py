@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from frontend.access import Session, access_of
+from frontend.viewer import Session, access_of
 from gpusched.lib.db.sql import query
 from gpusched.lib.models import AuditEntry, OneTimePassword
 from gpusched.protocol.states import Role, Scope

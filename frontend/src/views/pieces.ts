@@ -7,7 +7,7 @@ import type { Cell, JobRow, Reason, TenantRow } from "../topics";
 
 export const byName = new Intl.Collator(undefined, { numeric: true }).compare;
 
-/** As frontend/doings.py. */
+/** As frontend/pages/notices/activity.py. */
 const MOST_OF_NAME = 60;
 
 export const jobHref = (id: number): string => `/jobs/${id}/`;

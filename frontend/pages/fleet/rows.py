@@ -1,0 +1,170 @@
+"""The rows of topic `nodes`: each node with its devices, who holds them, and whether they work; and of a fleet that is
+known already only what has changed."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from frontend.viewer import Visible
+from gpusched.lib.db.sql import query
+from gpusched.lib.times import rfc3339
+from nodes import redaction
+from nodes.health.gpu_status import CELL, HOLDERS
+
+Row = dict[str, Any]
+_ASKED = """(%(names)s::text[] IS NULL OR n.name = ANY(%(names)s))
+             AND (%(ids)s::bigint[] IS NULL OR n.id = ANY(%(ids)s::bigint[]))"""
+# Signs of life are told to this precision: to the second, every row of a calm fleet would be sent anew each second.
+SLOT_SECONDS = 5
+
+_NODES = f"""
+    SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb,
+           n.labels || n.admin_labels AS labels, n.taints, n.hostname,
+           n.agent_version, n.driver_version, n.runtimes, n.last_seen_at,
+           coalesce(s.cpu, 0) AS cpu_held, coalesce(s.memory, 0) AS memory_held
+      FROM nodes_node n
+      LEFT JOIN (SELECT node_id, sum(cpu_milli) AS cpu, sum(memory_mb) AS memory
+                   FROM nodes_assignment WHERE state <> 'ended' GROUP BY node_id) s ON s.node_id = n.id
+     WHERE n.removed_at IS NULL AND {_ASKED} ORDER BY n.name
+"""
+_DEVICES = f"""
+    SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.health_note, d.is_slowed,
+           d.held_whole, d.held_mb, greatest(r.idle_since, h.since) AS idle_since, {CELL} AS cell
+      FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id LEFT JOIN nodes_reading r ON r.device_id = d.id
+      {HOLDERS} WHERE {_ASKED} ORDER BY d.node_id, d.index, d.id
+"""
+_LIVE = f"""
+    SELECT n.name AS node, s.job_id, j.tenant_id, t.name AS tenant, a.device_id, j.name, u.username AS "user",
+           j.gpu_count, s.started_at + j.max_runtime_seconds * interval '1 second' AS ends_at
+      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_job j ON j.id = s.job_id
+      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
+      LEFT JOIN nodes_allocation a ON a.assignment_id = s.id
+     WHERE s.state <> 'ended' AND {_ASKED} ORDER BY s.job_id, s.rank
+"""
+
+
+_OF_JOBS = "SELECT DISTINCT node_id FROM nodes_assignment WHERE job_id = ANY(%s)"
+
+
+@dataclass(eq=False)
+class Member:
+    """A node in the shape of docs/live.md but for what runs there, which not everybody may see. `told`: its row for
+    those who see the same tenants, made once."""
+
+    id: int
+    row: Row
+    live: list[Row]
+    told: dict[Visible, Row] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """By name, in its order."""
+
+    members: dict[str, Member]
+
+    @property
+    def nodes(self) -> list[Row]:
+        return [member.row for member in self.members.values()]
+
+
+def load(names: Collection[str] | None = None, *, ids: Collection[int] | None = None) -> Fleet:
+    """All nodes, or those of these names or ids."""
+    given = {"names": None if names is None else list(names), "ids": None if ids is None else list(ids)}
+    live: dict[str, list[Row]] = {}
+    for row in query(_LIVE, given):
+        live.setdefault(row["node"], []).append(row)
+    devices: dict[int, list[Row]] = {}
+    for row in query(_DEVICES, given):
+        devices.setdefault(row["node_id"], []).append(row)
+    return Fleet(
+        {
+            row["name"]: Member(row["id"], _node(row, devices.get(row["id"], [])), live.get(row["name"], []))
+            for row in query(_NODES, given)
+        }
+    )
+
+
+def load_again(before: Fleet, node_ids: Collection[int] | None, job_ids: Collection[int]) -> Fleet:
+    """What is known, with these nodes and those of these jobs as they are now; None: all nodes."""
+    if node_ids is None:
+        ids = None
+    else:
+        ids = {*node_ids, *(row["node_id"] for row in (query(_OF_JOBS, [list(job_ids)]) if job_ids else ()))}
+        if not ids:
+            return before
+    fresh = load(ids=ids).members
+    kept = {} if ids is None else {name: old for name, old in before.members.items() if old.id not in ids}
+    for name, member in fresh.items():
+        if (old := before.members.get(name)) and _is_told_alike(old, member):
+            member.told = old.told
+    members = {**kept, **fresh}
+    return Fleet({name: members[name] for name in sorted(members)})
+
+
+def _is_told_alike(old: Member, new: Member) -> bool:
+    return _without_seen(old.row) == _without_seen(new.row) and old.live == new.live
+
+
+def restrict(fleet: Fleet, visible: Sequence[int] | None) -> dict[str, Row]:
+    """By node name; of jobs and tenants only what may be seen. That a device is busy is everybody's to see. The same
+    row as the last time, if nothing of it has changed."""
+    seen = None if visible is None else tuple(visible)
+    allowed = None if visible is None else set(visible)
+    for member in fleet.members.values():
+        if seen not in member.told:
+            member.told[seen] = _told_node(member, allowed)
+    return {name: member.told[seen] for name, member in fleet.members.items()}
+
+
+def _node(row: Row, devices: list[Row]) -> Row:
+    names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "taints",
+             "hostname", "agent_version", "driver_version", "runtimes")  # fmt: skip
+    return {
+        **{name: row[name] for name in names},
+        "cpu_cores_free": row["cpu_cores"] - float(row["cpu_held"]) / 1000,
+        "memory_mb_free": row["memory_mb"] - int(row["memory_held"]),
+        "last_seen_at": slot(row["last_seen_at"]),
+        "devices": [_device(device) for device in devices],
+    }
+
+
+def _device(row: Row) -> Row:
+    names = ("id", "index", "uuid", "model", "memory_mb", "health", "health_note", "is_slowed", "cell")
+    return {
+        **{name: row[name] for name in names},
+        "held": "exclusive" if row["held_whole"] else "shared" if row["held_mb"] else "free",
+        "shared_mb": row["held_mb"],
+        "idle_since": slot(row["idle_since"]) if row["cell"] == "held_idle" else None,
+    }
+
+
+def slot(moment: datetime | None) -> str | None:
+    """A sign of life, as exactly as it is told."""
+    if moment is None:
+        return None
+    return rfc3339(moment.replace(second=moment.second - moment.second % SLOT_SECONDS, microsecond=0))
+
+
+def _without_seen(node: Row) -> Row:
+    """When a node was last seen is told with its readings: it changes as often."""
+    return {name: value for name, value in node.items() if name != "last_seen_at"}
+
+
+def _told_node(member: Member, allowed: set[int] | None) -> Row:
+    seen = [row for row in member.live if allowed is None or row["tenant_id"] in allowed]
+    devices = []
+    for device in member.row["devices"]:
+        holding = [live for live in seen if live["device_id"] == device["id"]]
+        jobs, tenants = sorted({live["job_id"] for live in holding}), sorted({live["tenant"] for live in holding})
+        devices.append(redaction.told({**device, "jobs": jobs, "tenants": tenants}, allowed))
+    holders = {live["job_id"]: _holder(live) for live in seen}
+    told = {"jobs": sorted(holders), "holders": {str(job): holders[job] for job in holders}, "devices": devices}
+    return redaction.told({**_without_seen(member.row), **told}, allowed)
+
+
+def _holder(live: Row) -> Row:
+    """Whose job it is, and when it ends at the latest."""
+    names = ("name", "user", "tenant", "gpu_count")
+    return {**{name: live[name] for name in names}, "ends_at": rfc3339(live["ends_at"])}

@@ -1,0 +1,53 @@
+"""Health: what is not well now and was before, the agents, the control plane, and what the system did by itself."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+
+from frontend import feed
+from frontend.pages.health import control_plane
+from frontend.ui.page import page, show
+from gpusched.lib.times import parsed
+from nodes.health.incidents import with_closers
+from tenants.auth.identity import Identity
+
+_WAYS = {
+    "cordoned": "uncordon it, or wait if the system holds it",
+    "draining": "uncordon it",
+    "node_lost": "by itself, when its agent is heard",
+    "dirty": "by itself, or kill what it names",
+    "foreign": "by itself, when the process is gone",
+    "quarantined": "clear it on the node's page",
+    "degraded": "see to the hardware, then clear it",
+    "lost": "by itself, when it is seen again",
+    "hot": "by itself, when it has cooled",
+}
+
+
+@page
+def health(request: HttpRequest, who: Identity) -> HttpResponse:
+    """Members see what is not well, and what became of their own; causes and the machinery are for admins."""
+    rows = feed.rows("health", who.visible_tenants(), who.user_id)
+    incidents = [_with_moments(row) for key, row in rows.items() if key.startswith("incident:")]
+    incidents = with_closers(incidents) if who.is_admin else incidents
+    incidents.sort(key=lambda row: row["since"], reverse=True)
+    agents = control_plane.agents() if who.is_admin else []
+    words: dict[str, Any] = {
+        "control": rows["control"],
+        "counts": rows["agents"],
+        "open": [{**row, "way": _WAYS.get(row["kind"], "")} for row in incidents if row["until"] is None],
+        "incidents": [row for row in incidents if row["until"] is not None][:100],
+        "did": sorted((row for key, row in rows.items() if key.startswith("did:")), key=_at, reverse=True),
+        "plane": control_plane.control_plane() if who.is_admin else None,
+        "agents": agents,
+        "noted": [row for row in agents if row["notes"] or row["state"] != "online"],
+    }
+    return show(request, who, "pages/health.html", words)
+
+
+def _with_moments(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "since": parsed(row["since"]), "until": row["until"] and parsed(row["until"])}
+
+
+def _at(row: dict[str, Any]) -> str:
+    return str(row["at"])

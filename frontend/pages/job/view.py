@@ -1,0 +1,306 @@
+"""One job: its state and sentence, what may be done to it, its history, output and request."""
+
+import re
+import shlex
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_POST
+
+from frontend import feed
+from frontend.actions import job_actions, status
+from frontend.actions.confirmation import loss_of, require_typed
+from frontend.actions.job_actions import (
+    ACTS,
+    STOPPING,
+    can_act,
+    verbs_of,
+)
+from frontend.feed import Rows
+from frontend.pages.job import placement_choice
+from frontend.pages.job.cost import cost_of
+from frontend.pages.job.elements import elements_tab
+from frontend.pages.job.gpu_readings import readings
+from frontend.pages.job.limit_undo import undo_of
+from frontend.pages.job.queue_ahead import ahead_of
+from frontend.pages.submit import equivalent
+from frontend.ui.page import (
+    act,
+    page,
+    refusal,
+    show,
+)
+from gpusched.lib.api.problems import Problem, invalid, not_found
+from gpusched.lib.db.sql import query
+from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.time_limits import Extension
+from gpusched.protocol.states import LIVE, WAITING
+from jobs.logs import search, store
+from scheduling.whatif import extend
+from scheduling.whatif.explain import brief, explain
+from tenants.auth.identity import Identity
+
+_TAIL_BYTES = 64 << 10
+_MOST_DIGITS = 9
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_STREAM = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
+_OFFSET = re.compile(r"[0-9]{1,15}")
+
+
+@page
+def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """One tab of it: the one that `?tab=` names, else the elements of an array, or why it waits while it waits, and its
+    log then. Of `?shown=log`, which goes on by itself, nothing new where it is to stay: somebody reads it."""
+    row = _visible(job_id, who)
+    rows = feed.rows(f"job:{job_id}", who.visible_tenants())
+    wanted = request.GET.get("tab", "")
+    tabs = _tabs(rows["job"])
+    tab = wanted if wanted in tabs else tabs[0] if rows["job"]["array"] else "why" if row["state"] in WAITING else "log"
+    if tab == "log" == request.GET.get("shown"):
+        return HttpResponse(status=204)
+    words = {
+        "job": rows["job"],
+        **_may_be_done(row, who),
+        "tabs": [(name, _label(name, row["state"])) for name in tabs],
+        "tab": tab,
+        "is_chosen": bool(wanted),
+        **_TAB_WORDS[tab](request, who, rows),
+    }
+    return show(request, who, "pages/job.html", words)
+
+
+def _tabs(job: dict[str, Any]) -> list[str]:
+    """An array has no attempt of its own, and so neither log nor readings; a job without GPUs has no readings."""
+    missing = {"log", "gpus"} if job["array"] else {"elements"} if job["gpu_count"] else {"elements", "gpus"}
+    return [name for name in TABS if name not in missing]
+
+
+def _elements_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    job = rows["job"]
+    return {**elements_tab(request, job), "can_act": can_act(_visible(job["id"], who), who)}
+
+
+def _label(tab: str, state: str) -> str:
+    return ("Why it waits" if state in WAITING else "Why here") if tab == "why" else TABS[tab]
+
+
+def _log_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    streams = sorted((r for k, r in rows.items() if k.startswith("log:")), key=lambda r: (-r["attempt"], r["rank"]))
+    stream = _stream(request.GET.get("log", ""), streams)
+    job_id = rows["job"]["id"]
+    deleted_at = _log_deleted_at(job_id, stream[0]) if stream else None
+    tail = _tail(job_id, *stream) if stream and deleted_at is None else ""
+    return {"streams": streams, "stream": stream, "log": tail, "log_deleted_at": deleted_at}
+
+
+def _timeline_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    attempts = sorted((r for k, r in rows.items() if k.startswith("attempt:")), key=lambda r: r["number"])
+    return {"attempts": attempts, "waits": brief(rows["job"]["id"], who)["history"]}
+
+
+def _why_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    return {"why": brief(rows["job"]["id"], who), **placement_choice.told(rows["job"]["id"], rows["job"]["attempt"])}
+
+
+def _spec_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    request_of_it = equivalent.request_of(rows["job"])
+    command = shlex.join([*rows["job"]["command"], *rows["job"]["args"]])
+    return {
+        "command": command,
+        "command_line": equivalent.command_line(request_of_it),
+        "json": equivalent.as_json(request_of_it),
+        "constraints": equivalent.constraint_texts(request_of_it),
+    }
+
+
+def _events_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    return {"events": sorted((r for k, r in rows.items() if k.startswith("event:")), key=lambda r: -r["id"])}
+
+
+def _gpus_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+    attempts = sorted((r["number"] for k, r in rows.items() if k.startswith("attempt:")), reverse=True)
+    given = request.GET.get("attempt", "")
+    return {"attempts": attempts, "attempt": int(given) if given in map(str, attempts) else next(iter(attempts), None)}
+
+
+TABS = {
+    "elements": "Elements",
+    "log": "Log",
+    "timeline": "Timeline",
+    "gpus": "GPUs",
+    "why": "Why",
+    "spec": "Spec",
+    "events": "Events",
+}
+_TAB_WORDS: dict[str, Callable[[HttpRequest, Identity, Rows], dict[str, Any]]] = {
+    "elements": _elements_tab,
+    "log": _log_tab,
+    "timeline": _timeline_tab,
+    "gpus": _gpus_tab,
+    "why": _why_tab,
+    "spec": _spec_tab,
+    "events": _events_tab,
+}
+
+
+@page
+def gpu_readings(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """What the charts of the tab GPUs show, as JSON: the kept readings of an attempt's devices while it had them."""
+    _visible(job_id, who)
+    given = request.GET.get("attempt", "")
+    number = int(given) if given.isascii() and given.isdigit() and len(given) <= _MOST_DIGITS else None
+    found = readings(job_id, number)
+    if found is None:
+        raise not_found(f"attempt of job {job_id}")
+    return HttpResponse(msgspec.json.encode(found), content_type="application/json")
+
+
+@page
+def log_hits(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """Lines of the log `log=ATTEMPT.RANK` with the text `q`, from byte `offset` on, with `line` lines before it: JSON,
+    as jobs/logs/search.py has it. It may have been ended before the log: then it is asked again, from `next_offset`."""
+    _visible(job_id, who)
+    text, stream = request.GET.get("q", ""), _STREAM.fullmatch(request.GET.get("log", ""))
+    offset, line = request.GET.get("offset", "0"), request.GET.get("line", "0")
+    if not stream:
+        raise invalid([FieldError("log", "wrong_type", "must be an attempt and a rank, like 1.0")])
+    if not text.strip() or not text.isprintable() or len(text.encode()) > search.MOST_NEEDLE_BYTES:
+        said = f"must be one line of text, of at most {search.MOST_NEEDLE_BYTES} bytes"
+        raise invalid([FieldError("q", "wrong_value", said)])
+    if not (_OFFSET.fullmatch(offset) and _OFFSET.fullmatch(line)):
+        raise invalid([FieldError("offset", "wrong_type", "must be a number of bytes, and line one of lines")])
+    found = search.search(job_id, int(stream[1]), int(stream[2]), text, int(offset), int(line))
+    return HttpResponse(msgspec.json.encode(found), content_type="application/json")
+
+
+@page
+def cost(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """What it has used and costs so far: asked for again while it runs."""
+    _visible(job_id, who)
+    return show(request, who, "pages/job_cost.html", {"cost": cost_of(job_id)})
+
+
+@page
+def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """The buttons that fit it now, and how what was asked for last stands."""
+    row = _visible(job_id, who)
+    return show(request, who, "pages/job_actions.html", {"job": row, **_may_be_done(row, who)})
+
+
+def _may_be_done(row: dict[str, Any], who: Identity) -> dict[str, Any]:
+    told: dict[str, Any] = {"verbs": verbs_of(row, who), "extended": _extended(row), "standing": status.of_job(row)}
+    told["is_others"] = row["state"] in LIVE | WAITING and not can_act(row, who)
+    if told["standing"].get("what") == "time limit" and "extend" in told["verbs"]:
+        told["undo"] = undo_of(row, who)
+    return {**told, "loss": loss_of(row["id"]) if row["state"] in LIVE else {}}
+
+
+@page
+def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """What would start a waiting job, and when: asked of the scheduler, which takes seconds where many wait, so it
+    comes after the page. With `part=now` only what is known without asking."""
+    is_awaited = request.GET.get("part") == "now"
+    try:
+        told = (brief if is_awaited else explain)(job_id, who)
+    except Problem as problem:
+        if problem.status not in (429, 503):
+            raise
+        told = {**brief(job_id, who), "estimate_reason": problem.detail}
+    words = {"told": told, "ahead": ahead_of(job_id, who.visible_tenants()), "is_awaited": is_awaited}
+    return show(request, who, "pages/job_foreseen.html", words)
+
+
+@require_POST
+@page
+def act_on(request: HttpRequest, who: Identity, job_id: int, verb: str) -> HttpResponse:
+    if verb == "extend":
+        return act(request, "job", lambda: _extend(request, who, job_id), job_id)
+    if verb not in ACTS:
+        raise not_found(f"action '{verb[:20]}'")
+    if verb in STOPPING:
+        return act(request, "job", lambda: _stop(request, who, job_id, verb), job_id)
+    return act(request, "job", lambda: job_actions.act(verb, job_id, who), job_id)
+
+
+def asked_states(request: HttpRequest) -> list[str] | None:
+    """`if_state`: what was asked for is meant only for a job in one of these; it may have been asked some time ago."""
+    text = request.POST.get("if_state", "")
+    return text.split(",") if text else None
+
+
+def _stop(request: HttpRequest, who: Identity, job_id: int, verb: str) -> str:
+    """What has run for much is stopped only for who types its id; what waits has nothing to lose."""
+    _visible(job_id, who)
+    require_typed([job_id], request.POST.get("typed", ""))
+    return job_actions.act(verb, job_id, who, asked_states(request))
+
+
+@require_POST
+@page
+def extend_preview(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+    """What the limit that stands in the form would do, as a piece of the page; of none nothing. Nothing is changed."""
+    _visible(job_id, who)
+    if not request.POST.get("max_runtime_minutes", "").strip():
+        return HttpResponse()
+    try:
+        words: dict[str, Any] = {"told": _extended_to(request, who, job_id, is_dry_run=True)}
+    except Problem as problem:
+        words = {"refused": refusal(problem)}
+    return show(request, who, "pages/extend_effect.html", words)
+
+
+def _extend(request: HttpRequest, who: Identity, job_id: int) -> str:
+    return str(_extended_to(request, who, job_id, is_dry_run=False)["message"])
+
+
+def _extended_to(request: HttpRequest, who: Identity, job_id: int, *, is_dry_run: bool) -> dict[str, Any]:
+    """The new limit stands in the form, in minutes from the start; `force`: of an admin, past what is promised;
+    `seen`: the limit in seconds that is meant to go, of who takes it back."""
+    try:
+        minutes = float(request.POST.get("max_runtime_minutes", ""))
+    except ValueError as error:
+        raise invalid([FieldError("", "wrong_type", "give a number of minutes")]) from error
+    wanted = Extension(max_runtime_minutes=minutes, force="force" in request.POST)
+    given = request.POST.get("seen", "")
+    if given and not _OFFSET.fullmatch(given):
+        raise invalid([FieldError("seen", "wrong_type", "must be a number of seconds")])
+    return extend.extend(job_id, wanted, who, is_dry_run=is_dry_run, seen=int(given) if given else None)
+
+
+def _visible(job_id: int, who: Identity) -> dict[str, Any]:
+    rows = query(
+        "SELECT id, tenant_id, user_id, state, attempt, reason, stop_reason, max_runtime_seconds, array_count"
+        "  FROM jobs_job WHERE id = %s",
+        [job_id],
+    )
+    if not rows or not who.sees(rows[0]["tenant_id"]):
+        raise not_found(f"job {job_id}")
+    return rows[0]
+
+
+def _extended(row: dict[str, Any]) -> str:
+    """The limit that the form proposes, in minutes: an hour more than it has."""
+    seconds = row["max_runtime_seconds"]
+    return "" if seconds is None else f"{seconds / 60 + 60:g}"
+
+
+def _stream(wanted: str, streams: list[dict[str, Any]]) -> tuple[int, int] | None:
+    """Attempt and rank of the log to show: the one asked for if it exists, else the latest attempt's first rank."""
+    known = [(row["attempt"], row["rank"]) for row in streams]
+    if (match := _STREAM.fullmatch(wanted)) and (named := (int(match[1]), int(match[2]))) in known:
+        return named
+    return known[0] if known else None
+
+
+def _log_deleted_at(job_id: int, attempt: int) -> datetime | None:
+    rows = query("SELECT log_dropped_at FROM jobs_attempt WHERE job_id = %s AND number = %s", [job_id, attempt])
+    return rows[0]["log_dropped_at"] if rows else None
+
+
+def _tail(job_id: int, attempt: int, rank: int) -> str:
+    """The end of a log as plain text, for who sees the page without its script."""
+    piece = store.read(job_id, attempt, rank, -_TAIL_BYTES, _TAIL_BYTES)
+    return _ANSI.sub("", piece.data.decode("utf-8", "replace"))

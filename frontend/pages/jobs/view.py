@@ -1,0 +1,228 @@
+"""The queue and the list of jobs, filtered as their addresses say, and what is done to several jobs at once."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_POST
+
+from frontend import feed
+from frontend.actions import confirmation, job_actions
+from frontend.pages.job.view import asked_states
+from frontend.pages.queue import rows as queuerows
+from frontend.ui.page import page, refusal, show
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import query
+from gpusched.protocol.states import WAITING, JobState, Role
+from jobs.listing.job_list import counted, listed
+from jobs.submit.queue_usage import queue_usage
+from scheduling.status.cluster import estimates_of
+from tenants.auth.identity import Identity
+
+QUEUE_FILTERS = ("tenant", "user", "state", "reason", "group", "q", "sort")
+JOBS_FILTERS = ("tenant", "user", "state", "name", "array", "submitted_after", "submitted_before")
+_NOT_IN_QUEUE_FORM = ("reason", "user", "state")
+_NOT_IN_JOBS_FORM = ("user", "array", "submitted_before")
+_LABELS = {"user": "owner", "array": "elements of array", "submitted_before": "submitted before"}
+_WINDOW = 100
+_ON_A_PAGE = 100
+_STATES = (("waiting", "waiting"), ("live", "on nodes"), ("final", "ended"), *((s, s) for s in JobState))
+_GROUPS = (
+    ("next", "starts next"),
+    ("quota", "quota"),
+    ("capacity", "capacity"),
+    ("you", "you or a time"),
+    ("held", "held"),
+)
+
+
+@page
+def queue(request: HttpRequest, who: Identity) -> HttpResponse:
+    """The window of waiting jobs that the address asks for; the page's script follows it and the others."""
+    asked = _asked(request, QUEUE_FILTERS)
+    first = request.GET.get("from", "0")
+    start = int(first) if first.isascii() and first.isdigit() and len(first) < 7 else 0
+    topic = f"queue:{start}-{start + _WINDOW}" + (f"?{urlencode(asked)}" if asked else "")
+    is_understood = queuerows.window_of(topic) is not None
+    rows = dict(feed.rows(topic, who.visible_tenants())) if is_understood else {}
+    total = rows.pop("total", {})
+    tenants = _tenants(who)
+    told = {name: asked[name] for name in _NOT_IN_QUEUE_FORM if name in asked}
+    words = {
+        "total": total,
+        "jobs": [rows[str(job_id)] for job_id in total.get("order", ())],
+        "asked": asked,
+        "chosen": _chosen(request, _not_offered(asked, tenants) | told),
+        "is_understood": is_understood,
+        "groups": _GROUPS,
+        "tenants": tenants,
+        "usage": queue_usage(None) if who.is_admin else [],
+        "more": _more(asked, start + _WINDOW) if start + _WINDOW < total.get("rows", 0) else "",
+    }
+    return show(request, who, "pages/queue.html", words)
+
+
+@page
+def estimates(request: HttpRequest, who: Identity) -> HttpResponse:
+    """When those of `ids` that wait, and that the person may see, will probably start: by id `estimate`, or
+    `estimate_reason`, why there is none."""
+    found = estimates_of(_seen(_ids(request.GET.get("ids", ""))[:MOST_AT_ONCE], who))
+    return _json({str(job_id): told for job_id, told in found.items()})
+
+
+@page
+def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
+    """The newest jobs that the address asks for, a page of them; `cursor` goes on with older ones."""
+    asked = _asked(request, JOBS_FILTERS)
+    refused, total = "", dict[str, Any]()
+    tenants = _tenants(who)
+    cursor = {"cursor": request.GET["cursor"]} if request.GET.get("cursor") else {}
+    try:
+        items, older = listed({**asked, **cursor}, who.visible_tenants(), _ON_A_PAGE)
+        total = counted(asked, who.visible_tenants())
+    except Problem as problem:
+        said = ". ".join(f"{error.field}: {error.message}" for error in problem.errors)
+        items, older, refused = [], None, f"{said}." if said else refusal(problem)
+    words = {
+        "jobs": items,
+        "total": {**total, "jobs": max(len(items), total.get("jobs", 0)), "at": timezone.now()},
+        "is_part": bool(older or cursor),
+        "has_arrays": any(job["array"] for job in items),
+        "asked": asked,
+        "refused": refused,
+        "older": urlencode({**asked, "cursor": older}) if older else "",
+        "chosen": _chosen(request, _not_offered(asked, tenants) | _not_in_jobs_form(asked, who)),
+        "states": _states(asked.get("state", "")),
+        "tenants": tenants,
+        "member_of": _where(who, Role.MEMBER),
+        "owner_of": _where(who, Role.OWNER),
+    }
+    return show(request, who, "pages/jobs.html", words)
+
+
+MOST_AT_ONCE = 500
+
+
+@page
+def loss_of_several(request: HttpRequest, who: Identity) -> HttpResponse:
+    """What a stop of `ids` would lose, as a `sentence`, and what must be `typed` before, as JSON."""
+    ids = _ids(request.GET.get("ids", ""))
+    if not 0 < len(ids) <= MOST_AT_ONCE:
+        return _json({"sentence": _NOT_SO_MANY}, 400)
+    seen = _seen(ids, who)
+    lost = confirmation.loss_of(*seen)
+    return _json({"sentence": confirmation.told(lost), "typed": confirmation.to_type(seen, lost)})
+
+
+@require_POST
+@page
+def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
+    """Does one thing to each of `ids`; says for which it was done and why not for the others, as JSON. `if_state`: what
+    may be cancelled; `typed`: what must be before much is lost."""
+    verb, text = request.POST.get("verb", ""), request.POST.get("ids", "")
+    ids = _ids(text)
+    if verb not in job_actions.ACTS or not 0 < len(ids) <= MOST_AT_ONCE:
+        return _json({"sentence": _NOT_SO_MANY}, 400)
+    states = asked_states(request)
+    done: list[int] = []
+    refused: list[dict[str, Any]] = []
+    # What is meant only for jobs that wait stops nothing.
+    if verb in job_actions.STOPPING and not (states and WAITING.issuperset(states)):
+        try:
+            confirmation.require_typed(_seen(ids, who), request.POST.get("typed", ""))
+        except Problem as problem:
+            return _json({"sentence": refusal(problem)}, 400)
+    for job_id in ids:
+        try:
+            job_actions.act(verb, job_id, who, states)
+            done.append(job_id)
+        except Problem as problem:
+            refused.append({"id": job_id, "sentence": refusal(problem)})
+    return _json({"done": done, "refused": refused})
+
+
+_NOT_SO_MANY = f"Choose one to {MOST_AT_ONCE} jobs and what to do with them."
+
+
+def _seen(ids: list[int], who: Identity) -> list[int]:
+    """Those that exist and that the person may see."""
+    visible = who.visible_tenants()
+    rows = query(
+        "SELECT id FROM jobs_job WHERE id = ANY(%s) AND (%s::bigint[] IS NULL OR tenant_id = ANY(%s))",
+        [ids, visible, visible],
+    )
+    return [row["id"] for row in rows]
+
+
+def _ids(text: str) -> list[int]:
+    """Each once."""
+    words = (word for word in text.split(",") if word.isascii() and word.isdigit() and len(word) <= 18)
+    return list(dict.fromkeys(map(int, words)))
+
+
+def _json(answer: object, status: int = 200) -> HttpResponse:
+    return HttpResponse(msgspec.json.encode(answer), status=status, content_type="application/json")
+
+
+def _asked(request: HttpRequest, names: tuple[str, ...]) -> dict[str, str]:
+    """What the address filters by. No text of PostgreSQL has a zero in it: such a filter is none."""
+    given = {name: request.GET.get(name, "").strip() for name in names}
+    return {name: value for name, value in given.items() if value and "\x00" not in value}
+
+
+def _not_in_jobs_form(asked: Mapping[str, str], who: Identity) -> dict[str, str]:
+    """What the fields above the list of jobs cannot say: of people they know only who asks."""
+    told = {name: asked[name] for name in _NOT_IN_JOBS_FORM if name in asked}
+    return {name: value for name, value in told.items() if (name, value) != ("user", who.username)}
+
+
+def _not_offered(asked: Mapping[str, str], tenants: list[str]) -> dict[str, str]:
+    """What the fields have no choice for, so that they would say that all are shown: a tenant that is gone, or the only
+    one, for which there is no field."""
+    offered = {"tenant": tenants if len(tenants) > 1 else [], "group": [value for value, _ in _GROUPS]}
+    return {name: asked[name] for name, values in offered.items() if name in asked and asked[name] not in values}
+
+
+def _chosen(request: HttpRequest, told: Mapping[str, str]) -> list[dict[str, str]]:
+    """Filters that no field shows: each as `name value label said`, and `href`, the same page without it."""
+    found = []
+    for name, value in told.items():
+        left = request.GET.copy()
+        for gone in (name, "cursor", "from"):
+            left.pop(gone, None)
+        href = f"?{left.urlencode()}" if left else request.path
+        label = _LABELS.get(name, name.replace("_", " "))
+        said = value.replace("_", " ") if name in ("reason", "state") else value
+        found.append({"name": name, "value": value, "label": label, "said": said, "href": href})
+    return found
+
+
+def _states(asked: str) -> list[tuple[str, str]]:
+    """What the field of states offers: each kind and each state, and several if the address asks for them."""
+    said = dict(_STATES)
+    wanted = [word.strip() for word in asked.split(",")]
+    if asked in said or any(word not in said for word in wanted):
+        return list(_STATES)
+    return [(asked, ", ".join(said[word] for word in wanted)), *_STATES]
+
+
+def _more(asked: Mapping[str, str], start: int) -> str:
+    return urlencode({**asked, "from": start})
+
+
+def _where(who: Identity, role: Role) -> list[str]:
+    """The tenants in which the person has the role or more, by name."""
+    return sorted(name for tenant_id, name in who.tenant_names.items() if who.has(role, tenant_id))
+
+
+def _tenants(who: Identity) -> list[str]:
+    """Whose jobs the person may see, by name."""
+    visible = who.visible_tenants()
+    rows = query(
+        "SELECT name FROM tenants_tenant WHERE %s::bigint[] IS NULL OR id = ANY(%s) ORDER BY name LIMIT 500",
+        [visible, visible],
+    )
+    return [row["name"] for row in rows]

@@ -1,0 +1,79 @@
+"""Letting a machine join: a token, the commands to paste, and a light that turns green when the machine is there."""
+
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_POST
+
+from frontend.ui.page import act, page, show
+from gpusched.lib.api.problems import not_found
+from gpusched.lib.db.sql import query
+from nodes.inventory import join as services
+from nodes.models import JoinToken
+from tenants.auth.identity import Identity
+
+_HOURS = (("1", "1 hour"), ("24", "24 hours"), ("168", "7 days"))
+_HERE = ("127.0.0.1", "localhost", "[::1]")
+
+# A machine that was a node before and joined again with this token is one, too.
+_ARRIVED = """
+    SELECT n.name, n.state, n.joined_at, n.agent_version, count(d.id) AS gpus,
+           string_agg(DISTINCT d.model, ', ' ORDER BY d.model) AS models, n.joined_at < %s AS is_back
+      FROM nodes_node n LEFT JOIN nodes_device d ON d.node_id = n.id
+     WHERE n.let_in_by = %s AND n.removed_at IS NULL GROUP BY n.id ORDER BY n.joined_at DESC, n.id DESC LIMIT 20
+"""
+
+
+class JoinForm(forms.Form):
+    hours = forms.ChoiceField(choices=_HOURS, initial="24")
+
+
+@page
+def join(request: HttpRequest, who: Identity) -> HttpResponse:
+    """GET says how; POST, by an admin, makes a token and shows its text this once."""
+    words: dict[str, Any] = {**joining(request), "form": JoinForm()}
+    status = 200
+    if request.method == "POST":
+        who.require_admin()
+        form = words["form"] = JoinForm(request.POST)
+        if form.is_valid():
+            token, words["secret"] = services.create_join_token(float(form.cleaned_data["hours"]), who.username)
+            words |= {"token": token, "arrived": _arrived(token)}
+        status = 400 if form.errors else 200
+    words["tokens"] = _good() if who.is_admin else []
+    response = show(request, who, "pages/join.html", words, status=status)
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+def joining(request: HttpRequest) -> dict[str, Any]:
+    """What the commands need that let a machine join, without a token."""
+    is_here = request.get_host().rsplit(":", 1)[0] in _HERE
+    return {"url": request.build_absolute_uri("/").rstrip("/"), "hours": _HOURS, "is_here": is_here}
+
+
+@page
+def arrivals(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
+    """The light of one token, asked for again and again by the page."""
+    who.require_admin()
+    token = JoinToken.objects.filter(pk=token_id).first()
+    if token is None:
+        raise not_found(f"join token {token_id}")
+    return show(request, who, "pages/join_light.html", {"token": token, "arrived": _arrived(token)})
+
+
+@require_POST
+@page
+def revoke(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
+    who.require_admin()
+    return act(request, "join", lambda: services.revoke_join_token(token_id))
+
+
+def _arrived(token: JoinToken) -> list[dict[str, Any]]:
+    return query(_ARRIVED, [token.created_at, token.prefix])
+
+
+def _good() -> list[JoinToken]:
+    return list(JoinToken.objects.filter(revoked_at=None, expires_at__gt=timezone.now()).order_by("-id")[:20])

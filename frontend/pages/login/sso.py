@@ -1,0 +1,165 @@
+"""Logging in by the company's own login (OpenID Connect): to the provider and back. Loaded only where it is in use.
+
+django-allauth keeps the state and exchanges the code; whether the ID token is meant for this login is checked here, and
+nothing of its own pages or rules is used."""
+
+import base64
+import hashlib
+import logging
+from typing import Any
+
+import jwt
+from allauth.core.exceptions import ImmediateHttpResponse
+from allauth.socialaccount.adapter import DefaultSocialAccountAdapter, get_adapter
+from allauth.socialaccount.providers.oauth2.client import OAuth2Error
+from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView
+from allauth.socialaccount.providers.openid_connect.provider import OpenIDConnectProvider
+from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
+from allauth.utils import build_absolute_uri
+from django.contrib import auth
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from requests import RequestException
+
+from frontend.ui.errors import page_error
+from gpusched.lib.api.problems import Problem
+from tenants.auth import sso
+
+logger = logging.getLogger(__name__)
+PROVIDER = "sso"
+# Who was put out of a group is put out here after so long at most, for roles are looked at when somebody logs in.
+SESSION_SECONDS = 12 * 3600
+# By keys of which one half is secret: with the others whoever can read the client's secret could write ID tokens.
+ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+LEEWAY_SECONDS = 30
+
+
+class Provider(OpenIDConnectProvider):  # type: ignore[misc]
+    """Always with PKCE, and a nonce that only who has the verifier can know."""
+
+    def get_pkce_params(self) -> dict[str, str]:
+        made: dict[str, str] = super().get_pkce_params()
+        return {**made, "nonce": _nonce(made["code_verifier"])}
+
+    def extract_uid(self, data: dict[str, Any]) -> str:
+        """Somebody else may have the same number at another provider."""
+        claims = data["id_token"]
+        return hashlib.sha256(f"{claims['iss']}\n{claims['sub']}".encode()).hexdigest()
+
+    def get_oauth2_adapter(self, request: HttpRequest) -> "Exchange":
+        return Exchange(request, PROVIDER)
+
+
+class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
+    """The provider's addresses and keys, and what its answer must be."""
+
+    state: dict[str, Any]
+
+    def get_provider(self) -> Provider:
+        return Provider(self.request, get_adapter().get_app(self.request, provider=PROVIDER))
+
+    def get_callback_url(self, request: HttpRequest, app: Any) -> str:
+        return str(build_absolute_uri(request, reverse("sso-callback")))
+
+    def complete_login(self, request: HttpRequest, app: Any, token: Any, **kwargs: Any) -> Any:
+        claims = self._verified(kwargs["response"].get("id_token"), app.client_id)
+        if "userinfo_endpoint" in self.openid_config:
+            told = self._fetch_user_info(token.token)
+            if told.get("sub") != claims["sub"]:
+                raise OAuth2Error("userinfo is of somebody else")
+            claims = {**told, **claims}
+        # One key for what counts, so that allauth does not choose.
+        return self.get_provider().sociallogin_from_response(request, {"id_token": claims})
+
+    def _verified(self, text: object, client_id: str) -> dict[str, Any]:
+        """The claims of an ID token that this provider signed for this client and this login."""
+        if not isinstance(text, str):
+            raise OAuth2Error("no id_token")
+        try:
+            key = self._key(jwt.get_unverified_header(text).get("kid"))
+            claims: dict[str, Any] = jwt.decode(
+                text, key=key, algorithms=ALGORITHMS, audience=client_id, issuer=self.openid_config["issuer"],
+                leeway=LEEWAY_SECONDS, options={"require": ["exp", "iat", "iss", "aud", "sub", "nonce"]},
+            )  # fmt: skip
+        except (jwt.PyJWTError, TypeError, ValueError) as error:
+            raise OAuth2Error(f"id_token: {error}") from error
+        if claims["nonce"] != _nonce(self.state["pkce_code_verifier"]):
+            raise OAuth2Error("id_token: of another login")
+        if isinstance(claims["aud"], list) and len(claims["aud"]) > 1 and claims.get("azp") != client_id:
+            raise OAuth2Error("id_token: made for another client")
+        return claims
+
+    def _key(self, name: object) -> Any:
+        with get_adapter().get_requests_session() as session:
+            answer = session.get(self.openid_config["jwks_uri"])
+            answer.raise_for_status()
+            keys = jwt.PyJWKSet.from_dict(answer.json()).keys
+        fitting = [key for key in keys if key.key_id == name]
+        if len(fitting) != 1:
+            raise OAuth2Error("id_token: signed by no key of the provider")
+        return fitting[0]
+
+
+class Callback(OAuth2CallbackView):  # type: ignore[misc]
+    def _get_state(self, request: HttpRequest, provider: Provider) -> Any:
+        state, refused = super()._get_state(request, provider)
+        self.adapter.state = state
+        return state, refused
+
+
+class Doorkeeper(DefaultSocialAccountAdapter):  # type: ignore[misc]
+    """What allauth asks before it would let somebody in by rules of its own: here all is decided."""
+
+    def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
+        try:
+            known = sociallogin.user if sociallogin.is_existing else None
+            user = sso.admit(sso.person(sociallogin.account.extra_data["id_token"]), known)
+        except Problem as problem:
+            raise ImmediateHttpResponse(page_error(request, 403, problem)) from problem
+        if known is None:
+            sociallogin.user, sociallogin.email_addresses = user, []
+            sociallogin.save(request, connect=True)
+        auth.login(request, user, backend="gpusched.lib.auth.login_throttle.ThrottledLogin")
+        request.session.set_expiry(SESSION_SECONDS)
+        raise ImmediateHttpResponse(redirect(sociallogin.state.get("next") or "/"))
+
+    def on_authentication_error(
+        self, request: HttpRequest, provider: Any, error: Any = None, exception: Any = None, extra_context: Any = None
+    ) -> None:
+        logger.warning("a login by OpenID Connect failed: %s %s", error, exception or "")
+        raise ImmediateHttpResponse(_failed(request))
+
+
+def begin(request: HttpRequest) -> HttpResponse:
+    """To the provider; `next` is where to go afterwards."""
+    following = request.GET.get("next", "")
+    if not url_has_allowed_host_and_scheme(following, {request.get_host()}, require_https=request.is_secure()):
+        following = "/"
+    try:
+        found: HttpResponse = Exchange(request, PROVIDER).get_provider().redirect(request, "login", following)
+        return found
+    except (RequestException, KeyError, ValueError) as error:
+        logger.warning("the OpenID Connect provider does not answer as one: %s", error)
+        return _failed(request)
+
+
+def callback(request: HttpRequest) -> HttpResponse:
+    """Back from the provider, with a code that only this login can have asked for."""
+    try:
+        found: HttpResponse = Callback.adapter_view(Exchange(request, PROVIDER))(request)
+        return found
+    except (RequestException, KeyError, ValueError) as error:
+        logger.warning("the OpenID Connect provider does not answer as one: %s", error)
+        return _failed(request)
+
+
+def _failed(request: HttpRequest) -> HttpResponse:
+    step = "log in again; if it fails again, tell an admin the id below"
+    return page_error(request, 403, Problem(403, "login_failed", "this login was not completed", next_step=step))
+
+
+def _nonce(verifier: str) -> str:
+    digest = hashlib.sha256(b"gpusched nonce " + verifier.encode()).digest()
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")

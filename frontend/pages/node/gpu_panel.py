@@ -1,0 +1,49 @@
+"""Beside the fleet's map: what the person may do to the chosen GPU, its jobs and its node, and how that stands."""
+
+from functools import cache
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+
+from frontend.actions import status
+from frontend.actions.confirmation import loss_of
+from frontend.actions.job_actions import verbs_of
+from frontend.pages.node import remedies
+from frontend.pages.node.view import found_node, jobs_there
+from frontend.ui.page import page, show
+from gpusched.lib.api.problems import not_found
+from gpusched.lib.db.sql import query
+from nodes.health.incidents import of_nodes
+from scheduling.status.cluster import scheduler_lag
+from tenants.auth.identity import Identity
+
+_HOLDERS = """
+    SELECT j.id, j.name, j.tenant_id, j.user_id, j.state, j.attempt, j.reason, j.stop_reason, j.array_count,
+           (SELECT count(DISTINCT a.device_id) FROM nodes_allocation a JOIN nodes_assignment s ON s.id = a.assignment_id
+             WHERE s.job_id = j.id) AS gpus
+      FROM jobs_job j WHERE j.id = ANY(%s) ORDER BY j.id
+"""
+
+
+@page
+def gpu_actions(request: HttpRequest, who: Identity, name: str, device_id: int) -> HttpResponse:
+    """A piece of HTML; nothing in it that this person may not do."""
+    node = found_node(name, who)
+    device = next((device for device in node["devices"] if device["id"] == device_id), None)
+    if device is None:
+        raise not_found(f"GPU {device_id} of node '{name[:253]}'")
+    jobs = [
+        {**row, "verbs": verbs_of(row, who), "asked": status.of_job(row), "loss": loss_of(row["id"])}
+        for row in query(_HOLDERS, [device["jobs"]])
+    ]
+    incidents, left = of_nodes([name])[name], jobs_there(name)
+    beat = cache(scheduler_lag)
+    words: dict[str, Any] = {
+        "node": node,
+        "d": {**device, "asked": status.of_device(device, incidents, beat)},
+        "jobs": jobs,
+        "is_held": remedies.is_held(node),
+        "jobs_there": left,
+        "asked": status.of_node(node, incidents, left, beat),
+    }
+    return show(request, who, "pages/panel_actions.html", words)

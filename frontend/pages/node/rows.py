@@ -1,0 +1,106 @@
+"""The rows of topics `node:<name>`: a node, its devices in detail, what runs there, and what was not well."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from frontend.pages.fleet import rows as fleet
+from frontend.viewer import Visible
+from gpusched.lib.db.sql import prepared
+from gpusched.lib.times import rfc3339
+from gpusched.protocol import throttling
+from nodes import redaction
+from nodes.health import incidents
+
+Row = dict[str, Any]
+_NODES = "SELECT name, joined_at, isolation, hints FROM nodes_node WHERE name = ANY(%s) AND removed_at IS NULL"
+_DEVICES = """
+    SELECT n.name AS node, d.id, d.mig_parent, d.numa_node, d.nvlink_island, r.read_at, r.utilisation_percent,
+           r.memory_used_mb, r.temperature_celsius, r.power_watts, r.process_count, r.occupancy,
+           r.occupant, r.throttle_reasons, r.power_limit_watts, r.ecc_corrected, r.ecc_uncorrected
+      FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id LEFT JOIN nodes_reading r ON r.device_id = d.id
+     WHERE n.name = ANY(%s)
+"""
+_RUNNING = """
+    SELECT n.name AS node, j.id, j.tenant_id, j.name, t.name AS tenant, u.username AS "user", j.state, j.priority,
+           j.attempt, j.started_at, j.gpu_count, count(DISTINCT l.device_id) AS gpus, count(DISTINCT s.id) AS ranks,
+           array_agg(DISTINCT d.index) FILTER (WHERE d.index IS NOT NULL) AS indices
+      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_job j ON j.id = s.job_id
+      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
+      LEFT JOIN nodes_allocation l ON l.assignment_id = s.id LEFT JOIN nodes_device d ON d.id = l.device_id
+     WHERE n.name = ANY(%s) AND s.state <> 'ended' GROUP BY n.name, j.id, t.name, u.username ORDER BY j.id
+"""
+
+
+@dataclass
+class OneNode:
+    """What the list of nodes does not say; jobs with their tenants, and incidents with their causes."""
+
+    about: Row
+    devices: dict[int, Row] = field(default_factory=dict)
+    jobs: list[Row] = field(default_factory=list)
+    incidents: list[Row] = field(default_factory=list)
+
+
+@dataclass
+class Nodes:
+    listed: fleet.Fleet
+    details: dict[str, OneNode]
+
+
+def load(names: Collection[str]) -> Nodes:
+    """Of those that exist."""
+    wanted = sorted(names)
+    found = {
+        row["name"]: OneNode(
+            {"joined_at": rfc3339(row["joined_at"]), "isolation": row["isolation"], "hints": row["hints"]}
+        )
+        for row in prepared(_NODES, [wanted])
+    }
+    for row in prepared(_DEVICES, [wanted]):
+        found[row.pop("node")].devices[row["id"]] = row
+    for row in running(wanted):
+        told = {name: row[name] for name in row if name not in ("node", "gpu_count", "indices")}
+        found[row["node"]].jobs.append({**told, "started_at": rfc3339(row["started_at"])})
+    for name, rows in incidents.of_nodes(found).items():
+        found[name].incidents = [
+            {**row, "since": rfc3339(row["since"]), "until": rfc3339(row["until"])} for row in rows
+        ]
+    return Nodes(fleet.load(wanted), found)
+
+
+def running(names: Collection[str]) -> list[Row]:
+    """Jobs with a rank on one of these nodes, each with its `node`, and how many GPUs it holds there and which."""
+    return prepared(_RUNNING, [sorted(names)])
+
+
+def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | None:
+    """None for a node that is not there. Of jobs that the viewer may not see: how many, and their GPUs together."""
+    detail = loaded.details.get(name)
+    listed = fleet.restrict(loaded.listed, visible).get(name)
+    if detail is None or listed is None:
+        return None
+    about = {key: value for key, value in listed.items() if key != "devices"}
+    rows = {"node": redaction.told({**about, **detail.about}, visible)}
+    for device in listed["devices"]:
+        rows |= _device(device, redaction.told(detail.devices.get(device["id"], {}), visible))
+    others = [job for job in detail.jobs if visible is not None and job["tenant_id"] not in visible]
+    rows["others"] = {"jobs": len(others), "gpus": sum(job["gpus"] for job in others)}
+    for job in detail.jobs:
+        if job not in others:
+            rows[f"job:{job['id']}"] = {key: value for key, value in job.items() if key != "tenant_id"}
+    for incident in detail.incidents:
+        rows[f"incident:{incident['id']}"] = redaction.told(incident, visible)
+    return rows
+
+
+def _device(listed: Row, more: Row) -> dict[str, Row]:
+    """The device, and apart from it what is read of it each second."""
+    read = {"read_at": fleet.slot(more.get("read_at")), "throttled_by": throttling.words(more.get("throttle_reasons"))}
+    names = ("utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts", "power_limit_watts",
+             "process_count", "ecc_corrected", "ecc_uncorrected")  # fmt: skip
+    fixed = ("mig_parent", "numa_node", "nvlink_island", "occupancy", "occupant")
+    return {
+        f"device:{listed['id']}": {**listed, **{name: more.get(name) for name in fixed}},
+        f"reading:{listed['id']}": {"id": listed["id"], **read, **{name: more.get(name) for name in names}},
+    }

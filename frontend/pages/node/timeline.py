@@ -1,0 +1,121 @@
+"""One node over time: who held which GPU when, what was not well, and what runs there now."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from frontend.pages.node import rows as noderows
+from gpusched.lib.db.sql import query
+from nodes import redaction
+
+Row = dict[str, Any]
+# Ranks of the time shown; what is older than the newest of these is left out, and said to be.
+MOST_RANKS = 4000
+# Parts of the whole: bars narrower than this that touch are drawn as one.
+_NARROW, _NEAR = 0.002, 0.001
+# What is shorter is no link: 24 pixels of a wide window are the least that a finger hits.
+_REACHABLE = 0.025
+
+_RANKS = """
+    SELECT s.job_id, s.number, s.rank, s.state, s.reason, s.device_ids, s.ended_at,
+           coalesce(s.started_at, a.scheduled_at) AS began_at, j.name, j.tenant_id, t.name AS tenant
+      FROM nodes_assignment s JOIN jobs_attempt a ON a.id = s.attempt_id JOIN jobs_job j ON j.id = s.job_id
+      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN nodes_node n ON n.id = s.node_id
+     WHERE n.name = %s AND n.removed_at IS NULL AND (s.ended_at IS NULL OR s.ended_at > %s) ORDER BY s.id DESC LIMIT %s
+"""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time that is shown."""
+
+    begin: datetime
+    end: datetime
+
+    def part(self, moment: datetime) -> float:
+        """Where a moment lies, 0 to 1."""
+        whole = (self.end - self.begin) / timedelta(seconds=1)
+        return min(1.0, max(0.0, (moment - self.begin) / timedelta(seconds=1) / whole))
+
+
+def hints(name: str) -> list[Row]:
+    """What its agent finds not well there: `check level says next_step`, what fails first."""
+    rows = query("SELECT hints FROM nodes_node WHERE name = %s AND removed_at IS NULL", [name])
+    found: list[Row] = rows[0]["hints"] if rows else []
+    return sorted(found, key=lambda hint: hint["level"] != "fail")
+
+
+def running(name: str, visible: Sequence[int] | None) -> list[Row]:
+    """Jobs with a rank there now; of those that may not be seen only how many GPUs they hold."""
+    return [
+        row if visible is None or row["tenant_id"] in visible else {"gpus": row["gpus"], "indices": row["indices"]}
+        for row in noderows.running([name])
+    ]
+
+
+def lanes(
+    name: str, devices: Iterable[Row], incidents: Iterable[Row], window: Window, visible: Sequence[int] | None
+) -> list[Row]:
+    """For each device its `spans`, who held it when, and its `gaps`, when it (or the node) was not well; each with
+    `left` and `width` in percent of the time shown. `incidents`: those of the node."""
+    ranks = query(_RANKS, [name, window.begin, MOST_RANKS])
+    sick = [row for row in incidents if row["until"] is None or row["until"] > window.begin]
+    return [
+        {
+            "device": device,
+            "spans": _merged([_span(row, window, visible) for row in ranks if device["id"] in _ids(row)]),
+            "gaps": [_gap(row, window, visible) for row in sick if row["device_id"] in (None, device["id"])],
+        }
+        for device in devices
+    ]
+
+
+def _ids(row: Row) -> Collection[int]:
+    ids: Collection[int] = row["device_ids"]
+    return ids
+
+
+def _span(row: Row, window: Window, visible: Sequence[int] | None) -> Row:
+    begin, end = window.part(row["began_at"]), window.part(row["ended_at"] or window.end)
+    is_seen = visible is None or row["tenant_id"] in visible
+    said = f"job {row['job_id']} {row['name']}, {row['tenant']}" if is_seen else "a job of another tenant"
+    how = "" if row["ended_at"] is None else f", ended: {row['reason'].replace('_', ' ')}"
+    return {
+        "begin": begin,
+        "end": max(end, begin),
+        "job_id": row["job_id"] if is_seen else None,
+        "said": said + (how if is_seen else ""),
+        "is_bad": is_seen and row["reason"] not in ("", "exited"),
+        "is_live": row["ended_at"] is None,
+        "jobs": 1,
+    }
+
+
+def _gap(row: Row, window: Window, visible: Sequence[int] | None) -> Row:
+    begin, end = window.part(row["since"]), window.part(row["until"] or window.end)
+    kind = row["kind"].replace("_", " ")
+    cause = redaction.told(row, visible)["cause"]
+    said = f"{kind}: {cause}" if cause else kind
+    return _placed({"begin": begin, "end": end, "said": said, "kind": row["kind"]})
+
+
+def _merged(spans: list[Row]) -> list[Row]:
+    """In the order of time; short ones next to each other as one, so that thousands of short jobs can be drawn."""
+    found: list[Row] = []
+    for span in sorted(spans, key=lambda span: span["begin"]):
+        last = found[-1] if found else None
+        is_short = span["end"] - span["begin"] < _NARROW and not span["is_live"]
+        if last and is_short and last["is_short"] and span["begin"] - last["end"] < _NEAR:
+            last["end"] = max(last["end"], span["end"])
+            last["jobs"] += 1
+            last.update(job_id=None, said=f"{last['jobs']} short jobs", is_bad=last["is_bad"] or span["is_bad"])
+        else:
+            found.append({**span, "is_short": is_short})
+    return [_placed(span) for span in found]
+
+
+def _placed(row: Row) -> Row:
+    width = max(row["end"] - row["begin"], 0.0)
+    placed = {"left": f"{100 * row['begin']:.3f}", "width": f"{100 * width:.3f}"}
+    return {**row, **placed, "is_reachable": width >= _REACHABLE}

@@ -1,0 +1,181 @@
+"""One node: its state and the way back, who held its GPUs, their readings, and what an admin may do to it."""
+
+from collections.abc import Callable
+from datetime import UTC, timedelta
+from functools import cache
+from typing import Any
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_POST
+
+from frontend.actions import status
+from frontend.pages.node import labels, remedies, timeline
+from frontend.ui.page import act, page, show
+from gpusched import __version__
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.db.sql import atomically, query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
+from nodes.health import device_health
+from nodes.health.incidents import of_nodes, with_closers
+from nodes.inventory import (
+    join,
+    removal,
+    representation,
+    retire,
+)
+from scheduling.status.cluster import scheduler_lag
+from tenants.auth.identity import Identity
+
+_INTENTS = {
+    "cordon": NodeIntent.CORDONED,
+    "drain": NodeIntent.DRAINING,
+    "uncordon": NodeIntent.OPEN,
+    "release": NodeIntent.OPEN,
+}
+# How much of the past may be shown, by its name in the address: hours, and the readings that are asked for.
+SPANS = {"1h": (1, "raw"), "24h": (24, "5m"), "7d": (168, "5m")}
+_TICKS = 6
+
+
+@page
+def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
+    shown = found_node(name, who)
+    visible = who.visible_tenants()
+    given = request.GET.get("span", "24h")
+    span = given if given in SPANS else "24h"
+    hours, resolution = SPANS[span]
+    now = timezone.now()
+    window = timeline.Window(now - timedelta(hours=hours), now)
+    incidents = of_nodes([name])[name]
+    since = {(row["device_id"], row["kind"]): row["since"] for row in incidents if row["until"] is None}
+    beat = cache(scheduler_lag)
+    words: dict[str, Any] = {
+        "node": {
+            **shown,
+            "devices": [{**_read(d, shown), "asked": status.of_device(d, incidents, beat)} for d in shown["devices"]],
+        },
+        "unread": "its node is lost" if shown["state"] == NodeState.LOST else "not read",
+        "running": timeline.running(name, visible),
+        "troubles": remedies.troubles(shown, since),
+        "hints": timeline.hints(name) if who.is_admin else [],
+        "is_held": remedies.is_held(shown),
+        "asked": status.of_node(shown, incidents, jobs_there(name), beat),
+        "incidents": with_closers(incidents) if who.is_admin else [],
+        "lanes": timeline.lanes(name, shown["devices"], incidents, window, visible),
+        "ticks": _ticks(window),
+        "span": span,
+        "spans": SPANS,
+        "readings": {
+            "gpus": msgspec.json.encode([{"id": d["id"], "index": d["index"]} for d in shown["devices"]]).decode(),
+            "since": rfc3339(window.begin),
+            "hours": hours,
+            "resolution": resolution,
+        },
+        "server_version": __version__,
+        "marks": labels.shown(name) if who.is_admin else {},
+    }
+    return show(request, who, "pages/node.html", words)
+
+
+def found_node(name: str, who: Identity) -> dict[str, Any]:
+    """The node as it is listed for the person. 404 for an unknown one."""
+    found = representation.nodes(who.visible_tenants(), name) if "\x00" not in name else []
+    if not found:
+        raise removal.absent(name)
+    return found[0]
+
+
+def _read(device: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    """The device as it is known: what the agent of a lost node read last says nothing of now. What the system or an
+    admin has against the GPU stands."""
+    if node["state"] != NodeState.LOST:
+        return device
+    is_read = device["health"] in (DeviceHealth.OK, DeviceHealth.HOT)
+    return {**device, "reading": None, **({"health": "unread", "health_note": ""} if is_read else {})}
+
+
+def jobs_there(name: str) -> int:
+    """How many jobs have a rank on the node."""
+    counted = query(
+        "SELECT count(DISTINCT s.job_id) AS jobs FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id"
+        " WHERE n.name = %s AND s.state <> 'ended'",
+        [name],
+    )
+    return int(counted[0]["jobs"])
+
+
+def _ticks(window: timeline.Window) -> list[dict[str, Any]]:
+    step = (window.end - window.begin) / _TICKS
+    moments = [window.begin + step * number for number in range(_TICKS)]
+    return [{"at": moment.astimezone(UTC), "left": f"{100 * window.part(moment):.2f}"} for moment in moments]
+
+
+@require_POST
+@page
+def set_intent(request: HttpRequest, who: Identity, name: str, verb: str) -> HttpResponse:
+    """Cordon, drain, uncordon, or release a node that the system holds."""
+    if verb not in _INTENTS:
+        raise not_found(f"action '{verb[:20]}'")
+    found_node(name, who)
+    note = request.POST.get("note", "").strip()
+
+    def do() -> str:
+        if "\x00" in note:
+            raise Problem(400, "invalid", "the note must not contain a NUL character", next_step="write it without")
+        return join.set_intent(name, _INTENTS[verb], note)
+
+    return _act_as_admin(request, who, name, do)
+
+
+@require_POST
+@page
+def set_marks(request: HttpRequest, who: Identity, name: str, kind: str) -> HttpResponse:
+    """Change the labels or the taints of a node by the lines that were typed."""
+    changes = {"labels": labels.change_labels, "taints": labels.change_taints}
+    if kind not in changes:
+        raise not_found(f"kind '{kind[:20]}'")
+    found_node(name, who)
+    were, typed = (request.POST.get(field, "").replace("\x00", "") for field in ("were", "typed"))
+    return _act_as_admin(request, who, name, lambda: changes[kind](name, were, typed))
+
+
+@require_POST
+@page
+def remove(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
+    """Remove the node for good, and show the list of nodes."""
+    found_node(name, who)
+    target: list[str] = ["node", name]
+
+    def do() -> str:
+        who.require_admin()
+        message = atomically(lambda: removal.remove(name))
+        target[:] = ["nodes"]  # the page of the node is gone
+        return message
+
+    return act(request, target, do)
+
+
+@require_POST
+@page
+def act_on_gpu(request: HttpRequest, who: Identity, name: str, device_id: int, verb: str) -> HttpResponse:
+    """Quarantine, clear or retire a GPU of the node."""
+    note = request.POST.get("note", "").strip().replace("\x00", "")
+    verbs: dict[str, Callable[[], str]] = {
+        "quarantine": lambda: device_health.quarantine(device_id, note, who.username),
+        "clear": lambda: device_health.clear(device_id),
+        "retire": lambda: retire.retire(device_id),
+    }
+    if verb not in verbs or all(device["id"] != device_id for device in found_node(name, who)["devices"]):
+        raise not_found(f"GPU {device_id} of node '{name[:253]}'")
+    return _act_as_admin(request, who, name, lambda: atomically(verbs[verb]))
+
+
+def _act_as_admin(request: HttpRequest, who: Identity, name: str, action: Callable[[], str]) -> HttpResponse:
+    def do() -> str:
+        who.require_admin()
+        return action()
+
+    return act(request, "node", do, name)

@@ -1,0 +1,203 @@
+"""What the system did by itself and what became of jobs, from the events, incidents, budgets and refunds that exist."""
+
+from collections.abc import Collection
+from datetime import datetime
+from itertools import islice
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from django.utils.text import Truncator
+
+from frontend.viewer import Visible
+from gpusched.lib.db.sql import prepared
+from gpusched.lib.times import rfc3339
+from gpusched.protocol import reasons
+from gpusched.protocol.amounts import bound
+from gpusched.protocol.reasons import NODE_FAULTS, EndReason
+from jobs.redaction import ANOTHER
+from nodes import redaction
+from nodes.redaction import HELD_NOTE
+
+Row = dict[str, Any]
+MOST = 100
+MOST_OF_NAME = 60
+# So many of the latest events of jobs are looked at, however few of them are of this kind.
+_MOST_LOOKED_AT = 20_000
+DAYS = 14
+
+
+class Doing(NamedTuple):
+    """`tenant_id`: whose members may read it; None: it is of a node, and no tenant's. `other_tenant_id`: that of a job
+    which the sentence names; `unnamed`: the sentence for who may not read all of it."""
+
+    row: Row
+    at: datetime
+    tenant_id: int | None
+    user_id: int | None = None
+    other_tenant_id: int | None = None
+    unnamed: str = ""
+
+
+# Of an event e: whether the job went back to the queue after that attempt.
+IS_REQUEUED = """EXISTS (SELECT 1 FROM jobs_jobevent r WHERE r.job_id = e.job_id AND r.kind = 'requeued'
+                      AND r.attempt = e.attempt) AS is_requeued"""
+# What the system stopped, and what ended by a fault of a node; whether it went back to the queue. So many of each
+# tenant, here and below: what others had is no reason to tell somebody less.
+_EVENTS = f"""
+    SELECT e.*, t.name AS tenant, o.tenant_id AS other_tenant_id, ot.name AS other_tenant, {IS_REQUEUED} FROM (
+        SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.data, j.name, j.tenant_id, j.user_id,
+               row_number() OVER (PARTITION BY j.tenant_id ORDER BY e.id DESC) AS place
+          FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id
+         WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s
+           AND e.at > now() - make_interval(days => %(days)s)
+           AND (e.kind = 'stopping' AND e.actor = 'scheduler'
+                OR e.kind = 'ended' AND e.data->>'reason' = ANY(%(faults)s)
+                OR e.kind = 'cancelled' AND e.data->>'reason' = 'dependency_failed')) e
+      JOIN tenants_tenant t ON t.id = e.tenant_id
+      LEFT JOIN jobs_job o ON o.id = (e.data->>'by_job')::bigint LEFT JOIN tenants_tenant ot ON ot.id = o.tenant_id
+     WHERE e.place <= %(most)s ORDER BY e.id DESC
+"""
+_INCIDENTS = """
+    SELECT i.id, i.since AS at, i.kind, i.cause, n.name AS node, d.index AS gpu
+      FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id LEFT JOIN nodes_device d ON d.id = i.device_id
+     WHERE i.since > now() - make_interval(days => %(days)s)
+       AND (i.kind IN ('dirty', 'foreign', 'degraded', 'lost', 'node_lost')
+            OR i.kind = 'cordoned' AND starts_with(i.cause, %(held)s)
+            OR i.kind = 'quarantined' AND starts_with(i.cause, 'dirty for'))
+     ORDER BY i.since DESC, i.id DESC LIMIT %(most)s
+"""
+_CROSSINGS = """
+    SELECT c.*, t.name AS tenant FROM (
+        SELECT id, at, bound, gpu_hours, tenant_id, row_number() OVER (PARTITION BY tenant_id ORDER BY id DESC) AS place
+          FROM tenants_budgetcrossing WHERE at > now() - make_interval(days => %(days)s)) c
+      JOIN tenants_tenant t ON t.id = c.tenant_id WHERE c.place <= %(most)s ORDER BY c.id DESC
+"""
+# 0.01 GPU-hours: less is not worth a word, and would read as 0.
+_LEAST_GPU_SECONDS = 36
+_REFUNDS = """
+    SELECT r.*, t.name AS tenant FROM (
+        SELECT max(r.id) AS id, max(r.at) AS at, e.job_id, j.tenant_id, j.user_id,
+               sum(e.gpus * date_part('epoch', e.ended_at - e.started_at)) / 3600 AS gpu_hours,
+               row_number() OVER (PARTITION BY j.tenant_id ORDER BY max(r.id) DESC) AS place
+          FROM tenants_usagerefund r JOIN tenants_usageentry e ON e.id = r.entry_id JOIN jobs_job j ON j.id = e.job_id
+         WHERE r.id > (SELECT max(id) FROM tenants_usagerefund) - %(looked_at)s
+           AND r.at > now() - make_interval(days => %(days)s)
+         GROUP BY e.job_id, j.tenant_id, j.user_id
+        HAVING sum(e.gpus * date_part('epoch', e.ended_at - e.started_at)) >= %(least)s) r
+      JOIN tenants_tenant t ON t.id = r.tenant_id WHERE r.place <= %(most)s ORDER BY r.id DESC
+"""
+_KINDS = {
+    EndReason.PREEMPTED: ("preempted", "amber"),
+    EndReason.HELD_IDLE: ("ended_idle", "amber"),
+    EndReason.DEPENDENCY_FAILED: ("dependency_failed", "amber"),
+}
+_WENT = {
+    "dirty": "still has something of a job on it that has ended",
+    "foreign": "has a process that gpusched did not start",
+    "degraded": "failed",
+    "lost": "is not seen any more",
+    "quarantined": "was quarantined",
+}
+
+
+def load() -> list[Doing]:
+    """The latest of each tenant and of the fleet, newest first."""
+    given = {
+        "looked_at": _MOST_LOOKED_AT, "days": DAYS, "most": MOST, "held": HELD_NOTE, "faults": sorted(NODE_FAULTS),
+        "least": _LEAST_GPU_SECONDS,
+    }  # fmt: skip
+    found = [
+        *(_of_event(row) for row in prepared(_EVENTS, given)),
+        *(_of_incident(row) for row in prepared(_INCIDENTS, given)),
+        *(_of_crossing(row) for row in prepared(_CROSSINGS, given)),
+        *(_of_refund(row) for row in prepared(_REFUNDS, given)),
+    ]
+    return sorted(found, key=lambda doing: doing.at, reverse=True)
+
+
+def restrict(doings: Collection[Doing], visible: Visible, *, with_nodes: bool = False) -> list[Doing]:
+    """The latest that the viewer may read, without what they may not. `with_nodes`: of nodes all are told, where what
+    became of their own jobs leaves room; without it only admins."""
+    if visible is None:
+        return list(islice(doings, MOST))
+    own = list(islice((one for one in doings if one.tenant_id in visible), MOST))
+    of_nodes = (one for one in doings if with_nodes and one.tenant_id is None)
+    read = {one.row["key"] for one in [*own, *islice(of_nodes, MOST - len(own))]}
+    return [_without_others(one, visible) for one in doings if one.row["key"] in read]
+
+
+def _without_others(one: Doing, visible: tuple[int, ...]) -> Doing:
+    is_whole = one.tenant_id is not None and one.other_tenant_id in (None, *visible)
+    return one if is_whole else one._replace(row={**one.row, "sentence": one.unnamed})
+
+
+def doing(
+    key: str, at: datetime, kind: str, severity: str, sentence: str, href: str | None, tenant: str | None = None
+) -> Row:
+    """A row; `severity` is red, amber or info."""
+    return {
+        "key": key, "at": rfc3339(at), "kind": kind, "severity": severity, "sentence": sentence, "href": href,
+        "tenant": tenant,
+    }  # fmt: skip
+
+
+def then(row: Row) -> str:
+    """What to add to how an attempt ended; `row` with IS_REQUEUED."""
+    return "; it is back in the queue" if row["is_requeued"] else ""
+
+
+def _of_event(row: Row) -> Doing:
+    kind, severity = _KINDS.get(row["data"].get("reason", ""), ("node_fault", "red"))
+    href = f"/jobs/{row['job_id']}/"
+    data = row["data"]
+    if data.get("by") == ANOTHER:
+        data = {**data, "by": f"job {data['by_job']} of tenant {row['other_tenant']}"}
+    told = doing(f"event:{row['id']}", row["at"], kind, severity, _sentence(row, data), href, row["tenant"])
+    unnamed = _sentence(row, {**data, "by": ANOTHER})
+    return Doing(told, row["at"], row["tenant_id"], row["user_id"], row["other_tenant_id"], unnamed)
+
+
+def named(job_id: int, name: str) -> str:
+    """A job in a sentence: what became of it must not stand behind a name of many lines."""
+    return f"{job_id} {Truncator(name).chars(MOST_OF_NAME)}"
+
+
+def _sentence(row: Row, data: Row) -> str:
+    reason = reasons.sentence(data.get("reason", ""), data)
+    return f"job {named(row['job_id'], row['name'])}: {reason}{then(row)}"
+
+
+def _of_incident(row: Row) -> Doing:
+    kind = "node_held" if row["kind"] == "cordoned" else row["kind"]
+    severity = "amber" if kind in ("dirty", "foreign") else "red"
+    href = f"/nodes/{quote(row['node'], safe='')}/"
+    told = doing(f"incident:{row['id']}", row["at"], kind, severity, _of_node(row), href)
+    return Doing(told, row["at"], None, unnamed=_of_node(redaction.told(row, ())))
+
+
+def _of_node(row: Row) -> str:
+    if row["kind"] == "node_lost":
+        return f"node {row['node']} stopped reporting"
+    if row["kind"] == "cordoned":
+        return f"node {row['node']} is {row['cause']}"
+    cause = f": {row['cause']}" if row["cause"] else ""
+    return f"GPU {row['gpu']} of {row['node']} {_WENT[row['kind']]}{cause}"
+
+
+def _of_crossing(row: Row) -> Doing:
+    then = "it starts nothing more on GPUs" if row["bound"] == "hard" else "it goes on"
+    budget = f"its {row['bound']} budget of {bound(row['gpu_hours'])} GPU-hours"
+    sentence = f"tenant {row['tenant']} has used up {budget}; {then}"
+    kind, severity = f"budget_{row['bound']}", "red" if row["bound"] == "hard" else "amber"
+    told = doing(
+        f"budget:{row['id']}", row["at"], kind, severity, sentence, f"/tenants/{row['tenant']}/", row["tenant"]
+    )
+    return Doing(told, row["at"], row["tenant_id"])
+
+
+def _of_refund(row: Row) -> Doing:
+    sentence = f"{row['gpu_hours']:.2f} GPU-hours of job {row['job_id']} were refunded: a node failed under it"
+    told = doing(
+        f"refund:{row['id']}", row["at"], "refunded", "info", sentence, f"/jobs/{row['job_id']}/", row["tenant"]
+    )
+    return Doing(told, row["at"], row["tenant_id"], row["user_id"])

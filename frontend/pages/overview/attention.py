@@ -1,0 +1,145 @@
+"""What somebody should look at: one notice for each kind of trouble, with the nodes or jobs that it is about."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from frontend.pages.nodes import groups as nodegroups
+from gpusched.lib.db.sql import prepared
+from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
+
+Row = dict[str, Any]
+# More than a notice needs to say where to begin; the rest is counted.
+MOST_PARTS = 6
+
+# Health of devices that get no jobs: severity, and the notice for one and for several.
+_ILL: dict[str, tuple[str, str, str]] = {
+    DeviceHealth.QUARANTINED: ("red", "1 GPU is quarantined", "{} GPUs are quarantined"),
+    DeviceHealth.DEGRADED: ("red", "1 GPU had a hardware error", "{} GPUs had hardware errors"),
+    DeviceHealth.LOST: ("red", "1 GPU is no longer seen by its node", "{} GPUs are no longer seen by their nodes"),
+    DeviceHealth.FOREIGN: ("red", "1 GPU is used by a process of no job", "{} GPUs are used by processes of no job"),
+    DeviceHealth.DIRTY: (
+        "amber",
+        "1 GPU is in use though its job has ended",
+        "{} GPUs are in use though their jobs ended",
+    ),
+}
+
+
+_HOLDERS = """
+    SELECT s.job_id, j.tenant_id, u.username AS "user", count(DISTINCT a.device_id) AS gpus,
+           array_agg(DISTINCT a.device_id) AS devices
+      FROM nodes_allocation a JOIN nodes_assignment s ON s.id = a.assignment_id JOIN jobs_job j ON j.id = s.job_id
+      JOIN auth_user u ON u.id = j.user_id
+     WHERE a.device_id = ANY(%s) GROUP BY s.job_id, j.tenant_id, u.username ORDER BY gpus DESC, s.job_id
+"""
+
+
+def load(nodes: list[Row], lag: Row) -> list[Row]:
+    """All notices, the worst first, from the rows of frontend.pages.fleet.rows. A part that is about a job has its `tenant_id`,
+    for `restrict`."""
+    notices = [*_scheduler(lag), *_lost(nodes), *_ill(nodes), *_hot(nodes), *_idle(nodes), *_closed(nodes)]
+    severities = ("red", "amber", "note")
+    return sorted(notices, key=lambda each: (severities.index(each["severity"]), -each["count"], each["kind"]))
+
+
+def restrict(notices: Sequence[Row], visible: Sequence[int] | None) -> dict[str, Row]:
+    """By feed key. Of jobs of tenants that the viewer does not see only the GPUs are told."""
+    allowed = None if visible is None else set(visible)
+    return {f"attention:{notice['kind']}": {**notice, **_told(notice["parts"], allowed)} for notice in notices}
+
+
+def _told(found: list[Row], allowed: set[int] | None) -> Row:
+    own, others = list[Row](), 0
+    for part in found:
+        tenant_id = part.get("tenant_id")
+        if tenant_id is None or allowed is None or tenant_id in allowed:
+            own.append(part)
+        else:
+            others += part["gpus"]
+    if others:
+        own.append({"node": None, "job": None, "words": f"{_gpus(others)} of other tenants", "since": None})
+    parts = [{name: part[name] for name in part if name != "tenant_id"} for part in own[:MOST_PARTS]]
+    return {"parts": parts, "more": max(0, len(own) - MOST_PARTS)}
+
+
+def _notice(kind: str, severity: str, count: int, sentence: str, href: str | None, parts: list[Row]) -> Row:
+    return {"kind": kind, "severity": severity, "count": count, "sentence": sentence, "href": href, "parts": parts}
+
+
+def _on(node: Row, words: str = "") -> Row:
+    return {"node": node["name"], "job": None, "words": words, "since": None}
+
+
+def _scheduler(lag: Row) -> Iterator[Row]:
+    if not lag["is_alive"]:
+        yield _notice("scheduler", "red", 1, "the scheduler has not recorded a cycle for a while", None, [])
+
+
+def _lost(nodes: list[Row]) -> Iterator[Row]:
+    lost = [node for node in nodes if node["state"] == NodeState.LOST]
+    if lost:
+        said = "1 node does not report any more" if len(lost) == 1 else f"{len(lost)} nodes do not report any more"
+        parts = [{**_on(node), "since": node["last_seen_at"]} for node in lost]
+        yield _notice("lost", "red", len(lost), said, "/fleet/?state=lost", parts)
+
+
+def _ill(nodes: list[Row]) -> Iterator[Row]:
+    for health, (severity, one, several) in _ILL.items():
+        found = [(node, device) for node, device in _devices(nodes) if device["health"] == health]
+        if found:
+            said = one if len(found) == 1 else several.format(len(found))
+            # A device that is gone from a node that is there is another thing than a node that is gone.
+            kind = "gpu_lost" if health == DeviceHealth.LOST else health
+            yield _notice(kind, severity, len(found), said, f"/fleet/?health={health}", _per_node(found))
+
+
+def _hot(nodes: list[Row]) -> Iterator[Row]:
+    hot = [(node, device) for node, device in _devices(nodes) if device["health"] == DeviceHealth.HOT]
+    if hot:
+        slowed = sum(device["is_slowed"] for _, device in hot)
+        said = "1 GPU is hot" if len(hot) == 1 else f"{len(hot)} GPUs are hot"
+        said += f", {slowed} of them too hot to take new jobs" if slowed else ""
+        yield _notice("hot", "amber", len(hot), said, "/fleet/?health=hot", _per_node(hot))
+
+
+def _idle(nodes: list[Row]) -> Iterator[Row]:
+    """By job: its holder is who can give the GPUs back."""
+    idle = {device["id"]: device["idle_since"] for _, device in _devices(nodes) if device["cell"] == "held_idle"}
+    parts = [
+        {"node": None, "job": row["job_id"], "words": f"{_gpus(row['gpus'])}, {row['user']}",
+         "since": max(idle[id] for id in row["devices"]), "tenant_id": row["tenant_id"], "gpus": row["gpus"]}
+        for row in (prepared(_HOLDERS, [list(idle)]) if idle else ())
+    ]  # fmt: skip
+    if idle:
+        said = "1 GPU is held but idle" if len(idle) == 1 else f"{len(idle)} GPUs are held but idle"
+        yield _notice("held_idle", "amber", len(idle), said, "/fleet/?cell=held_idle", parts)
+
+
+def _closed(nodes: list[Row]) -> Iterator[Row]:
+    closed = [n for n in nodes if n["intent"] != NodeIntent.OPEN and n["state"] != NodeState.LOST]
+    if closed:
+        said = "1 node takes no new jobs" if len(closed) == 1 else f"{len(closed)} nodes take no new jobs"
+        parts = [_on(node, node["intent"]) for node in closed]
+        # The list of nodes has those that ail in another group, closed or not.
+        groups = {nodegroups.group_of(node) for node in closed}
+        href = f"/nodes/?group={groups.pop()}" if len(groups) == 1 else "/nodes/"
+        yield _notice("closed", "note", len(closed), said, href, parts)
+
+
+def _devices(nodes: list[Row]) -> Iterator[tuple[Row, Row]]:
+    """Devices of nodes that report: of the others nothing is known."""
+    for node in nodes:
+        if node["state"] != NodeState.LOST:
+            for device in node["devices"]:
+                yield node, device
+
+
+def _per_node(found: Sequence[tuple[Row, Row]]) -> list[Row]:
+    by_name: dict[str, tuple[Row, list[str]]] = {}
+    for node, device in found:
+        by_name.setdefault(node["name"], (node, []))[1].append(str(device["index"]))
+    return [_on(node, f"GPU {', '.join(indices)}") for node, indices in by_name.values()]
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"

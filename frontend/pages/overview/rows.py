@@ -1,0 +1,156 @@
+"""The rows of topic `overview`: what is broken, what is held but idle, who waits and why, and what could start now."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from frontend.pages.overview import attention
+from frontend.pages.tenants import rows as tenantrows
+from gpusched.lib.db.sql import prepared
+from gpusched.protocol.reasons import Pending
+from gpusched.protocol.states import NodeState
+from jobs.listing import representation
+from jobs.listing.counts import WAITS, WEIGHT
+from scheduling.status import cluster
+
+Row = dict[str, Any]
+_MOST_NEXT = 3
+
+# For how long: of held jobs nobody but their holder knows.
+_IS_TIMED = f"{WAITS} AND j.state <> 'held'"
+_JOBS = f"""
+    SELECT count(*) FILTER (WHERE j.state = 'running' AND j.array_count IS NULL) AS running_jobs,
+           coalesce(sum({WEIGHT}) FILTER (WHERE {WAITS}), 0)::bigint AS pending_jobs,
+           floor(extract(epoch FROM clock_timestamp() - min(submitted_at) FILTER (WHERE {_IS_TIMED})))::bigint
+                AS oldest_wait_seconds,
+           floor(percentile_cont(0.9) WITHIN GROUP (ORDER BY extract(epoch FROM clock_timestamp() - submitted_at))
+                 FILTER (WHERE {_IS_TIMED}))::bigint AS p90_wait_seconds
+      FROM jobs_job j WHERE j.state IN ('pending', 'held', 'running')
+"""
+_WAITING = f"""
+    SELECT DISTINCT ON (tenant_id, reason) tenant_id, id, priority, submitted_at, reason, evidence, reason_since,
+           stop_reason, stop_evidence, exit_code, signal, max_runtime_seconds, NULL AS placement,
+           (sum({WEIGHT}) OVER kind)::bigint AS jobs, (sum({WEIGHT} * gpu_count::bigint) OVER kind)::bigint AS gpus
+      FROM jobs_job j WHERE {WAITS}
+    WINDOW kind AS (PARTITION BY tenant_id, reason)
+     ORDER BY tenant_id, reason, priority DESC, submitted_at, id
+"""
+
+# Those that only wait for room, each tenant's first: what starts next is said by the reason first, then by the queue.
+_NEXT = f"""
+    SELECT * FROM (
+        SELECT id, tenant_id, name, gpu_count, priority, submitted_at, reason, evidence, reason_since, stop_reason,
+               stop_evidence, exit_code, signal, max_runtime_seconds, NULL AS placement, soon,
+               row_number() OVER (PARTITION BY tenant_id ORDER BY soon, priority DESC, submitted_at, id) AS place
+          FROM jobs_job j JOIN unnest(%s::text[]) WITH ORDINALITY AS w (code, soon) ON reason = code
+         WHERE {_IS_TIMED}) waiting
+     WHERE place <= %s ORDER BY soon, priority DESC, submitted_at, id
+"""
+_SOON = [
+    str(reason)
+    for reason in (Pending.STARTING, Pending.SCHEDULER_BEHIND, Pending.RECLAIM_PENDING, Pending.PREEMPT_DELAY,
+                   Pending.RESERVED, Pending.CAPACITY, Pending.FRAGMENTED, Pending.PRIORITY)
+]  # fmt: skip
+
+
+def load(nodes: list[Row], tenants: dict[int, Row]) -> Row:
+    """From what frontend.pages.fleet.rows and frontend.pages.tenants.rows have loaded, with four questions more."""
+    waiting = prepared(_WAITING)
+    for row in waiting:
+        row["told"] = representation.reason(row)
+    lag = cluster.scheduler_lag()
+    return {
+        "status": _status(nodes, lag),
+        "largest": _largest(nodes),
+        "attention": attention.load(nodes, lag),
+        "next": [{**row, "told": representation.reason(row)} for row in prepared(_NEXT, [_SOON, _MOST_NEXT])],
+        "waiting": sorted(waiting, key=lambda row: (-row["priority"], row["submitted_at"], row["id"])),
+        "tenants": _entitled(tenants, nodes),
+    }
+
+
+def restrict(loaded: Row, visible: Sequence[int] | None) -> dict[str, Row]:
+    """Numbers are everybody's; examples and tenants are those that the viewer may see."""
+    rows: dict[str, Row] = {"status": loaded["status"]}
+    rows.update({f"largest:{row['model']}": row for row in loaded["largest"]})
+    rows.update(attention.restrict(loaded["attention"], visible))
+    rows.update({f"waiting:{row['code']}": row for row in _waiting(loaded, visible)})
+    rows.update({f"next:{row['id']}": row for row in _next(loaded["next"], visible)})
+    own = tenantrows.restrict(loaded["tenants"], visible)
+    rows.update({f"tenant:{name}": row for name, row in own.items()})
+    return rows
+
+
+def _status(nodes: list[Row], lag: Row) -> Row:
+    cells = Counter(device["cell"] for node in nodes for device in node["devices"])
+    [jobs] = prepared(_JOBS)
+    return {
+        "total_nodes": len(nodes),
+        "online_nodes": sum(node["state"] == NodeState.ONLINE for node in nodes),
+        "total_gpus": cells.total(),
+        **{f"{cell}_gpus": cells[cell] for cell in ("busy", "held_idle", "free", "unavailable")},
+        "pretend_nodes": sum(node["pretend"] for node in nodes),
+        **jobs,
+        "cycle_is_alive": lag["is_alive"],
+    }
+
+
+def _entitled(tenants: dict[int, Row], nodes: list[Row]) -> dict[int, Row]:
+    """With the GPUs that each tenant's weight entitles it to of those that can be used, among the tenants that have
+    jobs now; what a limit keeps from one goes to the others. None for one that has no jobs."""
+    usable = float(sum(device["cell"] != "unavailable" for node in nodes for device in node["devices"]))
+    left = {id: row for id, row in tenants.items() if row["jobs_live"] or row["jobs_waiting"]}
+    parts: dict[int, float] = {}
+    while left:
+        whole = sum(row["weight"] for row in left.values()) or 1.0
+        fair = {id: usable * row["weight"] / whole for id, row in left.items()}
+        capped = [id for id, row in left.items() if row["max_gpus"] is not None and row["max_gpus"] <= fair[id]]
+        for id in capped or list(left):
+            parts[id] = float(left[id]["max_gpus"]) if capped else fair[id]
+            usable -= parts[id]
+            del left[id]
+    return {id: {**row, "entitled_gpus": round(parts[id], 1) if id in parts else None} for id, row in tenants.items()}
+
+
+def _largest(nodes: list[Row]) -> list[Row]:
+    """Per model: whole free GPUs altogether (a gang may span nodes) and on the node that has most of them. Devices
+    slowed down by heat are free to the eye, but the scheduler offers them to nobody."""
+    models: dict[str, list[int]] = {}
+    for node in nodes:
+        free: dict[str, int] = {}
+        for device in node["devices"]:
+            is_free = device["cell"] == "free" and not device["is_slowed"]
+            free[device["model"]] = free.get(device["model"], 0) + is_free
+        for model, count in free.items():
+            models.setdefault(model, []).append(count)
+    return [
+        {"model": model, "gpus": sum(counts), "on_one_node": max(counts)} for model, counts in sorted(models.items())
+    ]
+
+
+def _next(loaded: Sequence[Row], visible: Sequence[int] | None) -> Iterator[Row]:
+    """The first jobs of the viewer's tenants that wait for nothing but room, with their places among them."""
+    seen = [row for row in loaded if visible is None or row["tenant_id"] in visible]
+    for place, row in enumerate(seen[:_MOST_NEXT], 1):
+        names = ("id", "name", "gpu_count")
+        yield {
+            **{name: row[name] for name in names},
+            "place": place,
+            "sentence": row["told"] and row["told"]["sentence"],
+        }
+
+
+def _waiting(loaded: Row, visible: Sequence[int] | None) -> Iterator[Row]:
+    """By reason, the whole queue; the example is the viewer's own first job that waits for it."""
+    codes: dict[str, Row] = {}
+    for row in loaded["waiting"]:
+        code = row["reason"]
+        found = codes.setdefault(
+            code, {"code": code, "jobs": 0, "gpus": 0, "example_id": None, "example_sentence": None}
+        )
+        found["jobs"] += row["jobs"]
+        found["gpus"] += row["gpus"]
+        if found["example_id"] is None and (visible is None or row["tenant_id"] in visible):
+            found["example_id"] = row["id"]
+            found["example_sentence"] = row["told"] and row["told"]["sentence"]
+    yield from codes.values()

@@ -1,0 +1,59 @@
+"""The overview: what is broken, what is idle, who waits and why, who has more or less than their share."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+
+from frontend import feed
+from frontend.pages.join.view import joining
+from frontend.ui.page import page, show
+from tenants.auth.identity import Identity
+
+_MOST_CELLS = 400
+_CELLS = (("busy", "busy"), ("held_idle", "held but idle"), ("free", "free"), ("unavailable", "unavailable"))
+
+
+@page
+def overview(request: HttpRequest, who: Identity) -> HttpResponse:
+    return show_overview(request, who)
+
+
+def show_overview(request: HttpRequest, who: Identity) -> HttpResponse:
+    template = "pages/wall.html" if request.GET.get("wall") == "1" else "pages/overview.html"
+    return show(request, who, template, {**cluster_now(who), **joining(request)})
+
+
+def cluster_now(who: Identity) -> dict[str, Any]:
+    """What a page needs to draw the overview before its script is there."""
+    visible = who.visible_tenants()
+    loaded = feed.load_for(["overview", "nodes"], visible)
+    rows = loaded["overview"] or {}
+    status = rows["status"]
+    tenants = _of(rows, "tenant")
+    return {
+        "status": status,
+        "cells": [(cell, said, status[f"{cell}_gpus"]) for cell, said in _CELLS],
+        "nodes": (loaded["nodes"] or {}).values(),
+        "is_long": status["total_gpus"] > _MOST_CELLS,
+        "largest": sorted(_of(rows, "largest"), key=lambda r: (-r["gpus"], r["model"])),
+        "attention": _of(rows, "attention"),
+        "next": sorted(_of(rows, "next"), key=lambda r: r["place"]),
+        "waiting": sorted(_of(rows, "waiting"), key=lambda r: (-r["jobs"], r["code"])),
+        "tenants": sorted(tenants, key=lambda t: (not _is_denied(t), -t["gpus_held"], t["name"])),
+        "scale": bar_scale(tenants),
+    }
+
+
+def _is_denied(tenant: Mapping[str, Any]) -> bool:
+    """Its jobs wait although it holds less than was promised to it; such tenants come first, as the script has it."""
+    return bool(tenant["jobs_asking"]) and tenant["gpus_held"] < (tenant["guaranteed_gpus"] or 0)
+
+
+def bar_scale(tenants: Iterable[dict[str, Any]]) -> float:
+    """What the full width of the tenants' bars stands for: the most that any holds, is guaranteed or may hold."""
+    return max((max(t["gpus_held"], t["guaranteed_gpus"], t["max_gpus"] or 0) for t in tenants), default=0) or 1
+
+
+def _of(rows: Mapping[str, dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [row for key, row in rows.items() if key.startswith(f"{kind}:")]

@@ -1,0 +1,265 @@
+"""The rows of topics `queue…`: a window of the waiting jobs in groups, filtered and sorted as the topic says."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+from urllib.parse import parse_qsl
+
+from frontend.viewer import Visible
+from gpusched.lib.db.sql import prepared
+from gpusched.lib.times import rfc3339
+from gpusched.protocol.arrays import multirange
+from gpusched.protocol.reasons import Pending
+from jobs.listing import representation
+from jobs.listing.counts import WAITS, WEIGHT
+from jobs.listing.queue_position import ORDER, places_of
+
+Row = dict[str, Any]
+FIRST_ROWS = 500
+MOST_ROWS = 500
+_MOST_TEXT = 200
+_WINDOW = re.compile(r"queue(?::(\d{1,7})-(\d{1,7}))?(?:\?(.*))?", re.ASCII | re.DOTALL)
+
+# On what a job waits, in the order in which the page shows it.
+GROUPS = ("next", "quota", "capacity", "you", "held")
+GROUP_ELSE = "capacity"
+_GROUP = {
+    "next": (Pending.STARTING, Pending.SCHEDULER_BEHIND, Pending.RECLAIM_PENDING),
+    "quota": (Pending.QUOTA_WAIT, Pending.TENANT_LIMIT, Pending.BUDGET, Pending.USER_CAP),
+    "you": (
+        Pending.NEVER_FITS,
+        Pending.CONSTRAINT,
+        Pending.NOT_BEFORE,
+        Pending.RETRY_BACKOFF,
+        Pending.DEPENDENCY,
+        Pending.MAX_PARALLEL,
+    ),
+}
+GROUP_OF = {str(code): group for group, codes in _GROUP.items() for code in codes}
+
+
+@dataclass(frozen=True)
+class Window:
+    """Jobs number `first` to `last` (exclusive, from 0) of those that fit, in an order."""
+
+    first: int = 0
+    last: int = FIRST_ROWS
+    only: tuple[tuple[str, frozenset[str]], ...] = ()
+    text: str = ""
+    sort: str = ""
+    is_descending: bool = False
+
+
+# Windows of the same rows in the same order, and who sees them.
+Selection = tuple[Window, Visible]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """`ids`: by place among those that fit; `groups`: how many of all that fit are in each group."""
+
+    ids: Mapping[int, int]
+    groups: list[Row]
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What of the queue somebody looks at. `jobs`, `gpus`: of everybody's that wait."""
+
+    jobs: int
+    gpus: int
+    chosen: Mapping[Selection, Chosen]
+    full: Mapping[int, Row]
+
+
+_SORTS = {
+    "submitted": "j.submitted_at",
+    "gpus": "j.gpu_count",
+    "priority": "j.priority",
+    "name": 'lower(j.name) COLLATE "C"',
+    "id": "j.id",
+}
+_CASES = " ".join(
+    f"WHEN j.reason IN ({', '.join(repr(str(code)) for code in codes)}) THEN {GROUPS.index(group)}"
+    for group, codes in _GROUP.items()
+)
+_GROUP_SQL = f"CASE WHEN j.state = 'held' THEN {GROUPS.index('held')} {_CASES} ELSE {GROUPS.index(GROUP_ELSE)} END"
+# Of jobs j: those that wait for GPUs, and neither for a person nor for a time nor for another job.
+ASKS = f"({WAITS} AND j.gpu_count > 0 AND {_GROUP_SQL} < {GROUPS.index('you')})"
+_TENANT = "j.tenant_id IN (SELECT id FROM tenants_tenant WHERE {})"
+_USER = "j.user_id IN (SELECT id FROM auth_user WHERE {})"
+_FILTERS = {
+    "tenant": _TENANT.format("name = ANY(%s)"),
+    "user": _USER.format("username = ANY(%s)"),
+    "state": "j.state = ANY(%s)",
+    "reason": "j.reason = ANY(%s)",
+    "group": f"(%s::text[])[1 + {_GROUP_SQL}] IS NOT NULL",
+}
+
+_FULL = f"""
+    SELECT j.id, j.name, t.name AS tenant, u.username AS "user", j.state, j.gpu_count, j.gpu_models, j.gpu_memory_mb,
+           j.priority, j.submitted_at, j.exit_code, j.signal, j.reason, j.evidence, j.reason_since, j.stop_reason,
+           j.stop_evidence, j.max_runtime_seconds, NULL AS placement,
+           jobs_numbers(j.array_waiting) AS elements
+      FROM jobs_job j JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
+     WHERE j.id = ANY(%s) AND {WAITS}
+"""
+
+
+def group_of(state: str, code: str) -> str:
+    """On what a waiting job waits: one of GROUPS."""
+    return "held" if state == "held" else GROUP_OF.get(code, GROUP_ELSE)
+
+
+@lru_cache(1024)
+def window_of(topic: str) -> Window | None:
+    """What `queue`, `queue:200-400` or `queue:0-100?tenant=nlp&sort=-gpus` asks for; None: no such topic."""
+    found = _WINDOW.fullmatch(topic)
+    if found is None or len(topic) > _MOST_TEXT:
+        return None
+    first, last = int(found[1] or 0), int(found[2] or FIRST_ROWS)
+    asked = dict(parse_qsl(found[3] or "", keep_blank_values=True))
+    sort = asked.pop("sort", "")
+    text = asked.pop("q", "").strip().lower()
+    is_known = set(asked) <= set(_FILTERS) and sort.removeprefix("-") in ("", *_SORTS)
+    if not is_known or not first < last <= first + MOST_ROWS:
+        return None
+    only = tuple((name, frozenset(values.split(","))) for name, values in sorted(asked.items()) if values)
+    return Window(first, last, only, text, sort.removeprefix("-"), sort.startswith("-"))
+
+
+def load(windows: Collection[tuple[Window, Visible]]) -> Queue:
+    """`windows`: what is watched, and by whom. Costs what PostgreSQL needs to count and sort the queue, and the rows in
+    the windows."""
+    spans: dict[Selection, list[tuple[int, int]]] = {}
+    for window, visible in windows:
+        spans.setdefault(_selection(window, visible), []).append((window.first, window.last))
+    counted = {window: _counted(window) for window in {_EVERYTHING, *(window for window, _ in spans)}}
+    chosen = {
+        (window, visible): Chosen(_ids(window, visible, sorted(set(found))), _groups(counted[window], visible))
+        for (window, visible), found in spans.items()
+    }
+    everything = _groups(counted[_EVERYTHING], None)
+    ids = sorted({job_id for one in chosen.values() for job_id in one.ids.values()})
+    places = places_of(ids)
+    full = {
+        row["id"]: _full(row, places[row["id"]])
+        for row in (prepared(_FULL, [ids]) if ids else [])
+        if row["id"] in places
+    }
+    return Queue(_sum(everything, "jobs"), _sum(everything, "gpus"), chosen, full)
+
+
+def restrict(queue: Queue, window: Window, visible: Visible) -> dict[str, Row]:
+    """The viewer's jobs in the window by id; `total` counts everybody's, as GET /api/v1/queue does."""
+    chosen = queue.chosen[_selection(window, visible)]
+    ids = [chosen.ids[place] for place in range(window.first, window.last) if place in chosen.ids]
+    # One that has left the queue between two questions is gone with the next look.
+    rows = {str(job_id): queue.full[job_id] for job_id in ids if job_id in queue.full}
+    total = {
+        "jobs": queue.jobs,
+        "gpus": queue.gpus,
+        "shown": len(rows),
+        "rows": _sum(chosen.groups, "rows"),
+        "matching": _sum(chosen.groups, "jobs"),
+        "groups": chosen.groups,
+        "order": [int(key) for key in rows],
+    }
+    return {**rows, "total": total}
+
+
+_EVERYTHING = Window(0, 1)
+
+
+def _selection(window: Window, visible: Visible) -> Selection:
+    return replace(window, first=0, last=1), visible
+
+
+def _ids(window: Window, visible: Visible, spans: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """By place, from the first to before the last of each span."""
+    where, params = _condition(window)
+    if visible is not None:
+        where, params = f"{where} AND j.tenant_id = ANY(%s)", [*params, list(visible)]
+    order = f"{_GROUP_SQL}, {ORDER}"
+    if window.sort:
+        order = f"{_SORTS[window.sort]} {'DESC' if window.is_descending else ''}, {ORDER}"
+    found = prepared(
+        f"""SELECT o.place - 1 AS place, o.id
+              FROM unnest(ARRAY(SELECT j.id FROM jobs_job j WHERE {WAITS} AND {where} ORDER BY {order} LIMIT %s))
+                   WITH ORDINALITY AS o (id, place)
+             WHERE o.place::int - 1 <@ %s::int4multirange""",
+        [*params, max(last for _, last in spans), multirange(tuple(spans))],
+    )
+    return {row["place"]: row["id"] for row in found}
+
+
+def _counted(window: Window) -> list[Row]:
+    """How many of each tenant are in each group, for all that look through this window."""
+    where, params = _condition(window)
+    return prepared(
+        f"""SELECT {_GROUP_SQL} AS number, j.tenant_id, count(*) AS rows, sum({WEIGHT})::bigint AS jobs,
+                   sum({WEIGHT} * j.gpu_count::bigint)::bigint AS gpus
+              FROM jobs_job j WHERE {WAITS} AND {where} GROUP BY 1, 2""",
+        params,
+    )
+
+
+def _groups(counted: Sequence[Row], visible: Visible) -> list[Row]:
+    """The same of the tenants that somebody sees, together."""
+    found: dict[int, Row] = {}
+    for row in counted:
+        if visible is None or row["tenant_id"] in visible:
+            group = found.setdefault(row["number"], {"group": GROUPS[row["number"]], "rows": 0, "jobs": 0, "gpus": 0})
+            for name in ("rows", "jobs", "gpus"):
+                group[name] += row[name]
+    return [found[number] for number in sorted(found)]
+
+
+def _condition(window: Window) -> tuple[str, list[Any]]:
+    parts, params = ["true"], list[Any]()
+    for name, values in window.only:
+        parts.append(_FILTERS[name])
+        params.append([group if group in values else None for group in GROUPS] if name == "group" else sorted(values))
+    if window.text:
+        parts.append(_SAYS)
+        params += _searched(window.text) * 4
+    return " AND ".join(parts), params
+
+
+# PostgreSQL may know the cases of ASCII letters alone: of the others those that are looked for are made small here.
+_HAS = "strpos(lower(translate({}, %s, %s)), %s) > 0"
+_SAYS = "({})".format(
+    " OR ".join((
+        _HAS.format("j.id::text"),
+        _HAS.format("j.name"),
+        _TENANT.format(_HAS.format("name")),
+        _USER.format(_HAS.format("username")),
+    ))
+)  # fmt: skip
+
+
+def _searched(text: str) -> list[str]:
+    """For `_HAS`: large letters, the same as small ones, and the text."""
+    pairs = [(letter.upper(), letter) for letter in sorted(set(text)) if not letter.isascii()]
+    single = [(large, small) for large, small in pairs if len(large) == 1]
+    return ["".join(large for large, _ in single), "".join(small for _, small in single), text]
+
+
+def _sum(groups: Sequence[Row], name: str) -> int:
+    return sum(group[name] for group in groups)
+
+
+def _full(row: Row, place: tuple[int, int]) -> Row:
+    names = ("id", "name", "tenant", "user", "state", "gpu_count", "gpu_memory_mb", "priority", "elements")
+    reason = representation.reason(row)
+    return {
+        **{name: row[name] for name in names},
+        "gpu_model": "|".join(row["gpu_models"]) or None,
+        "group": group_of(row["state"], row["reason"]),
+        "position": place[0],
+        "gpus_ahead": place[1],
+        "submitted_at": rfc3339(row["submitted_at"]),
+        "reason": reason and {name: reason[name] for name in ("code", "sentence", "next_step", "since")},
+    }

@@ -1,0 +1,103 @@
+"""What the command palette finds: jobs by id or name, nodes, tenants; only what the asker may see."""
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import reverse
+
+from frontend.ui.page import page
+from gpusched.lib.db.sql import query
+from tenants.auth.identity import Identity
+
+_MOST = 8
+_MOST_TEXT = 100
+# Names are looked for among so many of the latest jobs: of older ones one knows the id.
+_LATEST = 20_000
+# Of patterns: in what is looked for they stand for themselves.
+_SIGNS = re.compile(r"[%_\\]")
+
+_JOBS = """
+    SELECT j.id, j.name, j.state, t.name AS tenant, u.username AS "user"
+      FROM (SELECT * FROM jobs_job WHERE id = %(id)s
+             UNION
+            (SELECT * FROM (SELECT * FROM jobs_job WHERE %(tenants)s::bigint[] IS NULL OR tenant_id = ANY(%(tenants)s)
+                             ORDER BY id DESC LIMIT %(latest)s) latest
+              WHERE name ILIKE ALL(%(words)s) OR starts_with(id::text, %(text)s)
+              ORDER BY id DESC LIMIT %(most)s)) j
+      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
+     WHERE %(tenants)s::bigint[] IS NULL OR j.tenant_id = ANY(%(tenants)s)
+     ORDER BY j.id = %(id)s DESC, j.id DESC LIMIT %(most)s
+"""
+_NODES = """
+    SELECT name, state FROM nodes_node WHERE removed_at IS NULL AND name ILIKE ALL(%(words)s)
+     ORDER BY starts_with(lower(name), lower(%(text)s)) DESC, name LIMIT %(most)s
+"""
+_TENANTS = """
+    SELECT name FROM tenants_tenant
+     WHERE (%(tenants)s::bigint[] IS NULL OR id = ANY(%(tenants)s)) AND name ILIKE ALL(%(words)s)
+     ORDER BY name LIMIT %(most)s
+"""
+
+
+@page
+def search(request: HttpRequest, who: Identity) -> HttpResponse:
+    """`?q=`: at most eight of each kind, as {found: [{kind, name, about, href}]}; of nothing asked nothing. A name must
+    have all words; a kind before them ("node r01") is looked for alone, unless it finds nothing."""
+    text = request.GET.get("q", "").strip()[:_MOST_TEXT]
+    if not text or "\x00" in text:
+        return JsonResponse({"found": []})
+    visible = who.visible_tenants()
+    kind, *others = text.split()
+    look = _KINDS.get(kind.lower().removesuffix("s"))
+    found = look(_asked(others, visible)) if look and others else []
+    if not found:
+        asked = _asked(text.split(), visible)
+        found = [one for each in _KINDS.values() for one in each(asked)]
+    return JsonResponse({"found": found})
+
+
+def _asked(words: list[str], visible: Collection[int] | None) -> dict[str, Any]:
+    """As it is told on pages, #17 is a job's id."""
+    text = " ".join(words)
+    number = text.removeprefix("#")
+    is_id = number.isascii() and number.isdigit() and len(number) <= 18
+    signs = [number] if is_id else words
+    return {
+        "text": number if is_id else text,
+        "words": ["%" + _SIGNS.sub(r"\\\g<0>", word) + "%" for word in signs],
+        "id": int(number) if is_id else None,
+        "tenants": None if visible is None else list(visible),
+        "most": _MOST,
+        "latest": _LATEST,
+    }
+
+
+def _jobs(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "job",
+            "name": f"{row['id']} {row['name']}",
+            "about": f"{row['state']} · {row['user']}, {row['tenant']}",
+            "href": reverse("job", args=[row["id"]]),
+        }
+        for row in query(_JOBS, asked)
+    ]
+
+
+def _nodes(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"kind": "node", "name": row["name"], "about": row["state"], "href": reverse("node", args=[row["name"]])}
+        for row in query(_NODES, asked)
+    ]
+
+
+def _tenants(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"kind": "tenant", "name": row["name"], "about": "", "href": reverse("tenant", args=[row["name"]])}
+        for row in query(_TENANTS, asked)
+    ]
+
+
+_KINDS: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]]]] = {"job": _jobs, "node": _nodes, "tenant": _tenants}

@@ -1,0 +1,232 @@
+"""The form that submits a job: what is typed, turned into the fields of a job request, and refusals put beside them."""
+
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import msgspec
+from django import forms
+from django.core.exceptions import ValidationError
+
+from frontend.pages.submit import equivalent
+from frontend.pages.submit.equivalent import is_default
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.api.rest import decode
+from gpusched.protocol.affinity import expression_of, preference_of, toleration_of
+from gpusched.protocol.arrays import array_of
+from gpusched.protocol.job_request import (
+    RUNTIMES,
+    FieldError,
+    JobRequest,
+    problems,
+)
+from gpusched.protocol.states import Sharing, Topology, WorkloadClass
+
+_SHARING = ((Sharing.EXCLUSIVE, "whole GPUs"), (Sharing.SHARED, "part of a GPU's memory"))
+_CLASSES = ((WorkloadClass.BATCH, "batch"), (WorkloadClass.ONLINE, "online"))
+_TOPOLOGIES = (
+    (Topology.ANY, "anywhere"),
+    (Topology.PREFER_NVLINK, "NVLink if possible"),
+    (Topology.PREFER_NUMA, "one NUMA node if possible"),
+    (Topology.NVLINK, "NVLink or wait"),
+    (Topology.NUMA, "one NUMA node or wait"),
+)
+_YES_NO = (("yes", "yes"), ("no", "no"))
+# Fields of the request that are typed as lines of NAME=VALUE, as words, or chosen as yes or no.
+_PAIRS = ("environment", "labels", "node_selector")
+_WORDS = ("secrets", "depends_on", "mounts")
+_SWITCHES = ("gang_scheduling", "preemptible", "requeue")
+# Lines that are read one by one, and the part of `node_affinity` that some of them become.
+_LINES: dict[str, Callable[[str], msgspec.Struct]] = {
+    "affinity": expression_of,
+    "prefer": preference_of,
+    "tolerations": toleration_of,
+}
+_AFFINITY = {"affinity": "required", "prefer": "preferred"}
+
+
+class SubmitForm(forms.Form):
+    """Bounds and rules are the service's, so that page, command and API refuse with the same sentences."""
+
+    tenant = forms.ChoiceField(error_messages={"required": "Say for which tenant."})
+    name = forms.CharField(required=False)
+    command = forms.CharField(required=False, strip=True)
+    script = forms.CharField(required=False, strip=False)
+    gpu_count = forms.IntegerField(required=False, initial=1)
+    gpu_memory_mb = forms.IntegerField(required=False)
+    gpu_model = forms.CharField(required=False)
+    gpu_sharing = forms.ChoiceField(required=False, choices=_SHARING, initial=Sharing.EXCLUSIVE)
+    cpu_cores = forms.FloatField(required=False, initial=1)
+    memory_mb = forms.IntegerField(required=False, initial=0)
+    priority = forms.IntegerField(required=False, initial=500)
+    max_runtime_minutes = forms.FloatField(required=False)
+    environment = forms.CharField(required=False)
+    secrets = forms.CharField(required=False)
+    array = forms.CharField(required=False)
+    labels = forms.CharField(required=False)
+    node_selector = forms.CharField(required=False)
+    affinity = forms.CharField(required=False)
+    prefer = forms.CharField(required=False)
+    tolerations = forms.CharField(required=False)
+    depends_on = forms.CharField(required=False)
+    not_before = forms.CharField(required=False)
+    workdir = forms.CharField(required=False)
+    image = forms.CharField(required=False)
+    runtime = forms.ChoiceField(required=False, choices=[(name, name) for name in RUNTIMES], initial="auto")
+    mounts = forms.CharField(required=False)
+    gang_scheduling = forms.ChoiceField(required=False, choices=_YES_NO, initial="no")
+    ranks = forms.IntegerField(required=False)
+    topology = forms.ChoiceField(required=False, choices=_TOPOLOGIES, initial=Topology.ANY)
+    anti_affinity = forms.CharField(required=False)
+    workload_class = forms.ChoiceField(required=False, choices=_CLASSES, initial=WorkloadClass.BATCH)
+    preemptible = forms.ChoiceField(required=False, choices=_YES_NO, initial="yes")
+    requeue = forms.ChoiceField(required=False, choices=_YES_NO, initial="yes")
+    max_retries = forms.IntegerField(required=False, initial=0)
+    grace_seconds = forms.IntegerField(required=False, initial=30)
+
+    def __init__(self, tenants: list[str], data: Any = None, initial: dict[str, Any] | None = None) -> None:
+        super().__init__(data, initial=initial)
+        field = self.fields["tenant"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(name, name) for name in tenants]
+
+    def clean_command(self) -> list[str]:
+        try:
+            return shlex.split(self.cleaned_data["command"])
+        except ValueError as error:
+            raise ValidationError("a quote is not closed: write it as in a shell") from error
+
+    def clean_array(self) -> dict[str, int] | None:
+        if not (text := self.cleaned_data["array"].strip()):
+            return None
+        try:
+            array = array_of(text)
+        except ValueError as error:
+            raise ValidationError(str(error)) from error
+        return {
+            "count": array.count,
+            **({"max_parallel": array.max_parallel} if array.max_parallel is not None else {}),
+        }
+
+    def clean_script(self) -> str:
+        script: str = self.cleaned_data["script"].replace("\r\n", "\n")
+        return script if script.strip() else ""
+
+    def clean(self) -> None:
+        for name in _PAIRS:
+            self._understand(name, _pairs)
+        for name in _WORDS:
+            self._understand(name, _listed)
+        for name in _SWITCHES:
+            if value := self.cleaned_data.get(name):
+                self.cleaned_data[name] = value == "yes"
+        for name, read in _LINES.items():
+            self._understand(name, partial(_lines, read=read))
+        parts = {part: self.cleaned_data.pop(name, []) for name, part in _AFFINITY.items()}
+        if any(parts.values()):
+            self.cleaned_data["node_affinity"] = parts
+
+    def _understand(self, name: str, read: Any) -> None:
+        try:
+            self.cleaned_data[name] = read(self.cleaned_data.get(name) or "")
+        except ValidationError as error:
+            self.add_error(name, error)
+
+    def job_fields(self) -> dict[str, Any]:
+        """What is understood so far, without what is empty or as the service would have it anyway."""
+        return {
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            for name, value in self.cleaned_data.items()
+            if value not in (None, "", [], {}) and not is_default(name, value)
+        }
+
+    def check(self) -> None:
+        """What is wrong with the fields that are understood, where others are not: everything is said at once."""
+        understood = decode(msgspec.json.encode(self.job_fields()), JobRequest)
+        for error in problems(understood):
+            field = _field(error)
+            if field in self.fields and field not in self.errors and error.code != "required":
+                self.add_error(field, error.message)
+
+    def refuse(self, problem: Problem) -> None:
+        """Each sentence beside its field, what belongs to none above them all."""
+        for error in problem.errors:
+            field = _field(error) if _field(error) in self.fields else None
+            said = _SAID.get((error.field, error.code), error.message)
+            self.add_error(field, said if field or not error.field else f"{error.field}: {said}")
+        if not problem.errors:
+            self.add_error(None, problem.detail)
+        if problem.next_step and problem.status != 400:
+            self.add_error(None, f"Next: {problem.next_step}")
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something stands in the fields that are folded away: then they are shown."""
+        typed = {name: self[name].value() for name in MORE}
+        return any(self[name].errors or str(typed[name] or "") != str(self.fields[name].initial or "") for name in MORE)
+
+
+# Where the words of the API do not fit what is typed here.
+_SAID = {("command", "required"): "give a command, or a script below"}
+# Folded away until they are needed.
+MORE = ("array", "secrets", "labels", "node_selector", "affinity", "prefer", "tolerations", "depends_on",
+        "not_before", "workdir", "image", "runtime",
+        "mounts", "gang_scheduling", "ranks", "topology", "anti_affinity", "workload_class", "preemptible", "requeue",
+        "max_retries", "grace_seconds", "environment")  # fmt: skip
+
+
+def _field(error: FieldError) -> str:
+    """The field of the form: `array.count` is typed into `array`."""
+    parts = re.split(r"[.\[]", error.field)
+    if parts[0] == "node_affinity":
+        return next((name for name, part in _AFFINITY.items() if part in parts), "affinity")
+    return parts[0]
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = {}
+    for line in text.splitlines():
+        name, separator, value = line.partition("=")
+        if line.strip() and not separator:
+            raise ValidationError(f"write NAME=VALUE, one a line; not {line.strip()[:60]!r}")
+        if line.strip():
+            pairs[name.strip()] = value
+    return pairs
+
+
+def _lines(text: str, read: Callable[[str], msgspec.Struct]) -> list[Any]:
+    """Read each line that is not empty."""
+    try:
+        return [msgspec.to_builtins(read(line)) for line in text.splitlines() if line.strip()]
+    except ValueError as error:
+        raise ValidationError(str(error)) from error
+
+
+def _listed(text: str) -> list[str]:
+    return [word for word in re.split(r"[\s,]+", text) if word]
+
+
+def typed(job: dict[str, Any]) -> dict[str, Any]:
+    """A job as somebody would type it into the form, to submit it again."""
+    given = {name: job[name] for name in SubmitForm.base_fields if name in job}
+    lines = {name: "\n".join(f"{key}={value}" for key, value in job[name].items()) for name in _PAIRS}
+    words = {name: " ".join(_said(job[name])) for name in _WORDS}
+    switches = {name: "yes" if job[name] else "no" for name in _SWITCHES}
+    array = job.get("array")
+    given["array"] = equivalent.array_words(array) if array else ""
+    constraints = {name: "\n".join(texts) for name, texts in equivalent.constraint_texts(job).items()}
+    return {
+        **given,
+        **lines,
+        **words,
+        **switches,
+        **constraints,
+        "command": shlex.join([*job["command"], *job["args"]]),
+    }
+
+
+def _said(values: Iterable[Any]) -> Iterable[str]:
+    """Dependencies in full are said as `kind:id`."""
+    return (f"{one['kind']}:{one['job']}" if isinstance(one, dict) else str(one) for one in values)

@@ -1,0 +1,168 @@
+"""Submitting a job from the page, with the command and the JSON that would do the same."""
+
+import re
+from typing import Any
+
+import msgspec
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST
+
+from frontend.pages.submit import equivalent
+from frontend.pages.submit.cost_estimate import foreseen_cost
+from frontend.pages.submit.form import SubmitForm, typed
+from frontend.ui.page import (
+    as_sentence,
+    page,
+    show,
+    told_of_field,
+)
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.api.rest import decode
+from gpusched.lib.db.sql import query
+from gpusched.protocol.job_request import JobRequest
+from gpusched.protocol.states import Role
+from jobs.listing import representation
+from jobs.submit import queue_limits
+from jobs.submit import submit as services
+from tenants.auth.identity import Identity
+
+_KEY = re.compile(r"[0-9a-f]{32}")
+_MOST_DIGITS = 18
+
+
+@page
+def submit(request: HttpRequest, who: Identity) -> HttpResponse:
+    """The form; a POST submits. The key in the form makes a repeated submit harmless."""
+    tenants = _tenants(who)
+    key = services.new_key()
+    if request.method != "POST":
+        form = SubmitForm(sorted(tenants), initial=_again(request, who))
+        return _form_page(request, who, form, key)
+    form = SubmitForm(sorted(tenants), request.POST)
+    sent = request.POST.get("key", "")
+    key = sent if _KEY.fullmatch(sent) else key
+    if form.is_valid() and "preview" not in request.POST:
+        try:
+            return redirect("job", _submitted(request, form, who, key))
+        except Problem as problem:
+            form.refuse(problem)
+            if problem.code == "idempotency_key_reused":
+                key = services.new_key()
+                form.add_error(None, "This form has submitted a job before. Submit again to make another one.")
+    elif form.errors:
+        form.check()
+    return _form_page(request, who, form, key, status=400 if form.errors else 200)
+
+
+def _submitted(request: HttpRequest, form: SubmitForm, who: Identity, key: str) -> int:
+    raw = msgspec.json.encode(form.job_fields())
+    done = services.submit(decode(raw, JobRequest), who, key, raw)
+    if done.warning:
+        messages.warning(request, as_sentence(queue_limits.sentence(done.warning)))
+    return int(msgspec.json.decode(done.answer)["job_id"])
+
+
+@require_POST
+@page
+def preview(request: HttpRequest, who: Identity) -> HttpResponse:
+    """The panel beside the form, for what is typed so far."""
+    tenants = _tenants(who)
+    form = SubmitForm(sorted(tenants), request.POST)
+    return show(request, who, "pages/equivalent.html", _equivalent(form, tenants, who))
+
+
+def _form_page(request: HttpRequest, who: Identity, form: SubmitForm, key: str, status: int = 200) -> HttpResponse:
+    tenants = _tenants(who)
+    words = {"form": form, "key": key, "tenants": tenants, "models": _models(), "secrets": _secrets(tenants)}
+    words["is_nothing_again"] = "again" in request.GET and not form.is_bound and not form.initial
+    words["is_restored"] = True  # what was typed is put back by the browser after Back or a reload
+    return show(request, who, "pages/submit.html", {**words, **_equivalent(form, tenants, who)}, status=status)
+
+
+def _equivalent(form: SubmitForm, tenants: dict[str, int], who: Identity) -> dict[str, Any]:
+    """Command, JSON and what would become of it; only what is wrong where a field is: it would be another job."""
+    if not form.is_bound:
+        initial = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
+        form = SubmitForm(sorted(tenants), {"tenant": next(iter(sorted(tenants)), ""), **_given(initial)})
+    if not hasattr(form, "cleaned_data"):
+        form.full_clean()
+    fields = form.job_fields()
+    verdict = _verdict(form, fields, who)
+    wrong = {name: str(said[0]) for name, said in form.errors.items() if name in form.fields}
+    told: dict[str, Any] = {"verdict": verdict, "wrong": wrong}
+    if wrong:
+        return told
+    return {
+        **told,
+        "command_line": equivalent.command_line(fields),
+        "json": equivalent.as_json(fields),
+        "argv": fields.get("command"),
+        "price": foreseen_cost(fields, tenants),
+    }
+
+
+def _given(initial: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in initial.items() if value is not None}
+
+
+def _verdict(form: SubmitForm, fields: dict[str, Any], who: Identity) -> dict[str, Any]:
+    """What would happen on submit: what the service that REST uses foresees, or its refusal, which marks its fields."""
+    if form.errors:
+        return {"refused": _first_refusal(form)}
+    if "tenant" not in fields:
+        return {"is_open": True}
+    # Room can be told before there is a command.
+    is_commanded = "command" in fields or "script" in fields
+    asked = fields if is_commanded else {**fields, "command": ["true"]}
+    try:
+        wanted = decode(msgspec.json.encode(asked), JobRequest)
+        return {"found": services.simulate(wanted, who), "is_commanded": is_commanded}
+    except Problem as problem:
+        if problem.status == 400 and problem.errors:
+            form.refuse(problem)
+            return {"refused": _first_refusal(form)}
+        return {"problem": problem}
+
+
+def _first_refusal(form: SubmitForm) -> str:
+    """With the name of its field, which may be folded away."""
+    name, said = next(iter(form.errors.items()))
+    return told_of_field(name if name in form.fields else "", str(said[0]))
+
+
+def _models() -> list[str]:
+    return [row["model"] for row in query("SELECT DISTINCT model FROM nodes_device ORDER BY model")]
+
+
+def _secrets(tenants: dict[str, int]) -> list[str]:
+    """Names of the secrets that a job of one of the tenants may be given."""
+    found = query("SELECT DISTINCT name FROM tenants_secret WHERE tenant_id = ANY(%s) ORDER BY name LIMIT 200",
+                  [list(tenants.values())])  # fmt: skip
+    return [row["name"] for row in found]
+
+
+def _tenants(who: Identity) -> dict[str, int]:
+    """Tenants that the person may submit for, by name."""
+    if who.is_admin:
+        return {
+            row["name"]: row["id"] for row in query("SELECT id, name FROM tenants_tenant WHERE archived_at IS NULL")
+        }
+    return {
+        name: number
+        for number, name in who.tenant_names.items()
+        if who.has(Role.MEMBER, number) and number not in who.archived
+    }
+
+
+def _again(request: HttpRequest, who: Identity) -> dict[str, Any]:
+    """The fields of the job that `?again=` names, if it may be seen."""
+    text = request.GET.get("again", "")
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        return {}
+    visible = who.visible_tenants()
+    found = representation.select(
+        "j.id = %s AND (%s::bigint[] IS NULL OR j.tenant_id = ANY(%s))", [int(text), visible, visible]
+    )
+    return _given(typed(found[0])) if found else {}

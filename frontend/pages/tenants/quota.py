@@ -1,0 +1,146 @@
+"""The edit of a quota: its effect is computed by the scheduler and shown first, then it is applied to what was read."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+
+from frontend.pages.tenants import details
+from frontend.ui.page import page, refusal, show
+from gpusched.lib.api.problems import Problem, not_found
+from tenants import effects
+from tenants.api.tenants import find_tenant, tenants_shown
+from tenants.auth.identity import Identity
+from tenants.tenancy import tenants
+
+_NO_LIMIT = "no limit"
+
+
+class ByModel(forms.Field):
+    """Lines like A100=16, as {"A100": 16}."""
+
+    widget = forms.Textarea
+
+    def to_python(self, value: Any) -> dict[str, int]:
+        found: dict[str, int] = {}
+        if "\x00" in str(value or ""):
+            raise forms.ValidationError("Null characters are not allowed.")
+        for line in (line.strip() for line in str(value or "").splitlines()):
+            if not line:
+                continue
+            model, is_split, limit = (part.strip() for part in line.rpartition("="))
+            if not is_split or not (limit.isascii() and limit.isdigit() and len(limit) < 10):
+                raise forms.ValidationError(f"{line[:60]}: write MODEL=GPUS, one a line, like A100=16.")
+            found[model] = int(limit)
+        return found
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(f"{model}={limit}" for model, limit in value.items()) if isinstance(value, dict) else value
+
+
+def _limit(label: str) -> forms.IntegerField:
+    return forms.IntegerField(label=label, required=False, min_value=0, max_value=2**31 - 1)
+
+
+class QuotaForm(forms.Form):
+    """All limits of a quota; an empty one is none. `version` is that of the quota that was read."""
+
+    guaranteed_gpus = forms.IntegerField(label="Guaranteed GPUs", min_value=0, max_value=2**31 - 1)
+    max_gpus = _limit("GPUs at most")
+    max_gpus_per_user = _limit("GPUs per user")
+    max_gpus_by_model = ByModel(label="GPUs by model", required=False)
+    max_concurrent_jobs = _limit("Jobs at once")
+    max_queued_jobs = _limit("Queued jobs")
+    max_deferred_jobs = _limit("Deferred jobs")
+    max_cpu_cores = _limit("CPU cores")
+    max_memory_mb = _limit("Memory")
+    max_gpu_memory_mb = _limit("GPU memory")
+    version = forms.IntegerField(min_value=0, widget=forms.HiddenInput)
+    go_ahead = forms.BooleanField(required=False)
+
+    def limits(self) -> dict[str, Any]:
+        return {name: value for name, value in self.cleaned_data.items() if name not in ("version", "go_ahead")}
+
+    def refuse(self, problem: Problem) -> None:
+        """Puts the refusal beside its field, or above all."""
+        told = [error for error in problem.errors if error.field in self.fields]
+        for error in told:
+            self.add_error(error.field, error.message)
+        if not told:
+            self.add_error(None, refusal(problem))
+
+
+@page
+def quota(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
+    """The form; a POST applies, or with `preview` answers what it would do. With `back` it is filled with how an edit
+    found the quota, and says what it would do to put that back."""
+    tenant = find_tenant(name, who)
+    who.require_admin()
+    now = tenants_shown([tenant.pk])[0]["quota"]
+    form = _form(request, tenant.pk, now)
+    effect: dict[str, Any] = {}
+    if form.is_bound and form.is_valid():
+        effect = _effect(tenant.pk, form)
+        is_wanted = request.method == "POST" and "preview" not in request.POST and not form.errors
+        if is_wanted and effect.get("contradicts") and not form.cleaned_data["go_ahead"]:
+            form.add_error(None, "Not applied yet: see what it would do, and confirm it there.")
+        elif is_wanted and _apply(request, who, tenant.pk, form):
+            return redirect("tenant", name)
+    words = {"tenant": tenant, "now": now, "form": form, "effect": effect, "differs": _differs(form, now)}
+    if "HX-Request" in request.headers:
+        return show(request, who, "pages/quota_effect.html", words)
+    return show(request, who, "pages/quota.html", words, status=400 if form.errors else 200)
+
+
+def _form(request: HttpRequest, tenant_id: int, now: dict[str, Any]) -> QuotaForm:
+    if request.method == "POST":
+        return QuotaForm(request.POST)
+    if "back" not in request.GET:
+        return QuotaForm(initial=now)
+    before = details.quota_before(tenant_id, request.GET["back"])
+    if before is None:
+        raise not_found(f"edit {request.GET['back'][:20]} of this quota")
+    wanted = {**now, **{limit: before[limit] for limit in now.keys() & before.keys()}, "version": now["version"]}
+    by_model = QuotaForm.base_fields["max_gpus_by_model"].prepare_value(wanted["max_gpus_by_model"])
+    return QuotaForm({**wanted, "max_gpus_by_model": by_model})
+
+
+def _effect(tenant_id: int, form: QuotaForm) -> dict[str, Any]:
+    """What the scheduler says; a refusal stands in the form."""
+    try:
+        tenants.checked_quota(tenant_id, form.limits(), expected_version=form.cleaned_data["version"])
+    except Problem as problem:
+        form.refuse(problem)
+        return {}
+    return effects.quota_effect(tenant_id, form.limits())
+
+
+def _apply(request: HttpRequest, who: Identity, tenant_id: int, form: QuotaForm) -> bool:
+    version = form.cleaned_data["version"]
+    try:
+        tenants.change_quota(tenant_id, form.limits(), actor=who.username, expected_version=version)
+    except Problem as problem:
+        form.refuse(problem)
+        return False
+    messages.success(request, "The quota is changed. The scheduler looks at the queue with it at once.")
+    return True
+
+
+def _differs(form: QuotaForm, now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(label, now, then) of what would be another."""
+    if not form.is_bound or not hasattr(form, "cleaned_data"):
+        return []
+    then = form.limits()
+    return [
+        (str(form.fields[name].label), _said(now[name]), _said(then[name]))
+        for name in now
+        if name != "version" and name in then and now[name] != then[name]
+    ]
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{model} {limit}" for model, limit in value.items()) or _NO_LIMIT
+    return _NO_LIMIT if value is None else str(value)

@@ -1,0 +1,97 @@
+"""The rows of topics `tenants` and `tenant:<name>`: what a tenant holds, waits for, may hold and has used."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from frontend.pages.queue import rows as queuerows
+from gpusched.lib.db.sql import prepared
+from gpusched.lib.times import rfc3339
+from jobs.listing.counts import WAITS, WEIGHT
+from scheduling.status import cluster
+from tenants.api.tenants import tenants_shown
+from tenants.billing import budgets
+
+Row = dict[str, Any]
+_NAMES = ("weight", "gpus_held", "jobs_live", "guaranteed_gpus", "max_gpus", "share", "usage_gpu_hours")
+_NONE = {"jobs_waiting": 0, "jobs_asking": 0}
+# All that wait, and of them those that only want for GPUs.
+_WAITING = f"""
+    SELECT j.tenant_id, sum({WEIGHT})::bigint AS jobs_waiting,
+           coalesce(sum({WEIGHT}) FILTER (WHERE {queuerows.ASKS}), 0)::bigint AS jobs_asking
+      FROM jobs_job j WHERE {WAITS} GROUP BY j.tenant_id
+"""
+
+
+def load() -> dict[int, Row]:
+    """All tenants by id."""
+    sql = "SELECT id, tier, archived_at IS NOT NULL AS is_archived FROM tenants_tenant"
+    known = {row["id"]: row for row in prepared(sql)}
+    waiting = {row["tenant_id"]: row for row in prepared(_WAITING)}
+    return {
+        share["tenant_id"]: {
+            "name": share["tenant"],
+            "tier": known[share["tenant_id"]]["tier"] if share["tenant_id"] in known else "standard",
+            **{name: waiting.get(share["tenant_id"], _NONE)[name] for name in _NONE},
+            **{name: share[name] for name in _NAMES},
+            "is_archived": share["tenant_id"] in known and known[share["tenant_id"]]["is_archived"],
+        }
+        for share in cluster.shares(with_archived=True)
+    }
+
+
+def restrict(tenants: dict[int, Row], visible: Sequence[int] | None, *, with_archived: bool = False) -> dict[str, Row]:
+    """By name; as in the REST API, members see their own tenants only, and nobody archived ones unless asked."""
+    return {
+        row["name"]: _sent(row)
+        for tenant_id, row in tenants.items()
+        if (visible is None or tenant_id in visible) and (with_archived or not row["is_archived"])
+    }
+
+
+def _sent(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != "is_archived"}
+
+
+_MEMBERS = """
+    SELECT m.tenant_id, u.username AS "user", m.role FROM tenants_membership m JOIN auth_user u ON u.id = m.user_id
+     WHERE m.tenant_id = ANY(%s) ORDER BY u.username
+"""
+_PREEMPTED = """
+    SELECT j.tenant_id, count(*) AS received FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
+     WHERE a.reason = 'preempted' AND a.ended_at > now() - interval '1 day' AND j.tenant_id = ANY(%s) GROUP BY 1
+"""
+
+
+def load_whole(names: Collection[str], known: Mapping[int, Row]) -> dict[str, Row]:
+    """{name: {"id", "rows"}} of those that exist; `known`: what load() gave."""
+    ids = sorted(tenant_id for tenant_id, row in known.items() if row["name"] in names)
+    found = {
+        row["name"]: {
+            "id": row["id"],
+            "rows": {"tenant": {**row, **_sent(known[row["id"]])}, "preempted": {"received_in_a_day": 0}},
+        }
+        for row in tenants_shown(ids)
+    }
+    rows_of = {one["id"]: one["rows"] for one in found.values()}
+    for row in prepared(_MEMBERS, [ids]):
+        rows_of[row.pop("tenant_id")][f"member:{row['user']}"] = row
+    for row in prepared(_PREEMPTED, [ids]):
+        rows_of[row["tenant_id"]]["preempted"] = {"received_in_a_day": row["received"]}
+    for one in budgets.standings(ids) if ids else ():
+        rows_of[one.tenant_id]["budget"] = {
+            "soft_gpu_hours": one.soft_gpu_hours,
+            "hard_gpu_hours": one.hard_gpu_hours,
+            "used_gpu_hours": round(one.used_gpu_hours, 1),
+            "state": one.state,
+            "renews_at": rfc3339(one.renews_at),
+        }
+    return found
+
+
+def restrict_whole(loaded: Mapping[str, Row], name: str, visible: Sequence[int] | None) -> dict[str, Row] | None:
+    """None for what does not exist and for what the viewer may not see alike."""
+    found = loaded.get(name)
+    if found is None or (visible is not None and found["id"] not in visible):
+        return None
+    rows: dict[str, Row] = found["rows"]
+    return rows

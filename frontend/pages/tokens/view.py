@@ -1,0 +1,77 @@
+"""Tokens of the person who is logged in: make, list, revoke."""
+
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_POST
+
+from frontend.ui.page import act, page, show
+from gpusched.lib.api.problems import not_found
+from gpusched.protocol.states import Scope
+from tenants.auth.identity import Identity
+from tenants.models import ApiToken
+from tenants.tenancy import tenants
+
+_SCOPES = (
+    (Scope.READ, "read: see jobs, nodes and logs"),
+    (Scope.WRITE, "write: submit and change jobs"),
+    (Scope.ADMIN, "admin: what only admins may do"),
+)
+_EXPIRES = (("30", "in 30 days"), ("90", "in 90 days"), ("365", "in a year"), ("", "never"))
+
+
+class TokenForm(forms.Form):
+    """The name, scopes and life of a new token. Only admins are offered the scope admin."""
+
+    name = forms.CharField(max_length=100, error_messages={"required": "Give it a name to find it by."})
+    scopes = forms.MultipleChoiceField(choices=_SCOPES, error_messages={"required": "Choose at least one."})
+    expires_in_days = forms.ChoiceField(choices=_EXPIRES, required=False)
+
+    def __init__(self, is_admin: bool, data: Any = None) -> None:
+        super().__init__(data, initial={"scopes": ["read", "write"], "expires_in_days": "90"})
+        field = self.fields["scopes"]
+        assert isinstance(field, forms.MultipleChoiceField)
+        field.choices = [choice for choice in _SCOPES if is_admin or choice[0] != Scope.ADMIN]
+
+
+@page
+def tokens(request: HttpRequest, who: Identity) -> HttpResponse:
+    form = TokenForm(who.is_admin, request.POST if request.method == "POST" else None)
+    secret = ""
+    if form.is_valid():
+        days = form.cleaned_data["expires_in_days"]
+        expires_at = tenants.expiry(float(days) if days else None)
+        _, secret = tenants.create_token(
+            who.user_id, form.cleaned_data["name"], form.cleaned_data["scopes"], expires_at=expires_at
+        )
+        form = TokenForm(who.is_admin)
+    words = {
+        "form": form,
+        "secret": secret,
+        "tokens": [_shown(token) for token in ApiToken.objects.filter(user_id=who.user_id).select_related("tenant")],
+        "url": request.build_absolute_uri("/").rstrip("/"),
+    }
+    response = show(request, who, "pages/tokens.html", words, status=400 if form.errors else 200)
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+def _shown(token: ApiToken) -> dict[str, Any]:
+    is_expired = token.expires_at is not None and token.expires_at <= timezone.now()
+    return {"token": token, "state": "revoked" if token.revoked_at else "expired" if is_expired else "active"}
+
+
+@require_POST
+@page
+def revoke(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
+    token = ApiToken.objects.filter(pk=token_id, user_id=who.user_id).first()
+    if token is None:
+        raise not_found(f"token {token_id}")
+
+    def do() -> str:
+        others = tenants.revoke_token(token)
+        return f"token {token.name} is revoked" + (f", and {len(others)} made with it" if others else "")
+
+    return act(request, "tokens", do)
