@@ -260,7 +260,7 @@ class JobEvent(models.Model):
     kind = models.CharField(max_length=20)
     attempt = models.PositiveIntegerField(default=0)
     actor = models.CharField(max_length=150, blank=True, default="")
-    # By which way a person did it: of the transaction (gpusched.lib.audit.log.VIA), so that no statement need know of it.
+    # The channel of the actor. The transaction holds it (gpusched.lib.audit.log.VIA), so statements need not name it.
     via = models.CharField(
         max_length=60,
         blank=True,

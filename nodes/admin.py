@@ -21,8 +21,7 @@ from gpusched.lib.audit.read_only import ReadOnly
 from gpusched.protocol.affinity import MAX_TAINTS, Taint, taint_problems, taint_text
 from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
 from gpusched.protocol.states import NodeIntent
-from nodes.health import device_health
-from nodes.inventory import join
+from nodes.health import cordon, device_health
 from nodes.inventory import retire as retiring
 from nodes.models import Device, Incident, Node
 
@@ -92,7 +91,7 @@ class NodeAdmin(Audited):
 
     def save_model(self, request: HttpRequest, obj: Node, form: ModelForm[Any], change: bool) -> None:
         obj.save(update_fields=["admin_labels", "taints"])
-        join.set_intent(obj.name, NodeIntent(obj.intent), obj.intent_note)
+        cordon.set_intent(obj.name, NodeIntent(obj.intent), obj.intent_note)
 
     def view_on_site(self, obj: Node) -> str:
         return "/nodes/"

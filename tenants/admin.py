@@ -25,6 +25,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.admin import Audited
 from gpusched.protocol.states import Role
 from tenants import effects
+from tenants.auth import tokens
 from tenants.billing import admin as billing_admin  # noqa: F401 - registers the tables of billing
 from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
 from tenants.people import members, users
@@ -323,7 +324,7 @@ class ApiTokenAdmin(Audited):
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)
         if obj.revoked_at is not None:
-            tenants.revoke_token(obj)  # those made with it
+            tokens.revoke_token(obj)  # those made with it
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

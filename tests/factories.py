@@ -23,6 +23,7 @@ from jobs.submit import submit as job_services
 from nodes.agents.sync import process
 from nodes.inventory import join as node_services
 from scheduling.cycle import recorded_cycles, run
+from tenants.auth import tokens
 from tenants.auth.identity import Identity, identity_of_user
 from tenants.models import Tenant
 from tenants.tenancy import tenants as tenant_services
@@ -56,7 +57,7 @@ def identity_for(user: User) -> Identity:
 def make_token(user: User, *scopes: Scope, tenant: Tenant | None = None) -> str:
     """Limited to `tenant`, if one is given."""
     allowed: list[str] = list(scopes or (Scope.READ, Scope.WRITE, Scope.ADMIN))
-    return tenant_services.create_token(user.pk, "test", allowed, tenant_id=tenant.pk if tenant else None)[1]
+    return tokens.create_token(user.pk, "test", allowed, tenant_id=tenant.pk if tenant else None)[1]
 
 
 def submit(user: User, tenant: Tenant, **fields: Any) -> int:

@@ -4,16 +4,16 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from gpusched.protocol import job_actions
-from jobs.submit import submit
+from jobs.actions import job_actions as actions_job_actions
 from tenants.auth.identity import Identity
 
 # By its verb, what is done to a job as a whole; extending it takes more than a word.
 ACTS: Mapping[str, Callable[[int, Identity], str]] = {
-    "cancel": submit.cancel,
-    "hold": submit.hold,
-    "release": submit.release,
-    "requeue": submit.requeue,
-    "retry": submit.retry,
+    "cancel": actions_job_actions.cancel,
+    "hold": actions_job_actions.hold,
+    "release": actions_job_actions.release,
+    "requeue": actions_job_actions.requeue,
+    "retry": actions_job_actions.retry,
 }
 
 # What ends the processes of a job that runs.
@@ -23,7 +23,7 @@ STOPPING = ("cancel", "requeue")
 def act(verb: str, job_id: int, who: Identity, if_state: Collection[str] | None = None) -> str:
     """Does it, and says so. `if_state`: a cancel is meant only for a job in one of these."""
     if verb == "cancel":
-        return submit.cancel(job_id, who, if_state=if_state)
+        return actions_job_actions.cancel(job_id, who, if_state=if_state)
     return ACTS[verb](job_id, who)
 
 

@@ -93,7 +93,7 @@ def _named(nodes: Sequence[Row]) -> str:
 
 
 def of_node(node: Mapping[str, Any], incidents: Collection[Row], jobs_left: int, beat: Beat) -> Row:
-    """`node`: `intent` of it as it is listed; `incidents`: its own (nodes/health/incidents.py); `beat`: asked if need be."""
+    """Return the request on a node. `node`: its `intent`, as listed; `incidents`: its own; `beat`: asked if needed."""
     closed = [row for row in incidents if row["device_id"] is None and row["kind"] in ("cordoned", "draining")]
     wanted_at = _since(closed, is_so=node["intent"] != NodeIntent.OPEN)
     if wanted_at is None:

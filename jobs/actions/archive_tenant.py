@@ -6,7 +6,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import atomically, query
 from gpusched.protocol.reasons import singular
 from gpusched.protocol.states import FINAL, WAITING
-from jobs.submit import submit
+from jobs.actions import job_actions
 from tenants.auth.identity import Identity
 from tenants.models import Tenant
 from tenants.tenancy.tenants import set_archived
@@ -21,7 +21,7 @@ def archive(tenant_id: int, identity: Identity, *, cancel_jobs: bool) -> dict[st
         tenant = Tenant.objects.select_for_update().get(pk=tenant_id)
         if not cancel_jobs:
             _require_no_jobs(tenant)
-        waited, stopping = submit.cancel_all(tenant_id, identity) if cancel_jobs else (0, 0)
+        waited, stopping = job_actions.cancel_all(tenant_id, identity) if cancel_jobs else (0, 0)
         if tenant.archived_at is None:
             set_archived(tenant, is_archived=True, actor=identity.username)
         return {"cancelled_jobs": waited, "stopping_jobs": stopping}

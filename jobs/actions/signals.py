@@ -7,7 +7,7 @@ from gpusched.lib.bus import events
 from gpusched.lib.db.sql import as_json, execute
 from gpusched.protocol.signals import SignalName
 from gpusched.protocol.states import JobState
-from jobs.submit import submit
+from jobs.actions import job_actions
 from tenants.auth.identity import Identity
 
 # The event is both what agents are told from and what the audit has: of one attempt, numbered from 1.
@@ -26,7 +26,7 @@ def send(job_id: int, name: SignalName, identity: Identity) -> str:
     """Has the agents send it, once, to the first process of each rank that runs. Of somebody who may cancel the job;
     409 of a job that does not run, and of an array, whose elements do."""
     with transaction.atomic():
-        job = submit.locked(job_id, identity)
+        job = job_actions.locked(job_id, identity)
         if job["array_count"] is not None:
             step = "signal its elements by their own ids"
             raise Problem(409, "wrong_state", f"job {job_id} is an array, which never runs itself", next_step=step)

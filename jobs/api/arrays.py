@@ -21,10 +21,10 @@ from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.jobs import Acted, Page
 from gpusched.protocol.states import JobState
 from jobs.actions import array_actions as elements
+from jobs.actions import job_actions
 from jobs.api.jobs import acted, seen_job
 from jobs.arrays.elements import elements_of
 from jobs.listing.job_list import states_of
-from jobs.submit import submit
 from tenants.auth.identity import identity
 
 ELEMENT_FILTERS = {
@@ -60,7 +60,7 @@ class Cancel(APIView):
         """At once if it waits, else its processes are stopped first. Harmless when repeated, or when it has ended.
         `elements` like `3-7,9`: of an array only these. The body may be left out."""
         wanted = read_body(request, CancelRequest)
-        return acted(job_id, submit.cancel(job_id, identity(request), wanted.elements))
+        return acted(job_id, job_actions.cancel(job_id, identity(request), wanted.elements))
 
 
 class Retry(APIView):
@@ -79,7 +79,7 @@ class Retry(APIView):
         Of an array those elements that failed, or with `elements` like `3-7,9` these, if they have ended; it is open
         again."""
         wanted = read_body(request, RetryRequest)
-        return acted(job_id, submit.retry(job_id, identity(request), wanted.elements))
+        return acted(job_id, job_actions.retry(job_id, identity(request), wanted.elements))
 
 
 class Elements(APIView):

@@ -30,6 +30,7 @@ from gpusched.protocol.rest.jobs import (
     JobData,
     Page,
 )
+from jobs.actions import job_actions
 from jobs.events.log import VIA
 from jobs.listing import dates, representation
 from jobs.listing.job_list import counted, listed
@@ -120,7 +121,7 @@ class Job(APIView):
     @documented("Cancel a job", tag="jobs", who="own jobs: member, else owner", answer=Acted)
     def delete(self, request: Request, job_id: int) -> Response:
         """The same as POST …/cancel; the job stays readable."""
-        return acted(job_id, submit.cancel(job_id, identity(request)))
+        return acted(job_id, job_actions.cancel(job_id, identity(request)))
 
 
 def acted(job_id: int, message: str) -> Response:
@@ -150,19 +151,19 @@ Hold = _action(
     "hold",
     "Keep a waiting job from starting",
     "By an admin who is no member of the tenant it is an admin's hold.",
-    submit.hold,
+    job_actions.hold,
 )
 Release = _action(
     "release",
     "Let a held job wait for its turn again",
     "From its old queue time. An admin's hold needs an admin.",
-    submit.release,
+    job_actions.release,
 )
 Requeue = _action(
     "requeue",
     "Stop a live job and put it back into the queue",
     "To where it stood. Uses up no retry, and asks not whether `requeue` is true.",
-    submit.requeue,
+    job_actions.requeue,
 )
 
 

@@ -12,7 +12,7 @@ from gpusched.protocol.states import JobState
 
 # A supervisor that is killed in five attempts in a row is killed by what the job does.
 MOST_SUPERVISORS_LOST = 5
-# Each node that has no user for it is left alone for ten minutes (nodes/health/missing_users.py), so that takes a while.
+# The scheduler skips a node without the user for ten minutes (nodes/health/missing_users.py), so this takes a while.
 MOST_WITHOUT_USER = 10
 LONGEST_RETRY_PAUSE_SECONDS = 3600.0
 LONGEST_FAULT_PAUSE_SECONDS = 600.0

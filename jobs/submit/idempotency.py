@@ -1,8 +1,8 @@
 """Any POST of the API may carry an `Idempotency-Key`: repeated within a day, it is answered as the first time and does
 nothing again. The answer is kept in the transaction of what was done.
 
-`POST /jobs` alone keeps its keys itself (jobs/submit/insertion.py), for speed: job, event and key are one statement there, and
-the answer is made again from the job; to claim a key and keep a sealed answer takes three and a transaction.
+`POST /jobs` stores its keys itself (jobs/submit/insertion.py), for speed: job, event and key are one statement, and a
+repeated request is answered from the job. Claiming a key and storing a sealed answer takes three and a transaction.
 
 Answers are kept sealed: that of a new token holds the token."""
 

@@ -1,4 +1,4 @@
-"""Writes new jobs, one or thousands by one statement; from then on jobs/lifecycle/states.py alone writes their state."""
+"""Insert new jobs, one or thousands by one statement. Afterwards only jobs/lifecycle/states.py writes their state."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime

@@ -17,6 +17,8 @@ from gpusched.protocol.rest.access import JoinToken
 from gpusched.protocol.rest.cluster import Node, NodeAction, NodeDevice
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import NodeIntent
+from nodes import not_found
+from nodes.health import cordon
 from nodes.inventory import join, removal, representation
 from tenants.auth.identity import identity
 
@@ -35,7 +37,7 @@ class OneNode(APIView):
         keeps jobs apart; `missing_users`: Unix users that it lacked when jobs came (docs/agent.md)."""
         found = representation.nodes(identity(request).visible_tenants(), name) if "\x00" not in name else []
         if not found:
-            raise removal.absent(name)
+            raise not_found.absent(name)
         return Response(found[0])
 
     @documented("Remove a node for good", tag="nodes", who="admin", answer=NodeAction, refusals=(401, 403, 404, 409))
@@ -44,7 +46,7 @@ class OneNode(APIView):
         attempts, the ledger and incidents still name it. Its agent is refused, and its name can be joined again."""
         identity(request).require_admin()
         if "\x00" in name:
-            raise removal.absent(name)
+            raise not_found.absent(name)
         message = atomically(lambda: removal.remove(name))
         return Response({"node": name, "status": "removed", "message": message})
 
@@ -70,7 +72,7 @@ def _intent(verb: str, intent: NodeIntent, summary: str) -> type[APIView]:
             note = read_body(request, IntentNote).note
             if "\x00" in note + name:
                 raise invalid([FieldError("note", "invalid_character", "must not contain a NUL character")])
-            message = join.set_intent(name, intent, note)
+            message = cordon.set_intent(name, intent, note)
             return Response({"node": name, "status": intent, "message": message})
 
     Intent.__name__ = verb.capitalize()

@@ -13,8 +13,8 @@ from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import query
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
+from nodes.health import cordon
 from nodes.health.gpu_status import IS_REPLACED
-from nodes.inventory import join
 from nodes.redaction import HELD_NOTE
 
 logger = logging.getLogger(__name__)
@@ -24,8 +24,8 @@ FIRST_MINUTES, LONGEST_MINUTES = 10, 24 * 60
 # A node that was well for so long after a hold starts anew.
 FORGIVEN_AFTER_DAYS = 7
 
-# Of a rank that ended because of one of its GPUs: that GPU is out of service itself. Its agent, or nodes/ranks/fault_attribution.py,
-# names the GPU; of a rank that was stopped for it the GPU's incident tells.
+# True for a rank that ended because of one of its GPUs, which is then out of service itself. Its agent or
+# nodes/ranks/fault_attribution.py names the GPU; for a rank that was stopped for it, the GPU's incident does.
 _IS_OF_GPU = """(starts_with(s.detail, 'GPU ') OR EXISTS (
            SELECT 1 FROM nodes_incident g
             WHERE g.node_id = s.node_id AND g.kind IN ('lost', 'degraded') AND s.device_ids @> to_jsonb(g.device_id)
@@ -62,7 +62,7 @@ def hold(node_ids: Iterable[int]) -> None:
         jobs = ", ".join(map(str, sorted(node["jobs"])))
         note = f"{HELD_NOTE}{node['faults']} node faults: jobs {jobs}"
         logger.warning("node %s is %s", node["name"], note, extra={"node": node["name"], **about(node["jobs"])})
-        join.set_intent(node["name"], NodeIntent.CORDONED, note)
+        cordon.set_intent(node["name"], NodeIntent.CORDONED, note)
 
 
 # `held` is how often it was, with this time. What is out of service on it must be seen to first.
@@ -90,5 +90,5 @@ def release() -> int:
     for node in due:
         said = "node %s is tried again; it was held %d times"
         logger.warning(said, node["name"], node["held"], extra={"node": node["name"]})
-        join.set_intent(node["name"], NodeIntent.OPEN)
+        cordon.set_intent(node["name"], NodeIntent.OPEN)
     return len(due)

@@ -8,12 +8,10 @@ from django.utils import timezone
 from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.audit import log
 from gpusched.lib.auth import credentials
-from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.agent_messages import Join, Joined
-from gpusched.protocol.states import NodeIntent, NodeState
-from nodes.health import missing_users
+from gpusched.protocol.states import NodeState
 from nodes.inventory import removal
 from nodes.models import JoinToken, Node
 from nodes.telemetry import readings
@@ -116,24 +114,3 @@ def authenticate(header: str) -> int | None:
     if rows[0]["removed_at"] is not None:
         raise Problem(401, "node_removed", removal.REFUSAL, next_step="gpusched node join-token makes one")
     return int(rows[0]["id"])
-
-
-def set_intent(name: str, intent: NodeIntent, note: str = "") -> str:
-    """Opens a node, cordons it (nothing new starts) or drains it (the same, until what runs has ended)."""
-    with transaction.atomic():
-        node = Node.objects.select_for_update().filter(name=name, removed_at=None).first()
-        if node is None:
-            raise removal.absent(name)
-        before = {"intent": str(node.intent), "note": node.intent_note}
-        node.intent, node.intent_note = intent, "" if intent == NodeIntent.OPEN else note[:200]
-        node.save(update_fields=["intent", "intent_note"])
-        if intent == NodeIntent.OPEN:
-            missing_users.forget(node.pk)
-        log.record("node.intent", f"node {name}", before, {"intent": str(intent), "note": node.intent_note})
-        events.changed("nodes", [node.pk])
-        wake.request_cycle()
-    return {
-        NodeIntent.OPEN: f"node {name} takes jobs again",
-        NodeIntent.CORDONED: f"node {name} takes no new jobs",
-        NodeIntent.DRAINING: f"node {name} takes no new jobs; what runs there may end",
-    }[intent]

@@ -12,7 +12,7 @@ from gpusched.lib.bus import events, wake
 from gpusched.protocol.affinity import MAX_TAINTS, Taint, TaintEffect, taint_problems, taint_text
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
-from nodes.inventory import removal
+from nodes import not_found
 from nodes.models import Node
 
 
@@ -80,7 +80,7 @@ def _node(name: str, *, is_locked: bool = False) -> Node:
     nodes = Node.objects.select_for_update() if is_locked else Node.objects
     node = nodes.filter(name=name, removed_at=None).first() if "\x00" not in name else None
     if node is None:
-        raise removal.absent(name)
+        raise not_found.absent(name)
     return node
 
 

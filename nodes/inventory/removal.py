@@ -2,15 +2,15 @@
 
 from django.utils import timezone
 
-from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import execute, query
-from gpusched.lib.times import readable
 from gpusched.protocol.states import NodeIntent, NodeState
 from nodes.health import missing_users
 from nodes.inventory import retire
 from nodes.models import Node
+from nodes.not_found import absent
 
 # What an agent with the credential of a removed node is answered.
 REFUSAL = "this node was removed by an admin; join it again with a join token made after that"
@@ -52,16 +52,6 @@ def _require_empty(node: Node) -> None:
             f"node {node.name} is {node.state} and may get jobs",
             next_step=f"drain it first: gpusched node drain {node.name}",
         )
-
-
-def absent(name: str) -> Problem:
-    """The refusal for a name that no node has: 404. It tells when a node of this name was removed."""
-    latest = Node.objects.filter(name=name).exclude(removed_at=None) if "\x00" not in name else Node.objects.none()
-    removed_at = latest.order_by("-removed_at").values_list("removed_at", flat=True).first()
-    if removed_at is None:
-        return not_found(f"node '{name[:253]}'", "see gpusched nodes")
-    detail = f"node '{name}' was removed by an admin at {readable(removed_at)}; its history stays"
-    return Problem(404, "not_found", detail, next_step="see gpusched nodes for the nodes that are there")
 
 
 def require_not_removed(node_key: str, join_token_prefix: str) -> None:

@@ -57,7 +57,8 @@ def _lose() -> list[tuple[int, str]]:
     return [(row["id"], row["name"]) for row in rows]
 
 
-# Of one that fails, its agent tells why (nodes/ranks/fault_attribution.py). But a process may wait for ever for a GPU that is not there.
+# The agent reports why a rank failed (nodes/ranks/fault_attribution.py). A process may also wait for ever for a GPU
+# that is gone.
 _ON_LOST_DEVICES = """
     SELECT DISTINCT ON (s.job_id) s.job_id, n.name AS node, 'GPU ' || d.index || ' '
            || CASE WHEN i.kind = 'degraded' THEN 'failed: ' || d.health_note ELSE 'was lost' END AS detail

@@ -8,7 +8,9 @@ from math import inf
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.explain.explain import Scene, preempt_delay, reclaim_pending
-from scheduling.engine.explain.feasibility import Verdict, least_use
+from scheduling.engine.explain.feasibility import (
+    least_use,
+)
 from scheduling.engine.explain.inventory import eligible, fits
 from scheduling.engine.limits.accounts import Accounts, Block
 from scheduling.engine.limits.online_split import limits_now
@@ -28,6 +30,7 @@ from scheduling.engine.model import (
     Reservation,
     Running,
     Snapshot,
+    Verdict,
 )
 from scheduling.engine.placement.candidates import considered
 from scheduling.engine.placement.fit_to_limits import spared, within_limits

@@ -302,3 +302,10 @@ class Plan:
     def reason_of(self, job_id: int) -> Reason | None:
         """None: it starts, or does not wait."""
         return next((Reason(job_id, wait.code, wait.evidence) for wait in self.waits if job_id in wait.job_ids), None)
+
+
+class Verdict(NamedTuple):
+    """A reason that does not depend on what runs: `never_fits`, `tenant_limit`, `constraint` or `taint`."""
+
+    code: str
+    evidence: Evidence

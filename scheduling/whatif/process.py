@@ -1,6 +1,6 @@
-"""The adviser: the process that thinks about what people ask, so that the one that answers requests need not.
+"""The adviser: a process that answers what-if questions, so that the web process stays free to answer requests.
 
-`python -m scheduling.whatif.process`, started by `asking.py`. It knows neither database nor settings, only what it is handed:
+`client.py` starts it as `python -m scheduling.whatif.process`. It has neither database nor settings, only its input:
 on stdin (number, present or None, question, arguments), on stdout (is it answered, the answer or what went wrong)."""
 
 import gc

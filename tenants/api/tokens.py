@@ -20,9 +20,9 @@ from gpusched.protocol.rest.access import Me as MeData
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import Scope
 from tenants.api.tenants import find_tenant
+from tenants.auth import tokens
 from tenants.auth.identity import Anybody, Identity, identity
 from tenants.models import ApiToken
-from tenants.tenancy import tenants
 
 
 class NewToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -98,8 +98,8 @@ class Tokens(APIView):
             who.require_admin()  # it would be an owner's
         # A token must not make one that reaches further, or lives longer.
         tenant_id = find_tenant(wanted.tenant, who).pk if wanted.tenant else who.limited_to
-        ends = [end for end in (tenants.expiry(wanted.expires_in_days), who.expires_at) if end is not None]
-        token, text = tenants.create_token(
+        ends = [end for end in (tokens.expiry(wanted.expires_in_days), who.expires_at) if end is not None]
+        token, text = tokens.create_token(
             who.user_id,
             wanted.name,
             list(wanted.scopes),
@@ -118,7 +118,7 @@ class OneToken(APIView):
         token = _own(identity(request)).filter(pk=token_id).first()
         if token is None:
             raise not_found(f"token {token_id}")
-        others = tenants.revoke_token(token)
+        others = tokens.revoke_token(token)
         token.refresh_from_db()
         return Response({**token_shown(token), "also_revoked": others})
 
@@ -168,5 +168,5 @@ class LogIn(APIView):
         log.act_as(user.get_username(), "password")
         scopes = [Scope.READ, Scope.WRITE, *([Scope.ADMIN] if user.is_superuser else [])]
         name = wanted.token_name[:100] or "login"
-        token, text = tenants.create_token(user.pk, name, list(scopes), expires_at=tenants.expiry(90))
+        token, text = tokens.create_token(user.pk, name, list(scopes), expires_at=tokens.expiry(90))
         return Response({**token_shown(token), "token": text}, status=201)

@@ -13,11 +13,11 @@ from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.db.sql import violates
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import Role, Scope
+from tenants.auth import tokens
 from tenants.models import ApiToken, Membership, Tenant
 from tenants.tenancy import tenants
+from tenants.tenancy.names import GROUP
 
-# Its members are such accounts: no person who happens to have the name is taken for one.
-GROUP = "service accounts"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -40,8 +40,8 @@ def create(
             elif not account.groups.filter(pk=group.pk).exists():
                 raise _taken(username)
             tenants.set_member(tenant, account, _role(tenant, account, role))
-            return tenants.create_token(
-                account.pk, name, list(scopes), tenant_id=tenant.pk, expires_at=tenants.expiry(days)
+            return tokens.create_token(
+                account.pk, name, list(scopes), tenant_id=tenant.pk, expires_at=tokens.expiry(days)
             )
     except IntegrityError as error:
         if not violates(error, "auth_user_username_key"):
@@ -61,7 +61,7 @@ def revoke(tenant: Tenant, token_id: int) -> tuple[ApiToken, list[int]]:
     token = ApiToken.objects.filter(pk=token_id, tenant=tenant, user__groups__name=GROUP).first()
     if token is None:
         raise not_found(f"service token {token_id}")
-    others = tenants.revoke_token(token)
+    others = tokens.revoke_token(token)
     return ApiToken.objects.select_related("tenant", "user").get(pk=token_id), others
 
 

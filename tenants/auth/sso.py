@@ -12,9 +12,11 @@ from django.db import transaction
 from gpusched import oidc
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
-from tenants.auth.service_tokens import GROUP
 from tenants.models import Membership, Tenant
 from tenants.tenancy import tenants
+from tenants.tenancy.names import (
+    GROUP,
+)
 
 logger = logging.getLogger(__name__)
 MOST_NAME = 150

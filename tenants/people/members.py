@@ -12,10 +12,12 @@ from gpusched.lib.audit import log
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query
 from gpusched.protocol.states import Role
-from tenants.auth.service_tokens import GROUP
 from tenants.models import Membership, Tenant
 from tenants.people import users
 from tenants.tenancy import tenants
+from tenants.tenancy.names import (
+    GROUP,
+)
 
 Row = dict[str, Any]
 _MEMBERS = """

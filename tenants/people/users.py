@@ -20,9 +20,11 @@ from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query, violates
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
-from tenants.auth.service_tokens import GROUP
+from tenants.auth import tokens
 from tenants.models import ApiToken, Membership
-from tenants.tenancy import tenants
+from tenants.tenancy.names import (
+    GROUP,
+)
 
 Row = dict[str, Any]
 MAX_NAME, MAX_EMAIL = 150, 254
@@ -183,7 +185,7 @@ def revoke_tokens(user: User) -> int:
     usable = ApiToken.objects.filter(user=user, revoked_at=None)
     before = usable.count()
     for token in usable:
-        tenants.revoke_token(token)
+        tokens.revoke_token(token)
     return before
 
 

@@ -29,3 +29,7 @@ def spans(tenant_id: int) -> list[Span]:
     rows = query(_NAMES, [tenant_id])
     ends = [row["at"] for row in rows[1:]]
     return [Span(row["name"], row["at"], end) for row, end in zip(rows, [*ends, None], strict=False)]
+
+
+# Its members are such accounts: no person who happens to have the name is taken for one.
+GROUP = "service accounts"

@@ -9,9 +9,11 @@ from gpusched import oidc
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
 from gpusched.lib.db.sql import violates
-from tenants.auth.service_tokens import GROUP
 from tenants.models import Tenant
 from tenants.tenancy import tenants
+from tenants.tenancy.names import (
+    GROUP,
+)
 
 
 def rename(tenant: Tenant, name: str, *, actor: str) -> Tenant:

@@ -26,9 +26,9 @@ from gpusched.asgi import application
 from gpusched.lib.bus.listener import Listener
 from gpusched.protocol.agent_messages import Sync
 from gpusched.protocol.states import NodeIntent
-from jobs.submit import submit as job_services
+from jobs.actions import job_actions
 from nodes.agents.hub import AgentHub
-from nodes.inventory import join as node_services
+from nodes.health import cordon
 from tests.api.hostile import is_whole
 from tests.api.hostile_agents import Fleet, fleet, impersonations, of_others, syncs
 from tests.api.mutations import NO_JSON, encoded, mutated
@@ -161,7 +161,7 @@ async def attack_live_feed(messages: Sequence[Message], cookie: str, neighbour: 
             await socket.attack(messages, last, lambda told: told.get("topic") == "tenants" and "snapshot" in told)
             assert hub._clients == there
             await until(lambda: {topic for topic, _ in hub._known} <= {"nodes"} >= set(hub._looked_at))
-            await db(node_services.set_intent)("n2", NodeIntent.CORDONED, note)
+            await db(cordon.set_intent)("n2", NodeIntent.CORDONED, note)
             await page.until(lambda: page.rows["nodes"]["n2"]["intent_note"] == note)
             await page.leave()
             assert not hub._clients
@@ -271,7 +271,7 @@ async def is_told_to_stop(at: Fleet) -> None:
         assert neighbour is not None
         await _is_answered(neighbour, plain(at.theirs, 3), 3)
         root = await db(identity_for)(await db(make_user)("who-cancels", admin=True))
-        await db(job_services.cancel)(int(at.theirs.split(".")[0]), root)
+        await db(job_actions.cancel)(int(at.theirs.split(".")[0]), root)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not any(order["action"] == "stop" for told in neighbour.heard for order in told["assignments"]):
                 await neighbour.listen(1.0)

@@ -14,8 +14,8 @@ from django.urls import URLResolver
 from django.utils import timezone
 
 from gpusched.protocol.states import Role, Scope
+from tenants.auth import tokens
 from tenants.models import ApiToken, Tenant
-from tenants.tenancy import tenants
 from tests.api.operations import Operation, Stage, operations
 from tests.api.roles import DONE, WHO, expected
 from tests.factories import make_member, make_token, make_user
@@ -83,7 +83,7 @@ def credential(kind, stage):
     if kind.endswith(" tenant"):
         user = stage.admin if kind.startswith("admin") else stage.user
         tenant = stage.tenant if "this" in kind else other
-        return tenants.create_token(user.pk, "t", list(ALL), tenant_id=tenant.pk)[1]
+        return tokens.create_token(user.pk, "t", list(ALL), tenant_id=tenant.pk)[1]
     return _spoilt(kind, make_member(stage.tenant))
 
 
@@ -93,7 +93,7 @@ def _spoilt(kind, member):
     if kind == "expired":
         token.update(expires_at=timezone.now() - timedelta(hours=1))
     elif kind == "revoked":
-        tenants.revoke_token(token.get())
+        tokens.revoke_token(token.get())
     elif kind == "switched off":
         User.objects.filter(pk=member.pk).update(is_active=False)
     else:

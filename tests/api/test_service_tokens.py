@@ -10,6 +10,7 @@ from django.utils import timezone
 from gpusched.lib.models import AuditEntry
 from gpusched.protocol.states import Role, Scope
 from jobs.models import Job
+from tenants.auth import tokens
 from tenants.models import ApiToken, Membership
 from tenants.tenancy import tenants
 from tests.api.test_access import call
@@ -115,7 +116,7 @@ def test_a_person_is_not_taken_for_a_program(nlp, owner):
 
 
 def test_an_owner_revokes_no_token_of_a_person(nlp, owner):
-    tenants.create_token(make_member(nlp).pk, "own", [Scope.READ], tenant_id=nlp.pk)
+    tokens.create_token(make_member(nlp).pk, "own", [Scope.READ], tenant_id=nlp.pk)
     token = ApiToken.objects.get(name="own")
     assert call("DELETE", f"{PATH}/{token.pk}", owner).status_code == 404
     assert call("GET", PATH, owner).json()["items"] == []
@@ -139,7 +140,7 @@ def test_what_no_program_may_have_is_refused_by_name(owner, body, field):
 
 
 def test_an_owner_gives_no_program_what_the_own_token_lacks(nlp):
-    _, text = tenants.create_token(make_member(nlp, Role.OWNER).pk, "writes", [Scope.WRITE])
+    _, text = tokens.create_token(make_member(nlp, Role.OWNER).pk, "writes", [Scope.WRITE])
     answer = call("POST", PATH, text, {"name": "ci"})
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "scopes")
     assert call("POST", PATH, text, {"name": "ci", "scopes": ["write"]}).status_code == 201
@@ -183,10 +184,10 @@ def test_a_token_for_one_tenant_knows_and_revokes_only_tokens_for_it(nlp):
     user = make_member(nlp)
     other = make_tenant("other")
     tenants.set_member(other, user, Role.MEMBER)
-    wide, _ = tenants.create_token(user.pk, "wide", [Scope.READ])
-    foreign, _ = tenants.create_token(user.pk, "foreign", [Scope.READ], tenant_id=other.pk)
-    _, text = tenants.create_token(user.pk, "limited", [Scope.READ, Scope.WRITE], tenant_id=nlp.pk)
-    second, _ = tenants.create_token(user.pk, "second", [Scope.READ], tenant_id=nlp.pk)
+    wide, _ = tokens.create_token(user.pk, "wide", [Scope.READ])
+    foreign, _ = tokens.create_token(user.pk, "foreign", [Scope.READ], tenant_id=other.pk)
+    _, text = tokens.create_token(user.pk, "limited", [Scope.READ, Scope.WRITE], tenant_id=nlp.pk)
+    second, _ = tokens.create_token(user.pk, "second", [Scope.READ], tenant_id=nlp.pk)
     assert {one["name"] for one in call("GET", "/api/v1/tokens", text).json()["items"]} == {"limited", "second"}
     answers = [call("DELETE", f"/api/v1/tokens/{one.pk}", text).status_code for one in (wide, foreign, second)]
     assert answers == [404, 404, 200]
@@ -195,14 +196,14 @@ def test_a_token_for_one_tenant_knows_and_revokes_only_tokens_for_it(nlp):
 
 class TestNoStrongerToken:
     def test_none_that_may_do_more(self, nlp):
-        _, text = tenants.create_token(make_member(nlp).pk, "writes", [Scope.WRITE])
+        _, text = tokens.create_token(make_member(nlp).pk, "writes", [Scope.WRITE])
         for scopes in (["read"], ["write", "admin"]):
             answer = call("POST", "/api/v1/tokens", text, {"name": "x", "scopes": scopes})
             assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "scopes")
 
     def test_none_that_lives_longer(self, nlp):
         soon = timezone.now() + timedelta(hours=1)
-        _, text = tenants.create_token(make_member(nlp).pk, "short", [Scope.READ, Scope.WRITE], expires_at=soon)
+        _, text = tokens.create_token(make_member(nlp).pk, "short", [Scope.READ, Scope.WRITE], expires_at=soon)
         for days in (90, None):
             call("POST", "/api/v1/tokens", text, {"name": f"for {days}", "scopes": ["read"], "expires_in_days": days})
             assert ApiToken.objects.get(name=f"for {days}").expires_at == soon
@@ -210,7 +211,7 @@ class TestNoStrongerToken:
     def test_none_that_reaches_further(self, nlp):
         """Not even when its user has left the only tenant that it was for."""
         user = make_member(other := make_tenant("other"))
-        _, text = tenants.create_token(user.pk, "limited", [Scope.READ, Scope.WRITE], tenant_id=nlp.pk)
+        _, text = tokens.create_token(user.pk, "limited", [Scope.READ, Scope.WRITE], tenant_id=nlp.pk)
         call("POST", "/api/v1/tokens", text, {"name": "wide", "scopes": ["read"]})
         assert ApiToken.objects.get(name="wide").tenant == nlp
         assert call("POST", "/api/v1/tokens", text, {"name": "x", "tenant": other.name}).status_code == 404

@@ -3,7 +3,7 @@
 import pytest
 
 from frontend.pages.job.queue_ahead import MOST_SIZES, ahead_of
-from jobs.submit import submit as services
+from jobs.actions import job_actions
 from tests.factories import identity_for, submit
 
 pytestmark = pytest.mark.django_db
@@ -13,7 +13,7 @@ def test_many_sizes_are_the_largest_and_others_and_what_is_held_stands_before_no
     sizes = range(1, MOST_SIZES + 3)
     for size in sizes:
         submit(member, nlp, gpu_count=size)
-    services.hold(submit(member, nlp, gpu_count=1), identity_for(member))
+    job_actions.hold(submit(member, nlp, gpu_count=1), identity_for(member))
     last = submit(member, nlp, gpu_count=1)
     submit(member, nlp, gpu_count=1)
     told = ahead_of(last, None)

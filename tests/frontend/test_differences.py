@@ -16,7 +16,7 @@ from frontend.live.loader import Eyes, Rung
 from frontend.pages.fleet import rows as fleet
 from frontend.viewer import Viewer
 from gpusched.protocol.states import NodeIntent
-from nodes.inventory import join as node_services
+from nodes.health import cordon
 from nodes.models import Device
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 from tests.frontend.page import change
@@ -70,7 +70,7 @@ class TestKnownFleet:
         eyes = Eyes()
         before = self.look(eyes)
         for agent in (one, two):
-            node_services.set_intent(agent.name, NodeIntent.CORDONED, "fans")
+            cordon.set_intent(agent.name, NodeIntent.CORDONED, "fans")
         after = self.look(eyes, ("nodes", [one.id]))
         assert (after[one.name]["intent"], after[two.name]["intent"]) == ("cordoned", "open")
         assert after[two.name] is before[two.name]
@@ -103,7 +103,7 @@ class TestKnownFleet:
         agent = make_node(gpus=1)
         eyes = Eyes()
         self.look(eyes)
-        node_services.set_intent(agent.name, NodeIntent.CORDONED, "fans")
+        cordon.set_intent(agent.name, NodeIntent.CORDONED, "fans")
         rung = Rung()
         rung.hear("nodes", [agent.id])
         eyes.look([("jobs", Viewer(None))], {}, [], rung)

@@ -12,9 +12,9 @@ from frontend.pages.fleet import readings
 from frontend.viewer import Viewer
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
+from jobs.actions import job_actions
 from jobs.logs import store
-from jobs.submit import submit as services
-from nodes.inventory import join as node_services
+from nodes.health import cordon
 from nodes.models import Allocation, Device, Node
 from nodes.models import Reading as Kept
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
@@ -103,7 +103,7 @@ class TestCells:
         run_cycle()
         Device.objects.filter(held_whole=0, index=2).update(health="quarantined")
         assert sorted(cells()) == ["busy", "free", "unavailable"]
-        node_services.set_intent(agent.name, NodeIntent.CORDONED)
+        cordon.set_intent(agent.name, NodeIntent.CORDONED)
         assert sorted(cells()) == ["busy", "unavailable", "unavailable"]
 
     def test_a_device_slowed_down_by_heat_is_free_but_nothing_can_start_on_it(self):
@@ -218,11 +218,11 @@ class TestRows:
         submit(user, ours, gpu_count=1)
         job_id = submit(user, ours, gpu_count=1)
         run_cycle()
-        services.hold(job_id, identity_for(user))
+        job_actions.hold(job_id, identity_for(user))
         periods = feed.rows(f"job:{job_id}", [ours.pk])["waits"]["periods"]
         assert [period["code"] for period in periods][-2:] == ["priority", "held_by_user"]
         assert (periods[-2]["until_at"], periods[-1]["until_at"]) == (periods[-1]["since_at"], None)
-        services.cancel(job_id, identity_for(user))
+        job_actions.cancel(job_id, identity_for(user))
         assert feed.rows(f"job:{job_id}", [ours.pk])["waits"]["periods"][-1]["until_at"] is not None
 
     def test_a_job_with_its_story(self, user, ours):
@@ -261,7 +261,7 @@ class TestRows:
             run_cycle()
             agent.start_all()
         ids = [submit(user, ours), submit(stranger, theirs)]
-        services.cancel(ids[0], identity_for(user))
+        job_actions.cancel(ids[0], identity_for(user))
         viewers = [Viewer(seen) for seen in (None, (ours.pk,), (theirs.pk,), (ours.pk, theirs.pk), ())]
         topics = [*ALL, *(f"job:{i}" for i in ids)]
         with django_assert_max_num_queries(26 + len(viewers)):  # of the queue each audience has its own windows

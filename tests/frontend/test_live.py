@@ -16,9 +16,9 @@ from frontend.live import invalidation, loader, outbox
 from gpusched.lib.bus import events
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
+from jobs.actions import job_actions
 from jobs.logs import store
-from jobs.submit import submit as services
-from nodes.inventory import join as node_services
+from nodes.health import cordon
 from nodes.models import ListenerLease, Node
 from tenants.models import Membership
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -78,7 +78,7 @@ async def test_a_snapshot_then_deltas(open_page, cookie, user, tenant):
     assert page.rows == {"queue": {"total": nothing}, "jobs": {}}
     job_id = await db(submit)(user, tenant, name="first")
     await page.until(lambda: str(job_id) in page.rows["queue"] and str(job_id) in page.rows["jobs"])
-    await db(services.cancel)(job_id, await db(identity_for)(user))
+    await db(job_actions.cancel)(job_id, await db(identity_for)(user))
     await page.until(lambda: page.rows["jobs"][str(job_id)]["state"] == "cancelled")
     await page.until(lambda: str(job_id) not in page.rows["queue"])
     assert page.kinds.count("snapshot") == 2
@@ -270,7 +270,7 @@ async def test_a_cordoned_node(open_page, cookie):
     agent = await db(make_node)(gpus=2)
     page = await open_page(cookie, "nodes", "overview")
     assert page.rows["overview"]["status"]["free_gpus"] == 2
-    await db(node_services.set_intent)(agent.name, NodeIntent.CORDONED, "new fans")
+    await db(cordon.set_intent)(agent.name, NodeIntent.CORDONED, "new fans")
     await page.until(lambda: page.rows["nodes"][agent.name]["intent"] == "cordoned")
     await page.until(lambda: page.rows["overview"]["status"]["unavailable_gpus"] == 2)
 

@@ -9,8 +9,8 @@ from frontend.viewer import Viewer
 from gpusched.lib.db.sql import execute
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.reasons import EndReason
+from jobs.actions import job_actions
 from jobs.lifecycle import states
-from jobs.submit import submit as services
 from nodes.models import Device
 from tenants.models import Membership
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def end_for(user, tenant, count):
     """So many notices for the person: a job that was held by somebody else so often."""
     job_id = submit(user, tenant)
-    services.hold(job_id, identity_for(make_user(admin=True)))
+    job_actions.hold(job_id, identity_for(make_user(admin=True)))
     execute(
         "INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
         " SELECT job_id, now(), kind, attempt, actor, data FROM jobs_jobevent, generate_series(2, %s)"
@@ -49,7 +49,7 @@ def test_who_is_quiet_is_told_as_much_beside_who_is_busy(ours, anna):
 
 def test_what_became_of_a_job_does_not_stand_behind_a_name_of_many_lines(ours, anna):
     job_id = submit(anna, ours, name="n" * 200)
-    services.hold(job_id, identity_for(make_user("root", admin=True)))
+    job_actions.hold(job_id, identity_for(make_user("root", admin=True)))
     rows = noticerows.restrict(noticerows.load([anna.pk], []), Viewer((ours.pk,), anna.pk))
     sentences = [row["sentence"] for key, row in rows.items() if key != "state"]
     assert sentences == [f"job {job_id} {'n' * 59}…: held by root"]
@@ -116,7 +116,7 @@ def test_an_admin_is_told_of_their_jobs_in_any_tenant(ours):
 
 def test_who_cancels_a_part_of_anothers_array_is_told_to_its_owner_with_how_many(ours, anna):
     array = submit(anna, ours, name="sweep", array=ArrayRequest(count=5))
-    services.cancel(array, identity_for(make_user("root", admin=True)), "1-2")
+    job_actions.cancel(array, identity_for(make_user("root", admin=True)), "1-2")
     rows = noticerows.restrict(noticerows.load([anna.pk], []), Viewer((ours.pk,), anna.pk))
     told = [row["sentence"] for key, row in rows.items() if key != "state"]
     assert told == [f"job {array} sweep: 2 of its elements are cancelled by root"]

@@ -10,9 +10,9 @@ from frontend import feed
 from frontend.templatetags import words
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeIntent
+from jobs.actions import job_actions
 from jobs.models import Job
-from jobs.submit import submit as job_services
-from nodes.inventory import join as node_services
+from nodes.health import cordon
 from nodes.models import Device, Node
 from scheduling.status.cluster import cluster_status
 from tenants.api.tenants import tenants_shown
@@ -45,7 +45,7 @@ def test_one_notice_for_each_kind_of_trouble_with_where_it_is():
 def test_nodes_that_an_admin_closed_are_noted_and_last():
     agent = make_node(gpus=1)
     Device.objects.update(health="degraded")
-    node_services.set_intent(agent.name, NodeIntent.DRAINING)
+    cordon.set_intent(agent.name, NodeIntent.DRAINING)
     assert [row["severity"] for row in attention().values()] == ["red", "note"]
     assert attention()["closed"]["parts"][0]["words"] == "draining"
 
@@ -56,7 +56,7 @@ def test_closed_nodes_are_linked_to_where_the_list_of_nodes_shows_them_all(clien
     make_node(gpus=1)
     links = []
     for agent in (well, ill):
-        node_services.set_intent(agent.name, NodeIntent.CORDONED)
+        cordon.set_intent(agent.name, NodeIntent.CORDONED)
         links.append(attention()["closed"]["href"])
     Device.objects.filter(node__name=ill.name).update(health="degraded")
     links.append(attention()["closed"]["href"])
@@ -203,7 +203,7 @@ def test_a_job_is_idle_since_the_last_of_its_gpus_is(monkeypatch):
 
 
 def hold(job_id, user):
-    job_services.hold(job_id, identity_for(user))
+    job_actions.hold(job_id, identity_for(user))
 
 
 def test_waiting_jobs_are_counted_the_same_everywhere():

@@ -12,11 +12,10 @@ from frontend.pages.notices import rows as noticerows
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
+from jobs.actions import job_actions
 from jobs.lifecycle import states
 from jobs.models import Job
-from jobs.submit import submit as services
-from nodes.health import device_health
-from nodes.inventory import join as node_services
+from nodes.health import cordon, device_health
 from nodes.models import Device, Node
 from tenants.models import UsageEntry, UsageRefund
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -84,7 +83,7 @@ class TestNode:
     def test_what_was_not_well_and_only_admins_read_why_but_for_the_note_of_a_cordon(self, ours):
         agent = make_node(gpus=1)
         device_health.quarantine(Device.objects.get().pk, "smoke", "root")
-        node_services.set_intent(agent.name, NodeIntent.CORDONED, "fans")
+        cordon.set_intent(agent.name, NodeIntent.CORDONED, "fans")
         causes = [
             {row["kind"]: row["cause"] for key, row in rows.items() if key.startswith("incident:")}
             for rows in (feed.rows(f"node:{agent.name}", None), feed.rows(f"node:{agent.name}", [ours.pk]))
@@ -210,11 +209,11 @@ class TestNotices:
 
     def test_what_others_did_to_ones_jobs(self, anna, ours, admin):
         job_id = submit(anna, ours, name="train")
-        services.hold(job_id, identity_for(admin))
+        job_actions.hold(job_id, identity_for(admin))
         assert said(notices(anna, [ours.pk])[0]) == [f"job {job_id} train: held by root"]
 
     def test_what_one_did_oneself_is_no_news(self, anna, ours):
-        services.cancel(submit(anna, ours), identity_for(anna))
+        job_actions.cancel(submit(anna, ours), identity_for(anna))
         assert notices(anna, [ours.pk])[0] == {}
 
     def test_a_long_wait(self, anna, ours):
@@ -232,7 +231,7 @@ class TestNotices:
         run_cycle()
         agent.start_all()
         run_cycle()
-        services.hold(held, identity_for(anna))
+        job_actions.hold(held, identity_for(anna))
         Job.objects.update(submitted_at=timezone.now() - timedelta(hours=2))
         assert Job.objects.get(pk=as_asked).reason == "max_parallel"
         told = {key: row for key, row in notices(anna, [ours.pk])[0].items() if key.startswith("notice:wait:")}

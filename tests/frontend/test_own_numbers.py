@@ -13,8 +13,8 @@ from frontend.pages.node import timeline
 from frontend.pages.tenants import details
 from gpusched.lib.db.sql import execute
 from jobs.models import Job
-from tenants.billing.models import Budget
 from tenants.models import UsageEntry
+from tenants.models.billing import Budget
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db

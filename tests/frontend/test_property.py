@@ -15,8 +15,8 @@ from frontend.live import invalidation, loader, outbox
 from gpusched.lib.api.problems import Problem
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
-from jobs.submit import submit as services
-from nodes.inventory import join as node_services
+from jobs.actions import job_actions
+from nodes.health import cordon
 from nodes.models import Device, Node
 from tenants.tenancy import tenants as tenant_services
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -49,7 +49,7 @@ class World:
 
     def act(self, n: int) -> None:
         job_id, who = self.jobs[n % len(self.jobs)]
-        verb = (services.cancel, services.hold, services.release, services.requeue)[n % 4]
+        verb = (job_actions.cancel, job_actions.hold, job_actions.release, job_actions.requeue)[n % 4]
         with suppress(Problem):  # not possible in the job's state
             verb(job_id, identity_for(self.members[who]))
 
@@ -74,7 +74,7 @@ class World:
         write_log(job_id, 1, b"x" * (n % 50 + 1))
 
     def intend(self, n: int) -> None:
-        node_services.set_intent(self.agents[n % 2].name, list(NodeIntent)[n % 3], f"note {n}")
+        cordon.set_intent(self.agents[n % 2].name, list(NodeIntent)[n % 3], f"note {n}")
 
     def lose(self, n: int) -> None:
         fall_silent(self.agents[n % 2].name)

@@ -7,8 +7,8 @@ from frontend.pages.queue import rows as queuerows
 from frontend.pages.queue.rows import GROUPS, group_of
 from gpusched.lib.db.sql import prepared
 from gpusched.protocol.reasons import Pending
+from jobs.actions import job_actions
 from jobs.models import Job
-from jobs.submit import submit as services
 from scheduling.status import cluster as scheduling
 from tests.factories import identity_for, make_member, make_tenant, submit
 from tests.jobs.test_arrays import submit_array
@@ -48,7 +48,7 @@ def test_every_reason_has_a_group():
 class TestOrder:
     def test_by_group_then_by_place(self, anna, ours):
         held, quota, low, high, starting = (submit(anna, ours, priority=p) for p in (900, 800, 500, 600, 400))
-        services.hold(held, identity_for(anna))
+        job_actions.hold(held, identity_for(anna))
         for job_id, code in ((quota, "quota_wait"), (low, "capacity"), (high, "capacity"), (starting, "starting")):
             waits_for(job_id, code)
         assert shown("queue") == [starting, quota, high, low, held]

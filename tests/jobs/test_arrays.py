@@ -10,11 +10,11 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.agent_messages import Run
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.reasons import EndReason
+from jobs.actions import job_actions
 from jobs.arrays import materialize
 from jobs.lifecycle import states as transitions
 from jobs.listing import representation
 from jobs.models import Job, JobEvent
-from jobs.submit import submit as services
 from scheduling.whatif.explain import explain
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 
@@ -104,7 +104,7 @@ def test_an_element_that_waits_again_comes_before_the_next(user, tenant, who):
     node, array = make_node(gpus=8), submit_array(user, tenant, 4, 1, max_retries=1)
     run_cycle()
     [key] = node.start_all()
-    services.requeue(Job.objects.get(array_id=array).pk, who)
+    job_actions.requeue(Job.objects.get(array_id=array).pk, who)
     node.end(key, reason="requeued", exit_code=None, signal=15)
     run_cycle()
     assert states(array) == {0: "scheduled"}
@@ -115,10 +115,10 @@ def test_a_part_is_cancelled_whatever_it_does(user, tenant, who):
     node, array = make_node(gpus=2), submit_array(user, tenant, 6)
     run_cycle()
     keys = node.start_all()
-    message = services.cancel(array, who, "1-2,5")
+    message = job_actions.cancel(array, who, "1-2,5")
     assert message == f"array {array}: 2 elements are cancelled, 1 element is being stopped"
     assert shown(array)["array"]["by_state"] == {"pending": 2, "running": 1, "stopping": 1, "cancelled": 2}
-    assert services.cancel(array, who, "5").startswith(f"array {array}: 0 elements are cancelled")
+    assert job_actions.cancel(array, who, "5").startswith(f"array {array}: 0 elements are cancelled")
     told = JobEvent.objects.filter(job_id=array, actor="ada").exclude(kind="submitted").values_list("kind", "data")
     named = {"reason": "cancelled", "by": "ada", "elements": "1-2,5", "cancelled": 2, "stopped": 1}
     assert list(told) == [("part_cancelled", named)], "not that the array is, nor what was done before"
@@ -135,16 +135,16 @@ def test_a_part_that_waits_again_is_cancelled(user, tenant, who):
     node, array = make_node(gpus=2), submit_array(user, tenant, 6)
     run_cycle()
     keys = node.start_all()
-    services.requeue(Job.objects.get(array_id=array, array_index=0).pk, who)
+    job_actions.requeue(Job.objects.get(array_id=array, array_index=0).pk, who)
     node.end(keys[0], reason="requeued", exit_code=None, signal=15)
     assert states(array)[0] == "pending"
-    message = services.cancel(array, who, "0")
+    message = job_actions.cancel(array, who, "0")
     assert message == f"array {array}: 1 element is cancelled, 0 elements are being stopped"
     run_cycle()
     assert states(array) == {0: "cancelled", 1: "running", 2: "scheduled"}
 
 
-@pytest.mark.parametrize("act", [services.hold, services.cancel])
+@pytest.mark.parametrize("act", [job_actions.hold, job_actions.cancel])
 def test_no_element_is_made_of_an_array_that_was_held_or_cancelled_meanwhile(user, tenant, who, act):
     """By a cycle that saw it before."""
     array, other = (submit_array(user, tenant, 6) for _ in range(2))
@@ -159,8 +159,8 @@ def test_a_cancelled_array_ends_when_its_last_element_has(user, tenant, who):
     after = submit(user, tenant, depends_on=[array])
     run_cycle()
     keys = node.start_all()
-    services.cancel(array, who)
-    services.cancel(array, who)
+    job_actions.cancel(array, who)
+    job_actions.cancel(array, who)
     assert JobEvent.objects.filter(job_id=array, kind="stopping").count() == 1
     assert (shown(array)["state"], shown(array)["reason"]["sentence"]) == ("stopping", "cancelled by ada")
     for key in keys:
@@ -168,7 +168,7 @@ def test_a_cancelled_array_ends_when_its_last_element_has(user, tenant, who):
     assert Counter(states(array).values()) == {"completed": 2}
     assert (shown(array)["state"], shown(array)["array"]["by_state"]) == ("cancelled", {"completed": 2, "cancelled": 4})
     assert Job.objects.get(pk=after).reason == "dependency_failed"
-    assert services.cancel(array, who) == f"array {array} had already ended: cancelled"
+    assert job_actions.cancel(array, who) == f"array {array} had already ended: cancelled"
 
 
 def test_an_array_of_which_one_was_preempted_for_good_has_failed(user, tenant):
@@ -184,7 +184,7 @@ def test_an_array_of_which_one_was_preempted_for_good_has_failed(user, tenant):
 
 def test_a_waiting_array_is_cancelled_at_once(user, tenant, who):
     array = submit_array(user, tenant, 6)
-    services.cancel(array, who)
+    job_actions.cancel(array, who)
     job = shown(array)
     assert (job["state"], job["array"]["by_state"], job["array"]["remaining"]) == ("cancelled", {"cancelled": 6}, 0)
 
@@ -193,7 +193,7 @@ def test_an_array_whose_dependency_failed_can_never_start(user, tenant, who):
     first = submit(user, tenant)
     array = submit_array(user, tenant, 6, depends_on=[first])
     assert shown(array)["reason"]["code"] == "dependency"
-    services.cancel(first, who)
+    job_actions.cancel(first, who)
     assert (shown(array)["state"], shown(array)["array"]["by_state"]) == ("cancelled", {"cancelled": 6})
 
 
@@ -204,24 +204,24 @@ def test_those_that_failed_are_retried_and_the_array_is_open_again(user, tenant,
     node.end(*keys[2:], exit_code=3)
     ends(node, keys[:2])
     assert shown(array)["state"] == "failed"
-    assert services.retry(array, who, "failed") == f"array {array}: 2 elements are to run again"
+    assert job_actions.retry(array, who, "failed") == f"array {array}: 2 elements are to run again"
     assert (shown(array)["state"], shown(array)["ended_at"]) == ("running", None)
     run_cycle()
     assert Counter(states(array).values()) == {"completed": 2, "scheduled": 2}
     ends(node, node.start_all())
     assert (shown(array)["state"], Job.objects.filter(array_id=array, attempt=2).count()) == ("completed", 2)
     with pytest.raises(Problem, match="none of these elements"):
-        services.retry(array, who, "failed")
+        job_actions.retry(array, who, "failed")
 
 
 def test_elements_are_retried_by_their_numbers_also_those_that_never_were_jobs(user, tenant, who):
     node, array = make_node(gpus=1), submit_array(user, tenant, 4)
     run_cycle()
     [key] = node.start_all()
-    services.cancel(array, who, "1-3")
+    job_actions.cancel(array, who, "1-3")
     ends(node, [key])
     assert shown(array)["state"] == "cancelled"
-    services.retry(array, who, "0,2")
+    job_actions.retry(array, who, "0,2")
     assert shown(array)["array"]["by_state"] == {"pending": 2, "cancelled": 2}
     for _ in range(2):
         run_cycle()
@@ -234,11 +234,11 @@ def test_a_hold_keeps_what_remains_and_lets_go_on_what_runs(user, tenant, who):
     node, array = make_node(gpus=2), submit_array(user, tenant, 5)
     run_cycle()
     keys = node.start_all()
-    assert services.hold(array, who) == f"array {array}: 3 elements are held"
+    assert job_actions.hold(array, who) == f"array {array}: 3 elements are held"
     ends(node, keys)
     assert shown(array)["array"]["by_state"] == {"held": 3, "completed": 2}
     assert (shown(array)["state"], shown(array)["reason"]["code"]) == ("held", "held_by_user")
-    services.release(array, who)
+    job_actions.release(array, who)
     run_cycle()
     assert shown(array)["array"]["by_state"] == {"pending": 1, "scheduled": 2, "completed": 2}
 

@@ -12,10 +12,10 @@ from gpusched.lib.api.problems import Problem
 from gpusched.protocol.agent_messages import Stop
 from gpusched.protocol.arrays import ArrayRequest, multirange, of_numbers, written
 from gpusched.protocol.states import FINAL, LIVE, JobState
+from jobs.actions import job_actions
 from jobs.arrays.elements import elements_of
 from jobs.listing import representation
 from jobs.models import Job
-from jobs.submit import submit as services
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
@@ -80,7 +80,7 @@ class World:
 
     def cancel(self, part: list[int]) -> None:
         states = self.states()
-        services.cancel(self.array, self.who, written(of_numbers(part)))
+        job_actions.cancel(self.array, self.who, written(of_numbers(part)))
         if representation.select("j.id = %s", [self.array])[0]["state"] not in FINAL or states != self.states():
             for number in part:
                 if states[number] not in FINAL:
@@ -96,7 +96,7 @@ class World:
 
     def _retry(self, text: str, again: set[int]) -> None:
         try:
-            services.retry(self.array, self.who, text)
+            job_actions.retry(self.array, self.who, text)
         except Problem as refused:
             assert not again or "held" in refused.detail  # noqa: PT017 - either is right
             return
@@ -106,14 +106,14 @@ class World:
     def requeue(self) -> None:
         live = Job.objects.filter(array_id=self.array, state="running").order_by("pk").first()
         if live is not None and live.array_index is not None:
-            services.requeue(live.pk, self.who)
+            job_actions.requeue(live.pk, self.who)
             self.tries[live.array_index] = self.ran[live.array_index] + 1
 
     def hold(self) -> None:
-        self._if_possible(services.hold)
+        self._if_possible(job_actions.hold)
 
     def release(self) -> None:
-        self._if_possible(services.release)
+        self._if_possible(job_actions.release)
 
     def _if_possible(self, act: Any) -> None:
         try:

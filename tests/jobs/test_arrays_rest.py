@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from django.test import Client
 
+from jobs.actions import job_actions
 from jobs.models import Job
-from jobs.submit import submit as services
 from tests.factories import make_node, make_token, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
 
@@ -53,7 +53,7 @@ def test_elements_are_listed_by_number_in_pages_whether_they_are_jobs_or_not(cal
     make_node(gpus=2)
     array = submit_array(user, tenant, 7)
     run_cycle()
-    services.cancel(array, who, "5")
+    job_actions.cancel(array, who, "5")
     seen: list[tuple[int, str, bool]] = []
     cursor: str | None = ""
     while cursor is not None:

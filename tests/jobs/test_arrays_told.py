@@ -7,6 +7,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.rest.time_limits import Extension
+from jobs.actions import job_actions
 from jobs.models import Job
 from jobs.submit import submit as services
 from scheduling.status import cluster as scheduling
@@ -47,7 +48,7 @@ def test_the_queue_counts_the_elements_that_wait(user, tenant, who):
     assert queue["items"][0]["state"] == "running"
     status = scheduling.cluster_status()
     assert (status["total_jobs"], status["running_jobs"], status["pending_jobs"]) == (11, 1, 10)
-    services.cancel(array, who, "5-9")
+    job_actions.cancel(array, who, "5-9")
     assert scheduling.cluster_status()["jobs_by_state"] == {"running": 1, "pending": 5, "cancelled": 5}
     sizes = next(one for one in metrics._jobs() if one.name == "gpu_scheduler_queue_size")
     assert sum(sample.value for sample in sizes.samples) == 5

@@ -3,8 +3,8 @@
 import pytest
 from django.test import Client
 
+from jobs.actions import job_actions
 from jobs.listing import job_list
-from jobs.submit import submit as services
 from scheduling.status import cluster as scheduling
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
@@ -31,7 +31,7 @@ def test_as_many_are_counted_as_a_list_has_that_one_may_see(user, tenant, who, c
     other = make_tenant("other")
     submit(make_member(other), other)
     ids = [submit(user, tenant, name=f"train {number}") for number in range(3)]
-    services.hold(ids[0], who)
+    job_actions.hold(ids[0], who)
     assert count() == known(3)
     assert (count(state="held"), count(state="held,failed"), count(name="TRAIN 1")) == (known(1), known(1), known(1))
     assert (count(user="nobody"), count(submitted_after="2001-01-01"), count(ended_after="2001-01-01")) == (

@@ -10,8 +10,8 @@ from gpusched.protocol.bulk import MOST_EDGES, bulk_problems
 from gpusched.protocol.dependencies import After, cycle_in, is_met
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import JobState, Role
+from jobs.actions import job_actions
 from jobs.models import Dependency, Job, JobEvent
-from jobs.submit import submit as services
 from scheduling.cycle import snapshot
 from scheduling.whatif import explain
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
@@ -122,7 +122,7 @@ def test_what_can_never_start_ends_down_the_whole_line_and_says_after_which(post
     third = post("jobs", after(second))[1]["job_id"]
     anyway = post("jobs", after(third, "after_any"))[1]["job_id"]
 
-    services.cancel(first, identity_for(user))
+    job_actions.cancel(first, identity_for(user))
 
     assert state_of(second) == state_of(third) == ("cancelled", "dependency_failed")
     assert state_of(anyway) == ("pending", "scheduler_behind")
@@ -142,15 +142,15 @@ def test_a_job_that_is_queued_again_has_not_ended(post, user, tenant, node):
 def test_a_hold_in_between_does_not_forget_what_it_waits_for(post, user, tenant, node):
     first, second = submit(user, tenant), submit(user, tenant)
     waiting = post("jobs", {"command": ["x"], "depends_on": [first, second]})[1]["job_id"]
-    services.hold(waiting, identity_for(user))
+    job_actions.hold(waiting, identity_for(user))
     run_to_end(node, first)
     assert state_of(waiting) == ("held", "held_by_user")
-    services.release(waiting, identity_for(user))
+    job_actions.release(waiting, identity_for(user))
     assert state_of(waiting) == ("pending", "dependency")
-    services.hold(waiting, identity_for(user))
+    job_actions.hold(waiting, identity_for(user))
     run_to_end(node, second)
     assert state_of(waiting) == ("held", "held_by_user")
-    services.release(waiting, identity_for(user))
+    job_actions.release(waiting, identity_for(user))
     assert state_of(waiting) == ("pending", "scheduler_behind")
 
 
@@ -224,7 +224,7 @@ def test_a_workflow_is_one_bulk(post, user, tenant, node):
     assert [(jobs[one].reason, jobs[one].open_dependencies) for one in (report, train, prepare)] == [
         ("dependency", 1), ("dependency", 2), ("scheduler_behind", 0),
     ]  # fmt: skip
-    services.cancel(prepare, identity_for(user))
+    job_actions.cancel(prepare, identity_for(user))
     assert state_of(train) == ("cancelled", "dependency_failed")
     assert state_of(report) == ("pending", "scheduler_behind")
 
@@ -270,7 +270,7 @@ def test_a_long_chain_ends_at_once(post, user):
         chain.append({"ref": "anyway", "command": ["x"], "depends_on": [f"after_any:j{length - 1}"]})
         ids = post("jobs/bulk", {"jobs": chain})[1]["job_ids"]
         with CaptureQueriesContext(connection) as done:
-            services.cancel(ids[0], identity_for(user))
+            job_actions.cancel(ids[0], identity_for(user))
         counts.append(len(done))
 
         *line, at_last, anyway = Job.objects.filter(pk__in=ids).order_by("id")

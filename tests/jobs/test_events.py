@@ -16,13 +16,13 @@ from django.test import Client
 
 from gpusched.asgi import OneHopHandler
 from gpusched.lib.bus.listener import Listener
+from jobs.actions import job_actions
 from jobs.api import events
 from jobs.events import log
 from jobs.events import stream as event_hub
 from jobs.events.log import Frontier, Reader, read
 from jobs.events.stream import EventHub
-from jobs.submit import submit as services
-from tenants.tenancy import tenants as tenant_services
+from tenants.auth import tokens
 from tests.api.test_access import call
 from tests.docs.reading import text_of
 from tests.factories import identity_for, make_member, make_tenant, make_token, make_user, submit
@@ -57,7 +57,7 @@ def test_events_are_told_in_order_from_where_one_was(nlp, member):
     start = call("GET", EVENTS, token).json()
     assert start["items"] == []
     job = submit(member, nlp, name="train")
-    services.cancel(job, identity_for(member))
+    job_actions.cancel(job, identity_for(member))
     page = call("GET", f"{EVENTS}?since={start['next_since']}&limit=1", token).json()
     assert [(e["kind"], e["job_id"], e["tenant"], e["name"]) for e in page["items"]] == [
         ("submitted", job, "nlp", "train")]  # fmt: skip
@@ -74,7 +74,7 @@ def test_only_what_one_may_see_is_told_and_filters_narrow_it(nlp, member):
     other = make_tenant("other")
     foreign = submit(make_member(other), other)
     own = submit(member, nlp)
-    services.cancel(own, identity_for(member))
+    job_actions.cancel(own, identity_for(member))
 
     def seen(token, **filters):
         query = urlencode({"since": 0, **filters})
@@ -271,7 +271,7 @@ async def test_a_stream_tells_nothing_of_others_and_ends_with_its_token(hub, nlp
     own = await db(submit)(member, nlp)
     body = await stream.until(b'"job_id":%d' % own)
     assert b'"job_id":%d,' % foreign not in body
-    await db(lambda: tenant_services.revoke_token(member.api_tokens.get()))()
+    await db(lambda: tokens.revoke_token(member.api_tokens.get()))()
     while (await stream.link.receive_output(10)).get("more_body"):
         pass
     await stream.ended()

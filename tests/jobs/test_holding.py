@@ -5,7 +5,7 @@ import pytest
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.protocol.arrays import ArrayRequest
-from jobs.submit import submit as services
+from jobs.actions import job_actions
 from tests.factories import identity_for, make_user, submit
 
 pytestmark = pytest.mark.django_db
@@ -21,16 +21,16 @@ def test_an_admins_hold_takes_the_place_of_its_owners(user, tenant, who, array):
     """Else the owner would release what an admin wanted to keep from starting."""
     root = identity_for(make_user("root", admin=True))
     job = submit(user, tenant, array=array)
-    services.hold(job, who)
+    job_actions.hold(job, who)
     assert held_by(job) == ("held", "held_by_user")
-    services.hold(job, root)
+    job_actions.hold(job, root)
     assert held_by(job) == ("held", "held_by_admin")
-    services.hold(job, who)
-    services.hold(job, root)
+    job_actions.hold(job, who)
+    job_actions.hold(job, root)
     assert held_by(job) == ("held", "held_by_admin")
     with pytest.raises(Problem, match="an admin holds this job"):
-        services.release(job, who)
-    services.release(job, root)
+        job_actions.release(job, who)
+    job_actions.release(job, root)
     assert held_by(job)[0] == "pending"
     told = query("SELECT actor FROM jobs_jobevent WHERE job_id = %s AND kind = 'held' ORDER BY id", [job])
     assert [row["actor"] for row in told] == [user.username, "root"]

@@ -12,6 +12,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import JobState
+from jobs.actions import job_actions
 from jobs.models import Job
 from jobs.submit import queue_limits
 from jobs.submit import submit as services
@@ -51,7 +52,7 @@ class TestAnotherTenant:
         limit(max_queue_size=4, max_deferred_jobs=4, max_deferred_jobs_per_user=100, max_deferred_jobs_per_tenant=100)
         other = make_tenant("vision")
         for job_id in fill(user, tenant, 2):
-            services.hold(job_id, who)
+            job_actions.hold(job_id, who)
         fill(user, tenant, 2)
         fill(make_member(other), other, 2)
 
@@ -142,7 +143,7 @@ class TestHardLimits:
     def test_a_cancelled_job_makes_room_at_once(self, limit, user, tenant, who):
         limit(max_queue_size=1, max_queued_jobs_per_user=1)
         [job_id] = fill(user, tenant, 1)
-        services.cancel(job_id, who)
+        job_actions.cancel(job_id, who)
         submit(user, tenant)
 
     def test_an_array_counts_as_one_job(self, limit, user, tenant):
@@ -170,55 +171,55 @@ class TestHoldAndRelease:
     def test_a_release_is_refused_when_the_queue_of_the_user_is_full(self, limit, user, tenant, who):
         limit(max_queued_jobs_per_user=1)
         [held] = fill(user, tenant, 1)
-        services.hold(held, who)
+        job_actions.hold(held, who)
         [queued] = fill(user, tenant, 1)
         with pytest.raises(Problem) as caught:
-            services.release(held, who)
+            job_actions.release(held, who)
         assert caught.value.code == "too_many_queued_jobs"
-        services.cancel(queued, who)
-        services.release(held, who)
+        job_actions.cancel(queued, who)
+        job_actions.release(held, who)
 
     def test_a_hold_is_refused_when_the_user_holds_too_many(self, limit, user, tenant, who):
         limit(max_deferred_jobs_per_user=1)
         first, second = fill(user, tenant, 2)
-        services.hold(first, who)
+        job_actions.hold(first, who)
         with pytest.raises(Problem) as caught:
-            services.hold(second, who)
+            job_actions.hold(second, who)
         assert caught.value.code == "too_many_deferred_jobs"
         assert Job.objects.get(pk=second).state == JobState.PENDING
 
     def test_a_held_job_that_cannot_start_yet_is_released_whatever_is_queued(self, limit, user, tenant, who):
         limit(max_queued_jobs_per_user=1)
         held = submit(user, tenant, not_before=FAR)
-        services.hold(held, who)
+        job_actions.hold(held, who)
         fill(user, tenant, 1)
-        services.release(held, who)
+        job_actions.release(held, who)
 
     def test_an_admin_may_hold_and_release_whatever_is_queued(self, limit, user, tenant):
         limit(max_queued_jobs_per_user=1, max_deferred_jobs_per_user=1)
         admin = identity_for(make_user("root", admin=True))
         submit(user, tenant, not_before=FAR)
         [held] = fill(user, tenant, 1)
-        services.hold(held, admin)
+        job_actions.hold(held, admin)
         fill(user, tenant, 1)
-        services.release(held, admin)
+        job_actions.release(held, admin)
 
     def test_a_retry_is_refused_when_the_queue_of_the_user_is_full(self, limit, user, tenant, who):
         limit(max_queued_jobs_per_user=1)
         [ended] = fill(user, tenant, 1)
-        services.cancel(ended, who)
+        job_actions.cancel(ended, who)
         fill(user, tenant, 1)
         with pytest.raises(Problem) as caught:
-            services.retry(ended, who)
+            job_actions.retry(ended, who)
         assert caught.value.code == "too_many_queued_jobs"
 
     def test_hold_of_a_job_that_has_ended_is_a_wrong_state_when_the_queue_is_full(self, limit, user, tenant, who):
         limit(max_deferred_jobs_per_user=1)
         first, second = fill(user, tenant, 2)
-        services.hold(first, who)
-        services.cancel(second, who)
+        job_actions.hold(first, who)
+        job_actions.cancel(second, who)
         with pytest.raises(Problem) as caught:
-            services.hold(second, who)
+            job_actions.hold(second, who)
         assert (caught.value.status, caught.value.code) == (409, "wrong_state")
 
     @pytest.mark.parametrize("fields", [{}, {"array": ArrayRequest(count=2)}])
@@ -226,16 +227,16 @@ class TestHoldAndRelease:
         limit(max_queued_jobs_per_user=1)
         job_id = submit(user, tenant, **fields)
         with pytest.raises(Problem) as caught:
-            services.retry(job_id, who)
+            job_actions.retry(job_id, who)
         assert (caught.value.status, caught.value.code) == (409, "wrong_state")
 
     def test_release_of_a_job_that_an_admin_holds_is_forbidden_when_the_queue_is_full(self, limit, user, tenant, who):
         limit(max_queued_jobs_per_user=1)
         [held] = fill(user, tenant, 1)
-        services.hold(held, identity_for(make_user("root", admin=True)))
+        job_actions.hold(held, identity_for(make_user("root", admin=True)))
         fill(user, tenant, 1)
         with pytest.raises(Problem) as caught:
-            services.release(held, who)
+            job_actions.release(held, who)
         assert caught.value.status == 403
 
     def test_a_retry_of_an_element_of_a_waiting_array_is_accepted_at_the_limit(self, limit, user, tenant, who):
@@ -245,15 +246,15 @@ class TestHoldAndRelease:
         run_cycle()
         [key] = node.start_all()
         node.end(key, exit_code=3)
-        assert services.retry(array, who) == f"array {array}: 1 element is to run again"
+        assert job_actions.retry(array, who) == f"array {array}: 1 element is to run again"
 
     def test_a_refused_retry_changes_nothing(self, limit, user, tenant, who):
         limit(max_queued_jobs_per_user=1)
         [ended] = fill(user, tenant, 1)
-        services.cancel(ended, who)
+        job_actions.cancel(ended, who)
         fill(user, tenant, 1)
         with pytest.raises(Problem):
-            services.retry(ended, who)
+            job_actions.retry(ended, who)
         assert Job.objects.get(pk=ended).state == JobState.CANCELLED
 
 

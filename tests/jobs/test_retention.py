@@ -11,10 +11,10 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute, query, rows
 from gpusched.protocol.arrays import ArrayRequest
 from jobs import retention
+from jobs.actions import job_actions
 from jobs.listing import counts as counting
 from jobs.listing import representation, tally
 from jobs.logs import store
-from jobs.submit import submit as services
 from scheduling.cycle import run
 from scheduling.worker import tasks
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
@@ -141,7 +141,7 @@ def test_array_is_deleted_with_its_elements_and_totals_stay(settings, user, tena
     part = submit(user, tenant, gpu_count=1, array=ArrayRequest(count=3, max_parallel=1))
     run_cycle()
     keys = node.start_all()
-    services.cancel(part, identity_for(user))
+    job_actions.cancel(part, identity_for(user))
     node.end(*keys, reason="cancelled", exit_code=None, signal=15)
     run_cycle()
     before = totals()
@@ -165,7 +165,7 @@ def test_elements_of_an_array_that_runs_again_are_kept(settings, user, tenant, n
     run_cycle()
     execute("UPDATE jobs_job SET ended_at = ended_at - interval '31 days'")
     elements = ids()
-    assert services.retry(array, identity_for(user)) == f"array {array}: 1 element is to run again"
+    assert job_actions.retry(array, identity_for(user)) == f"array {array}: 1 element is to run again"
     rule = retention._Rule(retention.JOBS, "failed", 30)
     assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_others, float("inf"))
     assert ids() == elements
@@ -187,7 +187,7 @@ def test_array_whose_deletion_has_begun_keeps_its_counts_and_is_not_retried(sett
     assert len(ids()) == 1 + 3
     assert (totals(), shown_array(array)) == (before, shown)
     with pytest.raises(Problem, match="are deleted already") as caught:
-        services.retry(array, identity_for(user), "2-4")
+        job_actions.retry(array, identity_for(user), "2-4")
     assert caught.value.code == "wrong_state"
     keep(settings, jobs="30")
     assert tasks.drop_old_jobs() == 1
@@ -255,7 +255,7 @@ def test_job_that_runs_again_is_kept(settings, user, tenant, node):
     job = submit(user, tenant)
     finish(node, exit_code=1)
     age(31, job)
-    services.retry(job, identity_for(user))
+    job_actions.retry(job, identity_for(user))
     keep(settings, jobs="30", details="30")
     assert tasks.drop_old_jobs() == 0
     assert ids() == [job]

@@ -7,8 +7,8 @@ from django.db import OperationalError, connection, transaction
 
 from gpusched.lib.db.sql import execute
 from jobs import retention
+from jobs.actions import job_actions
 from jobs.logs import store
-from jobs.submit import submit as services
 from scheduling.worker import tasks
 from tests.factories import identity_for, make_node, submit
 from tests.jobs.test_retention import age, counts, finish, keep
@@ -42,7 +42,7 @@ def test_retry_before_the_batch_keeps_the_logs(settings, user, job, monkeypatch,
     def retry_after(*arguments):
         batch = choose(*arguments)
         if batch:
-            services.retry(job, identity_for(user))
+            job_actions.retry(job, identity_for(user))
         return batch
 
     monkeypatch.setattr(retention, "_next", retry_after)
@@ -60,7 +60,7 @@ def test_retry_waits_for_a_batch_that_has_begun(settings, user, job, rule):
     def retry():
         execute("SET lock_timeout = '200ms'")
         try:
-            outcome.append(services.retry(job, identity_for(user)))
+            outcome.append(job_actions.retry(job, identity_for(user)))
         except OperationalError as error:
             outcome.append(type(error.__cause__).__name__)
         connection.close()

@@ -7,9 +7,9 @@ import pytest
 from django.test import Client
 
 from gpusched.lib.api.problems import Problem
+from jobs.actions import job_actions
 from jobs.models import Job, JobEvent
 from jobs.submit import queue_limits
-from jobs.submit import submit as services
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
 
@@ -53,7 +53,7 @@ def test_a_job_that_failed_is_another_attempt_of_itself(node, user, tenant):
 
 def test_a_cancelled_job_waits_again(user, tenant, who):
     job_id = submit(user, tenant)
-    services.cancel(job_id, who)
+    job_actions.cancel(job_id, who)
     assert retry(user, job_id)[1]["job"]["state"] == "pending"
 
 
@@ -71,7 +71,7 @@ def test_it_needs_room_in_the_queue(node, user, tenant, settings, monkeypatch):
 def test_a_job_for_later_is_not_started_now_by_a_retry(node, user, tenant, who):
     later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     job_id = submit(user, tenant, not_before=later)
-    services.cancel(job_id, who)
+    job_actions.cancel(job_id, who)
     retry(user, job_id)
     run_cycle()
     assert list(Job.objects.values_list("state", "reason")) == [("pending", "not_before")]
@@ -80,8 +80,8 @@ def test_a_job_for_later_is_not_started_now_by_a_retry(node, user, tenant, who):
 @pytest.mark.parametrize("elements", ["0-1", "0"])
 def test_an_array_for_later_is_not_started_now_by_a_retry(node, user, tenant, who, elements):
     array = submit_array(user, tenant, 2, not_before=(datetime.now(UTC) + timedelta(days=1)).isoformat())
-    services.cancel(array, who)
-    services.retry(array, who, elements)
+    job_actions.cancel(array, who)
+    job_actions.retry(array, who, elements)
     run_cycle()
     assert list(Job.objects.values_list("state", "reason")) == [("pending", "not_before")]
 
@@ -91,7 +91,7 @@ def test_an_element_that_was_to_start_later_is_not_started_now_by_a_retry(node, 
     fail(node)
     run_cycle()
     Job.objects.update(not_before=datetime.now(UTC) + timedelta(days=1))
-    services.retry(array, who, "failed")
+    job_actions.retry(array, who, "failed")
     run_cycle()
     assert set(Job.objects.filter(array_id=array).values_list("state", flat=True)) == {"pending"}
 
@@ -108,7 +108,7 @@ def test_one_that_completed_or_has_not_ended_is_not_retried(node, user, tenant, 
 def test_what_it_depends_on_is_looked_at_anew_if_it_never_started(node, user, tenant, who):
     first = submit(user, tenant)
     second = submit(user, tenant, depends_on=[first])
-    services.cancel(first, who)
+    job_actions.cancel(first, who)
     assert Job.objects.get(pk=second).reason == "dependency_failed"
     status, answer = retry(user, second)
     assert (status, answer["code"]) == (422, "dependency_failed")
@@ -124,8 +124,8 @@ def test_what_it_depends_on_is_looked_at_anew_if_it_never_started(node, user, te
 def test_an_array_that_waited_for_another_job_waits_for_it_again(node, user, tenant, who):
     first = submit(user, tenant)
     array = submit_array(user, tenant, 3, depends_on=[first])
-    services.cancel(array, who)
-    services.retry(array, who, "0-1")
+    job_actions.cancel(array, who)
+    job_actions.retry(array, who, "0-1")
     job = Job.objects.get(pk=array)
     assert (job.state, job.reason, job.open_dependencies) == ("pending", "dependency", 1)
 
@@ -154,7 +154,7 @@ def test_an_element_that_completed_or_has_not_ended_is_retried_by_its_number_alo
     assert (status, answer["code"], answer["next_step"]) == (409, "wrong_state", step)
     assert not JobEvent.objects.filter(kind="retried").exists()
     if exit_code == 0:
-        assert services.retry(array, who, "1").endswith("1 element is to run again")
+        assert job_actions.retry(array, who, "1").endswith("1 element is to run again")
 
 
 def test_it_is_for_who_may_cancel_it_too(user, tenant, who):
@@ -169,6 +169,6 @@ def test_it_is_for_who_may_cancel_it_too(user, tenant, who):
     assert (status, answer["detail"]) == (404, retry(stranger, 999_999)[1]["detail"].replace("999999", str(element.pk)))
     colleague = make_member(tenant, name="bob")
     assert retry(colleague, array)[0] == 403
-    services.cancel(array, who)
+    job_actions.cancel(array, who)
     with pytest.raises(Problem, match="stopped"):
-        services.retry(array, who, "failed")
+        job_actions.retry(array, who, "failed")

@@ -6,9 +6,9 @@ import pytest
 from django.db import connection, transaction
 
 from gpusched.lib.db.sql import execute, query
+from jobs.actions import job_actions
 from jobs.listing import counts, tally
 from jobs.models import Tally
-from jobs.submit import submit as services
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -41,7 +41,7 @@ def test_what_ends_is_counted_as_it_ends(user, tenant):
     agent.end(*keys[:2])
     agent.end(keys[2], exit_code=1)  # runs again
     agent.end(keys[3], exit_code=None, reason="node_fault")
-    services.cancel(ids[-1], identity_for(user))
+    job_actions.cancel(ids[-1], identity_for(user))
     require_exact()
     assert counts.by_state()["completed"] == 2
     run_cycle()

@@ -12,7 +12,6 @@ from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import FINAL, LIVE, JobState
 from jobs.models import Job
-from jobs.submit import submit as services
 from scheduling.whatif import extend
 from tenants.auth.identity import Identity
 from tests.factories import identity_for, make_node, make_user, run_cycle, submit
@@ -46,7 +45,7 @@ def do(verb: str, job_id: int, who: Identity) -> str:
         if verb == "extend":
             extend.extend(job_id, Extension(max_runtime_minutes=90.0), who, is_dry_run=False)
         else:
-            getattr(services, verb)(job_id, who)
+            getattr(actions, verb)(job_id, who)
     except Problem as problem:
         return problem.detail
     return ""

@@ -11,8 +11,7 @@ from gpusched.lib.db.sql import rows
 from gpusched.protocol.agent_messages import Reading, Xid
 from gpusched.protocol.states import NodeIntent
 from jobs.models import Job
-from nodes.health import device_health, incidents
-from nodes.inventory import join
+from nodes.health import cordon, device_health, incidents
 from nodes.models import Device, Incident, Node
 from tests.factories import make_node, make_user, run_cycle, submit
 
@@ -271,8 +270,8 @@ class TestIncidents:
 
     def test_a_closed_and_a_lost_node_are_incidents_with_an_end(self):
         node = make_node(gpus=0)
-        join.set_intent(node.name, NodeIntent.CORDONED, "new disk")
-        join.set_intent(node.name, NodeIntent.OPEN)
+        cordon.set_intent(node.name, NodeIntent.CORDONED, "new disk")
+        cordon.set_intent(node.name, NodeIntent.OPEN)
         Node.objects.update(state="lost")
         lost, cordoned = incidents.latest(10)
         assert (lost["kind"], cordoned["kind"], cordoned["cause"]) == ("node_lost", "cordoned", "new disk")

@@ -11,8 +11,8 @@ from gpusched.protocol.agent_messages import (
     Started,
     Stop,
 )
+from jobs.actions import job_actions
 from jobs.models import Attempt, Job, JobEvent
-from jobs.submit import submit as services
 from nodes.models import Allocation, Assignment, Device, Node
 from tenants.models import UsageEntry
 from tests.factories import identity_for, make_node, now, run_cycle, submit
@@ -82,7 +82,7 @@ def test_a_report_of_an_older_attempt_changes_nothing(user, tenant):
     job_id = submit(user, tenant)
     run_cycle()
     [key] = node.start_all()
-    services.requeue(job_id, identity_for(user))
+    job_actions.requeue(job_id, identity_for(user))
     node.end(key, exit_code=None, signal=15, reason="requeued")
     run_cycle()
     [second] = node.start_all()
@@ -110,7 +110,7 @@ class TestCancel:
 
     def test_a_pending_job_is_cancelled_at_once(self, user, tenant):
         job_id = submit(user, tenant)
-        services.cancel(job_id, identity_for(user))
+        job_actions.cancel(job_id, identity_for(user))
         assert state(job_id) == "cancelled"
         run_cycle()
         assert state(job_id) == "cancelled"
@@ -121,7 +121,7 @@ class TestCancel:
         run_cycle()
         [key] = node.start_all()
         waiting = submit(user, tenant, gpu_count=1)
-        services.cancel(job_id, identity_for(user))
+        job_actions.cancel(job_id, identity_for(user))
         assert state(job_id) == "stopping"
         assert [(o.key, type(o)) for o in node.sync().assignments] == [(key, Stop)]
 
@@ -141,16 +141,16 @@ class TestCancel:
         run_cycle()
         [key] = node.start_all()
         for _ in range(2):
-            services.cancel(job_id, identity_for(user))
+            job_actions.cancel(job_id, identity_for(user))
         node.end(key, exit_code=None, signal=9, reason="cancelled")
-        assert "had already ended" in services.cancel(job_id, identity_for(user))
+        assert "had already ended" in job_actions.cancel(job_id, identity_for(user))
         assert [kinds(job_id).count(kind) for kind in ("stopping", "ended")] == [1, 1]
 
     def test_a_job_that_was_never_started_ends_without_start(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant)
         run_cycle()
-        services.cancel(job_id, identity_for(user))
+        job_actions.cancel(job_id, identity_for(user))
         [order] = node.sync().assignments
         assert isinstance(order, Stop)
         node.end(order.key, exit_code=None, reason="cancelled")
@@ -162,7 +162,7 @@ class TestCancel:
         job_id = submit(user, tenant)
         run_cycle()
         [key] = node.start_all()
-        services.cancel(job_id, identity_for(user))
+        job_actions.cancel(job_id, identity_for(user))
         node.end(key, exit_code=0)
         assert state(job_id) == "completed"
 
@@ -246,10 +246,10 @@ def test_gpu_seconds_in_the_ledger_are_those_of_the_attempts(user, tenant):
 def test_hold_and_release(user, tenant):
     make_node()
     job_id = submit(user, tenant)
-    services.hold(job_id, identity_for(user))
+    job_actions.hold(job_id, identity_for(user))
     run_cycle()
     assert state(job_id) == "held"
-    services.release(job_id, identity_for(user))
+    job_actions.release(job_id, identity_for(user))
     run_cycle()
     assert state(job_id) == "scheduled"
     assert Assignment.objects.filter(job_id=job_id).exists()
@@ -302,7 +302,7 @@ class TestLargeSpecs:
         stopping = submit(user, tenant, grace_seconds=3600)
         run_cycle()
         node.start_all()
-        services.cancel(stopping, identity_for(user))
+        job_actions.cancel(stopping, identity_for(user))
         large = submit(user, tenant, **self.LARGE)
         run_cycle()
         orders = node.sync().assignments

@@ -9,6 +9,7 @@ from gpusched.protocol.agent_messages import Join, Reading, Stop
 from jobs.listing import representation
 from jobs.models import Job
 from nodes.agents.hub import renew_lease
+from nodes.health import cordon
 from nodes.inventory import join
 from nodes.models import Allocation, Device, ListenerLease, Node
 from tests.factories import FakeAgent, make_node, run_cycle, submit
@@ -212,11 +213,11 @@ def test_cordoned_nodes_take_nothing_new(user, tenant):
     from gpusched.protocol.states import NodeIntent
 
     node = make_node()
-    join.set_intent(node.name, NodeIntent.CORDONED)
+    cordon.set_intent(node.name, NodeIntent.CORDONED)
     job_id = submit(user, tenant)
     run_cycle()
     job = Job.objects.get(pk=job_id)
     assert (job.state, job.reason) == ("pending", "maintenance")
-    join.set_intent(node.name, NodeIntent.OPEN)
+    cordon.set_intent(node.name, NodeIntent.OPEN)
     run_cycle()
     assert Job.objects.get(pk=job_id).state == "scheduled"

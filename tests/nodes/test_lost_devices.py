@@ -6,8 +6,8 @@ import pytest
 from django.db.models import F
 
 from gpusched.protocol.agent_messages import Reading, Stop, Xid
+from jobs.actions import job_actions
 from jobs.models import Attempt, Job
-from jobs.submit import submit as services
 from nodes.health import device_health
 from nodes.models import Device, Incident
 from tests.factories import identity_for, make_node, run_cycle, submit
@@ -80,7 +80,7 @@ def test_a_job_that_ends_well_meanwhile_has_completed(node, hanging):
 def test_a_cancel_still_wins(node, hanging, user):
     look(node, lost=True)
     pass_seconds(11)
-    services.cancel(hanging, identity_for(user))
+    job_actions.cancel(hanging, identity_for(user))
     node.end(f"{hanging}.1.0", exit_code=None, signal=9, reason="node_fault")
     assert state(hanging) == "cancelled"
 

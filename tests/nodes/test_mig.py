@@ -11,8 +11,7 @@ from gpusched.protocol.agent_messages import DeviceFacts, Reading, Run
 from gpusched.protocol.states import NodeIntent
 from jobs.models import Job
 from nodes import redaction
-from nodes.health import auto_cordon
-from nodes.inventory import join
+from nodes.health import auto_cordon, cordon
 from nodes.models import Device, GpuClock, Incident
 from nodes.models import Reading as NodeReading
 from nodes.telemetry import samples
@@ -106,7 +105,7 @@ def test_what_another_division_replaced_holds_no_node_and_counts_no_time():
     """A39: the way back needs nobody, and the GPU-seconds are those of the devices that there are."""
     node = divided(instance(0, "3g.40gb", 40448))
     node.sync(readings=[Reading(uuid=one.uuid) for one in node.devices])
-    join.set_intent(node.name, NodeIntent.CORDONED, f"{redaction.HELD_NOTE}2 node faults")
+    cordon.set_intent(node.name, NodeIntent.CORDONED, f"{redaction.HELD_NOTE}2 node faults")
     Incident.objects.update(since=F("since") - timedelta(hours=1))
     node.devices = [*node.devices[:1], instance(1, "1g.10gb", 9984)]
     node.sync(facts=node.facts())

@@ -6,8 +6,7 @@ from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.agent_messages import Run
 from gpusched.protocol.states import NodeIntent
 from jobs.models import Attempt, Job
-from nodes.health import missing_users
-from nodes.inventory import join
+from nodes.health import cordon, missing_users
 from nodes.inventory.representation import nodes
 from tests.factories import FakeAgent, make_member, make_node, make_tenant, run_cycle, submit
 
@@ -77,7 +76,7 @@ def test_uncordon_tries_a_node_at_once(alices) -> None:
     submit(make_member(alices), alices)
     run_cycle()
     refuse(agent)
-    join.set_intent(agent.name, NodeIntent.OPEN)
+    cordon.set_intent(agent.name, NodeIntent.OPEN)
     run_cycle()
     assert len(orders(agent)) == 1 and nodes(None, agent.name)[0]["missing_users"] == {}
 

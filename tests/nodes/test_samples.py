@@ -10,7 +10,7 @@ from django.utils import timezone
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
-from nodes.inventory import join
+from nodes.health import cordon
 from nodes.models import Device, GpuClock, Incident, Rollup, Sample
 from nodes.models import Reading as Kept
 from nodes.telemetry import samples
@@ -47,7 +47,7 @@ def read_all(*nodes, **fields):
 class TestGpuSeconds:
     def test_each_second_of_each_gpu_is_of_what_it_is(self, user, tenant):
         node, closed = make_node(gpus=2), make_node(gpus=1)
-        join.set_intent(closed.name, NodeIntent.CORDONED)
+        cordon.set_intent(closed.name, NodeIntent.CORDONED)
         submit(user, tenant)
         run_cycle()
         node.start_all()

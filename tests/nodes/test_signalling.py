@@ -9,8 +9,8 @@ from django.test import Client
 from gpusched.protocol.agent_messages import Signal
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
+from jobs.actions import job_actions
 from jobs.models import JobEvent
-from jobs.submit import submit as services
 from nodes.agents.sync import push
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
 
@@ -58,7 +58,7 @@ def test_those_of_an_attempt_are_not_sent_to_the_next(team):
     run_cycle()
     [key] = agent.start_all()
     send(team[1], job)
-    services.requeue(job, identity_for(team[1]))
+    job_actions.requeue(job, identity_for(team[1]))
     assert agent.sync().signals == []  # it is being stopped
     agent.end(key, exit_code=None, reason="requeued")
     run_cycle()

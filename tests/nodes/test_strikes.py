@@ -8,11 +8,10 @@ from django.utils import timezone
 
 from gpusched.protocol.agent_messages import Ended, Reading, Xid
 from gpusched.protocol.states import NodeIntent
+from jobs.actions import job_actions
 from jobs.models import Job
-from jobs.submit import submit as jobs
 from nodes import redaction
-from nodes.health import auto_cordon, incidents
-from nodes.inventory import join
+from nodes.health import auto_cordon, cordon, incidents
 from nodes.models import Assignment, Device, Incident, Node
 from scheduling.worker import tasks
 from tests.factories import identity_for, make_member, make_node, now, run_cycle, submit
@@ -25,7 +24,7 @@ def lose(node, user, tenant, reason="node_fault"):
     job = submit(user, tenant, node_selector={"only": node.name})
     run_cycle()
     node.end(*node.start_all(), exit_code=None, reason=reason)
-    jobs.cancel(job, identity_for(user))
+    job_actions.cancel(job, identity_for(user))
     return job
 
 
@@ -120,7 +119,7 @@ def test_jobs_that_fail_on_lost_gpus_are_no_strikes_against_the_node(reading, us
         ended = Ended(key=key, at=now(), reason="exited", exit_code=1)
         node.sync(ended, readings=[Reading(uuid=device.uuid, **reading)])
         assert Assignment.objects.get(job_id=job).reason == "node_fault"
-        jobs.cancel(job, identity_for(member))
+        job_actions.cancel(job, identity_for(member))
     assert held() == {}
     assert Device.objects.filter(health="ok").count() == 1
 
@@ -137,7 +136,7 @@ def test_jobs_that_are_stopped_on_lost_gpus_are_no_strikes_against_the_node(user
         assert Job.objects.get(pk=job).state == "stopping"
         node.end(key, exit_code=None, signal=9, reason="node_fault")
         assert Assignment.objects.get(job_id=job).reason == "node_fault"
-        jobs.cancel(job, identity_for(member))
+        job_actions.cancel(job, identity_for(member))
     assert held() == {}
 
 
@@ -146,7 +145,7 @@ def test_what_an_admin_opened_again_starts_anew(user, other, tenant):
     [node] = labelled()
     lose(node, user, tenant)
     lose(node, other, tenant)
-    join.set_intent(node.name, NodeIntent.OPEN)
+    cordon.set_intent(node.name, NodeIntent.OPEN)
     lose(node, user, tenant)
     assert held() == {}
     lose(node, other, tenant)
@@ -159,10 +158,10 @@ def test_the_note_of_an_admin_stays(user, other, tenant):
     job = submit(other, tenant, node_selector={"only": node.name})
     run_cycle()
     keys = node.start_all()
-    join.set_intent(node.name, NodeIntent.DRAINING, "moves to the new rack")
+    cordon.set_intent(node.name, NodeIntent.DRAINING, "moves to the new rack")
     node.end(*keys, exit_code=None, reason="node_fault")
     assert held() == {node.name: "moves to the new rack"}
-    jobs.cancel(job, identity_for(other))
+    job_actions.cancel(job, identity_for(other))
 
 
 def test_ranks_that_their_agent_does_not_know_are_strikes_too(user, other, tenant):
@@ -209,7 +208,7 @@ class TestTheWayBack:
             assert auto_cordon.release() == 0
             self.pass_minutes(2)
             assert auto_cordon.release() == 1
-            join.set_intent(node.name, NodeIntent.CORDONED, f"{redaction.HELD_NOTE}2 node faults")
+            cordon.set_intent(node.name, NodeIntent.CORDONED, f"{redaction.HELD_NOTE}2 node faults")
 
     def test_a_week_without_a_hold_starts_anew(self, node, user, other, tenant):
         self.pass_minutes(11)
@@ -232,6 +231,6 @@ class TestTheWayBack:
         self.pass_minutes(2000)
         assert tasks.mend() == 0
         node.sync()
-        join.set_intent(node.name, NodeIntent.CORDONED, "new disk")
+        cordon.set_intent(node.name, NodeIntent.CORDONED, "new disk")
         self.pass_minutes(2000)
         assert (tasks.mend(), held()) == (0, {node.name: "new disk"})

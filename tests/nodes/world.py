@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.agent_messages import Ended, Run, Started
 from gpusched.protocol.reasons import EndReason
+from jobs.actions import job_actions
 from jobs.lifecycle import states
 from jobs.models import Job
-from jobs.submit import submit as services
 from nodes.models import ListenerLease, Node
 from nodes.ranks import agent_clock
 from tenants.models import UsageEntry
@@ -188,7 +188,7 @@ class World:
             with transaction.atomic():
                 states.stop([live.pk], EndReason.PREEMPTED, why, "scheduler")
         else:
-            getattr(services, verb)(live.pk, identity_for(self.user))
+            getattr(job_actions, verb)(live.pk, identity_for(self.user))
 
     def lose(self, number: int) -> None:
         """A node falls silent, while the other is heard."""
@@ -210,7 +210,7 @@ class World:
         """Everything ends and is told."""
         for _ in range(3):
             for job in Job.objects.filter(tenant=self.tenant, ended_at=None):
-                services.cancel(job.pk, identity_for(self.user))
+                job_actions.cancel(job.pk, identity_for(self.user))
             for machine in self.machines * 2:
                 machine.sync()
         assert not Job.objects.filter(tenant=self.tenant, ended_at=None).exists()

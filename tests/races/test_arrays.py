@@ -8,10 +8,10 @@ from django.db import connections
 from gpusched.lib.db.sql import query
 from gpusched.protocol.agent_messages import Stop
 from gpusched.protocol.arrays import ArrayRequest
+from jobs.actions import job_actions
 from jobs.arrays import materialize
 from jobs.listing import representation
 from jobs.models import Job, JobEvent
-from jobs.submit import submit as services
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 from tests.races.test_dependencies import Elsewhere, blocked, wait_until_blocked
 
@@ -77,7 +77,7 @@ def test_an_element_is_cancelled_or_placed_never_both(user, tenant):
     array = submit_array(user, tenant, 4)
     placing = Elsewhere(lambda: _live(materialize.take({array: 2}).made[array]))
     assert placing.is_done.wait(20)
-    cancelling = Elsewhere(lambda: services.cancel(array, identity_for(user), "1-2"))
+    cancelling = Elsewhere(lambda: job_actions.cancel(array, identity_for(user), "1-2"))
     wait_until_blocked(cancelling)
     placing.commit()
     cancelling.commit()
@@ -95,14 +95,14 @@ def test_cycles_cancels_and_retries_at_once_lose_and_double_nothing(user, tenant
     array = submit_array(user, tenant, 40, 4)
     for turn in range(12):
         part = f"{turn}-{turn + 8}"
-        together(run_cycle, lambda: services.cancel(array, who, part), run_cycle)  # noqa: B023
+        together(run_cycle, lambda: job_actions.cancel(array, who, part), run_cycle)  # noqa: B023
         assert Job.objects.filter(array_id=array, state__in=["scheduled", "running", "stopping"]).count() <= 4
         keys = node.start_all()
         node.end(*[key for key in node.held if key in keys])
         told = {order.key for order in node.sync().assignments if isinstance(order, Stop)}  # also before they started
         node.end(*told, reason="cancelled", exit_code=None, signal=15)
         run_cycle()
-    together(run_cycle, lambda: services.retry(array, who, "0-9"))
+    together(run_cycle, lambda: job_actions.retry(array, who, "0-9"))
     for _ in range(40):
         run_cycle()
         node.end(*node.start_all())
@@ -123,7 +123,7 @@ def test_two_that_end_the_last_elements_at_once_end_the_array(user, tenant):
     assert Job.objects.get(pk=array).state == "completed"
 
 
-@pytest.mark.parametrize("act", [services.cancel, services.hold])
+@pytest.mark.parametrize("act", [job_actions.cancel, job_actions.hold])
 def test_what_only_refers_to_a_job_keeps_nobody_from_acting_on_it(user, tenant, act):
     """As an agent's report does until it is committed: PostgreSQL looks then whether what it names is still there."""
     make_node(gpus=1)
@@ -157,7 +157,9 @@ def test_a_cancel_in_a_deadlock_is_tried_again(user, tenant):
     other = Elsewhere(in_the_other_order)
     other.may_commit.set()
     assert holds.wait(20)
-    assert services.cancel(array, identity_for(user)).endswith("2 elements are cancelled, 1 element is being stopped")
+    assert job_actions.cancel(array, identity_for(user)).endswith(
+        "2 elements are cancelled, 1 element is being stopped"
+    )
     other.commit()
     assert other.is_done.is_set()
     assert JobEvent.objects.filter(job_id=array, kind="stopping").count() == 1

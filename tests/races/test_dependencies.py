@@ -7,10 +7,10 @@ from django.db import connections, transaction
 
 from gpusched.lib.db.sql import atomically, query
 from gpusched.protocol.dependencies import After, Dependency
+from jobs.actions import job_actions
 from jobs.lifecycle import states as writing
 from jobs.models import Dependency as Edge
 from jobs.models import Job
-from jobs.submit import submit as services
 from tests.factories import identity_for, make_member, make_tenant, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -64,7 +64,7 @@ def test_a_job_that_ends_while_one_after_it_is_submitted_lets_it_go(tenant, user
     first = submit(user, tenant)
     submitting = Elsewhere(lambda: submit(user, tenant, depends_on=[Dependency(job=first, kind=After.ANY)]))
     assert submitting.is_done.wait(20)
-    ending = Elsewhere(lambda: services.cancel(first, identity_for(user)))
+    ending = Elsewhere(lambda: job_actions.cancel(first, identity_for(user)))
     wait_until_blocked(ending)
     submitting.commit()
     ending.commit()
@@ -75,7 +75,7 @@ def test_a_job_that_ends_while_one_after_it_is_submitted_lets_it_go(tenant, user
 def test_a_job_submitted_after_one_that_is_ending_waits_for_the_verdict(tenant, user):
     """The submit waits for the end, and then sees it."""
     first = submit(user, tenant)
-    ending = Elsewhere(lambda: services.cancel(first, identity_for(user)))
+    ending = Elsewhere(lambda: job_actions.cancel(first, identity_for(user)))
     assert ending.is_done.wait(20)
     submitting = Elsewhere(lambda: submit(user, tenant, depends_on=[Dependency(job=first, kind=After.ANY)]))
     wait_until_blocked(submitting)
@@ -91,7 +91,7 @@ def test_a_job_submitted_after_one_down_the_line_of_one_that_is_ending_ends_with
     second = submit(user, tenant, depends_on=[first])
     submitting = Elsewhere(lambda: submit(user, tenant, depends_on=[second]))
     assert submitting.is_done.wait(20)
-    ending = Elsewhere(lambda: services.cancel(first, identity_for(user)))
+    ending = Elsewhere(lambda: job_actions.cancel(first, identity_for(user)))
     wait_until_blocked(ending)
     submitting.commit()
     ending.commit()
@@ -103,9 +103,9 @@ def test_two_that_end_at_once_let_go_the_job_that_waits_for_both(tenant, user):
     """Each sees its own end alone: whoever comes second counts again."""
     first, second = submit(user, tenant), submit(user, tenant)
     third = submit(user, tenant, depends_on=[Dependency(job=one, kind=After.ANY) for one in (first, second)])
-    one = Elsewhere(lambda: services.cancel(first, identity_for(user)))
+    one = Elsewhere(lambda: job_actions.cancel(first, identity_for(user)))
     assert one.is_done.wait(20)
-    other = Elsewhere(lambda: services.cancel(second, identity_for(user)))
+    other = Elsewhere(lambda: job_actions.cancel(second, identity_for(user)))
     wait_until_blocked(other)
     one.commit()
     other.commit()

@@ -16,7 +16,7 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role
-from jobs.actions import archive_tenant
+from jobs.actions import archive_tenant, job_actions
 from jobs.lifecycle import dependencies
 from jobs.models import Job
 from jobs.submit import bulk
@@ -105,7 +105,7 @@ def test_submit_after_another_job_does_not_deadlock_with_archiving(kind, monkeyp
     who, admin = identity_for(member), identity_for(make_user(admin=True))
     first = submit_job(member, tenant)
     request = JobRequest(tenant="nlp", command=["x"], depends_on=[Dependency(job=first)])
-    states_of, cancel_all = dependencies.states_of, services.cancel_all
+    states_of, cancel_all = dependencies.states_of, job_actions.cancel_all
     job_locked, tenant_locked = threading.Event(), threading.Event()
 
     def slow_states_of(job_ids, *, is_locked=True):
@@ -121,7 +121,7 @@ def test_submit_after_another_job_does_not_deadlock_with_archiving(kind, monkeyp
         return cancel_all(*args)
 
     monkeypatch.setattr(dependencies, "states_of", slow_states_of)
-    monkeypatch.setattr(services, "cancel_all", slow_cancel_all)
+    monkeypatch.setattr(job_actions, "cancel_all", slow_cancel_all)
     submitted = threading.Event()
 
     def submit():

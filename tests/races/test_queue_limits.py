@@ -9,9 +9,9 @@ from django.db import transaction
 
 from gpusched.lib.api.problems import Problem
 from gpusched.protocol.job_request import JobRequest
+from jobs.actions import job_actions
 from jobs.models import Job
 from jobs.submit import queue_limits, queue_locks
-from jobs.submit import submit as services
 from jobs.submit.bulk import submit_all
 from tests.factories import identity_for, make_member, make_tenant, submit
 from tests.races.test_constraints import at_once
@@ -71,8 +71,8 @@ def test_concurrent_releases_and_submits_never_exceed_the_limit(limit):
     held = []
     for _ in range(4):
         held.append(submit(user, tenant))
-        services.hold(held[-1], who)
-    outcomes(at_once(*[lambda id=id: services.release(id, who) for id in held], *[lambda: submit(user, tenant)] * 4))
+        job_actions.hold(held[-1], who)
+    outcomes(at_once(*[lambda id=id: job_actions.release(id, who) for id in held], *[lambda: submit(user, tenant)] * 4))
     assert Job.objects.filter(state="pending").count() == 3
 
 
@@ -93,8 +93,8 @@ def test_a_release_and_a_submit_that_depends_on_the_job_do_not_deadlock(limit):
     who = identity_for(user)
     job_id = submit(user, tenant)
     for _ in range(5):
-        services.hold(job_id, who)
-        works = [lambda: services.release(job_id, who), *[lambda: submit(user, tenant, depends_on=[job_id])] * 3]
+        job_actions.hold(job_id, who)
+        works = [lambda: job_actions.release(job_id, who), *[lambda: submit(user, tenant, depends_on=[job_id])] * 3]
         assert outcomes(at_once(*works)) == (4, 0)
 
 
@@ -152,7 +152,7 @@ def test_hold_after_a_bulk_of_another_process_stops_at_the_limit(limit):
     stale = replace(queue_limits._known[tenant.pk], by_user={})
     submit_all([JobRequest(command=["x"], not_before=FAR)] * 1_000, identity_for(user))
     queue_limits._known[tenant.pk] = replace(stale, counted_at=time.monotonic())
-    assert outcomes(at_once(lambda: services.hold(job_id, identity_for(user)))) == (0, 1)
+    assert outcomes(at_once(lambda: job_actions.hold(job_id, identity_for(user)))) == (0, 1)
 
 
 def test_holds_far_from_a_limit_do_not_wait_for_each_other(limit):
@@ -162,5 +162,5 @@ def test_holds_far_from_a_limit_do_not_wait_for_each_other(limit):
     job_id = submit(user, tenant)
     with transaction.atomic():
         queue_locks.share(tenant.pk)
-        [result] = at_once(lambda: services.hold(job_id, identity_for(user)))
+        [result] = at_once(lambda: job_actions.hold(job_id, identity_for(user)))
     assert result == f"job {job_id} is held"

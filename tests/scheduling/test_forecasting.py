@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from jobs.actions import job_actions
 from jobs.models import Attempt
-from jobs.submit import submit as services
 from scheduling.models import Forecast
 from scheduling.whatif import current, forecasting, outcomes
 from tests.factories import identity_for, make_node, make_token, make_user, run_cycle, submit
@@ -45,7 +45,7 @@ def test_forecast_of_a_job_that_ends_before_it_starts_is_deleted(user, tenant):
     waiting = submit(user, tenant, gpu_count=1, max_runtime_minutes=60)
     run_cycle()
     assert forecasting.note() == 1
-    services.cancel(waiting, identity_for(user))
+    job_actions.cancel(waiting, identity_for(user))
     forecasting.note()
     assert not Forecast.objects.exists()
 

@@ -3,6 +3,7 @@
 import pytest
 
 from gpusched.protocol.job_request import JobRequest
+from jobs.actions import job_actions
 from jobs.submit import submit as services
 from scheduling.cycle import snapshot
 from scheduling.engine.model import Policy
@@ -22,7 +23,7 @@ def test_a_claim_whose_job_is_gone_is_dropped_and_not_inherited(user, tenant, mo
     urgent = submit(user, tenant, gpu_count=4, priority=1500)
     run_cycle()
     assert Claim.objects.filter(job_id=urgent).exists()
-    services.cancel(urgent, identity_for(user))
+    job_actions.cancel(urgent, identity_for(user))
     node.end(key, exit_code=None, signal=15, reason="preempted")
     request = JobRequest(tenant=tenant.name, command=["true"], gpu_count=1)
     answer = services.simulate(request, identity_for(user))

@@ -5,9 +5,9 @@ import pytest
 from gpusched.protocol.agent_messages import Stop
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState
+from jobs.actions import job_actions
 from jobs.listing import representation
 from jobs.models import Job, JobEvent
-from jobs.submit import submit as services
 from nodes.models import Allocation
 from scheduling.cycle import snapshot
 from scheduling.cycle.commit import commit
@@ -82,7 +82,7 @@ def test_nobody_is_stopped_for_a_job_that_was_cancelled_meanwhile(user, tenant):
     seen, comparison = snapshot.load()
     made = plan(seen, AT_ONCE, comparison.now)
     assert made.preemptions
-    services.cancel(urgent, identity_for(user))
+    job_actions.cancel(urgent, identity_for(user))
     assert commit(made, seen, comparison).preempted == 0
     assert Job.objects.get(pk=low).state == JobState.RUNNING
     run_cycle()
@@ -97,7 +97,7 @@ def test_a_claim_ends_with_the_job_that_it_was_for(user, tenant):
     [key] = node.start_all()
     urgent = submit(user, tenant, priority=1500)
     run_cycle()
-    services.cancel(urgent, identity_for(user))
+    job_actions.cancel(urgent, identity_for(user))
     node.end(key, exit_code=None, signal=15, reason="preempted")
     run_cycle()
     assert not Claim.objects.exists()

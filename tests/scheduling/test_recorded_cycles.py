@@ -8,7 +8,7 @@ from django.test import Client
 
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.dependencies import Dependency
-from jobs.submit import submit as services
+from jobs.actions import job_actions
 from scheduling.cycle import recorded_cycles, run
 from scheduling.worker import tasks
 from tests.api.test_access import call
@@ -94,7 +94,7 @@ def test_why_names_the_cycle_for_admins_alone(busy, user, admin):
 def test_why_names_no_cycle_for_a_job_that_no_cycle_looks_at(busy, user, tenant, admin):
     """`cycles replay --job` would answer that the job does not wait in that cycle."""
     held, dependent = busy[1], submit(user, tenant, depends_on=[Dependency(job=busy[2])])
-    services.hold(held, identity_for(user))
+    job_actions.hold(held, identity_for(user))
     run_cycle()
     behind = submit(user, tenant)
     for job_id in (held, dependent, behind):

@@ -7,8 +7,8 @@ from django.db.models import F
 from django.utils import timezone
 
 from gpusched.protocol.agent_messages import Stop
+from jobs.actions import job_actions
 from jobs.models import Attempt, Job
-from jobs.submit import submit as services
 from nodes.models import Allocation, ListenerLease
 from nodes.ranks import recovery
 from tests.factories import identity_for, make_node, run_cycle, submit
@@ -58,7 +58,7 @@ def test_one_whose_stop_is_ignored_too_is_given_up(node, job_id):
 
 
 def test_a_cancel_that_is_ignored_ends_the_job(node, job_id, user):
-    services.cancel(job_id, identity_for(user))
+    job_actions.cancel(job_id, identity_for(user))
     pass_seconds(65)
     assert state(job_id) == "cancelled"
 
@@ -66,7 +66,7 @@ def test_a_cancel_that_is_ignored_ends_the_job(node, job_id, user):
 def test_what_has_started_may_take_as_long_as_it_wants(node, job_id, user):
     node.start_all()
     assert pass_seconds(9000) == []
-    services.cancel(job_id, identity_for(user))
+    job_actions.cancel(job_id, identity_for(user))
     assert pass_seconds(9000) == []
     assert state(job_id) == "stopping", "its process may live"
 

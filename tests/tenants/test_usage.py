@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from gpusched.lib.db.sql import query
-from jobs.submit import submit as services
+from jobs.actions import job_actions
 from tenants.api import usage
 from tenants.billing import rates, usage_report
 from tenants.models import UsageEntry, UsageRefund
@@ -248,7 +248,7 @@ class TestRefunds:
             run_cycle()
             keys = node.start_all()
             if reason == "requeued":
-                services.requeue(job_id, identity_for(user))
+                job_actions.requeue(job_id, identity_for(user))
             node.end(*keys, exit_code=None, reason=reason)
         assert list(UsageEntry.objects.order_by("attempt").values_list("attempt", flat=True)) == [1, 2]
         assert UsageRefund.objects.get().entry.attempt == 2

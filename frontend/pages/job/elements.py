@@ -13,9 +13,9 @@ from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.protocol import arrays
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import JobState
+from jobs.actions import job_actions
 from jobs.arrays.elements import elements_of
 from jobs.listing.job_list import states_of
-from jobs.submit import submit
 from tenants.auth.identity import Identity
 
 ON_A_PAGE = 50
@@ -49,7 +49,7 @@ def _failed(job: Row) -> int:
     return by.get("failed", 0) + by.get("preempted", 0)
 
 
-_VERBS = {"cancel": submit.cancel, "retry": submit.retry}
+_VERBS = {"cancel": job_actions.cancel, "retry": job_actions.retry}
 
 
 @require_POST

@@ -7,7 +7,12 @@ from django.shortcuts import redirect
 
 from frontend import feed
 from frontend.pages.my_work import mine
-from frontend.pages.overview.view import bar_scale, show_overview
+from frontend.pages.overview.view import (
+    show_overview,
+)
+from frontend.pages.tenants.rows import (
+    bar_scale,
+)
 from frontend.ui.page import page, show
 from gpusched.protocol.states import Role
 from tenants.auth.identity import Identity

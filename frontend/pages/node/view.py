@@ -18,10 +18,10 @@ from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.db.sql import atomically, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
-from nodes.health import device_health
+from nodes import not_found as nodes_not_found
+from nodes.health import cordon, device_health
 from nodes.health.incidents import of_nodes, with_closers
 from nodes.inventory import (
-    join,
     removal,
     representation,
     retire,
@@ -84,7 +84,7 @@ def found_node(name: str, who: Identity) -> dict[str, Any]:
     """The node as it is listed for the person. 404 for an unknown one."""
     found = representation.nodes(who.visible_tenants(), name) if "\x00" not in name else []
     if not found:
-        raise removal.absent(name)
+        raise nodes_not_found.absent(name)
     return found[0]
 
 
@@ -125,7 +125,7 @@ def set_intent(request: HttpRequest, who: Identity, name: str, verb: str) -> Htt
     def do() -> str:
         if "\x00" in note:
             raise Problem(400, "invalid", "the note must not contain a NUL character", next_step="write it without")
-        return join.set_intent(name, _INTENTS[verb], note)
+        return cordon.set_intent(name, _INTENTS[verb], note)
 
     return _act_as_admin(request, who, name, do)
 

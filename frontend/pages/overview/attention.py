@@ -35,7 +35,7 @@ _HOLDERS = """
 
 
 def load(nodes: list[Row], lag: Row) -> list[Row]:
-    """All notices, the worst first, from the rows of frontend.pages.fleet.rows. A part that is about a job has its `tenant_id`,
+    """Return all notices, the worst first, from the rows of the fleet page. A part about a job has its `tenant_id`,
     for `restrict`."""
     notices = [*_scheduler(lag), *_lost(nodes), *_ill(nodes), *_hot(nodes), *_idle(nodes), *_closed(nodes)]
     severities = ("red", "amber", "note")

@@ -1,12 +1,13 @@
 """The overview: what is broken, what is idle, who waits and why, who has more or less than their share."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
 from frontend import feed
 from frontend.pages.join.view import joining
+from frontend.pages.tenants.rows import bar_scale
 from frontend.ui.page import page, show
 from tenants.auth.identity import Identity
 
@@ -48,11 +49,6 @@ def cluster_now(who: Identity) -> dict[str, Any]:
 def _is_denied(tenant: Mapping[str, Any]) -> bool:
     """Its jobs wait although it holds less than was promised to it; such tenants come first, as the script has it."""
     return bool(tenant["jobs_asking"]) and tenant["gpus_held"] < (tenant["guaranteed_gpus"] or 0)
-
-
-def bar_scale(tenants: Iterable[dict[str, Any]]) -> float:
-    """What the full width of the tenants' bars stands for: the most that any holds, is guaranteed or may hold."""
-    return max((max(t["gpus_held"], t["guaranteed_gpus"], t["max_gpus"] or 0) for t in tenants), default=0) or 1
 
 
 def _of(rows: Mapping[str, dict[str, Any]], kind: str) -> list[dict[str, Any]]:

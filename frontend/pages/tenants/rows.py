@@ -1,6 +1,6 @@
 """The rows of topics `tenants` and `tenant:<name>`: what a tenant holds, waits for, may hold and has used."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from frontend.pages.queue import rows as queuerows
@@ -95,3 +95,8 @@ def restrict_whole(loaded: Mapping[str, Row], name: str, visible: Sequence[int] 
         return None
     rows: dict[str, Row] = found["rows"]
     return rows
+
+
+def bar_scale(tenants: Iterable[dict[str, Any]]) -> float:
+    """What the full width of the tenants' bars stands for: the most that any holds, is guaranteed or may hold."""
+    return max((max(t["gpus_held"], t["guaranteed_gpus"], t["max_gpus"] or 0) for t in tenants), default=0) or 1

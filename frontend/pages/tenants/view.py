@@ -8,9 +8,11 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from frontend import feed
-from frontend.pages.overview.view import bar_scale
 from frontend.pages.tenants import details
 from frontend.pages.tenants import rows as tenantrows
+from frontend.pages.tenants.rows import (
+    bar_scale,
+)
 from frontend.ui.page import page, show
 from tenants.api.tenants import find_tenant, tenants_shown
 from tenants.auth.identity import Identity

@@ -10,9 +10,9 @@ from django.views.decorators.http import require_POST
 from frontend.ui.page import act, page, show
 from gpusched.lib.api.problems import not_found
 from gpusched.protocol.states import Scope
+from tenants.auth import tokens as auth_tokens
 from tenants.auth.identity import Identity
 from tenants.models import ApiToken
-from tenants.tenancy import tenants
 
 _SCOPES = (
     (Scope.READ, "read: see jobs, nodes and logs"),
@@ -42,8 +42,8 @@ def tokens(request: HttpRequest, who: Identity) -> HttpResponse:
     secret = ""
     if form.is_valid():
         days = form.cleaned_data["expires_in_days"]
-        expires_at = tenants.expiry(float(days) if days else None)
-        _, secret = tenants.create_token(
+        expires_at = auth_tokens.expiry(float(days) if days else None)
+        _, secret = auth_tokens.create_token(
             who.user_id, form.cleaned_data["name"], form.cleaned_data["scopes"], expires_at=expires_at
         )
         form = TokenForm(who.is_admin)
@@ -71,7 +71,7 @@ def revoke(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
         raise not_found(f"token {token_id}")
 
     def do() -> str:
-        others = tenants.revoke_token(token)
+        others = auth_tokens.revoke_token(token)
         return f"token {token.name} is revoked" + (f", and {len(others)} made with it" if others else "")
 
     return act(request, "tokens", do)

@@ -9,7 +9,6 @@ from scheduling.engine.affinity import untolerated
 from scheduling.engine.board.board import Board, kind_of
 from scheduling.engine.board.shapes import Shape, is_selected, is_suitable
 from scheduling.engine.explain.feasibility import (
-    Verdict,
     shut_out,
     too_large,
     unmatched,
@@ -37,6 +36,7 @@ from scheduling.engine.model import (
     Running,
     Snapshot,
     Tenant,
+    Verdict,
     known_as,
 )
 from scheduling.engine.placement.placement import place, suitable_free

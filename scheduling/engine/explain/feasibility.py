@@ -1,7 +1,6 @@
 """Says whether a request can ever start: on the whole cluster, empty and in service, and alone in its tenant."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from scheduling.engine.affinity import Taint, untolerated
 from scheduling.engine.board.shapes import rank_counts
@@ -32,14 +31,7 @@ from scheduling.engine.limits.quotas import (
     limits_per_user,
     of_models,
 )
-from scheduling.engine.model import Evidence, Node, Policy, Request, Tenant
-
-
-class Verdict(NamedTuple):
-    """A reason that does not depend on what runs: `never_fits`, `tenant_limit`, `constraint` or `taint`."""
-
-    code: str
-    evidence: Evidence
+from scheduling.engine.model import Evidence, Node, Policy, Request, Tenant, Verdict
 
 
 def impossible(

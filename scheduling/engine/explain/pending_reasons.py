@@ -14,14 +14,19 @@ from scheduling.engine.explain.explain import (
     reserved,
 )
 from scheduling.engine.explain.feasibility import (
-    Verdict,
     beyond_part,
     bounds_of,
     over_limit,
     too_large,
 )
 from scheduling.engine.limits.accounts import Block
-from scheduling.engine.model import Job, Reservation, Tenant, Wait
+from scheduling.engine.model import (
+    Job,
+    Reservation,
+    Tenant,
+    Verdict,
+    Wait,
+)
 from scheduling.engine.placement.placement import place
 
 

@@ -4,8 +4,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import floor, log10
 
-from scheduling.engine.explain.feasibility import Verdict
-from scheduling.engine.model import Job, Snapshot, Tenant, Wait
+from scheduling.engine.model import (
+    Job,
+    Snapshot,
+    Tenant,
+    Verdict,
+    Wait,
+)
 
 
 def affordable(snapshot: Snapshot, now: float) -> tuple[Snapshot, tuple[Wait, ...]]:

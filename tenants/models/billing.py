@@ -1,4 +1,4 @@
-"""Tables of money: refunds of ledger entries, rates (tenants/billing/rates.py) and budgets (tenants/billing/budgets.py)."""
+"""Tables of billing: refunds of ledger entries, rates and budgets."""
 
 import pghistory
 import pgtrigger

@@ -1,5 +1,5 @@
-"""Tables of what is kept of readings: samples, their roll-ups, GPU-seconds (nodes/telemetry/samples.py), and who holds GPUs that
-are idle (nodes/held_idle.py)."""
+"""Tables of stored readings: samples, roll-ups and GPU-seconds (nodes/telemetry/samples.py), and holders of idle GPUs
+(nodes/held_idle.py)."""
 
 from django.db import models
 from django.db.models import Q

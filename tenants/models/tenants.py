@@ -13,10 +13,6 @@ from django.db.models import F, Q
 
 from gpusched.protocol.reasons import singular
 from gpusched.protocol.states import Role
-from tenants.billing.models import Budget as Budget
-from tenants.billing.models import BudgetCrossing as BudgetCrossing
-from tenants.billing.models import Rate as Rate
-from tenants.billing.models import UsageRefund as UsageRefund
 
 
 class Tier(models.TextChoices):

@@ -7,14 +7,7 @@ from django.db.models.functions import Now
 
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState, RankState
 from jobs.models import Attempt, Job
-from nodes.health import incidents
-from nodes.telemetry.models import GpuClock as GpuClock
-from nodes.telemetry.models import HeldDay as HeldDay
-from nodes.telemetry.models import HeldIdle as HeldIdle
-from nodes.telemetry.models import IdleExemption as IdleExemption
-from nodes.telemetry.models import MissingUser as MissingUser
-from nodes.telemetry.models import Rollup as Rollup
-from nodes.telemetry.models import Sample as Sample
+from nodes.models import triggers as models_triggers
 
 
 class Node(models.Model):
@@ -73,7 +66,7 @@ class Node(models.Model):
             models.CheckConstraint(condition=Q(state__in=list(NodeState)), name="node_state_known"),
             models.CheckConstraint(condition=Q(intent__in=list(NodeIntent)), name="node_intent_known"),
         ]
-        triggers = [incidents.OF_NODES]
+        triggers = [models_triggers.OF_NODES]
 
     def __str__(self) -> str:
         return self.name
@@ -128,7 +121,7 @@ class Device(models.Model):
                 name="device_not_overheld",
             ),
         ]
-        triggers = [incidents.OF_DEVICES]
+        triggers = [models_triggers.OF_DEVICES]
 
     def __str__(self) -> str:
         return f"{self.node.name}:{self.index}"
@@ -263,8 +256,8 @@ class Reading(models.Model):
 
 
 class Incident(models.Model):
-    """From when to when something was not well with a node or a device, and why. Written by triggers alone
-    (nodes/health/incidents.py), whatever changes the health of a device, the state of a node or what admins want of it."""
+    """When a node or a device was unwell, and why. Only triggers write it (nodes/models/triggers.py), whatever changes
+    the health of a device, the state of a node or what admins want of it."""
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="incidents")
     device = models.ForeignKey(Device, on_delete=models.CASCADE, null=True, related_name="incidents")

@@ -1,0 +1,200 @@
+"""Actions on one job: cancel, hold, release, requeue and retry, each in one transaction."""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.audit import log
+from gpusched.lib.bus import events, wake
+from gpusched.lib.db.sql import atomically, query
+from gpusched.protocol.reasons import EndReason, Pending
+from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
+from jobs.actions import array_actions
+from jobs.actions import retry as retrying
+from jobs.lifecycle import states as transitions
+from jobs.listing.counts import WAITS
+from jobs.submit import (
+    queue_limits,
+)
+from jobs.submit.queue_limits import Incoming, Load
+from tenants.auth.identity import Identity
+from tenants.tenancy import archived
+
+
+def cancel(job_id: int, identity: Identity, part: str | None = None, if_state: Collection[str] | None = None) -> str:
+    """Ends a job: at once if it waits, else its processes are stopped first. Harmless when repeated. `part`: of an
+    array only these elements, like 3-7,9. `if_state`: 409 if the job lives in another state than these by now."""
+
+    def act(job: dict[str, Any]) -> str:
+        if if_state is not None and job["state"] not in (*if_state, *FINAL):
+            now = f"job {job_id} is {job['state']} by now"
+            raise Problem(409, "wrong_state", now, next_step="cancel it once more to stop its processes")
+        by = {"by": identity.username}
+        if job["array_count"] is not None:
+            return array_actions.cancel(job, part, identity.username)
+        array_actions.require_none(job, part)
+        if job["state"] in WAITING:
+            transitions.cancel_waiting([job_id], by, identity.username)
+            return f"job {job_id} is cancelled"
+        if job["state"] == JobState.STOPPING:
+            transitions.override_stop(job_id, EndReason.CANCELLED, by, identity.username)
+        elif job["state"] in LIVE:
+            transitions.stop([job_id], EndReason.CANCELLED, by, identity.username)
+        else:
+            return f"job {job_id} had already ended: {job['state']}"
+        return f"job {job_id} is being stopped"
+
+    return _act(job_id, identity, act)
+
+
+def cancel_all(tenant_id: int, identity: Identity) -> tuple[int, int]:
+    """Cancel all jobs of a tenant that have not ended. Return how many waited, and how many are being stopped; an array
+    counts as one. In a transaction."""
+    by, actor = {"by": identity.username}, identity.username
+    query("SELECT set_config(%s, %s, true)", [log.VIA, identity.via])
+    rows = query(
+        "SELECT id, state, array_count FROM jobs_job WHERE tenant_id = %s AND array_id IS NULL AND state <> ALL(%s)"
+        " ORDER BY id FOR NO KEY UPDATE",
+        [tenant_id, list(FINAL)],
+    )
+    for row in rows:
+        if row["array_count"] is not None:
+            array_actions.cancel(row, None, actor)
+    single = [row for row in rows if row["array_count"] is None]
+    transitions.cancel_waiting([row["id"] for row in single if row["state"] in WAITING], by, actor)
+    transitions.stop([row["id"] for row in single if row["state"] in LIVE], EndReason.CANCELLED, by, actor)
+    for row in single:
+        if row["state"] == JobState.STOPPING:
+            transitions.override_stop(row["id"], EndReason.CANCELLED, by, actor)
+    events.changed("jobs", [row["id"] for row in rows])
+    waited = sum(row["state"] in WAITING for row in rows)
+    return waited, len(rows) - waited
+
+
+def hold(job_id: int, identity: Identity) -> str:
+    """Keeps a waiting job from starting until it is released; a hold by an admin can only be released by one."""
+
+    def act(job: dict[str, Any]) -> str:
+        owner = identity.user_id == job["user_id"] or job["tenant_id"] in identity.roles
+        reason = Pending.HELD_BY_USER if owner else Pending.HELD_BY_ADMIN
+        if job["state"] == JobState.HELD and job["reason"] in (reason, Pending.HELD_BY_ADMIN):
+            return f"job {job_id} is held"
+        joins_deferred = reason == Pending.HELD_BY_USER and queue_limits.load_of(job).queued
+        with _room_for(job, Load(deferred=1) if joins_deferred else None):
+            if job["array_count"] is not None:
+                return array_actions.hold(job, reason, identity.username)
+            if job["state"] not in (JobState.PENDING, JobState.HELD):
+                raise _wrong_state(job, "only a waiting job can be held")
+            transitions.hold([job_id], reason, identity.username)
+        return f"job {job_id} is held"
+
+    return _act(job_id, identity, act, joins_queue=True)
+
+
+def release(job_id: int, identity: Identity) -> str:
+    """Lets a held job wait for its turn again, from its original queue time."""
+
+    def act(job: dict[str, Any]) -> str:
+        if job["state"] == JobState.HELD:
+            joins_queued = queue_limits.load_of(job).queued and not identity.can_administer
+            holds = [Pending.HELD_BY_USER, *([Pending.HELD_BY_ADMIN] if identity.can_administer else [])]
+            with _room_for(job, Load(queued=1) if joins_queued else None):
+                if job["array_count"] is not None:
+                    is_released = array_actions.release(job, holds, identity.username)
+                else:
+                    is_released = bool(transitions.release([job_id], holds, identity.username))
+                if not is_released:
+                    step = "ask an admin to release it"
+                    raise Problem(403, "not_permitted", "an admin holds this job", next_step=step)
+        elif job["state"] != JobState.PENDING:
+            raise _wrong_state(job, "only a held job can be released")
+        return f"job {job_id} waits for its turn"
+
+    return _act(job_id, identity, act, joins_queue=True)
+
+
+def requeue(job_id: int, identity: Identity) -> str:
+    """Stops a live job and puts it back to where it stood in the queue."""
+
+    def act(job: dict[str, Any]) -> str:
+        if job["array_count"] is not None:
+            step = "requeue live elements by their own ids, or retry those that ended"
+            raise Problem(409, "wrong_state", f"job {job_id} is an array, which never runs itself", next_step=step)
+        if job["state"] in (JobState.SCHEDULED, JobState.RUNNING):
+            by = {"by": identity.username}
+            transitions.stop([job_id], EndReason.REQUEUED, by, identity.username)
+        elif job["state"] != JobState.PENDING and job["stop_reason"] != EndReason.REQUEUED:
+            raise _wrong_state(job, "only a live job can be requeued")
+        return f"job {job_id} goes back to the queue"
+
+    return _act(job_id, identity, act)
+
+
+def retry(job_id: int, identity: Identity, part: str = array_actions.FAILED) -> str:
+    """Has a job that failed, was cancelled or was preempted run again, by another attempt; or elements of an array:
+    `failed`, or numbers like 3-7,9 of those that have ended. An element is retried as one of its array."""
+    element: int | None = None
+
+    def act(job: dict[str, Any]) -> str:
+        archived.lock_open([job["tenant_id"]])
+        with _room_for(job, None if job["waits"] else queue_limits.load_of(job)):
+            if job["array_count"] is not None:
+                if element is not None:
+                    retrying.require_retriable(locked(element, identity))
+                return array_actions.retry(job, part, identity.username)
+            array_actions.require_none(job, None if part == array_actions.FAILED else part)
+            return retrying.retry_one(job, identity.username)
+
+    sql = "SELECT tenant_id, array_id, array_index FROM jobs_job WHERE id = %s AND array_id IS NOT NULL"
+    if part == array_actions.FAILED and (found := query(sql, [job_id])) and identity.sees(found[0]["tenant_id"]):
+        element, job_id, part = job_id, found[0]["array_id"], str(found[0]["array_index"])
+    return _act(job_id, identity, act, joins_queue=True)
+
+
+@contextmanager
+def _room_for(job: dict[str, Any], load: Load | None) -> Iterator[None]:
+    """Raise 429 if the queue has no room for `load`, but only after what is done inside: a job in the wrong state is
+    refused as such whatever is queued. The transaction undoes what was done. None: the job joins no part of the queue.
+    """
+    refusal: Problem | None = None
+    try:
+        if load is not None:
+            queue_limits.require(Incoming(job["tenant_id"], job["user_id"], load))
+    except Problem as problem:
+        refusal = problem
+    yield
+    if refusal is not None:
+        raise refusal
+
+
+def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str], *, joins_queue: bool = False) -> str:
+    """`joins_queue`: the job may count against another limit of the queue afterwards."""
+
+    def work() -> str:
+        if joins_queue:
+            queue_limits.lock_of_job(job_id)
+        message = act(locked(job_id, identity))
+        events.changed("jobs", [job_id])
+        wake.request_cycle()
+        return message
+
+    return atomically(work)
+
+
+def locked(job_id: int, identity: Identity) -> dict[str, Any]:
+    """The job's row, locked, of somebody who may act on it: 404 or 403 for others. In a transaction, whose events say
+    by which way it was done."""
+    rows = query(
+        "SELECT id, tenant_id, user_id, state, reason, stop_reason, array_count, not_before, open_dependencies,"
+        f"      {WAITS} AS waits, set_config(%s, %s, true) FROM jobs_job j WHERE id = %s FOR NO KEY UPDATE",
+        [log.VIA, identity.via, job_id],
+    )
+    if not rows:
+        raise not_found(f"job {job_id}")
+    identity.require(identity.role_for(rows[0]["user_id"]), rows[0]["tenant_id"], f"job {job_id}")
+    return rows[0]
+
+
+def _wrong_state(job: dict[str, Any], rule: str) -> Problem:
+    return Problem(409, "wrong_state", f"{rule}; job {job['id']} is {job['state']}", next_step="see its state")
