@@ -11,6 +11,7 @@ from gpusched.protocol import job_actions
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import FINAL, LIVE, JobState
+from jobs.actions import job_actions as actions
 from jobs.models import Job
 from scheduling.whatif import extend
 from tenants.auth.identity import Identity
