@@ -67,7 +67,7 @@ class NameAndPassword(AuthenticationForm):
 
 
 login = LoginView.as_view(
-    template_name="login.html",
+    template_name="login/page.html",
     authentication_form=NameAndPassword,
     redirect_authenticated_user=True,
     extra_context={"sso_name": settings.ENV.oidc_name if settings.ENV.oidc_issuer else ""},

@@ -13,7 +13,7 @@ from tenants.auth.identity import Identity
 
 @page
 def fleet(request: HttpRequest, who: Identity) -> HttpResponse:
-    return show(request, who, "pages/fleet.html", {"nodes": _nodes(who)})
+    return show(request, who, "fleet/page.html", {"nodes": _nodes(who)})
 
 
 @page
@@ -29,7 +29,7 @@ def nodes(request: HttpRequest, who: Identity) -> HttpResponse:
         "asked": asked,
         "has_any": bool(found),
     }
-    return show(request, who, "pages/nodes.html", words)
+    return show(request, who, "nodes/page.html", words)
 
 
 def _nodes(who: Identity) -> list[dict[str, Any]]:

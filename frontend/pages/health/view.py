@@ -42,7 +42,7 @@ def health(request: HttpRequest, who: Identity) -> HttpResponse:
         "agents": agents,
         "noted": [row for row in agents if row["notes"] or row["state"] != "online"],
     }
-    return show(request, who, "pages/health.html", words)
+    return show(request, who, "health/page.html", words)
 
 
 def _with_moments(row: dict[str, Any]) -> dict[str, Any]:

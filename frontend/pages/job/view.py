@@ -69,7 +69,7 @@ def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
         "is_chosen": bool(wanted),
         **_TAB_WORDS[tab](request, who, rows),
     }
-    return show(request, who, "pages/job.html", words)
+    return show(request, who, "job/page.html", words)
 
 
 def _tabs(job: dict[str, Any]) -> list[str]:
@@ -180,14 +180,14 @@ def log_hits(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
 def cost(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     """What it has used and costs so far: asked for again while it runs."""
     _visible(job_id, who)
-    return show(request, who, "pages/job_cost.html", {"cost": cost_of(job_id)})
+    return show(request, who, "job/cost.html", {"cost": cost_of(job_id)})
 
 
 @page
 def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     """The buttons that fit it now, and how what was asked for last stands."""
     row = _visible(job_id, who)
-    return show(request, who, "pages/job_actions.html", {"job": row, **_may_be_done(row, who)})
+    return show(request, who, "job/actions.html", {"job": row, **_may_be_done(row, who)})
 
 
 def _may_be_done(row: dict[str, Any], who: Identity) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
             raise
         told = {**brief(job_id, who), "estimate_reason": problem.detail}
     words = {"told": told, "ahead": ahead_of(job_id, who.visible_tenants()), "is_awaited": is_awaited}
-    return show(request, who, "pages/job_foreseen.html", words)
+    return show(request, who, "job/estimate.html", words)
 
 
 @require_POST
@@ -249,7 +249,7 @@ def extend_preview(request: HttpRequest, who: Identity, job_id: int) -> HttpResp
         words: dict[str, Any] = {"told": _extended_to(request, who, job_id, is_dry_run=True)}
     except Problem as problem:
         words = {"refused": refusal(problem)}
-    return show(request, who, "pages/extend_effect.html", words)
+    return show(request, who, "job/extend_effect.html", words)
 
 
 def _extend(request: HttpRequest, who: Identity, job_id: int) -> str:

@@ -62,7 +62,7 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
         "usage": queue_usage(None) if who.is_admin else [],
         "more": _more(asked, start + _WINDOW) if start + _WINDOW < total.get("rows", 0) else "",
     }
-    return show(request, who, "pages/queue.html", words)
+    return show(request, who, "queue/page.html", words)
 
 
 @page
@@ -100,7 +100,7 @@ def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
         "member_of": _where(who, Role.MEMBER),
         "owner_of": _where(who, Role.OWNER),
     }
-    return show(request, who, "pages/jobs.html", words)
+    return show(request, who, "jobs/page.html", words)
 
 
 MOST_AT_ONCE = 500

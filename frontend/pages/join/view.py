@@ -43,7 +43,7 @@ def join(request: HttpRequest, who: Identity) -> HttpResponse:
             words |= {"token": token, "arrived": _arrived(token)}
         status = 400 if form.errors else 200
     words["tokens"] = _good() if who.is_admin else []
-    response = show(request, who, "pages/join.html", words, status=status)
+    response = show(request, who, "join/page.html", words, status=status)
     response["Cache-Control"] = "no-store"
     return response
 
@@ -61,7 +61,7 @@ def arrivals(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse
     token = JoinToken.objects.filter(pk=token_id).first()
     if token is None:
         raise not_found(f"join token {token_id}")
-    return show(request, who, "pages/join_light.html", {"token": token, "arrived": _arrived(token)})
+    return show(request, who, "join/status.html", {"token": token, "arrived": _arrived(token)})
 
 
 @require_POST

@@ -38,7 +38,7 @@ def my_work(request: HttpRequest, who: Identity) -> HttpResponse:
         "tenant": min((name for i, name in who.tenant_names.items() if i not in who.archived), default=""),
         "url": request.build_absolute_uri("/").rstrip("/"),
     }
-    return show(request, who, "pages/mine.html", words)
+    return show(request, who, "my_work/page.html", words)
 
 
 def _notices(who: Identity) -> list[dict[str, Any]]:

@@ -46,4 +46,4 @@ def gpu_actions(request: HttpRequest, who: Identity, name: str, device_id: int) 
         "jobs_there": left,
         "asked": status.of_node(node, incidents, left, beat),
     }
-    return show(request, who, "pages/panel_actions.html", words)
+    return show(request, who, "node/gpu_panel.html", words)

@@ -77,7 +77,7 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         "server_version": __version__,
         "marks": labels.shown(name) if who.is_admin else {},
     }
-    return show(request, who, "pages/node.html", words)
+    return show(request, who, "node/page.html", words)
 
 
 def found_node(name: str, who: Identity) -> dict[str, Any]:

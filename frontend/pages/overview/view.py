@@ -21,7 +21,7 @@ def overview(request: HttpRequest, who: Identity) -> HttpResponse:
 
 
 def show_overview(request: HttpRequest, who: Identity) -> HttpResponse:
-    template = "pages/wall.html" if request.GET.get("wall") == "1" else "pages/overview.html"
+    template = "overview/wall.html" if request.GET.get("wall") == "1" else "overview/page.html"
     return show(request, who, template, {**cluster_now(who), **joining(request)})
 
 

@@ -70,7 +70,7 @@ def preview(request: HttpRequest, who: Identity) -> HttpResponse:
     """The panel beside the form, for what is typed so far."""
     tenants = _tenants(who)
     form = SubmitForm(sorted(tenants), request.POST)
-    return show(request, who, "pages/equivalent.html", _equivalent(form, tenants, who))
+    return show(request, who, "submit/equivalent.html", _equivalent(form, tenants, who))
 
 
 def _form_page(request: HttpRequest, who: Identity, form: SubmitForm, key: str, status: int = 200) -> HttpResponse:
@@ -78,7 +78,7 @@ def _form_page(request: HttpRequest, who: Identity, form: SubmitForm, key: str, 
     words = {"form": form, "key": key, "tenants": tenants, "models": _models(), "secrets": _secrets(tenants)}
     words["is_nothing_again"] = "again" in request.GET and not form.is_bound and not form.initial
     words["is_restored"] = True  # what was typed is put back by the browser after Back or a reload
-    return show(request, who, "pages/submit.html", {**words, **_equivalent(form, tenants, who)}, status=status)
+    return show(request, who, "submit/page.html", {**words, **_equivalent(form, tenants, who)}, status=status)
 
 
 def _equivalent(form: SubmitForm, tenants: dict[str, int], who: Identity) -> dict[str, Any]:

@@ -90,8 +90,8 @@ def quota(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
             return redirect("tenant", name)
     words = {"tenant": tenant, "now": now, "form": form, "effect": effect, "differs": _differs(form, now)}
     if "HX-Request" in request.headers:
-        return show(request, who, "pages/quota_effect.html", words)
-    return show(request, who, "pages/quota.html", words, status=400 if form.errors else 200)
+        return show(request, who, "tenants/quota_effect.html", words)
+    return show(request, who, "tenants/quota.html", words, status=400 if form.errors else 200)
 
 
 def _form(request: HttpRequest, tenant_id: int, now: dict[str, Any]) -> QuotaForm:

@@ -25,7 +25,7 @@ _MOST_USERS = 10
 
 @page
 def tenants(request: HttpRequest, who: Identity) -> HttpResponse:
-    return show(request, who, "pages/tenants.html", _shown(who, is_all=request.GET.get("archived") == "true"))
+    return show(request, who, "tenants/page.html", _shown(who, is_all=request.GET.get("archived") == "true"))
 
 
 def _shown(who: Identity, *, is_all: bool) -> dict[str, Any]:
@@ -78,4 +78,4 @@ def tenant(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         "days": _LATELY_DAYS,
         "edits": details.edits(found.pk) if who.is_admin else [],
     }
-    return show(request, who, "pages/tenant.html", words)
+    return show(request, who, "tenants/tenant.html", words)

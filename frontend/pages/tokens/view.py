@@ -53,7 +53,7 @@ def tokens(request: HttpRequest, who: Identity) -> HttpResponse:
         "tokens": [_shown(token) for token in ApiToken.objects.filter(user_id=who.user_id).select_related("tenant")],
         "url": request.build_absolute_uri("/").rstrip("/"),
     }
-    response = show(request, who, "pages/tokens.html", words, status=400 if form.errors else 200)
+    response = show(request, who, "tokens/page.html", words, status=400 if form.errors else 200)
     response["Cache-Control"] = "no-store"
     return response
 

@@ -56,7 +56,7 @@ def usage(request: HttpRequest, who: Identity) -> HttpResponse:
         "budgets": _budgets(ids),
         "address": _address(request),
     }
-    return show(request, who, "pages/usage.html", words)
+    return show(request, who, "usage/page.html", words)
 
 
 def _tenants(who: Identity) -> dict[str, int]:
