@@ -40,7 +40,7 @@ bench: setup-dev   ## the figures of the README
 reference: openapi ## writes what docs/ have from the code: docs/reference/, and marked parts of others
 	$(PY) -m deploy.reference
 
-rules: setup-dev   ## writes frontend/src/rules.ts, what the page's script shares with the server
+rules: setup-dev   ## writes frontend/src/ui/constants.ts, what the page's script shares with the server
 	DJANGO_SETTINGS_MODULE=gpusched.settings $(PY) -m frontend.shared_constants
 
 openapi: setup-dev ## writes docs/openapi.json, against which breaking changes are found

@@ -1,4 +1,4 @@
-"""Writes frontend/src/rules.ts, the rules that the page's script needs as the server has them (`make rules`).
+"""Writes frontend/src/ui/constants.ts, the rules that the page's script needs as the server has them (`make rules`).
 
 A test holds the file to this; there is no other copy of them in TypeScript."""
 
@@ -14,7 +14,7 @@ from gpusched.protocol import job_actions, times
 from gpusched.protocol.states import FINAL, LIVE, WAITING
 from nodes.health import gpu_status
 
-FILE = Path(__file__).resolve().parent / "src" / "rules.ts"
+FILE = Path(__file__).resolve().parent / "src" / "ui" / "constants.ts"
 _HEAD = """\
 // The rules that the server and this script share, written by `make rules` from the server's own; never by hand.
 /* eslint-disable */

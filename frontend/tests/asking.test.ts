@@ -1,8 +1,8 @@
 // What was asked for: "requested…" at once, in place and once; then as the server draws it, until it is confirmed. A
 // question that is open is not closed, nor another opened, by what is drawn anew around it.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { Actions } from "../src/actions";
-import { startAsking } from "../src/asking";
+import { Actions } from "../src/actions/buttons";
+import { startAsking } from "../src/actions/forms";
 
 const BUTTONS = `<form data-asks data-key="hold" method="post" action="/jobs/7/hold/"><button>Hold</button></form>`;
 const EXTEND = `<details class="confirm" data-key="extend"><summary>Extend…</summary><form data-asks action="/jobs/7/extend/"><input name="max_runtime_minutes" value="60"><button>Set the limit</button></form></details>`;

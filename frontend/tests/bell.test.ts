@@ -1,8 +1,8 @@
 // The bell: how much is unread, what pops up and what does not, and that opening it says that it was read.
 import { beforeEach, expect, test, vi } from "vitest";
-import { bell } from "../src/bell";
-import { Hub } from "../src/hub";
-import type { SocketLike } from "../src/socket";
+import { bell } from "../src/pages/notices/bell";
+import { Hub } from "../src/live/hub";
+import type { SocketLike } from "../src/live/socket";
 
 class Pretend implements SocketLike {
   readyState = 1;

@@ -1,11 +1,11 @@
 // The pages of the cluster: pieces that become like others, groups of nodes, filters, and what charts are made of.
 import { beforeEach, expect, test } from "vitest";
-import { startFilter } from "../src/filter";
-import { morphChildren } from "../src/morph";
-import { chartOf } from "../src/views/node";
-import { groupedNodes, nodeGroup } from "../src/views/nodes";
-import { usageChart } from "../src/views/usage";
-import type { NodeRow } from "../src/topics";
+import { startFilter } from "../src/ui/filter";
+import { morphChildren } from "../src/ui/morph";
+import { chartOf } from "../src/pages/node/node";
+import { groupedNodes, nodeGroup } from "../src/pages/nodes/nodes";
+import { usageChart } from "../src/pages/usage/usage";
+import type { NodeRow } from "../src/live/topics";
 
 let old: HTMLElement;
 

@@ -1,7 +1,7 @@
 // The command palette: what is found, in which order, by keys alone, and what happens when the server is away.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { type Command, ranked, startCommands } from "../src/commands";
-import { score } from "../src/fuzzy";
+import { type Command, ranked, startCommands } from "../src/pages/search/palette";
+import { score } from "../src/pages/search/fuzzy";
 
 const command = (name: string, kind = "page"): Command => ({ kind, name, about: "", run: `/${name}/` });
 

@@ -1,6 +1,6 @@
 // What can be copied: said to be done only where it was.
 import { beforeEach, expect, test, vi } from "vitest";
-import { startCopy } from "../src/copy";
+import { startCopy } from "../src/ui/copy";
 
 startCopy();
 beforeEach(() => {

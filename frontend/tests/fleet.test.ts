@@ -1,14 +1,14 @@
 // The fleet: everything fits, nothing overlaps, cells are found; what is told of each; and how fast it is.
 import { describe, expect, test } from "vitest";
-import { LARGEST, type LayoutGroup, columns, hit, layout, neighbour } from "../src/fleet/layout";
-import { fits, readAddress, spoken, writeAddress } from "../src/fleet/address";
-import { type Fill, look, owner, reads, secondsToFree, value } from "../src/fleet/looks";
-import { model, paints, tell } from "../src/fleet/model";
-import { type Context, type Palette, paint } from "../src/fleet/paint";
-import { Panel } from "../src/fleet/panel";
-import { isDark, ramp } from "../src/fleet/palette";
-import { stripCells } from "../src/fleet/strip";
-import type { Cell, DeviceRow, NodeRow } from "../src/topics";
+import { LARGEST, type LayoutGroup, columns, hit, layout, neighbour } from "../src/pages/fleet/layout";
+import { fits, readAddress, spoken, writeAddress } from "../src/pages/fleet/address";
+import { type Fill, look, owner, reads, secondsToFree, value } from "../src/pages/fleet/looks";
+import { model, paints, tell } from "../src/pages/fleet/model";
+import { type Context, type Palette, paint } from "../src/pages/fleet/paint";
+import { Panel } from "../src/pages/fleet/panel";
+import { isDark, ramp } from "../src/pages/fleet/palette";
+import { stripCells } from "../src/pages/fleet/strip";
+import type { Cell, DeviceRow, NodeRow } from "../src/live/topics";
 import { node, nodes } from "./machines";
 
 const groups = (count: number, each = 8): LayoutGroup[] => [

@@ -1,13 +1,13 @@
 // One GPU under the pointer or the keys: which one is meant, what is told of it, and where it leads.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { interact } from "../src/fleet/interaction";
-import { layout } from "../src/fleet/layout";
-import { value } from "../src/fleet/looks";
-import { model, owners, paints, tell } from "../src/fleet/model";
-import { overviewStrip, stripCells } from "../src/fleet/strip";
-import { Tooltip } from "../src/fleet/tooltip";
-import type { Page } from "../src/regions";
-import type { DeviceRow } from "../src/topics";
+import { interact } from "../src/pages/fleet/interaction";
+import { layout } from "../src/pages/fleet/layout";
+import { value } from "../src/pages/fleet/looks";
+import { model, owners, paints, tell } from "../src/pages/fleet/model";
+import { overviewStrip, stripCells } from "../src/pages/fleet/strip";
+import { Tooltip } from "../src/pages/fleet/tooltip";
+import type { Page } from "../src/live/regions";
+import type { DeviceRow } from "../src/live/topics";
 import { node, nodes } from "./machines";
 
 beforeEach(() => document.body.replaceChildren());

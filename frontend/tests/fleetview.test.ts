@@ -1,10 +1,10 @@
 // The fleet's parts beside the map: the panel, the table, and how one gets there and back.
 import { describe, expect, test, vi } from "vitest";
-import { model } from "../src/fleet/model";
-import { Panel } from "../src/fleet/panel";
-import { FleetTable } from "../src/fleet/table";
-import { fleet } from "../src/fleet/view";
-import type { Page } from "../src/regions";
+import { model } from "../src/pages/fleet/model";
+import { Panel } from "../src/pages/fleet/panel";
+import { FleetTable } from "../src/pages/fleet/table";
+import { fleet } from "../src/pages/fleet/view";
+import type { Page } from "../src/live/regions";
 import { node, nodes } from "./machines";
 
 test("the panel keeps the focus while readings come in, and says what is not there", () => {

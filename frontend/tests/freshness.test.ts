@@ -1,7 +1,7 @@
 // The freshness rules, with a pretend clock.
 import { expect, test } from "vitest";
-import { freshness } from "../src/freshness";
-import { clock } from "../src/time";
+import { freshness } from "../src/live/freshness";
+import { clock } from "../src/ui/time";
 
 const heard = (aliveAt: number | null, isConnected = true) => ({ isConnected, isLoggedOut: false, isLate: false, blindSeconds: null as number | null, aliveAt, cycleAgeSeconds: 0.4, polledAt: null as number | null });
 

@@ -1,7 +1,7 @@
 // The finds of a search: forth and back, round at either end; and those in what is written later.
 import { expect, test, vi } from "vitest";
-import { Hits } from "../src/log/hits";
-import { type Hit, Search } from "../src/log/search";
+import { Hits } from "../src/pages/job/log/hits";
+import { type Hit, Search } from "../src/pages/job/log/search";
 
 test("from find to find, round at either end, and those that come later are behind the others", () => {
   const gone: number[] = [];

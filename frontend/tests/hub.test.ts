@@ -1,7 +1,7 @@
 // The hub with a pretend socket: what is asked for, gaps, hidden tabs, lost connections.
 import { beforeEach, expect, test, vi } from "vitest";
-import { Hub } from "../src/hub";
-import { type SocketLike, backoff } from "../src/socket";
+import { Hub } from "../src/live/hub";
+import { type SocketLike, backoff } from "../src/live/socket";
 
 class Pretend implements SocketLike {
   readyState = 0;

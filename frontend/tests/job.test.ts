@@ -1,11 +1,11 @@
 // One job's page: attempts and waits on one axis, readings as charts, what can be taken back.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import type { Page } from "../src/regions";
-import type { TopicState } from "../src/store";
-import type { AttemptRow } from "../src/topics";
-import { UNDO_MS, startUndo } from "../src/undo";
-import { chartOf, type Readings } from "../src/views/jobgpus";
-import { jobTimeline, spans, waited } from "../src/views/jobtimeline";
+import type { Page } from "../src/live/regions";
+import type { TopicState } from "../src/live/store";
+import type { AttemptRow } from "../src/live/topics";
+import { UNDO_MS, startUndo } from "../src/actions/undo";
+import { chartOf, type Readings } from "../src/pages/job/gpus";
+import { jobTimeline, spans, waited } from "../src/pages/job/timeline";
 
 const at = (iso: string): number => Date.parse(iso);
 const from = at("2026-01-31T08:00:00Z");

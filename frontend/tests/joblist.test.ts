@@ -1,7 +1,7 @@
 // What the list of jobs says of itself.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import type { Page } from "../src/regions";
-import { jobs } from "../src/views/jobs";
+import type { Page } from "../src/live/regions";
+import { jobs } from "../src/pages/jobs/jobs";
 
 const row = (id: number, more: object = {}): object => ({ id, name: "", tenant: "red", user: "ann", state: "running", reason: null, gpu_count: 1, nodes: [], submitted_at: "2026-01-31T08:00:00Z", started_at: null, ended_at: null, ...more });
 const sweep = (id: number, byState: object): object => row(id, { array: { count: 9, max_parallel: null, remaining: 2, by_state: byState } });

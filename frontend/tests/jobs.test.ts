@@ -1,12 +1,12 @@
 // The list of jobs: what of the feed belongs among what was read, and how loudly several are acted on.
 import { expect, test, vi } from "vitest";
-import { act, caution, fitting } from "../src/jobs/actions";
-import { Listing, fits, merged, restQuery } from "../src/jobs/listing";
-import { watchFilters } from "../src/queue/filters";
-import { Selection } from "../src/jobs/selection";
-import type { Page } from "../src/regions";
-import type { JobRow } from "../src/topics";
-import { jobs } from "../src/views/jobs";
+import { act, caution, fitting } from "../src/pages/jobs/actions";
+import { Listing, fits, merged, restQuery } from "../src/pages/jobs/listing";
+import { watchFilters } from "../src/pages/queue/filters";
+import { Selection } from "../src/pages/jobs/selection";
+import type { Page } from "../src/live/regions";
+import type { JobRow } from "../src/live/topics";
+import { jobs } from "../src/pages/jobs/jobs";
 
 const job = (id: number, state = "running", more: Partial<JobRow> = {}): JobRow => ({
   id, name: `train ${id}`, tenant: "red", user: "ann", state, reason: null, gpu_count: 2, nodes: [], submitted_at: "2026-01-31T08:00:00Z", started_at: null, ended_at: null, exit_code: null, attempt: 1, ...more,

@@ -1,9 +1,9 @@
 // The page's keys where two parts listen: what one of them has taken is not for the other.
 import { expect, test, vi } from "vitest";
-import { fleet } from "../src/fleet/view";
-import { startKeyboard } from "../src/keyboard";
-import type { Page } from "../src/regions";
-import type { DeviceRow, NodeRow } from "../src/topics";
+import { fleet } from "../src/pages/fleet/view";
+import { startKeyboard } from "../src/ui/keyboard";
+import type { Page } from "../src/live/regions";
+import type { DeviceRow, NodeRow } from "../src/live/topics";
 
 test("g t leaves for the tenants, and does not turn the fleet into a table on the way; t alone does", () => {
   document.body.innerHTML = '<button data-fleet-table aria-pressed="false"></button><section></section>';

@@ -1,8 +1,8 @@
 // Reading a log: colours, control sequences, UTF-8 and line boundaries anywhere, in order, no more than it takes.
 import { describe, expect, test } from "vitest";
-import { Ansi, type Piece } from "../src/log/ansi";
-import { Lines, MOST_LINE, wholeFrom } from "../src/log/lines";
-import { type LogPart, Tail, logUrl } from "../src/log/tail";
+import { Ansi, type Piece } from "../src/pages/job/log/ansi";
+import { Lines, MOST_LINE, wholeFrom } from "../src/pages/job/log/lines";
+import { type LogPart, Tail, logUrl } from "../src/pages/job/log/tail";
 
 const text = (pieces: readonly Piece[]): string => pieces.map((piece) => piece.text).join("");
 const bytes = (words: string): Uint8Array => new TextEncoder().encode(words);

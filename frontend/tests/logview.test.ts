@@ -1,12 +1,12 @@
 // The log on the page: a window of a log that is far larger, searched by the server, moved by the reader (A40).
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { Screen } from "../src/log/screen";
-import { Search } from "../src/log/search";
-import { jobLog } from "../src/log/view";
-import { LogWindow } from "../src/log/window";
-import { note, size } from "../src/log/words";
-import type { Page, View } from "../src/regions";
-import { NOTHING } from "../src/store";
+import { Screen } from "../src/pages/job/log/screen";
+import { Search } from "../src/pages/job/log/search";
+import { jobLog } from "../src/pages/job/log/view";
+import { LogWindow } from "../src/pages/job/log/window";
+import { note, size } from "../src/pages/job/log/words";
+import type { Page, View } from "../src/live/regions";
+import { NOTHING } from "../src/live/store";
 
 const bytes = (words: string): Uint8Array => new TextEncoder().encode(words);
 const WIDTH = 100;

@@ -1,5 +1,5 @@
 // Nodes as the feed tells of them, for tests.
-import type { Cell, DeviceRow, NodeRow } from "../src/topics";
+import type { Cell, DeviceRow, NodeRow } from "../src/live/topics";
 
 export function node(at: number, devices = 8): NodeRow {
   const cells: Cell[] = ["busy", "held_idle", "free", "unavailable"];

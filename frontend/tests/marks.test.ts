@@ -1,6 +1,6 @@
 // The submit form: the field that the panel beside it says is wrong is marked, not while somebody types into it.
 import { beforeEach, expect, test, vi } from "vitest";
-import { keepDraft, startMarks, tellRestored } from "../src/marks";
+import { keepDraft, startMarks, tellRestored } from "../src/pages/submit/draft";
 
 startMarks();
 

@@ -1,8 +1,8 @@
 // Without a WebSocket: asked for after a while, shown as a snapshot, and given up once there is a socket.
 import { beforeEach, expect, test, vi } from "vitest";
-import { Hub } from "../src/hub";
-import { PATIENCE_MS, POLL_MS, Polling } from "../src/polling";
-import type { SocketLike } from "../src/socket";
+import { Hub } from "../src/live/hub";
+import { PATIENCE_MS, POLL_MS, Polling } from "../src/live/polling";
+import type { SocketLike } from "../src/live/socket";
 
 class Deaf implements SocketLike {
   readyState = 0;

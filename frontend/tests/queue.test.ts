@@ -1,16 +1,16 @@
 // The queue: arithmetic of its lines, windows of the feed, what stays still under the pointer, filters in the address.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { Detail } from "../src/queue/detail";
-import { Estimates } from "../src/queue/estimates";
-import { Geometry, type Group } from "../src/queue/geometry";
-import { changed, topicQuery } from "../src/queue/filters";
-import { Held } from "../src/queue/held";
-import { type Foreseen, foreseen, jobRow } from "../src/queue/row";
-import { queue } from "../src/queue/view";
-import { WINDOW, Windows } from "../src/queue/windows";
-import type { Page } from "../src/regions";
-import type { TopicState } from "../src/store";
-import type { QueueRow, QueueTotal } from "../src/topics";
+import { Detail } from "../src/pages/queue/detail";
+import { Estimates } from "../src/pages/queue/estimates";
+import { Geometry, type Group } from "../src/pages/queue/geometry";
+import { changed, topicQuery } from "../src/pages/queue/filters";
+import { Held } from "../src/pages/queue/held";
+import { type Foreseen, foreseen, jobRow } from "../src/pages/queue/row";
+import { queue } from "../src/pages/queue/view";
+import { WINDOW, Windows } from "../src/pages/queue/windows";
+import type { Page } from "../src/live/regions";
+import type { TopicState } from "../src/live/store";
+import type { QueueRow, QueueTotal } from "../src/live/topics";
 
 const HEIGHTS = { row: 10, heading: 4 };
 const groups: Group[] = [{ group: "next", rows: 2, jobs: 2, gpus: 2 }, { group: "capacity", rows: 100_000, jobs: 100_000, gpus: 5 }, { group: "held", rows: 1, jobs: 1, gpus: 1 }];

@@ -1,9 +1,9 @@
 // Regions: a view per region, errors in words, letting go of what left the page; and the log's view in one.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { Hub } from "../src/hub";
-import { jobLog } from "../src/log/view";
-import { type MakeView, Regions } from "../src/regions";
-import type { SocketLike } from "../src/socket";
+import { Hub } from "../src/live/hub";
+import { jobLog } from "../src/pages/job/log/view";
+import { type MakeView, Regions } from "../src/live/regions";
+import type { SocketLike } from "../src/live/socket";
 
 let hub: Hub;
 let sent: { subscribe?: string[] }[];

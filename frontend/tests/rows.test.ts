@@ -1,6 +1,6 @@
 // The keyed table: in place, in order, still under the pointer.
 import { beforeEach, expect, test } from "vitest";
-import { type Line, LiveTable } from "../src/rows";
+import { type Line, LiveTable } from "../src/ui/rows";
 
 interface Thing {
   name: string;

@@ -1,10 +1,10 @@
 // Hidden tabs ask for nothing, and at once when they are shown; a page that could not be had is asked for again.
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 vi.mock("htmx.org", () => ({ default: { process: () => undefined } }));
-import { onceShown, startShown } from "../src/shown";
-import type { Page } from "../src/regions";
-import { NOTHING } from "../src/store";
-import { again } from "../src/views/again";
+import { onceShown, startShown } from "../src/live/visibility";
+import type { Page } from "../src/live/regions";
+import { NOTHING } from "../src/live/store";
+import { again } from "../src/live/server_region";
 
 let isHidden = false;
 

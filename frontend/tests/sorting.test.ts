@@ -1,7 +1,7 @@
 // Tables that sort: what a press on a head asks for, and the list of the same for where there are no heads.
 import { expect, test } from "vitest";
-import { h } from "../src/dom";
-import { Sorting, sortButton } from "../src/sorting";
+import { h } from "../src/ui/dom";
+import { Sorting, sortButton } from "../src/ui/sorting";
 
 function make(): { sorting: Sorting; asked: string[]; heads: HTMLElement[]; list: HTMLSelectElement } {
   const heads = [sortButton("Node", "node"), sortButton("Power", "power", true)];

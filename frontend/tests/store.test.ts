@@ -1,7 +1,7 @@
 // The store: snapshot + deltas = state, and gaps are seen.
 import { expect, test } from "vitest";
-import { NOTHING, type TopicMessage, type TopicState, apply, unsettled } from "../src/store";
-import type { Rows } from "../src/topics";
+import { NOTHING, type TopicMessage, type TopicState, apply, unsettled } from "../src/live/store";
+import type { Rows } from "../src/live/topics";
 
 function generator(seed: number): () => number {
   let state = seed;

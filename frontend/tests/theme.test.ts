@@ -1,6 +1,6 @@
 // The theme's order, and that it is kept.
 import { expect, test, vi } from "vitest";
-import { STORAGE_KEY, nextTheme, startTheme } from "../src/theme";
+import { STORAGE_KEY, nextTheme, startTheme } from "../src/ui/theme";
 
 test("auto, light, dark, auto", () => {
   expect(nextTheme("auto")).toBe("light");

@@ -1,7 +1,7 @@
 // Times as text, and the tick.
 import { expect, test } from "vitest";
-import { h } from "../src/dom";
-import { absolute, ago, clocked, clockedText, duration, learnServerTime, relative, roughly, serverNow, tick } from "../src/time";
+import { h } from "../src/ui/dom";
+import { absolute, ago, clocked, clockedText, duration, learnServerTime, relative, roughly, serverNow, tick } from "../src/ui/time";
 
 test("durations", () => {
   expect([0, 60, 247, 3600, 3847, 86400, 263047].map(duration)).toEqual(["0 s", "1 min", "4 min 7 s", "1 h", "1 h 4 min", "1 d", "3 d 1 h"]);

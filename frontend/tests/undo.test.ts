@@ -1,6 +1,6 @@
 // What is sent some seconds later, unless it is undone: a page that is left sends it at once.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { UNDO_MS, awaits, later, startUndo } from "../src/undo";
+import { UNDO_MS, awaits, later, startUndo } from "../src/actions/undo";
 
 startUndo();
 beforeEach(() => {

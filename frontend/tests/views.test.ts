@@ -1,17 +1,17 @@
 // The views: the filter, the keys, links, bars.
 import { beforeEach, expect, test, vi } from "vitest";
-import { h, link } from "../src/dom";
-import { matches } from "../src/filter";
-import { startKeyboard } from "../src/keyboard";
-import type { Page } from "../src/regions";
-import type { TopicState } from "../src/store";
-import { overviewStrip } from "../src/fleet/strip";
-import { Selection } from "../src/jobs/selection";
-import { jobHead } from "../src/views/job";
-import { overviewAttention, overviewCounts, overviewWaiting } from "../src/views/overview";
-import { bullet, jobLink, mib, nodeLinks, request } from "../src/views/pieces";
-import { overviewTenants } from "../src/views/standing";
-import type { JobRow, TenantRow } from "../src/topics";
+import { h, link } from "../src/ui/dom";
+import { matches } from "../src/ui/filter";
+import { startKeyboard } from "../src/ui/keyboard";
+import type { Page } from "../src/live/regions";
+import type { TopicState } from "../src/live/store";
+import { overviewStrip } from "../src/pages/fleet/strip";
+import { Selection } from "../src/pages/jobs/selection";
+import { jobHead } from "../src/pages/job/job";
+import { overviewAttention, overviewCounts, overviewWaiting } from "../src/pages/overview/overview";
+import { bullet, jobLink, mib, nodeLinks, request } from "../src/ui/pieces";
+import { overviewTenants } from "../src/pages/overview/tenants";
+import type { JobRow, TenantRow } from "../src/live/topics";
 
 const state = (rows: Record<string, object>): TopicState => ({ status: "ready", seq: 1, rows: new Map(Object.entries(rows)), error: null, known: true });
 let region: HTMLElement;

@@ -1,6 +1,6 @@
 // Wall mode: the clock, and the way out.
 import { expect, test, vi } from "vitest";
-import { startWall } from "../src/wall";
+import { startWall } from "../src/pages/overview/wall";
 
 const escape = (): boolean => document.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
 

@@ -72,7 +72,7 @@ def test_no_page_has_bare_moments(nlp, member):
 
 @pytest.mark.django_db(transaction=True)
 def test_the_overview_of_the_server_is_what_the_script_makes_of_it(nlp):
-    """The same order, shapes and times as those of frontend/src/views/overview.ts, lest the page jump when it goes live."""
+    """The same order, shapes and times as those of frontend/src/pages/overview/overview.ts, lest the page jump when it goes live."""
     for name in ("n1", "n2", "n3"):
         make_node(name=name, gpus=1)
     execute("UPDATE nodes_node SET state = 'lost' WHERE name = 'n3'")

@@ -28,7 +28,7 @@ CASES = [
 
 def test_the_script_has_the_rules_of_the_server() -> None:
     assert shared_constants.FILE.read_text() == shared_constants.text(), (
-        "run make rules, and commit frontend/src/rules.ts"
+        "run make rules, and commit frontend/src/ui/constants.ts"
     )
 
 

@@ -1,5 +1,5 @@
 // A chart in an element: the drawing library comes when the first chart is shown, and the newest data is what is drawn.
-import { h, na } from "../dom";
+import { h, na } from "../ui/dom";
 import { type ChartData, sentence } from "./model";
 
 /** What the lazy part makes of an element. */

@@ -2,7 +2,7 @@
 /// <reference types="vite/client" />
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { resolve } from "../fleet/palette";
+import { resolve } from "../pages/fleet/palette";
 import type { Drawing } from "./chart";
 import { type ChartData, broken, ends, gaps, mark, moment, ofDays, said, short, stacked, top } from "./model";
 

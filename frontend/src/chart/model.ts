@@ -1,5 +1,5 @@
 // What a chart shows, and the arithmetic behind it: gaps, stacks, ranges, words. No drawing.
-import { absolute } from "../time";
+import { absolute } from "../ui/time";
 
 export interface Line {
   label: string;

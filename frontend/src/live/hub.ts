@@ -1,0 +1,214 @@
+// Joins socket and store: which topics are wanted, their states, who is told, once per frame.
+import type { Polled } from "./polling";
+import { LOGGED_OUT, type SocketEvents, Socket, type SocketLike } from "./socket";
+import { NOTHING, type TopicMessage, type TopicState, apply, unsettled } from "./store";
+import { learnServerTime } from "../ui/time";
+import { DEAD_MS, type Heard } from "./freshness";
+import { COMPANION, Joiner } from "../pages/fleet/join_readings";
+import type { Message } from "./topics";
+
+type Listener = (state: TopicState) => void;
+
+/** A snapshot that was asked for and does not come is asked for again. */
+const PATIENCE_MS = 5000;
+
+export class Hub implements SocketEvents {
+  readonly heard: Heard = { isConnected: false, isLoggedOut: false, isLate: false, blindSeconds: null, aliveAt: null, cycleAgeSeconds: null, polledAt: null };
+  hasFailed = false;
+  /** Called when the connection comes or goes, and when the server says that it is alive. */
+  onHeard: () => void = () => undefined;
+
+  private readonly states = new Map<string, TopicState>();
+  private readonly listeners = new Map<string, Set<Listener>>();
+  private readonly changed = new Set<string>();
+  private readonly socket: Socket;
+  private readonly joiner = new Joiner();
+  private readonly kept = new Set<string>();
+  private isHidden = false;
+  private isScheduled = false;
+  private sent = "";
+  private asked = 0;
+  private openedAt = 0;
+
+  constructor(
+    make: () => SocketLike,
+    private readonly frame: (run: () => void) => void = (run) => requestAnimationFrame(run),
+    private readonly now: () => number = Date.now,
+  ) {
+    this.socket = new Socket(this, make);
+  }
+
+  start(): void {
+    this.socket.connect();
+  }
+
+  /** Calls `listener` with the topic's state at each change, in the frame's batch; the answer ends that. */
+  listen(topic: string, listener: Listener): () => void {
+    const known = this.listeners.get(topic) ?? new Set();
+    known.add(listener);
+    this.listeners.set(topic, known);
+    if (this.state(topic).known) {
+      this.changed.add(topic);
+      this.schedule();
+    }
+    this.subscribe();
+    return () => {
+      known.delete(listener);
+      if (known.size === 0) {
+        this.listeners.delete(topic);
+        const wanted = this.wanted();
+        for (const old of [...this.states.keys()]) if (!wanted.includes(old)) this.states.delete(old);
+      }
+      this.subscribe();
+    };
+  }
+
+  /** As views see it. */
+  state(topic: string): TopicState {
+    const companion = COMPANION[topic];
+    return companion === undefined ? this.own(topic) : this.joiner.join(this.own(topic), this.own(companion));
+  }
+
+  private own(topic: string): TopicState {
+    return this.states.get(topic) ?? NOTHING;
+  }
+
+  /** A topic of which a hidden tab, too, wants to hear. */
+  keepWhenHidden(topic: string): void {
+    this.kept.add(topic);
+    this.subscribe();
+  }
+
+  private wanted(): string[] {
+    const companions = [...this.listeners.keys()].flatMap((topic) => COMPANION[topic] ?? []);
+    return [...new Set([...this.listeners.keys(), ...companions])].sort();
+  }
+
+  /** A hidden tab costs the server nothing; a visible one asks for everything again. */
+  setHidden(isHidden: boolean): void {
+    if (this.isHidden === isHidden) return;
+    this.isHidden = isHidden;
+    if (isHidden) {
+      for (const [topic, state] of this.states) if (!this.kept.has(topic)) this.states.set(topic, unsettled(state));
+    } else {
+      this.socket.hurry();
+    }
+    this.subscribe();
+  }
+
+  /** Once a second: dead connections are dropped, snapshots that did not come are asked for again. */
+  watch(): void {
+    if (!this.heard.isConnected || this.isHidden) return;
+    if (this.now() - Math.max(this.heard.aliveAt ?? 0, this.openedAt) > DEAD_MS) return this.socket.reset();
+    const missing = this.wanted().filter((topic) => /waiting|gap/.test(this.own(topic).status));
+    if (missing.length > 0 && this.now() - this.asked > PATIENCE_MS) this.subscribe(missing);
+  }
+
+  hurry(): void {
+    this.socket.hurry();
+  }
+
+  opened(): void {
+    this.heard.isConnected = true;
+    this.heard.isLoggedOut = false;
+    this.heard.polledAt = null;
+    // What was polled has no number that a delta could follow.
+    for (const [topic, state] of this.states) this.states.set(topic, unsettled(state));
+    this.openedAt = this.now();
+    this.sent = "";
+    this.subscribe();
+    this.onHeard();
+  }
+
+  closed(code: number): void {
+    this.heard.isConnected = false;
+    this.heard.isLoggedOut = code === LOGGED_OUT;
+    this.hasFailed = true;
+    for (const [topic, state] of this.states) this.states.set(topic, unsettled(state));
+    this.onHeard();
+  }
+
+  received(data: unknown): void {
+    if (typeof data !== "object" || data === null) return;
+    if (Array.isArray(data)) return data.forEach((each) => this.received(each));
+    const message = data as Message;
+    if ("alive" in message) {
+      // So the server knows that this page keeps up.
+      if (message.answer === true) this.socket.send({ seen: message.alive });
+      this.heard.aliveAt = this.now();
+      this.heard.cycleAgeSeconds = message.cycle_age_seconds ?? null;
+      this.heard.isLate = message.late === true;
+      this.heard.blindSeconds = message.blind_seconds ?? null;
+      learnServerTime(message.alive);
+      return this.onHeard();
+    }
+    if (typeof message.topic === "string") this.take(message);
+  }
+
+  /** What was asked for while there is no socket. */
+  polled(answer: Polled): void {
+    if (this.heard.isConnected) return;
+    this.heard.polledAt = this.now();
+    this.heard.cycleAgeSeconds = answer.cycle_age_seconds;
+    learnServerTime(answer.alive);
+    for (const [topic, snapshot] of Object.entries(answer.topics)) this.take({ topic, seq: 0, snapshot });
+    for (const [topic, error] of Object.entries(answer.errors)) this.take({ topic, error });
+    this.onHeard();
+  }
+
+  loggedOut(): void {
+    this.heard.isLoggedOut = true;
+    this.onHeard();
+  }
+
+  private take(message: TopicMessage): void {
+    if (!this.subscribed().includes(message.topic)) return;
+    const before = this.own(message.topic);
+    const after = apply(before, message);
+    this.states.set(message.topic, after);
+    if (after === before) return;
+    if (after.status === "gap") return this.subscribe([message.topic]);
+    this.changed.add(Object.keys(COMPANION).find((topic) => COMPANION[topic] === message.topic) ?? message.topic);
+    this.schedule();
+  }
+
+  /** What the server is asked for at this moment. */
+  subscribed(): string[] {
+    return this.isHidden ? this.wanted().filter((topic) => this.kept.has(topic)) : this.wanted();
+  }
+
+  private subscribe(fresh: string[] = []): void {
+    const wanted = this.subscribed();
+    const set = JSON.stringify(wanted);
+    if (!this.socket.isOpen || (set === this.sent && fresh.length === 0)) return;
+    const message = fresh.length > 0 ? { subscribe: wanted, fresh } : { subscribe: wanted };
+    if (this.socket.send(message)) {
+      this.sent = set;
+      this.asked = this.now();
+    }
+  }
+
+  private schedule(): void {
+    // A hidden page has no frames, and what it is told nevertheless is for notifications.
+    if (this.isHidden) return this.flush();
+    if (this.isScheduled) return;
+    this.isScheduled = true;
+    this.frame(() => this.flush());
+  }
+
+  private flush(): void {
+    this.isScheduled = false;
+    const topics = [...this.changed];
+    this.changed.clear();
+    for (const topic of topics) {
+      for (const listener of [...(this.listeners.get(topic) ?? [])]) {
+        try {
+          listener(this.state(topic));
+        } catch (error) {
+          // One view that cannot draw something must not stop the others.
+          console.error(error);
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,98 @@
+// Finds the page's live regions, gives each its view and its topic, and lets go of those that left the page.
+import { h } from "../ui/dom";
+import type { Hub } from "./hub";
+import type { TopicState } from "./store";
+
+export interface View {
+  /** Called at most once a frame, only when something of the topic changed. */
+  draw(state: TopicState): void;
+  close?(): void;
+  /** The theme or the size of the page changed. */
+  restyle?(): void;
+}
+
+export interface Page {
+  hub: Hub;
+}
+
+export type MakeView = (region: HTMLElement, page: Page) => View;
+
+const ERRORS: Record<string, string> = {
+  not_found: "This does not exist any more, or you may not see it any more. What follows is how it was.",
+  unknown_topic: "The server does not know this; reload the page.",
+  too_many_topics: "This page asks for more than the server gives to one page.",
+};
+
+export class Regions {
+  private readonly open = new Map<HTMLElement, { view: View; end: () => void }>();
+
+  constructor(
+    private readonly page: Page,
+    private readonly views: Readonly<Record<string, MakeView>>,
+    private readonly drawn: () => void,
+  ) {}
+
+  /** To be called at the start and after each change of the page by HTMX. */
+  scan(): void {
+    for (const [region, { view, end }] of this.open) {
+      if (region.isConnected) continue;
+      end();
+      view.close?.();
+      this.open.delete(region);
+    }
+    for (const region of document.querySelectorAll<HTMLElement>("[data-live][data-view]")) {
+      if (!this.open.has(region)) this.mount(region);
+    }
+  }
+
+  restyle(): void {
+    for (const { view } of this.open.values()) view.restyle?.();
+  }
+
+  private mount(region: HTMLElement): void {
+    const make = this.views[region.dataset.view ?? ""];
+    const topic = region.dataset.live;
+    if (make === undefined || topic === undefined || topic === "") return;
+    const view = make(region, this.page);
+    let isFirst = true;
+    const end = this.page.hub.listen(topic, (state) => {
+      if (state.status === "error") {
+        isFirst = true;
+        showError(region, state.error ?? "");
+        return;
+      }
+      if (!state.known) return;
+      region.querySelector(":scope > .live-error")?.remove();
+      region.classList.remove("is-past");
+      view.draw(state);
+      if (isFirst) {
+        isFirst = false;
+        region.classList.add("is-on");
+        region.removeAttribute("aria-busy");
+        reveal(region);
+      }
+      this.drawn();
+    });
+    this.open.set(region, { view, end });
+  }
+}
+
+function showError(region: HTMLElement, code: string): void {
+  region.querySelector(":scope > .live-error")?.remove();
+  region.classList.add("is-past");
+  region.prepend(h("p", { class: "empty live-error", role: "alert" }, ERRORS[code] ?? `The server refused this (${code}).`));
+}
+
+/** The address may name a row (#gpu-1) that did not exist when the browser looked for it. */
+function reveal(region: HTMLElement): void {
+  let name = location.hash.slice(1);
+  try {
+    name = decodeURIComponent(name);
+  } catch {
+    return;
+  }
+  const target = name === "" ? null : document.getElementById(name);
+  if (target === null || !region.contains(target)) return;
+  target.classList.add("is-target");
+  target.scrollIntoView({ block: "center" });
+}

@@ -1,0 +1,100 @@
+// What the Fleet's address says: how cells are grouped and filled, what stands out, which GPU is chosen.
+import { FILLS, type Fill } from "./looks";
+import { sortOf } from "../../ui/sorting";
+import { shortModel } from "../../ui/pieces";
+import type { FleetCell } from "./model";
+
+export type Grouping = "none" | "rack" | "model" | "tenant" | "state";
+export const GROUPINGS: readonly Grouping[] = ["none", "rack", "model", "tenant", "state"];
+
+/** What is asked to show brightly; all that is set must fit. */
+export interface Spotlight {
+  cell: string | null;
+  job: number | null;
+  tenant: string | null;
+  user?: string | null;
+  health?: string | null;
+  node?: string | null;
+  state?: string | null;
+  model?: string | null;
+}
+
+export interface Address {
+  group: Grouping;
+  fill: Fill;
+  isTable: boolean;
+  /** `node/index` of the chosen GPU. */
+  gpu: string | null;
+  /** Of the table: a column's name, with - the other way; "": in the groups of the map. */
+  sort: string;
+  light: Spotlight;
+}
+
+const NAMES = ["cell", "tenant", "user", "health", "node", "state", "model"] as const;
+
+export function readAddress(search: string): Address {
+  const asked = new URLSearchParams(search);
+  const job = Number(asked.get("job"));
+  const light: Spotlight = { cell: null, tenant: null, job: Number.isInteger(job) && job > 0 ? job : null };
+  for (const name of NAMES) light[name] = asked.get(name) || null;
+  return {
+    group: GROUPINGS.find((each) => each === asked.get("group")) ?? "none",
+    fill: FILLS.find((each) => each === asked.get("fill")) ?? "state",
+    isTable: asked.get("view") === "table",
+    gpu: asked.get("gpu") || null,
+    sort: sortOf(search),
+    light,
+  };
+}
+
+/** The query of an address that leads here again; what is as usual is not in it. `keep`: other names that stay. */
+export function writeAddress(now: Address, search: string): string {
+  const asked = new URLSearchParams(search);
+  const set = (name: string, value: string | number | null, usual: string | null = null): void => {
+    if (value === null || value === usual) asked.delete(name);
+    else asked.set(name, String(value));
+  };
+  set("group", now.group, "none");
+  set("fill", now.fill, "state");
+  set("view", now.isTable ? "table" : null);
+  set("gpu", now.gpu);
+  set("sort", now.sort, "");
+  set("job", now.light.job);
+  for (const name of NAMES) set(name, now.light[name] ?? null);
+  // A node and its GPU read better with their slash.
+  const query = asked.toString().replaceAll("%2F", "/");
+  return query === "" ? "" : `?${query}`;
+}
+
+export function isPlain(light: Spotlight): boolean {
+  return light.job === null && NAMES.every((name) => !light[name]);
+}
+
+export function fits({ node, device }: FleetCell, light: Spotlight): boolean {
+  const jobs = device.jobs ?? [];
+  return (
+    (!light.cell || device.cell === light.cell) &&
+    (light.job === null || jobs.includes(light.job)) &&
+    (!light.tenant || (device.tenants ?? []).includes(light.tenant)) &&
+    (!light.user || jobs.some((id) => node.holders?.[id]?.user === light.user)) &&
+    (!light.health || device.health === light.health) &&
+    (!light.node || node.name === light.node) &&
+    (!light.model || device.model === light.model) &&
+    (!light.state || node.state === light.state || node.intent === light.state)
+  );
+}
+
+/** What is asked for, in words. */
+export function spoken(light: Spotlight): string {
+  const said = [
+    light.job !== null && `GPUs of job ${light.job}`,
+    light.tenant && `of tenant ${light.tenant}`,
+    light.user && `of ${light.user}`,
+    light.cell && light.cell.replaceAll("_", " "),
+    light.health && `${light.health} GPUs`,
+    light.model && shortModel(light.model),
+    light.node && `node ${light.node}`,
+    light.state && `nodes ${light.state}`,
+  ];
+  return said.filter(Boolean).join(", ");
+}

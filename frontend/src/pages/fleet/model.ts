@@ -1,0 +1,132 @@
+// From the rows of the topic to what is laid out, painted and told: groups, cells in drawing order, tooltips.
+import { plural } from "../../ui/dom";
+import { glyph } from "../../ui/states";
+import type { DeviceRow, NodeRow } from "../../live/topics";
+import { byName, shortModel } from "../../ui/pieces";
+import { type Grouping, type Spotlight, fits, isPlain } from "./address";
+import { type Fill, OTHERS, absent, idleFor, look, owner, reads, value } from "./looks";
+import type { LayoutGroup } from "./layout";
+import type { CellPaint } from "./paint";
+
+export interface FleetCell {
+  node: NodeRow;
+  device: DeviceRow;
+}
+
+export interface Model {
+  groups: LayoutGroup[];
+  /** In the order of the layout's cells. */
+  cells: FleetCell[];
+}
+
+export const nameOf = ({ node, device }: FleetCell): string => `${node.name}/${device.index}`;
+
+export function model(nodes: Iterable<NodeRow>, grouping: Grouping): Model {
+  const sorted = [...nodes].sort((a, b) => byName(a.name, b.name));
+  const groups = new Map<string, NodeRow[]>();
+  for (const node of sorted) {
+    const title = titleOf(node, grouping);
+    const known = groups.get(title);
+    if (known === undefined) groups.set(title, [node]);
+    else known.push(node);
+  }
+  const ordered = [...groups].sort(([a], [b]) => byName(a, b));
+  return {
+    groups: ordered.map(([title, members]) => ({ title: title === "" ? "" : counted(title, members), nodes: members.map((node) => ({ name: headOf(node), cells: node.devices.length })) })),
+    cells: ordered.flatMap(([, members]) => members.flatMap((node) => node.devices.map((device) => ({ node, device })))),
+  };
+}
+
+/** The name over the cells; a node that takes no new jobs has a mark. */
+const headOf = (node: NodeRow): string => (node.intent === "open" ? node.name : `${node.name} ${glyph("cordoned")}`);
+
+function counted(title: string, nodes: readonly NodeRow[]): string {
+  const devices = nodes.flatMap((node) => node.devices);
+  return `${title} · ${plural(devices.length, "GPU")}, ${devices.filter((device) => device.cell === "free").length} free`;
+}
+
+function titleOf(node: NodeRow, grouping: Grouping): string {
+  if (grouping === "none") return "";
+  if (grouping === "rack") return node.labels?.rack ? `rack ${node.labels.rack}` : "no label rack";
+  if (grouping === "model") return [...new Set(node.devices.map((device) => shortModel(device.model)))].sort().join(", ") || "no GPU";
+  if (grouping === "tenant") return tenantOf(node);
+  return node.state === "online" && node.intent !== "open" ? node.intent : node.state;
+}
+
+function tenantOf(node: NodeRow): string {
+  const held = node.devices.filter((device) => device.cell === "busy" || device.cell === "held_idle");
+  const names = new Set(held.flatMap((device) => ((device.tenants ?? []).length > 0 ? (device.tenants ?? []) : [OTHERS])));
+  return names.size === 0 ? "nobody" : names.size === 1 ? ([...names][0] ?? "") : "several tenants";
+}
+
+/** Colours by owner: those who hold most have one of their own, by place. */
+export function owners(cells: readonly FleetCell[]): Map<string, number> {
+  const counts = new Map<string, number>();
+  for (const { node, device } of cells) {
+    const name = owner(device, node);
+    if (name !== null && name !== OTHERS) counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  const sorted = [...counts].sort(([a, x], [b, y]) => y - x || byName(a, b));
+  return new Map(sorted.map(([name], at) => [name, at]));
+}
+
+export function paints(cells: readonly FleetCell[], fill: Fill, light: Spotlight, gpu: string | null = null): CellPaint[] {
+  const places = fill === "owner" ? owners(cells) : null;
+  const isAll = isPlain(light);
+  return cells.map((cell) => {
+    const { node, device } = cell;
+    const { kind } = look(device, node);
+    const isHeld = device.cell === "busy" || device.cell === "held_idle";
+    const name = owner(device, node);
+    return {
+      kind,
+      value: fill === "state" || fill === "owner" ? undefined : kind === "unknown" ? null : value(device, fill, node),
+      owner: places === null ? undefined : name === null ? null : (places.get(name) ?? Infinity),
+      isDim: !isAll && !fits(cell, light),
+      isLit: (light.job !== null && (device.jobs ?? []).includes(light.job)) || (gpu !== null && gpu === nameOf(cell)),
+      isHeld,
+      first: kind === "unknown" ? "no data" : holder(device, isHeld),
+      // Short enough for a cell: held, by others.
+      second: kind === "unknown" ? "" : second(cell, fill, name === OTHERS ? "by others" : name),
+      third: kind === "unknown" ? "" : jobName(cell) || instance(device),
+    };
+  });
+}
+
+function holder(device: DeviceRow, isHeld: boolean): string {
+  const jobs = device.jobs ?? [];
+  if (jobs.length > 0) return `#${jobs[0]}${jobs.length > 1 ? ` +${jobs.length - 1}` : ""}`;
+  return isHeld ? "held" : device.cell;
+}
+
+function second({ node, device }: FleetCell, fill: Fill, name: string | null): string {
+  if (fill === "state") return name ?? reads(device, "temperature");
+  return fill === "owner" ? (name ?? "") : reads(device, fill, node);
+}
+
+/** Of which size a MIG instance is; empty of a GPU. */
+function instance(device: DeviceRow): string {
+  return /MIG \S+$/.exec(device.model)?.[0] ?? "";
+}
+
+function jobName({ node, device }: FleetCell): string {
+  const [first] = device.jobs ?? [];
+  return first === undefined ? "" : (node.holders?.[first]?.name ?? "");
+}
+
+/** Everything about one cell, in the order of importance. */
+export function tell({ node, device }: FleetCell): string[] {
+  const { words } = look(device, node);
+  const lines = [`${node.name} · GPU ${device.index} · ${shortModel(device.model)}`, `${words}${idleFor(device)}`];
+  for (const id of (device.jobs ?? []).slice(0, 3)) {
+    const job = node.holders?.[id];
+    lines.push(job ? `job ${id} ${job.name} · ${job.user}, ${job.tenant}` : `job ${id}`);
+  }
+  if (owner(device, node) === OTHERS) lines.push("held by another tenant");
+  if (device.reading === null || node.state === "lost") return [...lines, absent(device, node, "state")];
+  const memory = device.memory_mb === null ? "" : ` of ${(device.memory_mb / 1024).toFixed(0)} GiB`;
+  const told = [`${reads(device, "utilisation")} used`, `${reads(device, "memory")}${memory}`, reads(device, "temperature"), reads(device, "power")];
+  lines.push(told.join(" · "));
+  if (told.some((text) => text.startsWith("n/a"))) lines.push(absent(device, node, "power"));
+  return lines;
+}

@@ -1,0 +1,137 @@
+// The strip of the whole fleet on the Overview: a cell per GPU, node after node; which is where, and what it opens.
+import { h, plural, refill } from "../../ui/dom";
+import type { MakeView } from "../../live/regions";
+import type { Cell, NodeRow } from "../../live/topics";
+import { CELLS, CELL_WORDS, byName, empty, noNodes, whenEmpty } from "../../ui/pieces";
+import { type FleetCell, tell } from "./model";
+import { type Palette, readPalette } from "./palette";
+import { Tooltip } from "./tooltip";
+
+export interface StripCell {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
+/** From this width on a cell is easy to see and to hit; below the other it is hardly there. */
+const GOOD = 8;
+const LEAST = 3;
+const LARGEST = 64;
+const MOST_ROWS = 8;
+
+/** Cells of nodes with so many GPUs each, in columns over the whole width, and where that is not enough in several bands;
+ * a node never shares a column with another. */
+export function stripCells(counts: readonly number[], width: number): { cells: StripCell[]; height: number } {
+  const needed = (rows: number): number => Math.max(1, counts.reduce((sum, count) => sum + Math.ceil(count / rows), 0));
+  let rows = 1;
+  while (rows < MOST_ROWS && width / needed(rows) < GOOD) rows *= 2;
+  const bands = Math.max(1, Math.ceil((LEAST * needed(rows)) / width));
+  const across = Math.ceil(needed(rows) / bands);
+  const pitch = Math.min(LARGEST, width / across);
+  const tall = rows === 1 ? 20 : Math.max(4, Math.min(12, Math.round(pitch)));
+  const cells: StripCell[] = [];
+  let column = 0;
+  for (const count of counts) {
+    const last = column + Math.ceil(count / rows) - 1;
+    for (let at = 0; at < count; at += 1) {
+      const here = column + Math.floor(at / rows);
+      const x = Math.round((here % across) * pitch);
+      // Between nodes there is a little more room where there is room at all.
+      const gap = here === last && pitch >= 12 ? 4 : 1;
+      const y = (at % rows) * tall + Math.floor(here / across) * (rows * tall + 3);
+      cells.push({ x, y, width: Math.max(2, Math.round(((here % across) + 1) * pitch) - x - gap), height: tall - 1 });
+    }
+    column = last + 1;
+  }
+  return { cells, height: Math.max(0, ...cells.map((cell) => cell.y + cell.height)) };
+}
+
+function fill(context: CanvasRenderingContext2D, { x, y, width, height }: StripCell, cell: Cell, colours: Palette): void {
+  context.fillStyle = cell === "busy" ? colours.busy : cell === "held_idle" ? colours.heldIdle : colours.free;
+  if (cell !== "unavailable") context.fillRect(x, y, width, height);
+  if (cell === "held_idle") {
+    // A half, as the mark of the state has it.
+    context.fillStyle = colours.free;
+    context.fillRect(x + Math.ceil(width / 2), y + 1, Math.floor(width / 2) - 1, height - 2);
+  } else if (cell === "unavailable") {
+    context.strokeStyle = colours.unavailable;
+    context.lineWidth = 1;
+    context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
+    context.beginPath();
+    context.moveTo(x, y + height);
+    context.lineTo(x + width, y);
+    context.stroke();
+  }
+}
+
+export const overviewStrip: MakeView = (region) => {
+  const canvas = h("canvas");
+  const link = h("a", { class: "strip-link", href: "/fleet/" }, canvas);
+  const tooltip = new Tooltip();
+  const none = whenEmpty(region, noNodes);
+  let shown: FleetCell[] = [];
+  let where: StripCell[] = [];
+  let colours = readPalette(region);
+
+  const paint = (): void => {
+    const context = canvas.getContext("2d");
+    if (context === null) return;
+    const ratio = devicePixelRatio || 1;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    shown.forEach(({ device }, at) => where[at] && fill(context, where[at], device.cell, colours));
+  };
+  const arrange = (): void => {
+    const counts = new Map<string, number>();
+    for (const { node } of shown) counts.set(node.name, (counts.get(node.name) ?? 0) + 1);
+    const width = Math.max(1, region.clientWidth);
+    const { cells, height } = stripCells([...counts.values()], width);
+    where = cells;
+    const ratio = devicePixelRatio || 1;
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    canvas.style.cssText = `width: ${width}px; height: ${height}px`;
+    paint();
+  };
+  const pointed = (event: MouseEvent): number => {
+    const box = canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    return where.findIndex((cell) => x >= cell.x && x <= cell.x + cell.width && y >= cell.y && y <= cell.y + cell.height);
+  };
+  canvas.addEventListener("pointermove", (event) => {
+    const at = pointed(event);
+    const [cell, box] = [shown[at], where[at]];
+    if (cell === undefined || box === undefined) return tooltip.hide();
+    const from = canvas.getBoundingClientRect();
+    tooltip.show(tell(cell), from.left + box.x, from.top + box.y, box.width);
+  });
+  canvas.addEventListener("pointerleave", () => tooltip.hide());
+  link.addEventListener("click", (event) => {
+    const cell = shown[pointed(event)];
+    link.href = cell === undefined ? "/fleet/" : `/fleet/?gpu=${encodeURIComponent(`${cell.node.name}/${cell.device.index}`)}`;
+  });
+  const watcher = new ResizeObserver(() => shown.length > 0 && canvas.isConnected && arrange());
+  watcher.observe(region);
+
+  return {
+    draw(state) {
+      const nodes = ([...state.rows.values()] as NodeRow[]).sort((a, b) => byName(a.name, b.name));
+      if (nodes.length === 0) return region.replaceChildren(none());
+      if (nodes.every((node) => node.devices.length === 0)) return refill(region, empty("No node has a GPU: jobs without GPUs can run."));
+      shown = nodes.flatMap((node) => node.devices.map((device) => ({ node, device })));
+      if (link.parentElement !== region) region.replaceChildren(link);
+      const words = CELLS.map((cell) => `${shown.filter(({ device }) => device.cell === cell).length} ${CELL_WORDS[cell]}`);
+      link.setAttribute("aria-label", `${plural(shown.length, "GPU")}: ${words.join(", ")}. Open the fleet`);
+      arrange();
+    },
+    restyle() {
+      colours = readPalette(region);
+      paint();
+    },
+    close() {
+      watcher.disconnect();
+      tooltip.close();
+    },
+  };
+};

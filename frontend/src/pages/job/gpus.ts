@@ -1,0 +1,136 @@
+// The readings of one job's GPUs: small multiples on one time axis, from what the server kept of them.
+import { Chart } from "../../chart/chart";
+import type { ChartData } from "../../chart/model";
+import { h, plural } from "../../ui/dom";
+import { unexpected } from "../../ui/fetch_errors";
+import type { MakeView } from "../../live/regions";
+import { onceShown } from "../../live/visibility";
+import { empty, nodeLink, shortModel } from "../../ui/pieces";
+
+interface Device {
+  rank: number;
+  node: string;
+  index: number | null;
+  model: string;
+  memory_mb: number | null;
+  times: number[];
+  utilisation_percent: (number | null)[];
+  memory_used_mb: (number | null)[];
+  temperature_celsius: (number | null)[];
+  power_watts: (number | null)[];
+}
+
+export interface Readings {
+  attempt: number;
+  from: number;
+  until: number;
+  is_live: boolean;
+  step: number;
+  gpus: number;
+  devices: Device[];
+}
+
+type Name = "utilisation_percent" | "memory_used_mb" | "temperature_celsius" | "power_watts";
+
+const QUANTITIES: readonly { name: Name; label: string; unit: string; scale: (value: number) => number; most: (device: Device) => number }[] = [
+  { name: "utilisation_percent", label: "Utilisation", unit: "%", scale: (value) => value, most: () => 100 },
+  { name: "memory_used_mb", label: "Memory", unit: "GiB", scale: (value) => value / 1024, most: (device) => (device.memory_mb ?? 0) / 1024 },
+  { name: "temperature_celsius", label: "Temperature", unit: "°C", scale: (value) => value, most: () => 90 },
+  { name: "power_watts", label: "Power", unit: "W", scale: (value) => value, most: () => 0 },
+];
+
+const AGAIN_MS = 15_000;
+
+/** What one chart shows: one quantity of one GPU over the attempt's whole time. */
+export function chartOf(readings: Readings, device: Device, quantity: (typeof QUANTITIES)[number]): ChartData {
+  const values = device[quantity.name].map((value) => (value === null ? null : quantity.scale(value)));
+  return {
+    label: `${device.node} GPU ${device.index ?? "?"} ${quantity.label.toLowerCase()}`,
+    unit: quantity.unit,
+    times: device.times,
+    lines: [{ label: quantity.label, values }],
+    step: readings.step,
+    from: readings.from,
+    until: readings.until,
+    most: quantity.most(device),
+    height: 104,
+    group: "job-gpus",
+  };
+}
+
+export const jobGpus: MakeView = (region) => {
+  const job = region.dataset.live?.split(":")[1] ?? "";
+  const box = region.querySelector<HTMLElement>("[data-charts]") ?? region;
+  const chooser = region.querySelector<HTMLSelectElement>("[data-attempt]");
+  let charts: Chart[] = [];
+  let [shown, isOver, attempts] = ["", false, 0];
+  let stopWaiting = (): void => undefined;
+  const later = (): void => {
+    stopWaiting();
+    stopWaiting = onceShown(() => void load(), AGAIN_MS);
+  };
+
+  const show = (readings: Readings): void => {
+    const rows = readings.devices.map((device) => `${device.rank} ${device.node} ${device.index}`).join();
+    const key = `${readings.attempt} ${rows}`;
+    if (key !== shown) {
+      shown = key;
+      charts.forEach((chart) => chart.end());
+      charts = [];
+      box.replaceChildren(...layout(readings, charts));
+    }
+    const data = readings.devices.flatMap((device) => QUANTITIES.map((quantity) => chartOf(readings, device, quantity)));
+    charts.forEach((chart, at) => data[at] && chart.show(data[at]));
+    stopWaiting();
+    if (readings.is_live) later();
+  };
+
+  const load = async (): Promise<void> => {
+    if (isOver) return;
+    const asked = chooser === null ? "" : `?attempt=${chooser.value}`;
+    try {
+      const response = await fetch(`/jobs/${job}/readings/${asked}`, { credentials: "same-origin" });
+      if (!response.ok) throw unexpected(response);
+      const readings = (await response.json()) as Readings;
+      if (!isOver) show(readings);
+    } catch (error) {
+      if (shown === "") box.replaceChildren(empty(`The readings could not be read: ${error instanceof Error ? error.message : "no answer"}. Reload the page to try again.`));
+      else later();
+    }
+  };
+  chooser?.addEventListener("change", () => {
+    history.replaceState(history.state, "", `?tab=gpus&attempt=${chooser.value}`);
+    void load();
+  });
+
+  return {
+    draw(state) {
+      const now = [...state.rows.keys()].filter((key) => key.startsWith("attempt:")).length;
+      if (now > 0 && now !== attempts) void load();
+      attempts = now;
+    },
+    restyle: () => charts.forEach((chart) => chart.restyle()),
+    close() {
+      isOver = true;
+      stopWaiting();
+      charts.forEach((chart) => chart.end());
+    },
+  };
+};
+
+function layout(readings: Readings, charts: Chart[]): Node[] {
+  if (readings.devices.length === 0) return [empty("This attempt had no GPU.")];
+  const heads = QUANTITIES.map(({ label, unit }) => h("span", { class: "gpu-head" }, label, h("span", { class: "muted" }, ` ${unit}`)));
+  const rows = readings.devices.map((device) => {
+    const cells = QUANTITIES.map((quantity) => {
+      const host = h("div", { "data-label": `${quantity.label} ${quantity.unit}` });
+      charts.push(new Chart(host, `no ${quantity.label.toLowerCase()} of it was kept in this time`));
+      return host;
+    });
+    const name = h("div", { class: "gpu-name" }, nodeLink(device.node), h("b", {}, `GPU ${device.index ?? "?"}`), h("span", { class: "muted small" }, shortModel(device.model)), h("span", { class: "muted small" }, `rank ${device.rank}`));
+    return h("div", { class: "gpu-row" }, name, ...cells);
+  });
+  const more = readings.gpus - readings.devices.length;
+  const note = more > 0 ? [empty(`The first ${plural(readings.devices.length, "GPU")} of ${readings.gpus} are shown; the others are at GET /api/v1/gpus/{id}/samples.`)] : [];
+  return [h("div", { class: "gpu-row gpu-heads", "aria-hidden": "true" }, h("span"), ...heads), ...rows, ...note];
+}

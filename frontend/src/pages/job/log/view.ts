@@ -1,0 +1,212 @@
+// The log's region: joins the stream's choice, tail, window, search and follow.
+import type { MakeView, View } from "../../../live/regions";
+import type { TopicState } from "../../../live/store";
+import type { LogRow } from "../../../live/topics";
+import { type Controls, controls, fill, keyOf } from "./controls";
+import { Hits } from "./hits";
+import { Screen } from "./screen";
+import { type Hit, Search } from "./search";
+import { type LogPart, MOST_BEHIND, TAIL_BYTES, Tail } from "./tail";
+import { LogWindow } from "./window";
+import { note, size } from "./words";
+
+const EARLIER_BYTES = 4 * TAIL_BYTES;
+const PAUSE_MS = 300;
+const AT_END_PX = 24;
+
+export const jobLog: MakeView = (region) => new LogView(region);
+
+class LogView implements View {
+  private readonly at: Controls;
+  private readonly job: number;
+  private readonly screen: Screen;
+  private readonly shown: LogWindow;
+  private readonly hits = new Hits((hit) => void this.goTo(hit));
+  private rows: LogRow[] = [];
+  private tail: Tail | null = null;
+  private search: Search | null = null;
+  private chosen = "";
+  // An address that names one has chosen it.
+  private hasChosen = new URLSearchParams(location.search).get("log") !== null;
+  private problem = "";
+  private isGone = false;
+  private isBusy = false;
+  /** Whether what is shown ended before the log did, by a choice. */
+  private isApart = false;
+  private typing: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(private readonly region: HTMLElement) {
+    this.job = Number(region.dataset.job ?? region.dataset.live?.split(":")[1]);
+    this.at = controls(region);
+    this.at.pre.before(this.hits.element);
+    this.at.pre.textContent = "";
+    this.screen = new Screen(this.at.pre);
+    this.shown = new LogWindow(this.screen);
+    this.listen();
+  }
+
+  draw(state: TopicState): void {
+    this.rows = [...state.rows].filter(([key]) => key.startsWith("log:")).map(([, row]) => row as LogRow);
+    this.rows.sort((a, b) => b.attempt - a.attempt || a.rank - b.rank);
+    const { stream } = this.at;
+    const selected = stream.value;
+    fill(stream, this.rows);
+    const isKnown = this.rows.some((row) => keyOf(row) === selected);
+    const latest = this.rows[0] === undefined ? "" : keyOf(this.rows[0]);
+    // Who chose a stream keeps it; else a new attempt is followed.
+    stream.value = isKnown && (this.hasChosen || this.chosen === "") ? selected : latest;
+    if (stream.value !== this.chosen) this.choose(stream.value);
+    else this.grow();
+    this.say();
+  }
+
+  close(): void {
+    clearTimeout(this.typing);
+    this.tail?.end();
+    this.search?.end();
+  }
+
+  private listen(): void {
+    const { pre, stream, search, follow, wrap, earlier, later, further } = this.at;
+    wrap?.addEventListener("change", () => pre.classList.toggle("is-long", !wrap.checked));
+    stream.addEventListener("change", () => {
+      this.hasChosen = true;
+      history.replaceState(history.state, "", `?tab=log&log=${stream.value}`);
+      this.choose(stream.value);
+    });
+    follow.addEventListener("change", () => follow.checked && void this.toEnd());
+    earlier.addEventListener("click", () => void this.alone(() => this.earlier()));
+    later.addEventListener("click", () => void this.alone(async () => this.tail?.later()));
+    further.addEventListener("click", () => void this.search?.more());
+    search.addEventListener("input", () => {
+      clearTimeout(this.typing);
+      this.typing = setTimeout(() => this.seek(), PAUSE_MS);
+    });
+    search.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      this.hits.step(event.shiftKey ? -1 : 1);
+    });
+    pre.addEventListener("scroll", () => {
+      // Scrolling up stops following; scrolling to the log's end follows again.
+      follow.checked = (follow.checked || this.isAtEnd()) && pre.scrollHeight - pre.scrollTop - pre.clientHeight < AT_END_PX;
+    });
+  }
+
+  private choose(key: string): void {
+    this.close();
+    this.chosen = key;
+    this.screen.clear();
+    [this.problem, this.isGone, this.tail, this.isApart] = ["", false, null, false];
+    const [attempt, rank] = key.split(".").map(Number);
+    this.region.querySelector("[data-log-file]")?.setAttribute("href", `/api/v1/jobs/${this.job}/logs?attempt=${attempt}&rank=${rank}&download=true`);
+    if (attempt !== undefined && rank !== undefined) {
+      this.shown.begin({ bytes: new Uint8Array(), offset: 0 });
+      this.tail = new Tail({ job: this.job, attempt, rank }, {
+        more: (part, isFirst, skipped) => this.more(part, isFirst, skipped),
+        failed: (words) => this.complain(`The log could not be read: ${words}. It is tried again when it changes.`),
+        gone: (words) => this.gone(words),
+        mayGoOn: () => this.mayGoOn(),
+      });
+    }
+    this.seek();
+    this.grow();
+  }
+
+  private grow(): void {
+    const known = this.rows.find((each) => keyOf(each) === this.chosen)?.size ?? 0;
+    this.search?.grown(known);
+    void this.tail?.grown(known).then(() => this.say());
+  }
+
+  /** Who reads elsewhere keeps what they read: what comes waits for a press of Later. */
+  private mayGoOn(): boolean {
+    const { tail, shown, at } = this;
+    return at.follow.checked || (!this.isApart && !shown.isFull && tail !== null && tail.size - tail.next <= MOST_BEHIND);
+  }
+
+  private more(part: LogPart, isFirst: boolean, skipped: number): void {
+    if (isFirst) this.shown.begin(part);
+    else this.shown.below(part);
+    if (this.isAtEnd()) this.isApart = false;
+    this.problem = skipped > 0 ? `… ${size(skipped)} skipped: they came while nobody looked.` : isFirst ? "" : this.problem.startsWith("…") ? this.problem : "";
+    if (this.at.follow.checked) this.at.pre.scrollTop = this.at.pre.scrollHeight;
+    this.say();
+  }
+
+  private complain(words: string): void {
+    this.problem = words;
+    this.say();
+  }
+
+  private gone(words: string): void {
+    this.screen.clear();
+    this.isGone = true;
+    this.complain(`${words.charAt(0).toUpperCase()}${words.slice(1)}.`);
+  }
+
+  /** With the buttons off meanwhile. */
+  private async alone(run: () => Promise<unknown>): Promise<void> {
+    this.isBusy = true;
+    this.say();
+    await run();
+    this.isBusy = false;
+    this.say();
+  }
+
+  private async earlier(): Promise<void> {
+    const { tail, shown } = this;
+    this.at.follow.checked = false;
+    await tail?.earlier(shown.start, EARLIER_BYTES, (part) => {
+      if (!shown.above(part)) return;
+      tail.backTo(shown.next);
+      this.isApart = true;
+    });
+  }
+
+  private async toEnd(): Promise<void> {
+    if (!this.isAtEnd()) await this.alone(async () => this.tail?.toEnd());
+    this.at.pre.scrollTop = this.at.pre.scrollHeight;
+  }
+
+  private async goTo(hit: Hit): Promise<void> {
+    this.at.follow.checked = false;
+    const show = (part: LogPart): void => {
+      this.shown.beginAround(part, hit.offset);
+      this.isApart = !this.isAtEnd();
+    };
+    await this.alone(async () => this.tail?.around(hit.offset, EARLIER_BYTES, show));
+  }
+
+  private seek(): void {
+    const text = this.at.search.value.trim();
+    this.search?.end();
+    this.hits.clear();
+    this.screen.search(text);
+    const search = text === "" || this.tail === null ? null : new Search(this.tail.stream, text, () => this.found(search));
+    this.search = search;
+    void search?.go();
+    this.say();
+  }
+
+  private found(search: Search | null): void {
+    if (search === null || search !== this.search) return;
+    this.hits.show(search.hits.values(), search.text);
+    this.say();
+  }
+
+  private isAtEnd(): boolean {
+    return this.tail === null || this.tail.next >= this.tail.size;
+  }
+
+  private say(): void {
+    const { tail, search, shown } = this;
+    const [isOpen, below] = [tail !== null && tail.size >= 0, this.isAtEnd() ? 0 : (tail?.size ?? 0) - (tail?.next ?? 0)];
+    const standing = { problem: this.problem, isGone: this.isGone, hasStreams: this.rows.length > 0, isOpen, isComplete: tail?.isComplete ?? false, isEmpty: this.screen.isEmpty, above: shown.start, below };
+    this.at.note.textContent = note(standing, search === null ? null : { text: search.text, found: search.hits.size, looked: search.looked, size: search.size, isAll: search.isAll, isBusy: search.isBusy, problem: search.problem });
+    this.at.earlier.disabled = shown.start === 0 || this.isBusy || this.isGone;
+    this.at.later.disabled = below === 0 || this.isBusy || this.isGone;
+    this.at.further.hidden = search === null || search.isAll || search.isBusy;
+    this.at.further.textContent = search?.problem === "" ? "More finds" : "Try again";
+  }
+}

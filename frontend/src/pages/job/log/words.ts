@@ -1,0 +1,51 @@
+// What the log says of itself below its lines: how far it is read, searched, and what went wrong.
+import { plural } from "../../../ui/dom";
+
+export interface Standing {
+  /** What went wrong, or was left out; a whole sentence, or nothing. */
+  problem: string;
+  isGone: boolean;
+  hasStreams: boolean;
+  isOpen: boolean;
+  isComplete: boolean;
+  isEmpty: boolean;
+  /** Bytes of the log below and above what is shown. */
+  above: number;
+  below: number;
+}
+
+export interface Sought {
+  text: string;
+  found: number;
+  looked: number;
+  size: number;
+  isAll: boolean;
+  isBusy: boolean;
+  problem: string;
+}
+
+/** Bytes as people read them. */
+export function size(bytes: number): string {
+  if (bytes < 1024) return plural(bytes, "byte");
+  return bytes < 1 << 20 ? `${Math.round(bytes / 1024)} KiB` : `${(bytes / (1 << 20)).toFixed(1)} MiB`;
+}
+
+export function note(now: Standing, sought: Sought | null): string {
+  return [now.problem, now.isGone ? "" : ofLog(now), sought === null ? "" : ofSearch(sought)].filter(Boolean).join(" ");
+}
+
+function ofLog(now: Standing): string {
+  if (!now.hasStreams) return "No output yet.";
+  if (!now.isOpen) return "";
+  if (now.isEmpty && now.above === 0 && now.below === 0) return now.isComplete ? "It wrote nothing." : "No output yet.";
+  const hidden = [now.above > 0 ? `${size(now.above)} before this` : "", now.below > 0 ? `${size(now.below)} after it` : ""].filter(Boolean);
+  return [now.isComplete && now.below === 0 ? "The end." : "", hidden.length > 0 ? `${hidden.join(", ")}.` : ""].filter(Boolean).join(" ");
+}
+
+function ofSearch(sought: Sought): string {
+  const found = `${plural(sought.found, "line")} with “${sought.text}”`;
+  if (sought.problem !== "") return `${found} in the first ${size(sought.looked)}; the search failed: ${sought.problem}.`;
+  if (sought.isAll) return `${found}.`;
+  const how = `${found} in the first ${size(sought.looked)}${sought.size > 0 ? ` of ${size(sought.size)}` : ""}`;
+  return sought.isBusy ? `${how}, searching…` : `${how}.`;
+}

@@ -1,0 +1,158 @@
+// The list of jobs: filtered by the address, live at its top, as far back as one asks, with several selected at once.
+import { h, plural, refill } from "../../ui/dom";
+import { Listing, merged, restQuery, statesOf } from "./listing";
+import { Rights } from "./rights";
+import { Selection } from "./selection";
+import { redraw } from "../../ui/morph";
+import { watchFilters } from "../queue/filters";
+import type { MakeView, View } from "../../live/regions";
+import { LiveTable } from "../../ui/rows";
+import { badge } from "../../ui/states";
+import type { TopicState } from "../../live/store";
+import { ago, clocked, elapsed } from "../../ui/time";
+import type { JobRow } from "../../live/topics";
+import { elementCounts, empty, jobHref, jobLink, named, noJobs, nodeLinks, reasonOf, tenantLink, whenEmpty } from "../../ui/pieces";
+
+/** What the feed does not know of the older ones is read again so soon after something changed. */
+const AGAIN_MS = 5000;
+
+export const jobs: MakeView = (region) => new JobsView(region);
+
+class JobsView implements View {
+  private readonly none: () => HTMLElement;
+  private readonly rights = new Rights();
+  private readonly selection = new Selection(() => this.draw());
+  private readonly said = h("span", { role: "status" });
+  private readonly counted = h("span");
+  private readonly summary = h("p", { class: "summary" }, this.said, this.counted);
+  private readonly older = h("button", { type: "button" }, "Older jobs");
+  private readonly foot = h("p", { class: "summary" }, this.older);
+  private readonly table = this.makeTable();
+  private readonly stopFilters: () => void;
+  private feed: ReadonlyMap<string, JobRow> = new Map();
+  private listing: Listing;
+  private timer = 0;
+
+  constructor(private readonly region: HTMLElement) {
+    this.none = whenEmpty(region, noJobs);
+    this.listing = this.list();
+    this.older.addEventListener("click", () => void this.listing.older());
+    this.stopFilters = watchFilters((search) => {
+      history.replaceState(null, "", search);
+      if (restQuery(location.search) === this.listing.query) return;
+      this.listing.close();
+      this.listing = this.list();
+    });
+    region.addEventListener("change", (event) => {
+      const box = event.target;
+      if (box instanceof HTMLInputElement && box.dataset.select !== undefined) this.selection.set(Number(box.dataset.select), box.checked);
+    });
+    region.addEventListener("keydown", (event) => {
+      const row = event.target;
+      if (event.key !== "x" || !(row instanceof HTMLTableRowElement)) return;
+      const box = row.querySelector<HTMLInputElement>("[data-select]");
+      if (box !== null) this.selection.set(Number(box.dataset.select), !box.checked);
+    });
+  }
+
+  draw(state?: TopicState): void {
+    if (state !== undefined) this.hear(state);
+    const { listing } = this;
+    if (!listing.isRead && this.feed.size === 0 && listing.problem === "") {
+      if (state?.known && listing.query === "") refill(this.region, this.none());
+      return;
+    }
+    // No more than a fresh load would have, however long the page has been open.
+    const rows = this.found().slice(0, listing.most);
+    const own = rows.filter((row) => this.rights.over(row));
+    this.selection.all.hidden = own.length === 0;
+    this.selection.show(own);
+    if (listing.problem !== "") return refill(this.region, refused(listing.problem));
+    this.foot.hidden = !listing.hasOlder;
+    const words = said(rows, listing);
+    if (this.said.textContent !== words) this.said.textContent = words;
+    redraw(this.counted, ...(listing.hasOlder && listing.total !== null ? [" Counted ", ago(listing.total.at), "."] : []));
+    if (rows.length === 0) return refill(this.region, listing.query === "" ? this.none() : noneLikeThis(listing.hasOlder), this.foot);
+    this.table.update(rows.map((row) => ({ key: String(row.id), row })));
+    if (this.table.element.parentElement !== this.region) this.region.replaceChildren(this.selection.bar, this.summary, this.table.element, this.foot);
+    for (const box of this.region.querySelectorAll<HTMLInputElement>("[data-select]")) box.checked = this.selection.has(Number(box.dataset.select));
+  }
+
+  close(): void {
+    clearTimeout(this.timer);
+    this.listing.close();
+    this.stopFilters();
+  }
+
+  private found(): JobRow[] {
+    return merged(this.listing.read, this.feed, this.listing.query, this.listing.isRead && !this.listing.hasOlder);
+  }
+
+  private list(): Listing {
+    const listing = new Listing(restQuery(location.search), () => this.draw());
+    void listing.again();
+    return listing;
+  }
+
+  private hear(state: TopicState): void {
+    this.feed = state.rows as ReadonlyMap<string, JobRow>;
+    // Of jobs that the feed does not tell any more only REST knows the state.
+    const { listing } = this;
+    const isCut = listing.isRead && !listing.hasOlder && this.found().length > listing.most;
+    const isBeyond = isCut || [...listing.read.keys()].some((id) => !this.feed.has(String(id)));
+    if ((!isBeyond && !listing.hasOlder) || this.timer !== 0) return;
+    this.timer = window.setTimeout(() => {
+      this.timer = 0;
+      if (!document.hidden) void (isBeyond ? this.listing.again() : this.listing.count());
+    }, AGAIN_MS);
+  }
+
+  private makeTable(): LiveTable<JobRow> {
+    return new LiveTable<JobRow>(
+      [
+        ...(this.rights.areAny ? [{ label: this.selection.all, cell: (row: JobRow) => this.rights.over(row) && this.selection.box(row.id), className: "select" }] : []),
+        { label: "Id", cell: (row) => jobLink(row.id) },
+        { label: "Name", cell: (row) => [named(row.name), ...elementCounts(row)], className: "name" },
+        { label: "State", cell: (row) => badge(row.state), className: "is" },
+        { label: "Owner", cell: (row) => named(row.user) },
+        { label: "Tenant", cell: (row) => tenantLink(row.tenant) },
+        { label: "GPUs", cell: (row) => row.gpu_count, className: "num" },
+        { label: "Nodes", cell: (row) => nodeLinks(row.nodes) },
+        { label: "Why", cell: (row) => reasonOf(row).sentence !== "" && h("span", { class: "reason" }, ...clocked(reasonOf(row).sentence)), className: "why" },
+        { label: "Submitted", cell: (row) => ago(row.submitted_at), className: "nowrap" },
+        { label: "Ran", cell: (row) => row.started_at !== null && elapsed(row.started_at, row.ended_at), className: "nowrap" },
+      ],
+      (tr, row) => {
+        tr.dataset.href = jobHref(row.id);
+        tr.dataset.state = row.state;
+        tr.classList.toggle("is-selected", this.selection.has(row.id));
+      },
+      "rows jobs",
+    );
+  }
+}
+
+/** As the server says it where no script runs. */
+function said(rows: readonly JobRow[], { hasOlder, total, query }: Listing): string {
+  const listed = plural(rows.length, "job");
+  const counts = total !== null && `${total.is_more ? "At least " : ""}${Math.max(total.jobs, rows.length)} jobs, ${rows.length} of them listed`;
+  const elements = hasOlder ? (total?.with_elements ?? null) : withElements(rows, statesOf(query));
+  // Those with elements may be among the older ones.
+  const hasArrays = rows.some((row) => row.array) || (hasOlder && elements !== null && elements !== total?.jobs);
+  const arrays = hasArrays ? `; an array counts once${elements === null ? "" : ` (with each element ${elements})`}` : "";
+  return `${hasOlder ? counts || `${listed}, and older ones` : listed}${arrays}.`;
+}
+
+/** As the Overview counts them: of an array each element that is in these states, or in any if there are none. */
+function withElements(rows: readonly JobRow[], states: readonly string[]): number {
+  const of = (byState: Readonly<Record<string, number>>): number => Object.entries(byState).reduce((sum, [state, count]) => sum + (states.length === 0 || states.includes(state) ? count : 0), 0);
+  return rows.reduce((sum, row) => sum + (row.array ? of(row.array.by_state) : 1), 0);
+}
+
+function noneLikeThis(hasOlder: boolean): HTMLElement {
+  return empty(hasOlder ? "None of the newest jobs is like this. " : "No job is like this. ", h("a", { href: location.pathname }, "Show all"), ".");
+}
+
+function refused(words: string): HTMLElement {
+  return empty(`The jobs could not be read: ${words}. `, h("a", { href: location.pathname }, "Show all"), ".");
+}

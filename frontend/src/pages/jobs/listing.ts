@@ -1,0 +1,151 @@
+// The jobs that the address asks for: pages of REST, and over them what the feed says of the newest.
+import { unexpected } from "../../ui/fetch_errors";
+import { KINDS } from "../../ui/constants";
+import { serverNow } from "../../ui/time";
+import type { JobRow } from "../../live/topics";
+
+export const PAGE = 100;
+/** Filters of GET /api/v1/jobs that the address may have. */
+const FILTERS = ["tenant", "user", "state", "name", "array", "submitted_after", "submitted_before"];
+
+/** As GET /api/v1/jobs takes it, in one order. */
+export function restQuery(search: string): string {
+  const given = new URLSearchParams(search);
+  const asked = new URLSearchParams();
+  for (const name of FILTERS) {
+    const value = given.get(name)?.trim() ?? "";
+    if (value !== "") asked.set(name, value);
+  }
+  return asked.toString();
+}
+
+/** Of these states; none: of all. */
+export function statesOf(query: string): readonly string[] {
+  const words = (new URLSearchParams(query).get("state") ?? "").split(",").filter(Boolean);
+  return words.flatMap((word): readonly string[] => (KINDS as Readonly<Record<string, readonly string[]>>)[word] ?? [word]);
+}
+
+/** What GET /api/v1/jobs/count answers, and when. */
+export interface Total {
+  jobs: number;
+  is_more: boolean;
+  with_elements: number | null;
+  at: string;
+}
+
+/** Whether a job of the feed is among those asked for: the same rules as the server's. */
+export function fits(row: JobRow, query: string): boolean {
+  const asked = new URLSearchParams(query);
+  const states = statesOf(query);
+  const is = (name: "tenant" | "user"): boolean => !asked.has(name) || asked.get(name) === row[name];
+  // The feed does not tell of which array a job is.
+  if (asked.has("array")) return false;
+  const at = Date.parse(row.submitted_at);
+  const [after, before] = ["submitted_after", "submitted_before"].map((name) => Date.parse(asked.get(name) ?? ""));
+  if (at < (after ?? Number.NaN) || at >= (before ?? Number.NaN)) return false;
+  return (states.length === 0 || states.includes(row.state)) && is("tenant") && is("user") && row.name.toLowerCase().includes((asked.get("name") ?? "").toLowerCase());
+}
+
+/** Newest first: what the feed says counts; what it does not know stands as it was read. `isWhole`: nothing is older. */
+export function merged(read: ReadonlyMap<number, JobRow>, feed: ReadonlyMap<string, JobRow>, query: string, isWhole: boolean): JobRow[] {
+  const found = new Map(read);
+  const oldest = isWhole ? 0 : Math.min(...read.keys());
+  for (const row of feed.values()) {
+    if (!fits(row, query)) {
+      // Only what the feed can judge: it has none of an array's elements.
+      if (!query.includes("array=")) found.delete(row.id);
+    } else if (row.id >= oldest || read.size === 0) found.set(row.id, row);
+  }
+  return [...found.values()].sort((a, b) => b.id - a.id);
+}
+
+export class Listing {
+  readonly read = new Map<number, JobRow>();
+  problem = "";
+  /** Where there are more than were read: how many. */
+  total: Total | null = null;
+  private cursor: string | null = null;
+  private pages = 0;
+  private isAsking = false;
+  private isOver = false;
+
+  constructor(
+    readonly query: string,
+    private readonly changed: () => void,
+    private readonly get: (url: string) => Promise<Response> = (url) => fetch(url, { credentials: "same-origin" }),
+  ) {}
+
+  get hasOlder(): boolean {
+    return this.cursor !== null;
+  }
+
+  /** So many rows a fresh load would have. */
+  get most(): number {
+    return Math.max(1, this.pages) * PAGE;
+  }
+
+  get isRead(): boolean {
+    return this.pages > 0;
+  }
+
+  close(): void {
+    this.isOver = true;
+  }
+
+  /** Reads as many pages as were read before, anew; the first one if none was. */
+  async again(): Promise<void> {
+    const fresh = new Map<number, JobRow>();
+    let cursor: string | null = null;
+    const pages = Math.max(1, this.pages);
+    await this.ask(async () => {
+      for (let page = 0; page < pages && (page === 0 || cursor !== null); page += 1) cursor = await this.page(cursor, fresh);
+      this.read.clear();
+      for (const [id, row] of fresh) this.read.set(id, row);
+      this.cursor = cursor;
+      this.pages = pages;
+    });
+    await this.count();
+  }
+
+  async count(): Promise<void> {
+    if (!this.hasOlder || this.isOver) return;
+    const response = await this.get(`/api/v1/jobs/count?${this.query}`).catch(() => null);
+    // Without an answer the last one stands, with its time.
+    if (response?.ok !== true) return;
+    this.total = { ...((await response.json()) as Omit<Total, "at">), at: new Date(serverNow()).toISOString() };
+    if (!this.isOver) this.changed();
+  }
+
+  async older(): Promise<void> {
+    if (this.cursor === null) return;
+    await this.ask(async () => {
+      this.cursor = await this.page(this.cursor, this.read);
+      this.pages += 1;
+    });
+  }
+
+  private async ask(work: () => Promise<void>): Promise<void> {
+    if (this.isAsking || this.isOver) return;
+    this.isAsking = true;
+    try {
+      await work();
+      this.problem = "";
+    } catch (error) {
+      this.problem = error instanceof Error ? error.message : "no answer";
+    } finally {
+      this.isAsking = false;
+    }
+    if (!this.isOver) this.changed();
+  }
+
+  private async page(cursor: string | null, into: Map<number, JobRow>): Promise<string | null> {
+    const asked = new URLSearchParams(this.query);
+    asked.set("limit", String(PAGE));
+    if (cursor !== null) asked.set("cursor", cursor);
+    const response = await this.get(`/api/v1/jobs?${asked}`);
+    const answer = (await response.json()) as { items?: JobRow[]; next_cursor?: string | null; detail?: string };
+    if (!response.ok || answer.items === undefined) throw answer.detail === undefined ? unexpected(response) : new Error(answer.detail);
+    for (const row of answer.items) into.set(row.id, row);
+    return answer.next_cursor ?? null;
+  }
+}

@@ -1,0 +1,81 @@
+// The Overview's tenants: what each holds of what it is entitled to, what it has borrowed, who starves.
+import { type Child, h, plural, refill } from "../../ui/dom";
+import { redraw } from "../../ui/morph";
+import type { MakeView } from "../../live/regions";
+import { type Column, type Line, LiveTable } from "../../ui/rows";
+import type { TenantRow } from "../../live/topics";
+import { barScale, bullet, empty, tenantHref, tenantLink, under, upTo, whenEmpty } from "../../ui/pieces";
+
+type Entitled = TenantRow & { entitled_gpus?: number | null };
+
+interface Shown {
+  tenant: Entitled;
+  scale: number;
+}
+
+/** So many fit the page; the others are counted and linked. */
+const MOST = 6;
+
+const shorten = (value: number): number => Math.round(value * 10) / 10;
+
+function part({ tenant }: Shown): Child[] {
+  const entitled = tenant.entitled_gpus ?? null;
+  if (entitled === null) return [h("span", { class: "muted", title: "it asks for nothing now" }, "–")];
+  const ratio = entitled > 0 ? tenant.gpus_held / entitled : 0;
+  const title = `holds ${plural(shorten(tenant.gpus_held), "GPU")} of the ${shorten(entitled)} that its weight entitles it to among those who ask now`;
+  return [h("span", { title }, h("b", {}, `${Math.round(ratio * 100)} %`), h("span", { class: "muted" }, ` of ${shorten(entitled)}`))];
+}
+
+/** Over or under its guarantee, where that is to be said. */
+function standing({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_asking: asking }: TenantRow): Child {
+  if (guaranteed !== null && held > guaranteed) {
+    return h("span", { class: "pill", title: "more than its guarantee: others may take these back" }, `${shorten(held - guaranteed)} borrowed`);
+  }
+  if (guaranteed !== null && held < guaranteed && asking > 0) {
+    return h("span", { class: "pill is-starved", title: "its jobs wait for GPUs although it holds less than its guarantee" }, "under its guarantee");
+  }
+  return null;
+}
+
+const COLUMNS: Column<Shown>[] = [
+  { label: "Tenant", cell: ({ tenant, scale }) => [tenantLink(tenant.name), " ", standing(tenant), bullet(tenant, scale)], className: "title" },
+  { label: "Held", cell: ({ tenant }) => shorten(tenant.gpus_held), className: "num" },
+  { label: "Of its share", cell: part, className: "num nums" },
+  { label: "Guaranteed", cell: ({ tenant }) => tenant.guaranteed_gpus ?? 0, className: "num" },
+  {
+    label: h("span", { title: "held ones too" }, "Waiting"),
+    cell: ({ tenant }) => (tenant.jobs_waiting === 0 ? 0 : h("a", { href: `/queue/?tenant=${encodeURIComponent(tenant.name)}` }, tenant.jobs_waiting)),
+    className: "num",
+  },
+];
+
+export const overviewTenants: MakeView = (region) => {
+  const none = whenEmpty(region, () => empty("No tenant to show. An admin makes one, and adds you to it."));
+  const table = new LiveTable<Shown>(COLUMNS, (tr, { tenant }) => (tr.dataset.href = tenantHref(tenant.name)), "rows compact");
+  const others = h("p", { class: "rest" });
+  const made = new WeakMap<Entitled, Shown>();
+  const shown = (tenant: Entitled, scale: number): Shown => {
+    const known = made.get(tenant);
+    if (known?.scale === scale) return known;
+    const fresh = { tenant, scale };
+    made.set(tenant, fresh);
+    return fresh;
+  };
+  return {
+    draw(state) {
+      const rows = under<Entitled>(state, "tenant:").sort(([, a], [, b]) => urgency(b) - urgency(a) || b.gpus_held - a.gpus_held || (a.name < b.name ? -1 : 1));
+      if (rows.length === 0) return refill(region, none());
+      const scale = barScale(rows.map(([, row]) => row));
+      const cut = upTo(MOST, rows);
+      table.update(cut.map(([key, row]): Line<Shown> => ({ key, row: shown(row, scale) })));
+      if (table.element.parentElement !== region) region.replaceChildren(table.element, others);
+      others.hidden = cut.length === rows.length;
+      redraw(others, h("a", { href: "/tenants/" }, plural(rows.length - cut.length, "more tenant")));
+    },
+  };
+};
+
+/** Who is denied what it was promised comes first. */
+function urgency(tenant: Entitled): number {
+  return tenant.jobs_asking > 0 && tenant.gpus_held < (tenant.guaranteed_gpus ?? 0) ? 1 : 0;
+}

@@ -1,0 +1,84 @@
+// What an opened row of the queue shows below it: reasons so far, who stands before it, what would help; made by the server.
+import { h } from "../../ui/dom";
+import { unexpected } from "../../ui/fetch_errors";
+import { morphChildren } from "../../ui/morph";
+import { COLUMNS } from "./row";
+
+export class Detail {
+  private id: number | null = null;
+  private job = 0;
+  private height = 0;
+  private box = h("div", { class: "queue-detail" });
+  element = h("tr", { class: "detail" });
+  private readonly size = new ResizeObserver(([entry]) => {
+    const height = entry?.target.getBoundingClientRect().height ?? 0;
+    if (Math.abs(height - this.height) < 1) return;
+    this.height = height;
+    this.changed();
+  });
+
+  constructor(private readonly changed: () => void) {}
+
+  /** The key of the row that is open; null: none. */
+  get key(): string | null {
+    return this.id === null ? null : String(this.id);
+  }
+
+  toggle(id: number): void {
+    const wasOpen = this.id === id;
+    this.close();
+    if (!wasOpen) this.open(id);
+    this.changed();
+  }
+
+  close(): void {
+    this.size.disconnect();
+    this.element.remove();
+    this.id = null;
+    this.height = 0;
+  }
+
+  /** For the geometry; `placeOf` finds a job's number in the list, and where it is not known it stays where it was. */
+  placed(placeOf: (id: number) => number | null): { job: number; height: number } | null {
+    if (this.id === null) return null;
+    this.job = placeOf(this.id) ?? this.job;
+    return { job: this.job, height: this.height };
+  }
+
+  private open(id: number): void {
+    this.id = id;
+    this.box = h("div", { class: "queue-detail" }, h("p", { class: "muted" }, "Asking…"));
+    this.element = h("tr", { class: "detail", "data-key": `detail:${id}` }, h("td", { colspan: COLUMNS.length }, this.box));
+    this.size.observe(this.element);
+    void this.load(id, this.box);
+  }
+
+  /** First what is known anyway, then what the scheduler takes its time to answer, unless it is closed by then. */
+  private async load(id: number, box: HTMLElement): Promise<void> {
+    const isThere = await this.take(id, box, "?part=now");
+    if (isThere && this.id === id) await this.take(id, box, "");
+  }
+
+  /** Whether it was answered. */
+  private async take(id: number, box: HTMLElement, part: string): Promise<boolean> {
+    try {
+      const response = await fetch(`/jobs/${id}/foreseen/${part}`, { credentials: "same-origin", headers: { "HX-Request": "true" } });
+      const login = response.headers.get("HX-Redirect");
+      if (login !== null) {
+        location.assign(login);
+        return false;
+      }
+      if (!response.ok) throw unexpected(response);
+      // The server's own page, in which what people typed is text already; scripts in it would not run.
+      const told = new DOMParser().parseFromString(await response.text(), "text/html");
+      told.body.prepend(h("a", { href: `/jobs/${id}/?tab=why` }, `Job ${id}: why it waits`));
+      // Who is on a link in it stays there.
+      morphChildren(box, told.body);
+      return true;
+    } catch (error) {
+      const words = error instanceof Error ? error.message : "no answer";
+      box.replaceChildren(h("p", { class: "empty", role: "alert" }, `This could not be read: ${words}. Close the row and open it again.`));
+      return false;
+    }
+  }
+}

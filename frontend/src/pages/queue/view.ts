@@ -1,0 +1,235 @@
+// The Queue page: draws the lines that are in sight of however long a queue, and nothing moves under the pointer.
+import { h, plural, refill } from "../../ui/dom";
+import type { Hub } from "../../live/hub";
+import type { MakeView, View } from "../../live/regions";
+import { Sorting, sortOf } from "../../ui/sorting";
+import type { QueueTotal } from "../../live/topics";
+import { empty, noJobs, whenEmpty } from "../../ui/pieces";
+import { Detail } from "./detail";
+import { Estimates } from "./estimates";
+import { changed, topicQuery, watchFilters } from "./filters";
+import { Geometry } from "./geometry";
+import { Held } from "./held";
+import { COLUMNS, blankRow, headCell, headingRow, jobRow } from "./row";
+import { WINDOW, Windows } from "./windows";
+
+/** Pixels; the style sheet has the same. */
+const WIDE = { row: 48, heading: 36 };
+const CARD = { row: 140, heading: 36 };
+/** Lines beyond those in sight: drawn ahead, and how many of them must be left. A table is laid out as a whole, so it is better
+ * changed seldom than little by little. */
+const AHEAD = 14;
+const LEFT = 2;
+
+export const queue: MakeView = (region, { hub }) => new QueueView(region, hub);
+
+class QueueView implements View {
+  private readonly body = h("tbody");
+  private readonly table = h("table", { class: "rows queue" }, h("thead", {}, h("tr", {}, ...COLUMNS.map(headCell))), this.body);
+  private readonly pill = h("button", { class: "pill", type: "button", hidden: true });
+  private readonly summary = h("p", { class: "summary", role: "status" });
+  private readonly sorting = new Sorting(this.table, (sort) => this.ask(changed(location.search, "sort", sort)));
+  private readonly whole = h("div", { class: "live-table" }, this.sorting.choice, h("div", { class: "pill-place" }, this.pill), this.table);
+  private readonly above = h("tr", { class: "spacer", "aria-hidden": "true" });
+  private readonly below = h("tr", { class: "spacer", "aria-hidden": "true" });
+  private readonly drawn = new Map<string, { tr: HTMLTableRowElement; of: unknown[] }>();
+  private readonly isNarrow = matchMedia("(max-width: 640px)");
+  private readonly held = new Held();
+  private readonly detail = new Detail(() => this.draw());
+  private readonly estimates = new Estimates(() => this.draw());
+  private readonly none: () => HTMLElement;
+  private readonly stopFilters: () => void;
+  private query = topicQuery(location.search);
+  private windows: Windows;
+  private geometry = new Geometry([], false, WIDE);
+  private isScheduled = false;
+  private isWatched = false;
+  private isOver = false;
+  private lines = { first: 0, last: -1 };
+
+  constructor(private readonly region: HTMLElement, private readonly hub: Hub) {
+    this.none = whenEmpty(region, () => empty("No job waits. ", ...noJobs().childNodes));
+    this.body.append(this.above, this.below);
+    this.windows = this.watch();
+    // Of the whole, not of the rows alone: the pointer must reach the pill.
+    this.whole.addEventListener("pointerenter", (event) => void (event.pointerType !== "touch" && this.held.hold()));
+    this.whole.addEventListener("pointerleave", () => this.release());
+    this.pill.addEventListener("click", () => this.adopt());
+    this.stopFilters = watchFilters((search) => this.ask(search));
+    this.sorting.show(sortOf(location.search));
+    addEventListener("scroll", this.scrolled, { passive: true });
+    addEventListener("resize", this.draw);
+  }
+
+  /** In the next frame: many things may ask for it until then. */
+  draw = (): void => {
+    if (this.isScheduled || this.isOver) return;
+    this.isScheduled = true;
+    requestAnimationFrame(() => {
+      this.isScheduled = false;
+      if (!this.isOver) this.paint();
+    });
+  };
+
+  /** Nothing else has changed: where what is there reaches far enough, it stays as it is. */
+  private scrolled = (): void => {
+    if (this.isScheduled || this.isWatched || this.isOver) return;
+    this.isWatched = true;
+    requestAnimationFrame(() => {
+      this.isWatched = false;
+      if (!this.isScheduled && !this.isOver && this.whole.isConnected && !this.reaches(this.inSight())) this.paint();
+    });
+  };
+
+  close(): void {
+    this.isOver = true;
+    this.windows.close();
+    this.estimates.close();
+    this.detail.close();
+    this.stopFilters();
+    removeEventListener("scroll", this.scrolled);
+    removeEventListener("resize", this.draw);
+  }
+
+  private watch(): Windows {
+    const windows = new Windows(this.hub, this.query, () => {
+      this.held.take(windows);
+      this.pill.hidden = this.held.news === "";
+      this.pill.textContent = this.held.news;
+      this.draw();
+    });
+    windows.want(0, WINDOW);
+    return windows;
+  }
+
+  /** Another address, and what it asks for. */
+  private ask(search: string): void {
+    history.replaceState(null, "", search);
+    this.sorting.show(sortOf(location.search));
+    const query = topicQuery(location.search);
+    if (query === this.query) return;
+    this.query = query;
+    this.windows.close();
+    this.held.forget();
+    this.detail.close();
+    this.windows = this.watch();
+    this.draw();
+    scrollTo({ top: 0 });
+  }
+
+  private release(): void {
+    this.held.release();
+    this.adopt();
+  }
+
+  /** The newest is shown now, and held again where the pointer is still over it. */
+  private adopt(): void {
+    this.held.adopt(this.windows);
+    this.pill.hidden = true;
+    this.draw();
+  }
+
+  private paint(): void {
+    const { total } = this.held;
+    if (this.windows.error !== null) return this.refused(this.windows.error);
+    this.whole.classList.toggle("is-waiting", total === null);
+    if (total === null) return;
+    const words = said(total);
+    if (this.summary.textContent !== words) this.summary.textContent = words;
+    if (total.matching === 0) return this.query === "" ? refill(this.region, this.none()) : refill(this.region, noneLikeThis(), this.summary.cloneNode(true));
+    if (this.whole.parentElement !== this.region) this.region.replaceChildren(this.summary, this.whole);
+    const isGrouped = !this.query.includes("sort=");
+    this.geometry = new Geometry(total.groups, isGrouped, this.isNarrow.matches ? CARD : WIDE, this.detail.placed((id) => this.held.placeOf(id)));
+    this.table.setAttribute("aria-rowcount", String(this.geometry.lines + 1));
+    this.lay();
+  }
+
+  /** The lines in sight, between what stands for all above and all below. */
+  private lay(): void {
+    const { geometry } = this;
+    const seen = this.inSight();
+    const first = Math.max(0, seen.first - AHEAD);
+    const last = Math.min(geometry.lines - 1, seen.last + AHEAD);
+    this.lines = { first, last };
+    // What comes next is asked for before it is in sight.
+    this.windows.want(geometry.jobFrom(first) - WINDOW / 2, geometry.jobFrom(last) + WINDOW / 2);
+    const lines: HTMLTableRowElement[] = [];
+    for (let line = first; line <= last; line += 1) {
+      const tr = this.line(line);
+      lines.push(tr);
+      if (tr.dataset.key === this.detail.key) lines.push(this.detail.element);
+    }
+    this.estimates.want(lines.map((tr) => Number(tr.dataset.key)).filter((id) => id > 0));
+    this.arrange(lines);
+    this.above.style.height = `${geometry.top(first)}px`;
+    this.below.style.height = `${Math.max(0, geometry.height - geometry.top(last + 1))}px`;
+  }
+
+  private inSight(): { first: number; last: number } {
+    const top = -this.body.getBoundingClientRect().top;
+    return { first: this.geometry.lineAt(Math.max(0, top)), last: this.geometry.lineAt(Math.max(0, top + innerHeight)) };
+  }
+
+  private reaches({ first, last }: { first: number; last: number }): boolean {
+    return this.lines.first <= Math.max(0, first - LEFT) && this.lines.last >= Math.min(this.geometry.lines - 1, last + LEFT);
+  }
+
+  private line(line: number): HTMLTableRowElement {
+    const what = this.geometry.at(line);
+    if ("heading" in what) {
+      const { heading } = what;
+      return this.kept(`group:${heading.group}`, [heading.jobs, heading.gpus], () => headingRow(heading));
+    }
+    const { row, isGone } = this.held.row(what.job);
+    if (row === null) return this.kept(`blank:${what.job}`, [], () => blankRow(`blank:${what.job}`));
+    const isOpen = this.detail.key === String(row.id);
+    const known = this.estimates.of(row.id);
+    const tr = this.kept(String(row.id), [row, known, isOpen], () => jobRow(row, known, isOpen, () => this.detail.toggle(row.id)));
+    tr.classList.toggle("is-gone", isGone);
+    tr.setAttribute("aria-rowindex", String(line + 2));
+    return tr;
+  }
+
+  /** The row that is there, or one made anew where what it shows is another. */
+  private kept(key: string, of: unknown[], make: () => HTMLTableRowElement): HTMLTableRowElement {
+    const known = this.drawn.get(key);
+    if (known !== undefined && known.of.every((value, at) => value === of[at])) return known.tr;
+    const tr = make();
+    if (known !== undefined) replace(known.tr, tr);
+    this.drawn.set(key, { tr, of });
+    return tr;
+  }
+
+  private arrange(lines: readonly HTMLTableRowElement[]): void {
+    const keep = new Set<Element>(lines);
+    for (const tr of [...this.body.children]) if (tr !== this.above && tr !== this.below && !keep.has(tr)) tr.remove();
+    let at = this.above.nextElementSibling;
+    for (const tr of lines) {
+      if (tr === at) at = at.nextElementSibling;
+      else this.body.insertBefore(tr, at);
+    }
+    for (const [key, { tr }] of this.drawn) if (!keep.has(tr)) this.drawn.delete(key);
+  }
+
+  private refused(code: string): void {
+    refill(this.region, empty(`The server refused this filter (${code}). `, h("a", { href: location.pathname }, "Show all"), "."));
+  }
+}
+
+/** The keyboard stays where it was: on the row, or on its opener. */
+function replace(old: HTMLTableRowElement, fresh: HTMLTableRowElement): void {
+  const focused = document.activeElement;
+  const target = focused === old ? fresh : old.contains(focused) ? fresh.querySelector<HTMLElement>(focused?.tagName === "BUTTON" ? "button" : "a") : null;
+  old.replaceWith(fresh);
+  target?.focus({ preventScroll: true });
+}
+
+function said(total: QueueTotal): string {
+  if (total.jobs === 0) return "Nobody waits.";
+  const all = `${plural(total.jobs, "job")} with ${plural(total.gpus, "GPU")} in the queue`;
+  return total.matching === total.jobs ? `${all}.` : `${plural(total.matching, "job")} shown; ${all}.`;
+}
+
+function noneLikeThis(): HTMLElement {
+  return empty("No waiting job is like this. ", h("a", { href: location.pathname }, "Show all"), ".");
+}

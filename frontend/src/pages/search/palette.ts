@@ -1,0 +1,177 @@
+// The command palette, Ctrl-K: every page, the actions of this one, and jobs, nodes and tenants as the server finds them.
+import { h, refill } from "../../ui/dom";
+import { score } from "./fuzzy";
+import { named } from "../../ui/pieces";
+
+export interface Command {
+  kind: string;
+  name: string;
+  about: string;
+  /** An address of this site, or what is done here. */
+  run: string | (() => void);
+}
+
+const PAUSE_MS = 120;
+const MOST = 12;
+
+export function startCommands(help: () => void, go: (href: string) => void = (href) => location.assign(href)): void {
+  const palette = new Palette(() => [...pages(), ...actions(help)], go);
+  document.addEventListener("keydown", (event) => {
+    if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey) return;
+    // Before a login there is nothing to go to.
+    if (document.querySelector("nav.rail") === null) return;
+    event.preventDefault();
+    palette.toggle();
+  });
+  for (const button of document.querySelectorAll("[data-palette]")) button.addEventListener("click", () => palette.toggle());
+}
+
+function pages(): Command[] {
+  const links = document.querySelectorAll<HTMLAnchorElement>("nav.rail > a, .menu-panel > a");
+  const found = new Map<string, Command>();
+  for (const link of links) found.set(link.pathname, { kind: "page", name: link.textContent?.trim() ?? "", about: "", run: link.pathname });
+  found.set("/join/", { kind: "page", name: "Join a node", about: "", run: "/join/" });
+  return [...found.values()];
+}
+
+function actions(help: () => void): Command[] {
+  const found: Command[] = [];
+  const press = (selector: string, name: string): void => {
+    const target = document.querySelector<HTMLElement>(selector);
+    if (target !== null) found.push({ kind: "action", name, about: "", run: () => target.click() });
+  };
+  press("[data-theme-toggle]", "Theme: switch between light and dark");
+  press("[data-fleet-table]", "Fleet: table or map");
+  press("form[action$='/logout/'] button", "Log out");
+  // What this page offers by its buttons; questions are opened, not answered.
+  for (const button of document.querySelectorAll<HTMLElement>(".page-head :is(a.button, button, summary.button)")) {
+    if (button.hidden || button.matches(":disabled, details:not([open]) > :not(summary) *")) continue;
+    const name = button.textContent?.trim() ?? "";
+    if (name !== "" && !button.matches("[data-fleet-table]")) found.push({ kind: "action", name, about: "on this page", run: () => button.click() });
+  }
+  for (const group of ["rack", "model", "tenant", "state"]) found.push({ kind: "action", name: `Fleet by ${group}`, about: "", run: `/fleet/?group=${group}` });
+  found.push({ kind: "action", name: "Wall mode", about: "for a screen on the wall", run: "/overview/?wall=1" });
+  found.push({ kind: "action", name: "Keys", about: "what each key does", run: help });
+  return found;
+}
+
+/** The best of what is known here first, then what the server found. */
+export function ranked(known: readonly Command[], found: readonly Command[], asked: string): Command[] {
+  if (asked === "") return known.filter(({ kind }) => kind === "page");
+  const scored = known.flatMap((command) => {
+    const value = score(command.name, asked);
+    return value === null ? [] : [{ command, value }];
+  });
+  scored.sort((a, b) => b.value - a.value);
+  const isNumber = /^#?\d+$/.test(asked);
+  const own = scored.map(({ command }) => command);
+  return (isNumber ? [...found, ...own] : [...own.slice(0, found.length > 0 ? 5 : MOST), ...found]).slice(0, MOST);
+}
+
+class Palette {
+  private readonly input = h("input", {
+    type: "search", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-list", "aria-autocomplete": "list",
+    "aria-label": "Go to a page, a job, a node, a tenant, or do something", placeholder: "Page, job, node, tenant, action…", autocomplete: "off", spellcheck: "false",
+  });
+  private readonly list = h("ul", { id: "palette-list", role: "listbox", "aria-label": "Found" });
+  private readonly none = h("p", { class: "empty", role: "status", hidden: true });
+  private readonly dialog = h("dialog", { class: "palette", "aria-label": "Command palette" }, this.input, this.list, this.none);
+  private shown: Command[] = [];
+  private found: Command[] = [];
+  private at = 0;
+  private timer = 0;
+  private asking: AbortController | null = null;
+
+  constructor(
+    private readonly known: () => Command[],
+    private readonly go: (href: string) => void,
+  ) {
+    this.input.addEventListener("input", () => this.changed());
+    this.dialog.addEventListener("keydown", (event) => this.keyed(event));
+    // A click on the backdrop is a click on the dialog itself.
+    this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
+    this.list.addEventListener("click", (event) => {
+      const item = event.target instanceof Element ? event.target.closest("li") : null;
+      const command = item === null ? undefined : this.shown[[...this.list.children].indexOf(item)];
+      if (command !== undefined) this.run(command);
+    });
+  }
+
+  toggle(): void {
+    if (this.dialog.open) return this.dialog.close();
+    if (!this.dialog.isConnected) document.body.append(this.dialog);
+    this.input.value = "";
+    this.found = [];
+    this.draw();
+    this.dialog.showModal();
+    this.input.focus();
+  }
+
+  private keyed(event: KeyboardEvent): void {
+    const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+    if (step !== 0) {
+      event.preventDefault();
+      this.at = (this.at + step + this.shown.length) % Math.max(1, this.shown.length);
+      this.mark();
+    } else if (event.key === "Enter") {
+      event.preventDefault();
+      const command = this.shown[this.at];
+      if (command !== undefined) this.run(command);
+    }
+    // The page's own keys are not meant while the palette is open.
+    if (event.key !== "Escape" && !(event.ctrlKey || event.metaKey)) event.stopPropagation();
+  }
+
+  private run(command: Command): void {
+    this.dialog.close();
+    if (typeof command.run === "string") this.go(command.run);
+    else command.run();
+  }
+
+  private changed(): void {
+    this.found = [];
+    this.draw();
+    clearTimeout(this.timer);
+    this.asking?.abort();
+    const asked = this.input.value.trim();
+    if (asked !== "") this.timer = window.setTimeout(() => void this.ask(asked), PAUSE_MS);
+  }
+
+  private async ask(asked: string): Promise<void> {
+    this.asking = new AbortController();
+    try {
+      const answer = await fetch(`/search/?q=${encodeURIComponent(asked)}`, { signal: this.asking.signal, headers: { Accept: "application/json" } });
+      if (!answer.ok) return this.fail();
+      const { found } = (await answer.json()) as { found: { kind: string; name: string; about: string; href: string }[] };
+      this.found = found.map(({ kind, name, about, href }) => ({ kind, name, about, run: href }));
+      this.draw();
+    } catch (error) {
+      if (!(error instanceof DOMException && error.name === "AbortError")) this.fail();
+    }
+  }
+
+  private fail(): void {
+    this.none.hidden = false;
+    this.none.textContent = "The server does not answer: only pages and actions are found.";
+  }
+
+  private draw(): void {
+    const asked = this.input.value.trim();
+    this.shown = ranked(this.known(), this.found, asked);
+    this.at = 0;
+    const items = this.shown.map(({ kind, name, about }, at) =>
+      h("li", { role: "option", id: `palette-${at}` }, h("span", { class: "tag" }, kind), h("span", { class: "grow" }, named(name)), h("span", { class: "muted named", title: about }, about)),
+    );
+    refill(this.list, ...items);
+    this.none.hidden = this.shown.length > 0;
+    this.none.textContent = "No page, job, node or tenant is called like this, and this page offers no such action.";
+    this.mark();
+  }
+
+  private mark(): void {
+    [...this.list.children].forEach((item, at) => item.setAttribute("aria-selected", String(at === this.at)));
+    this.list.children[this.at]?.scrollIntoView({ block: "nearest" });
+    if (this.shown.length > 0) this.input.setAttribute("aria-activedescendant", `palette-${this.at}`);
+    else this.input.removeAttribute("aria-activedescendant");
+  }
+}

@@ -1,0 +1,67 @@
+// Marks the fields of a form that the panel beside it, drawn by the server for what is typed so far, says are wrong.
+import { h } from "../../ui/dom";
+
+type Field = HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement;
+const DRAFT = "draft";
+
+/** Holds something else than what the server sent. */
+function isOther(field: Element): field is Field {
+  if (field instanceof HTMLSelectElement) return [...field.options].some((option) => option.selected !== option.defaultSelected);
+  return (field instanceof HTMLInputElement || field instanceof HTMLTextAreaElement) && field.type !== "hidden" && field.value !== field.defaultValue;
+}
+
+/** What is typed when the page goes is kept until it has come again: after a reload only some browsers put it back. */
+export function keepDraft(): void {
+  const form = document.querySelector<HTMLFormElement>("form[data-restored]");
+  if (form !== null) sessionStorage.setItem(DRAFT, JSON.stringify([...form.elements].filter(isOther).map((field) => [field.name, field.value])));
+}
+
+function putBack(form: HTMLFormElement, isReload: boolean): void {
+  const draft = JSON.parse(sessionStorage.getItem(DRAFT) ?? "[]") as [string, string][];
+  sessionStorage.removeItem(DRAFT);
+  for (const [name, value] of isReload ? draft : []) {
+    const field = form.elements.namedItem(name);
+    if (field !== null && "value" in field) field.value = value;
+  }
+}
+
+const isReloaded = (): boolean => (performance.getEntriesByType("navigation")[0] as PerformanceNavigationTiming | undefined)?.type === "reload";
+
+/** What was typed is there again after Back, by the browser, and after a reload: the panel, which the server drew for what it sent,
+ * is asked for again. */
+export function tellRestored(isReload = isReloaded()): void {
+  for (const form of document.querySelectorAll<HTMLFormElement>("form[data-restored]")) {
+    putBack(form, isReload);
+    const other = [...form.elements].filter(isOther);
+    for (const field of other) field.closest("details")?.setAttribute("open", "");
+    other[0]?.dispatchEvent(new Event("change", { bubbles: true }));
+  }
+}
+
+/** `data-wrong`, a field's name, in what is drawn into an element marks that field of the form that asked for it. */
+export function startMarks(): void {
+  document.addEventListener("htmx:afterSettle", (event) => {
+    const panel = (event as CustomEvent<{ target?: Element } | null>).detail?.target;
+    const form = panel === undefined || panel.id === "" ? null : document.querySelector<HTMLFormElement>(`form[hx-target="#${panel.id}"]`);
+    if (panel === undefined || form === null) return;
+    const wrong = new Map([...panel.querySelectorAll<HTMLElement>("[data-wrong]")].map((one) => [one.dataset.wrong, one.textContent ?? ""]));
+    for (const field of form.querySelectorAll<HTMLElement>(".field [name]")) mark(field, wrong.get(field.getAttribute("name") ?? ""));
+    // What was refused was what stood there then: the panel says what is to be said of what stands there now.
+    if (form.querySelector("[aria-invalid]") === null) for (const old of form.querySelectorAll(".note.bad")) old.remove();
+  });
+}
+
+/** Nothing is held against somebody who still types; what they have mended is well at once. */
+function mark(field: HTMLElement, said: string | undefined): void {
+  if (said !== undefined && field === document.activeElement && !field.hasAttribute("aria-invalid")) return;
+  const around = field.closest(".field");
+  for (const old of around?.querySelectorAll(".field-error") ?? []) old.remove();
+  field.removeAttribute("aria-invalid");
+  field.removeAttribute("aria-describedby");
+  if (said === undefined) return;
+  const id = `e_${field.getAttribute("name")}`;
+  around?.append(h("p", { class: "field-error", id }, said));
+  field.setAttribute("aria-invalid", "true");
+  field.setAttribute("aria-describedby", id);
+  field.closest("details")?.setAttribute("open", "");
+}
