@@ -4,7 +4,7 @@ from django.http import HttpRequest, JsonResponse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from frontend import feed
+from frontend.live import feed
 from frontend.live.hub import MOST_TOPICS
 from frontend.live.topics import kind_of
 from gpusched.lib.times import rfc3339

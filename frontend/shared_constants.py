@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from frontend.pages.nodes import groups
-from frontend.pages.queue import rows as queuerows
-from frontend.ui import state_symbols
+from frontend.ui import state_symbols, wait_groups
 from gpusched.protocol import job_actions, times
 from gpusched.protocol.states import FINAL, LIVE, WAITING
 from nodes.health import gpu_status
@@ -28,9 +27,9 @@ def text() -> str:
         "VERB_STATES": (_AS_VERBS, {verb: {"job": of[0], "array": of[1]} for verb, of in job_actions.STATES.items()}),
         "VERB_EXCEPT": ("as Readonly<Record<string, string>>", dict(job_actions.EXCEPT)),
         "FOR_ADMINS_ALWAYS": ("as readonly string[]", sorted(job_actions.FOR_ADMINS_ALWAYS)),
-        "WAIT_GROUPS": ("as const", queuerows.GROUPS),
-        "WAIT_GROUP_OF": ("as Readonly<Record<string, (typeof WAIT_GROUPS)[number]>>", queuerows.GROUP_OF),
-        "WAIT_GROUP_ELSE": ("as const", queuerows.GROUP_ELSE),
+        "WAIT_GROUPS": ("as const", wait_groups.GROUPS),
+        "WAIT_GROUP_OF": ("as Readonly<Record<string, (typeof WAIT_GROUPS)[number]>>", wait_groups.GROUP_OF),
+        "WAIT_GROUP_ELSE": ("as const", wait_groups.GROUP_ELSE),
         "NODE_GROUPS": ("as const", [(key, heading) for key, _, heading in groups.GROUPS]),
         "CELLS": ("as const", gpu_status.CELLS),
         "MOMENT": ("as const", times.MOMENT),

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from frontend.templatetags.words import duration, number
+from frontend.ui.formatting import duration, number
 from gpusched.lib.api.problems import invalid
 from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import FieldError

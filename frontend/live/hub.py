@@ -13,12 +13,11 @@ from time import monotonic
 
 import msgspec
 
-from frontend import feed
 from frontend.live import invalidation
 from frontend.live.db_threads import Sight
 from frontend.live.loader import Eyes, News, Rung
 from frontend.live.outbox import Outbox
-from frontend.live.topics import View, kind_of, view
+from frontend.live.topics import Rows, View, kind_of, view
 from frontend.viewer import (
     Access,
     Session,
@@ -63,7 +62,7 @@ class LiveHub:
     def __init__(self, doorbell: Listener = listener) -> None:
         self._doorbell = doorbell
         self._clients: set[Client] = set()
-        self._known: dict[View, feed.Rows] = {}
+        self._known: dict[View, Rows] = {}
         self._dirty: set[str] = set()
         self._looked_at: dict[str, float] = {}
         self._resumes_at: dict[str, float] = {}

@@ -1,58 +1,60 @@
-"""Which topics may look different after which bell, which are looked at together, and how often at most."""
+"""Which topics a change may concern, which topics are loaded together, and how often at most."""
 
 from collections import deque
 from collections.abc import Collection, Iterable
+from functools import cache
 
-from frontend.live.topics import KINDS, job_of, kind_of
+from frontend.live.topics import parse, topics
 
-# A change is told at once, its followers together a moment later.
+# A change is sent at once, its followers together a moment later.
 PAUSE_SECONDS = 0.1
-# Looking at one list costs at most a fifth of a core, however large the cluster is; the others need not wait for it.
+# Loading one group costs at most a fifth of a core, however large the cluster is; the others need not wait for it.
 PAUSE_PER_LOOK = 4.0
 LATEST_LOOKS = 5
-# What is read at leisure is told at leisure.
-_LONGER_PAUSES = {"people": 2.0, "mine": 0.5, "overview": 0.25, "readings": 0.9}
-# Readings and waits change without a bell; of the rest a lost bell costs this much freshness.
-LOOK_AGAIN_SECONDS = {"readings": 1.0, "overview": 1.0, "node": 1.0}
-LOOK_AGAIN_ANYWAY_SECONDS = 5.0
-
-# Of the topics of single jobs only those that a bell names.
-_RUNG = {
-    "jobs": KINDS - {"readings"},
-    "nodes": {"nodes", "overview", "node", "health", "notices"},
-    "tenants": KINDS - {"job", "readings"},
-    "assignments": {"nodes", "overview", "node"},
-    "logs": {"job"},
-    "notices": {"notices"},
-}
-_TOGETHER = {"tenant": "tenants", "health": "people", "notices": "people"}
+# An event can get lost. Then the rows are that old at most.
+LOAD_ANYWAY_SECONDS = 5.0
 
 
-def concerned(bell: str, ids: Collection[int], watched: Iterable[str]) -> set[str]:
-    """The topics that may look different; no ids: any of them."""
-    kinds = _RUNG.get(bell, set())
-    return {topic for topic in watched if kind_of(topic) in kinds and (not ids or job_of(topic) in (None, *ids))}
+def concerned(change: str, ids: Collection[int], watched: Iterable[str]) -> set[str]:
+    """Return the topics whose rows may differ. `ids`: of what changed; none: any. They count for topics of jobs."""
+    result = set()
+    for name in watched:
+        parsed = parse(name)
+        if parsed is not None and change in parsed[0].invalidated_by:
+            topic, key = parsed
+            if not ids or topic.kind != "job" or key in ids:
+                result.add(name)
+    return result
 
 
-def group_of(topic: str) -> str:
-    """What is loaded together."""
-    kind = kind_of(topic) or ""
-    return _TOGETHER.get(kind, kind)
+def group_of(name: str) -> str:
+    """Return the group of topics that this one is loaded with."""
+    parsed = parse(name)
+    return (parsed[0].group or parsed[0].kind) if parsed else ""
+
+
+@cache
+def _pauses() -> dict[str, float]:
+    pauses: dict[str, float] = {}
+    for topic in topics().values():
+        group = topic.group or topic.kind
+        pauses[group] = max(pauses.get(group, 0.0), topic.pause_seconds)
+    return pauses
 
 
 def is_leisurely(group: str) -> bool:
-    """Told after the others: it would hold them up."""
-    return group in _LONGER_PAUSES
+    """Whether the group is sent after the others, which it would delay."""
+    return _pauses().get(group, 0.0) > 0
 
 
 def pause_after(group: str, look_seconds: float) -> float:
-    """How long the topics of a group are left alone after a look."""
-    return max(_LONGER_PAUSES.get(group, PAUSE_SECONDS), PAUSE_PER_LOOK * look_seconds)
+    """Return for how many seconds a group is not loaded again."""
+    return max(_pauses().get(group) or PAUSE_SECONDS, PAUSE_PER_LOOK * look_seconds)
 
 
 class Costs:
-    """What a look at each group costs, in seconds: as long as the quickest of the latest took. What another took
-    longer, it waited for something else; counted, that would keep a list still just when the machine is busy."""
+    """Seconds that a load of each group costs: the quickest of the latest. A slower one waited for something else;
+    counted, it would keep a list still just when the machine is busy."""
 
     def __init__(self) -> None:
         self._latest: dict[str, deque[float]] = {}
@@ -61,10 +63,11 @@ class Costs:
         self._latest.setdefault(group, deque(maxlen=LATEST_LOOKS)).append(seconds)
 
     def of(self, group: str) -> float:
-        """0 before the first look."""
+        """0 before the first load."""
         return min(self._latest.get(group, [0.0]))
 
 
-def period(topic: str) -> float:
-    """After how long a topic is looked at though no bell rang."""
-    return LOOK_AGAIN_SECONDS.get(kind_of(topic) or "", LOOK_AGAIN_ANYWAY_SECONDS)
+def period(name: str) -> float:
+    """Return after how many seconds a topic is loaded without a change."""
+    parsed = parse(name)
+    return (parsed[0].period_seconds if parsed else 0.0) or LOAD_ANYWAY_SECONDS

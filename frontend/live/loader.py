@@ -3,16 +3,16 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any
 
 import msgspec
 
-from frontend import feed
+from frontend.live import feed
 from frontend.live.differences import difference
-from frontend.live.topics import View, kind_of
-from frontend.pages.fleet import rows as fleet
+from frontend.live.topics import Rows, View, topics
 
-# What has changed in the fleet without a bell, or with one that was lost, is seen after so long.
-WHOLE_FLEET_SECONDS = 5.0
+# A change that no event named, or whose event got lost, is loaded after so long.
+WHOLE_SECONDS = 5.0
 MOST_NAMED = 1000
 
 
@@ -20,7 +20,7 @@ MOST_NAMED = 1000
 class News:
     """`rows` None: there is no such job for these viewers. Messages are ready but for topic and number."""
 
-    rows: feed.Rows | None
+    rows: Rows | None
     snapshot: str | None
     delta: str | None
 
@@ -50,21 +50,20 @@ class Rung:
 
 
 class Eyes:
-    """Remembers the fleet from one look to the next. Used by one thread at a time."""
+    """Remembers what can be loaded in parts, from one load to the next. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._fleet: fleet.Fleet | None = None
+        self._known: dict[str, Any] = {}
         self._whole_at = float("-inf")
         self._rung = Rung()
 
     def look(
-        self, views: Collection[View], before: Mapping[View, feed.Rows], wanted: Collection[View], rung: Rung
+        self, views: Collection[View], before: Mapping[View, Rows], wanted: Collection[View], rung: Rung
     ) -> dict[View, News]:
-        """`before`: the rows of the last look; `wanted`: views of which somebody waits for a snapshot."""
-        # A look at other lists, or one that fails, must not lose what the bell said of the fleet.
+        """Load these views. `before`: their rows of the last load; `wanted`: views that need a snapshot."""
+        # A load of other lists, or one that fails, must not lose what has changed.
         self._rung.add(rung)
-        kinds = {kind_of(topic) for topic, _ in views}
-        loaded = feed.load(views, self._seen() if kinds & {"nodes", "overview"} else None)
+        loaded = feed.load(views, self._reloaded(feed.kinds_for(views)))
         news = {}
         for view in views:
             rows = feed.restrict(loaded, *view)
@@ -73,21 +72,26 @@ class Eyes:
             news[view] = News(rows, snapshot, delta)
         return news
 
-    def _seen(self) -> fleet.Fleet:
+    def _reloaded(self, kinds: Collection[str]) -> dict[str, Any]:
+        """Load the parts that have changed, of the kinds that can be loaded so."""
+        in_parts = [topic for kind in kinds if (topic := topics()[kind]).reload is not None]
+        if not in_parts:
+            return {}
         now = monotonic()
-        is_old = now - self._whole_at >= WHOLE_FLEET_SECONDS
-        if self._fleet is None:
-            self._fleet = fleet.load()
-        else:
-            nodes = None if is_old else self._rung.nodes
-            self._fleet = fleet.load_again(self._fleet, nodes, self._rung.jobs)
+        is_old = now - self._whole_at >= WHOLE_SECONDS
+        nodes = None if is_old else self._rung.nodes
+        for topic in in_parts:
+            if topic.kind in self._known and topic.reload is not None:
+                self._known[topic.kind] = topic.reload(self._known[topic.kind], nodes, self._rung.jobs)
+            else:
+                self._known[topic.kind] = topic.load((), {})
         if is_old or self._rung.nodes is None:
             self._whole_at = now
         self._rung = Rung()
-        return self._fleet
+        return {topic.kind: self._known[topic.kind] for topic in in_parts}
 
 
-def _delta(before: feed.Rows, after: feed.Rows) -> str | None:
+def _delta(before: Rows, after: Rows) -> str | None:
     """None when nothing has changed."""
     found = difference(before, after)
     if not found:

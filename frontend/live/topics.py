@@ -1,60 +1,106 @@
-"""Names of topics: what a page may ask for, of which kind that is, and whether two people see the same there."""
+"""The topics of the live feed: what a page can subscribe to, how often it is loaded, and who sees the same rows.
 
-import re
-from functools import lru_cache
+Each page declares its topics as `TOPICS` in a module of its own. `MODULES` names these modules as text, as a URLconf
+names views, so that pages may import the feed."""
 
-from frontend.pages.queue import rows as queuerows
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache, lru_cache
+from importlib import import_module
+from typing import Any
+
 from frontend.viewer import Viewer
 
-LISTS = frozenset({"overview", "nodes", "readings", "jobs", "tenants", "health", "mine", "notices"})
-KINDS = LISTS | {"queue", "job", "node", "tenant"}
-# What these say depends on the person, not only on the tenants whose jobs they see.
-PERSONAL = frozenset({"mine", "notices"})
-# All see the same.
-COMMON = frozenset({"readings"})
+MODULES = (
+    "frontend.pages.overview.rows",
+    "frontend.pages.fleet.rows",
+    "frontend.pages.fleet.readings",
+    "frontend.pages.node.rows",
+    "frontend.pages.queue.rows",
+    "frontend.pages.jobs.rows",
+    "frontend.pages.job.rows",
+    "frontend.pages.my_work.rows",
+    "frontend.pages.tenants.rows",
+    "frontend.pages.notices.activity",
+    "frontend.pages.notices.rows",
+    "frontend.pages.health.rows",
+)
 
-# A topic as somebody sees it; equal for all who see the same.
+Row = dict[str, Any]
+Rows = dict[str, Row]
+# A topic and its viewer; equal for all who see the same rows.
 View = tuple[str, Viewer]
+# (key, viewer) of each view of one kind, and what the topics in `needs` loaded, by kind.
+Load = Callable[[Sequence[tuple[Any, Viewer]], Mapping[str, Any]], Any]
+# What was loaded, the key and the viewer. None: there is no such thing, or the viewer may not see it.
+Restrict = Callable[[Any, Any, Viewer], Rows | None]
+# What was loaded last, and the nodes (None: any) and jobs that have changed since.
+Reload = Callable[[Any, set[int] | None, set[int]], Any]
 
-_JOB = re.compile(r"job:([1-9][0-9]{0,17})", re.ASCII)
-_NODE = re.compile(r"node:([^\x00]{1,253})")
-_TENANT = re.compile(r"tenant:([a-z0-9-]{1,63})", re.ASCII)
+
+class Audience(Enum):
+    """Who sees the same rows of a topic: everybody, all who see the same tenants, or one person."""
+
+    ALL = "all"
+    TENANTS = "tenants"
+    PERSON = "person"
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One kind of topic.
+
+    `key_of`: what a name asks for, as 17 for `job:17`; None for a name of another kind. Without it the name is the
+    kind. `needs`: kinds that are loaded first. `group`: kinds that are loaded together. `invalidated_by`: changes after
+    which the rows may differ. `period_seconds`: the longest time without a load, for rows that change without an event,
+    as readings and waits do; 0: as for all others. `pause_seconds`: the shortest time between two loads of the group."""
+
+    kind: str
+    load: Load
+    restrict: Restrict
+    key_of: Callable[[str], Any] | None = None
+    needs: tuple[str, ...] = ()
+    audience: Audience = Audience.TENANTS
+    reload: Reload | None = None
+    group: str = ""
+    invalidated_by: frozenset[str] = frozenset()
+    period_seconds: float = 0.0
+    pause_seconds: float = 0.0
+
+    def key(self, name: str) -> Any:
+        if self.key_of is not None:
+            return self.key_of(name)
+        return name if name == self.kind else None
+
+
+@cache
+def topics() -> dict[str, Topic]:
+    """Every kind of topic, by kind."""
+    declared = [topic for module in MODULES for topic in import_module(module).TOPICS]
+    return {topic.kind: topic for topic in declared}
 
 
 @lru_cache(4096)
-def kind_of(topic: str) -> str | None:
-    """None: there is no such topic."""
-    if topic in LISTS:
-        return topic
-    if job_of(topic) is not None:
-        return "job"
-    if node_of(topic) is not None:
-        return "node"
-    if tenant_of(topic) is not None:
-        return "tenant"
-    return "queue" if queuerows.window_of(topic) else None
+def parse(name: str) -> tuple[Topic, Any] | None:
+    """Return the kind of a topic and its key, or None if there is no such topic."""
+    for topic in topics().values():
+        if (key := topic.key(name)) is not None:
+            return topic, key
+    return None
 
 
-def job_of(topic: str) -> int | None:
-    """The job's id in `job:<id>`."""
-    found = _JOB.fullmatch(topic)
-    return int(found[1]) if found else None
-
-
-def node_of(topic: str) -> str | None:
-    """The name in `node:<name>`."""
-    found = _NODE.fullmatch(topic)
-    return found[1] if found else None
-
-
-def tenant_of(topic: str) -> str | None:
-    """The name in `tenant:<name>`."""
-    found = _TENANT.fullmatch(topic)
-    return found[1] if found else None
+def kind_of(name: str) -> str | None:
+    """Return the kind of a topic, or None if there is no such topic."""
+    parsed = parse(name)
+    return parsed[0].kind if parsed else None
 
 
 @lru_cache(1 << 14)
-def view(topic: str, viewer: Viewer) -> View:
-    """`viewer` with the person, of which only personal topics keep it."""
-    kind = kind_of(topic)
-    return topic, viewer if kind in PERSONAL else Viewer() if kind in COMMON else Viewer(viewer.visible)
+def view(name: str, viewer: Viewer) -> View:
+    """Return the topic with as much of the viewer as its rows depend on."""
+    parsed = parse(name)
+    audience = parsed[0].audience if parsed else Audience.TENANTS
+    if audience is Audience.PERSON:
+        return name, viewer
+    return name, Viewer() if audience is Audience.ALL else Viewer(viewer.visible)

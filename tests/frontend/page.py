@@ -12,8 +12,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
 
-from frontend import feed
-from frontend.live import hub
+from frontend.live import feed, hub
 from frontend.live.hub import LiveHub
 from gpusched.asgi import application
 from gpusched.lib.bus.listener import Listener

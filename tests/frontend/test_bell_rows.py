@@ -2,7 +2,7 @@
 
 import pytest
 
-from frontend import feed
+from frontend.live import feed
 from frontend.pages.notices import rows as noticerows
 from gpusched.lib.db.sql import execute
 from tests.factories import make_node, make_user, submit

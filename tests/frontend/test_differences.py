@@ -9,8 +9,7 @@ from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend import feed
-from frontend.live import invalidation, loader
+from frontend.live import feed, invalidation, loader
 from frontend.live.differences import difference
 from frontend.live.loader import Eyes, Rung
 from frontend.pages.fleet import rows as fleet
@@ -96,7 +95,7 @@ class TestKnownFleet:
         self.look(eyes)
         Device.objects.update(health="quarantined")
         assert self.look(eyes)[agent.name]["devices"][0]["health"] == "ok"
-        monkeypatch.setattr(loader, "WHOLE_FLEET_SECONDS", 0.0)
+        monkeypatch.setattr(loader, "WHOLE_SECONDS", 0.0)
         assert self.look(eyes)[agent.name]["devices"][0]["health"] == "quarantined"
 
     def test_what_the_bell_said_is_not_lost_by_a_look_at_other_lists(self):

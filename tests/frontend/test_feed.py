@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from frontend import feed
+from frontend.live import feed
 from frontend.live.topics import kind_of
 from frontend.pages.fleet import readings
 from frontend.viewer import Viewer

@@ -87,14 +87,14 @@ async def test_a_snapshot_then_deltas(open_page, cookie, user, tenant):
 
 async def test_a_change_is_told_in_well_under_the_time_of_looking_again(open_page, cookie, user, tenant, monkeypatch):
     """The bell does it, not the clock."""
-    monkeypatch.setattr(invalidation, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
+    monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 3600.0)
     page = await open_page(cookie, "jobs")
     job_id = await db(submit)(user, tenant)
     await page.until(lambda: str(job_id) in page.rows["jobs"])
 
 
 async def test_lost_bells_cost_freshness_only(open_page, cookie, user, tenant, hub, monkeypatch):
-    monkeypatch.setattr(invalidation, "LOOK_AGAIN_ANYWAY_SECONDS", 0.2)
+    monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 0.2)
     page = await open_page(cookie, "jobs")
     monkeypatch.setattr(hub, "_ring", lambda changed: None)
     hub._doorbell._callbacks.clear()
@@ -136,7 +136,7 @@ async def test_readings_come_without_a_bell(open_page, cookie):
 
 
 async def test_a_log_that_grows(open_page, cookie, user, tenant, monkeypatch):
-    monkeypatch.setattr(invalidation, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
+    monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 3600.0)
     agent = await db(make_node)(gpus=1)
     job_id = await db(submit)(user, tenant, gpu_count=1)
     await db(run_cycle)()

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from frontend.templatetags.words import clocked, moment
+from frontend.ui.formatting import clocked, moment
 from gpusched.lib.db.sql import execute
 from nodes.models import Node
 from tests.factories import make_node, make_user, run_cycle, submit

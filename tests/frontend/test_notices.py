@@ -2,7 +2,7 @@
 
 import pytest
 
-from frontend import feed
+from frontend.live import feed
 from frontend.pages.notices import activity
 from frontend.pages.notices import rows as noticerows
 from frontend.viewer import Viewer

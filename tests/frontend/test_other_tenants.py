@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from frontend import feed
-from frontend.live import topics
+from frontend.live import feed, topics
 from frontend.pages.fleet import rows as fleet
 from gpusched.lib.db.sql import execute, rows
 from gpusched.protocol.agent_messages import Reading
@@ -45,7 +44,7 @@ def name_them_everywhere(agent, user, tenant):
 def topics_of(job_id, agent):
     """One topic of each kind."""
     named = {"job": f"job:{job_id}", "node": f"node:{agent.name}", "tenant": "tenant:theirs"}
-    return {kind: named.get(kind, kind) for kind in topics.KINDS}
+    return {kind: named.get(kind, kind) for kind in topics.topics() if kind != "activity"}
 
 
 def addresses_of(job_id, agent, device_id):

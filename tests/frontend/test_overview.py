@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from frontend import feed
-from frontend.templatetags import words
+from frontend.live import feed
+from frontend.ui import formatting as words
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeIntent
 from jobs.actions import job_actions

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from frontend import feed
+from frontend.live import feed
 from frontend.pages.notices import activity
 from frontend.pages.notices import rows as noticerows
 from gpusched.protocol.agent_messages import Reading

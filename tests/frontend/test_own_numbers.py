@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from frontend import feed
+from frontend.live import feed
 from frontend.pages.fleet import readings
 from frontend.pages.job.limit_undo import undo_of
 from frontend.pages.my_work import mine

@@ -141,7 +141,7 @@ def test_a_page_that_fails_says_so_even_without_a_database(member, monkeypatch):
         raise OperationalError("gone")
 
     client = browser(member, raise_request_exception=False)
-    monkeypatch.setattr("frontend.feed.load", fail)
+    monkeypatch.setattr("frontend.live.feed.load", fail)
     monkeypatch.setattr("frontend.ui.context.query", fail)
     response = client.get("/overview/?wall=1&a=%22")
     assert response.status_code == 500

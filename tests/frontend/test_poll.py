@@ -3,7 +3,7 @@
 import pytest
 from django.test import Client
 
-from frontend import feed
+from frontend.live import feed
 from frontend.live.hub import MOST_TOPICS
 from tests.factories import make_member, make_node, make_tenant, submit
 from tests.frontend.page import compared

@@ -2,9 +2,12 @@
 
 import pytest
 
-from frontend import feed
+from frontend.live import feed
 from frontend.pages.queue import rows as queuerows
-from frontend.pages.queue.rows import GROUPS, group_of
+from frontend.ui.wait_groups import (
+    GROUPS,
+    group_of,
+)
 from gpusched.lib.db.sql import prepared
 from gpusched.protocol.reasons import Pending
 from jobs.actions import job_actions

@@ -34,7 +34,7 @@ async def test_a_page_is_told_while_the_database_hangs(anna, monkeypatch):
 
 async def test_what_a_look_that_failed_was_for_is_told_by_the_next(anna, ours, monkeypatch):
     """A52: no other bell rings for it, and no look is due for long."""
-    monkeypatch.setattr(invalidation, "LOOK_AGAIN_ANYWAY_SECONDS", 3600.0)
+    monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 3600.0)
     async with live_hub(monkeypatch) as hub:
         page = await Page(await sync_to_async(cookie_of)(anna), ["jobs"]).connect()
         await page.until(lambda: "jobs" in page.rows)

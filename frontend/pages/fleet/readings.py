@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from frontend.live.topics import Audience, Topic
 from frontend.pages.fleet.rows import SLOT_SECONDS
 from gpusched.lib.db.sql import rows as tuples
 from gpusched.lib.times import rfc3339
@@ -69,3 +70,16 @@ def _joined(node: Row, read: Row | None) -> Row:
         reading = by_id.get(device["id"])
         devices.append({**device, "reading": reading if reading and reading["read_at"] else None})
     return {**node, "last_seen_at": read["last_seen_at"], "devices": devices}
+
+
+TOPICS = (
+    # No event tells of readings: all of them change all the time.
+    Topic(
+        "readings",
+        lambda _asked, _loaded: load(),
+        lambda rows, _, viewer: restrict(rows, viewer.visible),
+        audience=Audience.ALL,
+        period_seconds=1.0,
+        pause_seconds=0.9,
+    ),
+)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from frontend.live.topics import Topic
 from frontend.viewer import Visible
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
@@ -168,3 +169,14 @@ def _holder(live: Row) -> Row:
     """Whose job it is, and when it ends at the latest."""
     names = ("name", "user", "tenant", "gpu_count")
     return {**{name: live[name] for name in names}, "ends_at": rfc3339(live["ends_at"])}
+
+
+TOPICS = (
+    Topic(
+        "nodes",
+        lambda _asked, _loaded: load(),
+        lambda fleet, _, viewer: restrict(fleet, viewer.visible),
+        reload=load_again,
+        invalidated_by=frozenset({"jobs", "nodes", "tenants", "assignments"}),
+    ),
+)

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-from frontend import feed
+from frontend.live import feed
 from frontend.pages.fleet import readings
 from frontend.pages.nodes import groups
 from frontend.ui.page import page, show

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from frontend.live.topics import Topic
 from frontend.pages.notices import activity as doings
 from frontend.viewer import Visible
 from gpusched import __version__
@@ -47,3 +48,16 @@ def restrict(loaded: Health, visible: Visible) -> dict[str, Row]:
         rows[f"incident:{row['id']}"] = redaction.told(row, visible)
     rows.update({f"did:{one.row['key']}": one.row for one in doings.restrict(loaded.doings, visible, with_nodes=True)})
     return rows
+
+
+TOPICS = (
+    Topic(
+        "health",
+        lambda _, loaded: load(loaded["activity"]),
+        lambda health, _, viewer: restrict(health, viewer.visible),
+        needs=("activity",),
+        group="people",
+        invalidated_by=frozenset({"jobs", "nodes", "tenants"}),
+        pause_seconds=2.0,
+    ),
+)

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-from frontend import feed
+from frontend.live import feed
 from frontend.pages.health import control_plane
 from frontend.ui.page import page, show
 from gpusched.lib.times import parsed

@@ -10,7 +10,6 @@ import msgspec
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
-from frontend import feed
 from frontend.actions import job_actions, status
 from frontend.actions.confirmation import loss_of, require_typed
 from frontend.actions.job_actions import (
@@ -19,7 +18,8 @@ from frontend.actions.job_actions import (
     can_act,
     verbs_of,
 )
-from frontend.feed import Rows
+from frontend.live import feed
+from frontend.live.topics import Rows
 from frontend.pages.job import placement_choice
 from frontend.pages.job.cost import cost_of
 from frontend.pages.job.elements import elements_tab

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
+from frontend.live.topics import Topic
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from jobs.listing import representation
@@ -66,3 +67,13 @@ def restrict(listed: Worklist, visible: Sequence[int] | None) -> dict[str, Row]:
 
 def _short(reason: Row | None) -> Row | None:
     return reason and {name: reason[name] for name in ("code", "sentence", "next_step", "since")}
+
+
+TOPICS = (
+    Topic(
+        "jobs",
+        lambda asked, _: load({tenant_id for _key, viewer in asked for tenant_id in viewer.visible or ()}),
+        lambda jobs, _, viewer: restrict(jobs, viewer.visible),
+        invalidated_by=frozenset({"jobs", "tenants"}),
+    ),
+)

@@ -9,8 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from frontend import feed
 from frontend.actions import confirmation, job_actions
+from frontend.live import feed
 from frontend.pages.job.view import asked_states
 from frontend.pages.queue import rows as queuerows
 from frontend.ui.page import page, refusal, show

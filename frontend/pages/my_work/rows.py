@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from frontend.live.topics import Audience, Topic
 from frontend.pages.my_work import mine
 from frontend.viewer import Viewer
 from gpusched.lib.db.sql import query
@@ -60,3 +61,15 @@ def _job(row: Row) -> Row:
         "reason": reason and {name: reason[name] for name in ("code", "sentence", "next_step", "since")},
         **{name: rfc3339(row[name]) for name in ("submitted_at", "started_at", "ended_at")},
     }
+
+
+TOPICS = (
+    Topic(
+        "mine",
+        lambda asked, _: load({viewer.user_id for _key, viewer in asked if viewer.user_id is not None}),
+        lambda people, _, viewer: restrict(people, viewer),
+        audience=Audience.PERSON,
+        invalidated_by=frozenset({"jobs", "tenants"}),
+        pause_seconds=0.5,
+    ),
+)

@@ -5,7 +5,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
-from frontend import feed
+from frontend.live import feed
 from frontend.pages.my_work import mine
 from frontend.pages.overview.view import (
     show_overview,

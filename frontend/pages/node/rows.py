@@ -1,9 +1,11 @@
 """The rows of topics `node:<name>`: a node, its devices in detail, what runs there, and what was not well."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from frontend.live.topics import Topic
 from frontend.pages.fleet import rows as fleet
 from frontend.viewer import Visible
 from gpusched.lib.db.sql import prepared
@@ -104,3 +106,23 @@ def _device(listed: Row, more: Row) -> dict[str, Row]:
         f"device:{listed['id']}": {**listed, **{name: more.get(name) for name in fixed}},
         f"reading:{listed['id']}": {"id": listed["id"], **read, **{name: more.get(name) for name in names}},
     }
+
+
+_NAME = re.compile(r"node:([^\x00]{1,253})")
+
+
+def _name_of(topic: str) -> str | None:
+    match = _NAME.fullmatch(topic)
+    return match[1] if match else None
+
+
+TOPICS = (
+    Topic(
+        "node",
+        lambda asked, _: load({name for name, _viewer in asked}),
+        lambda nodes, name, viewer: restrict(nodes, name, viewer.visible),
+        key_of=_name_of,
+        invalidated_by=frozenset({"jobs", "nodes", "tenants", "assignments"}),
+        period_seconds=1.0,
+    ),
+)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from django.utils.text import Truncator
 
+from frontend.live.topics import Topic
 from frontend.viewer import Visible
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
@@ -201,3 +202,9 @@ def _of_refund(row: Row) -> Doing:
         f"refund:{row['id']}", row["at"], "refunded", "info", sentence, f"/jobs/{row['job_id']}/", row["tenant"]
     )
     return Doing(told, row["at"], row["tenant_id"], row["user_id"])
+
+
+TOPICS = (
+    # No page subscribes to it: notices and health are made of it.
+    Topic("activity", lambda _asked, _loaded: load(), lambda _rows, _key, _viewer: None, key_of=lambda _: None),
+)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from frontend.live.topics import Audience, Topic
 from frontend.models import NoticesSeen
 from frontend.pages.job.rows import part_cancelled
 from frontend.pages.my_work import mine
@@ -138,3 +139,19 @@ def _of_wait(row: Row) -> Doing:
     sentence = f"{who} waited for more than an hour{why}"
     told = doing(f"wait:{row['id']}", row["at"], "waits", "amber", sentence, f"/jobs/{row['id']}/", row["tenant"])
     return Doing(told, row["at"], row["tenant_id"], row["user_id"])
+
+
+TOPICS = (
+    Topic(
+        "notices",
+        lambda asked, loaded: load(
+            {viewer.user_id for _key, viewer in asked if viewer.user_id is not None}, loaded["activity"]
+        ),
+        lambda notices, _, viewer: restrict(notices, viewer),
+        needs=("activity",),
+        audience=Audience.PERSON,
+        group="people",
+        invalidated_by=frozenset({"jobs", "nodes", "tenants", "notices"}),
+        pause_seconds=2.0,
+    ),
+)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from frontend.live.topics import Topic
 from frontend.pages.overview import attention
 from frontend.pages.tenants import rows as tenantrows
 from gpusched.lib.db.sql import prepared
@@ -154,3 +155,16 @@ def _waiting(loaded: Row, visible: Sequence[int] | None) -> Iterator[Row]:
             found["example_id"] = row["id"]
             found["example_sentence"] = row["told"] and row["told"]["sentence"]
     yield from codes.values()
+
+
+TOPICS = (
+    Topic(
+        "overview",
+        lambda _, loaded: load(loaded["nodes"].nodes, loaded["tenants"]),
+        lambda rows, _, viewer: restrict(rows, viewer.visible),
+        needs=("nodes", "tenants"),
+        invalidated_by=frozenset({"jobs", "nodes", "tenants", "assignments"}),
+        period_seconds=1.0,
+        pause_seconds=0.25,
+    ),
+)

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-from frontend import feed
+from frontend.live import feed
 from frontend.pages.join.view import joining
 from frontend.pages.tenants.rows import bar_scale
 from frontend.ui.page import page, show

@@ -7,11 +7,12 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
 
+from frontend.live.topics import Topic
+from frontend.ui.wait_groups import _GROUP, GROUP_ELSE, GROUPS, group_of
 from frontend.viewer import Visible
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.arrays import multirange
-from gpusched.protocol.reasons import Pending
 from jobs.listing import representation
 from jobs.listing.counts import WAITS, WEIGHT
 from jobs.listing.queue_position import ORDER, places_of
@@ -21,23 +22,6 @@ FIRST_ROWS = 500
 MOST_ROWS = 500
 _MOST_TEXT = 200
 _WINDOW = re.compile(r"queue(?::(\d{1,7})-(\d{1,7}))?(?:\?(.*))?", re.ASCII | re.DOTALL)
-
-# On what a job waits, in the order in which the page shows it.
-GROUPS = ("next", "quota", "capacity", "you", "held")
-GROUP_ELSE = "capacity"
-_GROUP = {
-    "next": (Pending.STARTING, Pending.SCHEDULER_BEHIND, Pending.RECLAIM_PENDING),
-    "quota": (Pending.QUOTA_WAIT, Pending.TENANT_LIMIT, Pending.BUDGET, Pending.USER_CAP),
-    "you": (
-        Pending.NEVER_FITS,
-        Pending.CONSTRAINT,
-        Pending.NOT_BEFORE,
-        Pending.RETRY_BACKOFF,
-        Pending.DEPENDENCY,
-        Pending.MAX_PARALLEL,
-    ),
-}
-GROUP_OF = {str(code): group for group, codes in _GROUP.items() for code in codes}
 
 
 @dataclass(frozen=True)
@@ -106,11 +90,6 @@ _FULL = f"""
       FROM jobs_job j JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
      WHERE j.id = ANY(%s) AND {WAITS}
 """
-
-
-def group_of(state: str, code: str) -> str:
-    """On what a waiting job waits: one of GROUPS."""
-    return "held" if state == "held" else GROUP_OF.get(code, GROUP_ELSE)
 
 
 @lru_cache(1024)
@@ -263,3 +242,14 @@ def _full(row: Row, place: tuple[int, int]) -> Row:
         "submitted_at": rfc3339(row["submitted_at"]),
         "reason": reason and {name: reason[name] for name in ("code", "sentence", "next_step", "since")},
     }
+
+
+TOPICS = (
+    Topic(
+        "queue",
+        lambda asked, _: load([(window, viewer.visible) for window, viewer in asked]),
+        lambda queue, window, viewer: restrict(queue, window, viewer.visible),
+        key_of=window_of,
+        invalidated_by=frozenset({"jobs", "tenants"}),
+    ),
+)

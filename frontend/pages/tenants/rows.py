@@ -1,8 +1,10 @@
 """The rows of topics `tenants` and `tenant:<name>`: what a tenant holds, waits for, may hold and has used."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from frontend.live.topics import Topic
 from frontend.pages.queue import rows as queuerows
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
@@ -100,3 +102,30 @@ def restrict_whole(loaded: Mapping[str, Row], name: str, visible: Sequence[int] 
 def bar_scale(tenants: Iterable[dict[str, Any]]) -> float:
     """What the full width of the tenants' bars stands for: the most that any holds, is guaranteed or may hold."""
     return max((max(t["gpus_held"], t["guaranteed_gpus"], t["max_gpus"] or 0) for t in tenants), default=0) or 1
+
+
+_NAME = re.compile(r"tenant:([a-z0-9-]{1,63})", re.ASCII)
+
+
+def _name_of(topic: str) -> str | None:
+    match = _NAME.fullmatch(topic)
+    return match[1] if match else None
+
+
+TOPICS = (
+    Topic(
+        "tenants",
+        lambda _asked, _loaded: load(),
+        lambda tenants, _, viewer: restrict(tenants, viewer.visible),
+        invalidated_by=frozenset({"jobs", "tenants"}),
+    ),
+    Topic(
+        "tenant",
+        lambda asked, loaded: load_whole({name for name, _viewer in asked}, loaded["tenants"]),
+        lambda tenants, name, viewer: restrict_whole(tenants, name, viewer.visible),
+        key_of=_name_of,
+        needs=("tenants",),
+        group="tenants",
+        invalidated_by=frozenset({"jobs", "tenants"}),
+    ),
+)

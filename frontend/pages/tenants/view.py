@@ -7,7 +7,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from frontend import feed
+from frontend.live import feed
 from frontend.pages.tenants import details
 from frontend.pages.tenants import rows as tenantrows
 from frontend.pages.tenants.rows import (

@@ -1,4 +1,4 @@
-"""How pages say states, durations, moments and sizes; the page's script says them the same way."""
+"""Format states, durations, moments and sizes for pages. The page's script formats them alike."""
 
 import re
 from collections import Counter
@@ -6,22 +6,18 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from django import template
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from frontend.pages.queue.rows import group_of
 from frontend.ui.state_symbols import SHAPES
+from frontend.ui.wait_groups import group_of
 from gpusched.protocol.times import MOMENT, in_words
-
-register = template.Library()
 
 _MOMENT = re.compile(MOMENT)
 _NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')  # nosec B308
 
 
-@register.simple_tag
 def state(name: str, word: str = "") -> SafeString:
     """The badge of a state; `word` replaces the word that is shown."""
     shape = SHAPES.get(name, "▨")
@@ -31,7 +27,6 @@ def state(name: str, word: str = "") -> SafeString:
     )
 
 
-@register.filter
 def duration(seconds: Any) -> str:
     """In its two largest units."""
     if seconds is None or seconds == "":
@@ -39,7 +34,6 @@ def duration(seconds: Any) -> str:
     return in_words(max(0.0, float(seconds)))
 
 
-@register.filter
 def roughly(seconds: Any) -> str:
     """A length of time in one rounded unit: 40 s, 3 min, 5 h, 2 d."""
     if seconds is None or seconds == "":
@@ -49,12 +43,10 @@ def roughly(seconds: Any) -> str:
     return f"{int(whole // 86400)} d" if whole >= 172800 else f"{int(whole // size)} {unit}"
 
 
-@register.filter
 def minutes(value: Any) -> str:
     return "none" if value is None else duration(float(value) * 60)
 
 
-@register.filter
 def ago(value: Any) -> SafeString:
     """A moment as age, which the page's script keeps true; its full time on hovering."""
     when = parsed(value)
@@ -65,7 +57,6 @@ def ago(value: Any) -> SafeString:
     return _ticking(when, "relative", said, "ago")
 
 
-@register.filter
 def lasting(since: Any) -> SafeString:
     """The time since a moment in one unit, where there is little room."""
     when = parsed(since)
@@ -74,7 +65,6 @@ def lasting(since: Any) -> SafeString:
     return _ticking(when, "roughly", roughly((timezone.now() - when).total_seconds()), "duration")
 
 
-@register.simple_tag
 def elapsed(since: Any, until: Any = None) -> SafeString:
     """The time since a moment, or until another where that is known."""
     start, end = parsed(since), parsed(until)
@@ -85,21 +75,18 @@ def elapsed(since: Any, until: Any = None) -> SafeString:
     return _ticking(start, "since", duration((timezone.now() - start).total_seconds()), "duration")
 
 
-@register.filter
 def clock(value: Any) -> str:
     """2030-01-31 08:00:00 UTC."""
     when = parsed(value)
     return "" if when is None else f"{when:%Y-%m-%d %H:%M:%S} UTC"
 
 
-@register.filter
 def moment(value: Any) -> SafeString:
     """A moment by the clock, in UTC until the page's script says it by the clock of who looks."""
     when = parsed(value)
     return _NOT_YET if when is None else _ticking(when, "clock", clock(when), "clock")
 
 
-@register.filter
 def clocked(sentence: str | None) -> SafeString:
     """A sentence of the engine, the moments in it by the clock."""
     parts = _MOMENT.split(sentence or "")
@@ -123,7 +110,6 @@ def _ticking(when: datetime, how: str, said: str, name: str) -> SafeString:
     )  # fmt: skip
 
 
-@register.filter
 def mib(value: Any) -> str:
     """MiB as people read them: 512 MiB, 80 GiB."""
     if value is None:
@@ -132,25 +118,21 @@ def mib(value: Any) -> str:
     return f"{size} MiB" if size < 1024 else f"{size / 1024:.4g} GiB" if size < 1 << 20 else f"{size / 2**20:.4g} TiB"
 
 
-@register.filter
 def number(value: Any) -> str:
     """At most two digits behind the point, none if they are zero; n/a for what is unknown."""
     return "n/a" if value is None else f"{float(value):,.2f}".rstrip("0").rstrip(".")
 
 
-@register.filter
 def short_model(name: str) -> str:
     """The model as people call it."""
     return name.removeprefix("NVIDIA ").replace("GeForce ", "")
 
 
-@register.filter
 def part_of(value: Any, whole: Any) -> str:
     """Per cent of a whole for the width of a bar, 0 to 100."""
     return "0" if not whole else f"{min(100.0, 100 * float(value or 0) / float(whole)):.1f}"
 
 
-@register.filter
 def percent(value: Any, whole: Any) -> str:
     """A part in whole per cent; nothing that is there reads as 0 %, and nothing less than all as 100 %."""
     part = float(value or 0) / float(whole) if whole else 0.0
@@ -163,36 +145,30 @@ def parsed(value: Any) -> datetime | None:
     return datetime.fromisoformat(value) if isinstance(value, str) and value else value or None
 
 
-@register.filter
 def words(code: str) -> str:
     """A code as words."""
     return str(code).replace("_", " ") or "waiting"
 
 
-@register.filter
 def bar_own(tenant: dict[str, Any], scale: Any) -> str:
     """The part of a tenant's bar that it holds within its guarantee."""
     return part_of(min(tenant["gpus_held"], tenant["guaranteed_gpus"]), scale)
 
 
-@register.filter
 def borrowed(tenant: dict[str, Any]) -> float:
     """What a tenant holds beyond its guarantee: GPUs that others use less of."""
     return max(0.0, float(tenant["gpus_held"]) - float(tenant["guaranteed_gpus"]))
 
 
-@register.simple_tag
 def shape(name: str) -> SafeString:
     """The shape of a state alone, for where its word stands beside it."""
     return format_html('<i aria-hidden="true">{}</i>', SHAPES.get(name, "▨"))
 
 
-@register.filter
 def cell_words(cell: str) -> str:
     return "held but idle" if cell == "held_idle" else cell
 
 
-@register.simple_tag
 def cells(node: dict[str, Any], is_linked: bool = False) -> SafeString:
     """A node's devices as cells, with a link to what runs there if wished. Built here and not in a template: a page may
     show thousands."""
@@ -209,26 +185,22 @@ def _cell(node: dict[str, Any], device: dict[str, Any], is_linked: bool) -> Safe
     return format_html('<span class="{}" title="{}"></span>', kind, said)
 
 
-@register.filter
 def cells_said(node: dict[str, Any]) -> str:
     """The same in one sentence, for who hears the page."""
     counts = Counter(device["cell"] for device in node["devices"])
     return ", ".join(f"{count} {cell_words(cell)}" for cell, count in counts.items())
 
 
-@register.filter
 def waits_on(code: str) -> str:
     """On what of five a reason lets a job wait: next, quota, capacity, you or held."""
     return "held" if code in ("held_by_user", "held_by_admin") else group_of("pending", code)
 
 
-@register.filter
 def weight(seconds: Any) -> str:
     """The width of a part of a bar that grows with its time."""
     return f"{max(float(seconds or 0), 0.1):.1f}"
 
 
-@register.filter
 def summed(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Periods of reasons together by reason, the longest first, with how often each was."""
     by: dict[str, dict[str, Any]] = {}
@@ -240,19 +212,16 @@ def summed(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(by.values(), key=lambda total: -total["seconds"])
 
 
-@register.filter
 def as_json(value: Any) -> str:
     """For an attribute that the page's script reads; the template escapes it."""
     return msgspec.json.encode(value).decode()
 
 
-@register.filter
 def in_gpus(parts: Any) -> str:
     """25ths of a GPU, in which the engine scores places, as GPUs."""
     return number(float(parts) / 25)
 
 
-@register.filter
 def item(mapping: dict[str, Any], key: str) -> Any:
     """What a mapping has under a key that stands in a variable; else the key itself."""
     return mapping.get(key, key)

@@ -1,0 +1,42 @@
+"""Template tags and filters: the functions of frontend.ui.formatting."""
+
+from django import template
+
+from frontend.ui import formatting
+
+register = template.Library()
+
+for _filter in (
+    formatting.duration,
+    formatting.roughly,
+    formatting.minutes,
+    formatting.ago,
+    formatting.lasting,
+    formatting.clock,
+    formatting.moment,
+    formatting.clocked,
+    formatting.mib,
+    formatting.number,
+    formatting.short_model,
+    formatting.part_of,
+    formatting.percent,
+    formatting.words,
+    formatting.bar_own,
+    formatting.borrowed,
+    formatting.cell_words,
+    formatting.cells_said,
+    formatting.waits_on,
+    formatting.weight,
+    formatting.summed,
+    formatting.as_json,
+    formatting.in_gpus,
+    formatting.item,
+):
+    register.filter(_filter.__name__, _filter)
+for _tag in (
+    formatting.state,
+    formatting.elapsed,
+    formatting.shape,
+    formatting.cells,
+):
+    register.simple_tag(_tag)
