@@ -152,7 +152,7 @@ def write_log(job_id, attempt, data):
 
 
 async def test_nobody_looks_while_nothing_is_watched(open_page, cookie, hub, monkeypatch):
-    monkeypatch.setattr(invalidation, "LOOK_AGAIN_SECONDS", {"nodes": 0.02})
+    monkeypatch.setattr(invalidation, "period", lambda _: 0.02)
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.3)
     page = await open_page(cookie, "nodes")
     looks = []
