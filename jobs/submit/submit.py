@@ -1,4 +1,4 @@
-"""What can be done to jobs: submit, cancel, hold, release, requeue, retry; each one transaction, then answered."""
+"""Submit a job, or simulate that: check the request, then write the job in one transaction and answer."""
 
 import hashlib
 import uuid
