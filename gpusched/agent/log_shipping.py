@@ -1,5 +1,5 @@
 """Ships the output of jobs by offset: the server says how much it has, the agent sends from there, to the last byte
-that the limit leaves (logcut.py)."""
+that the limit leaves (log_truncation.py)."""
 
 import asyncio
 import contextlib

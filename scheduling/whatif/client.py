@@ -1,4 +1,4 @@
-"""Hands questions to the adviser (adviser.py), the process that thinks about them, and waits for its answers.
+"""Send questions to the what-if process (process.py) and wait for its answers.
 
 It is started with the first question and ended when none has come for a minute; it ends with this process, however that
 ends, as it reads from it. Callers take turns, each with the question of theirs that has waited longest."""

@@ -1,6 +1,6 @@
 """What would be, about jobs that wait: what would cure their reasons, and when they will start.
 
-Of the cluster as it is after the question came; nothing is written. The adviser thinks about it (asking.py), so that
+Of the cluster as it is after the question came; nothing is written. The what-if process answers it (client.py), so that
 requests go on."""
 
 import logging
