@@ -86,14 +86,14 @@ def _fill(pending: int, nodes: int, gpus: int) -> None:
 
 def _cycle() -> tuple[dict[str, float], int]:
     """Milliseconds of each phase, and how many were placed."""
-    from nodes.ranks.recovery import lose_silent_nodes
+    from nodes.ranks.recovery import mark_silent_nodes_lost
     from scheduling.cycle.commit import commit
     from scheduling.cycle.snapshot import load
     from scheduling.engine.planner import plan
 
     gc.disable()  # as in the worker's cycles
     times = [time.perf_counter()]
-    lose_silent_nodes()
+    mark_silent_nodes_lost()
     times.append(time.perf_counter())
     snapshot, seen = load()
     times.append(time.perf_counter())

@@ -18,7 +18,7 @@ from scheduling.engine.whatif.calibration import (
 )
 from scheduling.engine.whatif.estimate import Estimate, estimates
 from scheduling.simulator.runs.cluster import Cluster
-from scheduling.simulator.runs.trace_replay import Fate, replay
+from scheduling.simulator.runs.trace_replay import JobResult, replay
 from scheduling.simulator.traces.formats import read_trace
 from scheduling.simulator.traces.jobs import TraceJob
 
@@ -51,14 +51,14 @@ class Watch:
     unknown: int = 0
     submitted: int = 0
 
-    def __call__(self, snapshot: Snapshot, now: float, fates: Mapping[int, Fate]) -> None:
+    def __call__(self, snapshot: Snapshot, now: float, fates: Mapping[int, JobResult]) -> None:
         for job in snapshot.jobs:
             if job.queued_at == now:
                 self.submitted += 1
                 if self.submitted % self.every == 0:
                     self._estimate(snapshot, job.id, now, fates)
 
-    def _estimate(self, snapshot: Snapshot, job_id: int, now: float, fates: Mapping[int, Fate]) -> None:
+    def _estimate(self, snapshot: Snapshot, job_id: int, now: float, fates: Mapping[int, JobResult]) -> None:
         ended = [job for job in self.jobs if fates[job.id].ended_at <= now][-LATEST:]
         used = [job.run_seconds / job.limit_seconds for job in ended if job.limit_seconds]
         typical = median(used) if len(used) >= MIN_OUTCOMES else 0.5

@@ -25,7 +25,7 @@ from scheduling.engine.model import (
     Policy,
     RankPlacement,
     Request,
-    Running,
+    RunningJob,
     Snapshot,
     Tenant,
 )
@@ -122,13 +122,13 @@ def _node(number: int, is_full: bool) -> Node:
     return Node(number, f"node-{number}", 128_000, 1_024_000, free_cpu, free_mb, devices)
 
 
-def _running(node: int, device: int, request: Request, priority: int, rng: random.Random) -> Running:
+def _running(node: int, device: int, request: Request, priority: int, rng: random.Random) -> RunningJob:
     hold = DeviceHold(node * GPUS_PER_NODE + device)
     rank = RankPlacement(0, node, 8_000, 64_000, (hold,))
     started_at = NOW - rng.randrange(3_600)
     job_id = 10_000_000 + hold.device_id
     ends_by = NOW + rng.randrange(1, 86_400)
-    return Running(job_id, rng.randrange(TENANTS), request, (rank,), started_at, ends_by, priority)
+    return RunningJob(job_id, rng.randrange(TENANTS), request, (rank,), started_at, ends_by, priority)
 
 
 def _results(pending: int, nodes: int, arguments: argparse.Namespace) -> dict[str, tuple[list[float], int]]:

@@ -31,11 +31,11 @@ def text() -> str:
         "WAIT_GROUP_OF": ("as Readonly<Record<string, (typeof WAIT_GROUPS)[number]>>", wait_groups.GROUP_OF),
         "WAIT_GROUP_ELSE": ("as const", wait_groups.GROUP_ELSE),
         "NODE_GROUPS": ("as const", [(key, heading) for key, _, heading in groups.GROUPS]),
-        "CELLS": ("as const", gpu_status.CELLS),
+        "CELLS": ("as const", gpu_status.GPU_STATUSES),
         "MOMENT": ("as const", times.MOMENT),
         "SHAPES": (
             "as Readonly<Record<string, string>>",
-            {k.replace("_", "-"): v for k, v in state_symbols.SHAPES.items()},
+            {k.replace("_", "-"): v for k, v in state_symbols.STATE_SYMBOLS.items()},
         ),
     }
     return _HEAD + "".join(

@@ -42,10 +42,10 @@ from twisted.web import http
 from frontend.websocket import LiveConsumer
 from gpusched import tracing
 from gpusched.lib import bodies, heads
-from gpusched.lib.paced import paced
+from gpusched.lib.paced import backpressure
 from gpusched.lib.process.children import settle_heap
 from gpusched.lib.web.request_threads import RequestThreads, answered
-from gpusched.lib.web.websockets import closed_in_outages, with_a_voice
+from gpusched.lib.web.websockets import closed_in_outages, bounded_output
 from gpusched.lib.writing import write_at_once
 from nodes.agents.websocket import AgentConsumer
 from nodes.agents.hub import hub
@@ -91,7 +91,7 @@ class OneHopHandler(ASGIHandler):
         send: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
         """Sends until the end, or until nobody listens: after the body, that is all that can still be received."""
-        with paced(send) as slowly:
+        with backpressure(send) as slowly:
             sending = asyncio.ensure_future(self.send_response(response, slowly))
             leaving = asyncio.ensure_future(receive())
             try:
@@ -136,7 +136,7 @@ for module in (autobahn.websocket.protocol, autobahn.twisted.websocket):
 application = ProtocolTypeRouter(
     {
         "http": OneHopHandler(),
-        "websocket": with_a_voice(
+        "websocket": bounded_output(
             closed_in_outages(
                 URLRouter(
                     [

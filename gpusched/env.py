@@ -294,7 +294,7 @@ def _require_login(env: Env) -> None:
         if not getattr(env, f"oidc_{name}"):
             raise SettingError(f"{PREFIX}OIDC_ISSUER needs {PREFIX}OIDC_{name.upper()}")
     try:
-        oidc.rules(env.oidc_groups)
+        oidc.parse_groups(env.oidc_groups)
     except ValueError as error:
         raise SettingError(f"{PREFIX}OIDC_GROUPS: {error}") from error
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gpusched.protocol.arrays import of_numbers, written
+from gpusched.protocol.arrays import format_ranges, to_ranges
 
 # What a record may say beside its message: logger.warning("…", extra={"job_id": 5}).
 EXTRAS = ("job_id", "job_ids", "attempt", "rank", "node", "tenant", "method", "path", "status", "ms")
@@ -34,15 +34,15 @@ class JsonLines(logging.Formatter):
         return {}
 
 
-def about(job_ids: Iterable[int]) -> dict[str, Any]:
+def job_fields(job_ids: Iterable[int]) -> dict[str, Any]:
     """The `extra` of a line about these jobs: `job_id` of one, `job_ids` of several as text like 3-7,9."""
     ids = set(job_ids)
     if len(ids) == 1:
         return {"job_id": ids.pop()}
-    return {"job_ids": written(of_numbers(list(ids)))} if ids else {}
+    return {"job_ids": format_ranges(to_ranges(list(ids)))} if ids else {}
 
 
-def about_rank(key: str, node: str = "") -> dict[str, Any]:
+def rank_fields(key: str, node: str = "") -> dict[str, Any]:
     """The `extra` of a line about a rank, by its key (messages.key_of); a directory of another name is no rank."""
     numbers = key.split(".")
     if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):

@@ -10,7 +10,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
-class Rules:
+class GroupMapping:
     """`grants`: (group, tenant, role), with an empty tenant for admins."""
 
     grants: tuple[tuple[str, str, str], ...] = ()
@@ -36,7 +36,7 @@ class Rules:
         return any(role == ADMIN and group in groups for group, _, role in self.grants)
 
 
-def rules(text: str) -> Rules:
+def parse_groups(text: str) -> GroupMapping:
     """`ml-team=nlp:member, leads=nlp:owner, ops=admin`. ValueError that says what is wrong."""
     grants = []
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -45,10 +45,10 @@ def rules(text: str) -> Rules:
         if not group or not equals or not (role in ROLES and tenant if colon else target == ADMIN):
             raise ValueError(f"{part!r} is not like ml-team=nlp:member or ops=admin")
         grants.append((group, tenant, role if colon else ADMIN))
-    return Rules(tuple(grants))
+    return GroupMapping(tuple(grants))
 
 
-def words(text: str) -> frozenset[str]:
+def describe(text: str) -> frozenset[str]:
     """A list by commas."""
     return frozenset(part.strip() for part in text.split(",") if part.strip())
 

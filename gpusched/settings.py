@@ -87,7 +87,7 @@ MIDDLEWARE = [
     "frontend.ui.errors.PageMethods",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "gpusched.lib.audit.log.who_acts",
+    "gpusched.lib.audit.log.current_actor",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -181,7 +181,7 @@ if ENV.behind_tls:
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     SECURE_HSTS_SECONDS = 365 * 86400
 DATA_UPLOAD_MAX_MEMORY_SIZE = MOST_BODY_BYTES
-SOCIALACCOUNT_ADAPTER = "frontend.pages.login.sso.Doorkeeper"
+SOCIALACCOUNT_ADAPTER = "frontend.pages.login.sso.AccountAdapter"
 SOCIALACCOUNT_PROVIDERS = {
     "openid_connect": {
         "OAUTH_PKCE_ENABLED": True,

@@ -13,9 +13,9 @@ from django.conf import settings
 from gpusched.env import retention_days
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import (
-    atomically,
     execute,
     query,
+    retry_atomic,
     rows,
 )
 from jobs.logs import store
@@ -177,7 +177,7 @@ def _delete_jobs(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> li
         events.changed("jobs", locked)
         return locked
 
-    return atomically(delete)
+    return retry_atomic(delete)
 
 
 def _delete_details(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> list[int]:
@@ -194,7 +194,7 @@ def _delete_details(rule: _Rule, ids: list[int], delete_others: DeleteOthers) ->
             execute("DELETE FROM jobs_attempt WHERE id = ANY(%s::bigint[])", [attempts])
         return locked
 
-    return atomically(delete)
+    return retry_atomic(delete)
 
 
 def _locked(rule: _Rule, ids: list[int], sql: str) -> list[int]:

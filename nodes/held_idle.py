@@ -12,10 +12,10 @@ from typing import Any
 
 from gpusched.lib.bus import wake
 from gpusched.lib.db.sql import (
-    atomically,
     columns,
     execute,
     query,
+    retry_atomic,
 )
 from gpusched.protocol.reasons import EndReason, Notice
 from jobs.lifecycle import notices, states
@@ -40,7 +40,7 @@ _QUIET = """
 
 
 @dataclass(frozen=True)
-class Rule:
+class HeldIdlePolicy:
     """`policy`: off, monitor or enforce. `percent`: a GPU is idle below it. `minutes`: until the first warning, of
     interactive jobs `interactive_minutes` if that is longer; `grace_minutes`: from there to the end."""
 
@@ -51,18 +51,18 @@ class Rule:
     grace_minutes: float = 20.0
 
 
-def rule_of(values: Mapping[str, Any]) -> Rule:
+def from_policy(values: Mapping[str, Any]) -> HeldIdlePolicy:
     """From the fields of the scheduling policy."""
     names = ("policy", "percent", "minutes", "interactive_minutes", "grace_minutes")
-    return Rule(**{name: values[f"held_idle_{name}"] for name in names})
+    return HeldIdlePolicy(**{name: values[f"held_idle_{name}"] for name in names})
 
 
-def review(rule: Rule, now: datetime | None = None) -> None:
+def review(rule: HeldIdlePolicy, now: datetime | None = None) -> None:
     """Warns, ends or forgets what is due at this moment."""
-    atomically(lambda: _review(rule, now))
+    retry_atomic(lambda: _review(rule, now))
 
 
-def _review(rule: Rule, now: datetime | None) -> None:
+def _review(rule: HeldIdlePolicy, now: datetime | None) -> None:
     if now is None:
         now = query("SELECT clock_timestamp() AS now")[0]["now"]
     known = {row["job_id"]: row for row in query("SELECT * FROM nodes_heldidle ORDER BY job_id FOR UPDATE")}
@@ -70,7 +70,7 @@ def _review(rule: Rule, now: datetime | None) -> None:
     over = [job_id for job_id, row in known.items() if not _goes_on(row, quiet.get(job_id), rule.policy)]
     if over:
         execute("DELETE FROM nodes_heldidle WHERE job_id = ANY(%s)", [over])
-        notices.take_back(over, Notice.IDLE_GPUS, "idle_over", now)
+        notices.clear_notice(over, Notice.IDLE_GPUS, "idle_over", now)
     due: dict[int, list[Row]] = {1: [], WARNINGS: [], OVER: []}
     for job_id, row in quiet.items():
         stage = None if job_id in over else _next_stage(known.get(job_id), row, rule, now)
@@ -78,7 +78,7 @@ def _review(rule: Rule, now: datetime | None) -> None:
             due[stage].append(row)
     for stage, rows in due.items():
         if rows:
-            _reach(stage, rows, rule, now)
+            _escalate(stage, rows, rule, now)
 
 
 def _goes_on(row: Row, quiet: Row | None, policy: str) -> bool:
@@ -86,7 +86,7 @@ def _goes_on(row: Row, quiet: Row | None, policy: str) -> bool:
     return quiet is not None and row["policy"] == policy and all(row[name] == quiet[name] for name in names)
 
 
-def _next_stage(row: Row | None, quiet: Row, rule: Rule, now: datetime) -> int | None:
+def _next_stage(row: Row | None, quiet: Row, rule: HeldIdlePolicy, now: datetime) -> int | None:
     if row is None:
         minutes = rule.minutes
         if quiet["is_interactive"]:
@@ -96,7 +96,7 @@ def _next_stage(row: Row | None, quiet: Row, rule: Rule, now: datetime) -> int |
     return int(row["stage"]) + 1 if is_due and row["stage"] < OVER else None
 
 
-def _reach(stage: int, rows: Sequence[Row], rule: Rule, now: datetime) -> None:
+def _escalate(stage: int, rows: Sequence[Row], rule: HeldIdlePolicy, now: datetime) -> None:
     execute(
         "INSERT INTO nodes_heldidle (job_id, attempt, since, policy, stage, told_at)"
         " SELECT t.*, %s, %s, %s FROM unnest(%s::bigint[], %s::int[], %s::timestamptz[]) AS t"
@@ -110,10 +110,10 @@ def _reach(stage: int, rows: Sequence[Row], rule: Rule, now: datetime) -> None:
         return
     kind = "idle_would_end" if stage == OVER else "idle_warning"
     told = [(row["job_id"], row["attempt"], kind, _evidence(row, stage, rule, now)) for row in rows]
-    notices.tell(told, Notice.IDLE_GPUS, now)
+    notices.set_notice(told, Notice.IDLE_GPUS, now)
 
 
-def _evidence(row: Mapping[str, Any], stage: int, rule: Rule, now: datetime) -> dict[str, Any]:
+def _evidence(row: Mapping[str, Any], stage: int, rule: HeldIdlePolicy, now: datetime) -> dict[str, Any]:
     left = timedelta(minutes=rule.grace_minutes * (OVER - stage) / WARNINGS)
     at = (now + left).isoformat(timespec="seconds")
     return {

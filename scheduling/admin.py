@@ -67,7 +67,7 @@ class SchedulingPolicyAdmin(ModelAdmin):  # type: ignore[misc]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """There is one row, made from the environment when it is looked at first: straight to its form."""
-        policy.row()
+        policy.editable_row()
         return HttpResponseRedirect(reverse("admin:scheduling_schedulingpolicy_change", args=[1]))
 
     @admin.display(description="history")

@@ -11,22 +11,22 @@ from gpusched.protocol import reasons
 from gpusched.protocol.job_request import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from scheduling.cycle import snapshot
-from scheduling.cycle.tenants import tenants
+from scheduling.cycle.tenants import load_tenants as tenants
 from scheduling.engine.explain.feasibility import (
     impossible_in,
 )
 from scheduling.engine.explain.inventory import Inventory, survey
-from scheduling.engine.limits.budgets import is_spent, spent
+from scheduling.engine.limits.budgets import is_exhausted, spent
 from scheduling.engine.model import (
     Node,
+    PendingReason,
     Policy,
     Request,
     Tenant,
-    Verdict,
 )
 from scheduling.engine.whatif.effects import in_use
 from scheduling.policy import policy
-from scheduling.whatif.simulate_submit import shape
+from scheduling.whatif.simulate_submit import to_engine_request
 from tenants.auth.identity import Identity
 
 # An acceptance may rest on a snapshot this old: such a job waits and says why. But the snapshot is never older than the
@@ -70,12 +70,12 @@ _known: _Cluster | None = None
 _reading = threading.Lock()
 
 
-def problem_if_impossible(request: JobRequest, tenant_id: int, identity: Identity) -> Problem | None:
+def check_request(request: JobRequest, tenant_id: int, identity: Identity) -> Problem | None:
     """Return why the request can never run, or None.
 
     422 for a request that no node, or all nodes together, can hold; 403 for one above the tenant's limit (A04), and
     while the tenant's budget is used up."""
-    wanted, is_online = shape(request, tenant_id), request.workload_class == "online"
+    wanted, is_online = to_engine_request(request, tenant_id), request.workload_class == "online"
     cluster = _recent(identity.quota_edits)
     verdict = None
     if tenant_id in cluster.tenants:
@@ -87,15 +87,15 @@ def problem_if_impossible(request: JobRequest, tenant_id: int, identity: Identit
     return None if verdict is None else _problem(verdict, cluster, tenant_id, identity)
 
 
-def _verdict(wanted: Request, tenant_id: int, cluster: _Cluster, *, is_online: bool) -> Verdict | None:
+def _verdict(wanted: Request, tenant_id: int, cluster: _Cluster, *, is_online: bool) -> PendingReason | None:
     tenant = cluster.tenants[tenant_id]
     found = impossible_in(wanted, tenant, cluster.inventory, cluster.policy, is_online=is_online)
-    if found is None and wanted.gpu_count and is_spent(tenant):
+    if found is None and wanted.gpu_count and is_exhausted(tenant):
         return spent(tenant)
     return found
 
 
-def _problem(verdict: Verdict, cluster: _Cluster, tenant_id: int, identity: Identity) -> Problem:
+def _problem(verdict: PendingReason, cluster: _Cluster, tenant_id: int, identity: Identity) -> Problem:
     # A budget is renewed: unlike a limit, it does not mean that the job can never run.
     status, code = REFUSED_AS.get(verdict.code, (422, verdict.code))
     detail = reasons.sentence(verdict.code, verdict.evidence)

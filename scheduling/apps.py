@@ -8,11 +8,11 @@ class SchedulingConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs.submit import admission
-        from scheduling.admission import problem_if_impossible
+        from scheduling.admission import check_request
         from scheduling.whatif.edit_effects import quota_effect
         from scheduling.whatif.simulate_submit import simulate
         from tenants import effects
 
-        admission.register(problem_if_impossible)
+        admission.register(check_request)
         admission.register_preview(simulate)
         effects.register(quota_effect)

@@ -54,10 +54,10 @@ def policy() -> Policy:
 def values() -> dict[str, Any]:
     """The fields, with `version`: 0 as long as nobody has edited them."""
     found = prepared("SELECT * FROM scheduling_schedulingpolicy WHERE version > 0")
-    return found[0] if found else {**first_values(), "version": 0}
+    return found[0] if found else {**env_defaults(), "version": 0}
 
 
-def first_values() -> dict[str, Any]:
+def env_defaults() -> dict[str, Any]:
     blank = SchedulingPolicy()
     return {name: getattr(settings.ENV, name, getattr(blank, name)) for name in FIELDS}
 
@@ -81,10 +81,10 @@ def as_engine(fields: Mapping[str, Any]) -> Policy:
     )
 
 
-def row() -> SchedulingPolicy:
+def editable_row() -> SchedulingPolicy:
     """The one row, for editors that need one: as the environment says if nobody has edited it yet (version 0)."""
-    found, _ = SchedulingPolicy.objects.get_or_create(pk=1, defaults=first_values())
-    first = {} if found.version else first_values()
+    found, _ = SchedulingPolicy.objects.get_or_create(pk=1, defaults=env_defaults())
+    first = {} if found.version else env_defaults()
     if any(getattr(found, name) != value for name, value in first.items()):
         for name, value in first.items():
             setattr(found, name, value)
@@ -97,19 +97,19 @@ def change(changes: Mapping[str, Any], *, actor: str, expected_version: int | No
     `expected_version`, 412 if somebody else changed the policy in the meantime. An edit that changes nothing writes
     nothing."""
     with transaction.atomic(), pghistory.context(actor=actor, via="change_policy"):
-        new, differing = checked(changes, expected_version=expected_version)
+        new, differing = validated(changes, expected_version=expected_version)
         if differing:
             save(new)
     return values()
 
 
-def checked(
+def validated(
     changes: Mapping[str, Any], *, expected_version: int | None = None
 ) -> tuple[SchedulingPolicy, dict[str, Any]]:
     """The row as it would be, not saved, and what differs from now; inside a transaction. Raises as `change` does."""
     execute("LOCK TABLE scheduling_schedulingpolicy IN SHARE ROW EXCLUSIVE MODE")
     shown = values()["version"]
-    new = SchedulingPolicy.objects.filter(version__gt=0).first() or SchedulingPolicy(pk=1, **first_values())
+    new = SchedulingPolicy.objects.filter(version__gt=0).first() or SchedulingPolicy(pk=1, **env_defaults())
     if expected_version is not None and shown != expected_version:
         raise Problem(
             412,
@@ -132,7 +132,7 @@ def checked(
 
 def save(new: SchedulingPolicy) -> None:
     """Keeps an edit; inside a transaction. The history begins with what the environment said."""
-    row()
+    editable_row()
     # What was used until now was forgotten at the old rate.
     execute(
         """UPDATE tenants_usagebalance b

@@ -24,7 +24,7 @@ MOST_SECRETS, MOST_BYTES = 64, 65_536
 _PURPOSE = b"gpusched: secrets of tenants, 1"
 
 
-def keep(tenant: Tenant, name: str, value: str, *, actor: str) -> tuple[dict[str, Any], bool]:
+def set_secret(tenant: Tenant, name: str, value: str, *, actor: str) -> tuple[dict[str, Any], bool]:
     """Keeps a secret under a name, in place of the one before; gives how it is listed, and whether the name is new.
 
     400 for a bad name or value, and for more than MOST_SECRETS."""
@@ -67,7 +67,7 @@ def require_known(names: Collection[str], tenant_id: int, tenant: str) -> None:
         raise invalid([FieldError("secrets", "unknown", f"{_absent(missing, tenant)}, or leave it out")])
 
 
-def opened(sealed: Mapping[str, str], names: Sequence[str], tenant: str) -> tuple[dict[str, str], str]:
+def unseal(sealed: Mapping[str, str], names: Sequence[str], tenant: str) -> tuple[dict[str, str], str]:
     """The values of `names` from what is kept of them, and ""; or none and the sentence why the job cannot start."""
     if missing := sorted(set(names) - set(sealed)):
         return {}, f"{_absent(missing, tenant)}, and submit the job again"

@@ -28,22 +28,22 @@ def loss_of(*job_ids: int) -> dict[str, Any]:
     return {**row, "is_large": row["gpu_hours"] >= LARGE_GPU_HOURS}
 
 
-def to_type(job_ids: Collection[int], loss: dict[str, Any]) -> str:
+def required_confirmation(job_ids: Collection[int], loss: dict[str, Any]) -> str:
     """What must be typed before these are stopped: their number, of one its id; "" where little would be lost."""
     if not loss["is_large"] and (len(job_ids) <= MANY or not loss["jobs"]):
         return ""
     return str(len(job_ids) if len(job_ids) > 1 else min(job_ids))
 
 
-def require_typed(job_ids: Collection[int], typed: str) -> None:
+def require_confirmation(job_ids: Collection[int], typed: str) -> None:
     """400 unless what must be typed was, where much would be lost."""
-    wanted = to_type(job_ids, loss_of(*job_ids))
+    wanted = required_confirmation(job_ids, loss_of(*job_ids))
     if wanted not in ("", typed.strip()):
         what = "the number of jobs" if len(job_ids) > 1 else "the job's id"
         raise invalid([FieldError("typed", "required", f"type {wanted}, {what}, to stop what has run so much")])
 
 
-def told(loss: dict[str, Any]) -> str:
+def loss_sentence(loss: dict[str, Any]) -> str:
     """The loss of several jobs as a sentence."""
     if not loss["jobs"]:
         return "None of them runs any more."

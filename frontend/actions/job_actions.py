@@ -32,9 +32,9 @@ def can_act(row: Mapping[str, Any], who: Identity) -> bool:
     return who.has(who.role_for(row["user_id"]), row["tenant_id"])
 
 
-def verbs_of(row: Mapping[str, Any], who: Identity) -> list[str]:
+def actions_for(row: Mapping[str, Any], who: Identity) -> list[str]:
     """`row`: `user_id tenant_id state reason stop_reason array_count` of the job."""
     if not can_act(row, who):
         return []
     reason, is_array = row["stop_reason"] or row["reason"], row["array_count"] is not None
-    return job_actions.possible(row["state"], reason, is_array=is_array, is_admin=who.is_admin)
+    return job_actions.allowed_actions(row["state"], reason, is_array=is_array, is_admin=who.is_admin)

@@ -16,9 +16,9 @@ from gpusched.protocol.states import FINAL, NodeIntent
 
 Row = dict[str, Any]
 # How the scheduler stands (scheduling.status.cluster.scheduler_lag): one answer for all that a page shows.
-Beat = Callable[[], Row]
+SchedulerLag = Callable[[], Row]
 # Then it says what is in the way.
-PATIENCE = timedelta(seconds=30)
+LATE_AFTER = timedelta(seconds=30)
 # What is confirmed is told for so long; what is not, for as long as it may still come.
 TOLD_FOR, AWAITED_FOR = timedelta(minutes=5), timedelta(days=1)
 # A node that was heard since then is not silent: agents say something every two seconds.
@@ -92,7 +92,7 @@ def _named(nodes: Sequence[Row]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + more
 
 
-def of_node(node: Mapping[str, Any], incidents: Collection[Row], jobs_left: int, beat: Beat) -> Row:
+def of_node(node: Mapping[str, Any], incidents: Collection[Row], jobs_left: int, beat: SchedulerLag) -> Row:
     """Return the request on a node. `node`: its `intent`, as listed; `incidents`: its own; `beat`: asked if needed."""
     closed = [row for row in incidents if row["device_id"] is None and row["kind"] in ("cordoned", "draining")]
     wanted_at = _since(closed, is_so=node["intent"] != NodeIntent.OPEN)
@@ -111,7 +111,7 @@ def of_node(node: Mapping[str, Any], incidents: Collection[Row], jobs_left: int,
     return asked
 
 
-def of_device(device: Mapping[str, Any], incidents: Collection[Row], beat: Beat) -> Row:
+def of_device(device: Mapping[str, Any], incidents: Collection[Row], beat: SchedulerLag) -> Row:
     """`device`: `id health` of it. Told while it is news: what is wrong with a GPU stands beside it anyway."""
     own = [row for row in incidents if row["device_id"] == device["id"] and row["kind"] == "quarantined"]
     is_out = device["health"] == "quarantined"
@@ -139,7 +139,7 @@ def _seen(what: str, wanted_at: datetime, says: str, beat: Row, *, is_lasting: b
 
 
 def _waiting(at: datetime) -> str:
-    return "late" if timezone.now() - at > PATIENCE else "requested"
+    return "late" if timezone.now() - at > LATE_AFTER else "requested"
 
 
 _SHOWN = {

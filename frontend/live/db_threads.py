@@ -7,14 +7,14 @@ from typing import TypeVar
 
 from django.db import connections
 
-from gpusched.lib.db.threads import DatabaseAway, WorkFailed, ask
+from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 
 T = TypeVar("T")
 # A look may take a while on a busy server; a page that shows what is older than this says so.
 PATIENCE_SECONDS = 5.0
 
 
-class Sight:
+class DbThreads:
     """Two threads with their connections: one looks at what pages show, one asks what must not wait for that."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Sight:
         """None: the database did not answer, or the work failed."""
         self._unanswered.setdefault(pool, monotonic())
         try:
-            answer = await ask(pool, work)
+            answer = await run_in_thread(pool, work)
         except (DatabaseAway, WorkFailed):
             return None
         self._unanswered.pop(pool, None)

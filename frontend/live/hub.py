@@ -14,8 +14,8 @@ from time import monotonic
 import msgspec
 
 from frontend.live import invalidation
-from frontend.live.db_threads import Sight
-from frontend.live.loader import Eyes, News, Rung
+from frontend.live.db_threads import DbThreads
+from frontend.live.loader import FeedLoader, Invalidations, Update
 from frontend.live.outbox import Outbox
 from frontend.live.topics import Rows, View, kind_of, view
 from frontend.viewer import (
@@ -66,13 +66,13 @@ class LiveHub:
         self._dirty: set[str] = set()
         self._looked_at: dict[str, float] = {}
         self._resumes_at: dict[str, float] = {}
-        self._costs = invalidation.Costs()
+        self._costs = invalidation.LoadCosts()
         self._rung = asyncio.Event()
-        self._bells = Rung()
-        self._eyes = Eyes()
+        self._bells = Invalidations()
+        self._eyes = FeedLoader()
         self._cycle_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._sight = Sight()
+        self._sight = DbThreads()
 
     def start(self) -> None:
         """Harmless when repeated; called with the first page."""
@@ -140,7 +140,7 @@ class LiveHub:
         watched = self._watched()
         for bell, ids in changed.items():
             self._bells.hear(bell, ids)
-            self._mark(invalidation.concerned(bell, ids, watched))
+            self._mark(invalidation.invalidated_topics(bell, ids, watched))
 
     def _mark(self, topics: AbstractSet[str]) -> None:
         if topics:
@@ -160,7 +160,7 @@ class LiveHub:
                     await asyncio.sleep(GATHER_SECONDS)  # what was told leaves first: a look would hold it up
                 self._tell(await self._look_at(group, topics), topics)
 
-    async def _look_at(self, group: str, topics: set[str]) -> dict[View, News]:
+    async def _look_at(self, group: str, topics: set[str]) -> dict[View, Update]:
         began = monotonic()
         self._dirty -= topics
         seen = await self._look(topics)
@@ -198,13 +198,13 @@ class LiveHub:
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
-    async def _look(self, topics: set[str]) -> dict[View, News] | None:
+    async def _look(self, topics: set[str]) -> dict[View, Update] | None:
         """None: the database did not answer."""
         watching = [(client, topic) for client in self._clients for topic in client.topics & topics]
         views = {view(topic, client.viewer) for client, topic in watching}
         wanted = {view(topic, client.viewer) for client, topic in watching if topic in client.wants}
         before = {seen: self._known[seen] for seen in views if seen in self._known}
-        rung, self._bells = self._bells, Rung()
+        rung, self._bells = self._bells, Invalidations()
         now = monotonic()
         news = await self._sight.look(lambda: self._eyes.look(views, before, wanted, rung))
         if news is None:
@@ -214,7 +214,7 @@ class LiveHub:
         self._looked_at.update(dict.fromkeys(topics, now))
         return news
 
-    def _tell(self, news: dict[View, News], topics: set[str]) -> None:
+    def _tell(self, news: dict[View, Update], topics: set[str]) -> None:
         self._known.update({seen: told.rows for seen, told in news.items() if told.rows is not None})
         leisurely = {topic for topic in topics if invalidation.is_leisurely(invalidation.group_of(topic))}
         for client in self._clients:
@@ -279,7 +279,7 @@ class LiveHub:
             self.refresh(client, client.topics)
 
 
-def _tell_one(client: Client, topic: str, told: News, *, is_leisurely: bool) -> None:
+def _tell_one(client: Client, topic: str, told: Update, *, is_leisurely: bool) -> None:
     if told.rows is None:
         client.topics.discard(topic)
         client.wants.discard(topic)

@@ -15,7 +15,7 @@ LATEST_LOOKS = 5
 LOAD_ANYWAY_SECONDS = 5.0
 
 
-def concerned(change: str, ids: Collection[int], watched: Iterable[str]) -> set[str]:
+def invalidated_topics(change: str, ids: Collection[int], watched: Iterable[str]) -> set[str]:
     """Return the topics whose rows may differ. `ids`: of what changed; none: any. They count for topics of jobs."""
     result = set()
     for name in watched:
@@ -52,7 +52,7 @@ def pause_after(group: str, look_seconds: float) -> float:
     return max(_pauses().get(group) or PAUSE_SECONDS, PAUSE_PER_LOOK * look_seconds)
 
 
-class Costs:
+class LoadCosts:
     """Seconds that a load of each group costs: the quickest of the latest. A slower one waited for something else;
     counted, it would keep a list still just when the machine is busy."""
 

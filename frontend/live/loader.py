@@ -17,7 +17,7 @@ MOST_NAMED = 1000
 
 
 @dataclass(frozen=True)
-class News:
+class Update:
     """`rows` None: there is no such job for these viewers. Messages are ready but for topic and number."""
 
     rows: Rows | None
@@ -26,7 +26,7 @@ class News:
 
 
 @dataclass
-class Rung:
+class Invalidations:
     """Of which nodes (None: any) and of which jobs the bell has rung since the last look."""
 
     nodes: set[int] | None = field(default_factory=set)
@@ -34,13 +34,13 @@ class Rung:
 
     def hear(self, bell: str, ids: Collection[int]) -> None:
         if bell == "jobs" and ids:
-            self.add(Rung(set(), set(ids)))
+            self.add(Invalidations(set(), set(ids)))
         elif bell in ("nodes", "assignments") and ids:
-            self.add(Rung(set(ids)))
+            self.add(Invalidations(set(ids)))
         elif bell in ("jobs", "nodes", "assignments", "tenants"):  # a tenant's name stands at what it holds
-            self.add(Rung(None))
+            self.add(Invalidations(None))
 
-    def add(self, other: "Rung") -> None:
+    def add(self, other: "Invalidations") -> None:
         """Forgets which they were once they are many: nobody may look for days."""
         if self.nodes is None or other.nodes is None or len(self.jobs | other.jobs) > MOST_NAMED:
             self.nodes, self.jobs = None, set()
@@ -49,17 +49,17 @@ class Rung:
             self.jobs |= other.jobs
 
 
-class Eyes:
+class FeedLoader:
     """Remembers what can be loaded in parts, from one load to the next. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
         self._whole_at = float("-inf")
-        self._rung = Rung()
+        self._rung = Invalidations()
 
     def look(
-        self, views: Collection[View], before: Mapping[View, Rows], wanted: Collection[View], rung: Rung
-    ) -> dict[View, News]:
+        self, views: Collection[View], before: Mapping[View, Rows], wanted: Collection[View], rung: Invalidations
+    ) -> dict[View, Update]:
         """Load these views. `before`: their rows of the last load; `wanted`: views that need a snapshot."""
         # A load of other lists, or one that fails, must not lose what has changed.
         self._rung.add(rung)
@@ -69,7 +69,7 @@ class Eyes:
             rows = feed.restrict(loaded, *view)
             snapshot = _json('"snapshot":', rows) if rows is not None and view in wanted else None
             delta = _delta(before[view], rows) if rows is not None and view in before else None
-            news[view] = News(rows, snapshot, delta)
+            news[view] = Update(rows, snapshot, delta)
         return news
 
     def _reloaded(self, kinds: Collection[str]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Eyes:
                 self._known[topic.kind] = topic.load((), {})
         if is_old or self._rung.nodes is None:
             self._whole_at = now
-        self._rung = Rung()
+        self._rung = Invalidations()
         return {topic.kind: self._known[topic.kind] for topic in in_parts}
 
 

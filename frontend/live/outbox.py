@@ -7,7 +7,7 @@ import msgspec
 
 MOST_WAITING = 2
 # A page that has answered once is expected to answer; more unanswered than this, and it gets no more of the rest.
-MOST_UNSEEN = 1
+MAX_UNACKNOWLEDGED = 1
 # What waits goes out in one frame: a frame costs more than what is in it.
 MOST_CHARACTERS = 1 << 18
 # What need not be told at once waits so long for something that must.
@@ -98,7 +98,7 @@ class Outbox:
             self._ask(dropped)
 
     def _is_paused(self) -> bool:
-        return self._answers and self._unseen > MOST_UNSEEN
+        return self._answers and self._unseen > MAX_UNACKNOWLEDGED
 
     def _frame(self) -> str:
         """Messages that wait, as one or as a list of them; empty when there are none."""

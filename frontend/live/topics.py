@@ -54,7 +54,7 @@ class Topic:
     `key_of`: what a name asks for, as 17 for `job:17`; None for a name of another kind. Without it the name is the
     kind. `needs`: kinds that are loaded first. `group`: kinds that are loaded together. `invalidated_by`: changes after
     which the rows may differ. `period_seconds`: the longest time without a load, for rows that change without an event,
-    as readings and waits do; 0: as for all others. `pause_seconds`: the shortest time between two loads of the group."""
+    as readings and waits do; 0: as for all others. `pause_seconds`: the shortest time between two loads."""
 
     kind: str
     load: Load

@@ -47,10 +47,10 @@ def name_fields(models: Iterable[type[Model]]) -> None:
         for field in model._meta.local_fields:
             # Django keeps there what was given: what is set here is in no migration.
             if getattr(field, "_verbose_name", None) is None:
-                field.verbose_name = spoken(field.name)
+                field.verbose_name = label(field.name)
 
 
-def spoken(name: str) -> str:
+def label(name: str) -> str:
     """`max_gpu_memory_mb` is "GPU memory at most (MiB)"."""
     if name in _OWN:
         return _OWN[name]

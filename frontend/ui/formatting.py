@@ -10,9 +10,9 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from frontend.ui.state_symbols import SHAPES
+from frontend.ui.state_symbols import STATE_SYMBOLS
 from frontend.ui.wait_groups import group_of
-from gpusched.protocol.times import MOMENT, in_words
+from gpusched.protocol.times import MOMENT, format_duration
 
 _MOMENT = re.compile(MOMENT)
 _NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')  # nosec B308
@@ -20,7 +20,7 @@ _NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')  # nosec 
 
 def state(name: str, word: str = "") -> SafeString:
     """The badge of a state; `word` replaces the word that is shown."""
-    shape = SHAPES.get(name, "▨")
+    shape = STATE_SYMBOLS.get(name, "▨")
     said = word or name.replace("_", " ")
     return format_html(
         '<span class="state state-{}"><i aria-hidden="true">{}</i> {}</span>', name.replace("_", "-"), shape, said
@@ -31,7 +31,7 @@ def duration(seconds: Any) -> str:
     """In its two largest units."""
     if seconds is None or seconds == "":
         return "n/a"
-    return in_words(max(0.0, float(seconds)))
+    return format_duration(max(0.0, float(seconds)))
 
 
 def roughly(seconds: Any) -> str:
@@ -162,7 +162,7 @@ def borrowed(tenant: dict[str, Any]) -> float:
 
 def shape(name: str) -> SafeString:
     """The shape of a state alone, for where its word stands beside it."""
-    return format_html('<i aria-hidden="true">{}</i>', SHAPES.get(name, "▨"))
+    return format_html('<i aria-hidden="true">{}</i>', STATE_SYMBOLS.get(name, "▨"))
 
 
 def cell_words(cell: str) -> str:

@@ -17,7 +17,7 @@ from django.shortcuts import redirect, render, resolve_url
 from django.utils.cache import patch_cache_control
 
 from frontend.ui.errors import page_error
-from frontend.ui.field_names import spoken
+from frontend.ui.field_names import label
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
 from gpusched.protocol.states import Role
@@ -143,13 +143,13 @@ def _shown_part(request: HttpRequest, path: str) -> str:
 def refusal(problem: Problem) -> str:
     """What was refused and what to do about it, as sentences; of wrong fields what is wrong with the first."""
     first = problem.errors[0] if problem.status == 400 and problem.errors else None
-    parts = [told_of_field(first.field, first.message)] if first else [problem.detail, problem.next_step]
+    parts = [field_message(first.field, first.message)] if first else [problem.detail, problem.next_step]
     return " ".join(as_sentence(part) for part in parts if part)
 
 
-def told_of_field(name: str, message: str) -> str:
+def field_message(name: str, message: str) -> str:
     """`gpu_count` and its message as a sentence with the words of the page; of no field the message alone."""
-    return as_sentence(f"{spoken(name)}: {message}" if name else message)
+    return as_sentence(f"{label(name)}: {message}" if name else message)
 
 
 def as_sentence(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-SHAPES: Mapping[str, str] = {
+STATE_SYMBOLS: Mapping[str, str] = {
     "busy": "■", "held_idle": "◧", "free": "□", "unavailable": "▨", "ok": "□", "hot": "▲", "quarantined": "✕",
     "dirty": "◆", "foreign": "◆", "degraded": "✕", "lost": "▨", "unknown": "▨",
     "pending": "○", "held": "‖", "scheduled": "◔", "running": "■", "stopping": "◩", "completed": "✓", "failed": "✕",

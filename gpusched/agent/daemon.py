@@ -23,8 +23,8 @@ from gpusched.agent import identity as identities
 from gpusched.agent import threads
 from gpusched.agent.host.machine import Machine
 from gpusched.agent.identity import Identity, JoinError
-from gpusched.agent.link import keep_talking
-from gpusched.agent.log_shipping import keep_shipping
+from gpusched.agent.link import run_connection
+from gpusched.agent.log_shipping import run_shipping
 from gpusched.agent.node import Node
 from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.supervision import Pulse, end_process, keep_running
@@ -138,14 +138,14 @@ def _parts(
     """Return all that runs for one node. It is silent only without its conversation: the rest is merely restarted."""
     name = node.identity.name
     pulse = Pulse(name, lost)
-    talk = partial(keep_talking, node, heartbeat, http, pulse)
+    talk = partial(run_connection, node, heartbeat, http, pulse)
     rest: list[tuple[str, Callable[[], Awaitable[None]]]] = [
         ("looking at its ranks", node.keep_looking),
         ("hearing of its ranks", node.keep_answering_rings),
         ("removing old files", node.keep_tidy),
         ("reading its GPUs", partial(node.keep_reading, heartbeat)),
         ("asking what it is", node.keep_facts),
-        ("shipping logs", partial(keep_shipping, node, http)),
+        ("shipping logs", partial(run_shipping, node, http)),
     ]
     return [
         keep_running(talk, "the conversation", name, pulse.failed),
@@ -191,5 +191,5 @@ def _rung(text: bytes) -> str:
     return told if isinstance(told, str) else ""
 
 
-def say(sentence: str) -> None:
+def log_startup(sentence: str) -> None:
     sys.stderr.write(f"gpusched-agent: {sentence}\n")

@@ -41,7 +41,7 @@ class Unreachable(Exception):
     """The network failed, as a sentence. The agent itself is well and tries for ever."""
 
 
-async def keep_talking(node: Node, heartbeat_seconds: float, http: httpx.AsyncClient, pulse: Pulse) -> None:
+async def run_connection(node: Node, heartbeat_seconds: float, http: httpx.AsyncClient, pulse: Pulse) -> None:
     """Talk until something of the agent itself fails. Without the control plane it keeps trying, and everything that
     runs here runs on."""
     pause = FIRST_PAUSE_SECONDS

@@ -13,8 +13,8 @@ import msgspec
 from gpusched.agent import answers
 from gpusched.agent.node import Node
 from gpusched.agent.rank_files import log_truncation
-from gpusched.agent.ranks.rank_state import Rank
-from gpusched.json_log import about_rank
+from gpusched.agent.ranks.rank_state import RankState
+from gpusched.json_log import rank_fields
 from gpusched.protocol.agent_messages import LogAnswer
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class _NotNow(Exception):
     """The server cannot take it at present."""
 
 
-async def keep_shipping(node: Node, http: httpx.AsyncClient) -> None:
+async def run_shipping(node: Node, http: httpx.AsyncClient) -> None:
     """Never ends. What cannot be sent stays in its file; what is wrong with one log holds up no other."""
     is_behind, clock = False, asyncio.get_running_loop().time
     room_at = clock()
@@ -55,7 +55,7 @@ async def keep_shipping(node: Node, http: httpx.AsyncClient) -> None:
                 await _keep_room(node)
 
 
-async def _turn(node: Node, rank: Rank, http: httpx.AsyncClient) -> bool:
+async def _turn(node: Node, rank: RankState, http: httpx.AsyncClient) -> bool:
     """Sends some of one log, unless it is to wait; True if there is more to send at once."""
     now = asyncio.get_running_loop().time()
     if now < rank.log_waits_until:
@@ -69,7 +69,7 @@ async def _turn(node: Node, rank: Rank, http: httpx.AsyncClient) -> bool:
     except Exception as error:  # noqa: BLE001 - a refusal, an answer that is none, a file that a job has spoiled
         rank.log_pause = min(LONGEST_PAUSE_SECONDS, max(PAUSE_SECONDS, rank.log_pause * 2))
         rank.log_waits_until = now + rank.log_pause
-        concerned = about_rank(rank.key, node.identity.name)
+        concerned = rank_fields(rank.key, node.identity.name)
         logger.debug("the log of %s waits %d s: %r", rank.key, rank.log_pause, error, extra=concerned)
         return False
     rank.log_pause = 0.0
@@ -83,7 +83,7 @@ async def _keep_room(node: Node) -> None:
             await node.in_thread(partial(_parts, node, rank))
 
 
-async def _ship(node: Node, rank: Rank, http: httpx.AsyncClient) -> bool:
+async def _ship(node: Node, rank: RankState, http: httpx.AsyncClient) -> bool:
     """Sends up to PIECES of one log; True if there is more."""
     if rank.log_dropped or (rank.started is None and rank.ended is None):
         return False
@@ -113,7 +113,7 @@ async def _ship(node: Node, rank: Rank, http: httpx.AsyncClient) -> bool:
     return False
 
 
-def _parts(node: Node, rank: Rank) -> list[log_truncation.Part]:
+def _parts(node: Node, rank: RankState) -> list[log_truncation.Part]:
     """What is to be sent by now; what never will be is given back to the disk. In a thread."""
     is_final, path = rank.ended is not None, node.ranks.log_path(rank.key)
     size = os.stat(path).st_size
@@ -123,7 +123,7 @@ def _parts(node: Node, rank: Rank) -> list[log_truncation.Part]:
     return log_truncation.parts(size, limit, is_final=is_final)
 
 
-async def _send(node: Node, rank: Rank, offset: int, data: bytes, http: httpx.AsyncClient) -> None:
+async def _send(node: Node, rank: RankState, offset: int, data: bytes, http: httpx.AsyncClient) -> None:
     answer = await http.post(
         f"{node.identity.url}/agent/logs",
         params={"key": rank.key, "offset": str(offset)},

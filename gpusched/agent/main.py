@@ -44,7 +44,7 @@ def main() -> None:
     try:
         app(default_map=_configured())
     except (JoinError, ConfigError, daemon.AlreadyRunning) as error:
-        daemon.say(str(error))
+        daemon.log_startup(str(error))
         raise SystemExit(1) from error
 
 
@@ -163,7 +163,7 @@ def doctor(
     if source is not None and source.name == "DEFAULT" and "GPUSCHED_AGENT_DIR" in given:
         data_dir = Path(given["GPUSCHED_AGENT_DIR"])
     os.environ.update({name: value for name, value in given.items() if name not in os.environ})
-    place = doctors.take_place(user, unit)
+    place = doctors.run_as_service(user, unit)
     findings = [place, *doctors.examine(daemon.directory_of(data_dir, name or _joined_name(data_dir)), unit)]
     typer.echo(doctors.as_json(findings) if as_json else doctors.as_lines(findings))
     raise SystemExit(any(finding.level == "fail" for finding in findings))

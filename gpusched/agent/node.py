@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpusched.agent import identity as identities
-from gpusched.agent.gpus.occupancy import Occupants
-from gpusched.agent.gpus.orphans import Leftovers
-from gpusched.agent.gpus.release_check import Freed
+from gpusched.agent.gpus.occupancy import OccupancyChecker
+from gpusched.agent.gpus.orphans import OrphanKiller
+from gpusched.agent.gpus.release_check import ReleaseCheck
 from gpusched.agent.host.machine import Machine
 from gpusched.agent.identity import Identity
 from gpusched.agent.rank_files.rank_dir import boot_id, now
@@ -61,8 +61,8 @@ class Node:
         )
         self._seq = 0
         self._readings: list[Reading] = []
-        self._occupants = Occupants(directory)
-        self._leftovers = Leftovers()
+        self._occupants = OccupancyChecker(directory)
+        self._leftovers = OrphanKiller()
         self._facts: NodeFacts | None = None
         self._facts_told: NodeFacts | None = None
         self._facts_tried = asyncio.Event()
@@ -71,7 +71,7 @@ class Node:
         self._has_rung = asyncio.Event()
         # The disk and the driver may be slow; each has one piece of work at a time, in order, beside the event loop.
         self._disk, self._driver = Lane(), Lane()
-        self._freed = Freed(self.ranks.devices_of, self._left_on, self._look_at_devices, self._driver)
+        self._freed = ReleaseCheck(self.ranks.devices_of, self._left_on, self._look_at_devices, self._driver)
 
     @property
     def _about(self) -> dict[str, str]:

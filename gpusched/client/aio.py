@@ -15,10 +15,10 @@ from gpusched.client.calls import secrets as secret_calls
 from gpusched.client.transport import wire
 from gpusched.client.transport.call import Call, Reply
 from gpusched.client.transport.exchange import (
-    PATIENCE_SECONDS,
+    RETRY_TIMEOUT_SECONDS,
     Emit,
     Flow,
-    Lost,
+    NoResponse,
     Pause,
 )
 from gpusched.protocol.rest.access import Secret
@@ -85,7 +85,7 @@ class AsyncClient(ClusterMethods):
         token: str | None = None,
         *,
         tenant: str | None = None,
-        patience_seconds: float = PATIENCE_SECONDS,
+        patience_seconds: float = RETRY_TIMEOUT_SECONDS,
         on_retry: Callable[[str], None] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
@@ -243,7 +243,7 @@ class AsyncClient(ClusterMethods):
                 yield step.item
             answer = await self._perform(step)
 
-    async def _perform(self, step: Call[Any] | Pause | Emit) -> Reply | Lost | None:
+    async def _perform(self, step: Call[Any] | Pause | Emit) -> Reply | NoResponse | None:
         if isinstance(step, Call):
             try:
                 return wire.reply(await self._http.request(**wire.request(step)))

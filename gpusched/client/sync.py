@@ -15,10 +15,10 @@ from gpusched.client.sync_cluster import ClusterMethods
 from gpusched.client.transport import wire
 from gpusched.client.transport.call import Call, Reply
 from gpusched.client.transport.exchange import (
-    PATIENCE_SECONDS,
+    RETRY_TIMEOUT_SECONDS,
     Emit,
     Flow,
-    Lost,
+    NoResponse,
     Pause,
 )
 from gpusched.protocol.rest.access import Secret
@@ -81,7 +81,7 @@ class Client(ClusterMethods):
         token: str | None = None,
         *,
         tenant: str | None = None,
-        patience_seconds: float = PATIENCE_SECONDS,
+        patience_seconds: float = RETRY_TIMEOUT_SECONDS,
         on_retry: Callable[[str], None] | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
@@ -227,7 +227,7 @@ class Client(ClusterMethods):
                 yield step.item
             answer = self._perform(step)
 
-    def _perform(self, step: Call[Any] | Pause | Emit) -> Reply | Lost | None:
+    def _perform(self, step: Call[Any] | Pause | Emit) -> Reply | NoResponse | None:
         if isinstance(step, Call):
             try:
                 return wire.reply(self._http.request(**wire.request(step)))

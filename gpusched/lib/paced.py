@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 300.0
 
 
 @contextmanager
-def paced(send: Send) -> Iterator[Send]:
+def backpressure(send: Send) -> Iterator[Send]:
     """`send` for one answer, that returns when there is room for the next piece. It looks for Daphne behind it."""
     request = protocol_behind(send)
     if not isinstance(request, WebRequest) or request.channel is None:

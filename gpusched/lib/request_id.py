@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_only_middleware
 
 from gpusched import tracing
-from gpusched.json_log import about
+from gpusched.json_log import job_fields
 
 logger = logging.getLogger(__name__)
 HEADER = "X-Request-Id"
@@ -34,7 +34,7 @@ def traceparent() -> str:
     return tracing.traceparent() or tracing.checked(_caller.get())
 
 
-def concerns(job_ids: Iterable[int]) -> None:
+def log_job_ids(job_ids: Iterable[int]) -> None:
     """The request being served is about these jobs, for its line in the log. Those that its address names need not be
     said."""
     _concerned.set(tuple(job_ids))
@@ -77,7 +77,7 @@ def _tell(request: HttpRequest, response: HttpResponse, began: float) -> None:
 def _about(request: HttpRequest) -> dict[str, Any]:
     match = request.resolver_match
     named = () if match is None or "job_id" not in match.kwargs else (match.kwargs["job_id"],)
-    return about(named or _concerned.get())
+    return job_fields(named or _concerned.get())
 
 
 def _describe(request: HttpRequest, response: HttpResponse) -> None:

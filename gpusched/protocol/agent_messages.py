@@ -10,7 +10,7 @@ import msgspec
 PROTOCOL_VERSION = 1
 
 
-def key_of(job_id: int, attempt: int, rank: int) -> str:
+def rank_key(job_id: int, attempt: int, rank: int) -> str:
     """The name of one rank of one attempt in messages, on disk and in logs: `7.3.0`."""
     return f"{job_id}.{attempt}.{rank}"
 

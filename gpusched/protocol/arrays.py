@@ -31,7 +31,7 @@ def array_of(text: str) -> ArrayRequest:
     return ArrayRequest(count=int(found[1]), max_parallel=int(found[2]) if found[2] else None)
 
 
-def parsed(text: str, count: int = MOST_ELEMENTS) -> Ranges:
+def parse_ranges(text: str, count: int = MOST_ELEMENTS) -> Ranges:
     """`3-7,9` as ranges, of an array of `count` elements. Raises ValueError with a sentence."""
     pieces = text.split(",", _MOST_PIECES)
     found = []
@@ -48,7 +48,7 @@ def parsed(text: str, count: int = MOST_ELEMENTS) -> Ranges:
     return _joined(found)
 
 
-def written(ranges: Ranges) -> str:
+def format_ranges(ranges: Ranges) -> str:
     """The shortest text that `parsed` reads as these."""
     return ",".join(f"{first}" if end == first + 1 else f"{first}-{end - 1}" for first, end in ranges)
 
@@ -62,7 +62,7 @@ def from_multirange(text: str) -> Ranges:
     return tuple((int(first), int(end)) for first, end in _RANGE.findall(text))
 
 
-def of_numbers(numbers: Sequence[int]) -> Ranges:
+def to_ranges(numbers: Sequence[int]) -> Ranges:
     """In any order."""
     return _joined([(number, number + 1) for number in numbers])
 

@@ -13,8 +13,8 @@ from gpusched.protocol.job_request import (
     VARIABLE,
     FieldError,
     JobRequest,
-    problems,
-    text_problems,
+    validate,
+    validate_text,
 )
 
 MOST_JOBS = 10_000
@@ -23,8 +23,8 @@ MOST_EDGES = 50_000
 # Of a wrong generator of jobs all jobs are wrong: the first so many say enough.
 MOST_ERRORS = 100
 # What the jobs of a sweep differ in. Whatever else is wrong with one of them is wrong with those that are like it.
-FREE = ("name", "args", "environment")
-_PLACES = sorted(JobRequest.__struct_fields__.index(field) for field in FREE)
+VARYING_FIELDS = ("name", "args", "environment")
+_PLACES = sorted(JobRequest.__struct_fields__.index(field) for field in VARYING_FIELDS)
 _PARTS = [slice(a + 1, b) for a, b in pairwise([-1, *_PLACES, len(JobRequest.__struct_fields__)])]
 # Far below all limits of text, so that what is shorter need not be measured by its parts.
 _SHORT = 10_000
@@ -38,12 +38,12 @@ class BulkRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     jobs: list[JobRequest]
 
 
-def field_of(number: int, field: str = "") -> str:
+def field_path(number: int, field: str = "") -> str:
     """The name of a field of the job at `number`, from 0; of the job as a whole without `field`."""
     return f"jobs[{number}].{field}" if field else f"jobs[{number}]"
 
 
-def alike(requests: Sequence[JobRequest]) -> list[int]:
+def first_identical(requests: Sequence[JobRequest]) -> list[int]:
     """For each the number of one before it that differs from it in FREE at most; its own number if none is found."""
     known: deque[tuple[int, list[tuple[Any, ...]]]] = deque(maxlen=_MOST_COMPARED)
     found = []
@@ -68,18 +68,18 @@ def bulk_problems(requests: Sequence[JobRequest], likes: Sequence[int] = ()) -> 
             " many, and others for that one"
         )
         return [FieldError("jobs", "out_of_range", message)]
-    found = chain(_each(requests, likes or alike(requests)), _names(requests))
+    found = chain(_each(requests, likes or first_identical(requests)), _names(requests))
     return [error for error, _ in zip(found, range(MOST_ERRORS), strict=False)]
 
 
 def _each(requests: Sequence[JobRequest], likes: Sequence[int]) -> Iterator[FieldError]:
     well: set[int] = set()
     for number, (request, like) in enumerate(zip(requests, likes, strict=True)):
-        wrong = _problems_of_free(request) if like in well else problems(request)
+        wrong = _problems_of_free(request) if like in well else validate(request)
         if not wrong:
             well.add(like if like in well else number)
         for error in wrong:
-            yield FieldError(field_of(number, error.field), error.code, error.message)
+            yield FieldError(field_path(number, error.field), error.code, error.message)
 
 
 def _problems_of_free(request: JobRequest) -> list[FieldError]:
@@ -89,7 +89,7 @@ def _problems_of_free(request: JobRequest) -> list[FieldError]:
     is_short = len(text) <= _SHORT and len(request.name) <= 200 and len(request.args) <= 1000
     if is_short and len(request.command) <= 1000 and "\x00" not in text and all(map(_is_variable, environment)):
         return []
-    return text_problems(request)
+    return validate_text(request)
 
 
 def _is_variable(name: str) -> bool:
@@ -101,7 +101,7 @@ def _names(requests: Sequence[JobRequest]) -> Iterator[FieldError]:
     refs: set[str] = set()
     for number, request in enumerate(requests):
         if request.ref in refs:
-            yield FieldError(field_of(number, "ref"), "duplicate", f"another job has the ref '{request.ref}'")
+            yield FieldError(field_path(number, "ref"), "duplicate", f"another job has the ref '{request.ref}'")
         elif request.ref:
             refs.add(request.ref)
     waits_for: dict[str, list[str]] = {}
@@ -111,12 +111,12 @@ def _names(requests: Sequence[JobRequest]) -> Iterator[FieldError]:
         names = [one.job for one in request.dependencies if isinstance(one.job, str)]
         for name in sorted(set(names) - refs):
             message = f"no job of this request has the ref '{name[:64]}'"
-            yield FieldError(field_of(number, "depends_on"), "unknown_ref", message)
-        waits_for[request.ref or field_of(number)] = names
+            yield FieldError(field_path(number, "depends_on"), "unknown_ref", message)
+        waits_for[request.ref or field_path(number)] = names
     if names := cycle_in(waits_for):
         number = next(n for n, request in enumerate(requests) if request.ref == names[0])
         message = f"these wait for each other: {' -> '.join(_shortened(names))}"
-        yield FieldError(field_of(number, "depends_on"), "cycle", message)
+        yield FieldError(field_path(number, "depends_on"), "cycle", message)
 
 
 def _shortened(names: Sequence[str]) -> list[str]:

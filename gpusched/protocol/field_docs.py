@@ -19,7 +19,7 @@ from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState
 
 
-def of_job_fields() -> dict[str, str]:
+def job_field_docs() -> dict[str, str]:
     """For each field of a JobRequest what it means, and between which values or how long it may be."""
     ranges = {field: f" ({least:,} to {most:,})" for field, least, most in RANGES}
     lengths = {field: f" (at most {most:,} characters)" for field, most in LONGEST}

@@ -6,7 +6,7 @@ from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import WAITING, JobState
 
 # Of a job without elements; one that completed has nothing to try again.
-RETRIED = (JobState.FAILED, JobState.PREEMPTED, JobState.CANCELLED)
+RETRIABLE_STATES = (JobState.FAILED, JobState.PREEMPTED, JobState.CANCELLED)
 _PLACED = (JobState.SCHEDULED, JobState.RUNNING)
 _WAITING = tuple(sorted(WAITING, reverse=True))
 
@@ -15,7 +15,7 @@ STATES: Mapping[str, tuple[tuple[JobState, ...], tuple[JobState, ...]]] = {
     "hold": ((JobState.PENDING,), (JobState.PENDING, JobState.RUNNING)),
     "release": ((JobState.HELD,), (JobState.HELD,)),
     "requeue": (_PLACED, ()),
-    "retry": (RETRIED, (JobState.FAILED,)),
+    "retry": (RETRIABLE_STATES, (JobState.FAILED,)),
     "extend": ((*_WAITING, *_PLACED), (*_WAITING, *_PLACED)),
     "cancel": ((*_WAITING, *_PLACED, JobState.STOPPING), (*_WAITING, *_PLACED)),
 }
@@ -24,7 +24,7 @@ EXCEPT: Mapping[str, str] = {"release": Pending.HELD_BY_ADMIN, "cancel": EndReas
 FOR_ADMINS_ALWAYS = frozenset({"release"})
 
 
-def possible(state: str, reason: str, *, is_array: bool, is_admin: bool) -> list[str]:
+def allowed_actions(state: str, reason: str, *, is_array: bool, is_admin: bool) -> list[str]:
     """The verbs that fit a job; `reason`: the code of why it is where it is, of a stopping job why it is stopped."""
     return [
         verb

@@ -35,7 +35,7 @@ def runtime_label(runtime: str = "") -> str:
     return f"container runtime {runtime}".rstrip()
 
 
-def asked_labels(required: dict[str, str]) -> dict[str, str]:
+def user_labels(required: dict[str, str]) -> dict[str, str]:
     """The `node_selector` of a request whose `required_labels` these are."""
     return {name: value for name, value in required.items() if not name.startswith(runtime_label())}
 
@@ -127,7 +127,7 @@ RANGES: tuple[tuple[str, float, float], ...] = (
 LONGEST = (("name", 200), ("workdir", 4096), ("script", 1 << 20), ("gpu_model", 500))
 
 
-def problems(request: JobRequest) -> list[FieldError]:
+def validate(request: JobRequest) -> list[FieldError]:
     """Everything wrong with a request that types alone do not catch; empty when it may be submitted."""
     found = [
         FieldError(f, "out_of_range", f"must be between {lo} and {hi}")
@@ -137,7 +137,7 @@ def problems(request: JobRequest) -> list[FieldError]:
     found += _command_problems(request)
     found += _shape_problems(request)
     found += _container_problems(request)
-    found += text_problems(request)
+    found += validate_text(request)
     found += _label_problems(request)
     found += _node_problems(request) if request.tolerations or request.node_affinity else []
     found += _dependency_problems(request)
@@ -215,7 +215,7 @@ def _container_problems(request: JobRequest) -> list[FieldError]:
     return found
 
 
-def text_problems(request: JobRequest) -> list[FieldError]:
+def validate_text(request: JobRequest) -> list[FieldError]:
     """What of `problems` is wrong with texts."""
     found = [
         FieldError(f, "too_long", f"at most {most} characters")

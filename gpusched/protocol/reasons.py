@@ -9,7 +9,7 @@ from math import ceil, floor
 from string import Formatter
 
 from gpusched.protocol.exits import CLAUSES, NEXT_STEPS
-from gpusched.protocol.times import in_words
+from gpusched.protocol.times import format_duration
 
 Evidence = Mapping[str, str | int | float | bool | None]
 
@@ -249,7 +249,7 @@ class _Gaps(dict[str, object]):
 _ONE = re.compile(r"(?<![\d.])1 ((?:[a-z]+ )?(?:GPU-hour|GPU|CPU core|job|node|device|warning))s\b( are)?")
 
 
-def singular(text: str) -> str:
+def fix_plurals(text: str) -> str:
     """Of what a sentence counts, what is one said as one: "1 job is in the queue"."""
     return _ONE.sub(lambda found: f"1 {found[1]}{' is' if found[2] else ''}", text)
 
@@ -257,7 +257,7 @@ def singular(text: str) -> str:
 def sentence(code: str, evidence: Evidence) -> str:
     """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
     shown = {name: _in_words(value) for name, value in evidence.items()}
-    told = singular((_template(code) or code.replace("_", " ")).format_map(_Gaps(shown)))
+    told = fix_plurals((_template(code) or code.replace("_", " ")).format_map(_Gaps(shown)))
     told = _without_empty_counts(told, evidence)
     if code == EndReason.NODE_FAULT and str(evidence.get("detail", "")).startswith("GPU "):
         told = f"{evidence['detail']} on node {evidence.get('node')}"
@@ -293,7 +293,7 @@ def would_wait(reason: str) -> str:
 
 
 @cache
-def named(code: str) -> frozenset[str]:
+def evidence_fields(code: str) -> frozenset[str]:
     """The evidence that the sentence of a code names."""
     return frozenset(name for _, name, _, _ in Formatter().parse(_template(code)) if name)
 
@@ -318,12 +318,12 @@ def change_sentence(
     """What would have to be different, and what would follow: it starts, or what it would wait for `then`. `names`: of
     the nodes, or the jobs whose end it is that the reader may see."""
     if change in _SECONDS and isinstance(to, int | float):
-        to = in_words(to, _SECONDS[change])
+        to = format_duration(to, _SECONDS[change])
     whom = listed("node", names, len(names)) if names else f"{to} closed nodes"
     if change == "jobs_ended":
         whom = listed_jobs(names, int(to or 0))
     on = f" on {listed('node', names, len(names))}" if names else ""
-    clause = singular(CHANGES[change].format(to=to, dimension=dimension, whom=whom, on=on))
+    clause = fix_plurals(CHANGES[change].format(to=to, dimension=dimension, whom=whom, on=on))
     return f"{clause} it would wait for another reason: {then}" if then else f"{clause} it would start"
 
 

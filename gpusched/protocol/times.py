@@ -8,7 +8,7 @@ MOMENT = r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z| UTC))"
 _UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 
-def in_words(seconds: float, rounded: Callable[[float], int] = floor) -> str:
+def format_duration(seconds: float, rounded: Callable[[float], int] = floor) -> str:
     """In its two largest units, which no one takes for a time of day: 7 s, 4 min 7 s, 1 h 4 min, 3 d 1 h."""
     for size, unit, part, smaller in _UNITS:
         if seconds >= size:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from gpusched.lib.api.problems import Problem
-from gpusched.lib.db.sql import atomically, query
-from gpusched.protocol.reasons import singular
+from gpusched.lib.db.sql import query, retry_atomic
+from gpusched.protocol.reasons import fix_plurals
 from gpusched.protocol.states import FINAL, WAITING
 from jobs.actions import job_actions
 from tenants.auth.identity import Identity
@@ -26,7 +26,7 @@ def archive(tenant_id: int, identity: Identity, *, cancel_jobs: bool) -> dict[st
             set_archived(tenant, is_archived=True, actor=identity.username)
         return {"cancelled_jobs": waited, "stopping_jobs": stopping}
 
-    return atomically(work)
+    return retry_atomic(work)
 
 
 def unarchive(tenant_id: int, identity: Identity) -> None:
@@ -37,7 +37,7 @@ def unarchive(tenant_id: int, identity: Identity) -> None:
         if tenant.archived_at is not None:
             set_archived(tenant, is_archived=False, actor=identity.username)
 
-    atomically(work)
+    retry_atomic(work)
 
 
 def _require_no_jobs(tenant: Tenant) -> None:
@@ -46,7 +46,7 @@ def _require_no_jobs(tenant: Tenant) -> None:
     if any(counts.values()):
         detail = f"tenant {tenant.name} has {counts['waiting']} jobs that wait and {counts['running']} jobs that run"
         step = "wait for their end, or cancel them with it: cancel_jobs, gpusched tenant archive --cancel-jobs"
-        raise Problem(409, "tenant_has_jobs", singular(detail), next_step=step)
+        raise Problem(409, "tenant_has_jobs", fix_plurals(detail), next_step=step)
 
 
 _UNFINISHED = """

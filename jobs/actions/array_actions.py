@@ -11,8 +11,8 @@ from gpusched.protocol.arrays import Ranges
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
-from jobs.actions.retry import again
-from jobs.arrays.materialize import UNFINISHED, end, say_nothing
+from jobs.actions.retry import retry as again
+from jobs.arrays.materialize import UNFINISHED, clear_reason, end_arrays
 from jobs.lifecycle import dependencies
 from jobs.lifecycle import states as transitions
 
@@ -46,8 +46,8 @@ def cancel(array: Row, elements: str | None, actor: str) -> str:
         _tell(array_id, "stopping", actor, told)
     else:
         transitions.cancel_waiting([array_id], by, actor)  # of one that waits for other jobs nothing is to be stopped
-    say_nothing([array_id])
-    end([array_id])
+    clear_reason([array_id])
+    end_arrays([array_id])
     events.changed("jobs", [array_id, *waiting, *live])
     return f"array {array_id}: {_counted(ended, 'cancelled')}, {_counted(len(live), 'being stopped')}"
 
@@ -94,7 +94,7 @@ def release(array: Row, reasons: Sequence[Pending], actor: str) -> bool:
         held = [row["id"] for row in _locked(array["id"], ALL, "('held')")]
         transitions.release(held, reasons, actor)
         _tell(array["id"], "released", actor, {})
-        say_nothing([array["id"]])
+        clear_reason([array["id"]])
         dependencies.refresh([array["id"]])
         events.changed("jobs", held)
     return bool(rows)
@@ -143,13 +143,13 @@ def retry(array: Row, elements: str, actor: str) -> str:
         raise Problem(409, "wrong_state", f"none of these elements of array {array_id} has ended so", next_step=_SEE)
     execute(_REOPEN, [never, never, array_id])
     dependencies.decide_again(array_id, array["tenant_id"])
-    say_nothing([array_id])
+    clear_reason([array_id])
     _tell(array_id, "retried", actor, {**_named(numbers), "retried": total})
     events.changed("jobs", ids)
     return f"array {array_id}: {_counted(total, 'to run again')}"
 
 
-def require_none(job: Row, elements: str | None) -> None:
+def require_array(job: Row, elements: str | None) -> None:
     """Refuses to speak of the elements of a job that has none."""
     if elements is not None:
         raise invalid([FieldError("elements", "conflict", f"job {job['id']} is no array; leave it out")])
@@ -157,7 +157,7 @@ def require_none(job: Row, elements: str | None) -> None:
 
 def _numbers(array: Row, elements: str | None) -> Ranges | None:
     try:
-        return None if elements is None else arrays.parsed(elements, array["array_count"])
+        return None if elements is None else arrays.parse_ranges(elements, array["array_count"])
     except ValueError as error:
         raise invalid([FieldError("elements", "invalid", str(error))]) from error
 
@@ -176,7 +176,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _named(numbers: Ranges | None) -> dict[str, str]:
-    return {} if numbers is None else {"elements": arrays.written(numbers)[:1000]}
+    return {} if numbers is None else {"elements": arrays.format_ranges(numbers)[:1000]}
 
 
 def _wrong_state(array: Row, rule: str) -> Problem:

@@ -7,7 +7,7 @@ from typing import Any
 from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import atomically, query
+from gpusched.lib.db.sql import query, retry_atomic
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs.actions import array_actions
@@ -33,7 +33,7 @@ def cancel(job_id: int, identity: Identity, part: str | None = None, if_state: C
         by = {"by": identity.username}
         if job["array_count"] is not None:
             return array_actions.cancel(job, part, identity.username)
-        array_actions.require_none(job, part)
+        array_actions.require_array(job, part)
         if job["state"] in WAITING:
             transitions.cancel_waiting([job_id], by, identity.username)
             return f"job {job_id} is cancelled"
@@ -143,7 +143,7 @@ def retry(job_id: int, identity: Identity, part: str = array_actions.FAILED) -> 
                 if element is not None:
                     retrying.require_retriable(locked(element, identity))
                 return array_actions.retry(job, part, identity.username)
-            array_actions.require_none(job, None if part == array_actions.FAILED else part)
+            array_actions.require_array(job, None if part == array_actions.FAILED else part)
             return retrying.retry_one(job, identity.username)
 
     sql = "SELECT tenant_id, array_id, array_index FROM jobs_job WHERE id = %s AND array_id IS NOT NULL"
@@ -179,7 +179,7 @@ def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str], 
         wake.request_cycle()
         return message
 
-    return atomically(work)
+    return retry_atomic(work)
 
 
 def locked(job_id: int, identity: Identity) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from gpusched.lib.api.rest import read_body
 from gpusched.protocol.rest.cluster import ArchivedTenant
 from gpusched.protocol.rest.cluster import Tenant as TenantData
 from jobs.actions import archive_tenant
-from tenants.api.tenants import find_tenant, tenants_shown
+from tenants.api.tenants import find_tenant, represent_tenants
 from tenants.auth.identity import identity
 
 
@@ -33,7 +33,7 @@ class Archive(APIView):
         tenant = find_tenant(name, who)
         who.require_admin()
         ended = archive_tenant.archive(tenant.pk, who, cancel_jobs=read_body(request, ArchiveOptions).cancel_jobs)
-        return Response({**tenants_shown([tenant.pk])[0], **ended})
+        return Response({**represent_tenants([tenant.pk])[0], **ended})
 
 
 class Unarchive(APIView):
@@ -44,4 +44,4 @@ class Unarchive(APIView):
         tenant = find_tenant(name, who)
         who.require_admin()
         archive_tenant.unarchive(tenant.pk, who)
-        return Response(tenants_shown([tenant.pk])[0])
+        return Response(represent_tenants([tenant.pk])[0])

@@ -15,15 +15,15 @@ from gpusched.lib.api.rest import (
     read_body,
     read_query,
 )
-from gpusched.protocol.arrays import Ranges, multirange, parsed
+from gpusched.protocol.arrays import Ranges, multirange, parse_ranges
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.jobs import Acted, Page
 from gpusched.protocol.states import JobState
 from jobs.actions import array_actions as elements
 from jobs.actions import job_actions
-from jobs.api.jobs import acted, seen_job
-from jobs.arrays.elements import elements_of
+from jobs.api.jobs import action_response, visible_job
+from jobs.arrays.elements import list_elements
 from jobs.listing.job_list import states_of
 from tenants.auth.identity import identity
 
@@ -60,7 +60,7 @@ class Cancel(APIView):
         """At once if it waits, else its processes are stopped first. Harmless when repeated, or when it has ended.
         `elements` like `3-7,9`: of an array only these. The body may be left out."""
         wanted = read_body(request, CancelRequest)
-        return acted(job_id, job_actions.cancel(job_id, identity(request), wanted.elements))
+        return action_response(job_id, job_actions.cancel(job_id, identity(request), wanted.elements))
 
 
 class Retry(APIView):
@@ -79,7 +79,7 @@ class Retry(APIView):
         Of an array those elements that failed, or with `elements` like `3-7,9` these, if they have ended; it is open
         again."""
         wanted = read_body(request, RetryRequest)
-        return acted(job_id, job_actions.retry(job_id, identity(request), wanted.elements))
+        return action_response(job_id, job_actions.retry(job_id, identity(request), wanted.elements))
 
 
 class Elements(APIView):
@@ -94,20 +94,20 @@ class Elements(APIView):
     def get(self, request: Request, job_id: int) -> Response:
         """Those too that are no jobs yet: an element becomes a job, with an id, when it is placed. A job that is no
         array has none."""
-        count = seen_job(request, job_id)["array_count"]
+        count = visible_job(request, job_id)["array_count"]
         given = read_query(request)
         limit = page_limit(given)
         if count is None:
             return Response({"items": [], "next_cursor": None})
         states = states_of(given["state"]) if "state" in given else list(JobState)
-        items = elements_of(job_id, multirange(_wanted(given, count)), states, limit)
+        items = list_elements(job_id, multirange(_wanted(given, count)), states, limit)
         return Response(paged(items, limit, "elements", "index"))
 
 
 def _wanted(given: dict[str, str], count: int) -> Ranges:
     """The numbers that are asked for, after those of the page before."""
     try:
-        chosen = parsed(given["index"], count) if "index" in given else ((0, count),)
+        chosen = parse_ranges(given["index"], count) if "index" in given else ((0, count),)
     except ValueError as error:
         raise invalid([FieldError("index", "invalid", str(error))]) from error
     last = cursor_number(given, "elements")

@@ -18,7 +18,7 @@ from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.rest.jobs import Attempt, Page
-from jobs.api.jobs import seen_job
+from jobs.api.jobs import visible_job
 
 
 class Attempts(APIView):
@@ -33,17 +33,17 @@ class Attempts(APIView):
         """`saved_at` is its last checkpoint, as the job told. Of each rank also `detail`, its own times, and
         `peak_memory_mb` (MiB): of all its processes together where `peak_memory_of` is `rank`, of the largest where it
         is `process`."""
-        seen_job(request, job_id)
+        visible_job(request, job_id)
         given = read_query(request)
         limit = page_limit(given)
         rows = query(
             "SELECT * FROM jobs_attempt WHERE job_id = %s AND number > %s ORDER BY number LIMIT %s",
             [job_id, cursor_number(given, "attempts") or 0, limit],
         )
-        return Response(paged([attempt(row) for row in rows], limit, "attempts", "number"))
+        return Response(paged([represent_attempt(row) for row in rows], limit, "attempts", "number"))
 
 
-def attempt(row: dict[str, Any]) -> dict[str, Any]:
+def represent_attempt(row: dict[str, Any]) -> dict[str, Any]:
     """One execution as the API and the page show it."""
     state = "ended" if row["ended_at"] else "running" if row["started_at"] else "scheduled"
     return {

@@ -9,9 +9,9 @@ from gpusched.lib.api.dry_run import is_dry_run
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.api.rest import decode, raw_body
-from gpusched.protocol.bulk import MOST_ERRORS, BulkRequest, field_of
-from gpusched.protocol.job_request import FieldError, JobRequest, problems
-from gpusched.protocol.reasons import singular
+from gpusched.protocol.bulk import MOST_ERRORS, BulkRequest, field_path
+from gpusched.protocol.job_request import FieldError, JobRequest, validate
+from gpusched.protocol.reasons import fix_plurals
 from gpusched.protocol.rest.jobs import BulkActed
 from jobs.submit.bulk import submit_all
 from tenants.auth.identity import identity
@@ -44,7 +44,7 @@ class Bulk(APIView):
         said = "would be submitted; nothing was" if is_dry else "are in the queue"
         answer = {
             "status": "would_be_submitted" if is_dry else "submitted",
-            "message": singular(f"{len(requests)} jobs {said}"),
+            "message": fix_plurals(f"{len(requests)} jobs {said}"),
             "count": len(requests),
             "job_ids": done.ids,
         }
@@ -70,9 +70,9 @@ def _unreadable(unread: list[msgspec.Raw]) -> list[FieldError]:
     found: list[FieldError] = []
     for number, job in enumerate(unread):
         try:
-            decode(bytes(job), JobRequest, problems)
+            decode(bytes(job), JobRequest, validate)
         except Problem as problem:
-            found += [FieldError(field_of(number, one.field), one.code, one.message) for one in problem.errors]
+            found += [FieldError(field_path(number, one.field), one.code, one.message) for one in problem.errors]
         if len(found) >= MOST_ERRORS:
             break
     return found

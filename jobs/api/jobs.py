@@ -21,7 +21,7 @@ from gpusched.lib.api.rest import (
 )
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.job_request import JobRequest, problems
+from gpusched.protocol.job_request import JobRequest, validate
 from gpusched.protocol.rest.events import Event
 from gpusched.protocol.rest.explain import WouldSubmit
 from gpusched.protocol.rest.jobs import (
@@ -33,8 +33,8 @@ from gpusched.protocol.rest.jobs import (
 from jobs.actions import job_actions
 from jobs.events.log import VIA
 from jobs.listing import dates, representation
-from jobs.listing.job_list import counted, listed
-from jobs.redaction import shown
+from jobs.listing.job_list import count_jobs, list_jobs
+from jobs.redaction import visible_evidence
 from jobs.submit import idempotency, submit
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import identity
@@ -68,12 +68,12 @@ class Jobs(APIView):
         """The body is a job request. Answered once it is durable. Send an `Idempotency-Key`, then repeating the request
         is safe for 24 hours."""
         if is_dry_run(request):
-            found = submit.simulate(read_body(request, JobRequest, problems), identity(request))
+            found = submit.simulate(read_body(request, JobRequest, validate), identity(request))
             message = f"nothing was submitted; in the queue of tenant {found['tenant']} {found['sentence']}"
             answer = {"job_id": None, "status": "would_be_submitted", "message": message, "job": None}
             return Response({**answer, "simulation": found})
         key = idempotency.checked(request.headers.get("Idempotency-Key", ""))
-        wanted = read_body(request, JobRequest, problems)
+        wanted = read_body(request, JobRequest, validate)
         done = submit.submit(wanted, identity(request), key, raw_body(request))
         response = HttpResponse(done.answer, status=201, content_type="application/json")
         if done.is_replay:
@@ -90,7 +90,7 @@ class Jobs(APIView):
         given, who = read_query(request), identity(request)
         if "tenant" in given:
             find_tenant(given["tenant"], who)  # a name that is misspelt has not just no jobs
-        items, cursor = listed(given, who.visible_tenants(), page_limit(given))
+        items, cursor = list_jobs(given, who.visible_tenants(), page_limit(given))
         return Response({"items": items, "next_cursor": cursor})
 
 
@@ -101,10 +101,10 @@ class Count(APIView):
         given, who = read_query(request), identity(request)
         if "tenant" in given:
             find_tenant(given["tenant"], who)
-        return Response(counted(given, who.visible_tenants()))
+        return Response(count_jobs(given, who.visible_tenants()))
 
 
-def seen_job(request: Request, job_id: int) -> dict[str, Any]:
+def visible_job(request: Request, job_id: int) -> dict[str, Any]:
     """The job's key columns; 404 for what does not exist and for what the caller may not see alike."""
     rows = query("SELECT id, tenant_id, state, attempt, array_id, array_count FROM jobs_job WHERE id = %s", [job_id])
     if not rows or not identity(request).sees(rows[0]["tenant_id"]):
@@ -115,16 +115,16 @@ def seen_job(request: Request, job_id: int) -> dict[str, Any]:
 class Job(APIView):
     @documented("Read a job", tag="jobs", who="viewer", answer=JobData)
     def get(self, request: Request, job_id: int) -> Response:
-        seen_job(request, job_id)
+        visible_job(request, job_id)
         return Response(representation.select("j.id = %s", [job_id])[0])
 
     @documented("Cancel a job", tag="jobs", who="own jobs: member, else owner", answer=Acted)
     def delete(self, request: Request, job_id: int) -> Response:
         """The same as POST …/cancel; the job stays readable."""
-        return acted(job_id, job_actions.cancel(job_id, identity(request)))
+        return action_response(job_id, job_actions.cancel(job_id, identity(request)))
 
 
-def acted(job_id: int, message: str) -> Response:
+def action_response(job_id: int, message: str) -> Response:
     job = representation.select("j.id = %s", [job_id])[0]
     return Response({"job_id": job_id, "status": job["state"], "message": message, "job": job})
 
@@ -141,7 +141,7 @@ def _action(verb: str, summary: str, more: str, act: Any) -> type[APIView]:
             refusals=(401, 403, 404, 409),
         )
         def post(self, request: Request, job_id: int) -> Response:
-            return acted(job_id, act(job_id, identity(request)))
+            return action_response(job_id, act(job_id, identity(request)))
 
     Action.__name__ = verb.capitalize()
     return Action
@@ -177,7 +177,7 @@ class Events(APIView):
         `preempting`, of the job that others were stopped for: `victims` of its own tenant, and how many
         `of_other_tenants`. `part_cancelled`, of an array: which `elements` were named, and how many of them were
         `cancelled` while they waited and how many `stopped`."""
-        seen_job(request, job_id)
+        visible_job(request, job_id)
         given = read_query(request)
         limit = page_limit(given)
         rows = query(
@@ -186,5 +186,7 @@ class Events(APIView):
             [job_id, cursor_number(given, "events") or 0, limit],
         )
         is_admin = identity(request).visible_tenants() is None
-        items = [{**row, "at": rfc3339(row["at"]), "data": shown(row["data"], is_admin=is_admin)} for row in rows]
+        items = [
+            {**row, "at": rfc3339(row["at"]), "data": visible_evidence(row["data"], is_admin=is_admin)} for row in rows
+        ]
         return Response(paged(items, limit, "events"))

@@ -9,7 +9,7 @@ from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from gpusched.lib.api.concurrency_limit import Room
+from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.api.rest import is_true, read_query, whole_number
@@ -18,7 +18,7 @@ from gpusched.lib.limits import MOST_DOWNLOADS, MOST_DOWNLOADS_EACH
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.states import FINAL
-from jobs.api.jobs import seen_job
+from jobs.api.jobs import visible_job
 from jobs.logs import store
 from tenants.auth.identity import identity
 
@@ -42,7 +42,7 @@ class Log(APIView):
     def get(self, request: Request, job_id: int) -> HttpResponseBase:
         """Raw bytes, read by offset: `X-Log-Attempt`, `X-Log-Offset`, `X-Log-Next-Offset` (go on from here),
         `X-Log-Size`, and `X-Log-Complete: true` once nothing more will come."""
-        job = seen_job(request, job_id)
+        job = visible_job(request, job_id)
         given = read_query(request)
         number = whole_number(given, "attempt", job["attempt"], 0, 2**31 - 1)
         rank = whole_number(given, "rank", 0, 0, 2**31 - 1)
@@ -68,7 +68,7 @@ class Log(APIView):
 
 
 # Piece by piece, and not by many at once: of each up to 1 MiB stands in the memory of the server.
-downloads = Room(
+downloads = ConcurrencyLimiter(
     MOST_DOWNLOADS, MOST_DOWNLOADS_EACH, code="too_many_downloads", what="logs are being downloaded",
     instead="try again in a moment, or read it by `offset`",
 )  # fmt: skip

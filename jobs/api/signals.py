@@ -9,7 +9,7 @@ from gpusched.lib.api.rest import read_body
 from gpusched.protocol.rest.jobs import Acted
 from gpusched.protocol.signals import SignalRequest
 from jobs.actions import signals
-from jobs.api.jobs import acted
+from jobs.api.jobs import action_response
 from tenants.auth.identity import identity
 
 
@@ -28,4 +28,4 @@ class Signal(APIView):
         once, in a container the first process there; one that does not expect it may end by it. What its nodes
         do is not waited for: an agent that is away sends it when it is back, and one of a version before this never."""
         wanted = read_body(request, SignalRequest)
-        return acted(job_id, signals.send(job_id, wanted.signal, identity(request)))
+        return action_response(job_id, signals.send(job_id, wanted.signal, identity(request)))

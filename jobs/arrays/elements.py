@@ -24,7 +24,7 @@ _JOBS = """
 """
 
 
-def elements_of(array_id: int, chosen: str, states: Collection[str], limit: int) -> list[dict[str, Any]]:
+def list_elements(array_id: int, chosen: str, states: Collection[str], limit: int) -> list[dict[str, Any]]:
     """The first `limit` of those `chosen` (as PostgreSQL writes sets of numbers) in one of `states`."""
     [row] = query(_NONE_YET, [chosen, array_id])
     waits_as = JobState.HELD if row["is_held"] else JobState.PENDING

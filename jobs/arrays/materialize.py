@@ -8,10 +8,10 @@ from typing import Any
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import (
     as_json,
-    atomically,
     columns,
     execute,
     query,
+    retry_atomic,
 )
 from gpusched.protocol import arrays
 from gpusched.protocol.reasons import EndReason, Pending
@@ -22,7 +22,7 @@ UNFINISHED = "('pending', 'held', 'scheduled', 'running', 'stopping')"
 
 
 @dataclass
-class Taken:
+class Materialized:
     """`made`: of each array the jobs that its next elements are now, in their order; `refused`: elements that are jobs
     already and that `max_parallel` leaves no room for."""
 
@@ -54,12 +54,12 @@ _TAKE = """
 """
 
 
-def take(wanted: Mapping[int, int], again: Mapping[int, Collection[int]] | None = None) -> Taken:
+def materialize(wanted: Mapping[int, int], again: Mapping[int, Collection[int]] | None = None) -> Materialized:
     """Makes pending jobs of the next elements: array → how many. `again`: array → those of its elements that are jobs
     and are to be placed together with them. Never more than `max_parallel` and the elements that wait allow; none of an
     array that is held or over. In a transaction, which keeps the arrays locked."""
     again = again or {}
-    taken, numbers = Taken(), dict[int, list[int]]()
+    taken, numbers = Materialized(), dict[int, list[int]]()
     for row in _locked(sorted({*wanted, *again})):
         most = row["array_max_parallel"]
         left = arrays.MOST_ELEMENTS if most is None else max(most - row["live"], 0)
@@ -73,9 +73,9 @@ def take(wanted: Mapping[int, int], again: Mapping[int, Collection[int]] | None 
         rows = [(array_id, number) for array_id, found in numbers.items() for number in found]
         for row in sorted(query(_MAKE, columns(rows, 2)), key=_place_in_array):
             taken.made.setdefault(row["array_id"], []).append(row["id"])
-        gone = [(array_id, arrays.multirange(arrays.of_numbers(found))) for array_id, found in numbers.items()]
+        gone = [(array_id, arrays.multirange(arrays.to_ranges(found))) for array_id, found in numbers.items()]
         left_some = [row["id"] for row in query(_TAKE, columns(gone, 2)) if not row["is_empty"]]
-        say_nothing(numbers)
+        clear_reason(numbers)
         events.changed("jobs", numbers)
         if left_some:
             wake.request_cycle()  # there may be room for more of them than the cycle looked at
@@ -101,7 +101,7 @@ def _place_in_array(row: dict[str, Any]) -> tuple[int, int]:
     return row["array_id"], row["array_index"]
 
 
-def say_nothing(array_ids: Iterable[int]) -> None:
+def clear_reason(array_ids: Iterable[int]) -> None:
     """An array of which nothing waits any more has no reason to wait."""
     execute(
         "UPDATE jobs_job SET reason = '', evidence = '{}', reason_since = NULL"
@@ -129,13 +129,13 @@ _END = """
 """
 
 
-def end_those_over() -> list[int]:
+def end_finished_arrays() -> list[int]:
     """Ends arrays whose elements have all ended; gives their ids. For each cycle: every end of a job leads to one."""
     ids = [row["id"] for row in query(_OVER)]
-    return atomically(lambda: end(ids)) if ids else []
+    return retry_atomic(lambda: end_arrays(ids)) if ids else []
 
 
-def end(array_ids: Iterable[int]) -> list[int]:
+def end_arrays(array_ids: Iterable[int]) -> list[int]:
     """Ends those of them that are over."""
     ids = sorted(array_ids)
     query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [ids])
@@ -148,7 +148,7 @@ def end(array_ids: Iterable[int]) -> list[int]:
     ended = [_ending(row, counts.get(row["id"], {})) for row in over]
     if ended:
         execute(_END, columns(ended, 4))
-        transitions.settle({array_id: state for array_id, state, _, _ in ended})
+        transitions.resolve_dependents({array_id: state for array_id, state, _, _ in ended})
         events.changed("jobs", [array_id for array_id, *_ in ended])
     return [array_id for array_id, *_ in ended]
 

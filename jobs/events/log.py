@@ -10,7 +10,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
-from jobs.redaction import shown
+from jobs.redaction import visible_evidence
 
 KINDS = (
     "submitted", "scheduled", "started", "stopping", "ended", "requeued", "retried", "held", "released", "eligible",
@@ -128,7 +128,9 @@ def read(reader: Reader, since: int) -> dict[str, Any]:
     }
     found = query(_AFTER, params) if since < until else []
     is_admin = reader.visible is None
-    items = [{**row, "at": rfc3339(row["at"]), "data": shown(row["data"], is_admin=is_admin)} for row in found]
+    items = [
+        {**row, "at": rfc3339(row["at"]), "data": visible_evidence(row["data"], is_admin=is_admin)} for row in found
+    ]
     reached = items[-1]["id"] if len(items) == reader.limit else max(since, until)
     return {"items": items, "next_since": reached, "more": reached < settled}
 

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from django.db import connections
 
-from gpusched.lib.api.concurrency_limit import Room
+from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
 from gpusched.lib.bus.listener import Listener, listener
-from gpusched.lib.db.threads import DatabaseAway, WorkFailed, ask
+from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.lib.limits import MOST_STREAMS, MOST_STREAMS_EACH
 from gpusched.lib.process.supervised import supervised
 from jobs.events.log import (
@@ -39,7 +39,7 @@ LIFE_SECONDS = 300.0
 PAUSE_SECONDS = 0.1
 
 # Who reads is asked again; None: nobody any more.
-Again = Callable[[], Reader | None]
+Reauthorize = Callable[[], Reader | None]
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class _Waiter:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class EventHub:
+class EventStreams:
     """All its state lives in the event loop. The database is looked at once for all who wait, and once for each who is
     woken, from two threads."""
 
@@ -59,7 +59,7 @@ class EventHub:
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = 0
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="events")
-        self.room = Room(
+        self.room = ConcurrencyLimiter(
             MOST_STREAMS, MOST_STREAMS_EACH, code="too_many_streams", what="readers wait for events",
             instead="try again later, or ask without `wait`",
         )  # fmt: skip
@@ -76,7 +76,7 @@ class EventHub:
             page = found
         yield msgspec.json.encode(page)
 
-    async def stream(self, reader: Reader, since: int, again: Again) -> AsyncIterator[bytes]:
+    async def stream(self, reader: Reader, since: int, again: Reauthorize) -> AsyncIterator[bytes]:
         """Server-sent events until the reader leaves, may no longer read, or a lifetime has passed. What the reader may
         not see also moves its id on: after a break it need not be looked at again."""
         ends_at, asked_at = monotonic() + LIFE_SECONDS, monotonic()
@@ -92,7 +92,7 @@ class EventHub:
                 await self._news(since, reader, ALIVE_SECONDS)
             if monotonic() - asked_at >= ALIVE_SECONDS:
                 try:
-                    found = await ask(self._threads, again)
+                    found = await run_in_thread(self._threads, again)
                 except (DatabaseAway, WorkFailed):
                     return  # the client connects again and goes on from its last id
                 if found is None:
@@ -112,7 +112,7 @@ class EventHub:
     async def _read(self, reader: Reader, since: int) -> dict[str, Any] | None:
         """None: the database did not answer, or the work failed."""
         try:
-            return await ask(self._threads, partial(read, reader, since))
+            return await run_in_thread(self._threads, partial(read, reader, since))
         except (DatabaseAway, WorkFailed):
             return None
 
@@ -151,7 +151,7 @@ class EventHub:
             if not self._waiters:
                 continue
             try:
-                self._looked_at, tenants = await ask(self._threads, partial(_advance, self._looked_at))
+                self._looked_at, tenants = await run_in_thread(self._threads, partial(_advance, self._looked_at))
             except (DatabaseAway, WorkFailed):
                 self._rung.set()
                 await asyncio.sleep(RETRY_SECONDS)
@@ -190,4 +190,4 @@ def _mark(since: int) -> bytes:
     return f": alive\nid: {since}\n\n".encode()
 
 
-hub = EventHub()
+hub = EventStreams()

@@ -19,7 +19,7 @@ LONGEST_FAULT_PAUSE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttemptOutcome:
     """How an attempt ended. `reason`: an EndReason; `ended_at`: when its last process was gone."""
 
     job_id: int
@@ -32,7 +32,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Streak:
+class FaultStreak:
     """The attempts just before one: how many in a row, back from it, ended by faults of nodes, how many by the loss of
     their supervisor, and how many for want of a user to run as."""
 
@@ -41,11 +41,11 @@ class Streak:
     without_user: int = 0
 
 
-NO_STREAK = Streak()
+NO_STREAK = FaultStreak()
 
 
 @dataclass(frozen=True)
-class Next:
+class Transition:
     """What a job becomes after an attempt."""
 
     state: str
@@ -55,61 +55,61 @@ class Next:
     eligible_at: datetime | None = None
 
 
-def what_follows(job: dict[str, Any], outcome: Outcome, before: Streak = NO_STREAK) -> Next:
+def next_state(job: dict[str, Any], outcome: AttemptOutcome, before: FaultStreak = NO_STREAK) -> Transition:
     """The rule of what follows an attempt's end; `before`: the faults of nodes that led up to it."""
     used = job["retries_used"]
     if outcome.reason == EndReason.EXITED and outcome.exit_code == 0 and job["stop_reason"] != EndReason.RANK_FAILED:
-        return Next(JobState.COMPLETED, outcome.reason, outcome.evidence, used)
+        return Transition(JobState.COMPLETED, outcome.reason, outcome.evidence, used)
     if job["stop_reason"] == EndReason.CANCELLED:
-        return Next(JobState.CANCELLED, EndReason.CANCELLED, job["stop_evidence"], used)
+        return Transition(JobState.CANCELLED, EndReason.CANCELLED, job["stop_evidence"], used)
     if job["stop_reason"] == EndReason.HELD_IDLE:
-        return Next(JobState.FAILED, EndReason.HELD_IDLE, job["stop_evidence"], used)
+        return Transition(JobState.FAILED, EndReason.HELD_IDLE, job["stop_evidence"], used)
     if job["stop_reason"] == EndReason.PREEMPTED and not job["requeue"]:
         evidence = {**job["stop_evidence"], **_class(outcome)}
-        return Next(JobState.PREEMPTED, EndReason.PREEMPTED, evidence, used)
+        return Transition(JobState.PREEMPTED, EndReason.PREEMPTED, evidence, used)
     if job["stop_reason"] in (EndReason.REQUEUED, EndReason.PREEMPTED):
-        return Next(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
+        return Transition(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
     if outcome.reason in NODE_FAULTS:
         return _after_fault(job, outcome, before)
     if used < job["max_retries"] and _may_retry(job, outcome):
         evidence = {"retry": used + 1, "max_retries": job["max_retries"], **_class(outcome)}
         return _later(_pause(used, LONGEST_RETRY_PAUSE_SECONDS), evidence, used + 1)
-    return Next(JobState.FAILED, outcome.reason, outcome.evidence, used)
+    return Transition(JobState.FAILED, outcome.reason, outcome.evidence, used)
 
 
-def _may_retry(job: dict[str, Any], outcome: Outcome) -> bool:
+def _may_retry(job: dict[str, Any], outcome: AttemptOutcome) -> bool:
     """A program that cannot be started will not be the next time, either."""
     if outcome.reason == EndReason.LAUNCH_FAILED:
         return False
     return not job["retry_on"] or outcome.evidence.get("class") in job["retry_on"]
 
 
-def _after_fault(job: dict[str, Any], outcome: Outcome, before: Streak) -> Next:
+def _after_fault(job: dict[str, Any], outcome: AttemptOutcome, before: FaultStreak) -> Transition:
     """Again at once after the first fault, then later and later: a job that brings nodes down, or a node that fails
     each job, must not keep the cluster busy. No retry is used up."""
     used = job["retries_used"]
     lost = before.supervisors_lost + 1 if outcome.reason == EndReason.SUPERVISOR_LOST else 0
     if not job["requeue"]:
-        return Next(JobState.FAILED, outcome.reason, outcome.evidence, used)
+        return Transition(JobState.FAILED, outcome.reason, outcome.evidence, used)
     if lost >= MOST_SUPERVISORS_LOST:
-        return Next(JobState.FAILED, outcome.reason, {**outcome.evidence, "in_a_row": lost}, used)
+        return Transition(JobState.FAILED, outcome.reason, {**outcome.evidence, "in_a_row": lost}, used)
     if outcome.reason == EndReason.NO_ACCOUNT:
         return _without_user(outcome, before, used)
     if not before.faults:
-        return Next(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
+        return Transition(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
     evidence = {"fault": outcome.reason, "in_a_row": before.faults + 1}
     return _later(_pause(before.faults - 1, LONGEST_FAULT_PAUSE_SECONDS), evidence, used)
 
 
-def _without_user(outcome: Outcome, before: Streak, used: int) -> Next:
+def _without_user(outcome: AttemptOutcome, before: FaultStreak, used: int) -> Transition:
     """At once, for the scheduler tries another node, or waits and says for whom; but not for ever."""
     without = before.without_user + 1
     if without >= MOST_WITHOUT_USER:
-        return Next(JobState.FAILED, outcome.reason, {**outcome.evidence, "in_a_row": without}, used)
-    return Next(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
+        return Transition(JobState.FAILED, outcome.reason, {**outcome.evidence, "in_a_row": without}, used)
+    return Transition(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
 
 
-def _class(outcome: Outcome) -> dict[str, Any]:
+def _class(outcome: AttemptOutcome) -> dict[str, Any]:
     return {"class": outcome.evidence["class"]} if outcome.evidence.get("class") else {}
 
 
@@ -118,7 +118,7 @@ def _pause(doublings: int, most_seconds: float) -> float:
     return min(settings.ENV.retry_backoff_seconds * 2.0 ** min(doublings, 100), most_seconds)
 
 
-def _later(pause_seconds: float, evidence: dict[str, Any], used: int) -> Next:
+def _later(pause_seconds: float, evidence: dict[str, Any], used: int) -> Transition:
     at = timezone.now() + timedelta(seconds=pause_seconds)
     told = {**evidence, "at": at.isoformat(timespec="seconds")}
-    return Next(JobState.PENDING, Pending.RETRY_BACKOFF, told, used, at)
+    return Transition(JobState.PENDING, Pending.RETRY_BACKOFF, told, used, at)

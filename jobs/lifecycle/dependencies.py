@@ -15,7 +15,7 @@ from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import JobState
 
 
-class Edge(NamedTuple):
+class DependencyEdge(NamedTuple):
     """Job `job_id` waits until job `on` ends as `kind` wants it."""
 
     job_id: int
@@ -23,7 +23,7 @@ class Edge(NamedTuple):
     kind: str
 
 
-class Decided(NamedTuple):
+class Resolution(NamedTuple):
     """What follows when jobs have ended: which wait for less now, and which can never start now, with these all that
     wait for them to complete, and so on; each with the evidence."""
 
@@ -57,14 +57,14 @@ def undecided(
     return found
 
 
-def wait_for(row: dict[str, Any], undecided: Sequence[Dependency]) -> None:
+def mark_waiting(row: dict[str, Any], undecided: Sequence[Dependency]) -> None:
     """Makes the row of a new job that of one which waits for these."""
     if undecided:
         evidence = _evidence(len(undecided), min(int(one.job) for one in undecided))
         row.update(open_dependencies=len(undecided), reason=Pending.DEPENDENCY, evidence=evidence)
 
 
-def write(edges: Sequence[Edge]) -> None:
+def write(edges: Sequence[DependencyEdge]) -> None:
     """Keeps what new jobs wait for, in the transaction that makes them."""
     execute(
         "INSERT INTO jobs_dependency (job_id, on_id, kind)"
@@ -73,7 +73,7 @@ def write(edges: Sequence[Edge]) -> None:
     )
 
 
-def decide(ended: Mapping[int, str]) -> Decided:
+def resolve(ended: Mapping[int, str]) -> Resolution:
     """Takes away what waited for jobs that have ended ({id: final state}), and says what follows."""
     rows = query(
         "DELETE FROM jobs_dependency d USING unnest(%s::bigint[], %s::text[]) AS e (id, state) WHERE d.on_id = e.id"
@@ -85,7 +85,7 @@ def decide(ended: Mapping[int, str]) -> Decided:
     nearer = {row["job_id"] for row in rows} - never.keys()
     for row in _down_the_line(list(never)) if never else []:
         never.setdefault(row["job_id"], _lost_evidence(row["on_id"], row["kind"], JobState.CANCELLED))
-    return Decided(sorted(nearer - never.keys()), never)
+    return Resolution(sorted(nearer - never.keys()), never)
 
 
 _NOT_AFTER_CANCEL = [str(kind) for kind in After if not is_met(kind, JobState.CANCELLED)]
@@ -119,7 +119,7 @@ def decide_again(job_id: int, tenant_id: int) -> None:
         wanted = [Dependency(job=one["job"], kind=After(one["kind"])) for one in row["depends_on"]]
         left = undecided(wanted, tenant_id, states_of([one.job for one in wanted]))
         execute("DELETE FROM jobs_dependency WHERE job_id = %s", [job_id])
-        write([Edge(job_id, int(one.job), one.kind) for one in left])
+        write([DependencyEdge(job_id, int(one.job), one.kind) for one in left])
         refresh([job_id])
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gpusched.lib.db.sql import query
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
-from jobs.lifecycle.attempt_end import Outcome, Streak
+from jobs.lifecycle.attempt_end import AttemptOutcome, FaultStreak
 
 # Attempts are numbered without a gap, so the last one that ended otherwise says how many came after it. Each `max`
 # reads the index of (job, number) backwards and stops there.
@@ -20,7 +20,7 @@ _STREAKS = """
 """
 
 
-def streaks(outcomes: Sequence[Outcome]) -> dict[int, Streak]:
+def fault_streaks(outcomes: Sequence[AttemptOutcome]) -> dict[int, FaultStreak]:
     """{job_id: streak} before the outcomes that are faults of nodes; nothing is asked of the others."""
     faulty = [o for o in outcomes if o.reason in NODE_FAULTS and o.attempt > 1]
     if not faulty:
@@ -32,4 +32,4 @@ def streaks(outcomes: Sequence[Outcome]) -> dict[int, Streak]:
         "lost": EndReason.SUPERVISOR_LOST,
         "no_user": EndReason.NO_ACCOUNT,
     }
-    return {row.pop("job_id"): Streak(**row) for row in query(_STREAKS, asked)}
+    return {row.pop("job_id"): FaultStreak(**row) for row in query(_STREAKS, asked)}

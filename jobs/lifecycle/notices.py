@@ -21,14 +21,14 @@ _TELL = """
 """
 
 
-def tell(told: Sequence[tuple[int, int, str, dict[str, Any]]], notice: Notice, at: datetime) -> list[int]:
+def set_notice(told: Sequence[tuple[int, int, str, dict[str, Any]]], notice: Notice, at: datetime) -> list[int]:
     """(job, attempt, kind of the event, evidence): sets the notice of those that run, and gives which those were."""
     rows = [(job_id, attempt, kind, as_json(data)) for job_id, attempt, kind, data in sorted(told, key=lambda t: t[0])]
     params = [*columns(rows, 4), notice, at, at, notice]
     return _changed([row["job_id"] for row in query(_TELL, params)] if rows else [])
 
 
-def take_back(job_ids: Sequence[int], notice: Notice, kind: str, at: datetime) -> list[int]:
+def clear_notice(job_ids: Sequence[int], notice: Notice, kind: str, at: datetime) -> list[int]:
     """The notice no longer holds; where it still stood, an event of this kind says so."""
     rows = query(
         """WITH moved AS (

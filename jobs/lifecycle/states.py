@@ -20,16 +20,16 @@ from gpusched.protocol.states import FINAL, JobState
 from jobs.lifecycle import dependencies
 from jobs.lifecycle.attempt_end import (
     NO_STREAK,
-    Next,
-    Outcome,
-    what_follows,
+    AttemptOutcome,
+    Transition,
+    next_state,
 )
-from jobs.lifecycle.fault_streaks import streaks
-from jobs.redaction import unnamed
+from jobs.lifecycle.fault_streaks import fault_streaks
+from jobs.redaction import redact_preemptor
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacementDecision:
     """A decision to be written: job `job_id`, seen pending at attempt `seen_attempt`, starts its next attempt."""
 
     job_id: int
@@ -62,7 +62,7 @@ _PLACE = """
 """
 
 
-def place(decided: Sequence[Placed]) -> dict[int, tuple[int, int]]:
+def place(decided: Sequence[PlacementDecision]) -> dict[int, tuple[int, int]]:
     """pending → scheduled with a new attempt; gives {job_id: (attempt_id, number)} of those that were still as seen."""
     rows = [(p.job_id, p.seen_attempt, p.ranks, as_json(p.placement), as_json(p.considered)) for p in decided]
     return {row["job_id"]: (row["attempt_id"], row["number"]) for row in query(_PLACE, columns(rows, 5))}
@@ -142,7 +142,7 @@ def preempt(job_id: int, victims: Sequence[int], evidence: dict[str, Any]) -> li
         return None
     own = [row["id"] for row in found.values() if row["tenant_id"] == job["tenant_id"]]
     stopped = stop(own, EndReason.PREEMPTED, evidence, "scheduler")
-    of_others = stop(sorted({*found} - {*own}), EndReason.PREEMPTED, unnamed(evidence), "scheduler")
+    of_others = stop(sorted({*found} - {*own}), EndReason.PREEMPTED, redact_preemptor(evidence), "scheduler")
     told = {"victims": stopped, "of_other_tenants": len(of_others), "rule": evidence["rule"]}
     _event([job_id], "preempting", "scheduler", told)
     return [*stopped, *of_others]
@@ -164,7 +164,7 @@ def cancel_waiting(job_ids: Sequence[int], evidence: dict[str, Any], actor: str)
     """pending or held → cancelled; and with them those that can never start now."""
     told = dict.fromkeys(job_ids, evidence)
     cancelled = _move_waiting(told, ("pending", "held"), "cancelled", EndReason.CANCELLED, actor, "cancelled")
-    settle(dict.fromkeys(cancelled, JobState.CANCELLED))
+    resolve_dependents(dict.fromkeys(cancelled, JobState.CANCELLED))
     return cancelled
 
 
@@ -240,14 +240,14 @@ _TO_END = """
 """
 
 
-def finish(outcomes: Sequence[Outcome]) -> dict[int, str]:
+def finish(outcomes: Sequence[AttemptOutcome]) -> dict[int, str]:
     """Ends attempts and moves their jobs to the state that follows; gives {job_id: new state} of those that moved.
 
     An outcome of an attempt that is not the job's current one changes nothing."""
     jobs = {row["id"]: row for row in query(_TO_END, [[o.job_id for o in outcomes]])}
     current = [o for o in outcomes if o.job_id in jobs and jobs[o.job_id]["attempt"] == o.attempt]
-    before = streaks(current)
-    nexts = [(o, what_follows(jobs[o.job_id], o, before.get(o.job_id, NO_STREAK))) for o in current]
+    before = fault_streaks(current)
+    nexts = [(o, next_state(jobs[o.job_id], o, before.get(o.job_id, NO_STREAK))) for o in current]
     ends = [
         (o.job_id, o.attempt, n.state, n.reason, as_json(n.evidence), n.retries_used, n.eligible_at, o.ended_at,
          o.exit_code, o.signal)
@@ -260,16 +260,16 @@ def finish(outcomes: Sequence[Outcome]) -> dict[int, str]:
     execute(_END_ATTEMPT, columns(attempts, 7))
     moved = {row["id"]: row["state"] for row in query(_FINISH, columns(ends, 10))}
     _end_events([(replace(o, evidence=_told(o, jobs[o.job_id])), n) for o, n in nexts if o.job_id in moved])
-    settle({job_id: state for job_id, state in moved.items() if state in FINAL})
+    resolve_dependents({job_id: state for job_id, state in moved.items() if state in FINAL})
     return moved
 
 
-def settle(ended: Mapping[int, str]) -> None:
+def resolve_dependents(ended: Mapping[int, str]) -> None:
     """Of jobs that have ended ({id: final state}): lets go those that waited for them, and ends those that can never
     start now with all down the line, in a few statements however long it is."""
     # Asked again of those that are ended, and so locked, by now: for who came meanwhile to wait for one of them.
     while ended:
-        nearer, never = dependencies.decide(ended)
+        nearer, never = dependencies.resolve(ended)
         dependencies.refresh(nearer)
         lost = _move_waiting(never, ("pending", "held"), "cancelled", EndReason.DEPENDENCY_FAILED, "", "cancelled")
         if lost:
@@ -277,13 +277,13 @@ def settle(ended: Mapping[int, str]) -> None:
         ended = dict.fromkeys(lost, JobState.CANCELLED)
 
 
-def _told(outcome: Outcome, job: dict[str, Any]) -> dict[str, Any]:
+def _told(outcome: AttemptOutcome, job: dict[str, Any]) -> dict[str, Any]:
     """What the agent knows of the end, and, if it was told to end it, by whom and why."""
     was_told = outcome.reason == job["stop_reason"]
     return {**outcome.evidence, **job["stop_evidence"]} if was_told else outcome.evidence
 
 
-def _end_events(ended: Sequence[tuple[Outcome, Next]]) -> None:
+def _end_events(ended: Sequence[tuple[AttemptOutcome, Transition]]) -> None:
     rows = []
     for outcome, following in ended:
         data = {"reason": outcome.reason, "exit_code": outcome.exit_code, "signal": outcome.signal, **outcome.evidence}

@@ -6,13 +6,13 @@ from typing import Any
 
 from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import as_json, atomically, query
+from gpusched.lib.db.sql import as_json, query, retry_atomic
 from gpusched.protocol.states import FINAL, JobState
 from tenants.auth.identity import Identity
 
 
 @dataclass(frozen=True)
-class Limited:
+class TimeLimitState:
     """A job as far as its time limit is concerned, in seconds. `limit` None: it has none. `base`: what it was when the
     attempt started, that a member's extensions count from. `elapsed`: since the attempt started; None: it has not.
 
@@ -48,7 +48,7 @@ _LIVE = """
 """
 
 
-def limited(job_id: int, identity: Identity) -> Limited:
+def load_for_change(job_id: int, identity: Identity) -> TimeLimitState:
     """The job, of somebody who may act on it. 404, 403, and 409 when its limit means nothing any more."""
     rows = query(_JOB, [job_id])
     if not rows:
@@ -60,8 +60,8 @@ def limited(job_id: int, identity: Identity) -> Limited:
         raise Problem(409, "wrong_state", told, next_step="see its state")
     live = query(_LIVE, [job_id])
     is_array = row["array_count"] is not None
-    bases = [limit_before(one) for one in live]
-    return Limited(
+    bases = [original_limit(one) for one in live]
+    return TimeLimitState(
         job_id, row["tenant_id"], row["state"], row["attempt"], row["max_runtime_seconds"],
         base=min((base for base in bases if base is not None), default=None) if live else row["max_runtime_seconds"],
         started_at=live[0]["started_at"] if live and not is_array else None,
@@ -70,7 +70,7 @@ def limited(job_id: int, identity: Identity) -> Limited:
     )  # fmt: skip
 
 
-def limit_before(job: dict[str, Any]) -> int | None:
+def original_limit(job: dict[str, Any]) -> int | None:
     """The limit of a job before its `first_change`, in seconds: the data of that event, None if there was none."""
     first: int | None = (job["first_change"] or {}).get("from_seconds", job["max_runtime_seconds"])
     return first
@@ -91,13 +91,13 @@ _CHANGE = f"""
 """
 
 
-def change(job: Limited, seconds: int, who: Identity, evidence: dict[str, Any]) -> None:
+def change(job: TimeLimitState, seconds: int, who: Identity, evidence: dict[str, Any]) -> None:
     """Sets the limit of a job that is still as it was seen, and rings for its agents; 409 if it is not. Of an array
     also that of each element that has not ended and has the array's."""
-    atomically(lambda: _change(job, seconds, who, evidence))
+    retry_atomic(lambda: _change(job, seconds, who, evidence))
 
 
-def _change(job: Limited, seconds: int, who: Identity, evidence: dict[str, Any]) -> None:
+def _change(job: TimeLimitState, seconds: int, who: Identity, evidence: dict[str, Any]) -> None:
     data = as_json({"from_seconds": job.limit, "to_seconds": seconds, **evidence})
     array_id, states = None, [job.state]
     if job.is_array:  # it may begin meanwhile; while it is locked, no element becomes a job

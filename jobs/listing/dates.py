@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpusched.lib.api.rest import moment
+from gpusched.lib.api.rest import parse_moment as moment
 from gpusched.lib.db.sql import query, rows
 
 FILTERS = {

@@ -16,20 +16,20 @@ MOST_COUNTED = 10_000
 MOST_ARRAYS = 100
 
 
-def listed(given: dict[str, str], visible: list[int] | None, limit: int) -> tuple[list[dict[str, Any]], str | None]:
+def list_jobs(given: dict[str, str], visible: list[int] | None, limit: int) -> tuple[list[dict[str, Any]], str | None]:
     """A page of the jobs that meet the filters, newest first, and the cursor of the next page; 400 for a bad filter."""
-    where, params, found = _wanted(given, visible)
+    where, params, found = _where(given, visible)
     last = None
     if found[0]:
         where, params, last = _searched(where, params, found)
-    items, is_full = representation.newest(where, params, limit)
+    items, is_full = representation.newest_page(where, params, limit)
     last = items[-1]["id"] if is_full else last
     return items, None if last is None else encode_cursor("jobs", last)
 
 
-def counted(given: dict[str, str], visible: list[int] | None) -> dict[str, Any]:
+def count_jobs(given: dict[str, str], visible: list[int] | None) -> dict[str, Any]:
     """How many jobs meet the filters, an array counted once, as JobCount; 400 for a bad filter."""
-    where, params, found = _wanted(given, visible)
+    where, params, found = _where(given, visible)
     parts, more = found
     is_found = " AND ".join(parts) or "true"
     sql = f"""
@@ -56,7 +56,7 @@ def _elements(arrays: list[int], given: dict[str, str]) -> int:
     return sum(one.get(state, 0) for one in by_state for state in states)
 
 
-def _wanted(given: dict[str, str], visible: list[int] | None) -> tuple[str, list[Any], dates.Condition]:
+def _where(given: dict[str, str], visible: list[int] | None) -> tuple[str, list[Any], dates.Condition]:
     """The condition for which there are indexes, and what is looked for without."""
     where, params = _condition(given, visible)
     ids = None if "array" in given else dates.those_ended(given, MOST_AT_ONCE)

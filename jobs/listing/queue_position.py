@@ -21,7 +21,7 @@ _PLACES = f"""
 """
 
 
-def places_of(job_ids: Collection[int]) -> dict[int, tuple[int, int]]:
+def queue_positions(job_ids: Collection[int]) -> dict[int, tuple[int, int]]:
     """{job: (its position from 1, the GPUs that those before it ask for)} of those that wait. An array counts as those
     of its elements that wait."""
     found = prepared(_PLACES, {"ids": sorted(job_ids)}) if job_ids else []

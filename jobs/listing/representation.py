@@ -7,9 +7,9 @@ from typing import Any, cast
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
-from gpusched.protocol.job_request import asked_labels
+from gpusched.protocol.job_request import user_labels
 from gpusched.protocol.states import FINAL, WAITING, JobState
-from jobs.redaction import shown
+from jobs.redaction import visible_evidence
 
 _SELECT = """
     SELECT j.*, t.name AS tenant, u.username AS "user", a.placement, a.ranks AS attempt_ranks,
@@ -40,7 +40,7 @@ _ABOUT_EARLIER = _bytes_earlier(f"16 * pg_column_size({_ASKED})")
 _MEASURED_EARLIER = _bytes_earlier(f"octet_length({_ASKED}::text)")
 
 
-def newest(where: str, params: Sequence[Any], limit: int) -> tuple[list[dict[str, Any]], bool]:
+def newest_page(where: str, params: Sequence[Any], limit: int) -> tuple[list[dict[str, Any]], bool]:
     """At most `limit` of those jobs, the newest first, and whether the page ends here because it is full; by what they
     run, too: what seems too much is left out, and only what is left is measured."""
     rows = query(
@@ -125,7 +125,7 @@ def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any
         "array_id": row["array_id"],
         "array_index": row["array_index"],
         "labels": row["labels"],
-        "node_selector": asked_labels(row["node_selector"]),
+        "node_selector": user_labels(row["node_selector"]),
         "node_affinity": row["node_affinity"] or None,
         "tolerations": row["tolerations"],
         "anti_affinity": row["anti_affinity"] or None,
@@ -183,7 +183,9 @@ _UNBORN = {
 }  # fmt: skip
 
 
-def fresh(inserted: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str) -> dict[str, Any]:
+def represent_new(
+    inserted: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str
+) -> dict[str, Any]:
     """A job that was inserted this moment, without asking the database again."""
     names = {"id": job_id, "submitted_at": submitted_at, "reason_since": submitted_at, "tenant": tenant, "user": user}
     return represent({**inserted, **_UNBORN, "elements_waiting": inserted["array_count"], **names}, {})
@@ -196,7 +198,7 @@ def reason(row: dict[str, Any]) -> dict[str, Any] | None:
         code, evidence = row["stop_reason"], row["stop_evidence"]
     if not code:
         return None
-    evidence = {**_own_evidence(code, row), **shown(evidence)}
+    evidence = {**_own_evidence(code, row), **visible_evidence(evidence)}
     return {
         "code": code,
         "sentence": reasons.sentence(code, {"node": "its node", **evidence}),
@@ -215,5 +217,5 @@ def _own_evidence(code: str, row: dict[str, Any]) -> dict[str, Any]:
         "max_runtime_minutes": None if seconds is None else round(seconds / 60, 2),
         "node": ", ".join(sorted({rank["node"] for rank in row["placement"] or []})) or None,
     }
-    named = reasons.named(code)
+    named = reasons.evidence_fields(code)
     return {name: value for name, value in found.items() if value is not None and name in named}

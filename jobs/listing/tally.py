@@ -85,7 +85,7 @@ def attempts_by_reason() -> dict[str, int]:
     return {row["word"]: row["n"] for row in rows}
 
 
-def fold() -> None:
+def fold_counters() -> None:
     """Adds up what was appended. Two at once are harmless: each row is deleted by one of them."""
     execute(
         "WITH gone AS (DELETE FROM jobs_tally RETURNING kind, word, n)"

@@ -17,7 +17,7 @@ MOST_DROPPED = 10_000
 
 
 @dataclass(frozen=True)
-class Piece:
+class LogChunk:
     """Bytes [offset, next_offset) of a log that is `size` bytes long so far."""
 
     data: bytes
@@ -40,7 +40,7 @@ def append(job_id: int, attempt: int, rank: int, offset: int, data: bytes) -> in
     return offset + len(data)
 
 
-def read(job_id: int, attempt: int, rank: int, offset: int, limit: int) -> Piece:
+def read(job_id: int, attempt: int, rank: int, offset: int, limit: int) -> LogChunk:
     """Up to `limit` bytes from an offset; a negative offset counts from the end."""
     storage, name = _storage(), _name(job_id, attempt, rank)
     if offset < 0:
@@ -51,7 +51,7 @@ def read(job_id: int, attempt: int, rank: int, offset: int, limit: int) -> Piece
     else:
         data, size = chunks.read(storage, name, offset, limit)
     start = min(offset, size)
-    return Piece(data, start, start + len(data), size)
+    return LogChunk(data, start, start + len(data), size)
 
 
 def size_of(job_id: int, attempt: int, rank: int) -> int:

@@ -34,14 +34,14 @@ def preview(request: JobRequest, row: dict[str, Any], visible: Collection[int] |
     return _previews[0](request, row, visible)
 
 
-def require_possible(request: JobRequest, tenant_id: int, identity: Identity) -> None:
+def require_admissible(request: JobRequest, tenant_id: int, identity: Identity) -> None:
     """Raises the first problem that a registered check finds."""
     for check in _checks:
         if problem := check(request, tenant_id, identity):
             raise problem
 
 
-def asked(request: JobRequest) -> tuple[Hashable, ...]:
+def shape_key(request: JobRequest) -> tuple[Hashable, ...]:
     """All that the registered checks may look at: of requests that are equal in this one need be asked."""
     return (
         request.gpu_count, request.gpu_memory_mb, request.gpu_model, request.gpu_sharing, request.cpu_cores,

@@ -9,24 +9,24 @@ from django.db import transaction
 
 from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.audit import log
-from gpusched.lib.request_id import concerns
-from gpusched.protocol.bulk import alike, bulk_problems, field_of
+from gpusched.lib.request_id import log_job_ids
+from gpusched.protocol.bulk import bulk_problems, field_path, first_identical
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.job_request import FieldError, JobRequest
 from jobs.lifecycle import dependencies
-from jobs.lifecycle.dependencies import Edge
+from jobs.lifecycle.dependencies import DependencyEdge
 from jobs.submit import (
     admission,
     queue_limits,
     queue_locks,
     refusals,
 )
-from jobs.submit.insertion import insert_all, new_ids
+from jobs.submit.insertion import insert_jobs, new_ids
 from jobs.submit.job_row import (
     OF_FREE,
-    row_like,
-    row_of,
-    tenant_of,
+    job_row,
+    resolve_tenant,
+    vary_row,
 )
 from jobs.submit.queue_limits import Incoming, Load
 from tenants import secrets
@@ -45,7 +45,7 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
     """Makes them pending, in one transaction; a dry run makes nothing and has no ids.
 
     Refused as the single submits would be, by `jobs[n]`: if one is, none is submitted."""
-    likes = alike(requests)
+    likes = first_identical(requests)
     if found := bulk_problems(requests, likes):
         raise invalid(found)
     rows = _rows(requests, likes, identity)
@@ -67,13 +67,13 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
         if is_dry_run:
             return Bulk([])
         is_sweep = not any(likes) and not requests[0].depends_on
-        insert_all(rows, identity, ("id", *OF_FREE) if is_sweep else ())
+        insert_jobs(rows, identity, ("id", *OF_FREE) if is_sweep else ())
         log.act_as(identity.username, identity.via)
         told = {"count": len(ids), "first_id": ids[0], "last_id": ids[-1]}
         log.record("jobs.submit.bulk", f"jobs {ids[0]} to {ids[-1]}", None, told)
         if edges:
             dependencies.write(edges)
-    concerns(ids)
+    log_job_ids(ids)
     for tenant_id, load in loads.items():
         queue_limits.add(Incoming(tenant_id, identity.user_id, load))
     warnings = (queue_limits.warning(tenant_id, identity.user_id) for tenant_id in sorted(tenant_ids))
@@ -95,7 +95,7 @@ def _require_room(loads: Mapping[int, Load], near: Collection[int], identity: Id
             queue_limits.require(Incoming(tenant_id, identity.user_id, load), is_exact=tenant_id in near)
 
 
-def _edges(requests: Sequence[JobRequest], rows: Sequence[dict[str, Any]], *, is_locked: bool) -> list[Edge]:
+def _edges(requests: Sequence[JobRequest], rows: Sequence[dict[str, Any]], *, is_locked: bool) -> list[DependencyEdge]:
     """What the jobs wait for, among themselves by `ref` and of others by id; their rows say so from now on."""
     depending = [number for number, request in enumerate(requests) if request.depends_on]
     if not depending:
@@ -116,8 +116,8 @@ def _edges(requests: Sequence[JobRequest], rows: Sequence[dict[str, Any]], *, is
             undecided = dependencies.undecided(wanted, row["tenant_id"], states)
         except Problem as problem:
             raise _of_job(number, problem) from problem
-        dependencies.wait_for(row, undecided)
-        edges += [Edge(row["id"], int(one.job), one.kind) for one in undecided]
+        dependencies.mark_waiting(row, undecided)
+        edges += [DependencyEdge(row["id"], int(one.job), one.kind) for one in undecided]
     return edges
 
 
@@ -128,19 +128,19 @@ def _rows(requests: Sequence[JobRequest], likes: Sequence[int], identity: Identi
     rows: list[dict[str, Any]] = []
     for number, (request, like) in enumerate(zip(requests, likes, strict=True)):
         if like != number:
-            rows.append(row_like(rows[like], request))
+            rows.append(vary_row(rows[like], request))
             continue
         try:
             if request.tenant not in tenants:
-                tenants[request.tenant] = tenant_of(request, identity)
+                tenants[request.tenant] = resolve_tenant(request, identity)
             tenant_id, tenant = tenants[request.tenant]
-            asked = (tenant_id, *admission.asked(request))
+            asked = (tenant_id, *admission.shape_key(request))
             if asked not in judged:
                 with refusals.paced(tenant_id):
                     secrets.require_known(request.secrets, tenant_id, tenant)
-                    admission.require_possible(request, tenant_id, identity)
+                    admission.require_admissible(request, tenant_id, identity)
                 judged.add(asked)
-            rows.append(row_of(request, tenant_id, identity))
+            rows.append(job_row(request, tenant_id, identity))
         except Problem as problem:
             raise _of_job(number, problem) from problem
     return rows
@@ -148,11 +148,11 @@ def _rows(requests: Sequence[JobRequest], likes: Sequence[int], identity: Identi
 
 def _of_job(number: int, problem: Problem) -> Problem:
     """The refusal of a single submit, said of this one among many."""
-    errors = [FieldError(field_of(number, one.field), one.code, one.message) for one in problem.errors]
+    errors = [FieldError(field_path(number, one.field), one.code, one.message) for one in problem.errors]
     return Problem(
         problem.status,
         problem.code,
-        f"{field_of(number)}: {problem.detail}",
+        f"{field_path(number)}: {problem.detail}",
         next_step=problem.next_step,
-        errors=errors or [FieldError(field_of(number), problem.code, problem.detail)],
+        errors=errors or [FieldError(field_path(number), problem.code, problem.detail)],
     )

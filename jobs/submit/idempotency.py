@@ -23,7 +23,7 @@ from tenants.auth.identity import Identity, identity_of_token
 
 MOST_CHARACTERS = 255
 # From before this no key counts any more.
-LONG_AGO = "now() - interval '24 hours'"
+EXPIRED_BEFORE = "now() - interval '24 hours'"
 _PURPOSE = b"gpusched: answers of repeated requests, 1"
 
 
@@ -79,8 +79,8 @@ def caller_of(who: Identity) -> str:
 
 
 # Whether %(caller)s has used %(key)s for something else than a submit.
-IS_KEPT = f"""EXISTS (SELECT 1 FROM lib_keptanswer
-                      WHERE caller = %(caller)s::text AND key = %(key)s::text AND created_at > {LONG_AGO})"""
+KEY_IN_USE = f"""EXISTS (SELECT 1 FROM lib_keptanswer
+                      WHERE caller = %(caller)s::text AND key = %(key)s::text AND created_at > {EXPIRED_BEFORE})"""
 
 
 def _caller(request: HttpRequest) -> tuple[str, int] | None:
@@ -97,9 +97,9 @@ _CLAIM = f"""
     INSERT INTO lib_keptanswer AS k (caller, key, request_hash, status, content_type, sealed, created_at)
     SELECT %(caller)s, %(key)s, %(request_hash)s, 0, '', '', now()
      WHERE NOT EXISTS (SELECT 1 FROM jobs_idempotencykey s WHERE s.user_id = %(user_id)s AND s.key = %(key)s
-                                                            AND s.created_at > {LONG_AGO})
+                                                            AND s.created_at > {EXPIRED_BEFORE})
     ON CONFLICT (caller, key) DO UPDATE SET request_hash = excluded.request_hash, created_at = now()
-     WHERE k.created_at < {LONG_AGO}
+     WHERE k.created_at < {EXPIRED_BEFORE}
     RETURNING id
 """
 
@@ -145,5 +145,5 @@ def _replay(caller: str, key: str, request_hash: str) -> HttpResponse:
 def _forget_old() -> None:
     execute(
         "DELETE FROM lib_keptanswer WHERE id IN (SELECT id FROM lib_keptanswer"
-        f" WHERE created_at < {LONG_AGO} ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)"
+        f" WHERE created_at < {EXPIRED_BEFORE} ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)"
     )

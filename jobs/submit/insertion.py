@@ -62,7 +62,7 @@ _INSERT = f"""
     SELECT id, submitted_at FROM new
 """
 # Nothing, if the caller has used the key for something else than a submit.
-_NEW_ONCE = _new(f"{_ROW} WHERE {_IS_OPEN} AND {IS_CURRENT} AND NOT {idempotency.IS_KEPT}", _NAMES)
+_NEW_ONCE = _new(f"{_ROW} WHERE {_IS_OPEN} AND {IS_CURRENT} AND NOT {idempotency.KEY_IN_USE}", _NAMES)
 _INSERT_ONCE = f"""
     WITH {_OPEN},
     new AS ({_NEW_ONCE}),
@@ -81,7 +81,7 @@ _NEW_IDS = """
 """
 
 
-def insert(
+def insert_job(
     row: dict[str, Any], who: Identity, key: str = "", request_hash: str = "", generation: int | None = None
 ) -> tuple[int, datetime]:
     """Writes a new pending job (a dictionary by the columns above), its first event, and its idempotency key in one
@@ -112,7 +112,7 @@ def new_ids(number: int) -> list[int]:
     return sorted(row["id"] for row in query(_NEW_IDS, [number]))
 
 
-def insert_all(rows: Sequence[dict[str, Any]], who: Identity, differing: Sequence[str] = ()) -> None:
+def insert_jobs(rows: Sequence[dict[str, Any]], who: Identity, differing: Sequence[str] = ()) -> None:
     """The same for rows that have an `id` (of `new_ids`), without keys. In a transaction that has locked their tenants
     open (tenants/tenancy/archived.py).
 

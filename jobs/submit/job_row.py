@@ -8,7 +8,7 @@ import msgspec
 from django.utils import timezone
 
 from gpusched.lib.api.problems import invalid, not_found
-from gpusched.lib.api.rest import moment
+from gpusched.lib.api.rest import parse_moment
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.request_id import traceparent
 from gpusched.protocol.arrays import ArrayRequest, multirange
@@ -22,7 +22,7 @@ from tenants.tenancy import archived
 MOST_DAYS_AHEAD = 36_525
 
 
-def tenant_of(request: JobRequest, identity: Identity) -> tuple[int, str]:
+def resolve_tenant(request: JobRequest, identity: Identity) -> tuple[int, str]:
     """Id and name of the tenant that a request is for; refuses who may not submit for it."""
     if request.tenant is None:
         name, tenant_id, is_archived = _only_tenant(identity)
@@ -56,7 +56,7 @@ def _tenant_named(name: str, identity: Identity) -> tuple[int, bool]:
     return rows[0]["id"], rows[0]["is_archived"]
 
 
-def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, Any]:
+def job_row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, Any]:
     """The columns that `insertion.insert` takes, of a request without `problems`."""
     not_before = _not_before(request.not_before)
     return {
@@ -101,7 +101,7 @@ def row_of(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str,
 def _not_before(text: str | None) -> datetime | None:
     if text is None:
         return None
-    at = moment("not_before", text)
+    at = parse_moment("not_before", text)
     if at - timezone.now() > timedelta(days=MOST_DAYS_AHEAD):
         message = f"must be at most {MOST_DAYS_AHEAD:,} days (100 years) from now"
         raise invalid([FieldError("not_before", "out_of_range", message)])
@@ -123,12 +123,12 @@ def _payload(request: JobRequest) -> dict[str, Any]:
     }
 
 
-# The columns that gpusched.protocol.bulk.FREE stands in.
+# The columns that gpusched.protocol.bulk.VARYING_FIELDS stands in.
 OF_FREE = ("name", "payload")
 
 
-def row_like(row: dict[str, Any], request: JobRequest) -> dict[str, Any]:
-    """The same of a request that differs in gpusched.protocol.bulk.FREE at most from the one that `row` is of."""
+def vary_row(row: dict[str, Any], request: JobRequest) -> dict[str, Any]:
+    """Return the row of a request that differs from that of `row` in protocol.bulk.VARYING_FIELDS at most."""
     payload = {**row["payload"], "args": request.args, "environment": request.environment}
     return {**row, "name": request.name or _default_name(request), "payload": payload}
 

@@ -15,8 +15,8 @@ from django.db import connection
 from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem
-from gpusched.lib.db.sql import atomically, prepared, query
-from gpusched.protocol.reasons import singular
+from gpusched.lib.db.sql import prepared, query, retry_atomic
+from gpusched.protocol.reasons import fix_plurals
 from jobs.listing.counts import WAITS
 from jobs.submit import queue_locks
 
@@ -151,7 +151,7 @@ def insert_within(incoming: Incoming, insert: Callable[[int | None], T]) -> T:
         require(incoming)
         return insert(None)
 
-    result = atomically(count_and_insert)
+    result = retry_atomic(count_and_insert)
     add(incoming)
     return result
 
@@ -269,7 +269,7 @@ def _refusal(bound: _Bound, incoming: Incoming) -> Problem:
     who = f"tenant {names['tenant']}" if bound.scope == "tenant" else f"{names['user']} in tenant {names['tenant']}"
     asked = "" if more == 1 else f", and {more} more are asked for"
     has = bound.used - (incoming.load.queued if bound.kind == "queued" else incoming.load.deferred)
-    detail = singular(
+    detail = fix_plurals(
         f"{who} has {has} {_MEANING[bound.kind]}{asked}; at most {bound.limit} are allowed ({bound.setting})"
     )
     is_queued = bound.kind == "queued"

@@ -4,13 +4,13 @@ from typing import Any
 
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.reasons import Pending
-from jobs.lifecycle.time_limit import limit_before
+from jobs.lifecycle.time_limit import original_limit
 from jobs.submit import idempotency
 from tenants.auth.identity import Identity
 
 # Housekeeping does it for all, but a day is a day where that stands still, too.
 _FORGET_OLD = f"""
-    DELETE FROM jobs_idempotencykey WHERE user_id = %s AND key = %s AND created_at <= {idempotency.LONG_AGO}
+    DELETE FROM jobs_idempotencykey WHERE user_id = %s AND key = %s AND created_at <= {idempotency.EXPIRED_BEFORE}
 """
 _USED = f"""
     SELECT k.request_hash, j.*, t.name AS tenant, u.username AS "user",
@@ -19,7 +19,7 @@ _USED = f"""
              ORDER BY e.id LIMIT 1) AS first_change
       FROM jobs_idempotencykey k JOIN jobs_job j ON j.id = k.job_id
       JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-     WHERE k.user_id = %s AND k.key = %s AND k.created_at > {idempotency.LONG_AGO}
+     WHERE k.user_id = %s AND k.key = %s AND k.created_at > {idempotency.EXPIRED_BEFORE}
 """
 
 
@@ -28,18 +28,18 @@ def forget_old(identity: Identity, key: str) -> bool:
     return bool(execute(_FORGET_OLD, [identity.user_id, key]))
 
 
-def used(identity: Identity, key: str) -> list[dict[str, Any]]:
+def find_by_key(identity: Identity, key: str) -> list[dict[str, Any]]:
     """The job that was submitted with this key, if one was."""
     return query(_USED, [identity.user_id, key])
 
 
-def first(identity: Identity, key: str, request_hash: str) -> dict[str, Any]:
+def original_job(identity: Identity, key: str, request_hash: str) -> dict[str, Any]:
     """The same job as it was; 409 if it was another request. The limit is what alone may have changed since of what
     the answer to a submit says."""
-    [job] = used(identity, key)
+    [job] = find_by_key(identity, key)
     if job["request_hash"] != request_hash:
         raise idempotency.reused()
     job["evidence"] = job["waited_for"]
     job["reason"] = Pending.DEPENDENCY if job["waited_for"] else Pending.SCHEDULER_BEHIND
-    job["max_runtime_seconds"] = limit_before(job)
+    job["max_runtime_seconds"] = original_limit(job)
     return job

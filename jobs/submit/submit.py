@@ -10,9 +10,9 @@ import msgspec
 from django.db import IntegrityError, transaction
 
 from gpusched.lib.api.problems import Problem, invalid
-from gpusched.lib.request_id import concerns
+from gpusched.lib.request_id import log_job_ids
 from gpusched.protocol import reasons
-from gpusched.protocol.job_request import FieldError, JobRequest, problems
+from gpusched.protocol.job_request import FieldError, JobRequest, validate
 from jobs.lifecycle import dependencies
 from jobs.listing import representation
 from jobs.submit import (
@@ -21,8 +21,8 @@ from jobs.submit import (
     refusals,
     replays,
 )
-from jobs.submit.insertion import insert
-from jobs.submit.job_row import row_of, tenant_of
+from jobs.submit.insertion import insert_job
+from jobs.submit.job_row import job_row, resolve_tenant
 from jobs.submit.queue_limits import Incoming
 from tenants import secrets
 from tenants.auth.identity import Identity
@@ -42,7 +42,7 @@ class Submitted:
 def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
     """What would become of a request if it were submitted now (docs/rest.md), or the refusals of a submit. Nothing is
     written."""
-    row, tenant_id, tenant = _understood(request, identity)
+    row, tenant_id, tenant = _validated(request, identity)
     with refusals.paced(tenant_id):
         _require_possible(request, tenant_id, tenant, identity)
         queue_limits.require(_incoming(request, row), is_exact=False)
@@ -56,10 +56,10 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     another body, or for another tenant (tokens may be limited to one), is a 409. 400 for a bad request, 422 for one
     that can never run, 429 when the queue is full."""
     try:
-        row, tenant_id, tenant = _understood(request, identity)
+        row, tenant_id, tenant = _validated(request, identity)
     except Problem:
         # Since the first time the tenant may have been archived, or got another name.
-        first = replays.used(identity, key) if key else []
+        first = replays.find_by_key(identity, key) if key else []
         for job in first:
             request_hash = _request_hash(job["tenant_id"], raw)
             if identity.sees(job["tenant_id"]) and job["request_hash"] == request_hash:
@@ -75,7 +75,7 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
                 )
             except Problem:
                 # The cluster may have changed since the first time: a repeated request is answered as then, at once.
-                if key and replays.used(identity, key):
+                if key and replays.find_by_key(identity, key):
                     return _replay(identity, key, request_hash)
                 raise
     except IntegrityError:
@@ -84,7 +84,7 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
         if replays.forget_old(identity, key):
             return submit(request, identity, key, raw)
         return _replay(identity, key, request_hash)
-    answer = _answer(row, job_id, submitted_at, tenant, identity.username)
+    answer = _response(row, job_id, submitted_at, tenant, identity.username)
     return Submitted(answer, False, queue_limits.warning(tenant_id, identity.user_id))
 
 
@@ -92,12 +92,12 @@ def _request_hash(tenant_id: int, raw: bytes) -> str:
     return hashlib.sha256(b"%d\n%s" % (tenant_id, raw)).hexdigest()
 
 
-def _understood(request: JobRequest, identity: Identity) -> tuple[dict[str, Any], int, str]:
+def _validated(request: JobRequest, identity: Identity) -> tuple[dict[str, Any], int, str]:
     """The row that the request would make, and its tenant's id and name; refuses what the request alone shows wrong."""
-    if found := [*problems(request), *_bulk_only(request)]:
+    if found := [*validate(request), *_bulk_only(request)]:
         raise invalid(found)
-    tenant_id, tenant = tenant_of(request, identity)
-    return row_of(request, tenant_id, identity), tenant_id, tenant
+    tenant_id, tenant = resolve_tenant(request, identity)
+    return job_row(request, tenant_id, identity), tenant_id, tenant
 
 
 def _incoming(request: JobRequest, row: dict[str, Any]) -> Incoming:
@@ -110,7 +110,7 @@ def _incoming(request: JobRequest, row: dict[str, Any]) -> Incoming:
 def _wait_for_dependencies(request: JobRequest, row: dict[str, Any]) -> None:
     if request.depends_on:
         states = dependencies.states_of([one.job for one in request.dependencies], is_locked=False)
-        dependencies.wait_for(row, dependencies.undecided(request.dependencies, row["tenant_id"], states))
+        dependencies.mark_waiting(row, dependencies.undecided(request.dependencies, row["tenant_id"], states))
 
 
 def _insert(
@@ -118,14 +118,14 @@ def _insert(
 ) -> tuple[int, datetime]:
     """One statement, and needs no transaction, unless the job depends on others."""
     if not request.depends_on:
-        return insert(row, identity, key, request_hash, generation)
+        return insert_job(row, identity, key, request_hash, generation)
     with transaction.atomic():
         archived.lock_open([row["tenant_id"]])  # before any job, as archiving does: otherwise the two could deadlock
         states = dependencies.states_of([one.job for one in request.dependencies])
         undecided = dependencies.undecided(request.dependencies, row["tenant_id"], states)
-        dependencies.wait_for(row, undecided)
-        job_id, submitted_at = insert(row, identity, key, request_hash, generation)
-        dependencies.write([dependencies.Edge(job_id, int(one.job), one.kind) for one in undecided])
+        dependencies.mark_waiting(row, undecided)
+        job_id, submitted_at = insert_job(row, identity, key, request_hash, generation)
+        dependencies.write([dependencies.DependencyEdge(job_id, int(one.job), one.kind) for one in undecided])
     return job_id, submitted_at
 
 
@@ -140,7 +140,7 @@ def _simulated_wait(row: dict[str, Any]) -> dict[str, Any]:
 
 def _require_possible(request: JobRequest, tenant_id: int, tenant: str, identity: Identity) -> None:
     secrets.require_known(request.secrets, tenant_id, tenant)
-    admission.require_possible(request, tenant_id, identity)
+    admission.require_admissible(request, tenant_id, identity)
 
 
 def _bulk_only(request: JobRequest) -> list[FieldError]:
@@ -150,18 +150,18 @@ def _bulk_only(request: JobRequest) -> list[FieldError]:
     return found + ([FieldError("ref", "conflict", "has a meaning only in jobs/bulk")] if request.ref else [])
 
 
-def _answer(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str) -> bytes:
+def _response(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str) -> bytes:
     """The job as it was when it was submitted: a replay gives the same bytes however far the job has come."""
-    job = representation.fresh(row, job_id, submitted_at, tenant, user)
+    job = representation.represent_new(row, job_id, submitted_at, tenant, user)
     message = f"job {job_id} is in the queue of tenant {tenant}"
-    concerns([job_id])
+    log_job_ids([job_id])
     return msgspec.json.encode({"job_id": job_id, "status": "submitted", "message": message, "job": job})
 
 
 def _replay(identity: Identity, key: str, request_hash: str) -> Submitted:
     """What the first submit with this key was answered; 409 if that was for another request."""
-    job = replays.first(identity, key, request_hash)
-    return Submitted(_answer(job, job["id"], job["submitted_at"], job["tenant"], job["user"]), True)
+    job = replays.original_job(identity, key, request_hash)
+    return Submitted(_response(job, job["id"], job["submitted_at"], job["tenant"], job["user"]), True)
 
 
 # --- actions on one job -----------------------------------------------------------------------------------------------

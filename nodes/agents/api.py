@@ -23,7 +23,7 @@ from gpusched.lib.limits import MOST_LOG_BYTES
 from gpusched.protocol.agent_messages import Join, LogAnswer, Sync
 from gpusched.protocol.job_request import FieldError
 from jobs.logs import store
-from nodes.agents.sync import process_apart
+from nodes.agents.sync import process_leniently
 from nodes.inventory import join as services
 from nodes.ranks import rank_end
 
@@ -71,14 +71,14 @@ def _node(request: HttpRequest) -> int:
 @_endpoint
 def sync(request: HttpRequest) -> msgspec.Struct:
     node_id = _node(request)
-    return process_apart(node_id, decode(request.body, Sync))
+    return process_leniently(node_id, decode(request.body, Sync))
 
 
 @_endpoint
 def append_log(request: HttpRequest) -> msgspec.Struct:
     """404 for a rank that was never this node's: the agent may drop its log."""
     node_id = _node(request)
-    key = rank_end.parse_key(request.GET.get("key", ""))
+    key = rank_end.parse_rank_key(request.GET.get("key", ""))
     offset = request.GET.get("offset", "")
     if key is None or not (offset.isascii() and offset.isdigit() and len(offset) < 16):
         raise invalid([FieldError("key", "invalid", "needs key=JOB.ATTEMPT.RANK and offset=BYTES")])

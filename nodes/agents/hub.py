@@ -13,11 +13,11 @@ from typing import Protocol
 
 from gpusched.lib.bus.listener import listener
 from gpusched.lib.db.sql import execute
-from gpusched.lib.db.threads import DatabaseAway, WorkFailed, ask
+from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.lib.process.supervised import supervised
 from gpusched.protocol.agent_messages import Desired, Run, Sync
 from nodes.agents.inbox import Inbox, Waiting
-from nodes.agents.sync import process, process_apart, push
+from nodes.agents.sync import process, process_leniently, push
 from nodes.inventory.removal import REFUSAL
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ RETRY_SECONDS = 1.0
 TELL_AGAIN_SECONDS = 5.0
 
 
-class Link(Protocol):
+class AgentLink(Protocol):
     """A connected agent."""
 
     node_id: int
@@ -47,9 +47,9 @@ class AgentHub:
     and another for pushes, so that neither waits for the other."""
 
     def __init__(self) -> None:
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, AgentLink] = {}
         self._told: dict[int, dict[str, float]] = {}  # node → key → when, on the connection that it has
-        self._inbox: Inbox[Link] = Inbox()
+        self._inbox: Inbox[AgentLink] = Inbox()
         self._answering_since: float | None = None  # when the first of those came that are being processed
         self._dirty_nodes: set[int] = set()
         self._dirty_jobs: set[int] = set()
@@ -68,17 +68,17 @@ class AgentHub:
             works = (self._process, self._push, self._keep_lease)
             self._tasks = [loop.create_task(supervised(work, "a task of the agents' hub")) for work in works]
 
-    def connect(self, link: Link) -> None:
+    def connect(self, link: AgentLink) -> None:
         self._links[link.node_id] = link
         self._told[link.node_id] = {}
         self._dirty_nodes.add(link.node_id)
         self._rung.set()
 
-    def disconnect(self, link: Link) -> None:
+    def disconnect(self, link: AgentLink) -> None:
         if self._links.get(link.node_id) is link:
             del self._links[link.node_id], self._told[link.node_id]
 
-    def receive(self, link: Link, message: Sync) -> bool:
+    def receive(self, link: AgentLink, message: Sync) -> bool:
         """False: too much waits of this agent; its connection is to be closed, and it tells its reports again."""
         self._arrived.set()
         return self._inbox.put(time.monotonic(), link, message)
@@ -115,11 +115,11 @@ class AgentHub:
             finally:
                 self._answering_since = None
 
-    async def _answer(self, batch: list[Waiting[Link]]) -> None:
+    async def _answer(self, batch: list[Waiting[AgentLink]]) -> None:
         now = time.monotonic()
         work = partial(process, [(one.link.node_id, one.as_of(now)) for one in batch], self._told_lately())
         try:
-            answers = await ask(self._messages, work)
+            answers = await run_in_thread(self._messages, work)
         except DatabaseAway:
             await self._keep_for_later(batch)
         except WorkFailed:
@@ -128,19 +128,19 @@ class AgentHub:
             for waiting, answer in zip(batch, answers, strict=True):
                 self._deliver(waiting.link, answer)
 
-    async def _answer_apart(self, batch: list[Waiting[Link]]) -> None:
+    async def _answer_apart(self, batch: list[Waiting[AgentLink]]) -> None:
         """Messages of a batch that failed, one by one: what is wrong with one must not silence the others."""
         for number, waiting in enumerate(batch):
-            work = partial(process_apart, waiting.link.node_id, waiting.as_of(time.monotonic()))
+            work = partial(process_leniently, waiting.link.node_id, waiting.as_of(time.monotonic()))
             try:
-                self._deliver(waiting.link, await ask(self._messages, work))
+                self._deliver(waiting.link, await run_in_thread(self._messages, work))
             except DatabaseAway:
                 return await self._keep_for_later(batch[number:])
             except WorkFailed:
                 self._refuse(waiting)
         return None
 
-    async def _keep_for_later(self, batch: list[Waiting[Link]]) -> None:
+    async def _keep_for_later(self, batch: list[Waiting[AgentLink]]) -> None:
         """The database is away, for others as well: nothing is acknowledged, and all of it is tried again. Agents are
         sent a sign of life meanwhile, or they would close their connections, and could make no new ones."""
         self._inbox.put_back(batch)
@@ -148,7 +148,7 @@ class AgentHub:
             self._deliver(link, Desired())
         await asyncio.sleep(RETRY_SECONDS)
 
-    def _refuse(self, waiting: Waiting[Link]) -> None:
+    def _refuse(self, waiting: Waiting[AgentLink]) -> None:
         """The agent repeats what was not acknowledged, and its facts."""
         self._deliver(waiting.link, Desired(seq=waiting.message.seq, error="not written, send again"))
 
@@ -163,7 +163,7 @@ class AgentHub:
                 continue
             work = partial(push, sorted(nodes), sorted(jobs), self._told_lately())
             try:
-                answers = await ask(self._pushes, work)
+                answers = await run_in_thread(self._pushes, work)
             except DatabaseAway:
                 self._dirty_nodes |= nodes
                 self._dirty_jobs |= jobs
@@ -176,7 +176,7 @@ class AgentHub:
                 if link := self._links.get(node_id):
                     self._deliver(link, answer)
 
-    def _deliver(self, link: Link, answer: Desired) -> None:
+    def _deliver(self, link: AgentLink, answer: Desired) -> None:
         """What is wrong with one connection must not keep the others from their answers."""
         if answer.error == REFUSAL:
             link.refuse(REFUSAL)
@@ -200,7 +200,7 @@ class AgentHub:
     async def _keep_lease(self) -> None:
         while True:
             with suppress(DatabaseAway, WorkFailed):
-                await ask(self._messages, renew_lease)  # behind the messages: it says that those are heard
+                await run_in_thread(self._messages, renew_lease)  # behind the messages: it says that those are heard
             await asyncio.sleep(LEASE_SECONDS)
 
 

@@ -8,13 +8,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from gpusched import tracing
-from gpusched.json_log import about
+from gpusched.json_log import job_fields
 from gpusched.lib.db.outages import is_outage
 from gpusched.lib.db.sql import (
-    atomically,
     columns,
     execute,
     query,
+    retry_atomic,
 )
 from gpusched.protocol.agent_messages import (
     Desired,
@@ -22,7 +22,7 @@ from gpusched.protocol.agent_messages import (
     Signal,
     Started,
     Sync,
-    key_of,
+    rank_key,
 )
 from gpusched.protocol.states import RankState
 from nodes.health import auto_cordon
@@ -33,25 +33,25 @@ from nodes.ranks import (
     fault_attribution,
     rank_end,
 )
-from nodes.ranks.desired_state import desired, live
-from nodes.ranks.pending_signals import unsent
+from nodes.ranks.desired_state import desired, live_ranks
+from nodes.ranks.pending_signals import pending_signals
 from nodes.telemetry import readings as telemetry
 
 logger = logging.getLogger(__name__)
 # An assignment that runs for us but that its agent has not named for so long is not there (its disk was wiped).
 MISSING_SECONDS = 15
-Told = Mapping[int, Set[str]]  # node → keys
-NOTHING: Told = {}
+SentRuns = Mapping[int, Set[str]]  # node → keys
+NOTHING: SentRuns = {}
 
 
-def process(batch: Sequence[tuple[int, Sync]], told: Told = NOTHING) -> list[Desired]:
+def process(batch: Sequence[tuple[int, Sync]], told: SentRuns = NOTHING) -> list[Desired]:
     """Takes in (node id, message) pairs and gives the answer to each, in order, once all of it is durable. `told`: what
     nodes were told to run a moment ago, over the connection that they still have."""
     with tracing.span("agent.sync", {"gpusched.messages": len(batch)}):
-        return atomically(lambda: _process(batch, told))
+        return retry_atomic(lambda: _process(batch, told))
 
 
-def process_apart(node_id: int, sync: Sync, told: Told = NOTHING) -> Desired:
+def process_leniently(node_id: int, sync: Sync, told: SentRuns = NOTHING) -> Desired:
     """One message, of which something may not be fit to be written: the rest of it is, above all that the node is
     alive. What was not is said to the agent, which says it again; a rank whose end cannot be written ends by its
     absence."""
@@ -82,7 +82,7 @@ def process_apart(node_id: int, sync: Sync, told: Told = NOTHING) -> Desired:
     )
 
 
-def push(node_ids: Sequence[int], job_ids: Sequence[int], told: Told = NOTHING) -> dict[int, Desired]:
+def push(node_ids: Sequence[int], job_ids: Sequence[int], told: SentRuns = NOTHING) -> dict[int, Desired]:
     """What to tell, unasked, to `node_ids` and to the nodes on which `job_ids` run."""
     nodes = set(node_ids)
     if job_ids:
@@ -90,49 +90,53 @@ def push(node_ids: Sequence[int], job_ids: Sequence[int], told: Told = NOTHING) 
             "SELECT DISTINCT node_id FROM nodes_assignment WHERE job_id = ANY(%s) AND state <> 'ended'", [list(job_ids)]
         )
         nodes |= {row["node_id"] for row in rows}
-    rows_of = live(sorted(nodes))
-    signals = unsent(rows_of, {})
+    rows_of = live_ranks(sorted(nodes))
+    signals = pending_signals(rows_of, {})
     answers = {n: replace(one, signals=signals.get(n, [])) for n, one in desired(rows_of, {}, told).items()}
     return {n: answer for n, answer in answers.items() if answer.assignments or answer.limits or answer.signals}
 
 
-def _process(batch: Sequence[tuple[int, Sync]], told: Told) -> list[Desired]:
-    heard = [(node_id, agent_clock.as_here(report, sync.at)) for node_id, sync in batch for report in sync.reports]
+def _process(batch: Sequence[tuple[int, Sync]], told: SentRuns) -> list[Desired]:
+    heard = [
+        (node_id, agent_clock.to_server_time(report, sync.at)) for node_id, sync in batch for report in sync.reports
+    ]
     if not heard:
         # Readings and signs of life alone need not wait for the disk: a second later they are told again.
         execute("SET LOCAL synchronous_commit = off")
     readings = [(node_id, reading) for node_id, sync in batch for reading in sync.readings]
-    heard = fault_attribution.judged(heard, readings)
+    heard = fault_attribution.attribute_faults(heard, readings)
     # What was read before an end says nothing against the look after it.
     left = {(node_id, uuid) for node_id, report in heard if isinstance(report, Ended) for uuid in report.left}
     readings = [(n, replace(r, occupancy=None) if (n, r.uuid) in left else r) for n, r in readings]
-    rank_end.apply(heard)
-    checkpoints.keep(
+    rank_end.apply_reports(heard)
+    checkpoints.record_checkpoints(
         [(node_id, key, agent_clock.at_here(at, sync.at)) for node_id, sync in batch for key, at in sync.saved.items()]
     )
     for node_id, sync in batch:
         if sync.facts is not None:
-            telemetry.learn(node_id, sync.facts)
+            telemetry.store_facts(node_id, sync.facts)
     if readings:
-        telemetry.read(readings)
+        telemetry.store_readings(readings)
     latest = dict(batch)
-    rows_of = live(sorted(latest))
+    rows_of = live_ranks(sorted(latest))
     faulted = _watch_missing(rows_of, latest)
     _keep_limits(rows_of, latest)
-    known = telemetry.seen(
+    known = telemetry.record_heartbeats(
         [
-            (node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync), agent_clock.ahead(sync.at))
+            (node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync), agent_clock.clock_offset(sync.at))
             for node_id, sync in latest.items()
         ]
     )
     faulted |= {
-        node_id for node_id, report in heard if isinstance(report, Ended) and report.reason in auto_cordon.STRIKES
+        node_id
+        for node_id, report in heard
+        if isinstance(report, Ended) and report.reason in auto_cordon.NODE_FAULT_REASONS
     }
     if faulted:
-        auto_cordon.hold(faulted)
+        auto_cordon.cordon_faulty(faulted)
     held = {node_id: _unsettled(sync) for node_id, sync in latest.items()}
     answers = desired(rows_of, held, told, {node_id: sync.limits for node_id, sync in latest.items()})
-    signals = unsent(rows_of, {node_id: sync.signalled for node_id, sync in latest.items()})
+    signals = pending_signals(rows_of, {node_id: sync.signalled for node_id, sync in latest.items()})
     return [
         _answer(answers[node_id], signals.get(node_id, []), sync)
         if node_id in known
@@ -158,7 +162,7 @@ def _answer(orders: Desired, signals: list[Signal], sync: Sync) -> Desired:
 
 
 def _key(row: dict[str, Any]) -> str:
-    return key_of(row["job_id"], row["number"], row["rank"])
+    return rank_key(row["job_id"], row["number"], row["rank"])
 
 
 def _keys(rows: list[dict[str, Any]]) -> set[str]:
@@ -192,7 +196,7 @@ def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, S
     """Ends what runs for us but not for its agent, for a while now, as a fault of the node; gives such nodes."""
     absent: list[int] = []
     present: list[int] = []
-    by_id: dict[int, tuple[rank_end.Key, int]] = {}
+    by_id: dict[int, tuple[rank_end.RankKey, int]] = {}
     for node_id, rows in rows_of.items():
         running = set(latest[node_id].running)
         for row in rows:
@@ -212,7 +216,7 @@ def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, S
     )
     gone = [row for row in over if row["is_over"]]
     if gone:
-        concerned = about(by_id[row["id"]][0][0] for row in gone)
+        concerned = job_fields(by_id[row["id"]][0][0] for row in gone)
         logger.warning("%d ranks run for us but not for their agents", len(gone), extra=concerned)
-        rank_end.fault([(*by_id[row["id"]], row["missing_since"]) for row in gone])
+        rank_end.end_as_node_fault([(*by_id[row["id"]], row["missing_since"]) for row in gone])
     return {by_id[row["id"]][1] for row in gone}

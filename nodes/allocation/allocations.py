@@ -16,7 +16,7 @@ from tenants.billing import ledger
 
 
 @dataclass(frozen=True)
-class Taking:
+class RankAllocation:
     """One rank that is to run on a node; `devices`: (device id, memory in MiB or None for the whole device)."""
 
     attempt_id: int
@@ -44,7 +44,7 @@ _ALLOCATE = """
 """
 
 
-def take(takings: Sequence[Taking]) -> None:
+def allocate(takings: Sequence[RankAllocation]) -> None:
     """Writes assignments and allocations. IntegrityError if a device would be held beyond what it has, or
     a node was removed."""
     if not takings:
@@ -73,7 +73,7 @@ _GIVE_BACK = """
 """
 
 
-def give_back(assignment_ids: Sequence[int]) -> None:
+def release(assignment_ids: Sequence[int]) -> None:
     """Frees what ended assignments held and charges its use, from the start of the rank to its end."""
     charges = []
     for row in query(_GIVE_BACK, [list(assignment_ids)]):

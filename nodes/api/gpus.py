@@ -16,7 +16,7 @@ from gpusched.lib.api.rest import (
     read_body,
     read_query,
 )
-from gpusched.lib.db.sql import atomically, query
+from gpusched.lib.db.sql import query, retry_atomic
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.cluster import DeviceAction
 from gpusched.protocol.rest.jobs import Page
@@ -45,7 +45,7 @@ class Quarantine(APIView):
         note = read_body(request, QuarantineNote).note
         if "\x00" in note:
             raise invalid([FieldError("note", "invalid_character", "must not contain a NUL character")])
-        return _answer(device_id, atomically(lambda: device_health.quarantine(int(device_id), note, who.username)))
+        return _answer(device_id, retry_atomic(lambda: device_health.quarantine(int(device_id), note, who.username)))
 
 
 class Clear(APIView):
@@ -59,7 +59,7 @@ class Clear(APIView):
     def post(self, request: Request, device_id: int) -> Response:
         """409 if it is in service."""
         identity(request).require_admin()
-        return _answer(device_id, atomically(lambda: device_health.clear(int(device_id))))
+        return _answer(device_id, retry_atomic(lambda: device_health.clear(int(device_id))))
 
 
 class Retire(APIView):
@@ -74,7 +74,7 @@ class Retire(APIView):
         """With its readings and samples; the ledger and its incidents stay. 409 while a job holds it or its agent reads
         it. It comes back by itself if the agent names it again."""
         identity(request).require_admin()
-        message = atomically(lambda: retire.retire(int(device_id)))
+        message = retry_atomic(lambda: retire.retire(int(device_id)))
         return Response({"id": int(device_id), "health": "retired", "health_note": "", "message": message})
 
 

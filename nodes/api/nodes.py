@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import invalid
 from gpusched.lib.api.rest import read_body
-from gpusched.lib.db.sql import atomically
+from gpusched.lib.db.sql import retry_atomic
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.access import JoinToken
@@ -47,7 +47,7 @@ class OneNode(APIView):
         identity(request).require_admin()
         if "\x00" in name:
             raise not_found.absent(name)
-        message = atomically(lambda: removal.remove(name))
+        message = retry_atomic(lambda: removal.remove(name))
         return Response({"node": name, "status": "removed", "message": message})
 
 

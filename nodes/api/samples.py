@@ -12,8 +12,8 @@ from gpusched.lib.api.rest import (
     PAGED,
     cursor_number,
     encode_cursor,
-    moment,
     page_limit,
+    parse_moment,
     read_query,
 )
 from gpusched.lib.db.sql import query
@@ -63,4 +63,4 @@ def _since(given: dict[str, str], default: datetime) -> datetime:
             return EPOCH + (last + 1) * MICROSECOND
         except OverflowError as error:
             raise invalid([FieldError("cursor", "invalid", "is not a cursor that this server gave")]) from error
-    return moment("since", given["since"]) if "since" in given else default
+    return parse_moment("since", given["since"]) if "since" in given else default

@@ -8,17 +8,17 @@ of a GPU is none either: that GPU alone is taken out of service."""
 import logging
 from collections.abc import Iterable
 
-from gpusched.json_log import about
+from gpusched.json_log import job_fields
 from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import query
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
 from nodes.health import cordon
 from nodes.health.gpu_status import IS_REPLACED
-from nodes.redaction import HELD_NOTE
+from nodes.redaction import AUTO_CORDON_NOTE
 
 logger = logging.getLogger(__name__)
-STRIKES = frozenset({EndReason.NODE_FAULT, EndReason.SUPERVISOR_LOST})
+NODE_FAULT_REASONS = frozenset({EndReason.NODE_FAULT, EndReason.SUPERVISOR_LOST})
 USERS, PART = 2, 10
 FIRST_MINUTES, LONGEST_MINUTES = 10, 24 * 60
 # A node that was well for so long after a hold starts anew.
@@ -47,21 +47,21 @@ _ROOM = """
 """
 
 
-def hold(node_ids: Iterable[int]) -> None:
+def cordon_faulty(node_ids: Iterable[int]) -> None:
     """Cordons those of the nodes, on which ranks just ended as faults, that are to be held."""
     struck = query(_STRUCK, [sorted(set(node_ids)), USERS])
     if struck:
         # Two who come at once must not each take the last place. Let go of at the end of the transaction.
         query("SELECT pg_advisory_xact_lock(%s)", [Lock.NODE_HOLDS])
     for node in struck:
-        if query(_ROOM, [PART, HELD_NOTE])[0]["room"] < 1:
+        if query(_ROOM, [PART, AUTO_CORDON_NOTE])[0]["room"] < 1:
             said = "node %s has had %d faults; too many nodes are held already"
-            concerned = {"node": node["name"], **about(node["jobs"])}
+            concerned = {"node": node["name"], **job_fields(node["jobs"])}
             logger.warning(said, node["name"], node["faults"], extra=concerned)
             continue
         jobs = ", ".join(map(str, sorted(node["jobs"])))
-        note = f"{HELD_NOTE}{node['faults']} node faults: jobs {jobs}"
-        logger.warning("node %s is %s", node["name"], note, extra={"node": node["name"], **about(node["jobs"])})
+        note = f"{AUTO_CORDON_NOTE}{node['faults']} node faults: jobs {jobs}"
+        logger.warning("node %s is %s", node["name"], note, extra={"node": node["name"], **job_fields(node["jobs"])})
         cordon.set_intent(node["name"], NodeIntent.CORDONED, note)
 
 
@@ -81,11 +81,11 @@ _DUE = f"""
 """
 
 
-def release() -> int:
+def uncordon_due() -> int:
     """Opens held nodes whose time is over and that are well; inside a transaction. Gives how many."""
     due = query(
         _DUE,
-        {"note": HELD_NOTE, "days": FORGIVEN_AFTER_DAYS, "first": FIRST_MINUTES, "longest": LONGEST_MINUTES},
+        {"note": AUTO_CORDON_NOTE, "days": FORGIVEN_AFTER_DAYS, "first": FIRST_MINUTES, "longest": LONGEST_MINUTES},
     )
     for node in due:
         said = "node %s is tried again; it was held %d times"

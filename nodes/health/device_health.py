@@ -32,7 +32,7 @@ _OCCUPY = f"""
 """
 
 
-def occupied(told: Sequence[Told]) -> None:
+def apply_occupancy(told: Sequence[Told]) -> None:
     """Takes in (node, UUID, occupancy, occupant). Rows are written, and pages and the queue told, only of changes."""
     if not told:
         return
@@ -51,7 +51,7 @@ _LEFT = """
 """
 
 
-def left_behind(told: Sequence[tuple[int, str, str]]) -> None:
+def mark_dirty(told: Sequence[tuple[int, str, str]]) -> None:
     """Takes in (assignment, UUID, what) of devices that were not free when their rank had ended. The way back is the
     next reading that says they are clear."""
     rows = [(id, uuid, note.replace("\x00", "")[:200]) for id, uuid, note in told if "\x00" not in uuid]
@@ -73,7 +73,7 @@ _DEGRADE = """
 """
 
 
-def failed(told: Sequence[tuple[int, str, str, int]]) -> None:
+def mark_degraded(told: Sequence[tuple[int, str, str, int]]) -> None:
     """Takes in (node, UUID, what failed, seconds ago) of hardware; until an admin clears them, such devices get no new
     jobs. At most one per device."""
     changed = prepared(_DEGRADE, columns(told, 4)) if told else []
@@ -92,7 +92,7 @@ _GIVE_UP = """
 """
 
 
-def give_up_on_dirty(minutes: float) -> int:
+def quarantine_stale_dirty(minutes: float) -> int:
     """Quarantines devices that have been dirty for so long (0: none), until an admin clears them. Gives how many."""
     if not minutes:
         return 0

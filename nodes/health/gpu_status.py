@@ -4,7 +4,7 @@ Idle is only what has been read as idle, for a minute and since it was taken: wh
 doing, and without a reading it is busy. A reading older than half a minute, when its node was last heard, says nothing
 of now."""
 
-CELLS = ("busy", "held_idle", "free", "unavailable")
+GPU_STATUSES = ("busy", "held_idle", "free", "unavailable")
 # Over devices d, their nodes n, readings r (if any) and holders h.
 HOLDERS = """LEFT JOIN (SELECT device_id, min(since) AS since FROM nodes_allocation GROUP BY device_id) h
               ON h.device_id = d.id"""

@@ -6,7 +6,7 @@ from typing import Any
 from gpusched.lib.audit import log
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
-from nodes.redaction import CLOSINGS, HELD_NOTE
+from nodes.redaction import AUTO_CORDON_NOTE, CLOSINGS
 
 _LATEST = """
     SELECT i.id, n.name AS node, d.index AS gpu, d.uuid, i.device_id, i.kind, i.cause, i.since, i.until
@@ -47,7 +47,7 @@ def with_closers(incidents: Collection[dict[str, Any]]) -> list[dict[str, Any]]:
     """Incidents, each with `by`: who closed the node, or gave its note since; empty where the system holds it, and of
     what is no closing."""
     closed = [row["id"] for row in incidents if row["kind"] in CLOSINGS]
-    found = query(_CLOSED_BY, [log.MOST_CHARACTERS, closed, HELD_NOTE]) if closed else []
+    found = query(_CLOSED_BY, [log.MOST_CHARACTERS, closed, AUTO_CORDON_NOTE]) if closed else []
     by = {row["id"]: row["actor"] for row in found}
     return [{**row, "by": by.get(row["id"], "")} for row in incidents]
 

@@ -25,14 +25,14 @@ _FRESH = """
 """
 
 
-def missing(assignment_ids: Collection[int]) -> None:
+def record(assignment_ids: Collection[int]) -> None:
     """Takes in ranks that just ended as `no_account`; inside the transaction that ends them."""
     if assignment_ids:
         told = query(_MISSING, [sorted(assignment_ids)])
         events.changed("nodes", {row["node_id"] for row in told})
 
 
-def without() -> list[tuple[int, int, str]]:
+def current() -> list[tuple[int, int, str]]:
     """(node, tenant, its Unix user) where a job of the tenant need not be tried at present. The user is empty for
     tenants that name none, where the node has none for such."""
     return [(row["node_id"], row["tenant_id"], row["unix_user"]) for row in query(_FRESH, [FRESH_MINUTES])]

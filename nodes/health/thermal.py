@@ -18,7 +18,7 @@ SLOWED_NOTE = "slowed down by its own hardware"
 HYSTERESIS_CELSIUS, COOL_SECONDS = 10, 60.0
 
 
-class Heat(NamedTuple):
+class ThermalState(NamedTuple):
     """`cool_since`: seconds since the epoch; every look at a hot device since then was cool, or, of one that is slowed
     down, did not say whether it still is. None: the last was not so."""
 
@@ -27,25 +27,27 @@ class Heat(NamedTuple):
     cool_since: float | None = None
 
 
-def felt(before: Heat, temperature_celsius: int | None, throttle_reasons: int | None, now: float, hot: int) -> Heat:
+def next_state(
+    before: ThermalState, temperature_celsius: int | None, throttle_reasons: int | None, now: float, hot: int
+) -> ThermalState:
     """The heat of a device after one more reading. `hot`: the threshold in °C; None in a reading: unknown."""
     if throttle_reasons is not None and throttle_reasons & SLOWDOWN:
-        return Heat(True, True)
+        return ThermalState(True, True)
     if before.is_slowed:
         if throttle_reasons is not None:
-            before = Heat(True)
+            before = ThermalState(True)
         else:
             # Not told any more: it holds for a minute, lest a silent driver block the device for ever.
             since = now if before.cool_since is None else before.cool_since
-            return Heat(True, True, since) if now - since < COOL_SECONDS else Heat(True)
+            return ThermalState(True, True, since) if now - since < COOL_SECONDS else ThermalState(True)
     if not before.is_hot:
-        return Heat(temperature_celsius is not None and temperature_celsius >= hot)
+        return ThermalState(temperature_celsius is not None and temperature_celsius >= hot)
     if temperature_celsius is None:
         return before
     if temperature_celsius > hot - HYSTERESIS_CELSIUS:
-        return Heat(True)
+        return ThermalState(True)
     cool_since = now if before.cool_since is None else before.cool_since
-    return Heat(True, False, cool_since) if now - cool_since < COOL_SECONDS else Heat()
+    return ThermalState(True, False, cool_since) if now - cool_since < COOL_SECONDS else ThermalState()
 
 
 # Of most readings nothing is to be said: of devices that are not hot and stay so.
@@ -70,13 +72,13 @@ _CHANGE = """
 """
 
 
-def feel(readings: Sequence[tuple[int, str, int | None, int | None]]) -> None:
+def apply_readings(readings: Sequence[tuple[int, str, int | None, int | None]]) -> None:
     """Takes in (node, UUID, °C, throttle reasons). Rows are written, and pages and the queue told, only of changes."""
     changed: list[tuple[int, bool, bool, float | None, str | None]] = []
     nodes: set[int] = set()
     for row in prepared(_CONCERNED, [*columns(readings, 4), settings.ENV.thermal_threshold_celsius]):
-        before = Heat(row["is_hot"], row["is_slowed"], row["cool_since"])
-        after = felt(before, row["temperature"], row["throttle"], row["now"], row["hot"])
+        before = ThermalState(row["is_hot"], row["is_slowed"], row["cool_since"])
+        after = next_state(before, row["temperature"], row["throttle"], row["now"], row["hot"])
         if after != before:
             changed.append((row["id"], *after, _note(before, after, row["temperature"], row["hot"])))
         if after[:2] != before[:2]:
@@ -88,7 +90,7 @@ def feel(readings: Sequence[tuple[int, str, int | None, int | None]]) -> None:
         wake.request_cycle()
 
 
-def _note(before: Heat, after: Heat, celsius: int | None, hot: int) -> str | None:
+def _note(before: ThermalState, after: ThermalState, celsius: int | None, hot: int) -> str | None:
     """What made it hot, in words, kept while it is so; None: as it was told already."""
     if after[:2] == before[:2]:
         return None

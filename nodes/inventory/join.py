@@ -76,7 +76,7 @@ def _join(message: Join, heartbeat_seconds: float, let_in_by: str) -> Joined:
         node.credential_prefix, node.credential_hash = made.prefix, made.secret_hash
         node.let_in_by = let_in_by
         node.save()
-        readings.learn(node.pk, message.facts)
+        readings.store_facts(node.pk, message.facts)
     return Joined(node_id=node.pk, credential=made.text, heartbeat_seconds=heartbeat_seconds)
 
 

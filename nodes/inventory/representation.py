@@ -65,7 +65,7 @@ def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int]
         "jobs": _told(row["jobs"], visible),
         "devices": devices,
     }
-    return redaction.told(shown, visible)
+    return redaction.redact_notes(shown, visible)
 
 
 def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
         "jobs": _told(row["jobs"], visible),
         "reading": reading,
     }
-    return redaction.told(shown, visible)
+    return redaction.redact_notes(shown, visible)
 
 
 def _told(pairs: list[list[int]] | None, visible: list[int] | None) -> list[int]:

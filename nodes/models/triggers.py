@@ -2,7 +2,7 @@
 
 import pgtrigger
 
-from nodes.redaction import HELD_NOTE
+from nodes.redaction import AUTO_CORDON_NOTE
 
 # In the database, because many statements change the health of devices, and none must be forgotten.
 _OF_DEVICE = """
@@ -29,7 +29,7 @@ _OF_NODE = f"""
         END IF;
     END IF;
     IF OLD.intent <> NEW.intent
-       OR starts_with(OLD.intent_note, '{HELD_NOTE}') <> starts_with(NEW.intent_note, '{HELD_NOTE}') THEN
+       OR starts_with(OLD.intent_note, '{AUTO_CORDON_NOTE}') <> starts_with(NEW.intent_note, '{AUTO_CORDON_NOTE}') THEN
         UPDATE nodes_incident SET until = clock_timestamp()
          WHERE node_id = NEW.id AND device_id IS NULL AND kind IN ('cordoned', 'draining') AND until IS NULL;
         IF NEW.intent <> 'open' THEN

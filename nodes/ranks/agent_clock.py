@@ -16,14 +16,14 @@ WAY_SECONDS, TOLERATED_SECONDS = 1.0, 5.0
 _MOST_SECONDS = 10 * 365 * 86400.0
 
 
-def when(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """An agent's time; one that cannot be read, lies in the future or many years ago, becomes now."""
     now = datetime.now(UTC)
     at = _read(text)
     return now if at is None or (now - at).total_seconds() > _MOST_SECONDS else min(at, now)
 
 
-def as_here(report: Report, said_at: str) -> Report:
+def to_server_time(report: Report, said_at: str) -> Report:
     """The report, said when the agent's clock showed `said_at`, with its times by the clock of this server."""
     at, said, now = _read(report.at), _read(said_at), datetime.now(UTC)
     if at is None:
@@ -48,7 +48,7 @@ def at_here(text: str, said_at: str) -> str:
     return text if abs(off) <= TOLERATED_SECONDS else moved(text, off)
 
 
-def ahead(said_at: str) -> float | None:
+def clock_offset(said_at: str) -> float | None:
     """By how many seconds an agent's clock was ahead of this server's when it said so, less its message's way; None if
     that cannot be read."""
     said = _read(said_at)
@@ -56,7 +56,7 @@ def ahead(said_at: str) -> float | None:
     return None if off is None or abs(off) > _MOST_SECONDS else round(off, 3)
 
 
-def lasted(report: Ended) -> float | None:
+def run_seconds(report: Ended) -> float | None:
     """How many seconds a rank ran, as its supervisor measured it; None if nobody did."""
     began = _read(report.started_at or "")
     ended = _read(report.at)

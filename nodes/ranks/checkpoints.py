@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from gpusched.lib.db.sql import columns, execute
-from nodes.ranks.agent_clock import when
-from nodes.ranks.rank_end import parse_key
+from nodes.ranks.agent_clock import parse_time
+from nodes.ranks.rank_end import parse_rank_key
 
 # The latest of any rank, never earlier than was told before nor than the start: the time of a file can be anything.
 _KEEP = """
@@ -19,8 +19,8 @@ _KEEP = """
 """
 
 
-def keep(told: Sequence[tuple[int, str, str]]) -> int:
+def record_checkpoints(told: Sequence[tuple[int, str, str]]) -> int:
     """(node, key, when) of any number of nodes; gives how many attempts this was new of. Of ranks that do not run on
     that node nothing is believed; a time in the future is now."""
-    rows = [(*key, node_id, when(at)) for node_id, text, at in told if (key := parse_key(text)) is not None]
+    rows = [(*key, node_id, parse_time(at)) for node_id, text, at in told if (key := parse_rank_key(text)) is not None]
     return execute(_KEEP, columns(rows, 5)) if rows else 0

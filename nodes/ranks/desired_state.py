@@ -12,7 +12,7 @@ from gpusched.protocol.agent_messages import (
     RankSpec,
     Run,
     Stop,
-    key_of,
+    rank_key,
 )
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, RankState
@@ -36,7 +36,7 @@ _LIVE = """
 """
 
 
-def live(node_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+def live_ranks(node_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
     """The assignments of each node that have not ended."""
     found: dict[int, list[dict[str, Any]]] = {node_id: [] for node_id in node_ids}
     for row in prepared(_LIVE, [list(node_ids)]):
@@ -86,7 +86,7 @@ def desired(
 
 
 def _key(row: dict[str, Any]) -> str:
-    return key_of(row["job_id"], row["number"], row["rank"])
+    return rank_key(row["job_id"], row["number"], row["rank"])
 
 
 def _is_to_stop(row: dict[str, Any]) -> bool:
@@ -128,14 +128,14 @@ _SPECS = """
 
 
 def _specs(assignment_ids: Sequence[int]) -> dict[int, RankSpec]:
-    return {row["id"]: _spec(row) for row in prepared(_SPECS, [list(assignment_ids)])}
+    return {row["id"]: _rank_spec(row) for row in prepared(_SPECS, [list(assignment_ids)])}
 
 
-def _spec(row: dict[str, Any]) -> RankSpec:
+def _rank_spec(row: dict[str, Any]) -> RankSpec:
     payload, ranks = row["payload"], row["ranks"]
     # Read now: a secret with a new value has it from the next attempt on. What is wrong with those of one job must not
     # keep the node from hearing of the others.
-    values, unfit = secrets.opened(row["sealed"] or {}, payload.get("secrets", []), row["tenant"])
+    values, unfit = secrets.unseal(row["sealed"] or {}, payload.get("secrets", []), row["tenant"])
     return RankSpec(
         job_id=row["job_id"],
         attempt=row["number"],

@@ -9,7 +9,7 @@ from gpusched.lib.db.sql import columns, query
 from gpusched.protocol import xids
 from gpusched.protocol.agent_messages import Ended, Reading, Report
 from gpusched.protocol.reasons import EndReason
-from nodes.ranks.rank_end import parse_key
+from nodes.ranks.rank_end import parse_rank_key
 
 _HELD = """
     SELECT s.node_id, s.job_id, s.number, s.rank, d.uuid, d.index, d.health, d.health_note,
@@ -25,10 +25,12 @@ SLACK_SECONDS = 2
 Row = dict[str, Any]
 
 
-def judged(heard: Sequence[tuple[int, Report]], readings: Sequence[tuple[int, Reading]]) -> list[tuple[int, Report]]:
+def attribute_faults(
+    heard: Sequence[tuple[int, Report]], readings: Sequence[tuple[int, Reading]]
+) -> list[tuple[int, Report]]:
     """The (node, report) pairs, failures of ranks whose device failed as faults of the node, others with the Xids that
     they caused. `readings` came with the reports, and are written later, because jobs are locked before devices."""
-    failed = [(node_id, *key) for node_id, report in heard if _failed(report) and (key := parse_key(report.key))]
+    failed = [(node_id, *key) for node_id, report in heard if _failed(report) and (key := parse_rank_key(report.key))]
     if not failed:
         return list(heard)
     looks = {(node_id, reading.uuid): reading for node_id, reading in readings}

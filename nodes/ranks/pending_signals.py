@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpusched.lib.db.sql import columns, query
-from gpusched.protocol.agent_messages import Signal, key_of
+from gpusched.protocol.agent_messages import Signal, rank_key
 from gpusched.protocol.states import JobState, RankState
 
 # Of each job; whoever is further behind hears of the others with the next answer.
@@ -20,14 +20,14 @@ _ASKED = """
 """
 
 
-def unsent(
+def pending_signals(
     rows_of: Mapping[int, Sequence[dict[str, Any]]], taken: Mapping[int, Mapping[str, int]]
 ) -> dict[int, list[Signal]]:
     """By node, of its assignments (desired.live). `taken`: the latest that its agent has, by key."""
     behind: list[tuple[int, str, tuple[int, int]]] = []
     for node_id, rows in rows_of.items():
         for row in rows:
-            key = key_of(row["job_id"], row["number"], row["rank"])
+            key = rank_key(row["job_id"], row["number"], row["rank"])
             known = taken.get(node_id, {}).get(key, 0)
             if row["signal_count"] > known and _is_running(row):
                 behind.append((node_id, key, (row["job_id"], known)))

@@ -18,14 +18,14 @@ from gpusched.lib.db.sql import (
 from gpusched.protocol.agent_messages import Ended, Report, Started
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.lifecycle import states
-from jobs.lifecycle.attempt_end import Outcome
+from jobs.lifecycle.attempt_end import AttemptOutcome
 from jobs.lifecycle.exits import exit_class
 from nodes.allocation import allocations
 from nodes.health import device_health, missing_users
-from nodes.ranks.agent_clock import lasted, when
+from nodes.ranks.agent_clock import parse_time, run_seconds
 from tenants.billing import ledger
 
-Key = tuple[int, int, int]
+RankKey = tuple[int, int, int]
 PEAKS = ("rank", "process")
 MOST_INT, MOST_LOG_BYTES = (1 << 31) - 1, 1 << 60
 
@@ -35,7 +35,7 @@ class RankEnd:
     """The end of one rank. `node_id`: the node that it must be assigned to, else the report is not believed.
     `seen`: the exit class that the agent told. `left`: UUID → what is still on that device."""
 
-    key: Key
+    key: RankKey
     node_id: int
     at: datetime
     reason: str
@@ -51,7 +51,7 @@ class RankEnd:
     left: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse_key(text: str) -> Key | None:
+def parse_rank_key(text: str) -> RankKey | None:
     """`7.3.0` → (7, 3, 0); None for anything else."""
     parts = text.split(".")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
@@ -60,16 +60,16 @@ def parse_key(text: str) -> Key | None:
     return (job, attempt, rank) if attempt < 2**31 and rank < 2**31 else None
 
 
-def apply(reports: Iterable[tuple[int, Report]]) -> None:
+def apply_reports(reports: Iterable[tuple[int, Report]]) -> None:
     """Applies (node id, report) pairs of any number of nodes. To be called inside a transaction."""
-    starts: list[tuple[Key, int, datetime, int]] = []
+    starts: list[tuple[RankKey, int, datetime, int]] = []
     ends: list[RankEnd] = []
     for node_id, report in reports:
-        key = parse_key(report.key)
+        key = parse_rank_key(report.key)
         if key is None:
             continue
         if isinstance(report, Started):
-            starts.append((key, node_id, when(report.at), _fitting(report.pid) or 0))
+            starts.append((key, node_id, parse_time(report.at), _fitting(report.pid) or 0))
         else:
             ends.append(_rank_end(key, node_id, report))
     lock_jobs([start[0][0] for start in starts] + [end.key[0] for end in ends])
@@ -80,29 +80,29 @@ def apply(reports: Iterable[tuple[int, Report]]) -> None:
         wake.request_cycle()
 
 
-def fault(gone: Sequence[tuple[Key, int, datetime]]) -> None:
+def end_as_node_fault(gone: Sequence[tuple[RankKey, int, datetime]]) -> None:
     """Ends ranks (key, node, since when) that their node does not know any more, through no fault of the job."""
     lock_jobs([key[0] for key, _, _ in gone])
     events.changed("jobs", end([RankEnd(key, node_id, at, EndReason.NODE_FAULT) for key, node_id, at in gone]))
     wake.request_cycle()
 
 
-def _rank_end(key: Key, node_id: int, report: Ended) -> RankEnd:
+def _rank_end(key: RankKey, node_id: int, report: Ended) -> RankEnd:
     reason = report.reason if report.reason in list(EndReason) else EndReason.LAUNCH_FAILED
     return RankEnd(
         key,
         node_id,
-        when(report.at),
+        parse_time(report.at),
         reason,
         _fitting(report.exit_code, -MOST_INT),
         _fitting(report.signal),
-        when(report.started_at) if report.started_at else None,
+        parse_time(report.started_at) if report.started_at else None,
         (report.detail or "").replace("\x00", "")[:2000],
         _fitting(report.peak_memory_mb),
         min(max(report.log_bytes, 0), MOST_LOG_BYTES),
         report.exit_class,
         report.peak_memory_of if report.peak_memory_of in PEAKS else None,
-        lasted(report),
+        run_seconds(report),
         report.left,
     )
 
@@ -129,7 +129,7 @@ _START = """
 """
 
 
-def _start(starts: Sequence[tuple[Key, int, datetime, int]]) -> list[int]:
+def _start(starts: Sequence[tuple[RankKey, int, datetime, int]]) -> list[int]:
     rows = [(*key, node_id, at, pid) for key, node_id, at, pid in starts]
     told = (
         [(row["job_id"], row["number"], row["started_at"]) for row in query(_START, columns(rows, 6))] if rows else []
@@ -169,18 +169,18 @@ def end(ends: Sequence[RankEnd]) -> list[int]:
     ended = query(_END, columns(rows, 15))
     if not ended:
         return []
-    allocations.give_back([row["id"] for row in ended])
-    missing_users.missing([row["id"] for row in ended if row["reason"] == EndReason.NO_ACCOUNT])
+    allocations.release([row["id"] for row in ended])
+    missing_users.record([row["id"] for row in ended if row["reason"] == EndReason.NO_ACCOUNT])
     # In the transaction that gives them back (A34): the next reading may be a second, and another job, too late.
     left = {e.key: e.left for e in ends if e.left}
-    device_health.left_behind(
+    device_health.mark_dirty(
         [(r["id"], *one) for r in ended for one in left.get((r["job_id"], r["number"], r["rank"]), {}).items()]
     )
     # A rank that came and went between two messages was never reported as started.
     states.started([(r["job_id"], r["number"], r["started_at"]) for r in ended if r["started_at"]])
-    _keep_outcomes([(r["job_id"], r["number"], r["rank"], _how(r)) for r in ended])
+    record_outcomes([(r["job_id"], r["number"], r["rank"], _how(r)) for r in ended])
     attempts = sorted({(row["job_id"], row["number"]) for row in ended})
-    over, failing = _judge(attempts)
+    over, failing = _finished_attempts(attempts)
     states.finish(over)
     ledger.refund([(outcome.job_id, outcome.attempt, outcome.reason) for outcome in over])
     for job_id, evidence in failing:
@@ -211,12 +211,14 @@ _RANKS = """
 """
 
 
-def _judge(attempts: Sequence[tuple[int, int]]) -> tuple[list[Outcome], list[tuple[int, dict[str, Any]]]]:
+def _finished_attempts(
+    attempts: Sequence[tuple[int, int]],
+) -> tuple[list[AttemptOutcome], list[tuple[int, dict[str, Any]]]]:
     """Attempts whose ranks have all ended, and jobs of which a rank failed while others run."""
     ranks: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for row in query(_RANKS, columns(attempts, 2)):
         ranks.setdefault((row["job_id"], row["number"]), []).append(row)
-    over: list[Outcome] = []
+    over: list[AttemptOutcome] = []
     failing: list[tuple[int, dict[str, Any]]] = []
     for (job_id, number), rows in ranks.items():
         decisive = _decisive(rows)
@@ -239,7 +241,7 @@ def _failed(row: dict[str, Any]) -> bool:
     return bool(row["reason"] != EndReason.EXITED or row["exit_code"] != 0)
 
 
-def _outcome(job_id: int, number: int, decisive: dict[str, Any], ended_at: datetime, ranks: int) -> Outcome:
+def _outcome(job_id: int, number: int, decisive: dict[str, Any], ended_at: datetime, ranks: int) -> AttemptOutcome:
     evidence = {"node": decisive["node"], "exit_code": decisive["exit_code"], "signal": decisive["signal"]}
     if decisive["class"]:
         evidence["class"] = decisive["class"]
@@ -247,10 +249,12 @@ def _outcome(job_id: int, number: int, decisive: dict[str, Any], ended_at: datet
         evidence["detail"] = decisive["detail"]
     if ranks > 1:
         evidence["rank"] = decisive["rank"]
-    return Outcome(job_id, number, decisive["reason"], ended_at, decisive["exit_code"], decisive["signal"], evidence)
+    return AttemptOutcome(
+        job_id, number, decisive["reason"], ended_at, decisive["exit_code"], decisive["signal"], evidence
+    )
 
 
-def _keep_outcomes(rows: Sequence[tuple[int, int, int, dict[str, Any]]]) -> None:
+def record_outcomes(rows: Sequence[tuple[int, int, int, dict[str, Any]]]) -> None:
     """(job, attempt, rank, how it ended) kept with the attempt."""
     merged: dict[tuple[int, int], dict[str, Any]] = {}
     for job_id, attempt, rank, how in rows:

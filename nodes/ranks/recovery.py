@@ -4,9 +4,9 @@ import logging
 
 from django.conf import settings
 
-from gpusched.json_log import about
+from gpusched.json_log import job_fields
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import atomically, query
+from gpusched.lib.db.sql import query, retry_atomic
 from gpusched.protocol.reasons import EndReason
 from jobs.lifecycle import states
 from nodes.ranks import rank_end
@@ -31,10 +31,10 @@ _LEFT_BEHIND = """
 """
 
 
-def lose_silent_nodes() -> list[int]:
+def mark_silent_nodes_lost() -> list[int]:
     """online → lost for nodes not heard for GPUSCHED_NODE_LOST_SECONDS; their ranks end as node_lost, as of when the
     node was last heard. Gives the ids of the nodes."""
-    lost = atomically(_lose)
+    lost = retry_atomic(_lose)
     if lost:
         logger.warning("lost %d nodes: %s", len(lost), ", ".join(name for _, name in lost[:10]))
     return [node_id for node_id, _ in lost]
@@ -77,7 +77,7 @@ _ON_LOST_DEVICES = """
 def stop_on_lost_devices() -> list[int]:
     """Has jobs stopped whose GPU has been gone for GPUSCHED_LOST_GPU_SECONDS; they end as node_fault, which is no
     failure of theirs. Gives their ids."""
-    return atomically(_stop_on_lost_devices) if query(_ON_LOST_DEVICES, [settings.ENV.lost_gpu_seconds]) else []
+    return retry_atomic(_stop_on_lost_devices) if query(_ON_LOST_DEVICES, [settings.ENV.lost_gpu_seconds]) else []
 
 
 def _stop_on_lost_devices() -> list[int]:
@@ -122,13 +122,13 @@ _IGNORED = f"""
 """
 
 
-def take_back_unstarted() -> list[int]:
+def end_unstarted() -> list[int]:
     """Has jobs stopped that were not started for GPUSCHED_START_SECONDS, as a fault of the node, and ends ranks that
     were never started and whose stop their node ignores. Gives the ids of the jobs."""
     seconds = settings.ENV.start_seconds
     if not query(_UNSTARTED, [seconds]) and not query(_IGNORED, [STOP_SECONDS]):
         return []
-    return atomically(lambda: _stop_unstarted(seconds) + _end_silent())
+    return retry_atomic(lambda: _stop_unstarted(seconds) + _end_silent())
 
 
 def _stop_unstarted(seconds: float) -> list[int]:
@@ -147,9 +147,9 @@ def _end_silent() -> list[int]:
     rank_end.lock_jobs([row["job_id"] for row in query(_IGNORED, [STOP_SECONDS])])
     gone = query(_IGNORED, [STOP_SECONDS])
     if gone:
-        concerned = about(row["job_id"] for row in gone)
+        concerned = job_fields(row["job_id"] for row in gone)
         logger.warning(
             "%d ranks that never started are given up: their nodes say nothing of them", len(gone), extra=concerned
         )
-        rank_end.fault([((r["job_id"], r["number"], r["rank"]), r["node_id"], r["now"]) for r in gone])
+        rank_end.end_as_node_fault([((r["job_id"], r["number"], r["rank"]), r["node_id"], r["now"]) for r in gone])
     return [row["job_id"] for row in gone]

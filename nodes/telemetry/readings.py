@@ -36,7 +36,7 @@ _SEEN = """
 """
 
 
-def seen(nodes: Sequence[tuple[int, str, bool, float | None]]) -> set[int]:
+def record_heartbeats(nodes: Sequence[tuple[int, str, bool, float | None]]) -> set[int]:
     """(node, boot id, is_clean, seconds that its clock is ahead): the nodes are alive. One on which processes of ended
     attempts still live (not clean) does not come back online before they are gone, lest their devices be given to
     others. Return the nodes that exist: not those that were removed."""
@@ -47,7 +47,7 @@ def seen(nodes: Sequence[tuple[int, str, bool, float | None]]) -> set[int]:
     return {row["id"] for row in rows}
 
 
-def lost() -> list[int]:
+def lost_nodes() -> list[int]:
     """Nodes that are lost at present."""
     return [
         row["id"]
@@ -55,7 +55,7 @@ def lost() -> list[int]:
     ]
 
 
-def learn(node_id: int, facts: NodeFacts) -> None:
+def store_facts(node_id: int, facts: NodeFacts) -> None:
     """Takes over what an agent says of its machine. A device that it no longer names is lost; one that is named again
     is back. What the scheduler holds stays as it is."""
     if not _learn_machine(node_id, facts):
@@ -158,7 +158,7 @@ _READ = """
 )
 
 
-def read(readings: Sequence[tuple[int, Reading]]) -> None:
+def store_readings(readings: Sequence[tuple[int, Reading]]) -> None:
     """(node, reading) pairs become the latest readings; what the driver calls lost, or has on it who should not be
     there, is no longer offered."""
     rows: list[tuple[Any, ...]] = []
@@ -180,9 +180,9 @@ def read(readings: Sequence[tuple[int, Reading]]) -> None:
         )  # fmt: skip
     prepared(_READ, [settings.ENV.held_idle_percent, *columns(rows, 2 + len(_READ_COLUMNS))])
     _mark_lost(gone)
-    device_health.failed(_hardware_failures(readings))
-    device_health.occupied(occupied)
-    thermal.feel([(row[0], row[1], row[4], row[9]) for row in rows])
+    device_health.mark_degraded(_hardware_failures(readings))
+    device_health.apply_occupancy(occupied)
+    thermal.apply_readings([(row[0], row[1], row[4], row[9]) for row in rows])
 
 
 def _hardware_failures(readings: Sequence[tuple[int, Reading]]) -> list[tuple[int, str, str, int]]:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
-from gpusched.lib.db.sql import atomically, execute, query
+from gpusched.lib.db.sql import execute, query, retry_atomic
 from nodes.health.gpu_status import (
     CELL,
-    CELLS,
+    GPU_STATUSES,
     HOLDERS,
     IS_HELD,
     IS_REPLACED,
@@ -66,15 +66,15 @@ _TICK = """
     held=IS_HELD,
     replaced=IS_REPLACED,
     holders=HOLDERS,
-    sums=", ".join(f"coalesce(sum(seconds) FILTER (WHERE cell = '{cell}'), 0) AS {cell}" for cell in CELLS),
-    added=", ".join(f"{cell} = g.{cell} + t.{cell}" for cell in CELLS),
+    sums=", ".join(f"coalesce(sum(seconds) FILTER (WHERE cell = '{cell}'), 0) AS {cell}" for cell in GPU_STATUSES),
+    added=", ".join(f"{cell} = g.{cell} + t.{cell}" for cell in GPU_STATUSES),
 )
 
 
-def tick(least_seconds: float, now: datetime | None = None) -> bool:
+def take_samples(least_seconds: float, now: datetime | None = None) -> bool:
     """Keeps a sample of each device and counts its time; False (and nothing is done) if the last tick was not
     `least_seconds` ago: another worker's, or the clock was set back."""
-    return atomically(lambda: _tick({"least": least_seconds, "now": now}))
+    return retry_atomic(lambda: _tick({"least": least_seconds, "now": now}))
 
 
 def _tick(given: dict[str, Any]) -> bool:
@@ -88,7 +88,7 @@ def _tick(given: dict[str, Any]) -> bool:
 def gpu_seconds() -> dict[str, float]:
     """{cell: GPU-seconds} since counting began."""
     found = query("SELECT busy, held_idle, free, unavailable FROM nodes_gpuclock WHERE id = 1")
-    return found[0] if found else dict.fromkeys(CELLS, 0.0)
+    return found[0] if found else dict.fromkeys(GPU_STATUSES, 0.0)
 
 
 _BY = {
@@ -137,7 +137,7 @@ _DUE = """
 def roll_up(now: datetime | None = None) -> int:
     """Makes the roll-ups of all periods that are over and have none; gives how many rows. A period belongs to its
     beginning. Samples that are not known do not count."""
-    return atomically(lambda: _roll_up(now))
+    return retry_atomic(lambda: _roll_up(now))
 
 
 def _roll_up(now: datetime | None) -> int:

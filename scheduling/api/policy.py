@@ -86,7 +86,7 @@ class SchedulingPolicy(APIView):
         version = if_match(request, "the policy", changes.pop("version", None))
         if is_dry_run(request):
             with transaction.atomic():
-                new, _ = policy.checked(changes, expected_version=version)
+                new, _ = policy.validated(changes, expected_version=version)
                 would_be = {name: getattr(new, name) for name in policy.FIELDS}
             effect = edit_effects.policy_effect(policy.as_engine(would_be))
             version = policy.values()["version"]

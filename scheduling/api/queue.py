@@ -191,7 +191,7 @@ class Ready(APIView):
         late, unheard = None, hub.waiting_seconds()
         try:
             lag, agents = cluster.scheduler_lag(), cluster.agents()
-            late = housekeeping.lag_seconds(housekeeping.ages())
+            late = housekeeping.lag_seconds(housekeeping.task_ages())
             is_ready = bool(lag["is_alive"]) and unheard <= MOST_UNHEARD_SECONDS
             parts = {
                 "database": True,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import rows
 from gpusched.protocol.reasons import Pending
-from scheduling.engine.model import ELEMENT, Job, Node, Request, Wait
+from scheduling.engine.model import ELEMENT_ID_STEP, Job, Node, PendingGroup, Request
 
 # Of all arrays together so many elements are shown to one cycle, more than it places, but of each at least so many.
 MOST_SHOWN, LEAST_SHOWN = 1600, 8
@@ -21,7 +21,7 @@ _OPEN = """
 """
 
 
-class Open(NamedTuple):
+class OpenArray(NamedTuple):
     """An array that is not over: how many of its elements could start but for room and limits, and are live."""
 
     id: int
@@ -31,20 +31,20 @@ class Open(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shown:
+class ArrayView:
     """`jobs`: elements for the engine; `behind`: (the last of an array, how many wait behind it); `waits`: those for
     which `max_parallel` leaves no room, with their reason; `hidden`: those of them that are jobs already."""
 
     jobs: tuple[Job, ...] = ()
     behind: tuple[tuple[int, int], ...] = ()
-    waits: tuple[Wait, ...] = ()
+    waits: tuple[PendingGroup, ...] = ()
     hidden: frozenset[int] = frozenset()
 
 
-_told: dict[int, Open] = {}
+_told: dict[int, OpenArray] = {}
 
 
-def tell(arrays: Sequence[Open]) -> None:
+def announce_changes(arrays: Sequence[OpenArray]) -> None:
     """Lets those who watch arrays know that elements of them started or ended since this was last asked. Once a cycle:
     each change of an element leads to one."""
     if news := [array.id for array in arrays if _told.get(array.id) != array]:
@@ -53,23 +53,23 @@ def tell(arrays: Sequence[Open]) -> None:
     _told.update({array.id: array for array in arrays})
 
 
-def opened() -> list[Open]:
-    return [Open(*row) for row in rows(_OPEN)]
+def opened() -> list[OpenArray]:
+    return [OpenArray(*row) for row in rows(_OPEN)]
 
 
 def shown(
-    arrays: Sequence[Open],
+    arrays: Sequence[OpenArray],
     heads: Mapping[int, Job],
     again: Mapping[int, Sequence[Job]],
     now: float,
     most: Callable[[Job], float],
-) -> Shown:
+) -> ArrayView:
     """`heads`: the next element of each array of which some wait, as a job with the array's id; `again`: array → those
     that are jobs already and wait. Those come first: of `max_parallel` they take what is left. `most`: how many of an
     array are worth looking at."""
     jobs: list[Job] = []
     behind: list[tuple[int, int]] = []
-    waits: list[Wait] = []
+    waits: list[PendingGroup] = []
     hidden: set[int] = set()
     for array in arrays:
         left = inf if array.max_parallel is None else max(array.max_parallel - array.live, 0)
@@ -80,15 +80,15 @@ def shown(
         if head is not None:
             worth = most(head) if head.eligible_at <= now else 1
             number = int(min(array.waiting, left - len(known) + len(late), worth))
-            jobs += [replace(head, id=head.id + n * ELEMENT) for n in range(number)]
+            jobs += [replace(head, id=head.id + n * ELEMENT_ID_STEP) for n in range(number)]
             if 0 < number < array.waiting:
-                behind.append((head.id + (number - 1) * ELEMENT, array.waiting - number))
+                behind.append((head.id + (number - 1) * ELEMENT_ID_STEP, array.waiting - number))
         if ids := (*late, *([array.id] if head is not None and not number else [])):
-            waits.append(Wait(ids, Pending.MAX_PARALLEL, {"limit": array.max_parallel, "in_use": array.live}))
-    return Shown(tuple(jobs), tuple(behind), tuple(waits), frozenset(hidden))
+            waits.append(PendingGroup(ids, Pending.MAX_PARALLEL, {"limit": array.max_parallel, "in_use": array.live}))
+    return ArrayView(tuple(jobs), tuple(behind), tuple(waits), frozenset(hidden))
 
 
-def room(nodes: Sequence[Node] | None, most: int) -> Callable[[Job], float]:
+def elements_worth_planning(nodes: Sequence[Node] | None, most: int) -> Callable[[Job], float]:
     """How many elements of an array are worth looking at: as many as would start if the free parts of all nodes were
     one (None: so that does not matter), and the next, up to `most`. A cycle that dealt with all is followed by another.
     """

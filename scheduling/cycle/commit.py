@@ -11,19 +11,19 @@ from django.db import IntegrityError, transaction
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import (
     as_json,
-    atomically,
     columns,
     query,
+    retry_atomic,
 )
 from gpusched.protocol.reasons import Pending
 from jobs.arrays import materialize
 from jobs.lifecycle import pending_reasons, states
-from jobs.lifecycle.states import Placed
+from jobs.lifecycle.states import PlacementDecision
 from nodes.allocation import allocations
-from nodes.allocation.allocations import Taking
+from nodes.allocation.allocations import RankAllocation
 from scheduling.cycle.preemptions import preempt
-from scheduling.cycle.snapshot import Seen
-from scheduling.engine.model import Node, Placement, Plan, Snapshot, Wait, known_as
+from scheduling.cycle.snapshot import CommitBasis
+from scheduling.engine.model import Node, PendingGroup, Placement, Plan, Snapshot, public_id
 
 # Their evidence is a time that was written with the code and knows more than the engine does.
 _TIMED = frozenset({Pending.NOT_BEFORE, Pending.RETRY_BACKOFF})
@@ -39,12 +39,12 @@ class Committed:
     preempted: int = 0
 
 
-def commit(plan: Plan, snapshot: Snapshot, seen: Seen) -> Committed:
+def commit(plan: Plan, snapshot: Snapshot, seen: CommitBasis) -> Committed:
     """Writes placements first, so that their agents hear at once, then who is to stop for whom, then reasons."""
     placed = stale = 0
     if plan.placements:
         try:
-            placed = atomically(lambda: _place(plan.placements, snapshot, seen))
+            placed = retry_atomic(lambda: _place(plan.placements, snapshot, seen))
             stale = len(plan.placements) - placed
         except IntegrityError:
             # One placement that the database refuses (a device changed under the plan) must not spoil the others.
@@ -53,23 +53,23 @@ def commit(plan: Plan, snapshot: Snapshot, seen: Seen) -> Committed:
     return Committed(placed, stale, _write_reasons([*seen.waits, *plan.waits], seen), preempted)
 
 
-def _one_by_one(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> tuple[int, int]:
+def _one_by_one(placements: Sequence[Placement], snapshot: Snapshot, seen: CommitBasis) -> tuple[int, int]:
     placed = stale = 0
     for placement in placements:
         try:
-            done = atomically(lambda: _place([placement], snapshot, seen))  # noqa: B023
+            done = retry_atomic(lambda: _place([placement], snapshot, seen))  # noqa: B023
         except IntegrityError:
             done = 0
         placed, stale = placed + done, stale + 1 - done
     return placed, stale
 
 
-def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> int:
+def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: CommitBasis) -> int:
     nodes = {node.id: node for node in snapshot.nodes}
     placements = _with_elements(placements, seen)
     device_facts = _device_facts(placements)
     decided = [
-        Placed(
+        PlacementDecision(
             p.job_id,
             _attempt(p.job_id, seen),
             len(p.ranks),
@@ -80,7 +80,7 @@ def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> i
     ]
     made = states.place(decided)
     takings = [
-        Taking(
+        RankAllocation(
             attempt_id=made[p.job_id][0],
             job_id=p.job_id,
             number=made[p.job_id][1],
@@ -94,37 +94,37 @@ def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: Seen) -> i
         if p.job_id in made
         for rank in p.ranks
     ]
-    allocations.take(takings)
+    allocations.allocate(takings)
     if made:
         events.changed("assignments", {taking.node_id for taking in takings})
         events.changed("jobs", made)
     return len(made)
 
 
-def _with_elements(placements: Sequence[Placement], seen: Seen) -> Sequence[Placement]:
+def _with_elements(placements: Sequence[Placement], seen: CommitBasis) -> Sequence[Placement]:
     """Makes jobs of the elements of arrays that are placed, which get their ids now; without those that their array has
     no room for any more."""
     ids = {array.id for array in seen.arrays}
     new, again = Counter[int](), dict[int, set[int]]()
     for p in placements:
-        if known_as(p.job_id) in ids:
-            new[known_as(p.job_id)] += 1
+        if public_id(p.job_id) in ids:
+            new[public_id(p.job_id)] += 1
         elif (array_id := seen.waiting[p.job_id].array_id) is not None:
             again.setdefault(array_id, set()).add(p.job_id)
     if not new and not again:
         return placements
-    taken = materialize.take(new, again)
+    taken = materialize.materialize(new, again)
     found = []
     for p in sorted(placements, key=lambda p: p.job_id):
-        made = taken.made.get(known_as(p.job_id), [])
-        if known_as(p.job_id) not in ids:
+        made = taken.made.get(public_id(p.job_id), [])
+        if public_id(p.job_id) not in ids:
             found += [p] if p.job_id not in taken.refused else []
         elif made:
             found.append(replace(p, job_id=made.pop(0)))
     return found
 
 
-def _attempt(job_id: int, seen: Seen) -> int:
+def _attempt(job_id: int, seen: CommitBasis) -> int:
     """That the job was seen at; an element that is a job from now on had none."""
     return seen.waiting[job_id].attempt if job_id in seen.waiting else 0
 
@@ -164,7 +164,7 @@ def _as_told(p: Placement, nodes: dict[int, Node], rule: str) -> dict[str, Any]:
     return {"rule": rule, "nodes": p.considered.nodes, "room": p.considered.room, "candidates": told}
 
 
-def _write_reasons(waits: Sequence[Wait], seen: Seen) -> int:
+def _write_reasons(waits: Sequence[PendingGroup], seen: CommitBasis) -> int:
     """Only what changed: the code at once, evidence alone now and then. So many at a time; then another cycle, so that
     jobs that could start do not wait until everybody has been told why they cannot."""
     said: dict[tuple[str, str], int] = {}
@@ -197,7 +197,7 @@ def _write_reasons(waits: Sequence[Wait], seen: Seen) -> int:
     return written
 
 
-def _kept(shown: str, wait: Wait) -> str:
+def _kept(shown: str, wait: PendingGroup) -> str:
     """Whom others overtook waits for its turn as long as others wait before it: else each job that ends and is followed
     by another would turn the reasons of the whole queue to `priority` for one cycle, and back to `capacity`."""
     is_behind = wait.code == Pending.CAPACITY and bool(wait.evidence.get("jobs_ahead"))

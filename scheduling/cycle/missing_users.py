@@ -8,10 +8,10 @@ from nodes.health import missing_users
 from scheduling.engine.model import Request, Snapshot
 
 
-def told(snapshot: Snapshot) -> Snapshot:
+def require_unix_users(snapshot: Snapshot) -> Snapshot:
     """The same, and unchanged as long as no node has told that it lacks a user. Labels with a space are none that
     people give, and are told as they are in a reason: no node matches Unix user alice."""
-    if not (lacks := missing_users.without()):
+    if not (lacks := missing_users.current()):
         return snapshot
     labels = {tenant: _label(user) for _, tenant, user in lacks}
     lacking = {(node, _label(user)) for node, _, user in lacks}

@@ -8,15 +8,15 @@ import msgspec
 
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import (
-    atomically,
     columns,
     execute,
     query,
+    retry_atomic,
 )
 from gpusched.lib.histograms import observe
 from jobs.arrays import materialize
 from jobs.lifecycle import states
-from scheduling.engine.model import Claim, Job, Plan, Preemption, RankPlacement, Snapshot, known_as
+from scheduling.engine.model import Job, Nomination, Plan, Preemption, RankPlacement, Snapshot, public_id
 
 _KEEP = """
     INSERT INTO scheduling_claim (job_id, made_at, rule, ranks)
@@ -36,7 +36,7 @@ def preempt(plan: Plan, snapshot: Snapshot, array_ids: Collection[int] = ()) -> 
     stopped, claiming = 0, [claim.job_id for claim in plan.claims]
     for one in plan.preemptions:
         job = waiting[one.job_id]
-        by_job, number = atomically(lambda: _stop(one, job, tenants[job.tenant_id], array_ids))  # noqa: B023
+        by_job, number = retry_atomic(lambda: _stop(one, job, tenants[job.tenant_id], array_ids))  # noqa: B023
         stopped, claiming = stopped + number, [*claiming, by_job]
     kept = [claim.job_id for claim in plan.claims if claim.job_id not in decided]
     if kept != [claim.job_id for claim in snapshot.claims]:
@@ -44,19 +44,19 @@ def preempt(plan: Plan, snapshot: Snapshot, array_ids: Collection[int] = ()) -> 
     return stopped
 
 
-def claims() -> tuple[Claim, ...]:
+def load_nominations() -> tuple[Nomination, ...]:
     """Those that were kept, oldest first."""
     rows = query("SELECT job_id, rule, ranks::text FROM scheduling_claim ORDER BY made_at, job_id")
     return tuple(
-        Claim(row["job_id"], msgspec.json.decode(row["ranks"], type=tuple[RankPlacement, ...]), row["rule"])
+        Nomination(row["job_id"], msgspec.json.decode(row["ranks"], type=tuple[RankPlacement, ...]), row["rule"])
         for row in rows
     )
 
 
 def _stop(one: Preemption, job: Job, tenant: str, array_ids: Collection[int]) -> tuple[int, int]:
     """The job that they are stopped for, and how many are. An element of an array becomes a job for it."""
-    if known_as(job.id) in array_ids:
-        made = materialize.take({known_as(job.id): 1}).made.get(known_as(job.id))
+    if public_id(job.id) in array_ids:
+        made = materialize.materialize({public_id(job.id): 1}).made.get(public_id(job.id))
         if not made:
             return 0, 0
         job = replace(job, id=made[0])

@@ -18,13 +18,13 @@ from gpusched.lib.db import locks
 from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import execute
 from gpusched.lib.histograms import observe
-from jobs.arrays.materialize import end_those_over
-from nodes.ranks.recovery import lose_silent_nodes, stop_on_lost_devices
+from jobs.arrays.materialize import end_finished_arrays
+from nodes.ranks.recovery import mark_silent_nodes_lost, stop_on_lost_devices
 from scheduling.cycle import recorded_cycles
-from scheduling.cycle.array_heads import tell
+from scheduling.cycle.array_heads import announce_changes
 from scheduling.cycle.commit import Committed, commit
 from scheduling.cycle.snapshot import load
-from scheduling.engine.model import Plan, Snapshot, known_as
+from scheduling.engine.model import Plan, Snapshot, public_id
 from scheduling.engine.planner import plan
 from scheduling.engine.whatif.replay import Recording
 from scheduling.models import Cycle
@@ -53,7 +53,7 @@ class _Memory:
 _memory = _Memory()
 
 
-def run_rested(trigger: str) -> None:
+def run_paced(trigger: str) -> None:
     """What the worker calls: `run`, after a rest from the last one. What was announced meanwhile is in its snapshot."""
     time.sleep(max(0.0, _memory.rest_until - time.monotonic()))
     began = time.monotonic()
@@ -107,9 +107,9 @@ def _keep(decision: _Decision) -> None:
 def _run(trigger: str) -> tuple[Committed, _Decision | None]:
     started_at, clock = timezone.now(), _Clock()
     with clock.phase("sweep"):
-        lose_silent_nodes()
+        mark_silent_nodes_lost()
         stop_on_lost_devices()
-        end_those_over()
+        end_finished_arrays()
     with clock.phase("snapshot"):
         snapshot, seen = load()
         seen.evidence_is_due = time.monotonic() - _memory.evidence_at > EVIDENCE_SECONDS
@@ -117,7 +117,7 @@ def _run(trigger: str) -> tuple[Committed, _Decision | None]:
         decided = plan(snapshot, seen.policy, seen.now)
     with clock.phase("commit"):
         done = commit(decided, snapshot, seen)
-        tell(seen.arrays)
+        announce_changes(seen.arrays)
     figures = {"pending": len(snapshot.jobs), "placed": done.placed, "preempted": done.preempted, "stale": done.stale}
     tracing.describe({f"gpusched.{name}": value for name, value in figures.items()})
     if seen.evidence_is_due:
@@ -165,7 +165,7 @@ def _record(
     """Write the row of a cycle that did something, and now and then one of a cycle that did nothing. Return its id."""
     reserved = decided.reservation
     # The next cycle reads from here which job keeps its turn.
-    reserved_job_id = known_as(reserved.job_id) if reserved else None
+    reserved_job_id = public_id(reserved.job_id) if reserved else None
     is_promise_new = reserved_job_id != snapshot.reserved_job_id
     did_something = done.placed or done.preempted or done.stale or done.reasons_written or is_promise_new
     if not did_something and time.monotonic() - _memory.idle_row_at < IDLE_ROW_SECONDS:

@@ -16,21 +16,21 @@ from gpusched.lib.db.sql import (
 from gpusched.protocol import affinity as protocol
 from scheduling.cycle import array_heads as arrays
 from scheduling.cycle import missing_users
-from scheduling.cycle.array_heads import Open, Shown
-from scheduling.cycle.preemptions import claims
+from scheduling.cycle.array_heads import ArrayView, OpenArray
+from scheduling.cycle.preemptions import load_nominations
 from scheduling.cycle.request_shapes import COLUMNS, recent_mix, request_of
-from scheduling.cycle.tenants import tenants
+from scheduling.cycle.tenants import load_tenants
 from scheduling.engine.affinity import Taint
 from scheduling.engine.model import (
     Device,
     DeviceHold,
     Job,
     Node,
+    PendingGroup,
     Policy,
     RankPlacement,
-    Running,
+    RunningJob,
     Snapshot,
-    Wait,
 )
 from scheduling.policy import policy
 
@@ -97,7 +97,7 @@ _DEVICES = f"""
 """
 
 
-class Waiting(NamedTuple):
+class PendingJob(NamedTuple):
     """A pending job as it was read: the row's version, what the engine may know, and what the commit compares with. Of
     an array: its next element."""
 
@@ -109,26 +109,26 @@ class Waiting(NamedTuple):
     array_id: int | None
 
 
-class Seen:
+class CommitBasis:
     """The policy of that moment, and what the commit compares with: `waiting`, by the ids of jobs and of arrays, and
     `arrays`. `waits`: reasons that the engine need not find. `evidence_is_due`: whether reasons of which only the
     evidence changed are to be rewritten this time."""
 
     __slots__ = ("arrays", "evidence_is_due", "now", "policy", "waiting", "waits")
 
-    def __init__(self, now: float, waiting: dict[int, Waiting], policy: Policy, arrays: Sequence[Open]) -> None:
+    def __init__(self, now: float, waiting: dict[int, PendingJob], policy: Policy, arrays: Sequence[OpenArray]) -> None:
         self.now = now
         self.waiting = waiting
         self.policy = policy
         self.arrays = arrays
-        self.waits: tuple[Wait, ...] = ()
+        self.waits: tuple[PendingGroup, ...] = ()
         self.evidence_is_due = True
 
 
-_known: dict[int, Waiting] = {}
+_known: dict[int, PendingJob] = {}
 
 
-def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot, Seen]:
+def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot, CommitBasis]:
     """One consistent view: all queries see the same moment, which is also the plan's `now`.
 
     `is_whole`: the cluster even if nobody waits, and of arrays as many elements as people may ask about. `held`: jobs
@@ -142,10 +142,10 @@ def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot,
         _known = _waiting(_known)
         opened = arrays.opened()
         heads = {one.job.id: one for one in _these([array.id for array in opened if array.waiting])}
-        seen = Seen(now, {**_known, **heads} if heads else _known, policy(), opened)
+        seen = CommitBasis(now, {**_known, **heads} if heads else _known, policy(), opened)
         if not (seen.waiting or is_whole):
             # Nobody asks, so nothing more need be known; claims that are left over are dropped by the commit.
-            return Snapshot((), (), (), (), claims=claims()), seen
+            return Snapshot((), (), (), (), claims=load_nominations()), seen
         held_now = running()
         found = nodes(held_now)
         shown = _shown(opened, heads, now, None if is_whole else found)
@@ -156,16 +156,18 @@ def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot,
             jobs=(*jobs, *[one.job for one in _these([id for id in held if id not in known])]),
             running=held_now,
             nodes=found,
-            tenants=tenants(seen.policy),
+            tenants=load_tenants(seen.policy),
             reserved_job_id=_promised(),
-            claims=claims(),
+            claims=load_nominations(),
             mix=recent_mix(),
             behind=shown.behind,
         )
-    return missing_users.told(snapshot), seen
+    return missing_users.require_unix_users(snapshot), seen
 
 
-def _shown(opened: Sequence[Open], heads: dict[int, Waiting], now: float, found: Sequence[Node] | None) -> Shown:
+def _shown(
+    opened: Sequence[OpenArray], heads: dict[int, PendingJob], now: float, found: Sequence[Node] | None
+) -> ArrayView:
     """`found`: the nodes that elements could start on; None: as many are shown as people may ask about."""
     again: dict[int, list[Job]] = {}
     for one in _known.values() if opened else ():
@@ -174,7 +176,7 @@ def _shown(opened: Sequence[Open], heads: dict[int, Waiting], now: float, found:
     number = max(len(heads), 1)
     each = MOST_ASKED_ABOUT // number + 1 if found is None else max(arrays.MOST_SHOWN // number, arrays.LEAST_SHOWN)
     jobs = {id: one.job for id, one in heads.items()}
-    return arrays.shown(opened, jobs, again, now, arrays.room(found, each))
+    return arrays.shown(opened, jobs, again, now, arrays.elements_worth_planning(found, each))
 
 
 def _promised() -> int | None:
@@ -183,7 +185,7 @@ def _promised() -> int | None:
     return last[0][0] if last else None
 
 
-def _waiting(known: dict[int, Waiting]) -> dict[int, Waiting]:
+def _waiting(known: dict[int, PendingJob]) -> dict[int, PendingJob]:
     """The pending jobs, those of `known` that are unchanged taken from there."""
     if not known:
         return {waiting.job.id: waiting for waiting in _read(_PENDING)}
@@ -198,11 +200,11 @@ def _waiting(known: dict[int, Waiting]) -> dict[int, Waiting]:
     return waiting
 
 
-def _these(job_ids: Sequence[int]) -> Iterator[Waiting]:
+def _these(job_ids: Sequence[int]) -> Iterator[PendingJob]:
     return _read(_THESE, columns([(job_id,) for job_id in job_ids], 1)) if job_ids else iter(())
 
 
-def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[Waiting]:
+def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[PendingJob]:
     for version, attempt, reason, evidence, array_id, job_id, tenant_id, user_id, priority, *shape in rows(sql, params):
         *shape, queued_at, eligible_at, limit, predicted, is_online = shape
         shape[2] = tuple(shape[2])
@@ -219,10 +221,10 @@ def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[Waiting]:
             predicted_seconds=predicted,
             is_online=is_online,
         )
-        yield Waiting(version, job, attempt, reason, evidence, array_id)
+        yield PendingJob(version, job, attempt, reason, evidence, array_id)
 
 
-def running(tenant_id: int | None = None) -> tuple[Running, ...]:
+def running(tenant_id: int | None = None) -> tuple[RunningJob, ...]:
     """Return the jobs that hold something, of one tenant or of all."""
     by_job: dict[int, list[dict[str, Any]]] = {}
     for row in query(_RUNNING, {"tenant": tenant_id}):
@@ -230,7 +232,7 @@ def running(tenant_id: int | None = None) -> tuple[Running, ...]:
     return tuple(_running_job(ranks) for ranks in by_job.values())
 
 
-def _running_job(found: list[dict[str, Any]]) -> Running:
+def _running_job(found: list[dict[str, Any]]) -> RunningJob:
     first = found[0]
     ranks = tuple(
         RankPlacement(
@@ -243,7 +245,7 @@ def _running_job(found: list[dict[str, Any]]) -> Running:
         )
         for row in found
     )
-    return Running(
+    return RunningJob(
         job_id=first["id"],
         tenant_id=first["tenant_id"],
         request=request_of(
@@ -281,7 +283,7 @@ def capacity_seconds() -> float:
     return settings.ENV.lost_node_capacity_seconds
 
 
-def nodes(running: tuple[Running, ...] = ()) -> tuple[Node, ...]:
+def nodes(running: tuple[RunningJob, ...] = ()) -> tuple[Node, ...]:
     """All nodes, with what `running` leaves free of their CPU and memory."""
     cpu_used: dict[int, int] = {}
     memory_used: dict[int, int] = {}

@@ -73,7 +73,7 @@ class _Past:
 _past = _Past()
 
 
-def tenants(policy: Policy) -> tuple[Tenant, ...]:
+def load_tenants(policy: Policy) -> tuple[Tenant, ...]:
     """All tenants with their limits and their use, decayed to now and including what runs. What the policy does not
     look at (history, window) is not read, and 0."""
     found = prepared(_TENANTS, {"h": policy.usage_half_life_seconds})
@@ -107,7 +107,7 @@ def tenants(policy: Policy) -> tuple[Tenant, ...]:
     )
 
 
-def _budget(standing: budgets.Standing | None) -> dict[str, Any]:
+def _budget(standing: budgets.BudgetStatus | None) -> dict[str, Any]:
     if standing is None:
         return {}
     return {

@@ -7,12 +7,12 @@ from math import inf
 
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.shapes import Shape
-from scheduling.engine.explain.explain import Scene, preempt_delay, reclaim_pending
+from scheduling.engine.explain.explain import ClusterState, preempt_delay, reclaim_pending
 from scheduling.engine.explain.feasibility import (
     least_use,
 )
 from scheduling.engine.explain.inventory import eligible, fits
-from scheduling.engine.limits.accounts import Accounts, Block
+from scheduling.engine.limits.accounts import Accounts, ExceededLimit
 from scheduling.engine.limits.online_split import limits_now
 from scheduling.engine.limits.quotas import (
     Use,
@@ -21,31 +21,31 @@ from scheduling.engine.limits.quotas import (
     use_of,
 )
 from scheduling.engine.model import (
-    Claim,
     Job,
+    Nomination,
+    PendingReason,
     Placement,
     Policy,
+    Promise,
     RankPlacement,
     Request,
-    Reservation,
-    Running,
+    RunningJob,
     Snapshot,
-    Verdict,
 )
 from scheduling.engine.placement.candidates import considered
-from scheduling.engine.placement.fit_to_limits import spared, within_limits
+from scheduling.engine.placement.fit_to_limits import fit_to_limits, spared
 from scheduling.engine.placement.placement import place
 from scheduling.engine.placement.scorers import scorer_of
-from scheduling.engine.preemption.preemption import Victims
+from scheduling.engine.preemption.preemption import VictimSelector
 from scheduling.engine.promise.backfill import (
-    End,
-    Guard,
+    JobEnd,
+    PromiseGuard,
     ends_at,
     ends_of,
-    reserve,
+    promise,
 )
-from scheduling.engine.promise.nominations import claimed
-from scheduling.engine.promise.promise_policy import Turn
+from scheduling.engine.promise.nominations import nominated_placement
+from scheduling.engine.promise.promise_policy import PromisePolicy
 from scheduling.engine.queue.fairshare import standings
 
 # What was told to stop and has not so long after its grace is not counted on any more.
@@ -55,7 +55,7 @@ _MOST_CONSIDERED = 16
 
 
 @dataclass(slots=True)
-class Groups:
+class RequestGroups:
     """What is known of each distinct request in this cycle. The board only fills up, so a failure is final."""
 
     shapes: list[Shape]
@@ -64,22 +64,27 @@ class Groups:
     full_for_long: set[int] = field(default_factory=set)
 
 
-class Dealing:
+class Allocator:
     """What has been dealt out in a cycle so far. Jobs come with the number of their group in `requests`."""
 
     def __init__(
-        self, snapshot: Snapshot, policy: Policy, now: float, turn: Turn, waiting: Sequence[tuple[Request, float]]
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        now: float,
+        turn: PromisePolicy,
+        waiting: Sequence[tuple[Request, float]],
     ) -> None:
         """`waiting`: the distinct requests and how many jobs make each."""
         self.snapshot, self.policy, self.now, self.turn = snapshot, policy, now, turn
         self.board = Board(snapshot.nodes, thermal=policy.thermal, running=snapshot.running)
         self.board.scorer = scorer_of(snapshot.mix or waiting, self.board, policy)
         self.placements: list[Placement] = []
-        self.claims: list[Claim] = []
-        self.scene = Scene(snapshot, policy, self.board, self.placements, self.claims)
+        self.claims: list[Nomination] = []
+        self.scene = ClusterState(snapshot, policy, self.board, self.placements, self.claims)
         shapes = [Shape(request, self.board, policy) for request, _ in waiting]
         least = [least_use(request, self.scene.inventory, policy) for request, _ in waiting]
-        self.groups = Groups(shapes, least)
+        self.groups = RequestGroups(shapes, least)
         self.cluster_cpu_milli = sum(node.cpu_milli for node in snapshot.nodes)
         self.standings = standings(snapshot.tenants, policy)
         self.accounts = Accounts(snapshot.tenants, limits_now(snapshot, policy, now, self._fits_in_service))
@@ -90,17 +95,17 @@ class Dealing:
         self.uses: dict[int, Use] = {}
         self.ends = ends_of(snapshot.running, policy, now)
         self._count_running()
-        self.guard: Guard | None = None
+        self.guard: PromiseGuard | None = None
         self.promised: Job | None = None  # the job of the guard's reservation
-        self.victims = Victims(snapshot, policy, now, self.standings)
+        self.victims = VictimSelector(snapshot, policy, now, self.standings)
         # What is known of single jobs: they wait for those that were stopped for them, or may stop somebody later.
-        self.told: dict[int, Verdict] = {}
+        self.told: dict[int, PendingReason] = {}
 
     @property
-    def reservation(self) -> Reservation | None:
+    def reservation(self) -> Promise | None:
         return None if self.guard is None else self.guard.reservation
 
-    def use(self, job: Job | Running, ranks: tuple[RankPlacement, ...]) -> Use:
+    def use(self, job: Job | RunningJob, ranks: tuple[RankPlacement, ...]) -> Use:
         request = job.request
         if not (self.counts_memory or self.device_models):
             # It depends on the request alone, and jobs share theirs.
@@ -113,12 +118,12 @@ class Dealing:
 
     def within_limits(
         self, job: Job, group: int, ranks: tuple[RankPlacement, ...], until: float
-    ) -> tuple[tuple[RankPlacement, ...], Use, Block | None]:
-        def blocked(ranks: tuple[RankPlacement, ...]) -> tuple[Use, Block | None]:
+    ) -> tuple[tuple[RankPlacement, ...], Use, ExceededLimit | None]:
+        def blocked(ranks: tuple[RankPlacement, ...]) -> tuple[Use, ExceededLimit | None]:
             use = self.use(job, ranks)
             return use, self.accounts.block(job, use, until)
 
-        return within_limits(
+        return fit_to_limits(
             self._board_for(until), self.groups.shapes[group], ranks, blocked, partial(self._spared, job, group)
         )
 
@@ -143,7 +148,7 @@ class Dealing:
         self.board.take(ranks)
         if self.guard is not None:
             self.guard.take(self.board, ranks, until)
-        self.ends.append(End(self._bound(until), job.id, ranks))
+        self.ends.append(JobEnd(self._bound(until), job.id, ranks))
         self._count_started(job, ranks, until)
 
     def redeem(self, job: Job, group: int) -> bool:
@@ -154,13 +159,13 @@ class Dealing:
         claim = next(claim for claim in self.snapshot.claims if claim.job_id == job.id)
         promised = claim.ranks
         if self.accounts.block(job, least, until) is None:
-            ranks = claimed(self.board, shape, promised)
+            ranks = nominated_placement(self.board, shape, promised)
             if ranks is not None and self._is_within(job, ranks, until):
                 self.start(job, group, ranks, until)
                 return True
             # Whatever stops there: a victim that was cancelled meanwhile gives back the same.
             stopping = self._stopping(lambda node_id: any(node_id == rank.node_id for rank in promised))
-            ranks = claimed(self.board, shape, promised, stopping) if stopping else None
+            ranks = nominated_placement(self.board, shape, promised, stopping) if stopping else None
             if ranks is not None and self._is_within(job, ranks, until):
                 self._claim(job, replace(claim, ranks=ranks), until, stopping)
                 return True
@@ -174,14 +179,14 @@ class Dealing:
             return False
         may_at = max(job.queued_at, job.eligible_at) + self.policy.preemption_delay_seconds
         stopping = [one for one in self._stopping(lambda node_id: node_id not in closed) if self._will_end(one)]
-        if stopping and claimed(board, shape, None, stopping) is not None:
+        if stopping and nominated_placement(board, shape, None, stopping) is not None:
             return False  # it need only wait for those that end anyway
         found = self.victims.search(board, shape, job, closed=closed)
         if found is not None and not self._is_within(job, found.preemption.ranks, until):
             return False
         if found is not None and may_at <= self.now:
             self.victims.stop(found)
-            self._claim(job, Claim(job.id, found.preemption.ranks, found.preemption.rule), until, found.victims)
+            self._claim(job, Nomination(job.id, found.preemption.ranks, found.preemption.rule), until, found.victims)
             return True
         found = found or self.victims.search(board, shape, job, closed=closed, ready_only=False)
         if found is not None:
@@ -194,11 +199,11 @@ class Dealing:
         by_limits = self.accounts.earliest(job, use, self.now)
         if by_limits == inf or not self._fits_in_service(job):
             return
-        found = reserve(self.board, shape, job.id, self.ends, self.now, by_limits)
+        found = promise(self.board, shape, job.id, self.ends, self.now, by_limits)
         if found is None:
             return
         reservation, future = found
-        self.guard = Guard(reservation, self.board, future)
+        self.guard = PromiseGuard(reservation, self.board, future)
         self.promised = job
         self.accounts.promise(job, use, reservation.at)
 
@@ -206,7 +211,7 @@ class Dealing:
         """Alike jobs at once, in a fixed order, as the shares are sums of floats."""
         numbers: dict[Request, int] = {}
         known: dict[int, int] = {}  # by identity: hashing a request costs more than all else here
-        alike: dict[tuple[int, int, bool, int, Use | None], tuple[Running, list[float]]] = {}
+        alike: dict[tuple[int, int, bool, int, Use | None], tuple[RunningJob, list[float]]] = {}
         by_ranks = self.counts_memory or self.device_models
         ends = zip(self.snapshot.running, self.ends, strict=True)
         for _, job, at in sorted([(job.job_id, job, end.at) for job, end in ends]):
@@ -224,7 +229,7 @@ class Dealing:
             self.standings[job.tenant_id].add(job.request, self.cluster_cpu_milli, len(bounds))
             self.accounts.hold(job, self.use(job, job.ranks), bounds)
 
-    def _count(self, job: Job | Running, ranks: tuple[RankPlacement, ...], until: float, bound: float) -> None:
+    def _count(self, job: Job | RunningJob, ranks: tuple[RankPlacement, ...], until: float, bound: float) -> None:
         self.standings[job.tenant_id].add(job.request, self.cluster_cpu_milli)
         self.accounts.take(job, self.use(job, ranks), until, bound)
 
@@ -245,16 +250,16 @@ class Dealing:
     def _bound(self, until: float) -> float:
         return self.now + self.policy.unlimited_runtime_seconds if until == inf else until
 
-    def _will_end(self, stopping: Running) -> bool:
+    def _will_end(self, stopping: RunningJob) -> bool:
         """One whose grace is long over hangs: nobody should wait for it instead of stopping somebody else."""
         return stopping.ends_by is None or stopping.ends_by + _HANGING_SECONDS > self.now
 
-    def _stopping(self, is_there: Callable[[int], bool]) -> list[Running]:
+    def _stopping(self, is_there: Callable[[int], bool]) -> list[RunningJob]:
         """What has been told to end, whatever for, on such nodes."""
         stopping = [one for one in self.snapshot.running if one.is_stopping]
         return [one for one in stopping if any(is_there(rank.node_id) for rank in one.ranks)]
 
-    def _claim(self, job: Job, claim: Claim, until: float, stopping: Sequence[Running]) -> None:
+    def _claim(self, job: Job, claim: Nomination, until: float, stopping: Sequence[RunningJob]) -> None:
         self.board.withhold(claim.ranks)
         if self.guard is not None:
             self.guard.withhold(self.board, claim.ranks, until)

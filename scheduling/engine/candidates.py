@@ -21,7 +21,7 @@ class Candidate(NamedTuple):
     preferred: int = 0
 
 
-class Considered(NamedTuple):
+class CandidateSet(NamedTuple):
     """Of all `nodes`, so many had `room`; the best of them."""
 
     nodes: int

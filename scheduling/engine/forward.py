@@ -4,15 +4,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.engine.model import (
-    Claim,
     Device,
     DeviceHold,
     Job,
     Node,
+    Nomination,
     Placement,
     Preemption,
     RankPlacement,
-    Running,
+    RunningJob,
     Snapshot,
 )
 
@@ -33,7 +33,7 @@ def started(snapshot: Snapshot, placements: Iterable[Placement], now: float) -> 
     )
 
 
-def stopping(snapshot: Snapshot, preemptions: Iterable[Preemption], claims: tuple[Claim, ...]) -> Snapshot:
+def stopping(snapshot: Snapshot, preemptions: Iterable[Preemption], claims: tuple[Nomination, ...]) -> Snapshot:
     """The snapshot once the victims of these preemptions have been told to stop; what they hold stays theirs.
     `claims`: those of the plan."""
     told = {victim: one.job_id for one in preemptions for victim in one.victims}
@@ -63,7 +63,7 @@ def ended(snapshot: Snapshot, job_ids: Collection[int], *, requeued: Collection[
     )
 
 
-def back_again(snapshot: Snapshot, running: Sequence[Running]) -> Snapshot:
+def back_again(snapshot: Snapshot, running: Sequence[RunningJob]) -> Snapshot:
     """The snapshot as if these jobs, which have ended, still ran where they did."""
     if not running:
         return snapshot
@@ -76,8 +76,8 @@ def back_again(snapshot: Snapshot, running: Sequence[Running]) -> Snapshot:
     )
 
 
-def _running(job: Job, ranks: tuple[RankPlacement, ...], now: float) -> Running:
-    return Running(
+def _running(job: Job, ranks: tuple[RankPlacement, ...], now: float) -> RunningJob:
+    return RunningJob(
         job_id=job.id,
         tenant_id=job.tenant_id,
         request=job.request,
@@ -91,7 +91,7 @@ def _running(job: Job, ranks: tuple[RankPlacement, ...], now: float) -> Running:
     )
 
 
-def _waiting(one: Running) -> Job:
+def _waiting(one: RunningJob) -> Job:
     limit = None if one.ends_by is None else max(round(one.ends_by - one.started_at), 1)
     return Job(
         id=one.job_id,

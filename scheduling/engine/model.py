@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduling.engine.affinity import Expression, Preference, Taint, Toleration
-from scheduling.engine.candidates import Considered
+from scheduling.engine.candidates import CandidateSet
 
 Evidence = Mapping[str, str | int | float | bool | None]
 # What jobs and tenants are sorted by: the smallest comes first.
@@ -16,12 +16,12 @@ Key = tuple[float, ...]
 
 # Of an array so many elements wait as jobs as could start now. The next one has the array's id, and each after it that
 # of the one before plus this, so that they come in their order.
-ELEMENT = 1 << 40
+ELEMENT_ID_STEP = 1 << 40
 
 
-def known_as(job_id: int) -> int:
+def public_id(job_id: int) -> int:
     """The id that people know a waiting job by: of an element that is no job yet, its array's."""
-    return job_id % ELEMENT
+    return job_id % ELEMENT_ID_STEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class RankPlacement:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningJob:
     """A job that holds what its ranks name. `ends_by` None: it has no time limit.
 
     `saved_at`: its last checkpoint, where work before it is not lost; None: its start. `is_stopping`: it has been told
@@ -210,7 +210,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Nomination:
     """What a waiting job was promised when others were stopped for it: it starts there when they have given it back."""
 
     job_id: int
@@ -226,11 +226,11 @@ class Snapshot:
     `behind`: (job, how many alike wait behind it that are not among the jobs)."""
 
     jobs: tuple[Job, ...]
-    running: tuple[Running, ...]
+    running: tuple[RunningJob, ...]
     nodes: tuple[Node, ...]
     tenants: tuple[Tenant, ...]
     reserved_job_id: int | None = None
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[Nomination, ...] = ()
     mix: tuple[tuple[Request, float], ...] = ()
     behind: tuple[tuple[int, int], ...] = ()
 
@@ -241,7 +241,7 @@ class Placement:
 
     job_id: int
     ranks: tuple[RankPlacement, ...]
-    considered: Considered | None = None
+    considered: CandidateSet | None = None
 
 
 class Reason(NamedTuple):
@@ -252,7 +252,7 @@ class Reason(NamedTuple):
     evidence: Evidence
 
 
-class Wait(NamedTuple):
+class PendingGroup(NamedTuple):
     """The one `Reason` of all these jobs: most of a long queue waits for a few causes."""
 
     job_ids: tuple[int, ...]
@@ -261,7 +261,7 @@ class Wait(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class Promise:
     """The one blocked job that devices are promised to, when it starts at the latest, and where it would."""
 
     job_id: int
@@ -289,10 +289,10 @@ class Plan:
     those of the snapshot that still hold, and those of the preemptions."""
 
     placements: tuple[Placement, ...] = ()
-    waits: tuple[Wait, ...] = ()
-    reservation: Reservation | None = None
+    waits: tuple[PendingGroup, ...] = ()
+    reservation: Promise | None = None
     preemptions: tuple[Preemption, ...] = ()
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[Nomination, ...] = ()
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -304,7 +304,7 @@ class Plan:
         return next((Reason(job_id, wait.code, wait.evidence) for wait in self.waits if job_id in wait.job_ids), None)
 
 
-class Verdict(NamedTuple):
+class PendingReason(NamedTuple):
     """A reason that does not depend on what runs: `never_fits`, `tenant_limit`, `constraint` or `taint`."""
 
     code: str

@@ -4,19 +4,19 @@ from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
-from scheduling.engine.allocator import Dealing
+from scheduling.engine.allocator import Allocator
 from scheduling.engine.explain.explain import not_yet
-from scheduling.engine.explain.pending_reasons import Outcome, Refused, waits
-from scheduling.engine.limits.accounts import Block
-from scheduling.engine.limits.budgets import affordable
+from scheduling.engine.explain.pending_reasons import CycleOutcome, RefusedGroup, pending_reasons
+from scheduling.engine.limits.accounts import ExceededLimit
+from scheduling.engine.limits.budgets import drop_over_budget
 from scheduling.engine.limits.quotas import Use
 from scheduling.engine.model import Job, Key, Plan, Policy, Request, Snapshot
-from scheduling.engine.policies import rules_of
+from scheduling.engine.policies import policy_rules
 from scheduling.engine.promise.backfill import ends_at
 from scheduling.engine.queue.ordering import (
-    Bucket,
-    Lane,
+    JobGroup,
     Queue,
+    TenantQueue,
     band,
 )
 
@@ -30,13 +30,13 @@ def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
     A waiting job starts unless it exceeds a limit of its tenant, has no room, or would delay the one job that holds
     the reservation: the first in order that has no room (see `backfill.reserve` for the bound that this gives).
     """
-    snapshot, unaffordable = affordable(snapshot, now)
+    snapshot, unaffordable = drop_over_budget(snapshot, now)
     cycle = _Cycle(snapshot, policy, now)
     cycle.run()
     deal = cycle.deal
-    outcome = Outcome(deal.scene, deal.groups.shapes, deal.accounts.tenants, deal.promised, deal.reservation)
+    outcome = CycleOutcome(deal.scene, deal.groups.shapes, deal.accounts.tenants, deal.promised, deal.reservation)
     told = {job.id: not_yet(job) for job in cycle.queue.later} | deal.told
-    found = (*waits(outcome, cycle.refused, told), *unaffordable)
+    found = (*pending_reasons(outcome, cycle.refused, told), *unaffordable)
     return Plan(tuple(deal.placements), found, deal.reservation, tuple(deal.victims.preemptions), tuple(deal.claims))
 
 
@@ -45,13 +45,13 @@ class _Cycle:
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
         self.policy, self.now = policy, now
-        self.rules = rules_of(policy.name)
+        self.rules = policy_rules(policy.name)
         turn = self.rules.turn(snapshot, policy, now)
         self.queue = Queue(
             snapshot.jobs, turn.first(), now, snapshot.claims, self.job_key if self.rules.sorts_alike else None
         )
-        self.deal = Dealing(snapshot, policy, now, turn, _waiting(self.queue))
-        self.refused: list[Refused] = []
+        self.deal = Allocator(snapshot, policy, now, turn, _waiting(self.queue))
+        self.refused: list[RefusedGroup] = []
         self.is_blocked = False  # by a job that has no room, under a policy that lets none pass it
         self.jobs_ahead = self.gpus_ahead = 0
         self.behind = dict(snapshot.behind)
@@ -77,28 +77,28 @@ class _Cycle:
     def job_key(self, job: Job) -> Key:
         return self.rules.job_key(job, self.policy, self.now)
 
-    def _lane_key(self, lane: Lane) -> Key:
+    def _lane_key(self, lane: TenantQueue) -> Key:
         return self.rules.lane_key(self.deal.standings[lane.tenant_id], lane.buckets[0][0], lane.is_promised)
 
-    def _lanes(self) -> list[Lane]:
+    def _lanes(self) -> list[TenantQueue]:
         """One per tenant; and one for the promised job, unless its tenant has more urgent work by now."""
         buckets = self.queue.buckets
-        lanes: list[Lane] = []
+        lanes: list[TenantQueue] = []
         if self.queue.promised is not None:
             tenant_id, bucket = self.queue.promised
             own = buckets.setdefault(tenant_id, [])
             if any(band(other.head.priority) > band(bucket.head.priority) for other in own):
                 own.append(bucket)
             else:
-                lanes.append(Lane(0, tenant_id, is_promised=True))
+                lanes.append(TenantQueue(0, tenant_id, is_promised=True))
                 lanes[0].start(self.job_key, [bucket])
         for tenant_id in sorted(buckets):
             if buckets[tenant_id]:
-                lanes.append(Lane(len(lanes), tenant_id))
+                lanes.append(TenantQueue(len(lanes), tenant_id))
                 lanes[-1].start(self.job_key, buckets[tenant_id])
         return lanes
 
-    def _serve(self, lane: Lane, bucket: Bucket) -> None:
+    def _serve(self, lane: TenantQueue, bucket: JobGroup) -> None:
         job, group = bucket.head, bucket.group
         least = self.deal.groups.least[group]
         until = ends_at(job.max_runtime_seconds, self.now)
@@ -117,7 +117,7 @@ class _Cycle:
         self.deal.start(job, bucket.group, ranks, until)
         lane.advance(self.job_key)
 
-    def _refuse_for_limit(self, lane: Lane, bucket: Bucket, use: Use, block: Block) -> None:
+    def _refuse_for_limit(self, lane: TenantQueue, bucket: JobGroup, use: Use, block: ExceededLimit) -> None:
         job = bucket.head
         others = self.deal.accounts.others(job, block)
         if block.promise is not None:
@@ -131,7 +131,7 @@ class _Cycle:
                 self.deal.accounts.keep(job, use, self.now)
         self._refuse(lane, bucket, block, None, others)
 
-    def _refuse_for_room(self, lane: Lane, bucket: Bucket, until: float) -> None:
+    def _refuse_for_room(self, lane: TenantQueue, bucket: JobGroup, until: float) -> None:
         if (
             self.deal.victims.may_preempt(bucket.head)
             and self.rules.is_live
@@ -151,9 +151,9 @@ class _Cycle:
 
     def _refuse(
         self,
-        lane: Lane,
-        bucket: Bucket,
-        cause: Block | None,
+        lane: TenantQueue,
+        bucket: JobGroup,
+        cause: ExceededLimit | None,
         at: float | None,
         others: Callable[[Job], bool] | None = None,
     ) -> int:
@@ -163,7 +163,7 @@ class _Cycle:
             may_pass = _either(partial(_ends_by, now=self.now, at=at), others)
         job = bucket.head
         job_ids = lane.refuse(self.job_key, may_pass)
-        self.refused.append(Refused(job, job_ids, bucket.group, cause, self.jobs_ahead, self.gpus_ahead))
+        self.refused.append(RefusedGroup(job, job_ids, bucket.group, cause, self.jobs_ahead, self.gpus_ahead))
         return len(job_ids) + (sum([self.behind.get(job_id, 0) for job_id in job_ids]) if self.behind else 0)
 
 

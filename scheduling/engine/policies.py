@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from scheduling.engine.model import Key, Policy, Snapshot
 from scheduling.engine.promise.promise_policy import (
     FirstBlocked,
-    Nobody,
+    NoPromise,
+    PromisePolicy,
     Starving,
-    Turn,
 )
 from scheduling.engine.queue.fairshare import (
-    Standing,
+    TenantUse,
     by_cost_share,
     by_head,
     by_head_within_guarantees,
@@ -28,7 +28,7 @@ from scheduling.engine.queue.ordering import (
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PolicyRules:
     """`job_key` orders the jobs of one tenant; `lane_key` says which tenant is served next; `turn` says who may be
     promised a place.
 
@@ -37,28 +37,28 @@ class Rules:
     """
 
     job_key: JobKey
-    lane_key: Callable[[Standing, Key, bool], Key]
-    turn: Callable[[Snapshot, Policy, float], Turn] = FirstBlocked
+    lane_key: Callable[[TenantUse, Key, bool], Key]
+    turn: Callable[[Snapshot, Policy, float], PromisePolicy] = FirstBlocked
     sorts_alike: bool = False
     head_blocks: bool = False
     is_live: bool = True
 
 
 POLICIES = {
-    "fair": Rules(by_aged_priority, by_share),
-    "priority": Rules(by_aged_priority, by_head),
-    "cost_aware": Rules(by_cost, by_cost_share, sorts_alike=True),
-    "shortest": Rules(by_service, by_head_within_guarantees, Starving, sorts_alike=True),
+    "fair": PolicyRules(by_aged_priority, by_share),
+    "priority": PolicyRules(by_aged_priority, by_head),
+    "cost_aware": PolicyRules(by_cost, by_cost_share, sorts_alike=True),
+    "shortest": PolicyRules(by_service, by_head_within_guarantees, Starving, sorts_alike=True),
     # `shortest` without a promise to any job: what the promises cost is measured against it.
-    "overtaking": Rules(by_service, by_head_within_guarantees, Nobody, sorts_alike=True, is_live=False),
-    "fifo": Rules(by_arrival, by_head, Nobody, head_blocks=True, is_live=False),
+    "overtaking": PolicyRules(by_service, by_head_within_guarantees, NoPromise, sorts_alike=True, is_live=False),
+    "fifo": PolicyRules(by_arrival, by_head, NoPromise, head_blocks=True, is_live=False),
     # Preemptive, as its simulation asks at each event where all unfinished jobs would go, and moves them there.
-    "srtf": Rules(by_remaining, by_head, Nobody, sorts_alike=True, is_live=False),
+    "srtf": PolicyRules(by_remaining, by_head, NoPromise, sorts_alike=True, is_live=False),
 }
 LIVE_POLICIES = tuple(name for name, rules in POLICIES.items() if rules.is_live)
 
 
-def rules_of(name: str) -> Rules:
+def policy_rules(name: str) -> PolicyRules:
     """Raises ValueError for a name that no policy has."""
     try:
         return POLICIES[name]

@@ -10,13 +10,13 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import NodeState
 from jobs.listing import representation
 from jobs.listing.counts import WAITS, WEIGHT, by_state
-from jobs.listing.queue_position import ORDER, places_of
-from scheduling.cycle.tenants import tenants
+from jobs.listing.queue_position import ORDER, queue_positions
+from scheduling.cycle.tenants import load_tenants
 from scheduling.engine.queue.fairshare import average_gpus, entitlements, why_entitled
 from scheduling.engine.whatif.estimate import Estimate
 from scheduling.policy import policy
 from scheduling.whatif import current
-from scheduling.whatif.presenters import estimate_shape, why_no_estimate
+from scheduling.whatif.presenters import present_estimate, why_no_estimate
 from tenants.auth.identity import Identity
 
 # --- the queue --------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
              WHERE {WAITS} AND {where} ORDER BY {ORDER} LIMIT %s""",
         [*params, limit],
     )
-    places = places_of([row["id"] for row in rows])
+    places = queue_positions([row["id"] for row in rows])
     [total] = query(
         f"SELECT coalesce(sum({WEIGHT}), 0)::bigint AS jobs, coalesce(sum({_GPUS}), 0)::bigint AS gpus"
         f"  FROM jobs_job j WHERE {WAITS}"
@@ -66,7 +66,7 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
 def estimates_of(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
     """Of those of these that wait: `estimate`, when it will probably start, as an explanation says it, or in
     `estimate_reason` why there is none."""
-    found = current.foresee() if job_ids else {}
+    found = current.queue_estimates() if job_ids else {}
     waiting = query(f"SELECT j.id, j.state, j.reason FROM jobs_job j WHERE j.id = ANY(%s) AND {WAITS}", [list(job_ids)])
     return {row["id"]: _foreseen(row, found.get(row["id"])) for row in waiting}
 
@@ -74,7 +74,7 @@ def estimates_of(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
 def _foreseen(row: dict[str, Any], estimate: Estimate | None) -> dict[str, Any]:
     why = why_no_estimate(row["state"], row["reason"])
     if why is None and estimate is not None:
-        return {"estimate": estimate_shape(estimate), "estimate_reason": None}
+        return {"estimate": present_estimate(estimate), "estimate_reason": None}
     return {"estimate": None, "estimate_reason": why or current.why_unforeseen()}
 
 
@@ -174,7 +174,7 @@ def shares(*, with_archived: bool = False) -> list[dict[str, Any]]:
         )
     }
     made = policy()
-    found = tenants(made)
+    found = load_tenants(made)
     weights = entitlements(found, made)
     return [
         {

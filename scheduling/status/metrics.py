@@ -126,7 +126,7 @@ def _of_tenants(seen: Collection[str] | None) -> Iterator[Metric]:
             gpus.add_metric([share["tenant"], "limit"], share["max_gpus"])
     yield gpus
     budget = gauge("gpu_scheduler_tenant_budget_gpu_hours")
-    for one in budgets.standings(with_archived=False):
+    for one in budgets.statuses(with_archived=False):
         if seen is not None and one.tenant not in seen:
             continue
         kinds = {"used": one.used_gpu_hours, "soft": one.soft_gpu_hours, "hard": one.hard_gpu_hours}
@@ -153,7 +153,7 @@ def _control_plane() -> Iterator[Metric]:
     unheard.add_metric([], hub.waiting_seconds())
     yield unheard
     chores = gauge("gpu_scheduler_housekeeping_age_seconds")
-    for task, age in housekeeping.ages().items():
+    for task, age in housekeeping.task_ages().items():
         chores.add_metric([task], age)
     yield chores
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from gpusched.lib.api.concurrency_limit import Room
+from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.log import actor
 from gpusched.lib.limits import MOST_QUESTIONS, MOST_QUESTIONS_EACH
-from gpusched.lib.web.request_threads import aside, is_left_of
+from gpusched.lib.web.request_threads import aside, client_gone_check
 from scheduling.engine.whatif.questions import Present
 from scheduling.whatif import process
 
@@ -35,7 +35,7 @@ ROUND_SECONDS, IDLE_SECONDS = 2.0, 60.0
 # A thread that handles a request lets others go on when an answer takes longer than this.
 QUICK_SECONDS = 0.1
 
-room = Room(
+room = ConcurrencyLimiter(
     MOST_QUESTIONS,
     MOST_QUESTIONS_EACH,
     code="too_many_questions",
@@ -47,7 +47,7 @@ room = Room(
 def ask(here: Present, question: Callable[Concatenate[Present, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What `question(here, …)` gives, a function of the engine. 503 if it takes too long, or the adviser ends over it
     twice; 429 where too many are asked."""
-    mine = _Question(here, (question, args, kwargs), is_left_of())
+    mine = _Question(here, (question, args, kwargs), client_gone_check())
     with room.place(actor()):
         _desk.put(actor(), mine)
         wait([mine.answer], QUICK_SECONDS)
@@ -61,7 +61,7 @@ def ask(here: Present, question: Callable[Concatenate[Present, P], T], *args: P.
         return found
 
 
-def until_free() -> None:
+def wait_for_batch() -> None:
     """Waits for questions that were asked before, a moment at least and not for all of a long line. Those who come
     meanwhile go on together, to share a present: what is worked out of it for one is there for the others. 429 as in
     `ask`."""
@@ -88,7 +88,7 @@ class _Question:
         self.answer: Future[Any] = Future()
 
 
-class _Desk:
+class _QuestionQueue:
     """Where questions wait. A thread hands them on, one at a time; it goes when there have been none for a while.
     `round`: another number each time that all are answered, or some seconds have gone."""
 
@@ -201,9 +201,9 @@ class _Child:
         timer = threading.Timer(THINKING_SECONDS, give_up)
         timer.start()
         try:
-            self._process.stdin.write(process.packed((*self._told(question.here), *question.asked)))
+            self._process.stdin.write(process.dumps((*self._told(question.here), *question.asked)))
             self._process.stdin.flush()
-            answer: tuple[bool, Any] = process.unpacked(self._process.stdout)
+            answer: tuple[bool, Any] = process.load(self._process.stdout)
         except (OSError, EOFError):
             if not is_over.is_set():
                 raise
@@ -230,4 +230,4 @@ class _Child:
         return self._number, (here.snapshot, here.policy, here.now)
 
 
-_desk = _Desk()
+_desk = _QuestionQueue()

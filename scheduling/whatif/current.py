@@ -22,7 +22,7 @@ from scheduling.engine.whatif.estimate import Estimate
 from scheduling.engine.whatif.questions import Outlook, Present
 from scheduling.policy import policy
 from scheduling.whatif import outcomes
-from scheduling.whatif.client import ask, until_free
+from scheduling.whatif.client import ask, wait_for_batch
 
 logger = logging.getLogger(__name__)
 # With more waiting jobs than this only the plan itself is made, and no other is tried.
@@ -47,14 +47,14 @@ _begun = 0
 _latest = _Read(0, None)
 
 
-def present(*, held: Sequence[int] = ()) -> Present:
+def take_snapshot(*, held: Sequence[int] = ()) -> Present:
     """Read after this was called, once the adviser is free, by whoever comes first: those who wait share it. `held`:
     held jobs, to be seen as if they were released."""
     global _begun, _latest
     is_shared = not (held or connection.in_atomic_block)  # what a transaction has written only it may see
     first = _begun + 1
     if is_shared:
-        until_free()
+        wait_for_batch()
     with _reading:
         if is_shared and _latest.present is not None and _latest.number >= first:
             return _latest.present
@@ -75,12 +75,12 @@ def cluster() -> Present:
 
 def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:
     """Why a waiting job waits, what would cure that, and when it will probably start; None: it waits no more."""
-    here = present(held=[job_id] if is_held else ())
+    here = take_snapshot(held=[job_id] if is_held else ())
     if all(job.id != job_id for job in here.snapshot.jobs):
         return None
     if len(here.snapshot.jobs) > MOST_JOBS:
         return ask(here, questions.reason, job_id)
-    found = ask(here, questions.outlook, job_id, typical())
+    found = ask(here, questions.outlook, job_id, median_limit_use())
     return replace(found, estimate=calibrated(found.estimate, here.now))
 
 
@@ -95,7 +95,7 @@ _foreseen = _Foreseen()
 _foreseeing = threading.Lock()
 
 
-def foresee() -> Mapping[int, Estimate]:
+def queue_estimates() -> Mapping[int, Estimate]:
     """When each waiting job will probably start; some seconds old, or as it was while that is worked out. Empty while
     more than MOST_BEHIND wait."""
     if time.monotonic() > _foreseen.until and _foreseeing.acquire(blocking=False):
@@ -144,13 +144,13 @@ def plain_estimates() -> tuple[Mapping[int, Estimate], float] | None:
         return {}, time.time()
     if waiting > MOST_BEHIND:
         return None
-    here = present()
+    here = take_snapshot()
     if len(here.snapshot.jobs) > MOST_BEHIND:
         return None
-    return ask(here, questions.queue, typical()), here.now
+    return ask(here, questions.queue, median_limit_use()), here.now
 
 
-def typical() -> float:
+def median_limit_use() -> float:
     """The part of its time limit that a job used in the median, of late."""
     [(number, median)] = rows(
         """SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY used) FROM (

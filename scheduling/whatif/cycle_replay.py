@@ -9,13 +9,13 @@ from gpusched.protocol import reasons
 from gpusched.protocol.job_request import FieldError
 from scheduling.cycle import recorded_cycles, recording
 from scheduling.engine.explain.explain import timestamp
-from scheduling.engine.model import Placement, Plan, Snapshot, known_as
+from scheduling.engine.model import Placement, Plan, Snapshot, public_id
 from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.engine.whatif import replay as engine
 from scheduling.engine.whatif.questions import Present
 from scheduling.engine.whatif.replay import Replayed, placement_of
 from scheduling.whatif.client import ask
-from scheduling.whatif.presenters import change_shape, reason_shape
+from scheduling.whatif.presenters import present_change, present_reason
 
 # Of the jobs that wait for one reason, and of the lists of jobs that two policies treat differently.
 MAX_IDS = 100
@@ -55,7 +55,7 @@ def replay(
 
 def _engine_id(snapshot: Snapshot, cycle_id: int, job_id: int) -> int:
     """Return the engine's id of a job; of an array, that of its next element."""
-    found = next((job.id for job in snapshot.jobs if known_as(job.id) == job_id), None)
+    found = next((job.id for job in snapshot.jobs if public_id(job.id) == job_id), None)
     if found is None:
         raise not_found(f"job {job_id} that waits in cycle {cycle_id}", "omit job_id to list the jobs of this cycle")
     return found
@@ -72,10 +72,12 @@ def _plan(plan: Plan, names: dict[int, str]) -> dict[str, Any]:
     promise = plan.reservation
     return {
         "placements": [
-            {"job_id": known_as(one.job_id), "nodes": _nodes(one, names), "gpus": _gpus(one)} for one in plan.placements
+            {"job_id": public_id(one.job_id), "nodes": _nodes(one, names), "gpus": _gpus(one)}
+            for one in plan.placements
         ],
         "preemptions": [
-            {"job_id": known_as(one.job_id), "victims": list(one.victims), "rule": one.rule} for one in plan.preemptions
+            {"job_id": public_id(one.job_id), "victims": list(one.victims), "rule": one.rule}
+            for one in plan.preemptions
         ],
         "waits": [
             {
@@ -86,7 +88,7 @@ def _plan(plan: Plan, names: dict[int, str]) -> dict[str, Any]:
             }
             for wait in plan.waits
         ],
-        "promised_job_id": known_as(promise.job_id) if promise else None,
+        "promised_job_id": public_id(promise.job_id) if promise else None,
         "promised_at": timestamp(promise.at) if promise else None,
     }
 
@@ -98,19 +100,19 @@ def _differences(recorded: Plan, again: Plan) -> dict[str, list[int]]:
 
 
 def _ids(job_ids: Sequence[int]) -> list[int]:
-    return [known_as(one) for one in job_ids[:MAX_IDS]]
+    return [public_id(one) for one in job_ids[:MAX_IDS]]
 
 
 def _job(engine_id: int, node: str | None, replayed: Replayed, names: dict[int, str]) -> dict[str, Any]:
     placed = placement_of(replayed.plan, engine_id)
     steps = replayed.steps
     return {
-        "job_id": known_as(engine_id),
+        "job_id": public_id(engine_id),
         "starts": placed is not None,
         "nodes": _nodes(placed, names) if placed else [],
-        "reason": reason_shape(steps[0].reason) if steps else None,
+        "reason": present_reason(steps[0].reason) if steps else None,
         "changes": [
-            change_shape(step.change, starts=step.starts, then=then.reason if then else None)["sentence"]
+            present_change(step.change, starts=step.starts, then=then.reason if then else None)["sentence"]
             for step, then in zip(steps, [*steps[1:], None], strict=True)
             if step.change is not None
         ],

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from gpusched.lib.api.problems import Problem
-from gpusched.protocol.reasons import singular
-from scheduling.cycle.tenants import tenants
+from gpusched.protocol.reasons import fix_plurals
+from scheduling.cycle.tenants import load_tenants
 from scheduling.engine.board.shapes import is_model
-from scheduling.engine.model import Policy, Snapshot, Tenant, known_as
+from scheduling.engine.model import Policy, Snapshot, Tenant, public_id
 from scheduling.engine.whatif import questions
 from scheduling.engine.whatif.effects import Effect, Excess, exceeded
 from scheduling.engine.whatif.questions import Present
@@ -27,7 +27,7 @@ def quota_effect(tenant_id: int, limits: Mapping[str, Any]) -> dict[str, Any]:
     """The effect of other limits of a tenant. Nothing that runs is stopped by lowering one."""
     if archived.is_archived(tenant_id):
         limits = {**limits, "guaranteed_gpus": 0}  # void until it is restored
-    here = current.present()
+    here = current.take_snapshot()
     old = next(one for one in here.snapshot.tenants if one.id == tenant_id)
     new = tuple(_edited(one, limits) if one.id == tenant_id else one for one in here.snapshot.tenants)
     edited = replace(here.snapshot, tenants=new)
@@ -40,8 +40,8 @@ def quota_effect(tenant_id: int, limits: Mapping[str, Any]) -> dict[str, Any]:
 
 def policy_effect(new: Policy) -> dict[str, Any]:
     """The effect of another policy."""
-    here = current.present()
-    edited = replace(here.snapshot, tenants=tenants(new))
+    here = current.take_snapshot()
+    edited = replace(here.snapshot, tenants=load_tenants(new))
     found = _found(here, edited, new)
     return _shown(found, edited, [], list(_foreseen(found, edited)))
 
@@ -92,14 +92,14 @@ def _shown(found: Effect | None, snapshot: Snapshot, above: Sequence[Excess], sa
         "would_wait": _jobs(known.waits, snapshot),
         "would_never_start": _jobs(known.never, snapshot),
         "would_stop": _jobs(known.stops, snapshot),
-        "sentences": [singular(sentence) for sentence in said] or [NO_EFFECT],
+        "sentences": [fix_plurals(sentence) for sentence in said] or [NO_EFFECT],
         # What somebody should have seen before it is so.
         "contradicts": bool(above or known.never or known.stops or found is None),
     }
 
 
 def _jobs(ids: Sequence[int], snapshot: Snapshot) -> dict[str, Any]:
-    named = list(dict.fromkeys(known_as(job_id) for job_id in ids))
+    named = list(dict.fromkeys(public_id(job_id) for job_id in ids))
     return {"jobs": len(ids), "gpus": _gpus(ids, snapshot), "ids": named[:MOST_NAMED]}
 
 

@@ -19,9 +19,9 @@ from scheduling.engine.whatif.counterfactual import Step
 from scheduling.engine.whatif.questions import Outlook
 from scheduling.whatif import current
 from scheduling.whatif.presenters import (
-    change_shape,
-    estimate_shape,
-    reason_shape,
+    present_change,
+    present_estimate,
+    present_reason,
     why_no_estimate,
 )
 from tenants.auth.identity import Identity
@@ -29,7 +29,7 @@ from tenants.auth.identity import Identity
 MOST_PERIODS = 200
 
 
-def brief(job_id: int, identity: Identity) -> dict[str, Any]:
+def current_reason(job_id: int, identity: Identity) -> dict[str, Any]:
     """The reason as it was last written, what stands before the job if it waits, and the reasons that it had before."""
     job = _visible(job_id, identity)
     reason = job["reason"] or {
@@ -52,7 +52,7 @@ def brief(job_id: int, identity: Identity) -> dict[str, Any]:
 
 def explain(job_id: int, identity: Identity) -> dict[str, Any]:
     """The same, and for a job that waits what the engine says of it now: `also`, `counterfactual` and `estimate`."""
-    told = brief(job_id, identity)
+    told = current_reason(job_id, identity)
     found, depends, waits = None, False, told["position"] is not None
     # One that nobody has looked at yet may start this moment: what would be is not asked before what is.
     if waits and told["code"] != Pending.SCHEDULER_BEHIND:
@@ -62,7 +62,7 @@ def explain(job_id: int, identity: Identity) -> dict[str, Any]:
     steps = found.steps if found else []
     # The cycle may have found another reason than a plan of this moment does: the one that was written stands.
     others = [step for step in steps if step.reason.code != told["code"]]
-    also = [reason_shape(step.reason) for step in others]
+    also = [present_reason(step.reason) for step in others]
     return {
         **told,
         "also": [{name: one[name] for name in ("code", "sentence")} for one in also],
@@ -85,7 +85,7 @@ def _foreseen(told: dict[str, Any], found: Outlook | None, identity: Identity) -
     if not (found and estimate) or why is not None:
         return {"estimate": None, "estimate_reason": why}
     return {
-        "estimate": estimate_shape(estimate, found.blockers, identity.visible_tenants()),
+        "estimate": present_estimate(estimate, found.blockers, identity.visible_tenants()),
         "estimate_reason": None,
     }
 
@@ -161,8 +161,8 @@ def _cure(told: dict[str, Any], steps: Sequence[Step], own_jobs: set[int]) -> di
     elif told["code"] == Pending.MAX_PARALLEL:
         change = Change("max_parallel", told["evidence"].get("limit", 0) + 1)
     if change is not None:
-        return change_shape(change, starts=not steps, then=steps[0].reason if steps else None)
+        return present_change(change, starts=not steps, then=steps[0].reason if steps else None)
     if not steps or steps[0].change is None:
         return None
     then = steps[1].reason if len(steps) > 1 else None
-    return change_shape(steps[0].change, starts=steps[0].starts, then=then, own_jobs=own_jobs)
+    return present_change(steps[0].change, starts=steps[0].starts, then=then, own_jobs=own_jobs)

@@ -9,7 +9,7 @@ from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import Role
 from jobs.lifecycle import time_limit
-from jobs.lifecycle.time_limit import Limited
+from jobs.lifecycle.time_limit import TimeLimitState
 from scheduling import policy
 from scheduling.engine.explain.explain import timestamp
 from scheduling.engine.whatif import questions
@@ -40,10 +40,10 @@ def extend(
     return _extend(job_id, wanted, identity, is_dry_run=is_dry_run, seen=seen)
 
 
-def allowed(job_id: int, wanted: Extension, identity: Identity) -> tuple[Limited, int]:
+def allowed(job_id: int, wanted: Extension, identity: Identity) -> tuple[TimeLimitState, int]:
     """The job, and the limit in seconds that this person may give it; else 400, 403, 404, 409. That somebody who waits
     is promised the place is not asked here."""
-    job = time_limit.limited(job_id, identity)
+    job = time_limit.load_for_change(job_id, identity)
     seconds = _wanted_seconds(job, wanted)
     _require_allowed(job, seconds, identity)
     return job, seconds
@@ -81,7 +81,7 @@ def _extend(
     }
 
 
-def _wanted_seconds(job: Limited, wanted: Extension) -> int:
+def _wanted_seconds(job: TimeLimitState, wanted: Extension) -> int:
     limit, more = wanted.max_runtime_minutes, wanted.add_minutes
     if (limit is None) == (more is None):
         raise invalid([FieldError("max_runtime_minutes", "required", "give this or add_minutes, and not both")])
@@ -103,11 +103,11 @@ def _wanted_seconds(job: Limited, wanted: Extension) -> int:
     return seconds
 
 
-def _is_longer(job: Limited, seconds: int) -> bool:
+def _is_longer(job: TimeLimitState, seconds: int) -> bool:
     return job.limit is not None and seconds > job.limit
 
 
-def _require_allowed(job: Limited, seconds: int, identity: Identity) -> None:
+def _require_allowed(job: TimeLimitState, seconds: int, identity: Identity) -> None:
     """Members may extend what runs by so much in all. What waits could as well be submitted anew."""
     if not job.live or not _is_longer(job, seconds) or identity.has(Role.OWNER, job.tenant_id) or job.base is None:
         return
@@ -126,11 +126,11 @@ def _require_allowed(job: Limited, seconds: int, identity: Identity) -> None:
         )
 
 
-def _ends_at(job: Limited, seconds: int) -> datetime | None:
+def _ends_at(job: TimeLimitState, seconds: int) -> datetime | None:
     return job.started_at + timedelta(seconds=seconds) if job.started_at else None
 
 
-def _message(job: Limited, seconds: int, status: str, delayed: int) -> str:
+def _message(job: TimeLimitState, seconds: int, status: str, delayed: int) -> str:
     ends_at = _ends_at(job, seconds)
     until = f"until {ends_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if ends_at else "once it has started"
     who = f"job {job.job_id}"
@@ -145,17 +145,17 @@ def _message(job: Limited, seconds: int, status: str, delayed: int) -> str:
 # --- what follows for others ------------------------------------------------------------------------------------------
 
 
-def _consequences(job: Limited, seconds: int) -> tuple[Broken | None, list[Delayed]]:
+def _consequences(job: TimeLimitState, seconds: int) -> tuple[Broken | None, list[Delayed]]:
     """Nothing follows from a shorter limit, nor from that of a job that holds nothing yet."""
     if not job.live or not _is_longer(job, seconds):
         return None, []
-    here = current.present()
+    here = current.take_snapshot()
     waiting = len(here.snapshot.jobs)
     if not waiting:
         return None, []
     broken, delayed = ask(
         here,
-        questions.prolonged,
+        questions.extend_effects,
         job.live,
         seconds,
         is_small=waiting <= current.MOST_JOBS,
@@ -166,7 +166,7 @@ def _consequences(job: Limited, seconds: int) -> tuple[Broken | None, list[Delay
     return None if own else broken, [one for one in delayed if one.job_id != job.job_id]
 
 
-def _promised(broken: Broken, job: Limited, identity: Identity) -> Problem:
+def _promised(broken: Broken, job: TimeLimitState, identity: Identity) -> Problem:
     who = f"job {broken.job_id}" if identity.sees(broken.tenant_id) else "a job of another tenant"
     then = f"move that to {_time(broken.then)}" if broken.then else "leave it without one"
     return Problem(

@@ -17,7 +17,7 @@ from scheduling.engine.whatif.estimate import Estimate
 MOST_BLOCKERS = 3
 
 
-def reason_shape(reason: Reason) -> dict[str, Any]:
+def present_reason(reason: Reason) -> dict[str, Any]:
     return {
         "code": reason.code,
         "sentence": reasons.sentence(reason.code, reason.evidence),
@@ -26,7 +26,7 @@ def reason_shape(reason: Reason) -> dict[str, Any]:
     }
 
 
-def change_shape(
+def present_change(
     change: Change, *, starts: bool, then: Reason | None = None, own_jobs: Collection[int] = ()
 ) -> dict[str, Any]:
     """`then`: what the job would wait for instead; `own_jobs`: those that may be named."""
@@ -41,7 +41,7 @@ def change_shape(
     }
 
 
-def estimate_shape(
+def present_estimate(
     estimate: Estimate, blockers: Sequence[Blocker] | None = None, visible: Collection[int] | None = ()
 ) -> dict[str, Any]:
     """`blockers`: whose end it depends on, None: not worked out; named are the first three of the `visible` tenants
@@ -79,7 +79,7 @@ def _estimate_sentence(estimate: Estimate, blockers: str) -> str:
         first = _moment(estimate.p90_at if estimate.p50_at is None else estimate.p50_at)
         last = _moment(estimate.p90_at)
         when = f"starts at about {last}" if first == last else f"starts between {first} and {last}"
-        return reasons.singular(f"{when}, after the end of {blockers}") if blockers else when
+        return reasons.fix_plurals(f"{when}, after the end of {blockers}") if blockers else when
     if estimate.after is not None:
         return f"starts later than {_moment(estimate.after)}"
     if estimate.unlimited:

@@ -9,28 +9,28 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol import reasons
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.job_request import JobRequest
-from scheduling.cycle.array_heads import room
+from scheduling.cycle.array_heads import elements_worth_planning
 from scheduling.cycle.request_shapes import with_constraints
-from scheduling.engine.model import ELEMENT, DeviceHold, Job, Preemption, RankPlacement, Request, Snapshot
+from scheduling.engine.model import ELEMENT_ID_STEP, DeviceHold, Job, Preemption, RankPlacement, Request, Snapshot
 from scheduling.engine.whatif import questions
 from scheduling.engine.whatif.questions import Present
 from scheduling.whatif import current
 from scheduling.whatif.client import ask
-from scheduling.whatif.presenters import change_shape, estimate_shape, reason_shape
+from scheduling.whatif.presenters import present_change, present_estimate, present_reason
 
 # Of the job that does not exist: later than all others, and nobody's claim or promise.
-_NEWEST = ELEMENT - 1
+_NEWEST = ELEMENT_ID_STEP - 1
 _MOST_ELEMENTS = 10_000
 
 
 def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]:
     """The answer of POST /jobs/simulate (docs/rest.md). `row`: the columns that the job would have. `visible`: the
     tenants whose jobs may be named; None: all."""
-    here = current.present()
+    here = current.take_snapshot()
     job = _job(request, row, here)
-    jobs = [replace(job, id=job.id + n * ELEMENT) for n in range(_elements(request.array, job, here.snapshot))]
+    jobs = [replace(job, id=job.id + n * ELEMENT_ID_STEP) for n in range(_elements(request.array, job, here.snapshot))]
     is_small = len(here.snapshot.jobs) + len(jobs) <= current.MOST_JOBS
-    found = ask(here, questions.simulated, jobs, current.typical() if is_small else None)
+    found = ask(here, questions.simulated, jobs, current.median_limit_use() if is_small else None)
     if job.id in found.started:
         told = _started(found.started[job.id], here.snapshot)
         return told if request.array is None else _of_array(told, len(found.started), request)
@@ -38,11 +38,11 @@ def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] 
     sentence = reasons.sentence(reason.code, reason.evidence) if reason else ""
     return _simulation(
         reasons.would_wait(sentence),
-        reason=reason and reason_shape(reason),
-        estimate=estimate and estimate_shape(estimate, found.blockers, visible),
+        reason=reason and present_reason(reason),
+        estimate=estimate and present_estimate(estimate, found.blockers, visible),
         estimate_reason=None if estimate else current.why_unseen(),
         victims=_victims(found.preemption, here.snapshot, visible),
-        alternatives=[change_shape(change, starts=True) for change in found.alternatives],
+        alternatives=[present_change(change, starts=True) for change in found.alternatives],
     )
 
 
@@ -50,7 +50,9 @@ def _elements(array: ArrayRequest | None, job: Job, here: Snapshot) -> int:
     """How many of them could start at once."""
     if array is None:
         return 1
-    return int(min(array.count, array.max_parallel or array.count, room(here.nodes, _MOST_ELEMENTS)(job)))
+    return int(
+        min(array.count, array.max_parallel or array.count, elements_worth_planning(here.nodes, _MOST_ELEMENTS)(job))
+    )
 
 
 def _of_array(found: dict[str, Any], number: int, request: JobRequest) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def _of_array(found: dict[str, Any], number: int, request: JobRequest) -> dict[s
     return {**found, "sentence": said}
 
 
-def shape(request: JobRequest, tenant_id: int) -> Request:
+def to_engine_request(request: JobRequest, tenant_id: int) -> Request:
     """What the engine is asked for."""
     found = Request(
         gpu_count=request.gpu_count,
@@ -84,7 +86,7 @@ def _job(request: JobRequest, row: dict[str, Any], here: Present) -> Job:
     return Job(
         id=_NEWEST,
         tenant_id=row["tenant_id"],
-        request=shape(request, row["tenant_id"]),
+        request=to_engine_request(request, row["tenant_id"]),
         priority=row["priority"],
         user_id=row["user_id"],
         queued_at=here.now,

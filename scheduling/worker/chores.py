@@ -24,15 +24,15 @@ NEARLY = 0.8
 _done_at: dict[str, float] = {}
 
 
-def do_what_is_due() -> None:
+def run_due() -> None:
     """To be called often, between cycles. What fails is told and tried again at its next turn; it stops no cycle."""
     env = settings.ENV
-    _each(env.sample_seconds, "samples", lambda: samples.tick(NEARLY * env.sample_seconds))
-    _each(STARTS_SECONDS, "unstarted jobs", recovery.take_back_unstarted)
+    _each(env.sample_seconds, "samples", lambda: samples.take_samples(NEARLY * env.sample_seconds))
+    _each(STARTS_SECONDS, "unstarted jobs", recovery.end_unstarted)
     _each(REVIEW_SECONDS, "budgets", budgets.note_crossings)
-    _each(REVIEW_SECONDS, "tallies", tally.fold)
+    _each(REVIEW_SECONDS, "tallies", tally.fold_counters)
     _each(TRIM_SECONDS, "recorded cycles", recorded_cycles.trim)
-    _each(REVIEW_SECONDS, "idle jobs", lambda: held_idle.review(held_idle.rule_of(policy.values())))
+    _each(REVIEW_SECONDS, "idle jobs", lambda: held_idle.review(held_idle.from_policy(policy.values())))
 
 
 def _each(seconds: float, name: str, work: Callable[[], object]) -> None:

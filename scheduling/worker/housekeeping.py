@@ -8,7 +8,7 @@ EVERY_MINUTES = {"mend": 1, "roll_up": 1, "forecast": 1, "drop_old": 60, "drop_o
 PATIENCE_SECONDS = 300.0
 
 
-def ages() -> dict[str, float]:
+def task_ages() -> dict[str, float]:
     """Task → seconds since it last ended without an error; what has not yet is not there."""
     rows = query(
         """SELECT func, extract(epoch FROM clock_timestamp() - max(stopped))::float8 AS age FROM django_q_task

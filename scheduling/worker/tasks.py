@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from django.conf import settings
 
 from gpusched import tracing
-from gpusched.lib.db.sql import atomically, execute
+from gpusched.lib.db.sql import execute, retry_atomic
 from jobs import retention as job_retention
 from jobs.logs import store
 from jobs.submit import idempotency
@@ -19,15 +19,15 @@ from scheduling.worker import chores, thermal_moves
 
 def cycle(trigger: str) -> None:
     tracing.start("gpusched-worker")  # here: django-q2 forks a new process for this now and then
-    cycles.run_rested(trigger)
-    chores.do_what_is_due()
+    cycles.run_paced(trigger)
+    chores.run_due()
 
 
-def mend() -> int:
+def repair() -> int:
     return (
-        device_health.give_up_on_dirty(settings.ENV.dirty_minutes)
-        + atomically(auto_cordon.release)
-        + thermal_moves.move()
+        device_health.quarantine_stale_dirty(settings.ENV.dirty_minutes)
+        + retry_atomic(auto_cordon.uncordon_due)
+        + thermal_moves.move_off_hot_gpus()
     )
 
 
@@ -44,7 +44,7 @@ def drop_old() -> int:
     return (
         store.drop_old(settings.ENV.log_retention_days)
         + missing_users.drop_old()
-        + execute(f"DELETE FROM jobs_idempotencykey WHERE created_at < {idempotency.LONG_AGO}")
+        + execute(f"DELETE FROM jobs_idempotencykey WHERE created_at < {idempotency.EXPIRED_BEFORE}")
         + execute(
             "DELETE FROM scheduling_recordedcycle WHERE %s > 0 AND decided_at < now() - make_interval(secs => %s)",
             [settings.ENV.cycle_retention_days, settings.ENV.cycle_retention_days * 86400],

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import atomically, execute, query
+from gpusched.lib.db.sql import execute, query, retry_atomic
 from gpusched.lib.histograms import observe
 from gpusched.protocol.reasons import EndReason
 from jobs.lifecycle import states
@@ -47,7 +47,7 @@ _HOT = """
 """
 
 
-def move() -> int:
+def move_off_hot_gpus() -> int:
     """Looks once; gives how many jobs were told to move, or would have been (GPUSCHED_THERMAL_MOVES)."""
     values = policy.values()
     is_off = values["thermal_moves"] == "off" or not values["enable_thermal_aware"] or not values["enable_preemption"]
@@ -57,7 +57,7 @@ def move() -> int:
     ready = [row for row in found if _has_run(row, values)]
     movable = _with_a_place_elsewhere(ready) if ready else []
     is_real = values["thermal_moves"] == "move"
-    return sum(atomically(lambda: _move(row) if is_real else _say(row)) for row in movable)  # noqa: B023
+    return sum(retry_atomic(lambda: _move(row) if is_real else _say(row)) for row in movable)  # noqa: B023
 
 
 def _has_run(row: dict[str, Any], values: dict[str, Any]) -> bool:
@@ -68,7 +68,7 @@ def _has_run(row: dict[str, Any], values: dict[str, Any]) -> bool:
 
 def _with_a_place_elsewhere(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Those of the jobs that would start now, in their turn, on other devices; each is asked with those before it."""
-    here = current.present(held=[row["job_id"] for row in rows])
+    here = current.take_snapshot(held=[row["job_id"] for row in rows])
     asked = {row["job_id"] for row in rows}
     tenants = {tenant.id: tenant for tenant in here.snapshot.tenants}
     hot = {row["device_id"] for row in query("SELECT id AS device_id FROM nodes_device WHERE health = 'hot'")}

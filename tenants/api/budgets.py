@@ -33,7 +33,7 @@ class TenantBudget(APIView):
         """GPU-hours of the calendar month (UTC), or of the last `days`; null: no bound. `state` is `within`,
         `soft_exceeded` or `hard_exceeded`; `crossings` are the latest 20 times that one was used up. With `ETag`."""
         tenant = find_tenant(name, identity(request))
-        return _answer(tenant, next(iter(budgets.standings([tenant.pk])), None))
+        return _answer(tenant, next(iter(budgets.statuses([tenant.pk])), None))
 
     @documented(
         "Replace the budget of a tenant",
@@ -57,7 +57,7 @@ class TenantBudget(APIView):
         return _answer(tenant, found, status="would_be_changed" if is_dry else "changed")
 
 
-def _answer(tenant: Tenant, found: budgets.Standing | None, status: str = "") -> Response:
+def _answer(tenant: Tenant, found: budgets.BudgetStatus | None, status: str = "") -> Response:
     shown: dict[str, Any] = {"tenant": tenant.name, "version": 0, "state": "within", "sentence": "there is no budget"}
     if found is not None:
         names = ("soft_gpu_hours", "hard_gpu_hours", "days", "version", "state", "sentence")

@@ -50,7 +50,7 @@ class OneSecret(APIView):
         who = identity(request)
         tenant = find_tenant(name, who)
         who.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
-        shown, is_new = secrets.keep(tenant, secret, read_body(request, SecretValue).value, actor=who.username)
+        shown, is_new = secrets.set_secret(tenant, secret, read_body(request, SecretValue).value, actor=who.username)
         return Response(shown, status=201 if is_new else 200)
 
     @documented("Delete a secret of a tenant", tag="tenants", who="owner", status=204)

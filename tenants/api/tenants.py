@@ -105,7 +105,7 @@ _TENANTS = """
 """
 
 
-def tenants_shown(ids: list[int] | None, *, with_archived: bool = True) -> list[dict[str, Any]]:
+def represent_tenants(ids: list[int] | None, *, with_archived: bool = True) -> list[dict[str, Any]]:
     """Tenants (None: all) as the API and the page show them: limits, and what is in use now."""
     rows = query(_TENANTS, {"ids": ids, "with_archived": with_archived})
     times = ("created_at", "archived_at")
@@ -113,7 +113,7 @@ def tenants_shown(ids: list[int] | None, *, with_archived: bool = True) -> list[
 
 
 def _shown(tenant_id: int) -> dict[str, Any]:
-    return tenants_shown([tenant_id])[0]
+    return represent_tenants([tenant_id])[0]
 
 
 def find_tenant(name: str, who: Identity) -> Tenant:
@@ -136,7 +136,7 @@ class Tenants(APIView):
     def get(self, request: Request) -> Response:
         """With `quota`, `in_use` and `pending_jobs`. Without those that are archived, unless `archived=true`."""
         visible, with_archived = identity(request).visible_tenants(), is_true(read_query(request), "archived")
-        return Response({"items": tenants_shown(visible, with_archived=with_archived), "next_cursor": None})
+        return Response({"items": represent_tenants(visible, with_archived=with_archived), "next_cursor": None})
 
     @documented(
         "Create a tenant",

@@ -21,8 +21,8 @@ from gpusched.lib.api.rest import (
     JsonRenderer,
     decode_cursor,
     encode_cursor,
-    moment,
     page_limit,
+    parse_moment,
     read_body,
     read_query,
 )
@@ -154,7 +154,7 @@ class Rates(APIView):
         who.require_admin()
         wanted = read_body(request, NewRate)
         moments = {"starts_at": wanted.starts_at, "ends_at": wanted.ends_at}
-        times = {name: None if text is None else moment(name, text) for name, text in moments.items()}
+        times = {name: None if text is None else parse_moment(name, text) for name, text in moments.items()}
         made = rates.set_rate(
             wanted.gpu_model,
             Decimal(str(wanted.price_per_gpu_hour)),
@@ -175,9 +175,9 @@ class OneRate(APIView):
 
 def _span(given: dict[str, str]) -> tuple[datetime, datetime]:
     now, least = timezone.now(), timedelta(microseconds=1)
-    end = moment("to", given["to"], spare=least) if "to" in given else now
+    end = parse_moment("to", given["to"], spare=least) if "to" in given else now
     month = (min(end, now) - least).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    start = moment("from", given["from"]) if "from" in given else month
+    start = parse_moment("from", given["from"]) if "from" in given else month
     if start > end:
         raise invalid([FieldError("from", "out_of_range", "must not be after to")])
     return start, end

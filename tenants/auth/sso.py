@@ -31,7 +31,7 @@ class Person:
     groups: frozenset[str]
 
 
-def person(claims: Mapping[str, Any]) -> Person:
+def claims_of(claims: Mapping[str, Any]) -> Person:
     """Of the claims of an ID token. 403 for what cannot be a name."""
     env = settings.ENV
     name, told = claims.get(env.oidc_username_claim), claims.get(env.oidc_groups_claim)
@@ -44,10 +44,10 @@ def person(claims: Mapping[str, Any]) -> Person:
     )
 
 
-def admit(who: Person, known: User | None) -> User:
+def sign_in(who: Person, known: User | None) -> User:
     """The user that they are from now on, their roles as their groups say. `known`: the user that they were last time.
     403 for who may not come in."""
-    rules = oidc.rules(settings.ENV.oidc_groups)
+    rules = oidc.parse_groups(settings.ENV.oidc_groups)
     problem = _unwelcome(who, rules)
     if problem and not known:
         raise problem
@@ -66,8 +66,8 @@ def admit(who: Person, known: User | None) -> User:
     return user
 
 
-def _unwelcome(who: Person, rules: oidc.Rules) -> Problem | None:
-    domains = oidc.words(settings.ENV.oidc_allowed_domains)
+def _unwelcome(who: Person, rules: oidc.GroupMapping) -> Problem | None:
+    domains = oidc.describe(settings.ENV.oidc_allowed_domains)
     if domains and who.email.rpartition("@")[2].lower() not in {domain.lower() for domain in domains}:
         return _refused("your login has no verified e-mail address of an allowed domain", "ask an admin")
     if rules.grants and not rules.roles(who.groups) and not rules.is_admin(who.groups):
@@ -99,14 +99,14 @@ def _is_free(user: User) -> bool:
     return user.is_active and not is_local and not SocialAccount.objects.filter(user=user).exists()
 
 
-def _set_admin(user: User, rules: oidc.Rules, *, is_admin: bool) -> None:
+def _set_admin(user: User, rules: oidc.GroupMapping, *, is_admin: bool) -> None:
     if rules.names_admins and user.is_superuser != is_admin:
         User.objects.filter(pk=user.pk).update(is_superuser=is_admin, is_staff=is_admin)
         log.record("user.change", f"user {user.username}", {"is_admin": user.is_superuser}, {"is_admin": is_admin})
         user.is_superuser = user.is_staff = is_admin
 
 
-def _set_roles(user: User, rules: oidc.Rules, wanted: Mapping[str, str]) -> None:
+def _set_roles(user: User, rules: oidc.GroupMapping, wanted: Mapping[str, str]) -> None:
     """In the tenants that the rules name; memberships of others are given here, by hand."""
     held = {one.tenant.name: one for one in Membership.objects.filter(user=user).select_related("tenant")}
     for tenant in Tenant.objects.filter(name__in=rules.tenants):

@@ -53,7 +53,7 @@ _USED = """
 
 
 @dataclass(frozen=True)
-class Standing:
+class BudgetStatus:
     """What a tenant has used of its budget. `period` in words, as sentences have it."""
 
     tenant_id: int
@@ -94,34 +94,34 @@ class Standing:
 class _Known:
     key: list[tuple[Any, ...]] = field(default_factory=list)
     until: float = 0.0
-    found: Mapping[int, Standing] = field(default_factory=dict)
+    found: Mapping[int, BudgetStatus] = field(default_factory=dict)
 
 
 _known = _Known()
 
 
-def standings(tenant_ids: Collection[int] | None = None, *, with_archived: bool = True) -> list[Standing]:
+def statuses(tenant_ids: Collection[int] | None = None, *, with_archived: bool = True) -> list[BudgetStatus]:
     """Of these tenants (None: all) that have a budget, as it is now."""
     ids = None if tenant_ids is None else list(tenant_ids)
-    return [Standing(**row) for row in query(_USED, {"ids": ids, "with_archived": with_archived})]
+    return [BudgetStatus(**row) for row in query(_USED, {"ids": ids, "with_archived": with_archived})]
 
 
-def hard() -> Mapping[int, Standing]:
+def hard() -> Mapping[int, BudgetStatus]:
     """Of all tenants with a hard budget, at most FRESH_SECONDS old; an edit counts at once."""
     key = rows("SELECT tenant_id, version FROM tenants_budget WHERE hard_gpu_hours IS NOT NULL ORDER BY tenant_id")
     if not key:
         return {}
     if key != _known.key or time.monotonic() > _known.until:
         ids = [tenant_id for tenant_id, _ in key]
-        _known.found = {one.tenant_id: one for one in standings(ids)}
+        _known.found = {one.tenant_id: one for one in statuses(ids)}
         _known.key, _known.until = key, time.monotonic() + FRESH_SECONDS
     return _known.found
 
 
-_recent: dict[int, tuple[int, float, Standing]] = {}
+_recent: dict[int, tuple[int, float, BudgetStatus]] = {}
 
 
-def recent(tenant_id: int) -> Standing | None:
+def recent(tenant_id: int) -> BudgetStatus | None:
     """Of one tenant, at most FRESH_SECONDS old: for what is asked with each key that somebody presses. An edit counts
     at once."""
     found = rows("SELECT version FROM tenants_budget WHERE tenant_id = %s", [tenant_id])
@@ -130,7 +130,7 @@ def recent(tenant_id: int) -> Standing | None:
     [(version,)] = found
     known = _recent.get(tenant_id)
     if known is None or known[0] != version or time.monotonic() > known[1]:
-        standing = next(iter(standings([tenant_id])), None)
+        standing = next(iter(statuses([tenant_id])), None)
         if standing is None:
             return None
         known = _recent[tenant_id] = (version, time.monotonic() + FRESH_SECONDS, standing)
@@ -139,7 +139,7 @@ def recent(tenant_id: int) -> Standing | None:
 
 def change(
     tenant_id: int, values: Mapping[str, Any], *, actor: str, expected_version: int | None = None, dry_run: bool = False
-) -> Standing | None:
+) -> BudgetStatus | None:
     """Replaces a budget; all empty: none any more. Gives how it stands then. 400 for what would do nothing; with
     `expected_version`, 412 if somebody else changed it. Nothing that runs is stopped."""
     with transaction.atomic(), pghistory.context(actor=actor, via="change_budget"):
@@ -153,7 +153,7 @@ def change(
                 next_step="read it again and repeat the change",
             )
         _write(budget or Budget(tenant_id=tenant_id, version=0), values)
-        found = next(iter(standings([tenant_id])), None)
+        found = next(iter(statuses([tenant_id])), None)
         if dry_run:
             transaction.set_rollback(True)
         else:
@@ -181,7 +181,7 @@ def _write(budget: Budget, values: Mapping[str, Any]) -> None:
 
 def note_crossings() -> None:
     """Keeps that budgets were used up, once in a period (of rolling ones in a day); to be called about each minute."""
-    found = [one for one in standings() if one.state != "within"]
+    found = [one for one in statuses() if one.state != "within"]
     told = [
         (one.tenant_id, bound, hours, one.version)
         for one in found

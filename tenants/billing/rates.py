@@ -26,7 +26,7 @@ MOST_PRICE = Decimal(1_000_000)
 _NAME = re.compile(r"\*|[\w.+/()-]+( [\w.+/()-]+)*")
 
 
-class Piece(NamedTuple):
+class PricePeriod(NamedTuple):
     """One model, as the ledger names it, costs so much for a GPU-hour within this time."""
 
     gpu_model: str
@@ -87,18 +87,18 @@ def end_rate(rate_id: int) -> None:
             log.record("rate.end", _subject(rate), _facts(rate), _facts({**rate, "ends_at": rate["now"]}))
 
 
-def pieces(gpu_models: Iterable[str]) -> list[Piece]:
+def price_periods(gpu_models: Iterable[str]) -> list[PricePeriod]:
     """What each model costs when. Of several rates that name a model the one with the longest name counts, and * where
     there is none; a model has no price in a time without any."""
     known = list(Rate.objects.order_by("starts_at"))
     return [
         piece
         for model in gpu_models
-        for piece in _cut(model, sorted((r for r in known if is_named(r.gpu_model, model)), key=_closeness))
+        for piece in _cut(model, sorted((r for r in known if matches_model(r.gpu_model, model)), key=_specificity))
     ]
 
 
-def is_named(word: str, gpu_model: str) -> bool:
+def matches_model(word: str, gpu_model: str) -> bool:
     """`A100` names `NVIDIA A100-SXM4-80GB`: equal or a whole word of it, as limits per model are understood."""
     whole = rf"(?<![a-z0-9]){re.escape(word.lower())}(?![a-z0-9])"
     return word == EVERY_MODEL or re.search(whole, gpu_model.lower()) is not None
@@ -132,13 +132,13 @@ def _priced_else(gpu_model: str, begin: datetime, end: datetime) -> Rate | None:
     """A rate of other words that prices, in this time, a model that these words name and would count for instead."""
     new = Rate(gpu_model=gpu_model, starts_at=begin)
     there = Rate.objects.filter(Q(ends_at=None) | Q(ends_at__gt=begin), starts_at__lt=end)
-    outdone = [rate for rate in there if _closeness(new)[:2] < _closeness(rate)[:2]]
+    outdone = [rate for rate in there if _specificity(new)[:2] < _specificity(rate)[:2]]
     if not outdone:
         return None
     models = rows("SELECT DISTINCT gpu_model FROM tenants_usageentry UNION SELECT DISTINCT model FROM nodes_device")
     # A word that is a part of this one names all that this one does.
-    named = [gpu_model, *(model for (model,) in models if is_named(gpu_model, model))]
-    return next((rate for rate in outdone if any(is_named(rate.gpu_model, model) for model in named)), None)
+    named = [gpu_model, *(model for (model,) in models if matches_model(gpu_model, model))]
+    return next((rate for rate in outdone if any(matches_model(rate.gpu_model, model) for model in named)), None)
 
 
 def _overlaps(gpu_model: str) -> Problem:
@@ -159,23 +159,23 @@ def _facts(rate: Mapping[str, Any]) -> dict[str, Any]:
     return {"price_per_gpu_hour": str(rate["price_per_gpu_hour"]), **times}
 
 
-def _closeness(rate: Rate) -> tuple[int, str, datetime]:
+def _specificity(rate: Rate) -> tuple[int, str, datetime]:
     """The longest name first, * last."""
     return (0 if rate.gpu_model == EVERY_MODEL else -len(rate.gpu_model), rate.gpu_model, rate.starts_at)
 
 
-def _cut(gpu_model: str, rates: Sequence[Rate]) -> list[Piece]:
+def _cut(gpu_model: str, rates: Sequence[Rate]) -> list[PricePeriod]:
     """Pieces that do not overlap: each rate fills what those before it have left."""
-    found: list[Piece] = []
+    found: list[PricePeriod] = []
     for rate in rates:
         free: list[tuple[datetime, datetime | None]] = [(rate.starts_at, rate.ends_at)]
         for taken in found:
             free = [part for begin, end in free for part in _without(begin, end, taken)]
-        found += [Piece(gpu_model, begin, end, rate.price_per_gpu_hour) for begin, end in free]
+        found += [PricePeriod(gpu_model, begin, end, rate.price_per_gpu_hour) for begin, end in free]
     return found
 
 
-def _without(begin: datetime, end: datetime | None, taken: Piece) -> list[tuple[datetime, datetime | None]]:
+def _without(begin: datetime, end: datetime | None, taken: PricePeriod) -> list[tuple[datetime, datetime | None]]:
     """What is left of a time beside a piece."""
     if (taken.ends_at is not None and taken.ends_at <= begin) or (end is not None and end <= taken.starts_at):
         return [(begin, end)]

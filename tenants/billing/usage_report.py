@@ -138,7 +138,8 @@ def _prices(tenant_ids: Sequence[int], start: datetime, end: datetime) -> dict[s
         [list(tenant_ids), start, end],
     )
     known = [
-        (p.gpu_model, p.starts_at, p.ends_at, float(p.price)) for p in rates.pieces(row["model"] for row in models)
+        (p.gpu_model, p.starts_at, p.ends_at, float(p.price))
+        for p in rates.price_periods(row["model"] for row in models)
     ]
     return dict(zip(("models", "starts", "ends", "prices"), columns(known, 4), strict=True))
 

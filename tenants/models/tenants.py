@@ -11,7 +11,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from django.db.models import F, Q
 
-from gpusched.protocol.reasons import singular
+from gpusched.protocol.reasons import fix_plurals
 from gpusched.protocol.states import Role
 
 
@@ -238,7 +238,7 @@ class UsageEntry(models.Model):
         triggers = [pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)]
 
     def __str__(self) -> str:
-        return singular(f"{self.gpus} GPUs for job {self.job_id}")
+        return fix_plurals(f"{self.gpus} GPUs for job {self.job_id}")
 
 
 class UsageBalance(models.Model):

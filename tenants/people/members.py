@@ -110,7 +110,7 @@ def _membership(tenant: Tenant, username: str) -> Membership:
 
 
 def _require_not_managed(tenant: Tenant, user: User) -> None:
-    if tenant.name in oidc.rules(settings.ENV.oidc_groups).tenants and users.has_single_sign_on(user):
+    if tenant.name in oidc.parse_groups(settings.ENV.oidc_groups).tenants and users.has_single_sign_on(user):
         raise users.managed_by_provider(f"the role of {user.username} in tenant {tenant.name}")
 
 

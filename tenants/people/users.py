@@ -200,7 +200,7 @@ def require_another_admin(user: User) -> None:
 def require_password_login(user: User) -> None:
     """409 for an account that no password lets in."""
     [row] = query(_sql("u.id = %(id)s"), {"id": user.pk, "group": GROUP})
-    only_for = oidc.words(settings.ENV.password_login_only_for)
+    only_for = oidc.describe(settings.ENV.password_login_only_for)
     if row["is_service"]:
         reason, step = "belongs to a program, which has tokens only", "create or revoke its tokens"
     elif row["has_single_sign_on"]:
@@ -274,7 +274,7 @@ def _locked(user: User) -> User:
 
 
 def _require_may_change_admin(user: User, *, is_admin: bool) -> None:
-    if oidc.rules(settings.ENV.oidc_groups).names_admins and has_single_sign_on(user):
+    if oidc.parse_groups(settings.ENV.oidc_groups).names_admins and has_single_sign_on(user):
         raise managed_by_provider(f"whether {user.username} is an admin")
     if query("SELECT 1 FROM auth_user_groups ug JOIN auth_group g ON g.id = ug.group_id"
              " WHERE ug.user_id = %s AND g.name = %s", [user.pk, GROUP]):  # fmt: skip

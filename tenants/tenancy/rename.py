@@ -42,7 +42,7 @@ def rename(tenant: Tenant, name: str, *, actor: str) -> Tenant:
 
 def _require_not_in_settings(name: str) -> None:
     """Nobody's group would decide on its members any more, and who has left would stay one."""
-    if name in oidc.rules(settings.ENV.oidc_groups).tenants:
+    if name in oidc.parse_groups(settings.ENV.oidc_groups).tenants:
         raise Problem(
             409,
             "named_in_settings",

@@ -22,7 +22,7 @@ from gpusched.protocol.agent_messages import (
     Started,
     Stop,
     Sync,
-    key_of,
+    rank_key,
 )
 
 
@@ -117,7 +117,7 @@ class Control:
     # --- what tests say ---
 
     def run(self, *argv: str, job: int = 1, attempt: int = 1, **fields: Any) -> str:
-        key = key_of(job, attempt, 0)
+        key = rank_key(job, attempt, 0)
         spec = RankSpec(job_id=job, attempt=attempt, rank=0, ranks=1, name="test", argv=list(argv), **fields)
         self.orders[key] = Run(key=key, spec=spec)
         return key

@@ -85,6 +85,6 @@ def test_doctor_looks_with_the_eyes_of_the_user_that_the_service_runs_as(systemd
 
 def test_who_is_not_root_says_that_it_looks_with_its_own_eyes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
-    finding = doctor.take_place("", service.Service(user="daemon"))
+    finding = doctor.run_as_service("", service.Service(user="daemon"))
     assert finding.level == "warn"
     assert finding.says == "the agent is to run as daemon, but looked as uid 4242: only root can look as daemon"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpusched.agent import processes
-from gpusched.agent.gpus.occupancy import Live, Occupants
-from gpusched.agent.gpus.orphans import Leftovers
+from gpusched.agent.gpus.occupancy import Live, OccupancyChecker
+from gpusched.agent.gpus.orphans import OrphanKiller
 from gpusched.protocol.agent_messages import Ended, Reading
 from tests.agent.conftest import A100, Agent, set_devices
 from tests.agent.control import Control, eventually
@@ -46,7 +46,7 @@ def look(memory: int | None = 4, *pids: int, unknown: bool = False) -> Reading:
     return Reading(uuid="a", memory_used_mb=memory, process_ids=None if unknown else list(pids))
 
 
-def judged(occupants: Occupants, reading: Reading, live: Live = NOBODY) -> tuple[str | None, str]:
+def judged(occupants: OccupancyChecker, reading: Reading, live: Live = NOBODY) -> tuple[str | None, str]:
     [told] = occupants.judge([reading], live)
     return told.occupancy, told.occupant
 
@@ -56,7 +56,7 @@ def judged(occupants: Occupants, reading: Reading, live: Live = NOBODY) -> tuple
 
 def test_one_look_is_not_enough_to_call_a_device_foreign(start: Start) -> None:
     """A35: a process is listed for a moment after its end. The way back needs one look."""
-    occupants, pid = Occupants(), start()
+    occupants, pid = OccupancyChecker(), start()
     assert judged(occupants, look(4, pid)) == (None, "")
     assert judged(occupants, look()) == ("clear", "")
     assert judged(occupants, look(4, pid)) == (None, "")
@@ -66,14 +66,14 @@ def test_one_look_is_not_enough_to_call_a_device_foreign(start: Start) -> None:
 
 def test_a_process_that_carries_a_job_but_is_of_no_live_rank_is_dirt(start: Start) -> None:
     """A34"""
-    occupants, pid = Occupants(), start(GPUSCHED_JOB_ID="7", GPUSCHED_SCOPE="scope-0")
+    occupants, pid = OccupancyChecker(), start(GPUSCHED_JOB_ID="7", GPUSCHED_SCOPE="scope-0")
     judged(occupants, look(4, pid))
     assert judged(occupants, look(4, pid), HELD) == ("dirty", f"pid {pid} of {ME} (sleep)")
 
 
 def test_a_process_of_the_session_of_an_ended_rank_is_dirt(start: Start) -> None:
     """A34: also one that hides its environment."""
-    occupants, pid = Occupants(), start()
+    occupants, pid = OccupancyChecker(), start()
     ended = Live(frozenset(), frozenset(), frozenset(), frozenset({pid}), frozenset(), frozenset)
     judged(occupants, look(4, pid), ended)
     assert judged(occupants, look(4, pid), ended)[0] == "dirty"
@@ -81,7 +81,7 @@ def test_a_process_of_the_session_of_an_ended_rank_is_dirt(start: Start) -> None
 
 def test_a_process_that_was_a_live_ranks_is_dirt_after_the_ranks_end(start: Start) -> None:
     """A34: whatever became of the journal meanwhile."""
-    occupants, pid = Occupants(), start()
+    occupants, pid = OccupancyChecker(), start()
     for _ in range(3):
         live = Live(frozenset({"a"}), frozenset({"s"}), frozenset({pid}), frozenset(), frozenset(), frozenset)
         assert judged(occupants, look(4, pid), live) == ("clear", "")
@@ -91,7 +91,7 @@ def test_a_process_that_was_a_live_ranks_is_dirt_after_the_ranks_end(start: Star
 
 def test_only_what_is_proved_to_be_an_ended_ranks_is_left_to_be_killed(start: Start) -> None:
     """A34: by the mark of a rank that there was, or because it was on the device as the rank's. A35: nothing else."""
-    occupants = Occupants()
+    occupants = OccupancyChecker()
     marked, unknown, plain = start(GPUSCHED_SCOPE="scope-1"), start(GPUSCHED_SCOPE="x", GPUSCHED_JOB_ID="7"), start()
     every = look(4, marked, unknown, plain)
     judged(occupants, every, HELD)
@@ -114,13 +114,13 @@ def test_what_was_left_is_killed_four_times_in_half_a_minute_and_then_no_more(
     tries: list[float] = []
     seen, another = processes.look(pid), processes.look(other)
     assert seen is not None and another is not None
-    leftovers = Leftovers(lambda: now[0])
+    leftovers = OrphanKiller(lambda: now[0])
     assert leftovers.end({(other, another.start + 1)}) == []
     assert processes.look(other) is not None
     assert leftovers.end({(pid, seen.start)}) == [pid]
     eventually(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z", 5, "its death")
     monkeypatch.setattr(processes, "kill", lambda *one: bool(tries.append(now[0])))  # type: ignore[func-returns-value]
-    deaf = Leftovers(lambda: now[0])
+    deaf = OrphanKiller(lambda: now[0])
     for second in range(120):
         now[0] = float(second)
         deaf.end({(pid, seen.start)})
@@ -129,20 +129,20 @@ def test_what_was_left_is_killed_four_times_in_half_a_minute_and_then_no_more(
 
 def test_a_foreign_process_beside_a_live_rank_is_foreign(start: Start) -> None:
     """A35: a shared device is not offered to more jobs."""
-    occupants, ours, theirs = Occupants(), start(GPUSCHED_SCOPE="scope-1", GPUSCHED_JOB_ID="1"), start()
+    occupants, ours, theirs = OccupancyChecker(), start(GPUSCHED_SCOPE="scope-1", GPUSCHED_JOB_ID="1"), start()
     judged(occupants, look(4, ours, theirs), HELD)
     assert judged(occupants, look(4, ours, theirs), HELD) == ("foreign", f"pid {theirs} of {ME} (sleep)")
 
 
 def test_many_are_told_as_three_and_the_rest(start: Start) -> None:
-    occupants, pids = Occupants(), [start() for _ in range(5)]
+    occupants, pids = OccupancyChecker(), [start() for _ in range(5)]
     judged(occupants, look(4, *pids))
     assert judged(occupants, look(4, *pids))[1].endswith("(sleep) and 2 more")
 
 
 def test_memory_that_a_rank_left_is_dirt_until_it_is_gone() -> None:
     """A34: no process shows, the memory is still taken."""
-    occupants = Occupants()
+    occupants = OccupancyChecker()
     judged(occupants, look(4))
     judged(occupants, look(40_000), HELD)
     judged(occupants, look(39_000))
@@ -152,29 +152,29 @@ def test_memory_that_a_rank_left_is_dirt_until_it_is_gone() -> None:
 
 def test_memory_is_judged_by_nothing_but_what_was_seen_free() -> None:
     """A base that is not known blocks nothing; nor does memory that no rank of ours can have left."""
-    restarted = Occupants()
+    restarted = OccupancyChecker()
     assert judged(restarted, look(40_000), HELD) == ("clear", "")
     assert [judged(restarted, look(40_000)) for _ in range(3)] == [("clear", "")] * 3
-    never_held = Occupants()
+    never_held = OccupancyChecker()
     judged(never_held, look(4))
     assert [judged(never_held, look(40_000)) for _ in range(3)] == [("clear", "")] * 3
 
 
 def test_an_agent_that_is_started_again_still_knows_what_was_free(tmp_path: Path) -> None:
     """A34: memory that is left behind does not become the base."""
-    before = Occupants(tmp_path)
+    before = OccupancyChecker(tmp_path)
     judged(before, look(4))
     judged(before, look(40_000), HELD)
-    restarted = Occupants(tmp_path)
+    restarted = OccupancyChecker(tmp_path)
     judged(restarted, look(40_000))
     assert judged(restarted, look(40_000))[0] == "dirty"
     (tmp_path / "devices.json").write_text("[]")
-    assert judged(Occupants(tmp_path), look(40_000)) == ("clear", "")
+    assert judged(OccupancyChecker(tmp_path), look(40_000)) == ("clear", "")
 
 
 def test_a_look_after_an_end_needs_no_second_and_spares_what_others_hold(start: Start) -> None:
     """A34: also of a rank that was never seen on its device, and whose process hides."""
-    occupants, pid = Occupants(), start()
+    occupants, pid = OccupancyChecker(), start()
     judged(occupants, look(4))
     assert occupants.left_on([look(40_000)], NOBODY) == {"a": "40000 MiB are still in use after a job ended"}
     assert occupants.left_on([look(4, pid)], NOBODY) == {"a": f"pid {pid} of {ME} (sleep)"}
@@ -185,7 +185,7 @@ def test_a_look_after_an_end_needs_no_second_and_spares_what_others_hold(start: 
 
 def test_what_the_driver_does_not_say_is_unknown() -> None:
     """A19: a missing reading neither blocks nor frees."""
-    occupants = Occupants()
+    occupants = OccupancyChecker()
     assert [judged(occupants, look(None, unknown=True)) for _ in range(3)] == [(None, "")] * 3
     assert judged(occupants, Reading(uuid="a", lost=True)) == (None, "")
 

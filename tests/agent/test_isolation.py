@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.agent import processes
-from gpusched.agent.isolation.unix_user import AccountError, account_for
+from gpusched.agent.isolation.unix_user import AccountError, resolve_user
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 
@@ -130,17 +130,17 @@ def test_what_the_user_may_not_start_or_enter_is_the_jobs_own_failure(
 def test_allow_root_allows_root_and_system_users() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can start processes of other users")
-    assert account_for("", "", True) is None and account_for("root", "", True) is None
-    found = account_for("", "daemon", True)
+    assert resolve_user("", "", True) is None and resolve_user("root", "", True) is None
+    found = resolve_user("", "daemon", True)
     assert found is not None and found.uid == 1
 
 
 def test_an_agent_that_is_not_root_becomes_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     own = pwd.getpwnam("daemon")
     monkeypatch.setattr(os, "geteuid", lambda: own.pw_uid)
-    assert account_for("", "", False) is None and account_for("daemon", "", False) is None
+    assert resolve_user("", "", False) is None and resolve_user("daemon", "", False) is None
     with pytest.raises(AccountError, match="runs as daemon and cannot become nobody"):
-        account_for(NOBODY, "", True)
+        resolve_user(NOBODY, "", True)
 
 
 def environ(pid: int) -> dict[str, str]:

@@ -138,7 +138,7 @@ def test_after_a_reboot_nothing_runs_and_nothing_starts_again(agent: Agent, cont
     for process in (supervisor, pid):  # a reboot takes both
         os.kill(process, signal.SIGKILL)
     eventually(lambda: not is_alive(pid), 5, "the job to be gone")
-    assert rank_dir.taken(agent.ranks / key) == rank_dir.boot_id()
+    assert rank_dir.try_lock(agent.ranks / key) == rank_dir.boot_id()
     (agent.ranks / key / rank_dir.LOCK).write_text("the boot before")
     agent.start()
     assert control.end_of(key).reason == "node_rebooted"

@@ -39,7 +39,7 @@ def test_reader_survives_a_rank_that_a_thread_adds_meanwhile(
     """Each look at a rank lets a thread add another one, as an order of the server does."""
     added = 0
 
-    class Meddled(rank_state.Rank):
+    class Meddled(rank_state.RankState):
         def __getattribute__(self, name: str) -> Any:
             nonlocal added
             if is_meddling and added < 20 and threading.current_thread() is threading.main_thread():
@@ -50,7 +50,7 @@ def test_reader_survives_a_rank_that_a_thread_adds_meanwhile(
             return super().__getattribute__(name)
 
     is_meddling = False
-    monkeypatch.setattr(rank_state, "Rank", Meddled)
+    monkeypatch.setattr(rank_state, "RankState", Meddled)
     ranks = Ranks(Journal(tmp_path, rank_dir.boot_id()), Launcher(tmp_path / "doorbell", False), "node", None)
     ranks.obey([_stop(job) for job in range(1, 4)])
     is_meddling = True

@@ -206,15 +206,15 @@ def test_what_is_cut_is_given_back_to_the_disk(tmp_path: Path) -> None:
 def test_the_limit_is_asked_for_once_per_rank_and_not_for_short_logs(tmp_path: Path) -> None:
     from gpusched.agent.ranks.journal import Journal
     from gpusched.agent.ranks.launcher import Launcher
-    from gpusched.agent.ranks.rank_state import Rank
+    from gpusched.agent.ranks.rank_state import RankState
     from gpusched.agent.ranks.ranks import Ranks
 
     ranks = Ranks(Journal(tmp_path, "boot"), Launcher(tmp_path / "doorbell", False), "node", 8 * MIB)
     (tmp_path / "ranks" / "1.1.0").mkdir()
-    assert ranks.log_limit(Rank("1.1.0"), MIB) is None
+    assert ranks.log_limit(RankState("1.1.0"), MIB) is None
     assert rank_dir.read(tmp_path / "ranks" / "1.1.0", rank_dir.LOG_LIMIT) is None
     ranks.wants_at_most(4 * MIB)
     ranks.wants_at_most(6 * MIB)
-    assert ranks.log_limit(Rank("1.1.0"), MIB + 1) == 4 * MIB
+    assert ranks.log_limit(RankState("1.1.0"), MIB + 1) == 4 * MIB
     ranks.wants_at_most(2 * MIB)
-    assert ranks.log_limit(Rank("1.1.0"), 9 * MIB) == 4 * MIB
+    assert ranks.log_limit(RankState("1.1.0"), 9 * MIB) == 4 * MIB

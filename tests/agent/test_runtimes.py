@@ -14,9 +14,9 @@ import pytest
 from gpusched.agent import config
 from gpusched.agent.config import Config, Runtime
 from gpusched.agent.containers import command_lines, mounts, runtimes
-from gpusched.agent.containers.command_lines import Box
+from gpusched.agent.containers.command_lines import ContainerSpec
 from gpusched.agent.isolation.confinement import Confinement
-from gpusched.agent.ranks.environment import job_fact
+from gpusched.agent.ranks.environment import job_spec
 from gpusched.agent.supervisor import failure_class
 from gpusched.protocol.agent_messages import RankSpec
 from tests.agent.conftest import Agent, supervisors
@@ -24,7 +24,7 @@ from tests.agent.control import Control, eventually
 from tests.agent.dockerd import Dockerd
 from tests.processes import is_alive
 
-BOX = Box(
+BOX = ContainerSpec(
     name="gpusched-7-2-0", image="ghcr.io/team/train:1", argv=["python", "train.py", "--x"], devices=["GPU-a", "GPU-b"],
     binds=["/data:/data:ro"], environment_file="/r/container.env", late=["GPUSCHED_DEADLINE"], cpu_cores=8,
     memory_mb=65536, ranks=1, uid=1001, gid=1002, groups=[1002, 44], workdir="/work",
@@ -155,7 +155,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Config, **fields
 
     monkeypatch.setattr(config, "current", lambda: told)
     how = Confinement(cgroup.Found(None, ""), "", "", True, 0o077)
-    return job_fact(tmp_path, spec(**fields), "node", how)
+    return job_spec(tmp_path, spec(**fields), "node", how)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from gpusched.agent.containers import command_lines
-from gpusched.protocol.job_request import JobRequest, problems
+from gpusched.protocol.job_request import JobRequest, validate
 
 
 def test_a_value_with_a_line_break_is_refused_by_name_where_it_cannot_be_told() -> None:
@@ -17,6 +17,6 @@ def test_a_value_with_a_line_break_is_refused_by_name_where_it_cannot_be_told() 
 def test_what_is_no_name_of_a_variable_is_refused(runtime: str, name: str) -> None:
     with pytest.raises(ValueError, match="is no name of a variable"):
         command_lines.environment_text(runtime, {name: "x"})
-    assert problems(JobRequest(command=["true"], environment={name: "x"}))
-    assert problems(JobRequest(command=["true"], node_selector={name: "x"})) or name == "1A"
-    assert problems(JobRequest(command=["true"], labels={"a": "b\n"}))
+    assert validate(JobRequest(command=["true"], environment={name: "x"}))
+    assert validate(JobRequest(command=["true"], node_selector={name: "x"})) or name == "1A"
+    assert validate(JobRequest(command=["true"], labels={"a": "b\n"}))

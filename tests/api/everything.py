@@ -206,7 +206,7 @@ def readings(world: World, device: int) -> Iterator[Answered]:
     execute("UPDATE nodes_device SET known_since = %s", [start])
     execute("UPDATE nodes_reading SET read_at = %s", [start + timedelta(seconds=15)])
     for seconds in (0, 15):
-        samples.tick(1, start + timedelta(seconds=seconds))
+        samples.take_samples(1, start + timedelta(seconds=seconds))
     samples.roll_up(start + timedelta(minutes=10))
     for resolution in ("raw", "5m"):
         yield world.ask("GET /gpus/{device_id}/samples", f"?since=2030-01-01&resolution={resolution}", device_id=device)

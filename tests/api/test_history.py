@@ -92,7 +92,7 @@ def test_no_pair_of_filters_looks_at_all_jobs(nlp):
     for names in [*combinations(given, 1), *combinations(given, 2)]:
         for visible in (None, [small.pk])[: 3 - len(names)]:
             with CaptureQueriesContext(connection) as asked:
-                jobs.listing.job_list.listed({name: given[name] for name in names}, visible, 1)
+                jobs.listing.job_list.list_jobs({name: given[name] for name in names}, visible, 1)
             for one in asked.captured_queries:
                 text = "\n".join(row["QUERY PLAN"] for row in query("EXPLAIN " + one["sql"].replace("%", "%%")))
                 assert "Seq Scan on jobs_job" not in text, (names, visible, one["sql"], text)

@@ -17,7 +17,7 @@ def pages(who, limit, **given):
     found: list[list[tuple[int, int]]] = []
     cursor = None
     while cursor is not None or not found:
-        items, cursor = job_list.listed({**given, **({"cursor": cursor} if cursor else {})}, who, limit)
+        items, cursor = job_list.list_jobs({**given, **({"cursor": cursor} if cursor else {})}, who, limit)
         found.append([(len(one["script"]), one["id"]) for one in items])
         assert len(found) < 100
     return found

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from gpusched.lib.db.sql import query
-from gpusched.lib.web.request_threads import RequestThreads, aside, is_left_of
+from gpusched.lib.web.request_threads import RequestThreads, aside, client_gone_check
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_request_tells_when_who_made_it_has_gone(threads, gate):
     told, begun = [], threading.Event()
 
     def work():
-        is_left = is_left_of()
+        is_left = client_gone_check()
         told.append(is_left())
         begun.set()
         gate.wait(10)
@@ -93,7 +93,7 @@ def test_a_request_tells_when_who_made_it_has_gone(threads, gate):
     gate.set()
     wait_for(lambda: len(told) == 2)
     assert told == [False, True]
-    assert not is_left_of()()
+    assert not client_gone_check()()
 
 
 def test_what_has_not_begun_for_who_has_gone_never_does(threads, gate):

@@ -50,11 +50,11 @@ def test_settings_that_would_let_nobody_in_or_anybody_are_refused(more, named):
 
 
 def test_the_highest_role_of_the_groups_counts():
-    rules = oidc.rules(
+    rules = oidc.parse_groups(
         "ml = nlp:member, cn=leads,ops=admin, leads=nlp:owner, all=vision:viewer".replace("cn=leads,", "")
     )
     assert rules.roles({"ml", "leads"}) == {"nlp": "owner"}
     assert rules.roles({"leads", "ml", "all"}) == {"nlp": "owner", "vision": "viewer"}
     assert (rules.is_admin({"ops"}), rules.is_admin({"ml"})) == (True, False)
     assert rules.tenants == {"nlp", "vision"}
-    assert oidc.rules("a=b=nlp:member").roles({"a=b"}) == {"nlp": "member"}
+    assert oidc.parse_groups("a=b=nlp:member").roles({"a=b"}) == {"nlp": "member"}

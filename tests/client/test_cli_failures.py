@@ -150,7 +150,7 @@ def test_a_server_that_is_away_is_8(server: FakeServer, monkeypatch: pytest.Monk
     assert result.exit_code == 8
     assert f"cannot reach {url}" in result.stderr
     assert "GPUSCHED_URL" in result.stderr
-    assert exchange.PATIENCE_SECONDS > 5  # longer than a restart takes (A50)
+    assert exchange.RETRY_TIMEOUT_SECONDS > 5  # longer than a restart takes (A50)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.cli.jobs.signal_queue import ENDING, PASSED_ON, signals_received
+from gpusched.cli.jobs.signal_queue import ENDING, PASSED_ON, catch_signals
 from tests.client.commandline import call, start
 from tests.client.fakeserver import Answer, Asked, FakeServer, GrowingLog, acted, job, problem, sequence
 
@@ -219,7 +219,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     """As under nohup: the terminal may close, and the job goes on."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with signals_received() as received:
+        with catch_signals() as received:
             os.kill(os.getpid(), signal.SIGHUP)
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         assert (received.ending, received.waiting.empty()) == (None, True)
@@ -230,6 +230,6 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 def test_afterwards_signals_do_what_they_did_before() -> None:
     numbers = ENDING | PASSED_ON
     before = {number: signal.getsignal(number) for number in numbers}
-    with signals_received():
+    with catch_signals():
         assert signal.getsignal(signal.SIGUSR1) != before[signal.SIGUSR1]
     assert {number: signal.getsignal(number) for number in numbers} == before

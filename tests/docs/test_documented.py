@@ -124,9 +124,9 @@ def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeyp
     monkeypatch.setattr(histograms, "query", lambda *args: [])
     monkeypatch.setattr(cluster, "shares", list)
     monkeypatch.setattr(current, "cluster", lambda: Present(Snapshot((), (), (), ()), Policy(), 0.0))
-    monkeypatch.setattr(budgets, "standings", lambda **kwargs: [])
+    monkeypatch.setattr(budgets, "statuses", lambda **kwargs: [])
     monkeypatch.setattr(cluster, "scheduler_lag", lambda: {"is_alive": False})
-    monkeypatch.setattr(housekeeping, "ages", lambda: {"mend": 1.0})
+    monkeypatch.setattr(housekeeping, "task_ages", lambda: {"mend": 1.0})
     real = {}
     for family in metrics._Database(None).collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -14,7 +14,7 @@ from scheduling.engine.model import (
     Policy,
     RankPlacement,
     Request,
-    Running,
+    RunningJob,
     Snapshot,
     Tenant,
 )
@@ -22,7 +22,7 @@ from tests.engine.scenario import occupy
 
 
 def legal_placements(
-    request: Request, nodes: tuple[Node, ...], policy: Policy, running: tuple[Running, ...] = ()
+    request: Request, nodes: tuple[Node, ...], policy: Policy, running: tuple[RunningJob, ...] = ()
 ) -> Iterator[tuple[RankPlacement, ...]]:
     """Every way to put the request on the nodes as they are: whole, within what is free and below the ceilings.
 
@@ -52,7 +52,7 @@ def is_legal(
     ranks: tuple[RankPlacement, ...],
     nodes: tuple[Node, ...],
     policy: Policy,
-    running: tuple[Running, ...] = (),
+    running: tuple[RunningJob, ...] = (),
 ) -> bool:
     by_id = {one.id: one for one in nodes}
     namesakes = {rank.node_id for one in running if one.request.apart == request.apart for rank in one.ranks}

@@ -16,7 +16,7 @@ from scheduling.engine.model import (
     RankPlacement,
     Reason,
     Request,
-    Running,
+    RunningJob,
     Snapshot,
     Tenant,
 )
@@ -82,7 +82,7 @@ def job(
 def cluster(
     *nodes: Node,
     jobs: Iterable[Job] = (),
-    running: Iterable[Running] = (),
+    running: Iterable[RunningJob] = (),
     tenants: Sequence[Tenant] = (),
     reserved: int | None = None,
 ) -> Snapshot:
@@ -143,7 +143,7 @@ def _occupied(device: Device, hold: DeviceHold | None, sign: int) -> Device:
 def run(snapshot: Snapshot, job: Job, placement: Placement, now: float = NOW) -> Snapshot:
     """The snapshot once a placement has started."""
     ends_by = None if job.max_runtime_seconds is None else now + job.max_runtime_seconds
-    new = Running(
+    new = RunningJob(
         job.id,
         job.tenant_id,
         job.request,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from scheduling.engine.model import Claim, Job, Plan, Policy, Preemption, Running, Snapshot
+from scheduling.engine.model import Job, Nomination, Plan, Policy, Preemption, RunningJob, Snapshot
 from tests.engine import oracle
 from tests.engine.scenario import NOW
 
@@ -22,7 +22,7 @@ def told(snapshot: Snapshot, preemptions: tuple[Preemption, ...]) -> Snapshot:
             replace(one, is_stopping=True, stopping_for=victim_of[one.job_id]) if one.job_id in victim_of else one
             for one in snapshot.running
         ),
-        claims=tuple(Claim(one.job_id, one.ranks, one.rule) for one in preemptions),
+        claims=tuple(Nomination(one.job_id, one.ranks, one.rule) for one in preemptions),
     )
 
 
@@ -35,7 +35,7 @@ def given_back(snapshot: Snapshot, known: dict[int, Job]) -> Snapshot:
     )
 
 
-def _waiting_again(one: Running, known: dict[int, Job]) -> Job:
+def _waiting_again(one: RunningJob, known: dict[int, Job]) -> Job:
     return known.setdefault(
         one.job_id,
         Job(

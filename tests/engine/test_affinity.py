@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scheduling.engine.affinity import Expression, Preference, Taint, Toleration, is_met, is_tolerated
 from scheduling.engine.board.node_index import NodeIndex, taints_and_weight
-from scheduling.engine.explain.feasibility import impossible
+from scheduling.engine.explain.feasibility import why_never_fits
 from scheduling.engine.model import Node, Policy, Request, Snapshot, Tenant
 from scheduling.engine.whatif.changes import Change, apply
 from scheduling.engine.whatif.counterfactual import alternatives, obstacles
@@ -201,15 +201,15 @@ def test_plan_is_the_same_in_another_order_of_taints_and_labels() -> None:
 
 def test_taint_makes_no_request_impossible() -> None:
     """A04: an admin may remove it, as one may uncordon a node."""
-    assert impossible(ask(8), NOBODY, [node(1, taints=[ML]), node(2, gpus=4)]) is None
+    assert why_never_fits(ask(8), NOBODY, [node(1, taints=[ML]), node(2, gpus=4)]) is None
 
 
 def test_expression_is_judged_at_submit_as_a_selector_is() -> None:
     """A04"""
     nodes = [node(1, gpus=4, labels={"zone": "a"}), node(2)]
-    found = impossible(ask(8, required=(ZONE_A,)), NOBODY, nodes)
+    found = why_never_fits(ask(8, required=(ZONE_A,)), NOBODY, nodes)
     assert found is not None and found.code == "never_fits"
-    assert impossible(ask(8, required=(Expression("zone", "in", ("b",)),)), NOBODY, nodes) is None
+    assert why_never_fits(ask(8, required=(Expression("zone", "in", ("b",)),)), NOBODY, nodes) is None
 
 
 def test_reason_names_no_taint_that_could_stay() -> None:

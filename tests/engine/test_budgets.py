@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpusched.protocol import reasons
-from scheduling.engine.model import Claim, Policy, Tenant
+from scheduling.engine.model import Nomination, Policy, Tenant
 from scheduling.engine.whatif.counterfactual import obstacles
 from scheduling.engine.whatif.estimate import estimates
 from tests.engine.scenario import NOW, cluster, decide, job, node, reason, running_on, started
@@ -47,7 +47,7 @@ def test_it_holds_no_reservation_and_no_claim() -> None:
     state = running_on(cluster(node(1), tenants=[SPENT, OTHER]), job(9, gpus=4, tenant=2))
     ranks = state.running[0].ranks
     state = replace(state, jobs=(job(1, gpus=8, age=9999), job(2, gpus=4, tenant=2)))
-    made = decide(replace(state, reserved_job_id=1, claims=(Claim(1, ranks),)))
+    made = decide(replace(state, reserved_job_id=1, claims=(Nomination(1, ranks),)))
     assert (made.reservation, made.claims) == (None, ())
     assert started(made) == {2}
 

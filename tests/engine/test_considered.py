@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from scheduling.engine.candidates import Considered
+from scheduling.engine.candidates import CandidateSet
 from scheduling.engine.model import Plan, Tenant
 from scheduling.engine.placement.candidates import MOST_CANDIDATES
 from tests.engine.scenario import cluster, decide, gpu, job, node, nodes_of, running_on
 
 
-def told(made: Plan, id: int) -> Considered | None:
+def told(made: Plan, id: int) -> CandidateSet | None:
     return next(placement.considered for placement in made.placements if placement.job_id == id)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from scheduling.engine.explain.feasibility import impossible
+from scheduling.engine.explain.feasibility import why_never_fits
 from scheduling.engine.model import Tenant
 from tests.engine.scenario import ask, cluster, gpu, job, node, running_on
 
@@ -12,58 +12,58 @@ ANYONE = Tenant(1, "nlp")
 def test_what_fits_the_empty_cluster_is_possible_whatever_runs() -> None:
     """A04"""
     state = running_on(cluster(node(1)), job(9, gpus=8))
-    assert impossible(ask(8), ANYONE, state.nodes) is None
+    assert why_never_fits(ask(8), ANYONE, state.nodes) is None
 
 
 def test_closed_lost_and_unhealthy_count_as_existing() -> None:
     """A04"""
     away = [node(1, is_open=False), node(2, is_online=False)]
     sick = node(3, gpus=[gpu(n, is_healthy=False) for n in range(12)])
-    assert impossible(ask(16, gang=True), ANYONE, away) is None
-    assert impossible(ask(12), ANYONE, [*away, sick]) is None
+    assert why_never_fits(ask(16, gang=True), ANYONE, away) is None
+    assert why_never_fits(ask(12), ANYONE, [*away, sick]) is None
 
 
 def test_more_than_any_node_or_all_nodes_is_refused_with_the_largest() -> None:
     """A04"""
-    one = impossible(ask(9), ANYONE, [node(1), node(2, gpus=4)])
+    one = why_never_fits(ask(9), ANYONE, [node(1), node(2, gpus=4)])
     assert one is not None and one.code == "never_fits"
     assert one.evidence["largest"] == "8 GPUs of 80000 MiB with 64 CPU cores and 256000 MiB of memory on one node"
-    assert impossible(ask(12, gang=True), ANYONE, [node(1), node(2, gpus=4)]) is None
-    assert impossible(ask(13, gang=True), ANYONE, [node(1), node(2, gpus=4)]) is not None
+    assert why_never_fits(ask(12, gang=True), ANYONE, [node(1), node(2, gpus=4)]) is None
+    assert why_never_fits(ask(13, gang=True), ANYONE, [node(1), node(2, gpus=4)]) is not None
 
 
 def test_ranks_need_whole_shares_of_a_node() -> None:
     """A04: twelve GPUs in two nodes, but six and six do not fit on eight and four."""
-    assert impossible(ask(12, gang=True, ranks=2), ANYONE, [node(1), node(2, gpus=4)]) is not None
-    assert impossible(ask(12, gang=True, ranks=3), ANYONE, [node(1), node(2, gpus=4)]) is None
+    assert why_never_fits(ask(12, gang=True, ranks=2), ANYONE, [node(1), node(2, gpus=4)]) is not None
+    assert why_never_fits(ask(12, gang=True, ranks=3), ANYONE, [node(1), node(2, gpus=4)]) is None
 
 
 def test_the_ceilings_of_the_policy_count() -> None:
-    assert impossible(ask(gpu_memory_mb=68_000, shared=True), ANYONE, [node(1)]) is None
-    assert impossible(ask(gpu_memory_mb=68_001, shared=True), ANYONE, [node(1)]) is not None
-    assert impossible(ask(gpu_memory_mb=80_000), ANYONE, [node(1)]) is None
+    assert why_never_fits(ask(gpu_memory_mb=68_000, shared=True), ANYONE, [node(1)]) is None
+    assert why_never_fits(ask(gpu_memory_mb=68_001, shared=True), ANYONE, [node(1)]) is not None
+    assert why_never_fits(ask(gpu_memory_mb=80_000), ANYONE, [node(1)]) is None
 
 
 def test_more_than_the_quota_can_ever_hold_is_refused() -> None:
     """A04"""
-    found = impossible(ask(4, cpu_milli=9500), replace(ANYONE, max_cpu_milli=9000), [node(1)])
+    found = why_never_fits(ask(4, cpu_milli=9500), replace(ANYONE, max_cpu_milli=9000), [node(1)])
     assert found is not None and found.code == "tenant_limit"
     assert found.evidence == {"requested": 9.5, "dimension": "CPU cores", "limit": 9, "tenant": "nlp"}
 
 
 def test_a_device_held_whole_counts_with_all_its_memory() -> None:
     limited = replace(ANYONE, max_gpu_memory_mb=100_000)
-    assert impossible(ask(1, gpu_memory_mb=10), limited, [node(1)]) is None
-    assert impossible(ask(2, gpu_memory_mb=10), limited, [node(1)]) is not None
-    assert impossible(ask(2, gpu_memory_mb=10, shared=True), limited, [node(1)]) is None
+    assert why_never_fits(ask(1, gpu_memory_mb=10), limited, [node(1)]) is None
+    assert why_never_fits(ask(2, gpu_memory_mb=10), limited, [node(1)]) is not None
+    assert why_never_fits(ask(2, gpu_memory_mb=10, shared=True), limited, [node(1)]) is None
 
 
 def test_without_nodes_only_the_limits_are_judged() -> None:
     """A04: a fresh install takes jobs before the first agent joins."""
-    assert impossible(ask(1000), ANYONE, []) is None
-    assert impossible(ask(2), replace(ANYONE, max_gpus=1), []) is not None
+    assert why_never_fits(ask(1000), ANYONE, []) is None
+    assert why_never_fits(ask(2), replace(ANYONE, max_gpus=1), []) is not None
 
 
 def test_a_label_or_model_that_no_node_has_may_yet_come() -> None:
-    assert impossible(ask(gpu_models=("H100",)), ANYONE, [node(1)]) is None
-    assert impossible(ask(node_selector=(("zone", "b"),)), ANYONE, [node(1)]) is None
+    assert why_never_fits(ask(gpu_models=("H100",)), ANYONE, [node(1)]) is None
+    assert why_never_fits(ask(node_selector=(("zone", "b"),)), ANYONE, [node(1)]) is None

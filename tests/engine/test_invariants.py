@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpusched.protocol import reasons
-from scheduling.engine.explain.feasibility import impossible
+from scheduling.engine.explain.feasibility import why_never_fits
 from scheduling.engine.model import Job, Plan, Policy, RankPlacement, Snapshot
 from tests.engine import oracle, states
 from tests.engine.scenario import NOW, advance, decide, occupy, started
@@ -118,7 +118,7 @@ def test_feasibility_agrees_with_the_plan_on_the_empty_cluster(snapshot: Snapsho
         (tenant,) = [one for one in snapshot.tenants if one.id == job.tenant_id]
         alone = Snapshot((replace(job, eligible_at=0.0),), (), nodes, snapshot.tenants)
         made = decide(alone)
-        verdict = impossible(job.request, tenant, snapshot.nodes)
+        verdict = why_never_fits(job.request, tenant, snapshot.nodes)
         if verdict is not None:
             assert [(one.code, one.evidence) for one in made.reasons] == [(verdict.code, verdict.evidence)]
         elif made.reasons:

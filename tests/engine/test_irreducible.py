@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpusched.protocol import reasons
 from scheduling.engine.explain.irreducible import irreducible
 from scheduling.engine.forward import back_again
-from scheduling.engine.model import Policy, Running, Snapshot
+from scheduling.engine.model import Policy, RunningJob, Snapshot
 from scheduling.engine.whatif.blockers import Blocker, blockers, restorable
 from scheduling.engine.whatif.changes import Change, apply
 from scheduling.engine.whatif.counterfactual import obstacles
@@ -181,7 +181,7 @@ def test_no_blocker_of_an_estimate_can_be_left_out(snapshot: Snapshot, policy: P
         needed = {one.job_id for one in named}
 
         def starts(
-            still: list[Running], job_id: int = job_id, snapshot: Snapshot = start.snapshot, now: float = start.now
+            still: list[RunningJob], job_id: int = job_id, snapshot: Snapshot = start.snapshot, now: float = start.now
         ) -> bool:
             running = [one if one.ends_by is None else replace(one, ends_by=max(one.ends_by, now + 1)) for one in still]
             return job_id in started(decide(back_again(snapshot, running), policy, now))

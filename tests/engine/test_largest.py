@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduling.engine.board.shapes import rank_counts
-from scheduling.engine.explain.feasibility import bounds_of, impossible
+from scheduling.engine.explain.feasibility import bounds_of, why_never_fits
 from scheduling.engine.explain.inventory import matching, survey
 from scheduling.engine.explain.largest import Largest, largest
 from scheduling.engine.model import Device, Node, Policy, Request, Tenant
@@ -28,7 +28,7 @@ H100 = "NVIDIA H100 PCIe"
 
 
 def named(request: Request, nodes: list[Node], tenant: Tenant = ANYONE, policy: Policy = Policy()) -> str:
-    verdict = impossible(request, tenant, nodes, policy)
+    verdict = why_never_fits(request, tenant, nodes, policy)
     assert verdict is not None and verdict.code == "never_fits", verdict
     return str(verdict.evidence["largest"])
 
@@ -38,8 +38,8 @@ def test_a_gang_counts_the_gpus_of_all_models() -> None:
     nodes = [node(1), node(2), node(3, gpus=[gpu(n, 40_000, model=H100) for n in range(4)])]
     text = named(ask(30, gang=True), nodes)
     assert text.startswith("20 GPUs of 40000 MiB with ") and text.endswith(" over 3 nodes")
-    assert impossible(ask(20, gang=True), ANYONE, nodes) is None
-    assert impossible(ask(21, gang=True), ANYONE, nodes) is not None
+    assert why_never_fits(ask(20, gang=True), ANYONE, nodes) is None
+    assert why_never_fits(ask(21, gang=True), ANYONE, nodes) is not None
 
 
 def test_cpu_and_memory_of_all_types_of_nodes_count() -> None:
@@ -62,7 +62,7 @@ def test_the_limits_of_the_tenant_and_the_online_part_bound_the_largest() -> Non
     text = named(ask(12), [node(1)], limited)
     assert text == "8 GPUs of 80000 MiB with 20 CPU cores and 256000 MiB of memory on one node"
     half = Policy(online_percent=50)
-    verdict = impossible(ask(99, gang=True), ANYONE, [node(1), node(2)], half, is_online=True)
+    verdict = why_never_fits(ask(99, gang=True), ANYONE, [node(1), node(2)], half, is_online=True)
     assert verdict is not None and str(verdict.evidence["largest"]).startswith("8 GPUs of ")
 
 
@@ -80,7 +80,7 @@ def test_more_ranks_than_gpus_names_the_most_ranks() -> None:
 
 
 def test_what_may_not_span_nodes_is_not_said_to_ask_for_all_of_them() -> None:
-    verdict = impossible(ask(0, gang=True, cpu_milli=65_000), ANYONE, [node(1)])
+    verdict = why_never_fits(ask(0, gang=True, cpu_milli=65_000), ANYONE, [node(1)])
     assert verdict is not None and str(verdict.evidence["what"]).endswith(" on one node")
 
 
@@ -90,12 +90,12 @@ def test_the_largest_is_accepted_and_one_more_is_refused(seed: int) -> None:
     """A60: over random fleets, requests, limits and policies; by the check that admission makes."""
     rng = Random(seed)
     nodes, request, tenant, policy, is_online = _state(rng)
-    verdict = impossible(request, tenant, nodes, policy, is_online=is_online)
+    verdict = why_never_fits(request, tenant, nodes, policy, is_online=is_online)
     if verdict is None or verdict.code != "never_fits":
         return
 
     def accepts(one: Request) -> bool:
-        return impossible(one, tenant, nodes, policy, is_online=is_online) is None
+        return why_never_fits(one, tenant, nodes, policy, is_online=is_online) is None
 
     types = matching(request, survey(nodes))
     if not types:
@@ -124,7 +124,7 @@ def test_the_numbers_of_the_sentence_are_those_of_a_request_that_is_accepted(see
     """A60: read from the text alone, as a person does."""
     rng = Random(seed)
     nodes, request, tenant, policy, is_online = _state(rng)
-    verdict = impossible(request, tenant, nodes, policy, is_online=is_online)
+    verdict = why_never_fits(request, tenant, nodes, policy, is_online=is_online)
     if verdict is None or verdict.code != "never_fits":
         return
     text = str(verdict.evidence["largest"])
@@ -144,7 +144,7 @@ def test_the_numbers_of_the_sentence_are_those_of_a_request_that_is_accepted(see
     if said.get("gpu_count") == 0:
         return
     submitted = replace(request, **said)  # type: ignore[arg-type]
-    assert impossible(submitted, tenant, nodes, policy, is_online=is_online) is None, (text, submitted)
+    assert why_never_fits(submitted, tenant, nodes, policy, is_online=is_online) is None, (text, submitted)
 
 
 def _one_amount_alone(request: Request, found: Largest, policy: Policy, accepts) -> None:
@@ -222,7 +222,7 @@ def test_limits_per_model_count_together(limits: tuple[tuple[str, int], ...], ac
     """A60: none of them alone refuses the request, as another model would do; together they leave too few GPUs."""
     nodes = [node(1), node(2, gpus=[gpu(200 + n, model=H100) for n in range(4)])]
     tenant = replace(ANYONE, max_gpus_by_model=limits)
-    verdict = impossible(ask(accepted + 1, gang=True), tenant, nodes)
+    verdict = why_never_fits(ask(accepted + 1, gang=True), tenant, nodes)
     assert verdict is not None and verdict.code == "tenant_limit"
     assert (verdict.evidence["requested"], verdict.evidence["limit"]) == (accepted + 1, accepted)
-    assert not accepted or impossible(ask(accepted, gang=True), tenant, nodes) is None
+    assert not accepted or why_never_fits(ask(accepted, gang=True), tenant, nodes) is None

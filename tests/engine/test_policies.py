@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.engine.model import Job, Policy, Snapshot, Tenant
-from scheduling.engine.policies import LIVE_POLICIES, POLICIES, rules_of
+from scheduling.engine.policies import LIVE_POLICIES, POLICIES, policy_rules
 from scheduling.engine.promise.promise_policy import backlog
 from scheduling.engine.queue.job_cost import window_cost
 from scheduling.engine.queue.ordering import by_cost, by_service, service_seconds
@@ -32,7 +32,7 @@ def test_references_are_not_for_live_clusters() -> None:
     assert LIVE_POLICIES == ("fair", "priority", "cost_aware", "shortest")
     assert {*POLICIES} - {*LIVE_POLICIES} == {"fifo", "overtaking", "srtf"}
     with pytest.raises(ValueError, match="no policy is named 'random'; there are cost_aware, fair, fifo, overtaking"):
-        rules_of("random")
+        policy_rules("random")
 
 
 def test_shortest_goes_by_predicted_time_times_gpus() -> None:

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.engine.model import Job, Plan, Preemption, Running, Snapshot, Tenant
+from scheduling.engine.model import Job, Plan, Preemption, RunningJob, Snapshot, Tenant
 from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.engine.queue.ordering import band
 from tests.engine import oracle, states
@@ -129,7 +129,7 @@ def test_preemption_comes_to_an_end(snapshot: Snapshot, name: str, online_percen
     raise AssertionError(f"{stopped} stopped and still going on")
 
 
-def _preemptor_of(snapshot: Snapshot, preemptions: tuple[Preemption, ...], victim: Running) -> int:
+def _preemptor_of(snapshot: Snapshot, preemptions: tuple[Preemption, ...], victim: RunningJob) -> int:
     (job_id,) = [one.job_id for one in preemptions if victim.job_id in one.victims]
     return next(one.tenant_id for one in snapshot.jobs if one.id == job_id)
 

@@ -9,7 +9,7 @@ import pytest
 from gpusched.protocol import reasons
 from scheduling.engine.affinity import Expression, Taint
 from scheduling.engine.explain.explain import count_in_words
-from scheduling.engine.model import Device, DeviceHold, Node, RankPlacement, Running, Snapshot, Tenant
+from scheduling.engine.model import Device, DeviceHold, Node, RankPlacement, RunningJob, Snapshot, Tenant
 from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, occupy, reason, running_on
 
 
@@ -60,8 +60,8 @@ def divided() -> Snapshot:
     return replace(state, nodes=nodes, running=tuple(holders), jobs=(job(1, gpus=2, topology="nvlink"),))
 
 
-def running_job(id: int, ranks: tuple[RankPlacement, ...]) -> Running:
-    return Running(50 + id, 1, ask(1), ranks, NOW)
+def running_job(id: int, ranks: tuple[RankPlacement, ...]) -> RunningJob:
+    return RunningJob(50 + id, 1, ask(1), ranks, NOW)
 
 
 def apart() -> Snapshot:

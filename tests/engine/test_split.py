@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduling.engine.explain.feasibility import impossible
+from scheduling.engine.explain.feasibility import why_never_fits
 from scheduling.engine.limits.online_split import (
     borrowing_gpus,
     gpus_in_service,
@@ -137,11 +137,11 @@ def test_an_online_job_larger_than_the_online_part_of_all_gpus_is_refused() -> N
     """A04: at submit, saying the largest possible; and the plan says the same of one that waits already."""
     nodes = [node(1), node(2, is_open=False)]
     large, fitting = job(1, gpus=9, online=True, gang=True), job(2, gpus=8, online=True)
-    verdict = impossible(large.request, Tenant(1, "a"), nodes, HALF, is_online=True)
+    verdict = why_never_fits(large.request, Tenant(1, "a"), nodes, HALF, is_online=True)
     assert verdict is not None
     assert verdict.evidence["largest"] == "8 GPUs, the cluster's online part"
     made = decide(cluster(*nodes, jobs=[large, fitting]), HALF)
     assert (reason(made, 1).code, reason(made, 1).evidence) == verdict
     assert reason(made, 2).code == "quota_wait"
-    assert impossible(large.request, Tenant(1, "a"), nodes, HALF) is None
-    assert impossible(fitting.request, Tenant(1, "a"), nodes, HALF, is_online=True) is None
+    assert why_never_fits(large.request, Tenant(1, "a"), nodes, HALF) is None
+    assert why_never_fits(fitting.request, Tenant(1, "a"), nodes, HALF, is_online=True) is None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.template.loader import render_to_string
 
-from frontend.actions.confirmation import to_type, told
+from frontend.actions.confirmation import loss_sentence, required_confirmation
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.states import Role
 from tests.factories import make_member, make_node, make_user, run_cycle, submit
@@ -91,10 +91,10 @@ def test_several_are_stopped_as_carefully_as_one(running: int, nlp: Any, member:
 
 def test_of_an_array_its_elements_are_lost_and_of_many_jobs_their_number_is_typed() -> None:
     loss = {"jobs": 21, "elements": 20, "gpus": 21, "seconds": 60.0, "gpu_hours": 0.3, "is_large": False}
-    assert told(loss).startswith("1 job and 20 elements run on 21 GPUs, the longest for 1 min: ")
-    assert told({**loss, "elements": 21}).startswith("21 elements run on 21 GPUs")
-    assert [to_type(range(1, n + 1), loss) for n in (1, 20, 21)] == ["", "", "21"]
-    assert to_type(range(30), {**loss, "jobs": 0}) == ""
+    assert loss_sentence(loss).startswith("1 job and 20 elements run on 21 GPUs, the longest for 1 min: ")
+    assert loss_sentence({**loss, "elements": 21}).startswith("21 elements run on 21 GPUs")
+    assert [required_confirmation(range(1, n + 1), loss) for n in (1, 20, 21)] == ["", "", "21"]
+    assert required_confirmation(range(30), {**loss, "jobs": 0}) == ""
 
 
 def test_what_waits_has_nothing_to_lose(nlp: Any, member: Any) -> None:

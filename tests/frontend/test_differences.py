@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from frontend.live import feed, invalidation, loader
 from frontend.live.differences import difference
-from frontend.live.loader import Eyes, Rung
+from frontend.live.loader import FeedLoader, Invalidations
 from frontend.pages.fleet import rows as fleet
 from frontend.viewer import Viewer
 from gpusched.protocol.states import NodeIntent
@@ -59,14 +59,14 @@ class TestKnownFleet:
     VIEW = ("nodes", Viewer(None))
 
     def look(self, eyes, *rings):
-        rung = Rung()
+        rung = Invalidations()
         for bell, ids in rings:
             rung.hear(bell, ids)
         return eyes.look([self.VIEW], {}, [], rung)[self.VIEW].rows
 
     def test_a_bell_brings_its_node_alone(self):
         one, two = make_node(gpus=1), make_node(gpus=1)
-        eyes = Eyes()
+        eyes = FeedLoader()
         before = self.look(eyes)
         for agent in (one, two):
             cordon.set_intent(agent.name, NodeIntent.CORDONED, "fans")
@@ -78,7 +78,7 @@ class TestKnownFleet:
     def test_a_job_brings_the_nodes_on_which_it_is_or_was(self):
         agent, other = make_node(gpus=1), make_node(gpus=1)
         tenant = make_tenant()
-        eyes = Eyes()
+        eyes = FeedLoader()
         self.look(eyes)
         job_id = submit(make_member(tenant), tenant, gpu_count=1)
         run_cycle()
@@ -91,7 +91,7 @@ class TestKnownFleet:
 
     def test_what_no_bell_said_is_seen_after_a_while(self, monkeypatch):
         agent = make_node(gpus=1)
-        eyes = Eyes()
+        eyes = FeedLoader()
         self.look(eyes)
         Device.objects.update(health="quarantined")
         assert self.look(eyes)[agent.name]["devices"][0]["health"] == "ok"
@@ -100,16 +100,16 @@ class TestKnownFleet:
 
     def test_what_the_bell_said_is_not_lost_by_a_look_at_other_lists(self):
         agent = make_node(gpus=1)
-        eyes = Eyes()
+        eyes = FeedLoader()
         self.look(eyes)
         cordon.set_intent(agent.name, NodeIntent.CORDONED, "fans")
-        rung = Rung()
+        rung = Invalidations()
         rung.hear("nodes", [agent.id])
         eyes.look([("jobs", Viewer(None))], {}, [], rung)
         assert self.look(eyes)[agent.name]["intent"] == "cordoned"
 
     def test_bells_that_nobody_listens_to_take_no_room(self):
-        rung = Rung()
+        rung = Invalidations()
         for number in range(3 * loader.MOST_NAMED):
             rung.hear("jobs", [number])
         assert (rung.nodes, len(rung.jobs)) == (None, 0)
@@ -127,7 +127,7 @@ class TestKnownFleet:
 
 
 def test_one_look_that_had_to_wait_does_not_keep_its_list_still():
-    costs = invalidation.Costs()
+    costs = invalidation.LoadCosts()
     assert costs.of("nodes") == 0.0
     for seconds in (0.02, 2.0, 0.03):
         costs.add("nodes", seconds)

@@ -6,7 +6,7 @@ import pytest
 from django.apps import apps
 
 from frontend.apps import NAMED
-from frontend.ui.field_names import spoken
+from frontend.ui.field_names import label as spoken
 from jobs.models import Job
 from scheduling.models import SchedulingPolicy
 from tenants.models import Quota

@@ -12,7 +12,7 @@ from gpusched.lib.models import AuditEntry
 from gpusched.protocol.states import NodeIntent
 from nodes.health import cordon
 from nodes.models import Node
-from nodes.redaction import HELD_NOTE
+from nodes.redaction import AUTO_CORDON_NOTE
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, found, text_of
 
@@ -104,10 +104,14 @@ class TestHealth:
             make_node(name=name)
         admin.post("/nodes/n1/cordon/", {"note": "new fans"})
         admin.post("/nodes/n2/drain/")
-        cordon.set_intent("n3", NodeIntent.CORDONED, f"{HELD_NOTE}2 node faults: jobs 770001")
+        cordon.set_intent("n3", NodeIntent.CORDONED, f"{AUTO_CORDON_NOTE}2 node faults: jobs 770001")
 
         assert causes(browser(member)) == {("n1", "new fans"), ("n2", "\u2013"), ("n3", "held after 2 node faults")}
-        expected = {("n1", "new fans (by root)"), ("n2", "by root"), ("n3", f"{HELD_NOTE}2 node faults: jobs 770001")}
+        expected = {
+            ("n1", "new fans (by root)"),
+            ("n2", "by root"),
+            ("n3", f"{AUTO_CORDON_NOTE}2 node faults: jobs 770001"),
+        }
         assert causes(admin) == expected
         assert "new fans" in text_of(admin.get("/nodes/n1/")) and "(by root)" in text_of(admin.get("/nodes/n1/"))
         admin.post("/nodes/n1/uncordon/")
@@ -133,7 +137,7 @@ class TestHealth:
     @pytest.mark.django_db(transaction=True)
     def test_a_hold_that_an_admin_takes_over_is_still_told_as_the_systems(self, admin):
         make_node(name="n1")
-        cordon.set_intent("n1", NodeIntent.CORDONED, f"{HELD_NOTE}2 node faults: jobs 770001")
+        cordon.set_intent("n1", NodeIntent.CORDONED, f"{AUTO_CORDON_NOTE}2 node faults: jobs 770001")
         admin.post("/nodes/n1/cordon/", {"note": "new fans"})
         assert causes(admin) == {("n1", "held after 2 node faults: jobs 770001"), ("n1", "new fans (by root)")}
         assert "node n1 is held after 2 node faults" in text_of(admin.get(PATH))

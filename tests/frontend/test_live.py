@@ -161,7 +161,7 @@ async def test_nobody_looks_while_nothing_is_watched(open_page, cookie, hub, mon
         looks.append(given)
         return {}
 
-    monkeypatch.setattr(loader.Eyes, "look", look)
+    monkeypatch.setattr(loader.FeedLoader, "look", look)
     await page.want()
     await page.until(lambda: not any(client.topics for client in hub._clients) or None)
     looks.clear()

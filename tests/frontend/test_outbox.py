@@ -5,7 +5,7 @@ import json
 
 from frontend.live import hub
 from frontend.live import outbox as outboxes
-from frontend.live.loader import News
+from frontend.live.loader import Update
 from frontend.live.outbox import Outbox
 from frontend.viewer import Session
 
@@ -101,7 +101,7 @@ async def test_a_page_that_does_not_answer_hears_that_the_server_lives_and_no_mo
     box, frames, asked = asking()
 
     async def many():
-        for _ in range(outboxes.MOST_UNSEEN + 1):
+        for _ in range(outboxes.MAX_UNACKNOWLEDGED + 1):
             box.alive('{"alive":"now"}', is_to_answer=True, is_leisurely=False)
             await turns()
         box.delta("nodes", delta(1))
@@ -109,7 +109,7 @@ async def test_a_page_that_does_not_answer_hears_that_the_server_lives_and_no_mo
             box.delta("overview", delta(value))
         return [message.get("topic", "alive") for message in await told(box, frames)]
 
-    alive = ["alive"] * (outboxes.MOST_UNSEEN + 1)
+    alive = ["alive"] * (outboxes.MAX_UNACKNOWLEDGED + 1)
     assert await many() == [*alive, "nodes"]
     assert asked.pop() == {"overview"}
     box.seen()
@@ -164,9 +164,9 @@ async def test_who_waits_for_a_snapshot_is_told_no_difference_before_it():
         raise AssertionError(code)
 
     page = hub.Client(Session(1, "key", "password"), box, close, topics={"nodes"}, wants={"nodes"})
-    hub._tell_one(page, "nodes", News({}, None, delta(1)), is_leisurely=False)
+    hub._tell_one(page, "nodes", Update({}, None, delta(1)), is_leisurely=False)
     assert await told(box, frames) == []
-    for news in (News({}, snapshot(2), delta(2)), News({}, None, delta(3)), News({}, None, None)):
+    for news in (Update({}, snapshot(2), delta(2)), Update({}, None, delta(3)), Update({}, None, None)):
         hub._tell_one(page, "nodes", news, is_leisurely=False)
     assert await told(box, frames) == [
         {"topic": "nodes", "seq": 1, "snapshot": {"a": 2}},

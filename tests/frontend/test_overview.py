@@ -15,7 +15,7 @@ from jobs.models import Job
 from nodes.health import cordon
 from nodes.models import Device, Node
 from scheduling.status.cluster import cluster_status
-from tenants.api.tenants import tenants_shown
+from tenants.api.tenants import represent_tenants
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
@@ -216,7 +216,7 @@ def test_waiting_jobs_are_counted_the_same_everywhere():
     by_reason = sum(row["jobs"] for key, row in rows.items() if key.startswith("waiting:"))
     queue = feed.rows("queue", None)["total"]["jobs"]
     counted = [rows["status"]["pending_jobs"], by_reason, rows["tenant:ours"]["jobs_waiting"], queue]
-    assert [*counted, cluster_status()["pending_jobs"], tenants_shown(None)[0]["pending_jobs"]] == [3] * 6
+    assert [*counted, cluster_status()["pending_jobs"], represent_tenants(None)[0]["pending_jobs"]] == [3] * 6
     for job_id in jobs[1:]:
         hold(job_id, user)
     assert feed.rows("overview", None)["status"]["oldest_wait_seconds"] is None, "nobody knows for how long"

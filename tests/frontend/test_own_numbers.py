@@ -96,9 +96,9 @@ def test_preemptions_between_tenants_are_counted_and_others_not_named(ours, anna
     ]
     assert details.balance(rows, ours.pk) == {"received": 3, "given": 1}
     who = identity_for(anna)
-    assert [row["whom"] for row in details.taken(rows, ours.pk, who)] == ["another tenant"]
-    assert [row["whom"] for row in details.gave(rows, ours.pk, who)] == ["another tenant"]
-    assert [row["whom"] for row in details.gave(rows, other.pk, who)] == ["tenant x"]
+    assert [row["whom"] for row in details.preempted_by(rows, ours.pk, who)] == ["another tenant"]
+    assert [row["whom"] for row in details.preempted_for(rows, ours.pk, who)] == ["another tenant"]
+    assert [row["whom"] for row in details.preempted_for(rows, other.pk, who)] == ["tenant x"]
 
 
 def test_what_runs_reaches_to_now_and_many_short_jobs_are_one_bar(ours, anna):
@@ -109,7 +109,7 @@ def test_what_runs_reaches_to_now_and_many_short_jobs_are_one_bar(ours, anna):
     [node] = feed.rows("nodes", None).values()
     now = timezone.now()
     window = timeline.Window(now - timedelta(hours=24), now)
-    [lane] = timeline.lanes(agent.name, node["devices"], [], window, None)
+    [lane] = timeline.device_lanes(agent.name, node["devices"], [], window, None)
     [span] = lane["spans"]
     assert (span["job_id"], span["left"][:4], span["width"][:4], span["is_live"]) == (job_id, "75.0", "25.0", True)
     short = {"said": "a job", "is_bad": False, "is_live": False, "jobs": 1, "job_id": 1}

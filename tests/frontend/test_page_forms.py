@@ -98,11 +98,11 @@ class TestSubmit:
         assert "<html" not in refused
 
     def test_the_shown_json_is_what_the_api_takes(self, nlp, member):
-        from gpusched.protocol.job_request import JobRequest, problems
+        from gpusched.protocol.job_request import JobRequest, validate
 
         page = text_of(browser(member).post("/submit/preview/", form(memory_mb="5", max_runtime_minutes="1.5")))
         shown = re.findall(r"<pre[^>]*>(\{.*?\})</pre>", page, re.S)[0].replace("&quot;", '"')
-        assert problems(msgspec.json.decode(shown, type=JobRequest)) == []
+        assert validate(msgspec.json.decode(shown, type=JobRequest)) == []
 
     def test_a_job_can_be_submitted_again(self, nlp, member):
         job_id = submit(member, nlp, command=["echo", "a b"], environment={"X": "1"}, gpu_count=0)

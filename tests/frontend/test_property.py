@@ -98,7 +98,9 @@ async def fall_asleep(page: Page, n: int) -> None:
     """Until the server has noticed."""
     page.answers = False
     heard = page.kinds.count("alive")
-    await page.until(lambda: page.kinds.count("alive") > heard + (outbox.MOST_UNSEEN + 2) * hubs.ALIVE_PER_ANSWER)
+    await page.until(
+        lambda: page.kinds.count("alive") > heard + (outbox.MAX_UNACKNOWLEDGED + 2) * hubs.ALIVE_PER_ANSWER
+    )
 
 
 async def wake_up(page: Page, n: int) -> None:

@@ -9,7 +9,7 @@ from frontend.live import hub as hubs
 from frontend.live import invalidation, loader
 from gpusched.lib.bus import events, redis_bus
 from gpusched.lib.bus.changes import EVERYTHING
-from gpusched.lib.bus.notifier import Wire, ringer
+from gpusched.lib.bus.notifier import Transport, ringer
 from tests.factories import make_member, make_tenant, submit
 from tests.frontend import test_property
 from tests.frontend.page import Page, cookie_of, live_hub
@@ -33,13 +33,13 @@ def redis(settings):
 def notified(monkeypatch):
     """What the ringer said by PostgreSQL."""
     said: list[str] = []
-    notify = Wire._notify
+    notify = Transport._notify
 
     def listened(self, pairs):
         said.extend(payload for _, payload in pairs if payload)
         notify(self, pairs)
 
-    monkeypatch.setattr(Wire, "_notify", listened)
+    monkeypatch.setattr(Transport, "_notify", listened)
     return said
 
 
@@ -93,7 +93,7 @@ async def test_what_redis_loses_is_noticed(page, redis, notified):
 
 async def test_a_number_that_is_missing_or_no_message_at_all_is_taken_for_any_change(page, redis):
     heard: list[dict[str, list[int]]] = []
-    ear = redis_bus.Ear(heard.append)
+    ear = redis_bus.Subscriber(heard.append)
     ear._take(redis_bus.Said("a", 1, {"jobs": [1]}))
     ear._take(redis_bus.Said("a", 2, {"jobs": [2]}))
     ear._take(redis_bus.Said("a", 2))

@@ -62,7 +62,7 @@ def everything(nlp, member):
     make_node(name="n1")
     Node.objects.update(admin_labels={"zone": "b"})
     for name in ("wandb", "hf"):
-        secrets.keep(nlp, name, "value", actor="test")
+        secrets.set_secret(nlp, name, "value", actor="test")
     return form(**EVERYTHING, depends_on=f"after_any:{submit(member, nlp)}")
 
 

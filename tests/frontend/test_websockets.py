@@ -11,7 +11,7 @@ from twisted.internet.testing import StringTransport
 
 from gpusched.lib.servers import Pace
 from gpusched.lib.web import websockets
-from gpusched.lib.web.websockets import HubSocket, with_a_voice
+from gpusched.lib.web.websockets import HubSocket, bounded_output
 
 
 class Wire(WebSocketProtocol):  # type: ignore[misc]
@@ -44,7 +44,7 @@ async def voice(send: Any) -> HubSocket:
     async def receive() -> dict[str, Any]:
         raise AssertionError("nobody speaks to it")
 
-    await with_a_voice(application)({"type": "websocket"}, receive, send)
+    await bounded_output(application)({"type": "websocket"}, receive, send)
     consumer = HubSocket()
     consumer.scope = scopes[0]
     return consumer
@@ -60,7 +60,7 @@ async def daphne(monkeypatch):
         consumer.scope = scope
         made.append(consumer)
 
-    server, wire = Server(with_a_voice(application), endpoints=["tcp:0"]), Wire()
+    server, wire = Server(bounded_output(application), endpoints=["tcp:0"]), Wire()
     server.connections = {wire: {}}
     server.create_application(wire, {"type": "websocket"})
     await server.connections[wire]["application_instance"]

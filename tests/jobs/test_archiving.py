@@ -160,7 +160,7 @@ class TestUnfinishedJobs:
 class TestGuarantee:
     def test_engine_keeps_none_until_it_is_restored(self, nlp, admin):
         def guaranteed():
-            return {one.name: one.guaranteed_gpus for one in tenants.tenants(Policy())}
+            return {one.name: one.guaranteed_gpus for one in tenants.load_tenants(Policy())}
 
         assert guaranteed() == {"nlp": 4}
         archive(admin)

@@ -14,7 +14,7 @@ from gpusched.protocol.arrays import ArrayRequest
     [("3-7,9", ((3, 8), (9, 10))), ("0", ((0, 1),)), ("5,3-4", ((3, 6),)), ("1,1, 1-2", ((1, 3),))],
 )
 def test_numbers_are_read_as_people_write_them(text, ranges):
-    assert arrays.parsed(text) == ranges
+    assert arrays.parse_ranges(text) == ranges
 
 
 @pytest.mark.parametrize(
@@ -22,23 +22,23 @@ def test_numbers_are_read_as_people_write_them(text, ranges):
 )
 def test_what_is_no_such_set_is_refused_with_a_sentence(text):
     with pytest.raises(ValueError, match=r"must|numbered"):
-        arrays.parsed(text, 10)
+        arrays.parse_ranges(text, 10)
 
 
 @given(st.sets(st.integers(0, 60)))
 def test_all_ways_of_writing_a_set_say_the_same(numbers):
-    ranges = arrays.of_numbers(sorted(numbers))
+    ranges = arrays.to_ranges(sorted(numbers))
     assert list(arrays.numbers(ranges)) == sorted(numbers)
     assert arrays.size(ranges) == len(numbers)
     assert arrays.from_multirange(arrays.multirange(ranges)) == ranges
     if numbers:
-        assert arrays.parsed(arrays.written(ranges)) == ranges
+        assert arrays.parse_ranges(arrays.format_ranges(ranges)) == ranges
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("text", ["0-9", "3-7,9", "0,2,4"])
 def test_postgresql_reads_and_counts_them_alike(text):
-    ranges = arrays.parsed(text)
+    ranges = arrays.parse_ranges(text)
     [row] = query(
         "SELECT s::text AS s, jobs_numbers(s) AS n FROM (SELECT %s::int4multirange AS s) x", [arrays.multirange(ranges)]
     )

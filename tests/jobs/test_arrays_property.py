@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from gpusched.lib.api.problems import Problem
 from gpusched.protocol.agent_messages import Stop
-from gpusched.protocol.arrays import ArrayRequest, multirange, of_numbers, written
+from gpusched.protocol.arrays import ArrayRequest, format_ranges, multirange, to_ranges
 from gpusched.protocol.states import FINAL, LIVE, JobState
 from jobs.actions import job_actions
-from jobs.arrays.elements import elements_of
+from jobs.arrays.elements import list_elements
 from jobs.listing import representation
 from jobs.models import Job
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
@@ -59,7 +59,7 @@ class World:
         return number
 
     def states(self) -> dict[int, str]:
-        return {one["index"]: one["state"] for one in elements_of(self.array, "{(,)}", list(JobState), 100)}
+        return {one["index"]: one["state"] for one in list_elements(self.array, "{(,)}", list(JobState), 100)}
 
     def cycle(self) -> None:
         run_cycle()
@@ -80,7 +80,7 @@ class World:
 
     def cancel(self, part: list[int]) -> None:
         states = self.states()
-        job_actions.cancel(self.array, self.who, written(of_numbers(part)))
+        job_actions.cancel(self.array, self.who, format_ranges(to_ranges(part)))
         if representation.select("j.id = %s", [self.array])[0]["state"] not in FINAL or states != self.states():
             for number in part:
                 if states[number] not in FINAL:
@@ -88,7 +88,7 @@ class World:
 
     def retry(self, part: list[int]) -> None:
         self._retry(
-            written(of_numbers(part)), {n for n, state in self.states().items() if n in part and state in FINAL}
+            format_ranges(to_ranges(part)), {n for n, state in self.states().items() if n in part and state in FINAL}
         )
 
     def retry_failed(self) -> None:
@@ -160,4 +160,4 @@ def test_each_element_runs_once_per_try_and_never_too_many_at_once(max_parallel,
 
 
 def test_the_set_of_all_numbers_is_that_of_postgresql():
-    assert multirange(of_numbers([0, 1, 5])) == "{[0,2),[5,6)}"
+    assert multirange(to_ranges([0, 1, 5])) == "{[0,2),[5,6)}"

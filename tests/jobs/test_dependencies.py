@@ -126,7 +126,7 @@ def test_what_can_never_start_ends_down_the_whole_line_and_says_after_which(post
 
     assert state_of(second) == state_of(third) == ("cancelled", "dependency_failed")
     assert state_of(anyway) == ("pending", "scheduler_behind")
-    told = explain.brief(second, identity_for(user))["sentence"]
+    told = explain.current_reason(second, identity_for(user))["sentence"]
     assert told == f"can never start: job {first}, after which it was to start if that completed, is cancelled"
     assert Job.objects.get(pk=third).evidence["on"] == second
 

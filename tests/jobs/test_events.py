@@ -21,7 +21,7 @@ from jobs.api import events
 from jobs.events import log
 from jobs.events import stream as event_hub
 from jobs.events.log import Frontier, Reader, read
-from jobs.events.stream import EventHub
+from jobs.events.stream import EventStreams
 from tenants.auth import tokens
 from tests.api.test_access import call
 from tests.docs.reading import text_of
@@ -153,7 +153,7 @@ def test_a_tenant_that_is_not_seen_is_not_waited_for(member):
 @asynccontextmanager
 async def _hub(monkeypatch):
     doorbell = Listener()
-    made = EventHub(doorbell)
+    made = EventStreams(doorbell)
     monkeypatch.setattr(events, "hub", made)
     try:
         yield made

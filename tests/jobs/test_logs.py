@@ -60,7 +60,7 @@ def test_many_small_pieces_do_not_stay_many_objects(settings):
 
 
 def test_a_log_that_is_not_there_is_empty_and_deleting_it_is_harmless(storage):
-    assert store.read(1, 1, 0, -10, 10) == store.Piece(b"", 0, 0, 0)
+    assert store.read(1, 1, 0, -10, 10) == store.LogChunk(b"", 0, 0, 0)
     assert store.append(1, 1, 0, 0, b"") == 0
     store.drop(1, 1, 0)
 
@@ -68,9 +68,9 @@ def test_a_log_that_is_not_there_is_empty_and_deleting_it_is_harmless(storage):
 def test_the_end_is_read_without_what_is_before_it(storage):
     """A40: the tail first."""
     store.append(1, 1, 0, 0, b"x" * 5000 + b"the end\n")
-    assert store.read(1, 1, 0, -8, 100) == store.Piece(b"the end\n", 5000, 5008, 5008)
+    assert store.read(1, 1, 0, -8, 100) == store.LogChunk(b"the end\n", 5000, 5008, 5008)
     assert store.read(1, 1, 0, -9999, 3).offset == 0
-    assert store.read(1, 1, 0, 9999, 3) == store.Piece(b"", 5008, 5008, 5008)
+    assert store.read(1, 1, 0, 9999, 3) == store.LogChunk(b"", 5008, 5008, 5008)
 
 
 def test_a_server_that_has_enough_says_so_once_and_lets_the_sender_go(storage, settings, monkeypatch):

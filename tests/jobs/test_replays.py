@@ -21,7 +21,7 @@ def test_the_first_answer_is_given_again_when_the_limit_was_changed_meanwhile(te
     first = submit.submit(request, who, "k1", b"{}")
     job_id = Job.objects.get().pk
     for minutes in (20, 15):
-        time_limit.change(time_limit.limited(job_id, who), minutes * 60, who, {})
+        time_limit.change(time_limit.load_for_change(job_id, who), minutes * 60, who, {})
     assert Job.objects.get().max_runtime_seconds == 900
     again = submit.submit(request, who, "k1", b"{}")
     assert (again.answer, again.is_replay) == (first.answer, True)

@@ -150,7 +150,7 @@ def test_array_is_deleted_with_its_elements_and_totals_stay(settings, user, tena
     assert tasks.drop_old_jobs() == 2
     assert ids() == []
     assert totals() == before
-    tally.fold()
+    tally.fold_counters()
     assert totals() == before
     assert array != part
 

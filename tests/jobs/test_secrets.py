@@ -9,7 +9,7 @@ from django.db import connection
 from django.test import Client, override_settings
 
 from gpusched.protocol.agent_messages import Run
-from gpusched.protocol.job_request import JobRequest, problems
+from gpusched.protocol.job_request import JobRequest, validate
 from gpusched.protocol.states import Role
 from tenants import secrets
 from tenants.models import Tenant
@@ -32,7 +32,7 @@ READ = (
 
 
 def keep(tenant: Tenant, value: str = VALUE, name: str = "wandb") -> None:
-    secrets.keep(tenant, name, value, actor="grace")
+    secrets.set_secret(tenant, name, value, actor="grace")
 
 
 def submit(token: str, key: str = "", status: int = 201, path: str = "jobs", **fields: Any) -> bytes:
@@ -148,9 +148,9 @@ def test_a_name_that_the_tenant_does_not_keep_is_refused_and_told_with_what_to_d
     ],
 )
 def test_doubles_too_many_and_what_is_no_name_are_refused_and_not_repeated(names: list[str], code: str) -> None:
-    [error] = problems(JobRequest(command=["true"], secrets=names))
+    [error] = validate(JobRequest(command=["true"], secrets=names))
     assert (error.field, error.code) == ("secrets", code) and "hunter2" not in error.message
-    assert problems(JobRequest(command=["true"], secrets=[f"s{i}" for i in range(32)])) == []
+    assert validate(JobRequest(command=["true"], secrets=[f"s{i}" for i in range(32)])) == []
 
 
 def test_a_new_value_reaches_the_next_attempt() -> None:

@@ -6,7 +6,7 @@ from django.test import Client
 from django.utils.timezone import now
 
 from gpusched.lib.db.sql import execute
-from gpusched.protocol.job_request import JobRequest, problems
+from gpusched.protocol.job_request import JobRequest, validate
 from jobs.listing import representation
 from jobs.models import IdempotencyKey, Job, JobEvent
 from tenants.models import Membership
@@ -283,4 +283,4 @@ def test_events_cannot_be_changed(post):
 
 
 def test_the_default_request_has_no_problem_but_its_missing_command():
-    assert [problem.field for problem in problems(JobRequest())] == ["command"]
+    assert [problem.field for problem in validate(JobRequest())] == ["command"]

@@ -7,9 +7,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusched.protocol.bulk import alike, bulk_problems, field_of
-from gpusched.protocol.job_request import FieldError, JobRequest, problems
-from jobs.submit.job_row import row_like, row_of
+from gpusched.protocol.bulk import bulk_problems, field_path, first_identical
+from gpusched.protocol.job_request import FieldError, JobRequest, validate
+from jobs.submit.job_row import job_row, vary_row
 from tenants.auth.identity import Identity
 
 WHO = cast(Identity, SimpleNamespace(user_id=1))
@@ -32,9 +32,9 @@ requests = st.builds(
 
 def one_by_one(wanted: list[JobRequest]) -> list[FieldError]:
     return [
-        FieldError(field_of(number, error.field), error.code, error.message)
+        FieldError(field_path(number, error.field), error.code, error.message)
         for number, request in enumerate(wanted)
-        for error in problems(request)
+        for error in validate(request)
     ]
 
 
@@ -47,9 +47,9 @@ def test_what_is_wrong_is_what_single_submits_would_find(wanted: list[JobRequest
 @settings(max_examples=200, deadline=None)
 @given(st.lists(requests, min_size=1, max_size=8))
 def test_the_row_of_a_job_is_that_of_a_single_submit(wanted: list[JobRequest]) -> None:
-    for number, like in enumerate(alike(wanted)):
+    for number, like in enumerate(first_identical(wanted)):
         assert like <= number
-        assert row_like(row_of(wanted[like], 1, WHO), wanted[number]) == row_of(wanted[number], 1, WHO)
+        assert vary_row(job_row(wanted[like], 1, WHO), wanted[number]) == job_row(wanted[number], 1, WHO)
 
 
 def test_only_what_a_sweep_differs_in_is_no_difference() -> None:
@@ -58,4 +58,4 @@ def test_only_what_a_sweep_differs_in_is_no_difference() -> None:
         msgspec.structs.replace(first, **{name: value})
         for name, value in (("name", "b"), ("args", []), ("environment", {}), ("gpu_count", 3), ("ref", "x"))
     ]
-    assert alike([first, *changed, first]) == [0, 0, 0, 0, 4, 5, 0]
+    assert first_identical([first, *changed, first]) == [0, 0, 0, 0, 4, 5, 0]

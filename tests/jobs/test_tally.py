@@ -49,7 +49,7 @@ def test_what_ends_is_counted_as_it_ends(user, tenant):
         agent.end(key, exit_code=3)
     require_exact()
     assert tally.attempts_by_reason()["node_fault"] == 1
-    tally.fold()
+    tally.fold_counters()
     require_exact()
     assert Tally.objects.count() <= 6
 
@@ -83,7 +83,7 @@ def test_adding_up_loses_nothing_while_others_end():
     def work(sql: str) -> None:
         try:
             for _ in range(20):
-                execute(sql) if sql else tally.fold()
+                execute(sql) if sql else tally.fold_counters()
         finally:
             connection.close()
 

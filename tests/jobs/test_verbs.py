@@ -70,7 +70,7 @@ def test_what_is_offered_is_done_and_what_is_not_changes_nothing(
     node = make_node()
     admin = [identity_for(make_user(admin=True))] if reason == Pending.HELD_BY_ADMIN else []
     for who in (identity_for(user), *admin):
-        offered = job_actions.possible(state, reason, is_array=is_array, is_admin=who.is_admin)
+        offered = job_actions.allowed_actions(state, reason, is_array=is_array, is_admin=who.is_admin)
         for verb in job_actions.STATES:
             job_id = submit_array(user, tenant, 3) if is_array else submit(user, tenant, max_runtime_minutes=60)
             if is_array and state == JobState.FAILED:

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from gpusched.lib.db.sql import query
-from jobs.api.attempts import attempt
+from jobs.api.attempts import represent_attempt
 from jobs.models import Attempt, Job
 from scheduling.cycle import snapshot
 from scheduling.engine.model import Policy
@@ -42,7 +42,7 @@ def test_the_latest_checkpoint_is_kept_and_shown_and_given_to_the_engine(running
         node.sync(saved={key: at.isoformat()})
     assert saved() == second
     [row] = query("SELECT * FROM jobs_attempt")
-    assert attempt(row)["saved_at"].startswith(second.strftime("%Y-%m-%dT%H:%M:%S"))
+    assert represent_attempt(row)["saved_at"].startswith(second.strftime("%Y-%m-%dT%H:%M:%S"))
     [one] = snapshot.load(is_whole=True)[0].running
     assert one.saved_at == pytest.approx(second.timestamp())
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.api.attempts import attempt
+from jobs.api.attempts import represent_attempt
 from jobs.listing import representation
 from jobs.models import Job
 from scheduling.whatif import explain
@@ -14,7 +14,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def last_attempt(job_id):
     from gpusched.lib.db.sql import query
 
-    return attempt(query("SELECT * FROM jobs_attempt WHERE job_id = %s ORDER BY number DESC LIMIT 1", [job_id])[0])
+    return represent_attempt(
+        query("SELECT * FROM jobs_attempt WHERE job_id = %s ORDER BY number DESC LIMIT 1", [job_id])[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gpusched.lib.bus import wake
 from gpusched.lib.db.sql import rows
 from gpusched.protocol.agent_messages import Reading
 from jobs.models import Job
-from nodes.health.thermal import COOL_SECONDS, Heat, felt
+from nodes.health.thermal import COOL_SECONDS, ThermalState, next_state
 from nodes.models import Device, Incident
 from scheduling import policy
 from scheduling.cycle import snapshot
@@ -22,14 +22,14 @@ from tests.factories import make_node, run_cycle, submit
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 HW_THERMAL, HW_SLOWDOWN, POWER_CAP = 0x40, 0x08, 0x04
-HOT = Heat(is_hot=True)
+HOT = ThermalState(is_hot=True)
 
 
-def after(*looks, start=Heat(), each=1.0):
+def after(*looks, start=ThermalState(), each=1.0):
     """The heat after these (°C, throttle reasons), one per second or `each`."""
     heat = start
     for number, (celsius, reasons) in enumerate(looks):
-        heat = felt(heat, celsius, reasons, number * each, 85)
+        heat = next_state(heat, celsius, reasons, number * each, 85)
     return heat
 
 
@@ -42,7 +42,7 @@ def test_a_device_is_hot_from_the_threshold_on(celsius, is_hot):
 @pytest.mark.parametrize("celsius", range(66, 81))
 def test_a_busy_device_between_66_and_80_degrees_is_not_hot(celsius):
     """A19"""
-    assert after((celsius, POWER_CAP)) == Heat()
+    assert after((celsius, POWER_CAP)) == ThermalState()
 
 
 def test_between_the_thresholds_a_hot_device_stays_hot():
@@ -53,7 +53,7 @@ def test_between_the_thresholds_a_hot_device_stays_hot():
 def test_a_hot_device_is_well_after_a_minute_at_most_10_degrees_below():
     """A19"""
     assert after(*[(75, 0)] * 60, start=HOT).is_hot
-    assert after(*[(75, 0)] * 61, start=HOT) == Heat()
+    assert after(*[(75, 0)] * 61, start=HOT) == ThermalState()
 
 
 def test_a_warm_look_starts_the_minute_again():
@@ -62,18 +62,18 @@ def test_a_warm_look_starts_the_minute_again():
 
 @pytest.mark.parametrize("bit", [HW_THERMAL, HW_SLOWDOWN])
 def test_a_slowdown_by_the_hardware_is_heat_whatever_the_temperature(bit):
-    assert after((60, bit)) == Heat(is_hot=True, is_slowed=True)
-    assert after((None, bit)) == Heat(is_hot=True, is_slowed=True)
-    assert after((60, bit), (60, 0)) == Heat(is_hot=True, is_slowed=False, cool_since=1.0)
+    assert after((60, bit)) == ThermalState(is_hot=True, is_slowed=True)
+    assert after((None, bit)) == ThermalState(is_hot=True, is_slowed=True)
+    assert after((60, bit), (60, 0)) == ThermalState(is_hot=True, is_slowed=False, cool_since=1.0)
 
 
 def test_other_reasons_for_lower_clocks_are_no_heat():
     """Idle, power cap and the like: all bits but the two."""
-    assert after((60, 0xFFFF & ~(HW_THERMAL | HW_SLOWDOWN))) == Heat()
+    assert after((60, 0xFFFF & ~(HW_THERMAL | HW_SLOWDOWN))) == ThermalState()
 
 
-heats = st.builds(Heat, st.booleans(), st.booleans(), st.none() | st.floats(0, 1e6)).map(
-    lambda heat: heat if heat.is_hot else Heat()
+heats = st.builds(ThermalState, st.booleans(), st.booleans(), st.none() | st.floats(0, 1e6)).map(
+    lambda heat: heat if heat.is_hot else ThermalState()
 )
 
 
@@ -82,7 +82,7 @@ heats = st.builds(Heat, st.booleans(), st.booleans(), st.none() | st.floats(0, 1
 def test_a_look_that_says_nothing_changes_nothing(before, now):
     """A19: unknown neither blocks nor frees."""
     before = before._replace(is_slowed=False)
-    assert felt(before, None, None, now, 85) == before
+    assert next_state(before, None, None, now, 85) == before
 
 
 @pytest.mark.parametrize("celsius", [None, 60, 90])
@@ -103,7 +103,7 @@ def test_typical_busy_gpus_are_never_hot():
     with gzip.open(path, "rt") as file:
         measured = [float(row["value"]) for row in csv.DictReader(file) if row["series"].startswith("gpu_temp")]
     assert len(measured) > 1000
-    assert not any(felt(Heat(), round(celsius), 0, 0.0, 85).is_hot for celsius in measured)
+    assert not any(next_state(ThermalState(), round(celsius), 0, 0.0, 85).is_hot for celsius in measured)
 
 
 # --- through the intake -----------------------------------------------------------------------------------------------

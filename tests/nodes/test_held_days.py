@@ -21,14 +21,14 @@ def test_time_is_of_who_holds_and_idle_is_told_apart(user, tenant):
     submit(user, tenant, gpu_count=1)
     run_cycle()
     read_all(agent, utilisation_percent=50)
-    samples.tick(1, after(0))
+    samples.take_samples(1, after(0))
     look(10, utilisation_percent=50, idle_since=None)
-    samples.tick(1, after(10))
+    samples.take_samples(1, after(10))
     look(40, utilisation_percent=0, idle_since=after(-300))
-    samples.tick(1, after(40))
+    samples.take_samples(1, after(40))
     midnight = 12 * 3600
     look(midnight + 5, utilisation_percent=0, idle_since=after(-300))
-    samples.tick(1, after(midnight + 5))
+    samples.take_samples(1, after(midnight + 5))
     first, second = days()
     assert (first["day"], first["held_seconds"], first["idle_seconds"]) == ("2030-01-31", 40, 30)
     assert (second["day"], second["held_seconds"]) == ("2030-02-01", midnight + 5 - 40)
@@ -46,15 +46,15 @@ def test_a_shared_device_counts_by_its_part(user, tenant):
     known()
     submit(user, tenant, gpu_count=1, gpu_sharing="shared", gpu_memory_mb=20_000)
     run_cycle()
-    samples.tick(1, after(0))
+    samples.take_samples(1, after(0))
     look(100, utilisation_percent=50, idle_since=None)
-    samples.tick(1, after(100))
+    samples.take_samples(1, after(100))
     assert days()[0]["held_seconds"] == 25
 
 
 def test_free_devices_are_nobodys():
     make_node(gpus=1)
     known()
-    samples.tick(1, after(0))
-    samples.tick(1, after(100))
+    samples.take_samples(1, after(0))
+    samples.take_samples(1, after(100))
     assert days() == []

@@ -9,7 +9,7 @@ from django.db import connection
 from django.utils import timezone
 
 from gpusched.lib.db.engine.base import gate
-from gpusched.lib.db.threads import DatabaseAway, ask
+from gpusched.lib.db.threads import DatabaseAway, run_in_thread
 from gpusched.protocol.agent_messages import Desired, Ended, Sync
 from jobs.models import Attempt, Job
 from nodes.agents import hub as hubs
@@ -175,7 +175,7 @@ def test_changes_for_agents_are_pushed_after_an_outage(proxy, user, tenant, monk
 
     async def noted(*args: Any) -> Any:
         try:
-            return await ask(*args)
+            return await run_in_thread(*args)
         except DatabaseAway:
             proxy_was_tried.set()
             raise

@@ -34,7 +34,7 @@ def rule():
 
 
 def review():
-    held_idle.review(held_idle.rule_of(policy.values()))
+    held_idle.review(held_idle.from_policy(policy.values()))
 
 
 class Clock:

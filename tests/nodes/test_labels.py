@@ -36,7 +36,7 @@ def test_admin_label_survives_a_report_of_the_agent_and_wins_over_its_label(admi
     node = make_node(name="n1", gpus=1)
     change(admin, "n1", "labels", labels={"zone": "a", "rack": "r1"})
     reported = {"zone": "of-the-agent", "arch": "x86"}
-    readings.learn(node.id, msgspec.structs.replace(node.facts(), labels=reported))
+    readings.store_facts(node.id, msgspec.structs.replace(node.facts(), labels=reported))
     found = call("GET", "/api/v1/nodes/n1/labels", admin).json()
     assert found["labels"] == {"zone": "a", "rack": "r1", "arch": "x86"}
     assert found["from_admin"] == {"zone": "a", "rack": "r1"}

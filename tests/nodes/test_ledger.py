@@ -77,7 +77,7 @@ def test_a_clock_that_is_nearly_right_is_believed(seconds_ago, off):
     """A message takes time; the times in it are then the better ones."""
     at = (datetime.now(UTC) - timedelta(seconds=off)).isoformat()
     started = Started(key="1.1.0", at=at, pid=1, seconds_ago=seconds_ago)
-    assert agent_clock.as_here(started, at) is started
+    assert agent_clock.to_server_time(started, at) is started
 
 
 @pytest.mark.parametrize("is_old", [False, True])

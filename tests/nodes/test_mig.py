@@ -105,18 +105,18 @@ def test_what_another_division_replaced_holds_no_node_and_counts_no_time():
     """A39: the way back needs nobody, and the GPU-seconds are those of the devices that there are."""
     node = divided(instance(0, "3g.40gb", 40448))
     node.sync(readings=[Reading(uuid=one.uuid) for one in node.devices])
-    cordon.set_intent(node.name, NodeIntent.CORDONED, f"{redaction.HELD_NOTE}2 node faults")
+    cordon.set_intent(node.name, NodeIntent.CORDONED, f"{redaction.AUTO_CORDON_NOTE}2 node faults")
     Incident.objects.update(since=F("since") - timedelta(hours=1))
     node.devices = [*node.devices[:1], instance(1, "1g.10gb", 9984)]
     node.sync(facts=node.facts())
-    assert auto_cordon.release() == 0, "it was read a moment ago"
-    samples.tick(0)
+    assert auto_cordon.uncordon_due() == 0, "it was read a moment ago"
+    samples.take_samples(0)
     NodeReading.objects.update(read_at=F("read_at") - timedelta(minutes=2))
     Device.objects.update(known_since=F("known_since") - timedelta(hours=2))
     node.sync(readings=[Reading(uuid=node.devices[0].uuid, lost=True), Reading(uuid=node.devices[1].uuid)])
-    assert auto_cordon.release() == 0, "a GPU that is lost is another matter"
+    assert auto_cordon.uncordon_due() == 0, "a GPU that is lost is another matter"
     node.sync(readings=[Reading(uuid=one.uuid) for one in node.devices])
     GpuClock.objects.update(counted_until=F("counted_until") - timedelta(seconds=100))
-    samples.tick(0)
+    samples.take_samples(0)
     assert sum(samples.gpu_seconds().values()) == pytest.approx(200, abs=20)
-    assert auto_cordon.release() == 1
+    assert auto_cordon.uncordon_due() == 1

@@ -82,7 +82,7 @@ def test_a_removed_node_is_in_no_list(root, used):
     assert ask(root, "POST", "nodes/n1/drain")[0] == 404
     assert (agents()["total"], agents()["lost"]) == (1, 0)
     assert cluster_status()["total_nodes"] == 1
-    assert readings.lost() == []
+    assert readings.lost_nodes() == []
     assert Device.objects.count() == 1
 
 

@@ -61,11 +61,11 @@ def test_without_an_image_no_runtime_is_needed(user, tenant):
 def test_dry_run_knows_of_runtimes_and_no_selector_is_blamed_for_them(user, tenant):
     """A20: leaving out a node selector that the owner did not give is no cure."""
     from gpusched.protocol.job_request import JobRequest
-    from jobs.submit.submit import _understood
+    from jobs.submit.submit import _validated
 
     make_node()
     request = JobRequest(command=["x"], gpu_count=1, image="ubuntu", tenant=tenant.name)
-    row, _, _ = _understood(request, identity_for(user))
+    row, _, _ = _validated(request, identity_for(user))
     found = simulate(request, row, None)
     assert found["reason"]["code"] == "constraint"
     assert "node_selector" not in [way["change"] for way in found["alternatives"]]

@@ -52,8 +52,8 @@ class TestGpuSeconds:
         run_cycle()
         node.start_all()
         known()
-        samples.tick(1, after(0))
-        samples.tick(1, after(15))
+        samples.take_samples(1, after(0))
+        samples.take_samples(1, after(15))
         assert counted() == {"busy": 15, "free": 15, "unavailable": 15}
 
     def test_held_and_read_as_idle_for_a_minute_is_held_idle_and_unknown_is_busy(self, user, tenant):
@@ -63,16 +63,16 @@ class TestGpuSeconds:
         node.start_all()
         read_all(node, utilisation_percent=0)
         known()
-        samples.tick(1, after(0))
+        samples.take_samples(1, after(0))
         look(10, idle_since=after(-49))
-        samples.tick(1, after(10))
+        samples.take_samples(1, after(10))
         assert counted() == {"busy": 10}
         look(11, idle_since=after(-49))
-        samples.tick(1, after(20))
+        samples.take_samples(1, after(20))
         assert counted() == {"busy": 10, "held_idle": 10}
         read_all(node)
         look(25)
-        samples.tick(1, after(30))
+        samples.take_samples(1, after(30))
         assert counted() == {"busy": 20, "held_idle": 10}
 
     @pytest.mark.parametrize("seed", range(3))
@@ -82,7 +82,7 @@ class TestGpuSeconds:
         make_node(gpus=4)
         known()
         now, latest, since = 0.0, 0.0, [0.0] * 4
-        samples.tick(1, after(0))
+        samples.take_samples(1, after(0))
         for _ in range(25):
             now += rng.choice([-40, 0.25, 1, 15, 15, 15.000007, 900])
             ids = list(Device.objects.order_by("id").values_list("id", flat=True))
@@ -92,7 +92,7 @@ class TestGpuSeconds:
                 make_node(gpus=1)
                 Device.objects.filter(id__gt=ids[-1]).update(known_since=after(born))
                 since.append(born)
-            if samples.tick(1, after(now)):
+            if samples.take_samples(1, after(now)):
                 latest = now
             assert sum(samples.gpu_seconds().values()) == pytest.approx(
                 sum(max(latest - born, 0) for born in since), abs=1e-4
@@ -102,18 +102,18 @@ class TestGpuSeconds:
     def test_another_workers_tick_a_moment_later_counts_and_keeps_nothing(self):
         read_all(make_node(gpus=1), utilisation_percent=1)
         known()
-        samples.tick(1, after(0))
+        samples.take_samples(1, after(0))
         look(15)
-        assert samples.tick(12, after(15))
-        assert not samples.tick(12, after(16))
-        assert not samples.tick(12, after(-3600))
+        assert samples.take_samples(12, after(15))
+        assert not samples.take_samples(12, after(16))
+        assert not samples.take_samples(12, after(-3600))
         assert (counted(), Sample.objects.count()) == ({"free": 15}, 1)
 
     def test_they_are_told_as_a_metric_that_outlives_the_web_process(self):
         make_node(gpus=3)
         known()
-        samples.tick(1, after(0))
-        samples.tick(1, after(20))
+        samples.take_samples(1, after(0))
+        samples.take_samples(1, after(20))
         text = Client().get("/metrics").content.decode()
         assert 'gpu_scheduler_gpu_seconds_total{state="free"} 60.0' in text
         assert 'gpu_scheduler_gpu_seconds_total{state="busy"} 0.0' in text
@@ -125,12 +125,12 @@ class TestSamples:
         """A19: what was not told, or too long ago, is unknown."""
         node = make_node(gpus=1)
         known()
-        samples.tick(1, after(0))
+        samples.take_samples(1, after(0))
         read_all(node, utilisation_percent=40, temperature_celsius=0)
         look(15)
-        samples.tick(1, after(15))
-        samples.tick(1, after(44))
-        samples.tick(1, after(46))
+        samples.take_samples(1, after(15))
+        samples.take_samples(1, after(44))
+        samples.take_samples(1, after(46))
         values = Sample.objects.order_by("at").values_list("utilisation_percent", "temperature_celsius", "power_watts")
         assert list(values) == [(40, 0, None), (40, 0, None)]
 
@@ -140,8 +140,8 @@ class TestSamples:
         run_cycle()
         node.start_all()
         known()
-        samples.tick(1, after(0))
-        samples.tick(1, after(15))
+        samples.take_samples(1, after(0))
+        samples.take_samples(1, after(15))
         [one] = Sample.objects.all()
         assert (one.cell, one.seconds, one.utilisation_percent) == ("busy", 15, None)
 
@@ -159,7 +159,7 @@ class TestRollups:
     @pytest.fixture
     def device(self):
         make_node(gpus=1)
-        samples.tick(1, NOON)
+        samples.take_samples(1, NOON)
         return Device.objects.get()
 
     def test_five_minutes_become_one_row(self, device):

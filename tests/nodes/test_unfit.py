@@ -4,7 +4,7 @@ import pytest
 
 from gpusched.protocol.agent_messages import Ended, Reading, Sync
 from jobs.models import Job
-from nodes.agents.sync import process_apart
+from nodes.agents.sync import process_leniently
 from nodes.models import Assignment, Device, Node
 from tests.factories import make_node, now, run_cycle, submit
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_written_silences_neither_its_node_nor_the_rest(user, ten
         reports=[Ended(key=key, at=now(), reason="exited", exit_code=0)],
         readings=[Reading(uuid="\0"), Reading(uuid=node.devices[0].uuid, lost=True)],
     )  # fmt: skip
-    answer = process_apart(node.id, sync)
+    answer = process_leniently(node.id, sync)
     assert (answer.acknowledged, answer.error) == ([key], "not all of it could be written")
     assert Job.objects.get(pk=job_id).state == "completed"
     assert Device.objects.get().health == "lost"

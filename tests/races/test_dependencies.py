@@ -5,7 +5,7 @@ import threading
 import pytest
 from django.db import connections, transaction
 
-from gpusched.lib.db.sql import atomically, query
+from gpusched.lib.db.sql import query, retry_atomic
 from gpusched.protocol.dependencies import After, Dependency
 from jobs.actions import job_actions
 from jobs.lifecycle import states as writing
@@ -122,6 +122,6 @@ def test_an_end_that_is_rolled_back_has_let_nobody_go(tenant, user):
         assert Job.objects.get(pk=second).state == "cancelled"
         transaction.set_rollback(True)
     assert Job.objects.get(pk=second).reason == "dependency"
-    atomically(lambda: writing.cancel_waiting([first], {"by": "x"}, "x"))
+    retry_atomic(lambda: writing.cancel_waiting([first], {"by": "x"}, "x"))
     assert Job.objects.get(pk=second).reason == "dependency_failed"
     assert not Edge.objects.exists()

@@ -17,16 +17,16 @@ def test_two_ticks_at_once_count_the_time_once():
     make_node(gpus=4)
     began = timezone.now()
     Device.objects.update(known_since=began)
-    samples.tick(1, began)
+    samples.take_samples(1, began)
     at = began + timedelta(seconds=15)
-    assert sorted(at_once(*[lambda: samples.tick(12, at)] * 3)) == [False, False, True]
+    assert sorted(at_once(*[lambda: samples.take_samples(12, at)] * 3)) == [False, False, True]
     assert GpuClock.objects.get().free == 4 * 15
 
 
 def test_two_roll_ups_at_once_make_each_row_once():
     make_node(gpus=1)
     began = timezone.now()
-    samples.tick(1, began)
+    samples.take_samples(1, began)
     for seconds in (0, 15):
         Sample.objects.create(
             device=Device.objects.get(), at=began - timedelta(seconds=600 + seconds), cell="busy", seconds=15

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from django.db import connection, transaction
 
-from gpusched.lib.db.sql import atomically, execute, prepared
+from gpusched.lib.db.sql import execute, prepared, retry_atomic
 from tests.factories import make_member, make_tenant, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,7 +49,7 @@ def test_a_transaction_is_done_again():
         execute("INSERT INTO void_plans VALUES (2)")
         return len(prepared("SELECT * FROM void_plans"))
 
-    assert atomically(work) == 2, "what was written the first time is not there twice"
+    assert retry_atomic(work) == 2, "what was written the first time is not there twice"
     assert len(times) == 2
 
 
@@ -66,13 +66,13 @@ def test_repeated_work_within_another_transaction_uses_no_void_plan():
     assert prepared("SELECT * FROM void_plans") == [{"one": 1}]
     change()
     with transaction.atomic():
-        assert atomically(lambda: prepared("SELECT * FROM void_plans")) == [{"one": 1, "two": 2}]
+        assert retry_atomic(lambda: prepared("SELECT * FROM void_plans")) == [{"one": 1, "two": 2}]
 
 
 def test_work_within_a_repeated_transaction_is_repeated_with_it():
     assert prepared("SELECT * FROM void_plans") == [{"one": 1}]
     change()
-    assert atomically(lambda: atomically(lambda: prepared("SELECT * FROM void_plans"))) == [{"one": 1, "two": 2}]
+    assert retry_atomic(lambda: retry_atomic(lambda: prepared("SELECT * FROM void_plans"))) == [{"one": 1, "two": 2}]
 
 
 def test_submit_near_a_limit_is_accepted_after_a_migration_of_its_tables(settings):

@@ -33,10 +33,10 @@ def test_whatever_goes_wrong_is_an_answer(present, question):
 
 @pytest.mark.parametrize("left", [0, 1, 100, -1])
 def test_what_ends_in_the_middle_is_the_end(left):
-    whole = process.packed(HERE)
-    assert process.unpacked(io.BytesIO(whole)) == HERE
+    whole = process.dumps(HERE)
+    assert process.load(io.BytesIO(whole)) == HERE
     with pytest.raises(EOFError):
-        process.unpacked(io.BytesIO(whole[:left]))
+        process.load(io.BytesIO(whole[:left]))
 
 
 def test_one_that_has_answered_in_time_is_not_given_up_later(monkeypatch):

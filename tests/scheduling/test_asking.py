@@ -19,7 +19,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
 from gpusched.lib.web.request_threads import RequestThreads
 from scheduling.cycle import snapshot
-from scheduling.cycle.snapshot import Seen
+from scheduling.cycle.snapshot import CommitBasis
 from scheduling.engine.model import Policy, Snapshot, Tenant
 from scheduling.engine.whatif import questions
 from scheduling.engine.whatif.questions import Present
@@ -51,7 +51,7 @@ def wait_for(is_so: Callable[[], object]) -> None:
 @pytest.fixture
 def own(monkeypatch):
     """An adviser of this test alone, which is gone soon after it."""
-    monkeypatch.setattr(client, "_desk", client._Desk())
+    monkeypatch.setattr(client, "_desk", client._QuestionQueue())
     monkeypatch.setattr(client, "IDLE_SECONDS", 0.5)
 
 
@@ -88,8 +88,8 @@ def test_the_answer_is_that_of_the_engine(question, args):
 
 def test_so_is_that_about_a_longer_limit():
     how = {"is_small": True, "is_foreseen": True}
-    found = ask(HERE, questions.prolonged, [103], 36_000, **how)
-    assert found == questions.prolonged(present(), [103], 36_000, **how) != (None, [])
+    found = ask(HERE, questions.extend_effects, [103], 36_000, **how)
+    assert found == questions.extend_effects(present(), [103], 36_000, **how) != (None, [])
 
 
 def test_questions_about_one_present_share_what_was_worked_out(own):
@@ -256,7 +256,7 @@ def test_who_comes_while_others_ask_goes_on_when_they_have_their_answers(own, tm
                 gate.unlink(missing_ok=True)
             asked = [pool.submit(ask_as, "ada", thoughts.waits, str(gate)) for gate in gates[:2]]
             wait_for(lambda: client.room.now["ada"] == 2)
-            waiting = [pool.submit(client.until_free) for _ in range(3)]
+            waiting = [pool.submit(client.wait_for_batch) for _ in range(3)]
             wait_for(lambda: client.room.now.total() == 5)
             for number, gate in enumerate(gates[:2], 1):
                 assert not any(one.done() for one in waiting) or number > count
@@ -264,7 +264,7 @@ def test_who_comes_while_others_ask_goes_on_when_they_have_their_answers(own, tm
                 asked[number - 1].result(20)
                 for one in waiting if number == count else ():
                     one.result(20)
-    client.until_free()
+    client.wait_for_batch()
 
 
 # --- the present ------------------------------------------------------------------------------------------------------
@@ -279,16 +279,16 @@ def test_who_comes_while_one_reads_shares_the_next_read(monkeypatch):
         begun.release()
         gate.acquire()
         reads.append(how)
-        return Snapshot((), (), (), (), reserved_job_id=len(reads)), Seen(NOW, {}, Policy(), ())
+        return Snapshot((), (), (), (), reserved_job_id=len(reads)), CommitBasis(NOW, {}, Policy(), ())
 
     def call(calls):
         calls.set()
-        return current.present()
+        return current.take_snapshot()
 
     monkeypatch.setattr(snapshot, "load", load)
     monkeypatch.setattr(current, "_latest", current._Read(0, None))
     with ThreadPoolExecutor(8) as pool:
-        first = pool.submit(current.present)
+        first = pool.submit(current.take_snapshot)
         begun.acquire()
         calling = [threading.Event() for _ in range(5)]
         others = [pool.submit(call, one) for one in calling]
@@ -298,4 +298,4 @@ def test_who_comes_while_one_reads_shares_the_next_read(monkeypatch):
         gate.release(10)
         found = [one.result(20).snapshot.reserved_job_id for one in (first, *others)]
     assert found == [1, 2, 2, 2, 2, 2]
-    assert current.present().snapshot.reserved_job_id == 3
+    assert current.take_snapshot().snapshot.reserved_job_id == 3

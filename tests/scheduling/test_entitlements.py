@@ -21,7 +21,7 @@ def without_memory(monkeypatch):
 
 
 def told(tenant, policy=Policy()):
-    [found] = [one for one in tenants.tenants(policy) if one.id == tenant.pk]
+    [found] = [one for one in tenants.load_tenants(policy) if one.id == tenant.pk]
     return found
 
 

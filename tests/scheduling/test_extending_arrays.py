@@ -5,7 +5,7 @@ import threading
 import pytest
 from django.db import connection
 
-from gpusched.lib.db.sql import atomically
+from gpusched.lib.db.sql import retry_atomic
 from gpusched.protocol.agent_messages import Limit, Run
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
@@ -118,12 +118,12 @@ def test_no_element_that_begins_meanwhile_is_left_with_the_old_limit(user, tenan
     asking = threading.Thread(target=ask)
 
     def begin() -> None:
-        materialize.take({array: 1})
+        materialize.materialize({array: 1})
         asking.start()
         asking.join(1.0)
         assert answers == [], "it waits"
 
-    atomically(begin)
+    retry_atomic(begin)
     asking.join(30)
     assert answers == [200]
     assert [minutes(one) for one in elements(array)] == [90, 90, 90]

@@ -147,7 +147,7 @@ class TestReady:
             }
             for n in range(times):
                 save_task({**task, "id": f"{name}{n}", "started": now, "stopped": now, "result": 1}, None)
-        assert housekeeping.ages().keys() == {"drop_old", "mend"}
+        assert housekeeping.task_ages().keys() == {"drop_old", "mend"}
         assert Task.objects.count() < 10
 
     def test_without_a_database_it_is_not_ready(self, monkeypatch):

@@ -61,7 +61,7 @@ def end(node):
 
 def test_by_default_an_incident_says_what_would_have_been_done_once(hot):
     make_node(gpus=1)
-    assert [thermal_moves.move(), thermal_moves.move()] == [1, 0]
+    assert [thermal_moves.move_off_hot_gpus(), thermal_moves.move_off_hot_gpus()] == [1, 0]
     cause = f"would have moved job {hot.job} off GPU 0 of {hot.name} after 11 min of heat (91 °C)"
     assert told() == [("would_move", cause)]
     assert Job.objects.get(pk=hot.job).state == "running"
@@ -71,7 +71,7 @@ def test_a_job_is_moved_with_notice_and_keeps_its_place_in_the_queue(hot, moving
     """A16"""
     queued_at = Job.objects.get(pk=hot.job).submitted_at
     cool = make_node(gpus=1)
-    assert thermal_moves.move() == 1
+    assert thermal_moves.move_off_hot_gpus() == 1
     [stop] = hot.sync().assignments
     assert stop.reason == "preempted"
     end(hot)
@@ -84,7 +84,7 @@ def test_a_job_is_moved_with_notice_and_keeps_its_place_in_the_queue(hot, moving
 
 def test_its_owner_is_told_why(hot, moving):
     make_node(gpus=1)
-    thermal_moves.move()
+    thermal_moves.move_off_hot_gpus()
     [shown] = representation.select("j.id = %s", [hot.job])
     words = f"preempted for GPU 0 of {hot.name}, which has been hot for 11 min (91 °C)"
     assert shown["reason"]["sentence"] == words
@@ -93,7 +93,7 @@ def test_its_owner_is_told_why(hot, moving):
 def test_the_gpu_gets_no_work_until_it_has_cooled(hot, moving, user, tenant):
     """Neither the job that was moved off it nor another."""
     make_node(gpus=1)
-    thermal_moves.move()
+    thermal_moves.move_off_hot_gpus()
     end(hot)
     waiting = submit(user, tenant)
     run_cycle()
@@ -117,19 +117,19 @@ def test_who_may_not_be_stopped_is_not(fields, moving, user, tenant):
     warm(node)
     pass_minutes(60)
     make_node(gpus=1)
-    assert thermal_moves.move() == 0
+    assert thermal_moves.move_off_hot_gpus() == 0
 
 
 def test_nobody_is_moved_without_a_cooler_place_to_go(hot, moving, user, tenant):
     """No eviction for nothing: neither where all is taken, nor where all else is hot, nor where another comes first."""
-    assert thermal_moves.move() == 0
+    assert thermal_moves.move_off_hot_gpus() == 0
     other = make_node(gpus=1)
     warm(other)
-    assert thermal_moves.move() == 0
+    assert thermal_moves.move_off_hot_gpus() == 0
     Device.objects.filter(node_id=other.id).update(health="ok")
     Incident.objects.filter(node_id=other.id).delete()
     first = submit(user, tenant, priority=1500)
-    assert thermal_moves.move() == 0
+    assert thermal_moves.move_off_hot_gpus() == 0
     run_cycle()
     assert Job.objects.get(pk=first).state == "scheduled"
 
@@ -142,7 +142,7 @@ def test_who_has_just_started_on_a_hot_gpu_is_left_alone(user, tenant, moving):
     run_cycle()
     node.start_all()
     make_node(gpus=1)
-    assert thermal_moves.move() == 0
+    assert thermal_moves.move_off_hot_gpus() == 0
 
 
 def test_heat_of_nine_minutes_is_not_long(user, tenant, moving):
@@ -154,7 +154,7 @@ def test_heat_of_nine_minutes_is_not_long(user, tenant, moving):
     warm(node)
     pass_minutes(9)
     make_node(gpus=1)
-    assert thermal_moves.move() == 0
+    assert thermal_moves.move_off_hot_gpus() == 0
 
 
 def test_a_job_is_moved_three_times_at_most_and_each_time_later(moving, user, tenant):
@@ -168,7 +168,7 @@ def test_a_job_is_moved_three_times_at_most_and_each_time_later(moving, user, te
         warm(at)
         for minutes in range(11, 200, 11):
             pass_minutes(11)
-            if thermal_moves.move():
+            if thermal_moves.move_off_hot_gpus():
                 waited.append(minutes)
                 break
         else:
@@ -185,22 +185,22 @@ def test_a_tenant_that_allows_no_preemption_or_has_no_budget_left_keeps_its_jobs
     make_node(gpus=1)
     for one in ({"preemption_budget_per_hour": 0}, {"preemption_budget_per_hour": None, "allow_preemption": False}):
         Tenant.objects.update(**one)
-        assert thermal_moves.move() == 0
+        assert thermal_moves.move_off_hot_gpus() == 0
     Tenant.objects.update(preemption_budget_per_hour=1, allow_preemption=True)
-    assert thermal_moves.move() == 1
+    assert thermal_moves.move_off_hot_gpus() == 1
 
 
 def test_it_is_off_where_it_is_switched_off_or_could_not_act(hot):
     make_node(gpus=1)
     policy.change({"thermal_moves": "off"}, actor="root")
-    assert thermal_moves.move() == 0
+    assert thermal_moves.move_off_hot_gpus() == 0
     with pytest.raises(Problem):
         policy.change({"thermal_move_minutes": 5}, actor="root")
     policy.change({"thermal_moves": "move"}, actor="root")
     for switch in ("enable_preemption", "enable_thermal_aware"):
         policy.change({switch: False}, actor="root")
-        assert thermal_moves.move() == 0
+        assert thermal_moves.move_off_hot_gpus() == 0
         with pytest.raises(Problem):
             policy.change({"thermal_moves": "monitor"}, actor="root")
         policy.change({switch: True}, actor="root")
-    assert thermal_moves.move() == 1
+    assert thermal_moves.move_off_hot_gpus() == 1

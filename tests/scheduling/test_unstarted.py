@@ -31,7 +31,7 @@ def job_id(node, user, tenant):
 def pass_seconds(seconds):
     Attempt.objects.update(scheduled_at=F("scheduled_at") - timedelta(seconds=seconds))
     Job.objects.update(reason_since=F("reason_since") - timedelta(seconds=seconds))
-    return recovery.take_back_unstarted()
+    return recovery.end_unstarted()
 
 
 def state(job_id):

@@ -7,7 +7,7 @@ import pytest
 from nodes import held_idle
 from nodes.telemetry import samples
 from scheduling.cycle import run
-from scheduling.policy import first_values
+from scheduling.policy import env_defaults
 from scheduling.whatif import forecasting
 from scheduling.worker import chores, housekeeping, tasks
 
@@ -17,7 +17,7 @@ def done(monkeypatch):
     """What was done, and a clock that the test moves."""
     found, clock = [], [1000.0]
     monkeypatch.setattr(chores, "_done_at", {})
-    monkeypatch.setattr(chores, "policy", SimpleNamespace(values=first_values))
+    monkeypatch.setattr(chores, "policy", SimpleNamespace(values=env_defaults))
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     for module, name in ((samples, "tick"), (held_idle, "review")):
         monkeypatch.setattr(module, name, lambda *given, name=name: found.append(name))
@@ -25,7 +25,7 @@ def done(monkeypatch):
     def after(seconds):
         found.clear()
         clock[0] += seconds
-        chores.do_what_is_due()
+        chores.run_due()
         return sorted(found)
 
     return after
@@ -42,15 +42,15 @@ def test_what_fails_stops_nothing_else_and_is_tried_again(done, monkeypatch):
     def fail(*given):
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr(samples, "tick", fail)
+    monkeypatch.setattr(samples, "take_samples", fail)
     assert done(0) == ["review"]
     assert done(30) == ["review"]
 
 
 def test_the_worker_does_it_after_each_cycle(monkeypatch):
     order = []
-    monkeypatch.setattr(run, "run_rested", lambda trigger: order.append(trigger))
-    monkeypatch.setattr(chores, "do_what_is_due", lambda: order.append("upkeep"))
+    monkeypatch.setattr(run, "run_paced", lambda trigger: order.append(trigger))
+    monkeypatch.setattr(chores, "run_due", lambda: order.append("upkeep"))
     tasks.cycle("tick")
     assert order == ["tick", "upkeep"]
 

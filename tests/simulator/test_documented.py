@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scheduling.simulator.cli.jobs import add_arguments
 from scheduling.simulator.runs.statistics import figures, summary
-from scheduling.simulator.runs.trace_replay import Fate, Run
+from scheduling.simulator.runs.trace_replay import JobResult, Run
 from scheduling.simulator.traces.formats import CSV_COLUMNS
 from scheduling.simulator.traces.jobs import TraceJob
 
@@ -30,7 +30,7 @@ def test_every_option_is_documented_and_every_documented_option_exists() -> None
 
 def test_every_field_and_column_is_documented() -> None:
     """A54."""
-    fate = Fate(TraceJob(1, "a", 0.0, 1, 1.0), 0.0, 1.0)
+    fate = JobResult(TraceJob(1, "a", 0.0, 1, 1.0), 0.0, 1.0)
     fields = {*summary([figures([(Run([fate]), 8)])]), "policy", "never_fit"}
     assert first_cells("| field |") == fields
     assert first_cells("| column |") == {*CSV_COLUMNS}

@@ -4,7 +4,7 @@ from math import log
 
 import pytest
 
-from scheduling.engine.model import Policy, Running, Tenant
+from scheduling.engine.model import Policy, RunningJob, Tenant
 from scheduling.engine.queue.fairshare import average_gpus
 from scheduling.simulator.runs.usage import Ledger, Use
 from tests.engine.scenario import ask
@@ -52,7 +52,7 @@ def test_a_window_cuts_what_it_does_not_cover() -> None:
 def test_the_engine_is_told_of_each_tenant_s_own_use() -> None:
     tenants = (Tenant(1, "a"), Tenant(2, "b"))
     ledger = Ledger(tenants, Policy(window_seconds=HOUR), 0.0)
-    ledger.changed([Running(7, 1, ask(4), (), 0.0)], 0.0)
+    ledger.changed([RunningJob(7, 1, ask(4), (), 0.0)], 0.0)
     ledger.changed([], 2 * HOUR)
     first, second = ledger.tenants(2.5 * HOUR)
     assert first.window_cost == pytest.approx(4 * 0.5)

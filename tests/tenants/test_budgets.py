@@ -39,7 +39,7 @@ def recent(tenant, user, hours, **more):
     [(4.999, "within"), (5.0, "soft_exceeded"), (9.999, "soft_exceeded"), (10.0, "hard_exceeded")],
 )
 def test_what_is_used_to_the_last_hour_is_used_up(used, state):
-    standing = budgets.Standing(1, "nlp", 5.0, 10.0, None, 1, timezone.now(), None, used)
+    standing = budgets.BudgetStatus(1, "nlp", 5.0, 10.0, None, 1, timezone.now(), None, used)
     assert standing.state == state
 
 
@@ -56,11 +56,11 @@ class TestWhatCounts:
         recent(make_tenant("other"), user, 100, job=5)
         found = put(admin, soft_gpu_hours=1000, days=2)
         assert found["used_gpu_hours"] == pytest.approx(5 + 3, abs=0.1)
-        [standing] = budgets.standings([tenant.pk])
+        [standing] = budgets.statuses([tenant.pk])
         from gpusched.lib.db.sql import execute
 
         execute("UPDATE nodes_assignment SET started_at = now() - interval '3 days'")
-        assert budgets.standings([tenant.pk])[0].used_gpu_hours == pytest.approx(5 + 3 + 2 * 48, abs=0.1), standing
+        assert budgets.statuses([tenant.pk])[0].used_gpu_hours == pytest.approx(5 + 3 + 2 * 48, abs=0.1), standing
 
     def test_a_month_begins_on_its_first_day_in_utc(self, tenant, user, admin):
         month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)

@@ -84,7 +84,7 @@ def test_pieces_of_a_model_never_overlap_and_say_the_closest_rate_of_each_hour(s
             except IntegrityError:
                 continue  # such a time is taken
         kept = list(Rate.objects.all())
-        found = rates.pieces([A100])
+        found = rates.price_periods([A100])
         transaction.set_rollback(True)
     for hour in range(16):
         at = START + timedelta(hours=hour, minutes=30)
@@ -98,7 +98,7 @@ def test_pieces_of_a_model_never_overlap_and_say_the_closest_rate_of_each_hour(s
 
 @pytest.mark.parametrize("word", ["A100", "a100-sxm4", "100", "H100", "A100-SXM4-80GB MIG", "*a"])
 def test_a_name_means_the_same_as_in_limits(word):
-    assert rates.is_named(word, A100) == is_model(word, A100)
+    assert rates.matches_model(word, A100) == is_model(word, A100)
 
 
 class TestSetting:

@@ -50,7 +50,7 @@ def test_a_new_value_takes_the_place_of_the_one_before(tenant, owner):
     other = make_token(make_member(tenant, Role.OWNER, "ada"))
     second = put(other, value="newer", status=200)
     assert (second["set_by"], second["set_at"] > first["set_at"]) == ("ada", True)
-    assert secrets.opened(sealed(tenant), ["wandb"], "nlp") == ({"wandb": "newer"}, "")
+    assert secrets.unseal(sealed(tenant), ["wandb"], "nlp") == ({"wandb": "newer"}, "")
 
 
 def test_a_deleted_one_is_gone_and_deleting_it_again_finds_nothing(tenant, owner):
@@ -87,7 +87,7 @@ def test_values_are_kept_to_the_byte(tenant, owner):
     value = "-----BEGIN KEY-----\r\n\tä\n" + "x" * (65_536 - 25 - 1) + "\n"
     assert len(value.encode()) == 65_536
     put(owner, value=value)
-    assert secrets.opened(sealed(tenant), ["wandb"], "nlp") == ({"wandb": value}, "")
+    assert secrets.unseal(sealed(tenant), ["wandb"], "nlp") == ({"wandb": value}, "")
 
 
 def test_a_refusal_of_a_body_does_not_repeat_it(owner):
@@ -135,14 +135,14 @@ def test_its_history_says_who_did_what_and_has_no_values(tenant, owner, admin):
 
 def test_what_is_missing_is_named_with_what_to_do(tenant, owner):
     put(owner)
-    values, why = secrets.opened(sealed(tenant), ["wandb", "hf"], "nlp")
+    values, why = secrets.unseal(sealed(tenant), ["wandb", "hf"], "nlp")
     assert values == {} and "no secret 'hf'" in why and "gpusched secret set hf --tenant nlp" in why
 
 
 def test_with_another_secret_key_or_a_spoiled_seal_nothing_is_opened(tenant, owner):
     put(owner)
     with override_settings(SECRET_KEY="another one, as long as the first, more or less, but not the same"):
-        values, why = secrets.opened(sealed(tenant), ["wandb"], "nlp")
+        values, why = secrets.unseal(sealed(tenant), ["wandb"], "nlp")
     assert values == {} and "SECRET_KEY" in why
-    assert secrets.opened({"wandb": "gAAAAABspoiled"}, ["wandb"], "nlp")[0] == {}
-    assert secrets.opened({"wandb": "ä"}, ["wandb"], "nlp")[0] == {}
+    assert secrets.unseal({"wandb": "gAAAAABspoiled"}, ["wandb"], "nlp")[0] == {}
+    assert secrets.unseal({"wandb": "ä"}, ["wandb"], "nlp")[0] == {}

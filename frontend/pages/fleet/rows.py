@@ -159,10 +159,10 @@ def _told_node(member: Member, allowed: set[int] | None) -> Row:
     for device in member.row["devices"]:
         holding = [live for live in seen if live["device_id"] == device["id"]]
         jobs, tenants = sorted({live["job_id"] for live in holding}), sorted({live["tenant"] for live in holding})
-        devices.append(redaction.told({**device, "jobs": jobs, "tenants": tenants}, allowed))
+        devices.append(redaction.redact_notes({**device, "jobs": jobs, "tenants": tenants}, allowed))
     holders = {live["job_id"]: _holder(live) for live in seen}
     told = {"jobs": sorted(holders), "holders": {str(job): holders[job] for job in holders}, "devices": devices}
-    return redaction.told({**_without_seen(member.row), **told}, allowed)
+    return redaction.redact_notes({**_without_seen(member.row), **told}, allowed)
 
 
 def _holder(live: Row) -> Row:

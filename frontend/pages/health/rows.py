@@ -25,10 +25,10 @@ class Health:
 
     rows: dict[str, Row]
     incidents: list[Row]
-    doings: list[doings.Doing]
+    doings: list[doings.Activity]
 
 
-def load(known: list[doings.Doing]) -> Health:
+def load(known: list[doings.Activity]) -> Health:
     """`known`: what frontend.pages.notices.activity has loaded."""
     versions = query(_VERSIONS)
     lag = cluster.scheduler_lag()
@@ -45,7 +45,7 @@ def restrict(loaded: Health, visible: Visible) -> dict[str, Row]:
     """Incidents without what nodes.redaction keeps, and the doings that the viewer may read."""
     rows = dict(loaded.rows)
     for row in loaded.incidents:
-        rows[f"incident:{row['id']}"] = redaction.told(row, visible)
+        rows[f"incident:{row['id']}"] = redaction.redact_notes(row, visible)
     rows.update({f"did:{one.row['key']}": one.row for one in doings.restrict(loaded.doings, visible, with_nodes=True)})
     return rows
 

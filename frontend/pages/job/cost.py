@@ -40,7 +40,7 @@ _USED = f"""
 def cost_of(job_id: int) -> Cost:
     """From the start of each rank until its GPUs were given back, or now; what was refunded costs nothing."""
     used = query(_USED, {"job": job_id})
-    priced = rates.pieces(sorted({row["gpu_model"] for row in used}))
+    priced = rates.price_periods(sorted({row["gpu_model"] for row in used}))
     whole = sum(row["gpus"] * _seconds(row["started_at"], row["ended_at"]) for row in used)
     refunded = sum(row["gpus"] * _seconds(row["started_at"], row["ended_at"]) for row in used if row["is_refunded"])
     parts = [(row, piece, _overlap(row, piece)) for row in used if not row["is_refunded"] for piece in priced]
@@ -58,7 +58,7 @@ def _sum(charged: Iterable[tuple[float, Decimal]]) -> float:
     return sum(gpu_seconds / 3600 * float(price) for gpu_seconds, price in charged)
 
 
-def _overlap(row: dict[str, Any], piece: rates.Piece) -> float:
+def _overlap(row: dict[str, Any], piece: rates.PricePeriod) -> float:
     if piece.gpu_model != row["gpu_model"]:
         return 0.0
     ended_at = row["ended_at"] if piece.ends_at is None else min(row["ended_at"], piece.ends_at)

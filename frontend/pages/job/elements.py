@@ -14,7 +14,7 @@ from gpusched.protocol import arrays
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import JobState
 from jobs.actions import job_actions
-from jobs.arrays.elements import elements_of
+from jobs.arrays.elements import list_elements
 from jobs.listing.job_list import states_of
 from tenants.auth.identity import Identity
 
@@ -29,14 +29,14 @@ def elements_tab(request: HttpRequest, job: Row) -> dict[str, Any]:
     words = {"asked": asked, "states": _STATES, "failed": _failed(job), "elements": [], "refused": ""}
     try:
         states = states_of(asked["state"]) if "state" in asked else list(JobState)
-        chosen = arrays.parsed(asked["index"], job["array"]["count"]) if "index" in asked else ((0, 2**31 - 1),)
+        chosen = arrays.parse_ranges(asked["index"], job["array"]["count"]) if "index" in asked else ((0, 2**31 - 1),)
     except Problem as problem:
         return {**words, "refused": problem.errors[0].message}
     except ValueError as error:
         return {**words, "refused": str(error)}
     start = int(found[0]) if (found := _NUMBER.fullmatch(request.GET.get("from", ""))) else 0
     left = tuple((max(first, start), end) for first, end in chosen if end > start)
-    found_elements = elements_of(job["id"], arrays.multirange(left), states, ON_A_PAGE + 1)
+    found_elements = list_elements(job["id"], arrays.multirange(left), states, ON_A_PAGE + 1)
     shown, rest = found_elements[:ON_A_PAGE], found_elements[ON_A_PAGE:]
     more = urlencode({"tab": "elements", **asked, "from": rest[0]["index"]}) if rest else ""
     first = urlencode({"tab": "elements", **asked}) if start else ""

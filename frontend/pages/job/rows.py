@@ -60,7 +60,7 @@ def restrict(loaded: Row | None, visible: Sequence[int] | None) -> dict[str, Row
 
 def _attempt(row: Row) -> dict[str, Row]:
     number = row["number"]
-    found: dict[str, Row] = {f"attempt:{number}": attempts.attempt(row)}
+    found: dict[str, Row] = {f"attempt:{number}": attempts.represent_attempt(row)}
     for placed in row["placement"]:
         rank = placed["rank"]
         size = store.size_of(row["job_id"], number, rank)

@@ -11,12 +11,12 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
 from frontend.actions import job_actions, status
-from frontend.actions.confirmation import loss_of, require_typed
+from frontend.actions.confirmation import loss_of, require_confirmation
 from frontend.actions.job_actions import (
     ACTS,
     STOPPING,
+    actions_for,
     can_act,
-    verbs_of,
 )
 from frontend.live import feed
 from frontend.live.topics import Rows
@@ -40,7 +40,7 @@ from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import LIVE, WAITING
 from jobs.logs import search, store
 from scheduling.whatif import extend
-from scheduling.whatif.explain import brief, explain
+from scheduling.whatif.explain import current_reason, explain
 from tenants.auth.identity import Identity
 
 _TAIL_BYTES = 64 << 10
@@ -98,11 +98,14 @@ def _log_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
 
 def _timeline_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
     attempts = sorted((r for k, r in rows.items() if k.startswith("attempt:")), key=lambda r: r["number"])
-    return {"attempts": attempts, "waits": brief(rows["job"]["id"], who)["history"]}
+    return {"attempts": attempts, "waits": current_reason(rows["job"]["id"], who)["history"]}
 
 
 def _why_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
-    return {"why": brief(rows["job"]["id"], who), **placement_choice.told(rows["job"]["id"], rows["job"]["attempt"])}
+    return {
+        "why": current_reason(rows["job"]["id"], who),
+        **placement_choice.told(rows["job"]["id"], rows["job"]["attempt"]),
+    }
 
 
 def _spec_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
@@ -191,7 +194,7 @@ def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
 
 
 def _may_be_done(row: dict[str, Any], who: Identity) -> dict[str, Any]:
-    told: dict[str, Any] = {"verbs": verbs_of(row, who), "extended": _extended(row), "standing": status.of_job(row)}
+    told: dict[str, Any] = {"verbs": actions_for(row, who), "extended": _extended(row), "standing": status.of_job(row)}
     told["is_others"] = row["state"] in LIVE | WAITING and not can_act(row, who)
     if told["standing"].get("what") == "time limit" and "extend" in told["verbs"]:
         told["undo"] = undo_of(row, who)
@@ -204,11 +207,11 @@ def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     comes after the page. With `part=now` only what is known without asking."""
     is_awaited = request.GET.get("part") == "now"
     try:
-        told = (brief if is_awaited else explain)(job_id, who)
+        told = (current_reason if is_awaited else explain)(job_id, who)
     except Problem as problem:
         if problem.status not in (429, 503):
             raise
-        told = {**brief(job_id, who), "estimate_reason": problem.detail}
+        told = {**current_reason(job_id, who), "estimate_reason": problem.detail}
     words = {"told": told, "ahead": ahead_of(job_id, who.visible_tenants()), "is_awaited": is_awaited}
     return show(request, who, "job/estimate.html", words)
 
@@ -234,7 +237,7 @@ def asked_states(request: HttpRequest) -> list[str] | None:
 def _stop(request: HttpRequest, who: Identity, job_id: int, verb: str) -> str:
     """What has run for much is stopped only for who types its id; what waits has nothing to lose."""
     _visible(job_id, who)
-    require_typed([job_id], request.POST.get("typed", ""))
+    require_confirmation([job_id], request.POST.get("typed", ""))
     return job_actions.act(verb, job_id, who, asked_states(request))
 
 

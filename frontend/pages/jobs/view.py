@@ -17,7 +17,7 @@ from frontend.ui.page import page, refusal, show
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.protocol.states import WAITING, JobState, Role
-from jobs.listing.job_list import counted, listed
+from jobs.listing.job_list import count_jobs, list_jobs
 from jobs.submit.queue_usage import queue_usage
 from scheduling.status.cluster import estimates_of
 from tenants.auth.identity import Identity
@@ -30,7 +30,7 @@ _LABELS = {"user": "owner", "array": "elements of array", "submitted_before": "s
 _WINDOW = 100
 _ON_A_PAGE = 100
 _STATES = (("waiting", "waiting"), ("live", "on nodes"), ("final", "ended"), *((s, s) for s in JobState))
-_GROUPS = (
+GROUP_LABELS = (
     ("next", "starts next"),
     ("quota", "quota"),
     ("capacity", "capacity"),
@@ -42,7 +42,7 @@ _GROUPS = (
 @page
 def queue(request: HttpRequest, who: Identity) -> HttpResponse:
     """The window of waiting jobs that the address asks for; the page's script follows it and the others."""
-    asked = _asked(request, QUEUE_FILTERS)
+    asked = filters_of(request, QUEUE_FILTERS)
     first = request.GET.get("from", "0")
     start = int(first) if first.isascii() and first.isdigit() and len(first) < 7 else 0
     topic = f"queue:{start}-{start + _WINDOW}" + (f"?{urlencode(asked)}" if asked else "")
@@ -55,9 +55,9 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
         "total": total,
         "jobs": [rows[str(job_id)] for job_id in total.get("order", ())],
         "asked": asked,
-        "chosen": _chosen(request, _not_offered(asked, tenants) | told),
+        "chosen": active_filters(request, unlisted_filters(asked, tenants) | told),
         "is_understood": is_understood,
-        "groups": _GROUPS,
+        "groups": GROUP_LABELS,
         "tenants": tenants,
         "usage": queue_usage(None) if who.is_admin else [],
         "more": _more(asked, start + _WINDOW) if start + _WINDOW < total.get("rows", 0) else "",
@@ -76,13 +76,13 @@ def estimates(request: HttpRequest, who: Identity) -> HttpResponse:
 @page
 def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
     """The newest jobs that the address asks for, a page of them; `cursor` goes on with older ones."""
-    asked = _asked(request, JOBS_FILTERS)
+    asked = filters_of(request, JOBS_FILTERS)
     refused, total = "", dict[str, Any]()
     tenants = _tenants(who)
     cursor = {"cursor": request.GET["cursor"]} if request.GET.get("cursor") else {}
     try:
-        items, older = listed({**asked, **cursor}, who.visible_tenants(), _ON_A_PAGE)
-        total = counted(asked, who.visible_tenants())
+        items, older = list_jobs({**asked, **cursor}, who.visible_tenants(), _ON_A_PAGE)
+        total = count_jobs(asked, who.visible_tenants())
     except Problem as problem:
         said = ". ".join(f"{error.field}: {error.message}" for error in problem.errors)
         items, older, refused = [], None, f"{said}." if said else refusal(problem)
@@ -94,7 +94,7 @@ def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
         "asked": asked,
         "refused": refused,
         "older": urlencode({**asked, "cursor": older}) if older else "",
-        "chosen": _chosen(request, _not_offered(asked, tenants) | _not_in_jobs_form(asked, who)),
+        "chosen": active_filters(request, unlisted_filters(asked, tenants) | _not_in_jobs_form(asked, who)),
         "states": _states(asked.get("state", "")),
         "tenants": tenants,
         "member_of": _where(who, Role.MEMBER),
@@ -114,7 +114,9 @@ def loss_of_several(request: HttpRequest, who: Identity) -> HttpResponse:
         return _json({"sentence": _NOT_SO_MANY}, 400)
     seen = _seen(ids, who)
     lost = confirmation.loss_of(*seen)
-    return _json({"sentence": confirmation.told(lost), "typed": confirmation.to_type(seen, lost)})
+    return _json(
+        {"sentence": confirmation.loss_sentence(lost), "typed": confirmation.required_confirmation(seen, lost)}
+    )
 
 
 @require_POST
@@ -132,7 +134,7 @@ def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
     # What is meant only for jobs that wait stops nothing.
     if verb in job_actions.STOPPING and not (states and WAITING.issuperset(states)):
         try:
-            confirmation.require_typed(_seen(ids, who), request.POST.get("typed", ""))
+            confirmation.require_confirmation(_seen(ids, who), request.POST.get("typed", ""))
         except Problem as problem:
             return _json({"sentence": refusal(problem)}, 400)
     for job_id in ids:
@@ -167,7 +169,7 @@ def _json(answer: object, status: int = 200) -> HttpResponse:
     return HttpResponse(msgspec.json.encode(answer), status=status, content_type="application/json")
 
 
-def _asked(request: HttpRequest, names: tuple[str, ...]) -> dict[str, str]:
+def filters_of(request: HttpRequest, names: tuple[str, ...]) -> dict[str, str]:
     """What the address filters by. No text of PostgreSQL has a zero in it: such a filter is none."""
     given = {name: request.GET.get(name, "").strip() for name in names}
     return {name: value for name, value in given.items() if value and "\x00" not in value}
@@ -179,14 +181,14 @@ def _not_in_jobs_form(asked: Mapping[str, str], who: Identity) -> dict[str, str]
     return {name: value for name, value in told.items() if (name, value) != ("user", who.username)}
 
 
-def _not_offered(asked: Mapping[str, str], tenants: list[str]) -> dict[str, str]:
+def unlisted_filters(asked: Mapping[str, str], tenants: list[str]) -> dict[str, str]:
     """What the fields have no choice for, so that they would say that all are shown: a tenant that is gone, or the only
     one, for which there is no field."""
-    offered = {"tenant": tenants if len(tenants) > 1 else [], "group": [value for value, _ in _GROUPS]}
+    offered = {"tenant": tenants if len(tenants) > 1 else [], "group": [value for value, _ in GROUP_LABELS]}
     return {name: asked[name] for name, values in offered.items() if name in asked and asked[name] not in values}
 
 
-def _chosen(request: HttpRequest, told: Mapping[str, str]) -> list[dict[str, str]]:
+def active_filters(request: HttpRequest, told: Mapping[str, str]) -> list[dict[str, str]]:
     """Filters that no field shows: each as `name value label said`, and `href`, the same page without it."""
     found = []
     for name, value in told.items():

@@ -109,13 +109,13 @@ class Callback(OAuth2CallbackView):  # type: ignore[misc]
         return state, refused
 
 
-class Doorkeeper(DefaultSocialAccountAdapter):  # type: ignore[misc]
+class AccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
     """What allauth asks before it would let somebody in by rules of its own: here all is decided."""
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
         try:
             known = sociallogin.user if sociallogin.is_existing else None
-            user = sso.admit(sso.person(sociallogin.account.extra_data["id_token"]), known)
+            user = sso.sign_in(sso.claims_of(sociallogin.account.extra_data["id_token"]), known)
         except Problem as problem:
             raise ImmediateHttpResponse(page_error(request, 403, problem)) from problem
         if known is None:

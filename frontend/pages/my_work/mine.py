@@ -7,7 +7,7 @@ from gpusched.lib.db.sql import query
 from jobs.listing import representation
 from jobs.listing.counts import WAITS, WEIGHT
 from jobs.listing.queue_position import ORDER
-from tenants.api.tenants import tenants_shown
+from tenants.api.tenants import represent_tenants
 from tenants.auth.identity import Identity
 from tenants.billing import budgets
 
@@ -67,8 +67,8 @@ def counts(user_ids: Collection[int]) -> dict[int, dict[str, int]]:
 def quotas(who: Identity) -> list[Row]:
     """Of each tenant that the person belongs to: what it holds, what the person holds, and what is left of what."""
     own = {row["tenant_id"]: row for row in query(_HELD, [who.user_id])}
-    standing = {one.tenant_id: one for one in budgets.standings(sorted(who.roles))} if who.roles else {}
-    shown = tenants_shown(sorted(who.roles), with_archived=False)
+    standing = {one.tenant_id: one for one in budgets.statuses(sorted(who.roles))} if who.roles else {}
+    shown = represent_tenants(sorted(who.roles), with_archived=False)
     nothing = {"gpus": 0, "jobs": 0}
     return [
         {

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 
 from frontend.actions import status
 from frontend.actions.confirmation import loss_of
-from frontend.actions.job_actions import verbs_of
+from frontend.actions.job_actions import actions_for
 from frontend.pages.node import remedies
 from frontend.pages.node.view import found_node, jobs_there
 from frontend.ui.page import page, show
@@ -33,7 +33,7 @@ def gpu_actions(request: HttpRequest, who: Identity, name: str, device_id: int) 
     if device is None:
         raise not_found(f"GPU {device_id} of node '{name[:253]}'")
     jobs = [
-        {**row, "verbs": verbs_of(row, who), "asked": status.of_job(row), "loss": loss_of(row["id"])}
+        {**row, "verbs": actions_for(row, who), "asked": status.of_job(row), "loss": loss_of(row["id"])}
         for row in query(_HOLDERS, [device["jobs"]])
     ]
     incidents, left = of_nodes([name])[name], jobs_there(name)
@@ -42,7 +42,7 @@ def gpu_actions(request: HttpRequest, who: Identity, name: str, device_id: int) 
         "node": node,
         "d": {**device, "asked": status.of_device(device, incidents, beat)},
         "jobs": jobs,
-        "is_held": remedies.is_held(node),
+        "is_held": remedies.is_auto_cordoned(node),
         "jobs_there": left,
         "asked": status.of_node(node, incidents, left, beat),
     }

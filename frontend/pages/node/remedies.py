@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nodes.redaction import HELD_NOTE
+from nodes.redaction import AUTO_CORDON_NOTE
 
 Row = dict[str, Any]
 # (device id or None for the node, kind of incident) → since when, as text.
@@ -69,16 +69,16 @@ def troubles(node: Mapping[str, Any], since: Since) -> list[Row]:
     return sorted(found, key=lambda row: row["severity"] != "red")
 
 
-def is_held(node: Mapping[str, Any]) -> bool:
+def is_auto_cordoned(node: Mapping[str, Any]) -> bool:
     """Whether the system closed it for its faults."""
-    return bool(node["intent"] == "cordoned" and node["intent_note"].startswith(HELD_NOTE))
+    return bool(node["intent"] == "cordoned" and node["intent_note"].startswith(AUTO_CORDON_NOTE))
 
 
 def _of_node(node: Mapping[str, Any], since: Since) -> Iterator[Row]:
     if node["state"] == "lost":
         yield _row(None, "lost", "red", _LOST[0], "", since.get((None, "node_lost")), _LOST[1], "")
     if node["intent"] != "open":
-        sentence, way, verb = _HELD if is_held(node) else _CLOSED[node["intent"]]
+        sentence, way, verb = _HELD if is_auto_cordoned(node) else _CLOSED[node["intent"]]
         yield _row(
             None, node["intent"], "amber", sentence, node["intent_note"], since.get((None, node["intent"])), way, verb
         )

@@ -83,16 +83,16 @@ def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | Non
     if detail is None or listed is None:
         return None
     about = {key: value for key, value in listed.items() if key != "devices"}
-    rows = {"node": redaction.told({**about, **detail.about}, visible)}
+    rows = {"node": redaction.redact_notes({**about, **detail.about}, visible)}
     for device in listed["devices"]:
-        rows |= _device(device, redaction.told(detail.devices.get(device["id"], {}), visible))
+        rows |= _device(device, redaction.redact_notes(detail.devices.get(device["id"], {}), visible))
     others = [job for job in detail.jobs if visible is not None and job["tenant_id"] not in visible]
     rows["others"] = {"jobs": len(others), "gpus": sum(job["gpus"] for job in others)}
     for job in detail.jobs:
         if job not in others:
             rows[f"job:{job['id']}"] = {key: value for key, value in job.items() if key != "tenant_id"}
     for incident in detail.incidents:
-        rows[f"incident:{incident['id']}"] = redaction.told(incident, visible)
+        rows[f"incident:{incident['id']}"] = redaction.redact_notes(incident, visible)
     return rows
 
 

@@ -54,7 +54,7 @@ def running(name: str, visible: Sequence[int] | None) -> list[Row]:
     ]
 
 
-def lanes(
+def device_lanes(
     name: str, devices: Iterable[Row], incidents: Iterable[Row], window: Window, visible: Sequence[int] | None
 ) -> list[Row]:
     """For each device its `spans`, who held it when, and its `gaps`, when it (or the node) was not well; each with
@@ -95,7 +95,7 @@ def _span(row: Row, window: Window, visible: Sequence[int] | None) -> Row:
 def _gap(row: Row, window: Window, visible: Sequence[int] | None) -> Row:
     begin, end = window.part(row["since"]), window.part(row["until"] or window.end)
     kind = row["kind"].replace("_", " ")
-    cause = redaction.told(row, visible)["cause"]
+    cause = redaction.redact_notes(row, visible)["cause"]
     said = f"{kind}: {cause}" if cause else kind
     return _placed({"begin": begin, "end": end, "said": said, "kind": row["kind"]})
 

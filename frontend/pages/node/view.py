@@ -15,7 +15,7 @@ from frontend.pages.node import labels, remedies, timeline
 from frontend.ui.page import act, page, show
 from gpusched import __version__
 from gpusched.lib.api.problems import Problem, not_found
-from gpusched.lib.db.sql import atomically, query
+from gpusched.lib.db.sql import query, retry_atomic
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
 from nodes import not_found as nodes_not_found
@@ -61,10 +61,10 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         "running": timeline.running(name, visible),
         "troubles": remedies.troubles(shown, since),
         "hints": timeline.hints(name) if who.is_admin else [],
-        "is_held": remedies.is_held(shown),
+        "is_held": remedies.is_auto_cordoned(shown),
         "asked": status.of_node(shown, incidents, jobs_there(name), beat),
         "incidents": with_closers(incidents) if who.is_admin else [],
-        "lanes": timeline.lanes(name, shown["devices"], incidents, window, visible),
+        "lanes": timeline.device_lanes(name, shown["devices"], incidents, window, visible),
         "ticks": _ticks(window),
         "span": span,
         "spans": SPANS,
@@ -151,7 +151,7 @@ def remove(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
 
     def do() -> str:
         who.require_admin()
-        message = atomically(lambda: removal.remove(name))
+        message = retry_atomic(lambda: removal.remove(name))
         target[:] = ["nodes"]  # the page of the node is gone
         return message
 
@@ -170,7 +170,7 @@ def act_on_gpu(request: HttpRequest, who: Identity, name: str, device_id: int, v
     }
     if verb not in verbs or all(device["id"] != device_id for device in found_node(name, who)["devices"]):
         raise not_found(f"GPU {device_id} of node '{name[:253]}'")
-    return _act_as_admin(request, who, name, lambda: atomically(verbs[verb]))
+    return _act_as_admin(request, who, name, lambda: retry_atomic(verbs[verb]))
 
 
 def _act_as_admin(request: HttpRequest, who: Identity, name: str, action: Callable[[], str]) -> HttpResponse:

@@ -17,7 +17,7 @@ from gpusched.protocol.amounts import bound
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.redaction import ANOTHER
 from nodes import redaction
-from nodes.redaction import HELD_NOTE
+from nodes.redaction import AUTO_CORDON_NOTE
 
 Row = dict[str, Any]
 MOST = 100
@@ -27,7 +27,7 @@ _MOST_LOOKED_AT = 20_000
 DAYS = 14
 
 
-class Doing(NamedTuple):
+class Activity(NamedTuple):
     """`tenant_id`: whose members may read it; None: it is of a node, and no tenant's. `other_tenant_id`: that of a job
     which the sentence names; `unnamed`: the sentence for who may not read all of it."""
 
@@ -101,10 +101,11 @@ _WENT = {
 }
 
 
-def load() -> list[Doing]:
+def load() -> list[Activity]:
     """The latest of each tenant and of the fleet, newest first."""
     given = {
-        "looked_at": _MOST_LOOKED_AT, "days": DAYS, "most": MOST, "held": HELD_NOTE, "faults": sorted(NODE_FAULTS),
+        "looked_at": _MOST_LOOKED_AT, "days": DAYS, "most": MOST, "held": AUTO_CORDON_NOTE,
+        "faults": sorted(NODE_FAULTS),
         "least": _LEAST_GPU_SECONDS,
     }  # fmt: skip
     found = [
@@ -116,7 +117,7 @@ def load() -> list[Doing]:
     return sorted(found, key=lambda doing: doing.at, reverse=True)
 
 
-def restrict(doings: Collection[Doing], visible: Visible, *, with_nodes: bool = False) -> list[Doing]:
+def restrict(doings: Collection[Activity], visible: Visible, *, with_nodes: bool = False) -> list[Activity]:
     """The latest that the viewer may read, without what they may not. `with_nodes`: of nodes all are told, where what
     became of their own jobs leaves room; without it only admins."""
     if visible is None:
@@ -127,7 +128,7 @@ def restrict(doings: Collection[Doing], visible: Visible, *, with_nodes: bool = 
     return [_without_others(one, visible) for one in doings if one.row["key"] in read]
 
 
-def _without_others(one: Doing, visible: tuple[int, ...]) -> Doing:
+def _without_others(one: Activity, visible: tuple[int, ...]) -> Activity:
     is_whole = one.tenant_id is not None and one.other_tenant_id in (None, *visible)
     return one if is_whole else one._replace(row={**one.row, "sentence": one.unnamed})
 
@@ -147,7 +148,7 @@ def then(row: Row) -> str:
     return "; it is back in the queue" if row["is_requeued"] else ""
 
 
-def _of_event(row: Row) -> Doing:
+def _of_event(row: Row) -> Activity:
     kind, severity = _KINDS.get(row["data"].get("reason", ""), ("node_fault", "red"))
     href = f"/jobs/{row['job_id']}/"
     data = row["data"]
@@ -155,7 +156,7 @@ def _of_event(row: Row) -> Doing:
         data = {**data, "by": f"job {data['by_job']} of tenant {row['other_tenant']}"}
     told = doing(f"event:{row['id']}", row["at"], kind, severity, _sentence(row, data), href, row["tenant"])
     unnamed = _sentence(row, {**data, "by": ANOTHER})
-    return Doing(told, row["at"], row["tenant_id"], row["user_id"], row["other_tenant_id"], unnamed)
+    return Activity(told, row["at"], row["tenant_id"], row["user_id"], row["other_tenant_id"], unnamed)
 
 
 def named(job_id: int, name: str) -> str:
@@ -168,12 +169,12 @@ def _sentence(row: Row, data: Row) -> str:
     return f"job {named(row['job_id'], row['name'])}: {reason}{then(row)}"
 
 
-def _of_incident(row: Row) -> Doing:
+def _of_incident(row: Row) -> Activity:
     kind = "node_held" if row["kind"] == "cordoned" else row["kind"]
     severity = "amber" if kind in ("dirty", "foreign") else "red"
     href = f"/nodes/{quote(row['node'], safe='')}/"
     told = doing(f"incident:{row['id']}", row["at"], kind, severity, _of_node(row), href)
-    return Doing(told, row["at"], None, unnamed=_of_node(redaction.told(row, ())))
+    return Activity(told, row["at"], None, unnamed=_of_node(redaction.redact_notes(row, ())))
 
 
 def _of_node(row: Row) -> str:
@@ -185,7 +186,7 @@ def _of_node(row: Row) -> str:
     return f"GPU {row['gpu']} of {row['node']} {_WENT[row['kind']]}{cause}"
 
 
-def _of_crossing(row: Row) -> Doing:
+def _of_crossing(row: Row) -> Activity:
     then = "it starts nothing more on GPUs" if row["bound"] == "hard" else "it goes on"
     budget = f"its {row['bound']} budget of {bound(row['gpu_hours'])} GPU-hours"
     sentence = f"tenant {row['tenant']} has used up {budget}; {then}"
@@ -193,15 +194,15 @@ def _of_crossing(row: Row) -> Doing:
     told = doing(
         f"budget:{row['id']}", row["at"], kind, severity, sentence, f"/tenants/{row['tenant']}/", row["tenant"]
     )
-    return Doing(told, row["at"], row["tenant_id"])
+    return Activity(told, row["at"], row["tenant_id"])
 
 
-def _of_refund(row: Row) -> Doing:
+def _of_refund(row: Row) -> Activity:
     sentence = f"{row['gpu_hours']:.2f} GPU-hours of job {row['job_id']} were refunded: a node failed under it"
     told = doing(
         f"refund:{row['id']}", row["at"], "refunded", "info", sentence, f"/jobs/{row['job_id']}/", row["tenant"]
     )
-    return Doing(told, row["at"], row["tenant_id"], row["user_id"])
+    return Activity(told, row["at"], row["tenant_id"], row["user_id"])
 
 
 TOPICS = (

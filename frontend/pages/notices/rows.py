@@ -10,7 +10,7 @@ from frontend.models import NoticesSeen
 from frontend.pages.job.rows import part_cancelled
 from frontend.pages.my_work import mine
 from frontend.pages.notices import activity as doings
-from frontend.pages.notices.activity import Doing, doing
+from frontend.pages.notices.activity import Activity, doing
 from frontend.viewer import Viewer
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import prepared, query
@@ -62,19 +62,19 @@ _SEEN = "SELECT user_id, until FROM frontend_noticesseen WHERE user_id = ANY(%s)
 class Notices:
     """`own`: by person, newest first; `seen`: until when each has read."""
 
-    own: dict[int, list[Doing]]
-    doings: list[Doing]
+    own: dict[int, list[Activity]]
+    doings: list[Activity]
     seen: dict[int, datetime]
 
 
-def load(user_ids: Collection[int], known: list[Doing]) -> Notices:
+def load(user_ids: Collection[int], known: list[Activity]) -> Notices:
     """`known`: what frontend.pages.notices.activity has loaded."""
     users = sorted(user_ids)
     given = {
         "users": users, "looked_at": _MOST_LOOKED_AT, "days": doings.DAYS, "waited": _WAITED_SECONDS,
         "most": MOST, "minutes": LONG_WAIT_MINUTES,
     }  # fmt: skip
-    own: dict[int, list[Doing]] = {user: [] for user in users}
+    own: dict[int, list[Activity]] = {user: [] for user in users}
     for told in [*map(_of_event, prepared(_OWN, given)), *map(_of_wait, prepared(_LONG, given))]:
         own[told.user_id or 0].append(told)
     return Notices(own, known, {row["user_id"]: row["until"] for row in prepared(_SEEN, [users])})
@@ -105,11 +105,11 @@ def mark_seen(user_id: int) -> None:
     events.changed("notices", [user_id])
 
 
-def _of_event(row: Row) -> Doing:
+def _of_event(row: Row) -> Activity:
     kind, severity, said = _said(row)
     sentence = f"job {doings.named(row['job_id'], row['name'])}: {said}"
     told = doing(f"event:{row['id']}", row["at"], kind, severity, sentence, f"/jobs/{row['job_id']}/", row["tenant"])
-    return Doing(told, row["at"], row["tenant_id"], row["user_id"])
+    return Activity(told, row["at"], row["tenant_id"], row["user_id"])
 
 
 def _said(row: Row) -> tuple[str, str, str]:
@@ -129,7 +129,7 @@ def _said(row: Row) -> tuple[str, str, str]:
     return "ended", "info" if is_asked else "red", reasons.sentence(data.get("reason", ""), by) + doings.then(row)
 
 
-def _of_wait(row: Row) -> Doing:
+def _of_wait(row: Row) -> Activity:
     reason = representation.reason(row)
     why = f": {reason['sentence']}" if reason else ""
     named, elements = doings.named(row["id"], row["name"]), row["elements"]
@@ -138,7 +138,7 @@ def _of_wait(row: Row) -> Doing:
         who = f"1 element of array {named} has" if elements == 1 else f"{elements} elements of array {named} have"
     sentence = f"{who} waited for more than an hour{why}"
     told = doing(f"wait:{row['id']}", row["at"], "waits", "amber", sentence, f"/jobs/{row['id']}/", row["tenant"])
-    return Doing(told, row["at"], row["tenant_id"], row["user_id"])
+    return Activity(told, row["at"], row["tenant_id"], row["user_id"])
 
 
 TOPICS = (

@@ -15,7 +15,7 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.arrays import multirange
 from jobs.listing import representation
 from jobs.listing.counts import WAITS, WEIGHT
-from jobs.listing.queue_position import ORDER, places_of
+from jobs.listing.queue_position import ORDER, queue_positions
 
 Row = dict[str, Any]
 FIRST_ROWS = 500
@@ -41,7 +41,7 @@ Selection = tuple[Window, Visible]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class WindowPage:
     """`ids`: by place among those that fit; `groups`: how many of all that fit are in each group."""
 
     ids: Mapping[int, int]
@@ -54,7 +54,7 @@ class Queue:
 
     jobs: int
     gpus: int
-    chosen: Mapping[Selection, Chosen]
+    chosen: Mapping[Selection, WindowPage]
     full: Mapping[int, Row]
 
 
@@ -71,7 +71,7 @@ _CASES = " ".join(
 )
 _GROUP_SQL = f"CASE WHEN j.state = 'held' THEN {GROUPS.index('held')} {_CASES} ELSE {GROUPS.index(GROUP_ELSE)} END"
 # Of jobs j: those that wait for GPUs, and neither for a person nor for a time nor for another job.
-ASKS = f"({WAITS} AND j.gpu_count > 0 AND {_GROUP_SQL} < {GROUPS.index('you')})"
+IS_WAITING_FOR_GPUS = f"({WAITS} AND j.gpu_count > 0 AND {_GROUP_SQL} < {GROUPS.index('you')})"
 _TENANT = "j.tenant_id IN (SELECT id FROM tenants_tenant WHERE {})"
 _USER = "j.user_id IN (SELECT id FROM auth_user WHERE {})"
 _FILTERS = {
@@ -117,12 +117,12 @@ def load(windows: Collection[tuple[Window, Visible]]) -> Queue:
         spans.setdefault(_selection(window, visible), []).append((window.first, window.last))
     counted = {window: _counted(window) for window in {_EVERYTHING, *(window for window, _ in spans)}}
     chosen = {
-        (window, visible): Chosen(_ids(window, visible, sorted(set(found))), _groups(counted[window], visible))
+        (window, visible): WindowPage(_ids(window, visible, sorted(set(found))), _groups(counted[window], visible))
         for (window, visible), found in spans.items()
     }
     everything = _groups(counted[_EVERYTHING], None)
     ids = sorted({job_id for one in chosen.values() for job_id in one.ids.values()})
-    places = places_of(ids)
+    places = queue_positions(ids)
     full = {
         row["id"]: _full(row, places[row["id"]])
         for row in (prepared(_FULL, [ids]) if ids else [])

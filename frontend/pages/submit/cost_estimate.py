@@ -7,11 +7,11 @@ from typing import Any
 
 from gpusched.lib.db.sql import query
 from tenants.billing import rates
-from tenants.billing.budgets import Standing, recent
+from tenants.billing.budgets import BudgetStatus, recent
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class CostEstimate:
     """Of `gpus` GPUs at once: `gpu_hours` at most, None without a time limit. `least`, `most`: money for that, by the
     models that would do."""
 
@@ -19,7 +19,7 @@ class Foreseen:
     gpu_hours: float | None
     least: float | None
     most: float | None
-    budget: Standing | None
+    budget: BudgetStatus | None
 
     @property
     def left(self) -> float | None:
@@ -35,7 +35,7 @@ class Foreseen:
         return self.left is not None and self.gpu_hours is not None and self.gpu_hours > self.left
 
 
-def foreseen_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> Foreseen | None:
+def foreseen_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> CostEstimate | None:
     """None for a job without GPUs, or for a tenant that is none of `tenants`."""
     gpus, minutes = fields.get("gpu_count", 0), fields.get("max_runtime_minutes")
     tenant = tenants.get(fields.get("tenant", ""))
@@ -47,18 +47,18 @@ def foreseen_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> Fore
     prices = _prices(str(fields.get("gpu_model", "")))
     budget = recent(tenant)
     if hours is None or not prices:
-        return Foreseen(gpus, hours, None, None, budget)
-    return Foreseen(gpus, hours, hours * min(prices), hours * max(prices), budget)
+        return CostEstimate(gpus, hours, None, None, budget)
+    return CostEstimate(gpus, hours, hours * min(prices), hours * max(prices), budget)
 
 
 def _prices(wanted: str) -> list[float]:
     """Of a GPU-hour now, of each model of the fleet that would do."""
     models = [row["model"] for row in query("SELECT DISTINCT model FROM nodes_device")]
     words = [word.strip() for word in wanted.split("|") if word.strip()]
-    fitting = [model for model in models if not words or any(rates.is_named(word, model) for word in words)]
+    fitting = [model for model in models if not words or any(rates.matches_model(word, model) for word in words)]
     now = datetime.now(UTC)
     return [
         float(piece.price)
-        for piece in rates.pieces(fitting)
+        for piece in rates.price_periods(fitting)
         if piece.starts_at <= now and (piece.ends_at is None or piece.ends_at > now)
     ]

@@ -20,7 +20,7 @@ from gpusched.protocol.job_request import (
     RUNTIMES,
     FieldError,
     JobRequest,
-    problems,
+    validate,
 )
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
@@ -145,7 +145,7 @@ class SubmitForm(forms.Form):
     def check(self) -> None:
         """What is wrong with the fields that are understood, where others are not: everything is said at once."""
         understood = decode(msgspec.json.encode(self.job_fields()), JobRequest)
-        for error in problems(understood):
+        for error in validate(understood):
             field = _field(error)
             if field in self.fields and field not in self.errors and error.code != "required":
                 self.add_error(field, error.message)

@@ -14,9 +14,9 @@ from frontend.pages.submit.cost_estimate import foreseen_cost
 from frontend.pages.submit.form import SubmitForm, typed
 from frontend.ui.page import (
     as_sentence,
+    field_message,
     page,
     show,
-    told_of_field,
 )
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.api.rest import decode
@@ -129,7 +129,7 @@ def _verdict(form: SubmitForm, fields: dict[str, Any], who: Identity) -> dict[st
 def _first_refusal(form: SubmitForm) -> str:
     """With the name of its field, which may be folded away."""
     name, said = next(iter(form.errors.items()))
-    return told_of_field(name if name in form.fields else "", str(said[0]))
+    return field_message(name if name in form.fields else "", str(said[0]))
 
 
 def _models() -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import parsed, readable
 from tenants.auth.identity import Identity
-from tenants.billing.rates import is_named
+from tenants.billing.rates import matches_model
 from tenants.tenancy import names
 
 Row = dict[str, Any]
@@ -35,11 +35,13 @@ def by_model(tenants: Iterable[Row]) -> dict[str, list[Row]]:
 
 def _of_model(tenant: Row, model: Row, held: Mapping[tuple[int, str], float], names: Sequence[str]) -> Row:
     quota = tenant["quota"]
-    limits = [(limit, word) for word, limit in quota["max_gpus_by_model"].items() if is_named(word, model["model"])]
+    limits = [
+        (limit, word) for word, limit in quota["max_gpus_by_model"].items() if matches_model(word, model["model"])
+    ]
     if quota["max_gpus"] is not None:
         limits.append((quota["max_gpus"], "GPUs"))
     limit, word = min(limits, key=lambda each: each[0], default=(None, ""))
-    is_shared = word == "GPUs" or sum(is_named(word, name) for name in names) > 1
+    is_shared = word == "GPUs" or sum(matches_model(word, name) for name in names) > 1
     return {
         "model": model["model"],
         "gpus_held": held.get((tenant["id"], model["model"]), 0),
@@ -79,13 +81,13 @@ def preemptions() -> list[Row]:
     return query(_PREEMPTIONS, [PREEMPTION_DAYS])
 
 
-def taken(all_of_them: Sequence[Row], tenant_id: int, who: Identity) -> list[Row]:
+def preempted_by(all_of_them: Sequence[Row], tenant_id: int, who: Identity) -> list[Row]:
     """Attempts of its that were stopped for others; `whom` by name only for who sees them, None: for no tenant."""
     found = [row for row in all_of_them if row["from_id"] == tenant_id and row["for_id"] != tenant_id]
     return [{**row, "whom": _whom(row["for_id"], row["for_tenant"], who)} for row in found]
 
 
-def gave(all_of_them: Sequence[Row], tenant_id: int, who: Identity) -> list[Row]:
+def preempted_for(all_of_them: Sequence[Row], tenant_id: int, who: Identity) -> list[Row]:
     """Attempts of others, `whom`, that were stopped for its jobs."""
     found = [row for row in all_of_them if row["for_id"] == tenant_id and row["from_id"] != tenant_id]
     return [{**row, "whom": _whom(row["from_id"], row["from_tenant"], who)} for row in found]

@@ -11,7 +11,7 @@ from frontend.pages.tenants import details
 from frontend.ui.page import page, refusal, show
 from gpusched.lib.api.problems import Problem, not_found
 from tenants import effects
-from tenants.api.tenants import find_tenant, tenants_shown
+from tenants.api.tenants import find_tenant, represent_tenants
 from tenants.auth.identity import Identity
 from tenants.tenancy import tenants
 
@@ -78,7 +78,7 @@ def quota(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     found the quota, and says what it would do to put that back."""
     tenant = find_tenant(name, who)
     who.require_admin()
-    now = tenants_shown([tenant.pk])[0]["quota"]
+    now = represent_tenants([tenant.pk])[0]["quota"]
     form = _form(request, tenant.pk, now)
     effect: dict[str, Any] = {}
     if form.is_bound and form.is_valid():

@@ -10,7 +10,7 @@ from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from jobs.listing.counts import WAITS, WEIGHT
 from scheduling.status import cluster
-from tenants.api.tenants import tenants_shown
+from tenants.api.tenants import represent_tenants
 from tenants.billing import budgets
 
 Row = dict[str, Any]
@@ -19,7 +19,7 @@ _NONE = {"jobs_waiting": 0, "jobs_asking": 0}
 # All that wait, and of them those that only want for GPUs.
 _WAITING = f"""
     SELECT j.tenant_id, sum({WEIGHT})::bigint AS jobs_waiting,
-           coalesce(sum({WEIGHT}) FILTER (WHERE {queuerows.ASKS}), 0)::bigint AS jobs_asking
+           coalesce(sum({WEIGHT}) FILTER (WHERE {queuerows.IS_WAITING_FOR_GPUS}), 0)::bigint AS jobs_asking
       FROM jobs_job j WHERE {WAITS} GROUP BY j.tenant_id
 """
 
@@ -72,14 +72,14 @@ def load_whole(names: Collection[str], known: Mapping[int, Row]) -> dict[str, Ro
             "id": row["id"],
             "rows": {"tenant": {**row, **_sent(known[row["id"]])}, "preempted": {"received_in_a_day": 0}},
         }
-        for row in tenants_shown(ids)
+        for row in represent_tenants(ids)
     }
     rows_of = {one["id"]: one["rows"] for one in found.values()}
     for row in prepared(_MEMBERS, [ids]):
         rows_of[row.pop("tenant_id")][f"member:{row['user']}"] = row
     for row in prepared(_PREEMPTED, [ids]):
         rows_of[row["tenant_id"]]["preempted"] = {"received_in_a_day": row["received"]}
-    for one in budgets.standings(ids) if ids else ():
+    for one in budgets.statuses(ids) if ids else ():
         rows_of[one.tenant_id]["budget"] = {
             "soft_gpu_hours": one.soft_gpu_hours,
             "hard_gpu_hours": one.hard_gpu_hours,

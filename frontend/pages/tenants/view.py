@@ -14,7 +14,7 @@ from frontend.pages.tenants.rows import (
     bar_scale,
 )
 from frontend.ui.page import page, show
-from tenants.api.tenants import find_tenant, tenants_shown
+from tenants.api.tenants import find_tenant, represent_tenants
 from tenants.auth.identity import Identity
 from tenants.billing import budgets, usage_report
 from tenants.models import Rate
@@ -32,10 +32,10 @@ def _shown(who: Identity, *, is_all: bool) -> dict[str, Any]:
     """With archived tenants only if `is_all`; `archived`: how many there are."""
     visible = who.visible_tenants()
     live = tenantrows.restrict(tenantrows.load(), visible, with_archived=True)
-    everyone = tenants_shown(visible)
+    everyone = represent_tenants(visible)
     found = [tenant for tenant in everyone if is_all or tenant["archived_at"] is None]
     models, preempted = details.by_model(found), details.preemptions()
-    standing = {one.tenant_id: one for one in budgets.standings(visible)}
+    standing = {one.tenant_id: one for one in budgets.statuses(visible)}
     rows = [
         {
             **tenant,
@@ -54,7 +54,7 @@ def _shown(who: Identity, *, is_all: bool) -> dict[str, Any]:
 @page
 def tenant(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     found = find_tenant(name, who)
-    [shown] = tenants_shown([found.pk])
+    [shown] = represent_tenants([found.pk])
     live = feed.rows(f"tenant:{name}", who.visible_tenants())["tenant"]
     preempted = details.preemptions()
     now = timezone.now()
@@ -66,11 +66,11 @@ def tenant(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         "scale": bar_scale([live]),
         "models": details.by_model([shown])[name],
         "members": details.members([found.pk]).get(found.pk, []),
-        "budget": next(iter(budgets.standings([found.pk])), None),
+        "budget": next(iter(budgets.statuses([found.pk])), None),
         "crossings": budgets.crossings(found.pk),
         "preempted": details.balance(preempted, found.pk),
-        "taken": details.taken(preempted, found.pk, who),
-        "gave": details.gave(preempted, found.pk, who),
+        "taken": details.preempted_by(preempted, found.pk, who),
+        "gave": details.preempted_for(preempted, found.pk, who),
         "users": sorted(used.rows, key=lambda row: -row["gpu_seconds"])[:_MOST_USERS],
         "total": used.total,
         "currency": settings.ENV.currency,

@@ -26,7 +26,7 @@ class Used:
     daily: dict[tuple[str, str], Row]
 
 
-def used(tenant_ids: Sequence[int], start: datetime, end: datetime, by: str) -> Used:
+def usage_rows(tenant_ids: Sequence[int], start: datetime, end: datetime, by: str) -> Used:
     """What was allocated is of the ledger, to the second; what was held idle is of the samples, and so not known of the
     time before samples were counted like this."""
     report = usage_report.report(tenant_ids, start, end, by)

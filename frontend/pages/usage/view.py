@@ -31,7 +31,7 @@ def usage(request: HttpRequest, who: Identity) -> HttpResponse:
     asked = request.GET.get("tenant", "")
     ids = [names[asked]] if asked in names else list(names.values())
     until = min(datetime.combine(end + timedelta(days=1), time(), UTC), timezone.now())
-    found = used.used(ids, datetime.combine(begin, time(), UTC), until, by)
+    found = used.usage_rows(ids, datetime.combine(begin, time(), UTC), until, by)
     if request.GET.get("format") == "csv":
         return _as_csv(found, by, begin, end)
     measure = request.GET.get("show", "gpu_hours")
@@ -73,7 +73,7 @@ def _budgets(tenant_ids: list[int]) -> list[dict[str, Any]]:
             **{name: getattr(one, name) for name in names},
             "left": None if one.hard_gpu_hours is None else max(0.0, one.hard_gpu_hours - one.used_gpu_hours),
         }
-        for one in (budgets.standings(tenant_ids) if tenant_ids else ())
+        for one in (budgets.statuses(tenant_ids) if tenant_ids else ())
     ]
 
 

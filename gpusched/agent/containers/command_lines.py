@@ -15,7 +15,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 @dataclass(frozen=True)
-class Box:
+class ContainerSpec:
     """One rank in a container. `binds`: SOURCE:TARGET[:ro]. `environment_file`: what the job gets, but for `late`:
     variables that its supervisor sets, passed on by name. `id_file`: where the runtime writes that it has made the
     container. `arguments`: the node owner's own."""
@@ -39,7 +39,7 @@ class Box:
     arguments: Sequence[str] = ()
 
 
-def docker(command: Sequence[str], box: Box) -> list[str]:
+def docker(command: Sequence[str], box: ContainerSpec) -> list[str]:
     """GPUs by UUID through NVIDIA's container toolkit."""
     # The inner quotes are for docker, which reads the value as a line of CSV.
     gpus = ["--gpus", f'"device={",".join(box.devices)}"'] if box.devices else []
@@ -48,7 +48,7 @@ def docker(command: Sequence[str], box: Box) -> list[str]:
     return [*command, "run", *common, "--init", *_user(box), *gpus, *box.arguments, *_program(box)]
 
 
-def podman(command: Sequence[str], box: Box) -> list[str]:
+def podman(command: Sequence[str], box: ContainerSpec) -> list[str]:
     """GPUs by UUID through the container device interface (CDI)."""
     gpus = [word for uuid in box.devices for word in ("--device", f"nvidia.com/gpu={uuid}")]
     # Without root, the user outside is the same user inside.
@@ -57,7 +57,7 @@ def podman(command: Sequence[str], box: Box) -> list[str]:
     return [*command, "run", *_common(box), *init, *user, *gpus, *box.arguments, *_program(box)]
 
 
-def apptainer(command: Sequence[str], box: Box) -> list[str]:
+def apptainer(command: Sequence[str], box: ContainerSpec) -> list[str]:
     """GPUs by CUDA_VISIBLE_DEVICES alone; cores and memory as of any process of the rank."""
     binds = [word for bind in box.binds for word in ("--bind", bind)]
     gpus = ["--nv"] if box.devices else []
@@ -81,12 +81,12 @@ def environment_text(runtime: str, environment: Mapping[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in environment.items())
 
 
-def _user(box: Box) -> list[str]:
+def _user(box: ContainerSpec) -> list[str]:
     groups = [word for gid in box.groups if gid != box.gid for word in ("--group-add", str(gid))]
     return ["--user", f"{box.uid}:{box.gid}", *groups]
 
 
-def _common(box: Box) -> list[str]:
+def _common(box: ContainerSpec) -> list[str]:
     # As in the cgroups of processes: who asked for more cores gets more when all want some.
     limits = ["--cpu-shares", str(max(2, round(box.cpu_cores * 1024)))]
     if box.has_ceiling and box.cpu_cores > 0:
@@ -110,6 +110,6 @@ def _common(box: Box) -> list[str]:
     ]
 
 
-def _program(box: Box) -> list[str]:
+def _program(box: ContainerSpec) -> list[str]:
     # The request's command is what runs, whatever the image would have run before it.
     return ["--entrypoint", box.argv[0], box.image, *box.argv[1:]]

@@ -11,7 +11,7 @@ KIND = "nvidia.com/gpu"
 _SECONDS = 5.0
 
 
-def missing(runtime: str, command: Sequence[str]) -> str:
+def setup_hint(runtime: str, command: Sequence[str]) -> str:
     """What `runtime`, called by `command`, wants before its containers get GPUs; empty if it has it. Apptainer needs
     nothing but the driver."""
     if runtime == "podman" and not _has_cdi():

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpusched.agent.config import Config, Runtime
 from gpusched.agent.containers import command_lines, mounts
-from gpusched.agent.containers.command_lines import Box
+from gpusched.agent.containers.command_lines import ContainerSpec
 from gpusched.agent.containers.mounts import NotAllowed
 from gpusched.agent.rank_files import rank_dir
 from gpusched.protocol.agent_messages import RankSpec
@@ -66,7 +66,7 @@ def version(name: str, runtime: Runtime) -> str | None:
     return told[0][:50] if told and done.returncode == 0 else None
 
 
-def contained(directory: Path, spec: RankSpec, fact: dict[str, Any], config: Config) -> dict[str, Any]:
+def containerize(directory: Path, spec: RankSpec, fact: dict[str, Any], config: Config) -> dict[str, Any]:
     """`fact` (spec.json) of a rank, turned into the same in a container of `spec.image`. Raises Refused."""
     if spec.image is None or not IMAGE.match(spec.image):
         raise Refused(f"{spec.image!r} is no name of an image")
@@ -80,7 +80,7 @@ def contained(directory: Path, spec: RankSpec, fact: dict[str, Any], config: Con
         text = command_lines.environment_text(name, _inside(directory, spec, fact["environment"]))
     except (NotAllowed, ValueError) as problem:
         raise Refused(str(problem)) from problem
-    box = Box(
+    box = ContainerSpec(
         # Other agents of this machine, and other control planes, have the same numbers.
         name=f"gpusched-{spec.job_id}-{spec.attempt}-{spec.rank}-{fact['environment'][rank_dir.SCOPE_VARIABLE][:12]}",
         image=spec.image,
@@ -105,7 +105,7 @@ def contained(directory: Path, spec: RankSpec, fact: dict[str, Any], config: Con
 
 
 def _in_box(
-    directory: Path, spec: RankSpec, fact: dict[str, Any], name: str, command: list[str], box: Box
+    directory: Path, spec: RankSpec, fact: dict[str, Any], name: str, command: list[str], box: ContainerSpec
 ) -> dict[str, Any]:
     """`fact` with what starts the box in place of what runs in it."""
     made = {**fact, "argv": _BUILD[name](command, box), "workdir": "/", "box": f"{directory}/{BOX}"}

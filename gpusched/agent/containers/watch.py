@@ -33,7 +33,7 @@ class Watch:
     attached_at: float = -math.inf
 
 
-def look(spec: dict[str, Any], watch: Watch, pid: int, status: int | None, log: str) -> tuple[int, int | None]:
+def poll(spec: dict[str, Any], watch: Watch, pid: int, status: int | None, log: str) -> tuple[int, int | None]:
     """(pid, wait status) of the rank, given those of its client: no status as long as the container lasts."""
     if status is None and time.monotonic() < watch.again_at:
         return pid, None

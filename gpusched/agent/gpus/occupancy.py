@@ -41,7 +41,7 @@ class Live:
     supervisors: Callable[[], frozenset[int]]
 
 
-class Occupants:
+class OccupancyChecker:
     """Remembers what was seen on the devices of one node; what an agent that is started again could not see anew
     also in a file of the `directory`. To be asked once per reading, by one thread at a time."""
 

@@ -13,7 +13,7 @@ PAUSES_SECONDS = (2.0, 8.0, 20.0)
 Process = tuple[int, int]  # (pid, start): never another's
 
 
-class Leftovers:
+class OrphanKiller:
     """Remembers which processes it tried to end, and when. To be asked once per reading."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -19,7 +19,7 @@ ANSWER_SECONDS = 2.0
 SILENT = "the driver did not say whether it is free"
 
 
-class Freed:
+class ReleaseCheck:
     """The verdicts on ends that the server does not know yet. `devices_of`: those of a rank, by key. `left_on`: what is
     on devices that should not be, by UUID. Both block. `read`: reads all devices for errors before a failure is told.
     `driver`: where devices are looked at, in turn with all other looks."""

@@ -43,7 +43,7 @@ class Finding:
     next_step: str = ""
 
 
-def take_place(wanted: str, unit: Service | None) -> Finding:
+def run_as_service(wanted: str, unit: Service | None) -> Finding:
     """Makes this process one of the user that the agent runs as, for good: `wanted`, else that of its service `unit`.
     Says whose eyes the rest is then seen with."""
     own = unix_user.name_of(os.geteuid())
@@ -128,7 +128,7 @@ def _driver(nvml: Nvml, devices: int) -> Iterator[Finding]:
 
 def _runtimes(told: Config, devices: int, there: Mapping[str, str]) -> Iterator[Finding]:
     for name, version in there.items():
-        if devices and (step := gpu_support.missing(name, told.runtimes[name].command)):
+        if devices and (step := gpu_support.setup_hint(name, told.runtimes[name].command)):
             yield Finding(name, WARN, f"{version}, but its containers get no GPUs", step)
         else:
             yield Finding(name, OK, version)
@@ -140,7 +140,7 @@ def _runtimes(told: Config, devices: int, there: Mapping[str, str]) -> Iterator[
 
 def _users(told: Config) -> Iterator[Finding]:
     try:
-        found = unix_user.account_for("", told.default_user, told.allow_root)
+        found = unix_user.resolve_user("", told.default_user, told.allow_root)
     except AccountError as error:
         is_needed = bool(told.default_user)
         says = str(error) if is_needed else "the agent runs as root: only jobs of tenants with a unix_user run here"

@@ -87,7 +87,7 @@ def confined(of: Confinement, directory: Path, spec: RankSpec, scope: str) -> di
         if of.filters_devices and (allowed := device_filter.minors(spec.device_uuids)) is not None:
             fact["cgroup"]["devices"] = allowed
     try:
-        found = unix_user.account_for(spec.user, of.default_user, of.allow_root)
+        found = unix_user.resolve_user(spec.user, of.default_user, of.allow_root)
     except AccountError as refusal:
         return {**fact, "refusal": str(refusal)}
     if found is not None:

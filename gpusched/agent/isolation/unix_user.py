@@ -29,7 +29,7 @@ class Account:
         return asdict(self)
 
 
-def account_for(wanted: str, default_user: str, allow_root: bool) -> Account | None:
+def resolve_user(wanted: str, default_user: str, allow_root: bool) -> Account | None:
     """`wanted`: the tenant's Unix user; empty: the node's `default_user`. None: the user that the agent runs as. Raises
     AccountError. `allow_root`: root and system users (uid below 1000) are allowed, too."""
     name = wanted or default_user

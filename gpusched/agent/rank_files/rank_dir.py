@@ -123,7 +123,7 @@ def holder(directory: Path) -> int | None:
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
-def taken(directory: Path) -> str | None:
+def try_lock(directory: Path) -> str | None:
     """The boot in which a supervisor took the rank; None if none ever did."""
     try:
         with open(f"{directory}/{LOCK}", errors="replace", opener=_at_once) as file:

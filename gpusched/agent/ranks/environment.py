@@ -16,7 +16,7 @@ from gpusched.protocol.agent_messages import RankSpec
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 
 
-def job_fact(directory: Path, spec: RankSpec, node: str, how: Confinement) -> dict[str, Any]:
+def job_spec(directory: Path, spec: RankSpec, node: str, how: Confinement) -> dict[str, Any]:
     """What a supervisor needs to run a rank; writes the script beside it if there is one, and makes room for what is
     temporary, both for the user that the rank runs as."""
     scope = secrets.token_hex(16)
@@ -50,7 +50,7 @@ def job_fact(directory: Path, spec: RankSpec, node: str, how: Confinement) -> di
     if spec.image is None or "refusal" in fact:
         return made
     try:
-        return runtimes.contained(directory, spec, made, config.current())
+        return runtimes.containerize(directory, spec, made, config.current())
     except runtimes.Refused as refused:
         return {**made, "unfit": str(refused)}
 

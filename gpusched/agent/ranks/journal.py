@@ -19,8 +19,8 @@ from gpusched.agent import processes
 from gpusched.agent.containers import client
 from gpusched.agent.isolation import cgroup, confinement
 from gpusched.agent.rank_files import rank_dir, removal, secret_files
-from gpusched.agent.ranks.environment import job_fact
-from gpusched.json_log import about_rank
+from gpusched.agent.ranks.environment import job_spec
+from gpusched.json_log import rank_fields
 from gpusched.protocol.agent_messages import Ended, RankSpec, Started
 from gpusched.protocol.reasons import EndReason
 
@@ -53,7 +53,7 @@ class Journal:
 
     def on_disk(self) -> list[str]:
         """The keys that are not over. What was forgotten and could not be moved away then is tried again."""
-        found = sorted(entry.name for entry in self.ranks.iterdir() if about_rank(entry.name))
+        found = sorted(entry.name for entry in self.ranks.iterdir() if rank_fields(entry.name))
         for key in filter(self.is_over, found):
             self._discard(key)
         return [key for key in found if not self.is_over(key)]
@@ -82,7 +82,7 @@ class Journal:
         """Writes down what to run. Before it is launched, `settle` must make that last."""
         directory = self._make(key)
         if not os.path.exists(f"{directory}/{rank_dir.SPEC}"):
-            fact = {"boot_id": self.boot_id, **job_fact(directory, spec, node, self._how)}
+            fact = {"boot_id": self.boot_id, **job_spec(directory, spec, node, self._how)}
             rank_dir.write(directory, rank_dir.SPEC, fact, durable=True)
         return directory
 
@@ -96,7 +96,7 @@ class Journal:
         """Asks for the end of a rank. One that never started never will."""
         directory = self._make(key)
         rank_dir.write(directory, rank_dir.STOP, {"reason": reason, "grace_seconds": grace_seconds})
-        if rank_dir.taken(directory) is None:
+        if rank_dir.try_lock(directory) is None:
             self._end_unstarted(directory, reason)
         wake_supervisor(directory)
 
@@ -152,7 +152,7 @@ class Journal:
         except FileNotFoundError:
             pass
         except OSError as error:
-            logger.error("%s cannot be put away before the next start: %s", key, error, extra=about_rank(key))
+            logger.error("%s cannot be put away before the next start: %s", key, error, extra=rank_fields(key))
 
     @property
     def has_trash(self) -> bool:
@@ -164,7 +164,7 @@ class Journal:
         for name in list(self._to_remove):
             self._to_remove.discard(name)
             if not removal.remove(str(self._trash / name)):
-                concerned = about_rank(name.rpartition(".")[0])
+                concerned = rank_fields(name.rpartition(".")[0])
                 said = "%s cannot be removed whole: is something mounted in it?"
                 logger.warning(said, self._trash / name, extra=concerned)
 
@@ -184,7 +184,7 @@ class Journal:
             # What cannot be said, such as half a character, would keep all else of the node from being said.
             msgspec.json.encode(ended)
         except (ValueError, OverflowError) as problem:
-            logger.error("%s of %s is no end: %s", rank_dir.EXIT, key, problem, extra=about_rank(key))
+            logger.error("%s of %s is no end: %s", rank_dir.EXIT, key, problem, extra=rank_fields(key))
             return None
         return ended
 
@@ -206,7 +206,7 @@ class Journal:
         spec = rank_dir.read(directory, rank_dir.SPEC)
         if spec is not None and spec.get("boot_id", self.boot_id) != self.boot_id:
             return str(spec["boot_id"])
-        if (boot_id := rank_dir.taken(directory)) is None and os.path.lexists(directory / rank_dir.EXIT):
+        if (boot_id := rank_dir.try_lock(directory)) is None and os.path.lexists(directory / rank_dir.EXIT):
             return self.boot_id  # nobody of us wrote that, or it would have been read
         return boot_id
 
@@ -260,7 +260,7 @@ class Journal:
 def wake_supervisor(directory: Path) -> None:
     """Has the supervisor read stop.json, if there is one. The pid is asked of the lock, so it is nobody else's."""
     pid = rank_dir.holder(directory)
-    if pid is None or pid == os.getpid() or rank_dir.taken(directory) is None:
+    if pid is None or pid == os.getpid() or rank_dir.try_lock(directory) is None:
         return
     try:
         handle = os.pidfd_open(pid)
@@ -306,7 +306,7 @@ def _end_strays(directory: Path, leader: tuple[int, int] | None) -> bool:
             return not group or cgroup.remove(group)
         time.sleep(0.01)
     said = "processes %s ignore SIGKILL; their devices stay taken"
-    logger.error(said, pids or f"in {group}", extra=about_rank(directory.name))
+    logger.error(said, pids or f"in {group}", extra=rank_fields(directory.name))
     return False
 
 

@@ -3,18 +3,18 @@
 import time
 
 from gpusched import tracing
-from gpusched.agent.ranks.rank_state import Rank
-from gpusched.json_log import about_rank
+from gpusched.agent.ranks.rank_state import RankState
+from gpusched.json_log import rank_fields
 from gpusched.protocol.agent_messages import Run
 
 
-def begin(rank: Rank, order: Run, came_at: float) -> None:
+def begin(rank: RankState, order: Run, came_at: float) -> None:
     """Remember when the first order to start this rank came, by the monotonic clock."""
     if tracing.is_on() and rank.ordered_at is None:
         rank.ordered_at, rank.traceparent = came_at, order.spec.traceparent
 
 
-def end(rank: Rank, node: str) -> None:
+def end(rank: RankState, node: str) -> None:
     """Record the launch, once, when the rank has started or cannot start any more."""
     if rank.ordered_at is None or (fact := rank.started or rank.ended) is None:
         return
@@ -23,5 +23,5 @@ def end(rank: Rank, node: str) -> None:
     wall = time.time() - now
     ended_at = now - (fact.seconds_ago or 0.0)
     error = "" if rank.started or rank.ended is None else rank.ended.reason
-    attributes = {f"gpusched.{name}": value for name, value in about_rank(rank.key, node).items()}
+    attributes = {f"gpusched.{name}": value for name, value in rank_fields(rank.key, node).items()}
     tracing.record("launch", wall + began_at, wall + ended_at, attributes, traceparent=rank.traceparent, error=error)

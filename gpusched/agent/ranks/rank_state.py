@@ -10,7 +10,7 @@ from gpusched.protocol.agent_messages import Ended, Report, Started
 
 
 @dataclass
-class Rank:
+class RankState:
     """The agent's copy of what the files say, and what the server has acknowledged."""
 
     key: str
@@ -41,7 +41,7 @@ class Rank:
         return self.ended is not None and (self.log_dropped or (self.log_sent or 0) >= self.ended.log_bytes)
 
 
-def aged(report: Report, looked_at: float) -> Report:
+def with_current_age(report: Report, looked_at: float) -> Report:
     """The report as it is said now; its files were read a while ago."""
     if report.seconds_ago is None:
         return report
@@ -53,21 +53,21 @@ class Known:
     the table: a reader gets a copy of the list. The lock is held for no longer than that takes."""
 
     def __init__(self) -> None:
-        self._ranks: dict[str, Rank] = {}
+        self._ranks: dict[str, RankState] = {}
         self._lock = threading.Lock()
 
-    def all(self) -> list[Rank]:
+    def all(self) -> list[RankState]:
         with self._lock:
             return list(self._ranks.values())
 
-    def get(self, key: str) -> Rank | None:
+    def get(self, key: str) -> RankState | None:
         with self._lock:
             return self._ranks.get(key)
 
-    def add(self, key: str) -> Rank:
+    def add(self, key: str) -> RankState:
         """Return the rank of this key, a new one if there is none."""
         with self._lock:
-            return self._ranks.setdefault(key, Rank(key))
+            return self._ranks.setdefault(key, RankState(key))
 
     def drop(self, key: str) -> None:
         with self._lock:

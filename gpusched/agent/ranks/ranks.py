@@ -17,9 +17,9 @@ from gpusched.agent.rank_files import log_truncation, rank_dir
 from gpusched.agent.ranks import launch_span
 from gpusched.agent.ranks.journal import Journal, wake_supervisor
 from gpusched.agent.ranks.launcher import Launcher
-from gpusched.agent.ranks.rank_state import Known, Rank, aged
+from gpusched.agent.ranks.rank_state import Known, RankState, with_current_age
 from gpusched.agent.supervisor import signals, time_limit
-from gpusched.json_log import about, about_rank
+from gpusched.json_log import job_fields, rank_fields
 from gpusched.protocol.agent_messages import (
     Ended,
     Limit,
@@ -51,7 +51,7 @@ class Ranks:
             rank = self.known.add(key)
             rank.limit_version, rank.signalled = (
                 time_limit.known(journal.ranks / key),
-                signals.known(journal.ranks / key),
+                signals.last_sequence(journal.ranks / key),
             )
             self.look(key)
 
@@ -70,11 +70,11 @@ class Ranks:
             for directory in prepared:
                 self._launcher.launch(directory)
         except OSError as error:  # those that were not launched are ordered again
-            concerned = about(int(directory.name.partition(".")[0]) for directory in prepared)
+            concerned = job_fields(int(directory.name.partition(".")[0]) for directory in prepared)
             logger.error("%d ranks cannot be launched, trying again: %s", len(prepared), error, extra=concerned)
 
     def _about(self, key: str) -> dict[str, Any]:
-        return about_rank(key, self._node)
+        return rank_fields(key, self._node)
 
     def _prepare(self, order: Run, came_at: float) -> Path | None:
         """The directory of a rank that is to be launched now; None if it has been, or cannot be."""
@@ -136,7 +136,7 @@ class Ranks:
                 continue
             if rank.started is not None:  # before, its program could not expect it, and would end
                 with contextlib.suppress(OSError):  # a full disk: it is told again
-                    signals.tell(self._journal.ranks / one.key, one.sequence, one.signal)
+                    signals.enqueue(self._journal.ranks / one.key, one.sequence, one.signal)
                     wake_supervisor(self._journal.ranks / one.key)
                     rank.signalled = one.sequence
             else:
@@ -218,9 +218,9 @@ class Ranks:
             started, ended = rank.started, rank.ended  # a thread may be at them
             if ended is not None:
                 if not rank.end_known:
-                    told.append(aged(ended, rank.looked_at))
+                    told.append(with_current_age(ended, rank.looked_at))
             elif started is not None and not rank.start_known:
-                told.append(aged(started, rank.looked_at))
+                told.append(with_current_age(started, rank.looked_at))
         return told
 
     def held(self) -> list[str]:
@@ -236,7 +236,7 @@ class Ranks:
     def running(self) -> list[str]:
         return [rank.key for rank in self._alive()]
 
-    def _alive(self) -> list[Rank]:
+    def _alive(self) -> list[RankState]:
         return [rank for rank in self.known.all() if rank.is_alive and rank.ended is None]
 
     def saved(self) -> dict[str, str]:
@@ -271,7 +271,7 @@ class Ranks:
             return rank_dir.holder(self._journal.ranks / key)
         return None
 
-    def _specified(self, rank: Rank) -> Rank:
+    def _specified(self, rank: RankState) -> RankState:
         """The same, with what its specification says; that never changes, so it is read once."""
         if not rank.scope and (spec := rank_dir.read(self._journal.ranks / rank.key, rank_dir.SPEC)) is not None:
             with contextlib.suppress(KeyError, TypeError, AttributeError):  # a job has spoiled it
@@ -280,7 +280,7 @@ class Ranks:
                 rank.scope = given[rank_dir.SCOPE_VARIABLE]
         return rank
 
-    def _as_sent(self, rank: Rank, ended: Ended) -> Ended:
+    def _as_sent(self, rank: RankState, ended: Ended) -> Ended:
         """The end, with the size that its log has as it is sent."""
         parts = log_truncation.parts(ended.log_bytes, self.log_limit(rank, ended.log_bytes), is_final=True)
         return replace(ended, log_bytes=log_truncation.total(parts))
@@ -290,7 +290,7 @@ class Ranks:
         if log_bytes is not None:
             self._log_most = min(log_bytes, self._log_most or log_bytes)
 
-    def log_limit(self, rank: Rank, size: int) -> int | None:
+    def log_limit(self, rank: RankState, size: int) -> int | None:
         """How much of its log of this size is sent at most; None as long as that needs no answer. Asked once per rank:
         what was sent by one limit could not be gone on with by another."""
         if size <= log_truncation.LEAST_BYTES or self._log_most is None:

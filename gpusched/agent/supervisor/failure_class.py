@@ -39,7 +39,7 @@ _KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})  # the latter as a 
 _ABORTED = frozenset({-signal.SIGABRT})
 
 
-def ending(
+def classify_end(
     log: str, code: int | None, oom_kills: tuple[int | None, int | None], is_boxed: bool, is_box_out_of_memory: bool
 ) -> tuple[EndReason, ExitClass | None, str | None]:
     """(reason, class, detail) of an end that nobody of gpusched caused. `oom_kills`: the counter before and after;

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 
-def ring(path: str, directory: Path) -> None:
+def notify(path: str, directory: Path) -> None:
     """Has the agent look at the rank of this directory; one that is away will look by itself when it is back."""
     home, _, name = path.rpartition("/")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as bell, contextlib.suppress(OSError):

@@ -13,14 +13,14 @@ from gpusched.agent.rank_files import rank_dir
 MOST_KEPT = 100
 
 
-def tell(directory: Path, sequence: int, name: str) -> None:
+def enqueue(directory: Path, sequence: int, name: str) -> None:
     """Writes down one more signal (`USR1`). The supervisor is to be woken then. OSError of a full disk: it is told
     again."""
     waiting = [*_written(directory), [sequence, name]][-MOST_KEPT:]
     rank_dir.write(directory, rank_dir.SIGNALS, {"signals": waiting})
 
 
-def known(directory: Path) -> int:
+def last_sequence(directory: Path) -> int:
     """The sequence number of the latest that stands here; 0: none."""
     return max((sequence for sequence, _ in _written(directory)), default=0)
 

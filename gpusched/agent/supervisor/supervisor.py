@@ -19,7 +19,7 @@ from gpusched.agent.isolation import cgroup
 from gpusched.agent.rank_files import rank_dir, removal
 from gpusched.agent.rank_files.secret_files import remove as remove_secrets
 from gpusched.agent.supervisor import failure_class, signals, time_limit
-from gpusched.agent.supervisor.notify_agent import ring
+from gpusched.agent.supervisor.notify_agent import notify
 from gpusched.agent.supervisor.spawn import StartError, enclose, spawn
 from gpusched.protocol.reasons import EndReason
 
@@ -85,7 +85,7 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
     with contextlib.suppress(OSError):  # the end says when it started, too
         leader = {"pid": rank.pid, "start": processes.start_of(rank.pid)}
         rank_dir.write(directory, rank_dir.STARTED, {"at": _iso(rank.started_at), **leader, **_clock(rank)})
-    ring(rank.doorbell, rank.directory)
+    notify(rank.doorbell, rank.directory)
     _watch(rank)
     watch.clear(rank.spec, rank.box)
     _kill_all(rank)
@@ -106,7 +106,7 @@ def _take(directory: Path) -> bool:
                 return False
             os.write(handle, rank_dir.boot_id().encode())
             return True
-        if rank_dir.taken(directory):
+        if rank_dir.try_lock(directory):
             return False
         time.sleep(0.05)
     return False
@@ -169,7 +169,7 @@ def _watch(rank: Rank) -> None:
         _reap(rank)
         if "container" in rank.spec:
             log = f"{rank.directory}/{rank_dir.LOG}"
-            rank.pid, rank.status = watch.look(rank.spec, rank.box, rank.pid, rank.status, log)
+            rank.pid, rank.status = watch.poll(rank.spec, rank.box, rank.pid, rank.status, log)
 
 
 def _deadline(rank: Rank) -> float:
@@ -184,7 +184,7 @@ def _limited(rank: Rank, started_at: datetime) -> datetime | None:
     rank.limit = time_limit.seconds(rank.directory, rank.spec)
     ends_at = started_at + timedelta(seconds=rank.limit) if rank.limit else None
     if ends_at:
-        time_limit.tell(rank.directory, rank.spec, ends_at)
+        time_limit.write_deadline(rank.directory, rank.spec, ends_at)
     return ends_at
 
 
@@ -250,7 +250,7 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
     log, exit_class = rank.directory / rank_dir.LOG, None
     if not reason:
         boxed = ("box" in rank.spec, bool(rank.box.end and rank.box.end.is_out_of_memory))
-        reason, exit_class, detail = failure_class.ending(
+        reason, exit_class, detail = failure_class.classify_end(
             str(log), code, (rank.oom_kills, rank.oom_kills_after), *boxed
         )
         if rank.box.fault:
@@ -272,7 +272,7 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         **_clock(rank),
     }
     rank_dir.write_in_the_end(rank.directory, rank_dir.EXIT, fact)
-    ring(rank.doorbell, rank.directory)
+    notify(rank.doorbell, rank.directory)
 
 
 def _clock(rank: Rank) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def seconds(directory: Path, spec: dict[str, Any]) -> float | None:
     return None
 
 
-def tell(directory: Path, spec: dict[str, Any], ends_at: datetime) -> None:
+def write_deadline(directory: Path, spec: dict[str, Any], ends_at: datetime) -> None:
     """Writes when the limit is, for the job to read: `{"deadline_at": …}`."""
     with contextlib.suppress(OSError):  # a full disk must not keep a job from its limit
         fact = {"deadline_at": ends_at.isoformat()}

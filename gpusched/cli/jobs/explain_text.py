@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from gpusched.cli.terminal.output import age
-from gpusched.protocol.reasons import singular
+from gpusched.protocol.reasons import fix_plurals
 
 if TYPE_CHECKING:
     from gpusched.protocol.rest.explain import Explanation, Simulation
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _MOST_PERIODS = 10
 
 
-def explained(it: "Explanation") -> str:
+def explanation_lines(it: "Explanation") -> str:
     """The answer of `why`, one thing a line."""
     lines = [f"job {it.job_id} is {it.state}" + (f": {it.sentence}" if it.sentence else "")]
     if it.since:
@@ -25,7 +25,7 @@ def explained(it: "Explanation") -> str:
     said = it.counterfactual.sentence if it.counterfactual else ""
     lines += [f"also:  {also.sentence}" for also in it.also if also.sentence not in said]
     if it.position:
-        ahead = singular(f"{it.position.jobs} jobs, {it.position.gpus:g} GPUs") if it.position.jobs else "no job"
+        ahead = fix_plurals(f"{it.position.jobs} jobs, {it.position.gpus:g} GPUs") if it.position.jobs else "no job"
         lines.append(f"ahead: {ahead} by priority and age; shares decide before that")
     lines += _start(it)
     if len(it.history) > 1:
@@ -36,14 +36,14 @@ def explained(it: "Explanation") -> str:
     return "\n".join(lines)
 
 
-def simulated(it: "Simulation") -> str:
+def simulation_lines(it: "Simulation") -> str:
     """The answer of `submit --dry-run`, one thing a line."""
     lines = [it.sentence]
     lines += [f"rank {one.rank}: {one.node}" + _gpus(one.gpus, one.models) for one in it.placement]
     if it.reason and it.reason.next_step:
         lines.append(f"next:  {it.reason.next_step}")
     if it.victims:
-        stopped = singular(f"{it.victims.jobs} jobs, {it.victims.gpus} GPUs")
+        stopped = fix_plurals(f"{it.victims.jobs} jobs, {it.victims.gpus} GPUs")
         lines.append(f"stops: {stopped} (by {it.victims.rule})")
     lines += _start(it)
     lines += [f"or:    {way.sentence}" for way in it.alternatives]

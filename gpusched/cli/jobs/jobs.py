@@ -84,7 +84,7 @@ def why(ctx: typer.Context, job_id: JobId, form: output.OutputOption = Format.TA
     """
     with connect(ctx) as client:
         told = client.why(job_id)
-    output.one(told, form, text=explain_text.explained(told), name=told.code or told.state)
+    output.one(told, form, text=explain_text.explanation_lines(told), name=told.code or told.state)
 
 
 _ATTEMPT_COLUMNS: "tuple[Column[Attempt], ...]" = (
@@ -143,7 +143,7 @@ def logs(
     with connect(ctx) as client:
         if element is not None:
             job_id = job_of(client.element(job_id, element), job_id)
-        log_output.show(client, job_id, attempt=attempt, rank=rank, tail=tail, is_following=follow)
+        log_output.print_log(client, job_id, attempt=attempt, rank=rank, tail=tail, is_following=follow)
 
 
 def cancel(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _TAIL_BYTES = 1 << 20
 
 
-def show(
+def print_log(
     client: "Client", job_id: int, *, attempt: int | None, rank: int, tail: int | None, is_following: bool
 ) -> None:
     """Writes output to stdout as the bytes that they are. Without any, a note on stderr says why."""

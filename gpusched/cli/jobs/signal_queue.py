@@ -18,7 +18,7 @@ class Signalled(KeyboardInterrupt):
         self.number = number
 
 
-class Received:
+class SignalQueue:
     """The signals that came. `waiting`: those that nobody has acted on yet, in order, for another thread to read.
     `ending`: the first that asked the command to end."""
 
@@ -36,10 +36,10 @@ class Received:
 
 
 @contextmanager
-def signals_received() -> Iterator[Received]:
+def catch_signals() -> Iterator[SignalQueue]:
     """While it lasts no signal of ENDING and PASSED_ON ends the command, but for the second one of ENDING, which raises
     Signalled. One that is ignored stays so (nohup)."""
-    received = Received()
+    received = SignalQueue()
     before = {
         number: signal.getsignal(number)
         for number in ENDING | PASSED_ON

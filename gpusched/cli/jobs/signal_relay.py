@@ -5,7 +5,7 @@ import time
 from signal import Signals
 from typing import TYPE_CHECKING
 
-from gpusched.cli.jobs.signal_queue import ENDING, Received
+from gpusched.cli.jobs.signal_queue import ENDING, SignalQueue
 from gpusched.cli.terminal import messages
 from gpusched.protocol.signals import NAMES
 
@@ -20,7 +20,7 @@ class Relay:
     """`received`: what came and will come. The job may be told later: a signal waits for that, so that none leaves a
     job that nobody knows of."""
 
-    def __init__(self, client: "Client", received: Received) -> None:
+    def __init__(self, client: "Client", received: SignalQueue) -> None:
         self._client, self._received = client, received
         self._job_id = 0
         self._is_known, self._is_told = threading.Event(), threading.Event()

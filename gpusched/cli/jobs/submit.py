@@ -6,7 +6,7 @@ import typer
 
 from gpusched.cli.flags.flags import with_job_flags
 from gpusched.cli.jobs import explain_text
-from gpusched.cli.jobs.signal_queue import Received, Signalled, signals_received
+from gpusched.cli.jobs.signal_queue import Signalled, SignalQueue, catch_signals
 from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.session import connect
 
@@ -49,7 +49,9 @@ def submit(
         [fields] = jobs
         if dry_run:
             found = client.simulate_request(_request(client, fields))
-            output.one(found, form, text=explain_text.simulated(found), name="now" if found.starts_now else "later")
+            output.one(
+                found, form, text=explain_text.simulation_lines(found), name="now" if found.starts_now else "later"
+            )
             return
         job = _submitted(client, fields, idempotency_key)
     messages.note(job.message or f"job {job.id} submitted")
@@ -73,7 +75,7 @@ def run(ctx: typer.Context, jobs: list[dict[str, Any]]) -> None:
     if jobs[0].get("array"):
         raise typer.BadParameter("run shows one output; see gpusched submit", param_hint="--array")
     # From before the submit: a job whose id is not known yet could not be cancelled.
-    with connect(ctx) as client, signals_received() as received:
+    with connect(ctx) as client, catch_signals() as received:
         raise typer.Exit(_run(client, jobs[0], received))
 
 
@@ -98,7 +100,7 @@ def _request(client: "Client", fields: dict[str, Any]) -> "JobRequest":
     return as_request({"tenant": tenant, **fields} if tenant else fields)
 
 
-def _run(client: "Client", fields: dict[str, Any], received: Received) -> int:
+def _run(client: "Client", fields: dict[str, Any], received: SignalQueue) -> int:
     """Submits the job and shows it up to its end, whoever ends it. Gives the exit code to end with."""
     from gpusched.cli.jobs.log_follow import Reader
     from gpusched.cli.jobs.signal_relay import Relay

@@ -12,7 +12,7 @@ from gpusched.cli.terminal.group import group
 from gpusched.cli.terminal.output import Column, Format
 from gpusched.cli.terminal.session import connect
 from gpusched.protocol import amounts
-from gpusched.protocol.reasons import singular
+from gpusched.protocol.reasons import fix_plurals
 
 if TYPE_CHECKING:
     from gpusched.protocol.rest.billing import BudgetData, RateData, UsedPart
@@ -80,7 +80,7 @@ def usage(
     refunded = f", and {total.refunded_gpu_seconds / 3600:g} refunded" if total.refunded_gpu_seconds else ""
     cost = f"{total.cost:g} {found.currency}".rstrip()
     span = f"{_day(found.start_at)} to {_day(found.end_at)}"
-    used = singular(f"{total.gpu_hours:g} GPU-hours in {total.jobs} jobs")
+    used = fix_plurals(f"{total.gpu_hours:g} GPU-hours in {total.jobs} jobs")
     messages.note(f"{found.tenant}, {span}: {used}, {cost}{refunded}")
 
 

@@ -12,9 +12,9 @@ from gpusched.cli.terminal import messages, progress
 T = TypeVar("T")
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
-        with failures_told():
+        with report_failures():
             return super().invoke(ctx)
 
 
@@ -22,7 +22,7 @@ def group(help_text: str, *, has_completion: bool = False) -> typer.Typer:
     """A Typer that prints plain help: quicker than rich's, the same on a terminal and in a pipe."""
     return typer.Typer(
         help=help_text,
-        cls=Commands,
+        cls=CommandGroup,
         no_args_is_help=True,
         add_completion=has_completion,
         rich_markup_mode=None,
@@ -32,7 +32,7 @@ def group(help_text: str, *, has_completion: bool = False) -> typer.Typer:
 
 
 @contextmanager
-def failures_told() -> Iterator[None]:
+def report_failures() -> Iterator[None]:
     """Turns what the SDK raises into sentences on stderr and an exit code."""
     from gpusched.client.errors import GpuschedError
 

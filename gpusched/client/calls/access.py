@@ -5,10 +5,10 @@ from gpusched.client.transport.call import (
     API,
     Call,
     get,
-    given,
     json_as,
-    nothing,
+    no_content,
     segment,
+    without_none,
     write,
 )
 from gpusched.client.transport.exchange import Flow, exchange
@@ -48,7 +48,7 @@ def create_token(
 
 def revoke_token(token_id: int) -> Call[None]:
     """The token is refused from now on."""
-    return Call("DELETE", f"{API}/tokens/{token_id}", nothing)
+    return Call("DELETE", f"{API}/tokens/{token_id}", no_content)
 
 
 def service_tokens(tenant: str) -> Call[Page[ServiceToken]]:
@@ -83,7 +83,7 @@ def revoke_service_token(tenant: str, token_id: int) -> Call[ServiceToken]:
 def login(username: str, password: str, token_name: str, *, new_password: str | None = None) -> Call[IssuedToken]:
     """Changes a password into a token. `new_password` replaces it; a one-time password needs one."""
     body = {"username": username, "password": password, "token_name": token_name}
-    body |= given(new_password=new_password)
+    body |= without_none(new_password=new_password)
     # Without a caller there are no idempotency keys.
     return Call("POST", f"{API}/login", json_as(IssuedToken), body=body, is_repeatable=False)
 
@@ -93,7 +93,7 @@ def me() -> Call[Me]:
     return get("/me", Me)
 
 
-def whose(tenant: str | None, patience: float) -> Flow[str]:
+def default_tenant(tenant: str | None, patience: float) -> Flow[str]:
     """The tenant that is meant: the one named, or the only one that the caller belongs to."""
     if tenant:
         return tenant

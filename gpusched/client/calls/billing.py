@@ -3,15 +3,15 @@
 from dataclasses import replace
 from datetime import date, datetime
 
-from gpusched.client.calls.access import whose
+from gpusched.client.calls.access import default_tenant
 from gpusched.client.transport.call import (
     API,
     Call,
     get,
-    given,
     json_as,
-    nothing,
+    no_content,
     segment,
+    without_none,
     write,
 )
 from gpusched.client.transport.exchange import Flow, exchange
@@ -25,8 +25,8 @@ _MOST_PER_PAGE = 1000
 
 def usage(tenant: str | None, by: str, start: Moment | None, end: Moment | None, patience: float) -> Flow[Usage]:
     """What a tenant used and what it costs, all rows."""
-    owner = yield from whose(tenant, patience)
-    times = given(**{"from": _moment(start), "to": _moment(end)})
+    owner = yield from default_tenant(tenant, patience)
+    times = without_none(**{"from": _moment(start), "to": _moment(end)})
     call = get(f"/tenants/{segment(owner)}/usage", Usage, by=by, limit=_MOST_PER_PAGE, **times)
     whole = page = yield from exchange(call, patience)
     while page.next_cursor is not None:
@@ -48,14 +48,14 @@ def set_rate(
 ) -> Call[RateData]:
     """A rate from now, or from a later time on (admins). `gpu_model`: words of the driver's name, or * for the rest."""
     body = {"gpu_model": gpu_model, "price_per_gpu_hour": price_per_gpu_hour}
-    times = given(starts_at=_moment(starts_at), ends_at=_moment(ends_at))
+    times = without_none(starts_at=_moment(starts_at), ends_at=_moment(ends_at))
     return write("POST", "/rates", RateData, {**body, **times})
 
 
 def end_rate(rate_id: int) -> Call[None]:
     """Ends a rate now, or takes a planned one back (admins)."""
     # Not repeatable: the second of two would not find what the first has taken back.
-    return Call("DELETE", f"{API}/rates/{rate_id}", nothing, is_repeatable=False)
+    return Call("DELETE", f"{API}/rates/{rate_id}", no_content, is_repeatable=False)
 
 
 def budget(tenant: str) -> Call[BudgetData]:

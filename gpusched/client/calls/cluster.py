@@ -9,9 +9,9 @@ from gpusched.client.transport.call import (
     API,
     Call,
     get,
-    given,
     json_as,
     segment,
+    without_none,
     write,
 )
 from gpusched.protocol.affinity import Taint
@@ -52,7 +52,7 @@ def create_tenant(
     unix_user: str | None = None,
 ) -> Call[Tenant]:
     """A new tenant, without limits until `set_quota`."""
-    body = given(name=name, display_name=display_name, weight=weight, tier=tier, unix_user=unix_user)
+    body = without_none(name=name, display_name=display_name, weight=weight, tier=tier, unix_user=unix_user)
     return write("POST", "/tenants", Tenant, body)
 
 
@@ -68,7 +68,7 @@ def change_tenant(
     unix_user: str | None = None,
 ) -> Call[Tenant]:
     """Changes what is given and leaves the rest."""
-    body = given(
+    body = without_none(
         display_name=display_name,
         weight=weight,
         tier=tier,

@@ -11,8 +11,8 @@ from gpusched.client.transport.call import (
     Call,
     Reply,
     get,
-    given,
     json_as,
+    without_none,
     write,
 )
 from gpusched.protocol.affinity import NodeAffinity, Toleration
@@ -151,7 +151,7 @@ def _states(state: str | Iterable[str] | None) -> str | None:
 
 def cancel(job_id: int, elements: str | None = None) -> Call[Acted]:
     """Ends a job, waiting or running; of an array only these `elements`, like 3-7,9. Harmless when repeated."""
-    return write("POST", f"/jobs/{job_id}/cancel", Acted, given(elements=elements) or None)
+    return write("POST", f"/jobs/{job_id}/cancel", Acted, without_none(elements=elements) or None)
 
 
 def retry(job_id: int, elements: str = "failed") -> Call[Acted]:
@@ -197,7 +197,7 @@ def extend(
 ) -> Call[Extended]:
     """Changes the time limit of a job that waits or runs, by `add_minutes` or to `max_runtime_minutes`. `dry_run`: says
     what would follow, and changes nothing. Two with the same `key` are one."""
-    wanted = given(add_minutes=add_minutes, max_runtime_minutes=max_runtime_minutes, force=force or None)
+    wanted = without_none(add_minutes=add_minutes, max_runtime_minutes=max_runtime_minutes, force=force or None)
     return write("POST", f"/jobs/{job_id}/extend", Extended, wanted, key=key, is_dry_run=dry_run)
 
 
@@ -215,7 +215,7 @@ def events(
     since: int | None = None, *, wait_seconds: int = 0, tenant: str | None = None, kind: str | None = None
 ) -> Call[EventPage]:
     """Events of all jobs that you may see, after the id `since` (None: from now on; 0: from the beginning)."""
-    query = given(since=since, wait=wait_seconds or None, tenant=tenant, kind=kind, limit=1000)
+    query = without_none(since=since, wait=wait_seconds or None, tenant=tenant, kind=kind, limit=1000)
     return Call("GET", f"{API}/events", json_as(EventPage), query=query)
 
 
@@ -228,7 +228,7 @@ def logs(
     job_id: int, *, attempt: int | None = None, rank: int = 0, offset: int = 0, limit: int | None = None
 ) -> Call[Log]:
     """A piece of the output, from `offset` bytes (negative: from the end). Without `attempt`, the latest one."""
-    query = given(attempt=attempt, rank=rank, offset=offset, limit=limit)
+    query = without_none(attempt=attempt, rank=rank, offset=offset, limit=limit)
     return Call("GET", f"{API}/jobs/{job_id}/logs", _log, query=query)
 
 

@@ -4,10 +4,10 @@ from gpusched.client.transport.call import (
     API,
     Call,
     get,
-    given,
     json_as,
-    nothing,
+    no_content,
     segment,
+    without_none,
     write,
 )
 from gpusched.protocol.rest.access import (
@@ -36,13 +36,19 @@ def create_user(
 ) -> Call[CreatedUser]:
     """Creates the account of a person (admins). Without a password the server generates a one-time password, which the
     answer has this once. `login`: password, or sso for one without."""
-    body = {"username": username, "email": email, "is_admin": is_admin, "login": login, **given(password=password)}
+    body = {
+        "username": username,
+        "email": email,
+        "is_admin": is_admin,
+        "login": login,
+        **without_none(password=password),
+    }
     return write("POST", "/users", CreatedUser, body)
 
 
 def change_user(username: str, *, email: str | None = None, is_admin: bool | None = None) -> Call[User]:
     """Changes what is given of an account (admins)."""
-    return write("PATCH", _user(username), User, given(email=email, is_admin=is_admin))
+    return write("PATCH", _user(username), User, without_none(email=email, is_admin=is_admin))
 
 
 def disable_user(username: str) -> Call[DisabledUser]:
@@ -58,7 +64,7 @@ def enable_user(username: str) -> Call[User]:
 def reset_password(username: str, *, password: str | None = None, keep_tokens: bool = False) -> Call[ResetPassword]:
     """Replaces another user's password (admins). Without one the server generates a one-time password, which the answer
     has this once. Ends the user's sessions and, unless they are kept, tokens."""
-    body = {"keep_tokens": keep_tokens, **given(password=password)}
+    body = {"keep_tokens": keep_tokens, **without_none(password=password)}
     return write("POST", f"{_user(username)}/reset-password", ResetPassword, body)
 
 
@@ -87,7 +93,7 @@ def set_role(tenant: str, user: str, role: str) -> Call[TenantMember]:
 def remove_member(tenant: str, user: str) -> Call[None]:
     """Ends a membership; jobs go on (owners)."""
     # Not repeatable: the second of two would not find what the first has removed.
-    return Call("DELETE", f"{API}{_members(tenant)}/{segment(user)}", nothing, is_repeatable=False)
+    return Call("DELETE", f"{API}{_members(tenant)}/{segment(user)}", no_content, is_repeatable=False)
 
 
 def _user(username: str) -> str:

@@ -4,7 +4,7 @@ from gpusched.client.transport.call import (
     API,
     Call,
     get,
-    nothing,
+    no_content,
     write,
 )
 from gpusched.protocol.rest.cluster import Exemption, NodeDevice
@@ -74,4 +74,4 @@ def exempt(*, tenant: str | None = None, job_id: int | None = None, note: str = 
 def end_exemption(exemption_id: int) -> Call[None]:
     """Ends an exemption (admins)."""
     # Not repeatable: the second of two would not find what the first has ended.
-    return Call("DELETE", f"{API}/idle-exemptions/{exemption_id}", nothing, is_repeatable=False)
+    return Call("DELETE", f"{API}/idle-exemptions/{exemption_id}", no_content, is_repeatable=False)

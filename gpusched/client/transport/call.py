@@ -66,7 +66,7 @@ def json_as(kind: type[T]) -> Callable[[Reply], T]:
     return lambda reply: decoder.decode(reply.body)
 
 
-def nothing(reply: Reply) -> None:
+def no_content(reply: Reply) -> None:
     """Accept an empty answer. A body is not the server's, such as a proxy's page: nothing was done."""
     if reply.body:
         raise ValueError("it has a body where none is expected")
@@ -84,6 +84,6 @@ def segment(name: str) -> str:
         raise Invalid(f"the name {name!r} is not text in UTF-8") from error
 
 
-def given(**values: Any) -> dict[str, Any]:
+def without_none(**values: Any) -> dict[str, Any]:
     """The values that are not None."""
     return {name: value for name, value in values.items() if value is not None}

@@ -16,7 +16,7 @@ from gpusched.client.transport.call import Call, Reply
 T = TypeVar("T")
 
 # Long enough for a server that is restarted; short enough for a person whose URL is wrong.
-PATIENCE_SECONDS = 6.0
+RETRY_TIMEOUT_SECONDS = 6.0
 # A server that answers 503 with Retry-After is there, and waits for its database; recovery after a crash takes longer.
 OUTAGE_FACTOR = 5
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 2.0
@@ -38,7 +38,7 @@ class Emit:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class NoResponse:
     """The outcome of a request without an answer. `was_sent`: the server may have carried it out."""
 
     sentence: str
@@ -54,11 +54,11 @@ def exchange(call: Call[T], patience_seconds: float) -> Flow[T]:
     """One call with its repeats, until an answer or until patience ends: five times as late for a server that says
     when to ask again (503 with Retry-After). Raises what the last outcome means, or Invalid
     for what cannot be sent."""
-    sendable.check(call)
+    sendable.require_sendable(call)
     started_at = time.monotonic()
     tries, most_seconds = 0, patience_seconds
     while True:
-        outcome: Reply | Lost = yield call
+        outcome: Reply | NoResponse = yield call
         if isinstance(outcome, Reply) and 200 <= outcome.status < 300:
             if told := outcome.headers.get("queue-warning"):
                 warnings.warn(f"the queue is nearly full for you: {told}", QueueWarning, stacklevel=2)
@@ -72,19 +72,19 @@ def exchange(call: Call[T], patience_seconds: float) -> Flow[T]:
         tries += 1
 
 
-def _may_repeat(call: Call[Any], outcome: Reply | Lost) -> bool:
-    if isinstance(outcome, Lost):
+def _may_repeat(call: Call[Any], outcome: Reply | NoResponse) -> bool:
+    if isinstance(outcome, NoResponse):
         return call.is_repeatable or not outcome.was_sent
     # A 429 was refused before anything was done; behind a 502 or 504 of a proxy it may have been done.
     return outcome.status == 429 or (outcome.status in (502, 503, 504) and call.is_repeatable)
 
 
-def _factor(outcome: Reply | Lost) -> int:
+def _factor(outcome: Reply | NoResponse) -> int:
     is_outage = isinstance(outcome, Reply) and outcome.status == 503 and "retry-after" in outcome.headers
     return OUTAGE_FACTOR if is_outage else 1
 
 
-def _pause_seconds(outcome: Reply | Lost, tries: int) -> float:
+def _pause_seconds(outcome: Reply | NoResponse, tries: int) -> float:
     if isinstance(outcome, Reply) and (told := outcome.headers.get("retry-after", "")).isdigit():
         return float(told)
     pause: float = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**tries)
@@ -103,7 +103,7 @@ def _read(call: Call[T], reply: Reply) -> T:
         ) from error
 
 
-def _error(call: Call[Any], outcome: Reply | Lost) -> GpuschedError:
+def _error(call: Call[Any], outcome: Reply | NoResponse) -> GpuschedError:
     if isinstance(outcome, Reply):
         if target := outcome.headers.get("location", ""):
             # Not followed: a redirected POST becomes a GET, and the token would go wherever the answer points.

@@ -8,7 +8,7 @@ from gpusched.client.errors import Invalid
 from gpusched.client.transport.call import Call
 
 
-def check(call: Call[Any]) -> None:
+def require_sendable(call: Call[Any]) -> None:
     """Raises Invalid that names the value: JSON has null for nan and infinity, which elsewhere is "no limit"; text is
     sent as UTF-8, and headers are ASCII."""
     for name, value in (*call.query.items(), *_fields(call.body)):

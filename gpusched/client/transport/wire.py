@@ -11,7 +11,7 @@ import msgspec
 from gpusched import __version__
 from gpusched.client.config import Config
 from gpusched.client.transport.call import Call, Reply
-from gpusched.client.transport.exchange import Lost
+from gpusched.client.transport.exchange import NoResponse
 
 # A submit waits for a durable commit; reads of a busy server can take a while. Connecting is quick or hopeless.
 _READ_SECONDS, _CONNECT_SECONDS = 30.0, 5.0
@@ -46,13 +46,13 @@ def reply(response: httpx.Response) -> Reply:
     return Reply(response.status_code, {k.lower(): v for k, v in response.headers.items()}, response.content)
 
 
-def lost(error: httpx.HTTPError, url: str) -> Lost:
+def lost(error: httpx.HTTPError, url: str) -> NoResponse:
     """What is known about a request that got no answer."""
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
-        return Lost(f"cannot reach {url} ({_why(error)})", was_sent=False)
+        return NoResponse(f"cannot reach {url} ({_why(error)})", was_sent=False)
     if isinstance(error, httpx.TimeoutException):
-        return Lost(f"{url} did not answer in time", was_sent=True)
-    return Lost(f"the connection to {url} broke ({_why(error)})", was_sent=True)
+        return NoResponse(f"{url} did not answer in time", was_sent=True)
+    return NoResponse(f"the connection to {url} broke ({_why(error)})", was_sent=True)
 
 
 def _why(error: httpx.HTTPError) -> str:

@@ -11,7 +11,7 @@ from django.http import StreamingHttpResponse
 from gpusched.lib.api.problems import Problem
 
 
-class Room:
+class ConcurrencyLimiter:
     """Of one web process. `code` and `what` (“logs are being downloaded”) tell of its being full, and `instead` what
     to do then."""
 
@@ -59,7 +59,7 @@ class Room:
 class _Placed:
     """What is sent to one caller. Django closes it with the answer; one that never got so far is forgotten."""
 
-    def __init__(self, room: Room, caller: str, content: AsyncIterator[bytes]) -> None:
+    def __init__(self, room: ConcurrencyLimiter, caller: str, content: AsyncIterator[bytes]) -> None:
         self._room, self._caller, self._content = room, caller, content
         self._is_left = False
 

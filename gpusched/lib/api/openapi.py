@@ -11,7 +11,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
 from gpusched.lib.api.openapi_headers import COMPONENTS, add_headers, schema_of
-from gpusched.protocol.field_docs import of_job_fields
+from gpusched.protocol.field_docs import job_field_docs
 
 
 class PlainNames(AutoSchema):
@@ -171,7 +171,7 @@ def add_components(result: dict[str, Any], generator: Any, request: Any, public:
     _, components = msgspec.json.schema_components(sorted(_structs, key=str), ref_template=_REF)
     schemas.update(components)
     schemas["Problem"] = _PROBLEM
-    for name, told in of_job_fields().items():
+    for name, told in job_field_docs().items():
         schemas["JobRequest"]["properties"][name]["description"] = told
     result["components"]["headers"] = COMPONENTS
     for operations in result["paths"].values():

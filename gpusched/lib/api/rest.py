@@ -190,7 +190,7 @@ def is_true(query: Mapping[str, str], name: str) -> bool:
     return query.get(name) == "true"
 
 
-def moment(name: str, text: str, *, spare: timedelta = timedelta()) -> datetime:
+def parse_moment(name: str, text: str, *, spare: timedelta = timedelta()) -> datetime:
     """A moment of a query or a body, in UTC unless it says otherwise, and so far from both ends of time."""
     try:
         at = parsed(text)

@@ -63,7 +63,7 @@ def _differing(
 
 
 @sync_only_middleware
-def who_acts(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+def current_actor(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
     """Each request begins with nobody: threads serve one after the other. After the session has been read."""
 
     def middleware(request: HttpRequest) -> HttpResponse:

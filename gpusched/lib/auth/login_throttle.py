@@ -58,7 +58,7 @@ class ThrottledLogin(ModelBackend):
         that attempts at the same time count too. `is_valid` False: no password is right."""
         limits = _limits(username, request.META.get("REMOTE_ADDR", "") if request else "")
         _count(limits)
-        only_for = oidc.words(settings.ENV.password_login_only_for)
+        only_for = oidc.describe(settings.ENV.password_login_only_for)
         if only_for and username not in only_for:
             return None
         user = super().authenticate(request, username, password)

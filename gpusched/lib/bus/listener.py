@@ -15,7 +15,7 @@ from gpusched.lib.bus.notifier import CHANNEL
 from gpusched.lib.db.connections import connection_parameters
 
 if TYPE_CHECKING:
-    from gpusched.lib.bus.redis_bus import Ear
+    from gpusched.lib.bus.redis_bus import Subscriber
 
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.3
@@ -29,7 +29,7 @@ class Listener:
     def __init__(self) -> None:
         self._callbacks: list[Callback] = []
         self._task: asyncio.Task[None] | None = None
-        self._ear: Ear | None = None
+        self._ear: Subscriber | None = None
 
     @property
     def hears_redis(self) -> bool | None:
@@ -45,9 +45,9 @@ class Listener:
     async def _listen(self) -> None:
         hearing = [_again_and_again(self._hear)]
         if settings.CHANNEL_LAYERS:
-            from gpusched.lib.bus.redis_bus import Ear  # else not even imported
+            from gpusched.lib.bus.redis_bus import Subscriber  # else not even imported
 
-            self._ear = Ear(self._tell)
+            self._ear = Subscriber(self._tell)
             hearing.append(_again_and_again(self._ear.hear))
         await asyncio.gather(*hearing)
 

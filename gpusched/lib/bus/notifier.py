@@ -21,7 +21,7 @@ from gpusched.lib.bus.changes import Changes, add
 from gpusched.lib.db.connections import connection_parameters
 
 if TYPE_CHECKING:
-    from gpusched.lib.bus.redis_bus import Voice
+    from gpusched.lib.bus.redis_bus import Publisher
 
 logger = logging.getLogger(__name__)
 CHANNEL, CYCLE_CHANNEL = "gpusched_events", "gpusched_cycle"
@@ -32,7 +32,7 @@ REST_SECONDS = 0.01
 LAST_WORDS_SECONDS = 2.0
 
 
-class Ringer:
+class Notifier:
     """One per process; its thread starts with the first ring, and again in a process that is forked."""
 
     _state: threading.Condition
@@ -88,7 +88,7 @@ class Ringer:
         self._state.notify_all()
 
     def _run(self) -> None:
-        wire = Wire()
+        wire = Transport()
         while self._wait(wire.is_to_repeat):
             with self._state:
                 changed, is_cycle_wanted = self._changed, self._is_cycle_wanted
@@ -118,19 +118,19 @@ class Ringer:
             return self._thread is own
 
 
-class Wire:
+class Transport:
     """Speaks by Redis if there is one and it answers, else by NOTIFY, over a connection that it makes when there is
     none. The cycle is always asked for by NOTIFY: its broker hears nothing else."""
 
     _connection: psycopg.Connection[Any] | None = None
-    _voice: "Voice | None" = None
+    _voice: "Publisher | None" = None
     is_to_repeat = False
 
     def __init__(self) -> None:
         if settings.CHANNEL_LAYERS:
-            from gpusched.lib.bus.redis_bus import Voice  # else not even imported
+            from gpusched.lib.bus.redis_bus import Publisher  # else not even imported
 
-            self._voice = Voice()
+            self._voice = Publisher()
 
     def tell(self, changed: Changes, is_cycle_wanted: bool) -> None:
         """Nothing changed, and no cycle wanted: repeats. psycopg.Error: it was not told."""
@@ -169,4 +169,4 @@ class Wire:
         self._connection = None
 
 
-ringer = Ringer()
+ringer = Notifier()

@@ -38,7 +38,7 @@ class Said(msgspec.Struct, omit_defaults=True):
     is_beat: bool = False
 
 
-class Voice:
+class Publisher:
     """Speaks for one thread, which never waits longer than a second."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Voice:
         return True
 
 
-class Ear:
+class Subscriber:
     """Hears for a web process, in its event loop. `hears`: what is told by Redis arrives here; while it does not,
     `tell` is told every second that everything may have changed."""
 

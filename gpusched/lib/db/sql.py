@@ -113,7 +113,7 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def atomically(work: Callable[[], T]) -> T:
+def retry_atomic(work: Callable[[], T]) -> T:
     """Runs `work` in a transaction; PostgreSQL picked as a deadlock's victim, or with a plan that a migration has made
     void, it is run again (at most 5 times)."""
     for attempt in range(5):

@@ -23,7 +23,7 @@ class WorkFailed(Exception):
     """The work raised something else: other work may succeed."""
 
 
-async def ask(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+async def run_in_thread(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
     """Return what `work` returns, done in a thread of `pool`. Raises DatabaseAway or WorkFailed; both are logged."""
     try:
         return await asyncio.get_running_loop().run_in_executor(pool, _with_connection, work)

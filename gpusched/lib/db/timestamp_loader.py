@@ -15,7 +15,7 @@ _NAME = "timestamptz"
 _Compiled = psycopg.adapters.get_loader(psycopg.adapters.types[_NAME].oid, Format.TEXT)
 
 
-class MomentLoader(Loader):
+class TimestampLoader(Loader):
     """`timezone` is what Django asks a loader for; another than its own would be replaced at each cursor."""
 
     timezone = UTC
@@ -35,4 +35,4 @@ def read_fast() -> None:
 
 
 def _register(connection: Any, **_: Any) -> None:
-    connection.connection.adapters.register_loader(_NAME, MomentLoader)
+    connection.connection.adapters.register_loader(_NAME, TimestampLoader)

@@ -141,7 +141,7 @@ async def answered(threads: RequestThreads, work: Callable[[], T]) -> T:
     return found
 
 
-def is_left_of() -> Callable[[], bool]:
+def client_gone_check() -> Callable[[], bool]:
     """Tells, from any thread, whether whoever made the request of this thread has gone."""
     answer = getattr(_here, "answer", None)
     return lambda: bool(answer is not None and answer.is_left)

@@ -63,7 +63,7 @@ def closed_in_outages(application: Application) -> Application:
     return guarded
 
 
-def with_a_voice(application: Application) -> Any:
+def bounded_output(application: Application) -> Any:
     """`application` with `say` in its scope. To be the outermost: it looks for Daphne behind `send`.
 
     Between a consumer and the wire lie five coroutines, of Channels, its middleware and Daphne, and none of them waits

@@ -4,20 +4,20 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
 from scheduling.engine.board.node_classes import (
-    Kind,
-    Mould,
+    DeviceClass,
+    NodeCapacity,
+    NodeClass,
     Scorer,
     Shared,
-    State,
 )
 from scheduling.engine.board.node_index import NodeIndex
-from scheduling.engine.board.node_slot import Slot
-from scheduling.engine.model import Device, Node, RankPlacement, Running
+from scheduling.engine.board.node_slot import NodeSlot
+from scheduling.engine.model import Device, Node, RankPlacement, RunningJob
 
 # What a device is made of: (memory, model, is it hot, NUMA node, NVLink island).
 Raw = tuple[int | None, str, bool, int | None, int | None]
 
-__all__ = ["Board", "Kind", "Slot", "kind_of"]
+__all__ = ["Board", "DeviceClass", "NodeSlot", "kind_of"]
 
 
 class Board:
@@ -47,7 +47,7 @@ class Board:
         with_closed: bool = False,
         with_unhealthy: bool = False,
         thermal: bool = True,
-        running: Iterable[Running] = (),
+        running: Iterable[RunningJob] = (),
     ) -> None:
         """Shapes: nodes in any order. `with_closed`, `with_unhealthy`: what if those were in service as well.
         `thermal` False: heat is overlooked. `running`: jobs that keep others of their `apart` name off their nodes."""
@@ -55,16 +55,16 @@ class Board:
         raw = [[_raw(device, thermal) for device in node.devices] for node in ordered]
         known = {one: _kind(one) for one in {one for row in raw for one in row}}
         # Kinds are numbered in the order in which they are offered: hot devices last, large ones late.
-        self.kinds: tuple[Kind, ...] = tuple(sorted(set(known.values()), key=_offer))
+        self.kinds: tuple[DeviceClass, ...] = tuple(sorted(set(known.values()), key=_offer))
         numbers = {one: self.kinds.index(kind) for one, kind in known.items()}
-        moulds: dict[tuple[tuple[int, ...], int, int], Mould] = {}
-        self.slots: list[Slot] = []
+        moulds: dict[tuple[tuple[int, ...], int, int], NodeClass] = {}
+        self.slots: list[NodeSlot] = []
         for position, (node, row) in enumerate(zip(ordered, raw, strict=True)):
             kinds = [numbers[one] for one in row]
             key = (tuple(sorted(kinds)), node.cpu_milli, node.memory_mb)
             if key not in moulds:
-                moulds[key] = Mould(len(moulds), *key, self.kinds)
-            slot = Slot(position, node, moulds[key])
+                moulds[key] = NodeClass(len(moulds), *key, self.kinds)
+            slot = NodeSlot(position, node, moulds[key])
             _fill(slot, kinds, with_unhealthy, thermal)
             self.slots.append(slot)
         self._positions = {node.id: position for position, node in enumerate(ordered)}
@@ -72,10 +72,10 @@ class Board:
         self.scorer: Scorer | None = None
         self.has_taints = any([node.taints for node in ordered])
         self._index: NodeIndex | None = None
-        self._states: dict[tuple[object, ...], State] = {}
+        self._states: dict[tuple[object, ...], NodeCapacity] = {}
         most = max((len(node.devices) for node in ordered), default=0)
-        self.shelves: list[dict[State, list[int]]] = [{} for _ in range(most + 1)]
-        self.sharing: dict[State, list[int]] = {}
+        self.shelves: list[dict[NodeCapacity, list[int]]] = [{} for _ in range(most + 1)]
+        self.sharing: dict[NodeCapacity, list[int]] = {}
         self._keep_apart(running)
         for slot in self.slots:
             self._shelve(slot)
@@ -97,7 +97,7 @@ class Board:
             self._index = NodeIndex([slot.node for slot in self.slots])
         return self._index
 
-    def slot_of(self, node_id: int) -> Slot | None:
+    def slot_of(self, node_id: int) -> NodeSlot | None:
         position = self._positions.get(node_id)
         return None if position is None else self.slots[position]
 
@@ -128,7 +128,7 @@ class Board:
                 slot.withhold(rank)
                 self._shelve(slot)
 
-    def put(self, slot: Slot) -> None:
+    def put(self, slot: NodeSlot) -> None:
         """Replace a node's slot by another view of the same node."""
         self._unshelve(self.slots[slot.position])
         self.slots[slot.position] = slot
@@ -136,27 +136,27 @@ class Board:
 
     def state(
         self,
-        mould: Mould,
+        mould: NodeClass,
         cpu_milli: int,
         memory_mb: int,
         free: tuple[int, ...],
         shared: Shared,
-    ) -> State:
+    ) -> NodeCapacity:
         """The one state with these values; equal states are the same object, also on copies of the board."""
         key = (mould.number, cpu_milli, memory_mb, free, shared)
         found = self._states.get(key)
         if found is None:
-            found = self._states[key] = State(mould, cpu_milli, memory_mb, free, shared)
+            found = self._states[key] = NodeCapacity(mould, cpu_milli, memory_mb, free, shared)
         return found
 
-    def _keep_apart(self, running: Iterable[Running]) -> None:
+    def _keep_apart(self, running: Iterable[RunningJob]) -> None:
         for job in running:
             for rank in job.ranks:
                 slot = self.slot_of(rank.node_id) if rank.apart else None
                 if slot is not None:
                     slot.apart[rank.apart] = slot.apart.get(rank.apart, 0) + 1
 
-    def _shelve(self, slot: Slot) -> None:
+    def _shelve(self, slot: NodeSlot) -> None:
         if not self.usable[slot.position]:
             return
         state = slot.state = self.state(slot.mould, slot.cpu_milli, slot.memory_mb, *slot.counted())
@@ -164,7 +164,7 @@ class Board:
         if slot.shared:
             _lay(self.sharing, state, slot.position)
 
-    def _unshelve(self, slot: Slot) -> None:
+    def _unshelve(self, slot: NodeSlot) -> None:
         state = slot.state
         if state is not None and self.usable[slot.position]:
             _lift(self.shelves[sum(state.free)], state, slot.position)
@@ -172,25 +172,25 @@ class Board:
                 _lift(self.sharing, state, slot.position)
 
 
-def kind_of(device: Device) -> Kind:
+def kind_of(device: Device) -> DeviceClass:
     """What a device is, however hot it is and wherever it sits."""
-    return Kind(_or_unknown(device.memory_mb), device.model)
+    return DeviceClass(_or_unknown(device.memory_mb), device.model)
 
 
 def _raw(device: Device, thermal: bool) -> Raw:
     return device.memory_mb, device.model, thermal and device.is_hot, device.numa, device.island
 
 
-def _kind(raw: Raw) -> Kind:
+def _kind(raw: Raw) -> DeviceClass:
     memory_mb, model, is_hot, numa, island = raw
-    return Kind(_or_unknown(memory_mb), model, is_hot, _or_unknown(numa), _or_unknown(island))
+    return DeviceClass(_or_unknown(memory_mb), model, is_hot, _or_unknown(numa), _or_unknown(island))
 
 
 def _or_unknown(value: int | None) -> int:
     return -1 if value is None else value
 
 
-def _offer(kind: Kind) -> tuple[bool, Kind]:
+def _offer(kind: DeviceClass) -> tuple[bool, DeviceClass]:
     return kind.is_hot, kind
 
 
@@ -198,7 +198,7 @@ def _node_id(node: Node) -> int:
     return node.id
 
 
-def _fill(slot: Slot, kinds: Sequence[int], with_unhealthy: bool, thermal: bool) -> None:
+def _fill(slot: NodeSlot, kinds: Sequence[int], with_unhealthy: bool, thermal: bool) -> None:
     for device, kind in zip(slot.node.devices, kinds, strict=True):
         if not (device.is_healthy or with_unhealthy) or (thermal and device.is_slowed):
             continue
@@ -216,7 +216,7 @@ def _fill(slot: Slot, kinds: Sequence[int], with_unhealthy: bool, thermal: bool)
         ids.sort()
 
 
-def _lay(shelf: dict[State, list[int]], state: State, position: int) -> None:
+def _lay(shelf: dict[NodeCapacity, list[int]], state: NodeCapacity, position: int) -> None:
     places = shelf.get(state)
     if places is None:
         shelf[state] = [position]
@@ -224,7 +224,7 @@ def _lay(shelf: dict[State, list[int]], state: State, position: int) -> None:
         insort(places, position)
 
 
-def _lift(shelf: dict[State, list[int]], state: State, position: int) -> None:
+def _lift(shelf: dict[NodeCapacity, list[int]], state: NodeCapacity, position: int) -> None:
     places = shelf[state]
     if len(places) == 1:
         del shelf[state]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
-class Kind(NamedTuple):
+class DeviceClass(NamedTuple):
     """Devices that no request can tell apart. `memory_mb`, `numa`, `island` -1: unknown."""
 
     memory_mb: int
@@ -17,10 +17,10 @@ class Kind(NamedTuple):
 # Shared devices: (kind's number, MiB taken, measured use of its processors or -1) of each, sorted.
 Shared = tuple[tuple[int, int, float], ...]
 # What it costs to place a request on a node in some state, see `placement.place`; the smallest is the best.
-Rating = tuple[int, int, int, int, int, int]
+PlacementCost = tuple[int, int, int, int, int, int]
 
 
-class Pick(NamedTuple):
+class DevicePick(NamedTuple):
     """`number` devices of the mould's kind at `at`: free ones, or (`taken`, `compute` as in `State`) shared."""
 
     at: int
@@ -29,11 +29,11 @@ class Pick(NamedTuple):
     compute: float = -1.0
 
 
-class Choice(NamedTuple):
+class DeviceChoice(NamedTuple):
     """Devices for each rank. `hot`: how many of them are; `misses`: ranks without the locality that they prefer;
     `opened_mb`: memory of the free devices among them. `free`, `shared`: what is left, as in `State`."""
 
-    ranks: tuple[tuple[Pick, ...], ...]
+    ranks: tuple[tuple[DevicePick, ...], ...]
     hot: int
     misses: int
     opened_mb: int
@@ -41,7 +41,7 @@ class Choice(NamedTuple):
     shared: Shared
 
 
-class Mould:
+class NodeClass:
     """What a node is made of, all of it free. `kinds`: its kinds' numbers, ascending; `made`: the kinds themselves.
 
     `groups`: "island" and "numa" -> which of `kinds` reach each other there; "cell" -> which share both.
@@ -50,7 +50,7 @@ class Mould:
     __slots__ = ("cpu_milli", "devices", "groups", "kinds", "made", "memory_mb", "number")
 
     def __init__(
-        self, number: int, devices: Sequence[int], cpu_milli: int, memory_mb: int, kinds: Sequence[Kind]
+        self, number: int, devices: Sequence[int], cpu_milli: int, memory_mb: int, kinds: Sequence[DeviceClass]
     ) -> None:
         """`devices`: the number of the kind of each device."""
         self.number = number
@@ -66,7 +66,7 @@ class Mould:
         }
 
 
-class State:
+class NodeCapacity:
     """What is left of a node. Compared by identity: a board has one object for all nodes that are in it.
 
     `free`: free devices of each of the mould's kinds. `fragments`: see `fragmentation`, None until it is known.
@@ -76,7 +76,7 @@ class State:
 
     def __init__(
         self,
-        mould: Mould,
+        mould: NodeClass,
         cpu_milli: int,
         memory_mb: int,
         free: tuple[int, ...],
@@ -93,7 +93,7 @@ class State:
 class Scorer(Protocol):
     """How good it is to turn a node of one state into another; the higher the better. Coarse: equals are common."""
 
-    def score(self, before: State, after: State) -> int: ...
+    def score(self, before: NodeCapacity, after: NodeCapacity) -> int: ...
 
 
 def _grouped(names: Sequence[int]) -> tuple[tuple[int, ...], ...]:

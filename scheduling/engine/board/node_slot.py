@@ -2,11 +2,11 @@
 
 from bisect import bisect_left, insort
 
-from scheduling.engine.board.node_classes import Mould, Shared, State
+from scheduling.engine.board.node_classes import NodeCapacity, NodeClass, Shared
 from scheduling.engine.model import DeviceHold, Node, RankPlacement
 
 
-class Slot:
+class NodeSlot:
     """What is left of one node. `free`: kind -> ids of wholly free devices; `shared`: device id -> MiB taken of it;
     `compute`: measured use of devices, where known; `apart`: name -> ranks here that no other job of it may join."""
 
@@ -25,7 +25,7 @@ class Slot:
         "state",
     )
 
-    def __init__(self, position: int, node: Node, mould: Mould) -> None:
+    def __init__(self, position: int, node: Node, mould: NodeClass) -> None:
         self.position = position
         self.node = node
         self.mould = mould
@@ -39,10 +39,10 @@ class Slot:
         # The devices that may be offered at all; shared by copies, never written after the board is built.
         self.kind_of: dict[int, int] = {}
         # As which the board has shelved it.
-        self.state: State | None = None
+        self.state: NodeCapacity | None = None
 
-    def copy(self) -> "Slot":
-        twin = Slot.__new__(Slot)
+    def copy(self) -> "NodeSlot":
+        twin = NodeSlot.__new__(NodeSlot)
         twin.position, twin.node, twin.mould, twin.kind_of = self.position, self.node, self.mould, self.kind_of
         twin.cpu_milli, twin.memory_mb, twin.free_count = self.cpu_milli, self.memory_mb, self.free_count
         twin.free = {kind: ids[:] for kind, ids in self.free.items()}
@@ -97,9 +97,9 @@ class Slot:
         kind_of, compute = self.kind_of, self.compute
         return counts, tuple(sorted((kind_of[id], taken, compute.get(id, -1.0)) for id, taken in self.shared.items()))
 
-    def seen(self) -> State:
+    def seen(self) -> NodeCapacity:
         """What is left now, as a state that is on no board."""
-        return State(self.mould, self.cpu_milli, self.memory_mb, *self.counted())
+        return NodeCapacity(self.mould, self.cpu_milli, self.memory_mb, *self.counted())
 
     def _has_free(self, device_id: int) -> bool:
         return device_id in self.kind_of and device_id in self.free.get(self.kind_of[device_id], ())

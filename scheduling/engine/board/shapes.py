@@ -8,10 +8,10 @@ from math import floor, isqrt
 from scheduling.engine.affinity import is_met
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.node_classes import (
-    Choice,
-    Kind,
-    Rating,
-    State,
+    DeviceChoice,
+    DeviceClass,
+    NodeCapacity,
+    PlacementCost,
 )
 from scheduling.engine.model import Policy, Request
 
@@ -66,9 +66,9 @@ class Shape:
             self.penalties = board.index.penalties(request)
         self.tiers = _tiers(self.penalties, self.allowed) if self.penalties else ()
         # (split, ranks) -> state -> what it costs to put so many of its ranks on a node in that state, and how.
-        self.ratings: dict[tuple[int, int], dict[State, tuple[Rating, Choice | None]]] = {}
+        self.ratings: dict[tuple[int, int], dict[NodeCapacity, tuple[PlacementCost, DeviceChoice | None]]] = {}
         # split -> state -> how many of its ranks fit on a node in that state.
-        self.rooms: dict[int, dict[State, int]] = {}
+        self.rooms: dict[int, dict[NodeCapacity, int]] = {}
 
     def part(self, split: int) -> tuple[int, int, int]:
         """GPUs, CPU millicores and memory MiB of one of `split` ranks; CPU and memory are rounded up."""
@@ -121,7 +121,7 @@ def _divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // one for one in small)}))
 
 
-def is_suitable(request: Request, kind: Kind, policy: Policy) -> bool:
+def is_suitable(request: Request, kind: DeviceClass, policy: Policy) -> bool:
     """Could a wholly free device of this kind take its part of the request? Ceilings are hard, for both modes."""
     if request.gpu_models and not any(is_model(word, kind.model) for word in request.gpu_models):
         return False
@@ -154,7 +154,7 @@ def _load(memory: float, compute: float) -> float:
     return round(0.7 * memory + 0.3 * compute, 9)
 
 
-def _ceiling_mb(kind: Kind, ceiling: float) -> int:
+def _ceiling_mb(kind: DeviceClass, ceiling: float) -> int:
     return floor(kind.memory_mb * ceiling)
 
 

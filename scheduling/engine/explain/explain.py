@@ -20,24 +20,24 @@ from scheduling.engine.explain.inventory import (
     suitable_gpus,
     survey,
 )
-from scheduling.engine.limits.accounts import Block
+from scheduling.engine.limits.accounts import ExceededLimit
 from scheduling.engine.limits.online_split import BATCH_GPUS, ONLINE_GPUS
 from scheduling.engine.limits.quotas import CPU_CORES, USER_GPUS
 from scheduling.engine.model import (
-    Claim,
     Device,
     Evidence,
     Job,
     Node,
+    Nomination,
+    PendingReason,
     Placement,
     Policy,
+    Promise,
     Request,
-    Reservation,
-    Running,
+    RunningJob,
     Snapshot,
     Tenant,
-    Verdict,
-    known_as,
+    public_id,
 )
 from scheduling.engine.placement.placement import place, suitable_free
 
@@ -47,12 +47,17 @@ _REQUIRED = frozenset({"nvlink", "numa"})
 BEHIND = frozenset({"capacity", "priority"})
 
 
-class Scene:
+class ClusterState:
     """The cluster before and after the cycle, and what it would be if nodes were opened, or devices well or cool; those
     are built when asked for. `board`: as the cycle finds it, and then as the cycle fills it."""
 
     def __init__(
-        self, snapshot: Snapshot, policy: Policy, board: Board, placements: Sequence[Placement], claims: Sequence[Claim]
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        board: Board,
+        placements: Sequence[Placement],
+        claims: Sequence[Nomination],
     ) -> None:
         """`placements`, `claims`: as the cycle finds them so far; both grow with it."""
         self.nodes = snapshot.nodes
@@ -119,7 +124,7 @@ class Scene:
         return board
 
 
-def blocked(scene: Scene, shape: Shape) -> Verdict:
+def blocked(scene: ClusterState, shape: Shape) -> PendingReason:
     """Why the request does not start now. Exactly one reason is dominant: the first of these that holds.
 
     `constraint`, `never_fits`: no node of the inventory would do. `taint`: none whose taints it tolerates.
@@ -143,54 +148,54 @@ def blocked(scene: Scene, shape: Shape) -> Verdict:
     if scene.has_unhealthy and place(scene.well, shape) is not None:
         return _health(scene, request)
     if scene.has_slowed and place(scene.cool, shape) is not None:
-        return Verdict("hot", {"devices": _devices(scene, request, lambda device: device.is_slowed)})
+        return PendingReason("hot", {"devices": _devices(scene, request, lambda device: device.is_slowed)})
     return _demanding(scene, shape) or _busy(scene, shape)
 
 
-def _demanding(scene: Scene, shape: Shape) -> Verdict | None:
+def _demanding(scene: ClusterState, shape: Shape) -> PendingReason | None:
     """It fits but for one of its demands."""
     request = shape.request
     if request.apart and _fits_as(scene, replace(request, apart="")):
         # The name is that of the tenant's jobs: "tenant/name".
         name = request.apart.partition("/")[2] or request.apart
-        return Verdict("constraint", {"constraint": f"the request: jobs of {name} run apart from each other"})
+        return PendingReason("constraint", {"constraint": f"the request: jobs of {name} run apart from each other"})
     if request.topology in _REQUIRED and _fits_as(scene, replace(request, topology="any")):
         free, per_node = count_in_words(free_gpus(scene.board, shape)), shape.part(shape.splits[-1])[0]
-        return Verdict("topology", {"free": free, "per_node": per_node, "topology": request.topology})
+        return PendingReason("topology", {"free": free, "per_node": per_node, "topology": request.topology})
     if _fits_as(scene, replace(request, cpu_milli=0, memory_mb=0)):
         _, cpu_milli, memory_mb = shape.part(shape.splits[0])
-        return Verdict("cpu_memory", {"cpu_cores": CPU_CORES.shown(cpu_milli), "memory_mb": memory_mb})
+        return PendingReason("cpu_memory", {"cpu_cores": CPU_CORES.shown(cpu_milli), "memory_mb": memory_mb})
     return None
 
 
-def _fits_as(scene: Scene, request: Request) -> bool:
+def _fits_as(scene: ClusterState, request: Request) -> bool:
     return place(scene.board, Shape(request, scene.board, scene.policy)) is not None
 
 
-def _busy(scene: Scene, shape: Shape) -> Verdict:
+def _busy(scene: ClusterState, shape: Shape) -> PendingReason:
     request = shape.request
     free = free_gpus(scene.board, shape)
     if free >= request.gpu_count:
         per_node = shape.part(shape.splits[-1])[0] if shape.spread else request.gpu_count
-        return Verdict("fragmented", {"free": count_in_words(free), "per_node": per_node})
+        return PendingReason("fragmented", {"free": count_in_words(free), "per_node": per_node})
     types = eligible(request, scene.in_service)
     total = sum(suitable_gpus(request, node_type, scene.policy) * count for node_type, count in types)
     is_late = scene.placed[0] > 0 and place(scene.before, shape) is not None
     evidence = {"requested": request.gpu_count, "free": count_in_words(free), "total": total}
-    return Verdict("priority" if is_late else "capacity", evidence)
+    return PendingReason("priority" if is_late else "capacity", evidence)
 
 
-def _maintenance(scene: Scene, request: Request) -> Verdict:
+def _maintenance(scene: ClusterState, request: Request) -> PendingReason:
     closed = [node for node in scene.nodes if not (node.is_open and node.is_online)]
     helping = [node for node in closed if _could_help(node, request, scene.policy)]
-    return Verdict("maintenance", {"nodes": len(helping), "lost": sum(not node.is_online for node in helping)})
+    return PendingReason("maintenance", {"nodes": len(helping), "lost": sum(not node.is_online for node in helping)})
 
 
-def _health(scene: Scene, request: Request) -> Verdict:
-    return Verdict("health", {"devices": _devices(scene, request, lambda device: not device.is_healthy)})
+def _health(scene: ClusterState, request: Request) -> PendingReason:
+    return PendingReason("health", {"devices": _devices(scene, request, lambda device: not device.is_healthy)})
 
 
-def _devices(scene: Scene, request: Request, is_counted: Callable[[Device], bool]) -> int:
+def _devices(scene: ClusterState, request: Request, is_counted: Callable[[Device], bool]) -> int:
     """How many devices of this sort would suit the request, on nodes in service."""
     return sum(
         is_counted(device) and is_suitable(request, kind_of(device), scene.policy)
@@ -212,19 +217,19 @@ def _is_eligible(node: Node, request: Request) -> bool:
     return not (node.taints and untolerated(node.taints, request.tolerations, request.gpu_count))
 
 
-def reserved(board: Board, shape: Shape, reservation: Reservation) -> Verdict:
+def promised_to_other(board: Board, shape: Shape, reservation: Promise) -> PendingReason:
     """It would fit now, but then another job could not start at its promised time."""
-    return Verdict("reserved", {"free": count_in_words(free_gpus(board, shape)), "at": timestamp(reservation.at)})
+    return PendingReason("reserved", {"free": count_in_words(free_gpus(board, shape)), "at": timestamp(reservation.at)})
 
 
-def naming(verdict: Verdict, job_id: int, *, is_own: bool) -> Verdict:
+def name_promised_job(verdict: PendingReason, job_id: int, *, is_own: bool) -> PendingReason:
     """The same with the job that the promise was made to; one of another tenant is not named."""
-    known = known_as(job_id)
+    known = public_id(job_id)
     whose: Evidence = {"for_job": known, "holder": f"job {known}"} if is_own else {"holder": "a job of another tenant"}
-    return Verdict(verdict.code, {**verdict.evidence, **whose})
+    return PendingReason(verdict.code, {**verdict.evidence, **whose})
 
 
-def over_quota(tenant: Tenant, block: Block) -> Verdict:
+def over_quota(tenant: Tenant, block: ExceededLimit) -> PendingReason:
     """`in_use` counts what is kept free for an earlier job (`promised_to`, if it is the tenant's own), as it is not to
     be had."""
     dimension, promise = block.dimension, block.promise
@@ -240,24 +245,24 @@ def over_quota(tenant: Tenant, block: Block) -> Verdict:
         whose = "all tenants together" if is_part else f"tenant {tenant.name}"
         evidence |= {"whose": whose, "dimension": dimension.name, "limit": dimension.shown(block.limit)}
     if promise is not None:
-        evidence["promised_to"] = known_as(promise.job_id) if promise.tenant_id == tenant.id else None
-    return Verdict(dimension.code, evidence)
+        evidence["promised_to"] = public_id(promise.job_id) if promise.tenant_id == tenant.id else None
+    return PendingReason(dimension.code, evidence)
 
 
-def not_yet(job: Job) -> Verdict:
-    return Verdict(job.eligible_reason, {"at": timestamp(job.eligible_at)})
+def not_yet(job: Job) -> PendingReason:
+    return PendingReason(job.eligible_reason, {"at": timestamp(job.eligible_at)})
 
 
-def reclaim_pending(stopping: Sequence[Running], rule: str, now: float) -> Verdict:
+def reclaim_pending(stopping: Sequence[RunningJob], rule: str, now: float) -> PendingReason:
     """Others were told to stop for it, by this rule."""
     gpus = sum(one.request.gpu_count for one in stopping)
     at = max(one.ends_by if one.is_stopping and one.ends_by else now + one.grace_seconds for one in stopping)
-    return Verdict("reclaim_pending", {"victims": len(stopping), "gpus": gpus, "rule": rule, "at": timestamp(at)})
+    return PendingReason("reclaim_pending", {"victims": len(stopping), "gpus": gpus, "rule": rule, "at": timestamp(at)})
 
 
-def preempt_delay(at: float, victims: int) -> Verdict:
+def preempt_delay(at: float, victims: int) -> PendingReason:
     """Others may be stopped for it, but not yet."""
-    return Verdict("preempt_delay", {"victims": victims, "at": timestamp(at)})
+    return PendingReason("preempt_delay", {"victims": victims, "at": timestamp(at)})
 
 
 def free_gpus(board: Board, shape: Shape) -> int:

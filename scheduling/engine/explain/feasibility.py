@@ -31,17 +31,17 @@ from scheduling.engine.limits.quotas import (
     limits_per_user,
     of_models,
 )
-from scheduling.engine.model import Evidence, Node, Policy, Request, Tenant, Verdict
+from scheduling.engine.model import Evidence, Node, PendingReason, Policy, Request, Tenant
 
 
-def impossible(
+def why_never_fits(
     request: Request,
     tenant: Tenant,
     nodes: Sequence[Node],
     policy: Policy = Policy(),
     *,
     is_online: bool = False,
-) -> Verdict | None:
+) -> PendingReason | None:
     """Why a request can never start as things stand, saying the largest that can; None: it may just have to wait.
 
     Judged on the empty cluster: what runs, cordons, taints and health do not count. A model or a label that no node
@@ -53,7 +53,7 @@ def impossible(
 
 def impossible_in(
     request: Request, tenant: Tenant, inventory: Inventory, policy: Policy = Policy(), *, is_online: bool = False
-) -> Verdict | None:
+) -> PendingReason | None:
     """Return the verdict of `impossible` for nodes that `survey` has counted already."""
     return (
         over_limit(request, tenant, inventory, policy)
@@ -75,7 +75,9 @@ def bounds_of(tenant: Tenant, inventory: Inventory, policy: Policy, *, is_online
     )
 
 
-def too_large(request: Request, inventory: Inventory, policy: Policy, bounds: Bounds = Bounds()) -> Verdict | None:
+def too_large(
+    request: Request, inventory: Inventory, policy: Policy, bounds: Bounds = Bounds()
+) -> PendingReason | None:
     """`never_fits` if the nodes that match the request could not hold it, all of them empty; `bounds`: of the largest
     possible that it names."""
     types = matching(request, inventory)
@@ -83,12 +85,12 @@ def too_large(request: Request, inventory: Inventory, policy: Policy, bounds: Bo
         return None
     possible = largest(request, types, policy, bounds)
     text = "0 GPUs" if possible is None else _described(possible, request, types, policy)
-    return Verdict("never_fits", {"what": _asked(request, policy), "largest": text})
+    return PendingReason("never_fits", {"what": _asked(request, policy), "largest": text})
 
 
 def beyond_part(
     request: Request, tenant: Tenant, inventory: Inventory, policy: Policy, *, is_online: bool
-) -> Verdict | None:
+) -> PendingReason | None:
     """`never_fits` if an online job is larger than the online part of all GPUs."""
     bounds = bounds_of(tenant, inventory, policy, is_online=is_online)
     part, types = bounds.online_gpus, matching(request, inventory)
@@ -97,24 +99,24 @@ def beyond_part(
     gpus = most_gpus(request, types, policy, bounds) if types else part - part % (request.ranks or 1)
     within = ", the cluster's online part" if gpus == part else f", within the cluster's online part of {part}"
     asked = f"it asks for {request.gpu_count} GPUs for an online job"
-    return Verdict("never_fits", {"what": asked, "largest": f"{gpus} GPUs{within}"})
+    return PendingReason("never_fits", {"what": asked, "largest": f"{gpus} GPUs{within}"})
 
 
-def unmatched(request: Request, inventory: Inventory) -> Verdict | None:
+def unmatched(request: Request, inventory: Inventory) -> PendingReason | None:
     """`constraint` if no node has the labels and models that the request names."""
     if matching(request, inventory):
         return None
     if not inventory.types:
-        return Verdict("constraint", {"constraint": "the request: none has joined yet"})
+        return PendingReason("constraint", {"constraint": "the request: none has joined yet"})
     # Labels with a space are none of the user's: what the request needs of a node in words.
     names = [key if " " in key else f"label {key}={value}" for key, value in request.node_selector]
     names += [f"label {expression}" for expression in request.required]
     if request.gpu_count and request.gpu_models:
         names.append(f"GPU model {' or '.join(request.gpu_models)}")
-    return Verdict("constraint", {"constraint": " with ".join(names)})
+    return PendingReason("constraint", {"constraint": " with ".join(names)})
 
 
-def shut_out(request: Request, inventory: Inventory, policy: Policy) -> Verdict | None:
+def shut_out(request: Request, inventory: Inventory, policy: Policy) -> PendingReason | None:
     """Return `taint` if the request fits on the empty matching nodes, but not on those whose taints it tolerates.
 
     Names no taint that the request could leave untolerated and still fit."""
@@ -134,10 +136,10 @@ def shut_out(request: Request, inventory: Inventory, policy: Policy) -> Verdict 
         if fits(request, (*eligible(request, inventory), *open_), policy):
             needed = fewer
     nodes = sum(count for missing, _, count in kept_off if missing <= needed)
-    return Verdict("taint", {"taints": ", ".join(map(str, sorted(needed))), "nodes": nodes})
+    return PendingReason("taint", {"taints": ", ".join(map(str, sorted(needed))), "nodes": nodes})
 
 
-def over_limit(request: Request, tenant: Tenant, inventory: Inventory, policy: Policy) -> Verdict | None:
+def over_limit(request: Request, tenant: Tenant, inventory: Inventory, policy: Policy) -> PendingReason | None:
     """`tenant_limit` if the request alone is more than its tenant may ever use."""
     types = matching(request, inventory)
     found = excess(tenant, minimum_use(request, types, policy))
@@ -149,10 +151,10 @@ def over_limit(request: Request, tenant: Tenant, inventory: Inventory, policy: P
         "limit": found.limit,
         "tenant": tenant.name,
     }
-    return Verdict("tenant_limit", evidence)
+    return PendingReason("tenant_limit", evidence)
 
 
-def _over_models(request: Request, tenant: Tenant, types: Types, policy: Policy) -> Verdict | None:
+def _over_models(request: Request, tenant: Tenant, types: Types, policy: Policy) -> PendingReason | None:
     """`tenant_limit` if the limits per model, each of them wide enough by itself, leave too few GPUs together."""
     bounds = Bounds(models=tenant.max_gpus_by_model)
     if not (bounds.models and request.gpu_count and types) or not fits(request, types, policy):
@@ -165,7 +167,7 @@ def _over_models(request: Request, tenant: Tenant, types: Types, policy: Policy)
         "limit": most_gpus(request, types, policy, bounds),
         "tenant": tenant.name,
     }
-    return Verdict("tenant_limit", evidence)
+    return PendingReason("tenant_limit", evidence)
 
 
 def least_use(request: Request, inventory: Inventory, policy: Policy) -> Use:

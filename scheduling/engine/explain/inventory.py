@@ -6,13 +6,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from scheduling.engine.affinity import NO_SCHEDULE, Taint, untolerated
-from scheduling.engine.board.board import Kind, kind_of
+from scheduling.engine.board.board import DeviceClass, kind_of
 from scheduling.engine.board.shapes import is_selected, is_suitable, rank_counts
 from scheduling.engine.limits.quotas import Use, use_of
 from scheduling.engine.model import Device, Node, Policy, Request
 
 # (kind, how many), sorted by memory.
-Devices = tuple[tuple[Kind, int], ...]
+Devices = tuple[tuple[DeviceClass, int], ...]
 # Memory and model of a device, its NVLink island and its NUMA node.
 _Seat = tuple[int | None, str, int | None, int | None]
 
@@ -197,11 +197,11 @@ def _suitable(request: Request, devices: Devices, policy: Policy) -> int:
     return sum(count for kind, count in devices if is_suitable(request, kind, policy))
 
 
-def _count(kinds: Iterable[Kind]) -> Devices:
+def _count(kinds: Iterable[DeviceClass]) -> Devices:
     return tuple(sorted(Counter(kinds).items()))
 
 
-def _groups(kinds: Sequence[Kind], names: Sequence[int | None]) -> tuple[Devices, ...]:
+def _groups(kinds: Sequence[DeviceClass], names: Sequence[int | None]) -> tuple[Devices, ...]:
     """`names`: the group of each device; a device without one is in none."""
     return tuple(
         _count(kind for kind, other in zip(kinds, names, strict=True) if other == name)

@@ -11,12 +11,12 @@ from scheduling.engine.limits.quotas import (
     limits_of,
     limits_per_user,
 )
-from scheduling.engine.model import Job, Running, Tenant
+from scheduling.engine.model import Job, RunningJob, Tenant
 
-Holder = Job | Running
+Holder = Job | RunningJob
 
 
-class Promise(NamedTuple):
+class LimitPromise(NamedTuple):
     """A waiting job gets its part of the limits at `at`; `spare`: per limit what is left beside it then, for jobs that
     do not end before."""
 
@@ -26,14 +26,14 @@ class Promise(NamedTuple):
     spare: list[int]
 
 
-class Block(NamedTuple):
+class ExceededLimit(NamedTuple):
     """A limit that stops a job. `promise`: it is only kept free for another job, until its time."""
 
     dimension: Dimension
     requested: int
     limit: int
     in_use: int
-    promise: Promise | None = None
+    promise: LimitPromise | None = None
 
 
 class Account:
@@ -47,7 +47,7 @@ class Account:
         self.in_use = [0] * len(limits)
         self._amounts: dict[Use, list[int]] = {}
         self.running: list[tuple[float, list[int]]] = []
-        self.promises: list[Promise] = []
+        self.promises: list[LimitPromise] = []
 
     def hold(self, use: Use, bounds: Sequence[float]) -> None:
         """So many jobs hold this each, since before the cycle. `bounds` as in `take`."""
@@ -64,7 +64,7 @@ class Account:
             if ends_at > promise.at:
                 _add(promise.spare, self._counted(use), -1)
 
-    def block(self, use: Use, ends_at: float) -> Block | None:
+    def block(self, use: Use, ends_at: float) -> ExceededLimit | None:
         """The first limit that the job would exceed, or that it would not give back in time; None: it may start. A
         limit that is exceeded already does not stop those that take nothing of it."""
         if not self.dimensions:
@@ -72,13 +72,13 @@ class Account:
         wanted = self._counted(use)
         for number, want in enumerate(wanted):
             if want > 0 and self.in_use[number] + want > self.limits[number]:
-                return Block(self.dimensions[number], want, self.limits[number], self.in_use[number])
+                return ExceededLimit(self.dimensions[number], want, self.limits[number], self.in_use[number])
         for promise in self.promises:
             if ends_at > promise.at:
                 for number, want in enumerate(wanted):
                     if want > 0 and promise.spare[number] < want:
                         counted = self.limits[number] - max(promise.spare[number], 0)
-                        return Block(self.dimensions[number], want, self.limits[number], counted, promise)
+                        return ExceededLimit(self.dimensions[number], want, self.limits[number], counted, promise)
         return None
 
     def is_exceeded_by(self, use: Use) -> bool:
@@ -110,7 +110,7 @@ class Account:
         for ends_at, held in self.running:
             if ends_at > at:
                 _add(spare, held, -1)
-        self.promises.append(Promise(job.id, job.tenant_id, at, spare))
+        self.promises.append(LimitPromise(job.id, job.tenant_id, at, spare))
 
     def left(self, number: int) -> int:
         return self.limits[number] - self.in_use[number]
@@ -157,7 +157,7 @@ class Accounts:
         for account in self.of(job):
             account.take(use, ends_at, bound)
 
-    def block(self, job: Job, use: Use, ends_at: float) -> Block | None:
+    def block(self, job: Job, use: Use, ends_at: float) -> ExceededLimit | None:
         for account in self.of(job):
             block = account.block(use, ends_at)
             if block is not None:
@@ -184,7 +184,7 @@ class Accounts:
                     account.promise(job, use, account.earliest(use, now))
                 return
 
-    def others(self, job: Job, block: Block) -> Callable[[Job], bool] | None:
+    def others(self, job: Job, block: ExceededLimit) -> Callable[[Job], bool] | None:
         """Which of its tenant's alike jobs the limit says nothing about; None: it stops them all."""
         account = next(one for one in self.of(job) if block.dimension in one.dimensions)
         if account is self._of_tenant[job.tenant_id]:

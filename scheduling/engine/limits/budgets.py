@@ -6,17 +6,17 @@ from math import floor, log10
 
 from scheduling.engine.model import (
     Job,
+    PendingGroup,
+    PendingReason,
     Snapshot,
     Tenant,
-    Verdict,
-    Wait,
 )
 
 
-def affordable(snapshot: Snapshot, now: float) -> tuple[Snapshot, tuple[Wait, ...]]:
+def drop_over_budget(snapshot: Snapshot, now: float) -> tuple[Snapshot, tuple[PendingGroup, ...]]:
     """The snapshot without such jobs, and why they wait. Jobs without GPUs use nothing of a budget; jobs that may not
     start yet wait for their time first. What runs goes on."""
-    spent = {tenant.id: tenant for tenant in snapshot.tenants if is_spent(tenant)}
+    spent = {tenant.id: tenant for tenant in snapshot.tenants if is_exhausted(tenant)}
     if not spent:
         return snapshot, ()
     waiting: dict[int, list[int]] = {}
@@ -29,18 +29,18 @@ def affordable(snapshot: Snapshot, now: float) -> tuple[Snapshot, tuple[Wait, ..
     return replace(snapshot, jobs=tuple(jobs)), tuple(_waits(spent.values(), waiting))
 
 
-def is_spent(tenant: Tenant) -> bool:
+def is_exhausted(tenant: Tenant) -> bool:
     return tenant.budget_gpu_hours is not None and tenant.budget_used_gpu_hours >= tenant.budget_gpu_hours
 
 
-def spent(tenant: Tenant) -> Verdict:
+def spent(tenant: Tenant) -> PendingReason:
     evidence: dict[str, str | int | float | bool | None] = {
         "tenant": tenant.name,
         "used": _used(tenant),
         "limit": _plain(tenant.budget_gpu_hours or 0.0),
         "period": tenant.budget_period,
     }
-    return Verdict("budget", evidence)
+    return PendingReason("budget", evidence)
 
 
 def _used(tenant: Tenant) -> int | float:
@@ -55,10 +55,10 @@ def _used(tenant: Tenant) -> int | float:
     return _plain(max(used, limit))
 
 
-def _waits(tenants: Iterable[Tenant], waiting: dict[int, list[int]]) -> Iterable[Wait]:
+def _waits(tenants: Iterable[Tenant], waiting: dict[int, list[int]]) -> Iterable[PendingGroup]:
     for tenant in sorted(tenants, key=lambda one: one.id):
         if tenant.id in waiting:
-            yield Wait(tuple(sorted(waiting[tenant.id])), *spent(tenant))
+            yield PendingGroup(tuple(sorted(waiting[tenant.id])), *spent(tenant))
 
 
 def _plain(hours: float) -> int | float:

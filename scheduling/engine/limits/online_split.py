@@ -5,13 +5,13 @@ from math import inf
 from typing import NamedTuple
 
 from scheduling.engine.limits.quotas import Dimension, Limits
-from scheduling.engine.model import Job, Node, Policy, Running, Snapshot
+from scheduling.engine.model import Job, Node, Policy, RunningJob, Snapshot
 
 ONLINE_GPUS = Dimension("GPUs of the cluster's online part", 0)
 BATCH_GPUS = Dimension("GPUs of the cluster's batch part", 0)
 
 
-class Parts(NamedTuple):
+class Split(NamedTuple):
     """GPUs for each class; together all that are in service."""
 
     batch: int
@@ -33,16 +33,16 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
     return found
 
 
-def parts_of(gpus: int, policy: Policy) -> Parts:
+def parts_of(gpus: int, policy: Policy) -> Split:
     online, batch = shares(gpus, (policy.online_percent, 100 - policy.online_percent))
-    return Parts(batch, online)
+    return Split(batch, online)
 
 
 def gpus_in_service(nodes: Iterable[Node]) -> int:
     return sum(device.is_healthy for node in nodes if node.is_open and node.is_online for device in node.devices)
 
 
-def in_use(running: Iterable[Running], *, online: bool) -> int:
+def in_use(running: Iterable[RunningJob], *, online: bool) -> int:
     return sum(one.request.gpu_count for one in running if one.is_online is online)
 
 
@@ -59,7 +59,7 @@ def limits_now(
     return caps(parts, online_needs(snapshot, parts, now, could_start))
 
 
-def online_needs(snapshot: Snapshot, parts: Parts, now: float, could_start: Callable[[Job], bool]) -> int:
+def online_needs(snapshot: Snapshot, parts: Split, now: float, could_start: Callable[[Job], bool]) -> int:
     """GPUs that online jobs hold, and those that others wait for and may have; counted until nothing is lent."""
     needs = in_use(snapshot.running, online=True)
     left = _left(snapshot)
@@ -73,7 +73,7 @@ def online_needs(snapshot: Snapshot, parts: Parts, now: float, could_start: Call
     return needs
 
 
-def caps(parts: Parts, online_needs: int) -> tuple[Limits, Limits]:
+def caps(parts: Split, online_needs: int) -> tuple[Limits, Limits]:
     """The limits of batch and of online jobs in this cycle. `online_needs`: GPUs that online jobs use or wait for.
 
     Online jobs have their own part. Batch jobs have theirs, and while online needs under half of its part, whatever
@@ -83,7 +83,7 @@ def caps(parts: Parts, online_needs: int) -> tuple[Limits, Limits]:
     return ((BATCH_GPUS, parts.batch + lent),), ((ONLINE_GPUS, parts.online),)
 
 
-def borrowing_gpus(parts: Parts, batch_gpus: int) -> int:
+def borrowing_gpus(parts: Split, batch_gpus: int) -> int:
     """How many GPUs of the online part batch jobs hold, which hold so many in all."""
     return max(batch_gpus - parts.batch, 0)
 

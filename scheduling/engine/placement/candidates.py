@@ -5,14 +5,14 @@ from heapq import nsmallest
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.node_index import taints_and_weight
 from scheduling.engine.board.shapes import Shape
-from scheduling.engine.candidates import Candidate, Considered
+from scheduling.engine.candidates import Candidate, CandidateSet
 from scheduling.engine.model import RankPlacement
 from scheduling.engine.placement.placement import Offer, offers
 
 MOST_CANDIDATES = 4
 
 
-def considered(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) -> Considered | None:
+def considered(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) -> CandidateSet | None:
     """Of a placement on one node, to be asked before the board takes it; None for a gang over several nodes, whose
     nodes are no alternatives to each other."""
     chosen = ranks[0].node_id
@@ -24,7 +24,7 @@ def considered(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) -> 
     if own is not None and own not in best:
         best[-1:] = [own]
     candidates = [_candidate(board.slots[offer.position].node.id, offer) for offer in best]
-    return Considered(len(board.slots), sum(offer.alike for offer in found), tuple(candidates))
+    return CandidateSet(len(board.slots), sum(offer.alike for offer in found), tuple(candidates))
 
 
 def _candidate(node_id: int, offer: Offer) -> Candidate:

@@ -3,17 +3,19 @@
 from collections.abc import Iterator, Sequence
 
 from scheduling.engine.board.node_classes import (
-    Choice,
-    Mould,
-    Pick,
+    DeviceChoice,
+    DevicePick,
+    NodeCapacity,
+    NodeClass,
     Shared,
-    State,
 )
-from scheduling.engine.board.node_slot import Slot
+from scheduling.engine.board.node_slot import NodeSlot
 from scheduling.engine.board.shapes import Shape
 
 
-def choices(state: State, shape: Shape, split: int, ranks: int, *, is_cheapest: bool = False) -> Iterator[Choice]:
+def device_choices(
+    state: NodeCapacity, shape: Shape, split: int, ranks: int, *, is_cheapest: bool = False
+) -> Iterator[DeviceChoice]:
     """Ways to put `ranks` of `split` ranks on a node in this state, the tightest first; none if they do not fit.
 
     There is more than one way only where a job could share this device or that. `is_cheapest`: by the memory of the
@@ -25,7 +27,7 @@ def choices(state: State, shape: Shape, split: int, ranks: int, *, is_cheapest: 
     ):
         return
     if not gpus:
-        yield Choice(((),) * ranks, 0, 0, 0, state.free, state.shared)
+        yield DeviceChoice(((),) * ranks, 0, 0, 0, state.free, state.shared)
         return
     units = _units(state.mould, state.free, state.shared, shape)
     if gpus == ranks == 1 and shape.share_mb is not None:
@@ -39,14 +41,14 @@ def choices(state: State, shape: Shape, split: int, ranks: int, *, is_cheapest: 
         yield _made(state, shape, *picked)
 
 
-def room(slot: Slot, shape: Shape, split: int) -> int:
+def room(slot: NodeSlot, shape: Shape, split: int) -> int:
     """How many of `split` ranks fit on the node now; devices are not shared between ranks of one job."""
     if shape.request.apart and slot.apart.get(shape.request.apart):
         return 0
     return capacity(slot, shape, split)
 
 
-def capacity(slot: Slot, shape: Shape, split: int) -> int:
+def capacity(slot: NodeSlot, shape: Shape, split: int) -> int:
     """The same, whoever must be kept apart."""
     gpus, cpu_milli, memory_mb = shape.part(split)
     if gpus > 1 and shape.is_local:
@@ -61,7 +63,7 @@ def capacity(slot: Slot, shape: Shape, split: int) -> int:
     return max(min(ranks, split), 0)
 
 
-def suitable_free(slot: Slot, shape: Shape) -> int:
+def suitable_free(slot: NodeSlot, shape: Shape) -> int:
     """How many devices of the node could take the request now, CPU and memory aside."""
     suits = shape.limits_mb
     number = 0
@@ -75,7 +77,7 @@ def suitable_free(slot: Slot, shape: Shape) -> int:
     return number
 
 
-def ids_of(slot: Slot, choice: Choice) -> list[list[int]]:
+def ids_of(slot: NodeSlot, choice: DeviceChoice) -> list[list[int]]:
     """The devices of each rank: of each kind the ones with the lowest ids."""
     used: dict[tuple[int, int, float], int] = {}
     found: list[list[int]] = []
@@ -91,7 +93,7 @@ def ids_of(slot: Slot, choice: Choice) -> list[list[int]]:
     return found
 
 
-def _sharing(slot: Slot, kind: int, taken: int, compute: float) -> list[int]:
+def _sharing(slot: NodeSlot, kind: int, taken: int, compute: float) -> list[int]:
     return sorted(
         device_id
         for device_id, taken_of_it in slot.shared.items()
@@ -99,11 +101,11 @@ def _sharing(slot: Slot, kind: int, taken: int, compute: float) -> list[int]:
     )
 
 
-def _units(mould: Mould, free: tuple[int, ...], shared: Shared, shape: Shape) -> list[Pick]:
+def _units(mould: NodeClass, free: tuple[int, ...], shared: Shared, shape: Shape) -> list[DevicePick]:
     """What the request may take, in the order in which it should: the fullest shared devices, then free ones, cool
     before hot, small before large."""
     suits = shape.limits_mb
-    units: list[Pick] = []
+    units: list[DevicePick] = []
     if shape.share_mb is not None and shared:
         open_shares: dict[tuple[int, int, int, float], int] = {}
         for kind, taken, compute in shared:
@@ -111,20 +113,22 @@ def _units(mould: Mould, free: tuple[int, ...], shared: Shared, shape: Shape) ->
             if left >= 0:
                 key = (left, mould.kinds.index(kind), taken, compute)
                 open_shares[key] = open_shares.get(key, 0) + 1
-        units = [Pick(index, count, taken, use) for (_, index, taken, use), count in sorted(open_shares.items())]
-    units.extend([Pick(index, free[index]) for index, kind in enumerate(mould.kinds) if free[index] and kind in suits])
+        units = [DevicePick(index, count, taken, use) for (_, index, taken, use), count in sorted(open_shares.items())]
+    units.extend(
+        [DevicePick(index, free[index]) for index, kind in enumerate(mould.kinds) if free[index] and kind in suits]
+    )
     return units
 
 
-def _available(units: Sequence[Pick], group: Sequence[int]) -> int:
+def _available(units: Sequence[DevicePick], group: Sequence[int]) -> int:
     return sum(unit.number for unit in units if unit.at in group)
 
 
 def _picked(
-    mould: Mould, units: list[Pick], shape: Shape, gpus: int, ranks: int, is_cheapest: bool
-) -> tuple[list[tuple[Pick, ...]], int] | None:
+    mould: NodeClass, units: list[DevicePick], shape: Shape, gpus: int, ranks: int, is_cheapest: bool
+) -> tuple[list[tuple[DevicePick, ...]], int] | None:
     """Devices for each rank, and how many ranks miss the locality that they prefer; None: they do not fit."""
-    picked: list[tuple[Pick, ...]] = []
+    picked: list[tuple[DevicePick, ...]] = []
     misses = 0
     wants_group = shape.is_local if is_cheapest else len(mould.kinds) > 1 or shape.near != "cell"
     for _ in range(ranks):
@@ -142,7 +146,7 @@ def _picked(
 
 
 def _tightest_group(
-    mould: Mould, units: list[Pick], groups: tuple[tuple[int, ...], ...], gpus: int, is_cheapest: bool
+    mould: NodeClass, units: list[DevicePick], groups: tuple[tuple[int, ...], ...], gpus: int, is_cheapest: bool
 ) -> tuple[int, ...] | None:
     """The group with the fewest devices left that has enough; among those with the coolest, smallest devices."""
     best: tuple[tuple[int, int], int, tuple[int, ...]] | None = None
@@ -156,8 +160,8 @@ def _tightest_group(
     return None if best is None else best[2]
 
 
-def _first(units: Sequence[Pick], gpus: int, group: Sequence[int] | None) -> tuple[Pick, ...] | None:
-    taken: list[Pick] = []
+def _first(units: Sequence[DevicePick], gpus: int, group: Sequence[int] | None) -> tuple[DevicePick, ...] | None:
+    taken: list[DevicePick] = []
     for unit in units:
         if group is None or unit.at in group:
             taken.append(unit if unit.number <= gpus else unit._replace(number=gpus))
@@ -167,13 +171,13 @@ def _first(units: Sequence[Pick], gpus: int, group: Sequence[int] | None) -> tup
     return None
 
 
-def _less(units: list[Pick], taken: Sequence[Pick]) -> list[Pick]:
+def _less(units: list[DevicePick], taken: Sequence[DevicePick]) -> list[DevicePick]:
     gone = {(pick.at, pick.taken, pick.compute): pick.number for pick in taken}
     left = [unit._replace(number=unit.number - gone.get((unit.at, unit.taken, unit.compute), 0)) for unit in units]
     return [unit for unit in left if unit.number]
 
 
-def _price(mould: Mould, picks: Sequence[Pick]) -> tuple[int, int]:
+def _price(mould: NodeClass, picks: Sequence[DevicePick]) -> tuple[int, int]:
     """(Hot devices, MiB of the devices that are free until now)."""
     hot = opened_mb = 0
     for pick in picks:
@@ -184,7 +188,7 @@ def _price(mould: Mould, picks: Sequence[Pick]) -> tuple[int, int]:
     return hot, opened_mb
 
 
-def _made(state: State, shape: Shape, picked: list[tuple[Pick, ...]], misses: int) -> Choice:
+def _made(state: NodeCapacity, shape: Shape, picked: list[tuple[DevicePick, ...]], misses: int) -> DeviceChoice:
     free, shared = list(state.free), list(state.shared)
     hot = opened_mb = 0
     for picks in picked:
@@ -199,4 +203,4 @@ def _made(state: State, shape: Shape, picked: list[tuple[Pick, ...]], misses: in
                     shared.remove((kind, taken, compute))
             if shape.share_mb is not None:
                 shared.extend([(kind, max(taken, 0) + shape.share_mb, compute)] * count)
-    return Choice(tuple(picked), hot, misses, opened_mb, tuple(free), tuple(sorted(shared)))
+    return DeviceChoice(tuple(picked), hot, misses, opened_mb, tuple(free), tuple(sorted(shared)))

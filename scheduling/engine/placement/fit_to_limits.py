@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.shapes import Shape, is_model
-from scheduling.engine.limits.accounts import Accounts, Block
+from scheduling.engine.limits.accounts import Accounts, ExceededLimit
 from scheduling.engine.limits.quotas import Use
 from scheduling.engine.model import Job, Policy, RankPlacement
 from scheduling.engine.placement.placement import place, place_cheapest
@@ -13,13 +13,13 @@ from scheduling.engine.placement.placement import place, place_cheapest
 Ranks = tuple[RankPlacement, ...]
 
 
-def within_limits(
+def fit_to_limits(
     board: Board,
     shape: Shape,
     ranks: Ranks,
-    blocked: Callable[[Ranks], tuple[Use, Block | None]],
+    blocked: Callable[[Ranks], tuple[Use, ExceededLimit | None]],
     spared: Callable[[], Shape],
-) -> tuple[Ranks, Use, Block | None]:
+) -> tuple[Ranks, Use, ExceededLimit | None]:
     """The placement, or another for the same request, what it takes, and the limit that stops it even so.
 
     `blocked`: what a placement takes, and the limit that it would exceed; `spared`: see below.

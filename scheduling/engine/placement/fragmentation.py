@@ -8,7 +8,7 @@ from math import floor
 from typing import NamedTuple
 
 from scheduling.engine.board.board import Board
-from scheduling.engine.board.node_classes import Kind, Mould, State
+from scheduling.engine.board.node_classes import DeviceClass, NodeCapacity, NodeClass
 from scheduling.engine.board.shapes import is_suitable, rank_counts, share_mb
 from scheduling.engine.model import Policy, Request
 
@@ -20,7 +20,7 @@ Mix = Iterable[tuple[Request, float]]
 _STEPS_PER_GPU = 25
 
 
-class Want(NamedTuple):
+class MixEntry(NamedTuple):
     """A request of the mix: its part of all requests, and what one of its ranks needs on one node.
 
     `share_mb` None: `gpus` whole devices of `kinds`; else a part of one."""
@@ -70,19 +70,19 @@ class Fragmentation:
         self._wants = [want._replace(weight=want.weight / total) for want in wants]
         self._cpus = sorted({want.cpu_milli for want in self._wants})
         self._memories = sorted({want.memory_mb for want in self._wants})
-        self._groups: dict[Mould, list[tuple[tuple[int, ...], list[Want]]]] = {}
-        self._served: dict[tuple[Mould, int, int], list[tuple[tuple[int, ...], Served]]] = {}
+        self._groups: dict[NodeClass, list[tuple[tuple[int, ...], list[MixEntry]]]] = {}
+        self._served: dict[tuple[NodeClass, int, int], list[tuple[tuple[int, ...], Served]]] = {}
 
-    def score(self, before: State, after: State) -> int:
+    def score(self, before: NodeCapacity, after: NodeCapacity) -> int:
         return floor((self.lost(before) - self.lost(after)) * _STEPS_PER_GPU + 1e-6)
 
-    def lost(self, state: State) -> float:
+    def lost(self, state: NodeCapacity) -> float:
         """GPUs; see above."""
         if state.fragments is None:
             state.fragments = self._lost(state)
         return state.fragments
 
-    def _lost(self, state: State) -> float:
+    def _lost(self, state: NodeCapacity) -> float:
         mould, free, value = state.mould, state.free, self._value
         amount = lost = 0.0
         for kind, count in zip(mould.kinds, free, strict=True):
@@ -105,7 +105,7 @@ class Fragmentation:
         lost += _short(amount, state.cpu_milli, self._cpu_per_gpu, mould.cpu_milli, mould.devices)
         return lost + _short(amount, state.memory_mb, self._memory_per_gpu, mould.memory_mb, mould.devices)
 
-    def _serve(self, state: State) -> list[tuple[tuple[int, ...], Served]]:
+    def _serve(self, state: NodeCapacity) -> list[tuple[tuple[int, ...], Served]]:
         """(which kinds of the mould, what of the mix they can serve beside this CPU and memory)."""
         mould = state.mould
         cpus, memories = bisect_right(self._cpus, state.cpu_milli), bisect_right(self._memories, state.memory_mb)
@@ -118,10 +118,10 @@ class Fragmentation:
             self._served[(mould, cpus, memories)] = found
         return found
 
-    def _grouped(self, mould: Mould) -> list[tuple[tuple[int, ...], list[Want]]]:
+    def _grouped(self, mould: NodeClass) -> list[tuple[tuple[int, ...], list[MixEntry]]]:
         """The wants by which of a node's kinds suit them."""
         if mould not in self._groups:
-            found: dict[tuple[int, ...], list[Want]] = {}
+            found: dict[tuple[int, ...], list[MixEntry]] = {}
             for want in self._wants:
                 indices = tuple([index for index, kind in enumerate(mould.kinds) if kind in want.kinds])
                 if indices:
@@ -129,23 +129,23 @@ class Fragmentation:
             self._groups[mould] = sorted(found.items())
         return self._groups[mould]
 
-    def _size(self, want: Want) -> float:
+    def _size(self, want: MixEntry) -> float:
         """GPUs that one rank takes: of a shared device its part of the smallest that suits."""
         if want.share_mb is None:
             return want.gpus
         return want.share_mb / max(min(self._limits_mb[kind] for kind in want.kinds), 1)
 
-    def _imagined(self, board: Board) -> list[Want]:
+    def _imagined(self, board: Board) -> list[MixEntry]:
         """One request each of half a device, one, two, four … of any kind: what nobody wants now may be wanted next,
         and a mix of few requests must not decide alone."""
         kinds = frozenset(range(len(board.kinds)))
         sharable = frozenset(kind for kind in kinds if self._limits_mb[kind] > 1)
-        wants = [Want(1.0, 2**power, None, 0, 0, kinds) for power in range((len(board.shelves) - 1).bit_length())]
+        wants = [MixEntry(1.0, 2**power, None, 0, 0, kinds) for power in range((len(board.shelves) - 1).bit_length())]
         if sharable:
-            wants.append(Want(1.0, 1, min(self._limits_mb[kind] for kind in sharable) // 2, 0, 0, sharable))
+            wants.append(MixEntry(1.0, 1, min(self._limits_mb[kind] for kind in sharable) // 2, 0, 0, sharable))
         return wants
 
-    def _pressures(self, board: Board, wants: Sequence[Want]) -> list[float]:
+    def _pressures(self, board: Board, wants: Sequence[MixEntry]) -> list[float]:
         supply = [0] * len(board.kinds)
         for slot in board.slots:
             for kind in slot.kind_of.values() if board.usable[slot.position] else ():
@@ -161,14 +161,16 @@ class Fragmentation:
 
 @lru_cache(maxsize=4)
 def _wants(
-    mix: tuple[tuple[Request, float], ...], kinds: tuple[Kind, ...], most_devices: int, policy: Policy
-) -> tuple[Want, ...]:
+    mix: tuple[tuple[Request, float], ...], kinds: tuple[DeviceClass, ...], most_devices: int, policy: Policy
+) -> tuple[MixEntry, ...]:
     """Those that some kind suits. Remembered, as the mix and the kinds of devices hardly change between cycles."""
     found = [_want(request, weight, kinds, most_devices, policy) for request, weight in sorted(mix, key=_by_request)]
     return tuple(want for want in found if want is not None)
 
 
-def _want(request: Request, weight: float, kinds: tuple[Kind, ...], most_devices: int, policy: Policy) -> Want | None:
+def _want(
+    request: Request, weight: float, kinds: tuple[DeviceClass, ...], most_devices: int, policy: Policy
+) -> MixEntry | None:
     """What one rank of a gang, or the whole job, needs of one node; None without GPUs, or if no device suits."""
     suitable = frozenset(number for number, kind in enumerate(kinds) if is_suitable(request, kind, policy))
     spread = request.gang and policy.gangs
@@ -177,10 +179,10 @@ def _want(request: Request, weight: float, kinds: tuple[Kind, ...], most_devices
         return None
     split = splits[0] if spread else 1
     cpu_milli, memory_mb = -(-request.cpu_milli // split), -(-request.memory_mb // split)
-    return Want(weight, request.gpu_count // split, share_mb(request), cpu_milli, memory_mb, suitable)
+    return MixEntry(weight, request.gpu_count // split, share_mb(request), cpu_milli, memory_mb, suitable)
 
 
-def _served(wants: Sequence[Want], cpu_milli: int, memory_mb: int, devices: int) -> Served:
+def _served(wants: Sequence[MixEntry], cpu_milli: int, memory_mb: int, devices: int) -> Served:
     whole = [0.0] * (devices + 1)
     shares: dict[int, float] = {}
     for want in wants:

@@ -5,28 +5,28 @@ from itertools import chain
 from typing import NamedTuple
 
 from scheduling.engine.board.board import Board
-from scheduling.engine.board.node_classes import Choice, Rating, State
-from scheduling.engine.board.node_slot import Slot
+from scheduling.engine.board.node_classes import DeviceChoice, NodeCapacity, PlacementCost
+from scheduling.engine.board.node_slot import NodeSlot
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.model import DeviceHold, RankPlacement
 from scheduling.engine.placement.devices import (
     capacity,
-    choices,
+    device_choices,
     ids_of,
     room,
     suitable_free,
 )
 
-__all__ = ["is_offered", "offers", "place", "place_cheapest", "room", "rooms", "suitable_free"]
+__all__ = ["is_offered", "offers", "place", "place_cheapest", "ranks_per_node", "room", "suitable_free"]
 
-_NO_ROOM: Rating = (-1, 0, 0, 0, 0, 0)
+_NO_ROOM: PlacementCost = (-1, 0, 0, 0, 0, 0)
 
 
 class Offer(NamedTuple):
     """What it costs to put a whole request on a node. `penalty`: see `NodeIndex.penalties`; `position`: the first of
     `alike` nodes of which the same is true."""
 
-    rating: Rating
+    rating: PlacementCost
     penalty: int
     position: int
     alike: int
@@ -72,7 +72,7 @@ def place_cheapest(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | No
     return best[1] if best else None
 
 
-def rooms(board: Board, shape: Shape, split: int) -> dict[int, int]:
+def ranks_per_node(board: Board, shape: Shape, split: int) -> dict[int, int]:
     """Position -> how many of `split` ranks fit there now, for every node that may take any."""
     found: dict[int, int] = {}
     for shelf in board.shelves:
@@ -112,7 +112,7 @@ def offers(board: Board, shape: Shape, ranks: int) -> Iterator[Offer]:
             yield Offer(rating, penalty, places[0], len(places))
 
 
-def _cheapest(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]]:
+def _cheapest(board: Board, shape: Shape, split: int) -> list[tuple[NodeSlot, int]]:
     """Which nodes take how many ranks; empty: there is no room."""
     usable = [slot for slot in board.slots if board.usable[slot.position] and _is_open(slot, shape)]
     if not shape.spread:
@@ -131,7 +131,7 @@ def _cheapest(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]]:
     return [(board.slots[position], ranks) for position, ranks in counts.items()]
 
 
-def _offers(slot: Slot, shape: Shape, split: int) -> Iterator[tuple[int, int]]:
+def _offers(slot: NodeSlot, shape: Shape, split: int) -> Iterator[tuple[int, int]]:
     """(MiB of device memory, node position) of each further rank on this node."""
     before = 0
     for ranks in range(1, room(slot, shape, split) + 1):
@@ -141,12 +141,12 @@ def _offers(slot: Slot, shape: Shape, split: int) -> Iterator[tuple[int, int]]:
         before = total
 
 
-def _cheap(slot: Slot, shape: Shape, split: int, ranks: int) -> Choice | None:
+def _cheap(slot: NodeSlot, shape: Shape, split: int, ranks: int) -> DeviceChoice | None:
     """The devices of the node with the least memory that would do, however hot; None: it has no room."""
-    return next(choices(slot.seen(), shape, split, ranks, is_cheapest=True), None)
+    return next(device_choices(slot.seen(), shape, split, ranks, is_cheapest=True), None)
 
 
-def _cost(choice: Choice, shape: Shape) -> int:
+def _cost(choice: DeviceChoice, shape: Shape) -> int:
     """MiB of device memory that the tenant is charged with."""
     if shape.share_mb is None:
         return choice.opened_mb
@@ -164,7 +164,7 @@ def _room_in_all(board: Board, shape: Shape, split: int) -> int:
     return ranks
 
 
-def _capacity(slot: Slot, state: State, shape: Shape, split: int) -> int:
+def _capacity(slot: NodeSlot, state: NodeCapacity, shape: Shape, split: int) -> int:
     """Of a node in this state, looked at once."""
     known = shape.rooms.setdefault(split, {})
     ranks = known.get(state)
@@ -173,9 +173,9 @@ def _capacity(slot: Slot, state: State, shape: Shape, split: int) -> int:
     return ranks
 
 
-def _spread(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]] | None:
+def _spread(board: Board, shape: Shape, split: int) -> list[tuple[NodeSlot, int]] | None:
     """Which nodes take how many ranks each."""
-    chosen: list[tuple[Slot, int]] = []
+    chosen: list[tuple[NodeSlot, int]] = []
     used: set[int] = set()
     left = split
     while left:
@@ -192,13 +192,13 @@ def _spread(board: Board, shape: Shape, split: int) -> list[tuple[Slot, int]] | 
     return chosen
 
 
-def _best(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) -> Slot | None:
+def _best(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) -> NodeSlot | None:
     """The node for all these ranks. Nodes in one state are looked at once, and only once per request and cycle."""
     if shape.tiers:
         return _most_welcome(board, shape, split, ranks, used)
     need = shape.part(split)[0] * ranks
     ratings = shape.ratings.setdefault((split, ranks), {})
-    best: Rating | None = None
+    best: PlacementCost | None = None
     best_position = -1
     for state, positions in _candidates(board, shape, need):
         rated = ratings.get(state)
@@ -213,7 +213,7 @@ def _best(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) ->
     return None if best is None else board.slots[best_position]
 
 
-def _most_welcome(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) -> Slot | None:
+def _most_welcome(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) -> NodeSlot | None:
     """The same for a request that welcomes some nodes more than others, though they may be in one state."""
     ratings = shape.ratings.setdefault((split, ranks), {})
     best: tuple[int, ...] | None = None
@@ -231,27 +231,29 @@ def _most_welcome(board: Board, shape: Shape, split: int, ranks: int, used: set[
     return None if best is None else board.slots[best[-1]]
 
 
-def _cost_of(rating: Rating, penalty: int, position: int) -> tuple[int, ...]:
+def _cost_of(rating: PlacementCost, penalty: int, position: int) -> tuple[int, ...]:
     hot, *rest = rating
     return (hot, penalty, *rest, position)
 
 
-def _candidates(board: Board, shape: Shape, need: int) -> Iterator[tuple[State, list[int]]]:
-    shelves: Iterable[dict[State, list[int]]] = board.shelves[need:]
+def _candidates(board: Board, shape: Shape, need: int) -> Iterator[tuple[NodeCapacity, list[int]]]:
+    shelves: Iterable[dict[NodeCapacity, list[int]]] = board.shelves[need:]
     if shape.share_mb is not None and board.sharing:
         shelves = chain([board.sharing], shelves)
     return chain.from_iterable(map(_items, shelves))
 
 
-def _items(shelf: dict[State, list[int]]) -> Iterable[tuple[State, list[int]]]:
+def _items(shelf: dict[NodeCapacity, list[int]]) -> Iterable[tuple[NodeCapacity, list[int]]]:
     return shelf.items()
 
 
-def _rated(board: Board, state: State, shape: Shape, split: int, ranks: int) -> tuple[Rating, Choice | None]:
+def _rated(
+    board: Board, state: NodeCapacity, shape: Shape, split: int, ranks: int
+) -> tuple[PlacementCost, DeviceChoice | None]:
     """What it costs to put the ranks on a node in this state, and the devices that cost least. Smallest is best."""
     _, cpu_milli, memory_mb = shape.part(split)
     best, best_choice = _NO_ROOM, None
-    for choice in choices(state, shape, split, ranks):
+    for choice in device_choices(state, shape, split, ranks):
         score = 0
         if board.scorer is not None:
             cpu_left, memory_left = state.cpu_milli - cpu_milli * ranks, state.memory_mb - memory_mb * ranks
@@ -263,7 +265,7 @@ def _rated(board: Board, state: State, shape: Shape, split: int, ranks: int) -> 
     return best, best_choice
 
 
-def _widest(board: Board, shape: Shape, split: int, used: set[int]) -> tuple[Slot, int] | None:
+def _widest(board: Board, shape: Shape, split: int, used: set[int]) -> tuple[NodeSlot, int] | None:
     """The node that takes the most ranks of a gang, then the first. None with n devices free takes more than n / GPUs
     per rank, so the search ends early."""
     gpus = shape.part(split)[0]
@@ -277,7 +279,7 @@ def _widest(board: Board, shape: Shape, split: int, used: set[int]) -> tuple[Slo
 
 def _wider(
     board: Board,
-    shelf: dict[State, list[int]],
+    shelf: dict[NodeCapacity, list[int]],
     shape: Shape,
     split: int,
     used: set[int],
@@ -314,13 +316,13 @@ def _first_open(board: Board, shape: Shape, positions: list[int], used: set[int]
     return next((place for place in positions if place not in used and _is_open(board.slots[place], shape)), None)
 
 
-def _is_open(slot: Slot, shape: Shape) -> bool:
+def _is_open(slot: NodeSlot, shape: Shape) -> bool:
     if shape.allowed is not None and slot.position not in shape.allowed:
         return False
     return not (shape.request.apart and slot.apart.get(shape.request.apart))
 
 
-def _chosen(board: Board, slot: Slot, shape: Shape, split: int, ranks: int) -> Choice:
+def _chosen(board: Board, slot: NodeSlot, shape: Shape, split: int, ranks: int) -> DeviceChoice:
     """The devices for which the node was chosen."""
     state = slot.state or slot.seen()
     known = shape.ratings.get((split, ranks), {}).get(state)
@@ -330,7 +332,7 @@ def _chosen(board: Board, slot: Slot, shape: Shape, split: int, ranks: int) -> C
     return choice
 
 
-def _ranks(found: list[tuple[Slot, Choice]], shape: Shape, split: int) -> Iterator[RankPlacement]:
+def _ranks(found: list[tuple[NodeSlot, DeviceChoice]], shape: Shape, split: int) -> Iterator[RankPlacement]:
     _, cpu_milli, memory_mb = shape.part(split)
     rank = 0
     for slot, choice in found:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from scheduling.engine.board.board import Board
-from scheduling.engine.board.node_classes import Scorer, State
+from scheduling.engine.board.node_classes import NodeCapacity, Scorer
 from scheduling.engine.model import Policy, Request
 from scheduling.engine.placement.fragmentation import Fragmentation
 
@@ -33,7 +33,7 @@ class _Late:
         self._make = make
         self._made: Scorer | None = None
 
-    def score(self, before: State, after: State) -> int:
+    def score(self, before: NodeCapacity, after: NodeCapacity) -> int:
         if self._made is None:
             self._made = self._make()
         return self._made.score(before, after)
@@ -42,7 +42,7 @@ class _Late:
 class BestFit:
     """A reference: the node with the least left of everything, each in parts of what the node has."""
 
-    def score(self, before: State, after: State) -> int:
+    def score(self, before: NodeCapacity, after: NodeCapacity) -> int:
         mould = after.mould
         gpus = sum(after.free) + sum(1 for _ in after.shared)
         left = gpus / max(mould.devices, 1) + after.cpu_milli / max(mould.cpu_milli, 1)
@@ -52,7 +52,7 @@ class BestFit:
 class Packing:
     """A reference: shared devices in use first, then nodes in use, then idle nodes."""
 
-    def score(self, before: State, after: State) -> int:
+    def score(self, before: NodeCapacity, after: NodeCapacity) -> int:
         if before.shared and sum(after.free) == sum(before.free):
             return 2
         return 1 if sum(before.free) < before.mould.devices else 0

@@ -14,33 +14,33 @@ from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
-from scheduling.engine.board.board import Board, Slot
+from scheduling.engine.board.board import Board, NodeSlot
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.limits.online_split import borrowing_gpus, gpus_in_service, parts_of
-from scheduling.engine.model import Job, Policy, Preemption, Running, Snapshot
+from scheduling.engine.model import Job, Policy, Preemption, RunningJob, Snapshot
 from scheduling.engine.placement.placement import is_offered, place
 from scheduling.engine.preemption.freeing import fits, helps, is_needed
-from scheduling.engine.preemption.rights import Rights
-from scheduling.engine.promise.backfill import End, first_fit
-from scheduling.engine.queue.fairshare import Standing
+from scheduling.engine.preemption.rights import PreemptionRights
+from scheduling.engine.promise.backfill import JobEnd, first_fit
+from scheduling.engine.queue.fairshare import TenantUse
 from scheduling.engine.queue.ordering import band
 
 # One plan stops jobs for at most so many others, and tries at most so many releases: the next cycle goes on.
 MOST_PREEMPTIONS, MOST_RELEASES = 32, 20_000
 
 
-class Found(NamedTuple):
+class VictimSet(NamedTuple):
     """`ready_at`: when the last of the victims will have had its minimum run time."""
 
-    victims: tuple[Running, ...]
+    victims: tuple[RunningJob, ...]
     preemption: Preemption
     ready_at: float
 
 
-class Victims:
+class VictimSelector:
     """Who may still be stopped in this plan, and how much of each tenant's guarantee is in use."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, now: float, standings: Mapping[int, Standing]) -> None:
+    def __init__(self, snapshot: Snapshot, policy: Policy, now: float, standings: Mapping[int, TenantUse]) -> None:
         self.policy, self.now = policy, now
         self.tenants = {tenant.id: tenant for tenant in snapshot.tenants}
         self.left = {tenant.id: tenant.preemptions_left for tenant in snapshot.tenants}
@@ -51,7 +51,7 @@ class Victims:
         self.releases = 0
         open_tenants = {tenant.id for tenant in snapshot.tenants if tenant.allow_preemption and policy.preemption}
         # In no order yet: most plans look for nobody.
-        self._unsorted: list[Running] = []
+        self._unsorted: list[RunningJob] = []
         for running in snapshot.running:
             if not running.is_stopping:
                 self.held[running.tenant_id] += running.request.gpu_count
@@ -67,7 +67,7 @@ class Victims:
         return {one.job_id: loss(one, self.now) for one in self._unsorted}
 
     @cached_property
-    def candidates(self) -> list[Running]:
+    def candidates(self) -> list[RunningJob]:
         """A fixed order for the whole plan, so that the choice does not depend on who asks first."""
         return sorted(self._unsorted, key=self._order)
 
@@ -75,7 +75,7 @@ class Victims:
         self.held[job.tenant_id] += job.request.gpu_count
         self.by_class[job.is_online] += job.request.gpu_count
 
-    def stop(self, found: Found) -> None:
+    def stop(self, found: VictimSet) -> None:
         """These are to be stopped: nobody's victims again, and no longer counted for their tenants."""
         self.preemptions.append(found.preemption)
         gone = {victim.job_id for victim in found.victims}
@@ -89,7 +89,7 @@ class Victims:
 
     def search(
         self, board: Board, shape: Shape, job: Job, *, closed: Iterable[int] = (), ready_only: bool = True
-    ) -> Found | None:
+    ) -> VictimSet | None:
         """The victims for one job that does not fit on the board; the board is left as it was.
 
         `closed`: nodes where nobody may be stopped, as what they give back is promised to somebody else.
@@ -111,7 +111,7 @@ class Victims:
             return False
         return self.lowest < band(job.priority) or self._is_covered(job) or self._is_online_covered(job)
 
-    def _possible(self, job: Job, closed: frozenset[int], ready_only: bool) -> list[Running]:
+    def _possible(self, job: Job, closed: frozenset[int], ready_only: bool) -> list[RunningJob]:
         """Whom some rule lets stop for the job, in order."""
         rights = self._rights(job)
         latest = self.now - self.policy.min_runtime_seconds if ready_only else inf
@@ -140,8 +140,8 @@ class Victims:
             return False
         return not job.request.gpu_count or self.by_class[False] + job.request.gpu_count > self.parts.batch
 
-    def _rights(self, job: Job) -> Rights:
-        return Rights(
+    def _rights(self, job: Job) -> PreemptionRights:
+        return PreemptionRights(
             job.tenant_id,
             band(job.priority),
             self._is_covered(job),
@@ -149,15 +149,15 @@ class Victims:
             self._is_beyond_batch(job),
         )
 
-    def _ready_at(self, victim: Running) -> float:
+    def _ready_at(self, victim: RunningJob) -> float:
         return victim.started_at + self.policy.min_runtime_seconds
 
-    def _order(self, victim: Running) -> tuple[float, ...]:
+    def _order(self, victim: RunningJob) -> tuple[float, ...]:
         """Lowest priority first, then the tenant most over its share, least loss, youngest, id."""
         share = self._shares[victim.tenant_id]
         return (victim.priority, -share, self.losses[victim.job_id], -victim.started_at, -victim.job_id)
 
-    def _affordable(self, job: Job, possible: Iterable[Running]) -> Iterable[Running]:
+    def _affordable(self, job: Job, possible: Iterable[RunningJob]) -> Iterable[RunningJob]:
         """Of these, in order, as many as budgets and guarantees of their tenants allow together."""
         left, held = dict(self.left), dict(self.held)
         rights = self._rights(job)
@@ -175,23 +175,23 @@ class Victims:
             held[tenant_id] -= gpus
             yield victim
 
-    def _leaves_guarantee(self, job: Job, victim: Running, held: int) -> bool:
+    def _leaves_guarantee(self, job: Job, victim: RunningJob, held: int) -> bool:
         """Whether this end leaves its tenant, which holds so many GPUs now, what its guarantee covers."""
         guaranteed, gpus = self.tenants[victim.tenant_id].guaranteed_gpus, victim.request.gpu_count
         if victim.tenant_id != job.tenant_id:
             return held - gpus >= guaranteed
         return job.request.gpu_count > 0 or gpus == 0 or held > guaranteed
 
-    def _on_one_node(self, board: Board, shape: Shape, job: Job, possible: list[Running]) -> list[Running] | None:
+    def _on_one_node(self, board: Board, shape: Shape, job: Job, possible: list[RunningJob]) -> list[RunningJob] | None:
         """The cheapest set whose end lets the whole job onto one node: lowest top priority, least loss, fewest."""
-        by_node: dict[int, list[Running]] = {}
+        by_node: dict[int, list[RunningJob]] = {}
         for victim in possible:
             ranks = victim.ranks
             for node_id in {rank.node_id for rank in ranks} if len(ranks) != 1 else (ranks[0].node_id,):
                 by_node.setdefault(node_id, []).append(victim)
         # Nodes in the order of what they would cost at least; once that is more than the best, no other is better.
         bounds = sorted((self._least_cost(board, shape, node_id, found), node_id) for node_id, found in by_node.items())
-        best: tuple[tuple[float, ...], int, list[Running]] | None = None
+        best: tuple[tuple[float, ...], int, list[RunningJob]] | None = None
         for bound, node_id in bounds:
             if best is not None and bound > best[0]:
                 break
@@ -203,7 +203,7 @@ class Victims:
                     best = cost, node_id, chosen
         return best[2] if best else None
 
-    def _least_cost(self, board: Board, shape: Shape, node_id: int, possible: list[Running]) -> tuple[float, ...]:
+    def _least_cost(self, board: Board, shape: Shape, node_id: int, possible: list[RunningJob]) -> tuple[float, ...]:
         """No set of these, in order, whose end lets the job onto the node costs less: counting only its GPUs, and as if
         all were as large as the largest and all GPUs of each on this node."""
         slot = board.slot_of(node_id)
@@ -215,8 +215,8 @@ class Victims:
         return (possible[fewest - 1].priority, sum(losses[:fewest]), fewest)
 
     def _on_node(
-        self, board: Board, shape: Shape, job: Job, node_id: int, possible: list[Running]
-    ) -> list[Running] | None:
+        self, board: Board, shape: Shape, job: Job, node_id: int, possible: list[RunningJob]
+    ) -> list[RunningJob] | None:
         slot = board.slot_of(node_id)
         if slot is None or not is_offered(board, shape, slot.position):
             return None
@@ -230,17 +230,17 @@ class Victims:
         helping = [one for one in possible if helps(shape, one, slot)]
         return self._greedy(shape, job, helping, slot) if len(helping) < len(possible) else None
 
-    def _is_protected(self, possible: Iterable[Running]) -> bool:
+    def _is_protected(self, possible: Iterable[RunningJob]) -> bool:
         """Whether not all of these may be stopped together."""
         ids = {one.tenant_id for one in possible}
         return self.parts is not None or any(
             self.left[id] is not None or self.tenants[id].guaranteed_gpus for id in ids
         )
 
-    def _greedy(self, shape: Shape, job: Job, possible: list[Running], slot: Slot) -> list[Running] | None:
+    def _greedy(self, shape: Shape, job: Job, possible: list[RunningJob], slot: NodeSlot) -> list[RunningJob] | None:
         """As many in order as it takes on one node, and of these only who is needed."""
         twin, node_id = slot.copy(), slot.node.id
-        chosen: list[Running] = []
+        chosen: list[RunningJob] = []
         for victim in self._affordable(job, possible):
             self.releases += 1
             chosen.append(victim)
@@ -251,7 +251,7 @@ class Victims:
                 return [one for one in reversed(chosen) if is_needed(shape, twin, one)]
         return None
 
-    def _anywhere(self, board: Board, shape: Shape, job: Job, possible: list[Running]) -> list[Running] | None:
+    def _anywhere(self, board: Board, shape: Shape, job: Job, possible: list[RunningJob]) -> list[RunningJob] | None:
         """For gangs over several nodes: as many in order as it takes."""
         slots = {rank.node_id: board.slot_of(rank.node_id) for one in possible for rank in one.ranks}
         offered = {id: slot for id, slot in slots.items() if slot and is_offered(board, shape, slot.position)}
@@ -262,15 +262,15 @@ class Victims:
         ]
         affordable = list(self._affordable(job, helping))
         self.releases += len(affordable)
-        ends = [End(float(number), victim.job_id, victim.ranks) for number, victim in enumerate(affordable)]
+        ends = [JobEnd(float(number), victim.job_id, victim.ranks) for number, victim in enumerate(affordable)]
         last = first_fit(board.copy(), shape, ends)
         return None if last is None else affordable[: int(last) + 1]
 
-    def _proved(self, board: Board, shape: Shape, job: Job, chosen: list[Running]) -> Found | None:
+    def _proved(self, board: Board, shape: Shape, job: Job, chosen: list[RunningJob]) -> VictimSet | None:
         """The job placed where these end, after everybody was spared that can be."""
         for victim in chosen:
             board.release(victim.ranks)
-        needed: list[Running] = []
+        needed: list[RunningJob] = []
         for victim in reversed(chosen):
             board.take(victim.ranks)
             if place(board, shape) is None:
@@ -289,10 +289,10 @@ class Victims:
         # The strongest right that was needed: for victims of a lower band no other is.
         rule = next(rule for rule in ("reclaim", "online", "priority") if rule in rules)
         made = Preemption(job.id, ids, rule, ranks, lost)
-        return Found(tuple(needed), made, max(map(self._ready_at, needed)))
+        return VictimSet(tuple(needed), made, max(map(self._ready_at, needed)))
 
 
-def loss(victim: Running, now: float) -> float:
+def loss(victim: RunningJob, now: float) -> float:
     """GPU-seconds of work that its end would lose: GPUs x time since its last checkpoint, or its start."""
     since = victim.started_at if victim.saved_at is None else victim.saved_at
     return victim.request.gpu_count * max(now - since, 0.0)

@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
-from scheduling.engine.model import Running
+from scheduling.engine.model import RunningJob
 from scheduling.engine.queue.ordering import band
 
 
-class Rights(NamedTuple):
+class PreemptionRights(NamedTuple):
     """What a waiting job may take from others. `is_covered`: by its tenant's guarantee; `is_online_covered`: by the
     online part of the cluster; `is_beyond_batch`: it would borrow of that part, so it may not take from it."""
 
@@ -16,7 +16,7 @@ class Rights(NamedTuple):
     is_online_covered: bool
     is_beyond_batch: bool
 
-    def rule(self, victim: Running) -> str:
+    def rule(self, victim: RunningJob) -> str:
         """By which rule the victim may be stopped; empty: by none. Who holds no GPU borrows none."""
         if band(victim.priority) < self.band and not (self.is_beyond_batch and victim.is_online):
             return "priority"

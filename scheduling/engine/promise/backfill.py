@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
-from scheduling.engine.board.board import Board, Slot
+from scheduling.engine.board.board import Board, NodeSlot
 from scheduling.engine.board.shapes import Shape
-from scheduling.engine.model import Policy, RankPlacement, Reservation, Running
-from scheduling.engine.placement.placement import place, room, rooms
+from scheduling.engine.model import Policy, Promise, RankPlacement, RunningJob
+from scheduling.engine.placement.placement import place, ranks_per_node, room
 
 
-class End(NamedTuple):
+class JobEnd(NamedTuple):
     """When a job gives back what its ranks hold, at the latest. In the order of their times, then of their jobs."""
 
     at: float
@@ -18,7 +18,7 @@ class End(NamedTuple):
     ranks: tuple[RankPlacement, ...]
 
 
-class Guard:
+class PromiseGuard:
     """The promise while a cycle goes on: `lasting` is the board for jobs that do not end before `reservation.at`.
 
     It differs from the board of now on the promised nodes alone: there it has what is free now and stays free when
@@ -27,7 +27,7 @@ class Guard:
 
     __slots__ = ("_later", "lasting", "reservation")
 
-    def __init__(self, reservation: Reservation, board: Board, future: Board) -> None:
+    def __init__(self, reservation: Promise, board: Board, future: Board) -> None:
         self.reservation = reservation
         self.lasting = board.copy()
         future.take(reservation.ranks)
@@ -63,9 +63,9 @@ class Guard:
             self.lasting.put(_common(now, later))
 
 
-def reserve(
-    board: Board, shape: Shape, job_id: int, ends: Iterable[End], now: float, not_before: float
-) -> tuple[Reservation, Board] | None:
+def promise(
+    board: Board, shape: Shape, job_id: int, ends: Iterable[JobEnd], now: float, not_before: float
+) -> tuple[Promise, Board] | None:
     """The earliest time at which a job fits if everything runs to its upper bound, and the board of that time.
 
     None: it does not fit even when all that runs has ended. `not_before`: its tenant's limits leave no room earlier.
@@ -77,7 +77,7 @@ def reserve(
     limit that outlives `unlimited_runtime_seconds`, an extended limit), or a lost node, moves it.
     """
     future = board.copy()
-    if not any(_fits(rooms(future, shape, split), shape, split) for split in shape.splits):
+    if not any(_fits(ranks_per_node(future, shape, split), shape, split) for split in shape.splits):
         at = first_fit(future, shape, ends)
         if at is None:
             return None
@@ -87,15 +87,15 @@ def reserve(
     if ranks is None:
         return None
     node_ids = tuple(sorted({rank.node_id for rank in ranks}))
-    return Reservation(job_id, max(at, now, not_before), node_ids, ranks), future
+    return Promise(job_id, max(at, now, not_before), node_ids, ranks), future
 
 
-def ends_of(running: Sequence[Running], policy: Policy, now: float) -> list[End]:
+def ends_of(running: Sequence[RunningJob], policy: Policy, now: float) -> list[JobEnd]:
     """Upper bounds of what runs: its time limit, or `unlimited_runtime_seconds` from its start; never in the past."""
     ends = []
     for job in running:
         bound = job.started_at + policy.unlimited_runtime_seconds if job.ends_by is None else job.ends_by
-        ends.append(End(bound if bound > now else now, job.job_id, job.ranks))
+        ends.append(JobEnd(bound if bound > now else now, job.job_id, job.ranks))
     return ends
 
 
@@ -104,9 +104,9 @@ def ends_at(max_runtime_seconds: int | None, now: float) -> float:
     return inf if max_runtime_seconds is None else now + max_runtime_seconds
 
 
-def first_fit(future: Board, shape: Shape, ends: Iterable[End]) -> float | None:
+def first_fit(future: Board, shape: Shape, ends: Iterable[JobEnd]) -> float | None:
     """Give back job by job until the shape fits; only the nodes that change are looked at again."""
-    by_split = {split: rooms(future, shape, split) for split in shape.splits}
+    by_split = {split: ranks_per_node(future, shape, split) for split in shape.splits}
     totals = {split: sum(found.values()) for split, found in by_split.items()}
     for end in sorted(ends):
         future.release(end.ranks)
@@ -127,7 +127,7 @@ def _fits(found: dict[int, int], shape: Shape, split: int) -> bool:
     return max(found.values(), default=0) >= split or (shape.spread and sum(found.values()) >= split)
 
 
-def _common(now: Slot, later: Slot) -> Slot:
+def _common(now: NodeSlot, later: NodeSlot) -> NodeSlot:
     """What is free both now and later on one node."""
     slot = now.copy()
     slot.cpu_milli, slot.memory_mb = min(now.cpu_milli, later.cpu_milli), min(now.memory_mb, later.memory_mb)
@@ -145,5 +145,5 @@ def _common(now: Slot, later: Slot) -> Slot:
     return slot
 
 
-def _is_open(slot: Slot, device_id: int) -> bool:
+def _is_open(slot: NodeSlot, device_id: int) -> bool:
     return device_id in slot.shared or device_id in slot.free.get(slot.kind_of.get(device_id, -1), ())

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from scheduling.engine.board.board import Board, Slot
+from scheduling.engine.board.board import Board, NodeSlot
 from scheduling.engine.board.shapes import Shape
-from scheduling.engine.model import RankPlacement, Running
+from scheduling.engine.model import RankPlacement, RunningJob
 from scheduling.engine.placement.placement import is_offered, place
 
 
-def claimed(
-    board: Board, shape: Shape, promised: tuple[RankPlacement, ...] | None, stopping: Sequence[Running] = ()
+def nominated_placement(
+    board: Board, shape: Shape, promised: tuple[RankPlacement, ...] | None, stopping: Sequence[RunningJob] = ()
 ) -> tuple[RankPlacement, ...] | None:
     """Where a job starts once these have stopped: in the promised place, or elsewhere if that has gone; None: nowhere.
 
@@ -35,7 +35,7 @@ def _is_free(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) -> bo
     return all(rank.node_id in twins and _takes(twins[rank.node_id], shape, rank) for rank in ranks)
 
 
-def _takes(slot: Slot, shape: Shape, rank: RankPlacement) -> bool:
+def _takes(slot: NodeSlot, shape: Shape, rank: RankPlacement) -> bool:
     """Whether the rank fits as it is; then it has been taken."""
     if slot.cpu_milli < rank.cpu_milli or slot.memory_mb < rank.memory_mb:
         return False

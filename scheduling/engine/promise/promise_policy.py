@@ -8,7 +8,7 @@ from scheduling.engine.model import Job, Policy, Request, Snapshot
 from scheduling.engine.queue.ordering import run_seconds
 
 
-class Turn(Protocol):
+class PromisePolicy(Protocol):
     """One cycle's answer to who may hold the one reservation."""
 
     def first(self) -> int | None:
@@ -116,7 +116,7 @@ class Starving:
         return waited > 0 and waited >= self._backlog.wait_seconds(job)
 
 
-class Nobody:
+class NoPromise:
     """No job is promised a place."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:

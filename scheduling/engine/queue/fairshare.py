@@ -10,7 +10,7 @@ from scheduling.engine.queue.job_cost import window_cost
 _LEAST_WEIGHT, _MOST_WEIGHT = 1e-9, 1e9  # so that no sum of them is infinite, and no part of it 0
 
 
-class Standing:
+class TenantUse:
     """A tenant's use while a cycle goes on. `held_gpus` counts a shared device as a whole one, as its quota does."""
 
     __slots__ = ("_policy", "charged", "cost", "held_gpus", "tenant", "weight")
@@ -45,10 +45,10 @@ class Entitlement(NamedTuple):
     entitled: float
 
 
-def standings(tenants: Sequence[Tenant], policy: Policy) -> dict[int, Standing]:
+def standings(tenants: Sequence[Tenant], policy: Policy) -> dict[int, TenantUse]:
     """By tenant id, before anything that runs is added."""
     weights = entitlements(tenants, policy)
-    return {tenant.id: Standing(tenant, policy, weights[tenant.id].effective) for tenant in tenants}
+    return {tenant.id: TenantUse(tenant, policy, weights[tenant.id].effective) for tenant in tenants}
 
 
 def entitlements(tenants: Sequence[Tenant], policy: Policy) -> dict[int, Entitlement]:
@@ -103,7 +103,7 @@ def charge(request: Request, cluster_cpu_milli: int) -> float:
     return max(float(request.gpu_count), request.cpu_milli / max(cluster_cpu_milli, 1))
 
 
-def by_share(standing: Standing, _head: Key, is_promised: bool) -> Key:
+def by_share(standing: TenantUse, _head: Key, is_promised: bool) -> Key:
     """Tenants under their guarantee, then lower tiers, then lower shares, then by id.
 
     The job that holds the reservation goes before tiers and shares: it is one job at a time, a stream of a higher tier
@@ -113,23 +113,23 @@ def by_share(standing: Standing, _head: Key, is_promised: bool) -> Key:
     return (over_guarantee, not is_promised, tier, standing.share, standing.tenant.id)
 
 
-def by_cost_share(standing: Standing, head: Key, is_promised: bool) -> Key:
+def by_cost_share(standing: TenantUse, head: Key, is_promised: bool) -> Key:
     """Tenants under their guarantee, then lower tiers, then higher bands, then the largest weight / (recent cost +
     cost of the next job), then by id. The job that holds the reservation goes as if its tenant had spent nothing."""
     spent = 0.0 if is_promised else standing.cost
     return (*_rank(standing), head[0], not is_promised, (spent + head[1]) / standing.weight, standing.tenant.id)
 
 
-def by_head_within_guarantees(standing: Standing, head: Key, is_promised: bool) -> Key:
+def by_head_within_guarantees(standing: TenantUse, head: Key, is_promised: bool) -> Key:
     """Tenants under their guarantee, then lower tiers, then higher bands, then the job that holds the reservation,
     then whoever's next job comes first."""
     return (*_rank(standing), head[0], not is_promised, *head[1:])
 
 
-def by_head(_standing: Standing, head: Key, _is_promised: bool) -> Key:
+def by_head(_standing: TenantUse, head: Key, _is_promised: bool) -> Key:
     """Whoever's next job comes first; shares do not matter."""
     return head
 
 
-def _rank(standing: Standing) -> tuple[bool, int]:
+def _rank(standing: TenantUse) -> tuple[bool, int]:
     return standing.held_gpus >= standing.tenant.guaranteed_gpus, standing.tenant.tier

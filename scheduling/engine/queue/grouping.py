@@ -10,7 +10,7 @@ from scheduling.engine.model import Job, Request
 Likeness = tuple[int, int, int]
 
 
-class Alike(NamedTuple):
+class IdenticalJobs(NamedTuple):
     """In the order of their age, then of their ids; never empty."""
 
     jobs: list[Job]
@@ -24,7 +24,7 @@ class Grouped(NamedTuple):
     jobs: tuple[Job, ...]
     now: float
     numbers: dict[Request, int]
-    alike: dict[Likeness, Alike]
+    alike: dict[Likeness, IdenticalJobs]
     later: list[Job]
 
 
@@ -32,7 +32,7 @@ _age = attrgetter("queued_at")
 _last = Grouped((), 0.0, {}, {}, [])
 
 
-def grouped(jobs: Iterable[Job], now: float) -> Grouped:
+def group_jobs(jobs: Iterable[Job], now: float) -> Grouped:
     """Jobs in any order.
 
     In a worker most cycles find the queue of the cycle before, and its very objects: then comparing the two costs a
@@ -68,5 +68,5 @@ def _grouped(jobs: tuple[Job, ...], now: float) -> Grouped:
         alike.append(job)
     for likeness, alike in by_likeness.items():
         alike.sort(key=_age)
-        found.alike[likeness] = Alike(alike, tuple([job.id for job in alike]))
+        found.alike[likeness] = IdenticalJobs(alike, tuple([job.id for job in alike]))
     return found

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from math import inf
 
-from scheduling.engine.model import Claim, Job, Key, Policy, Request
-from scheduling.engine.queue.grouping import Alike, grouped
+from scheduling.engine.model import Job, Key, Nomination, Policy, Request
+from scheduling.engine.queue.grouping import IdenticalJobs, group_jobs
 from scheduling.engine.queue.job_cost import window_cost
 
 JobKey = Callable[[Job, Policy, float], Key]
@@ -16,14 +16,14 @@ _BAND_ENDS = (499, 999, 1999)
 _URGENT_AGING = 999
 
 
-class Bucket:
+class JobGroup:
     """Jobs of one tenant, request and priority: whatever stops the first stops them all, but for those that are short
     enough to end before a promise falls due. They are only put in order once a first one has started: of most buckets
     none does."""
 
     __slots__ = ("_ids", "_order", "group", "head", "jobs", "next")
 
-    def __init__(self, group: int, alike: Alike, order: Callable[[Job], Key] | None) -> None:
+    def __init__(self, group: int, alike: IdenticalJobs, order: Callable[[Job], Key] | None) -> None:
         """`order`: what sorts them if not their age."""
         self.group = group
         self.jobs, self._ids = alike
@@ -57,7 +57,7 @@ class Bucket:
         return self._ids
 
 
-class Lane:
+class TenantQueue:
     """The buckets of one tenant, the one whose head comes next on top. `is_promised`: the job of the reservation."""
 
     __slots__ = ("buckets", "is_promised", "number", "tenant_id")
@@ -66,9 +66,9 @@ class Lane:
         self.number = number
         self.tenant_id = tenant_id
         self.is_promised = is_promised
-        self.buckets: list[tuple[Key, Bucket]] = []
+        self.buckets: list[tuple[Key, JobGroup]] = []
 
-    def start(self, key: Callable[[Job], Key], buckets: Iterable[Bucket]) -> None:
+    def start(self, key: Callable[[Job], Key], buckets: Iterable[JobGroup]) -> None:
         self.buckets = [(key(bucket.head), bucket) for bucket in buckets]
         heapify(self.buckets)
 
@@ -107,42 +107,42 @@ class Queue:
         jobs: Iterable[Job],
         promised_id: int | None,
         now: float,
-        claims: Sequence[Claim] = (),
+        claims: Sequence[Nomination] = (),
         key: Callable[[Job], Key] | None = None,
     ) -> None:
         """Jobs in any order. `promised_id`: the job whose turn it is to be promised a place; it gets a lane of its own.
         `key`: what sorts alike jobs where that is not their age."""
-        found = grouped(jobs, now)
+        found = group_jobs(jobs, now)
         numbers = {claim.job_id: number for number, claim in enumerate(claims)}
         special = {*numbers, *(() if promised_id is None else (promised_id,))} - {job.id for job in found.later}
         self.requests: list[Request] = list(found.numbers)
         self.later: list[Job] = found.later[:]
-        self.promised: tuple[int, Bucket] | None = None
-        self.claiming: list[Bucket] = []
-        self.buckets: dict[int, list[Bucket]] = {}
+        self.promised: tuple[int, JobGroup] | None = None
+        self.claiming: list[JobGroup] = []
+        self.buckets: dict[int, list[JobGroup]] = {}
         for (tenant_id, group, _), alike in found.alike.items():
             if special and not special.isdisjoint(alike.job_ids):
                 for job in alike.jobs:
                     if job.id in special:
-                        self._set_apart(Bucket(group, _alike([job]), key), job.id in numbers)
+                        self._set_apart(JobGroup(group, _alike([job]), key), job.id in numbers)
                 alike = _alike([job for job in alike.jobs if job.id not in special])
             if alike.jobs:
-                self.buckets.setdefault(tenant_id, []).append(Bucket(group, alike, key))
+                self.buckets.setdefault(tenant_id, []).append(JobGroup(group, alike, key))
         self.claiming.sort(key=lambda bucket: numbers[bucket.head.id])
 
-    def _set_apart(self, bucket: Bucket, is_claiming: bool) -> None:
+    def _set_apart(self, bucket: JobGroup, is_claiming: bool) -> None:
         if is_claiming:
             self.claiming.append(bucket)
         else:
             self.promised = bucket.head.tenant_id, bucket
 
-    def put_back(self, bucket: Bucket) -> None:
+    def put_back(self, bucket: JobGroup) -> None:
         """A claim came to nothing: its job waits like any other."""
         self.buckets.setdefault(bucket.head.tenant_id, []).append(bucket)
 
 
-def _alike(jobs: list[Job]) -> Alike:
-    return Alike(jobs, tuple([job.id for job in jobs]))
+def _alike(jobs: list[Job]) -> IdenticalJobs:
+    return IdenticalJobs(jobs, tuple([job.id for job in jobs]))
 
 
 def band(priority: int) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from scheduling.engine.explain.irreducible import OutOfTries, irreducible
 from scheduling.engine.forward import back_again
-from scheduling.engine.model import Node, Policy, Running, Snapshot, known_as
+from scheduling.engine.model import Node, Policy, RunningJob, Snapshot, public_id
 from scheduling.engine.planner import plan
 from scheduling.engine.whatif.ends import Ends
 from scheduling.engine.whatif.estimate import Start
@@ -31,16 +31,16 @@ def blockers(start: Start, job_id: int, policy: Policy) -> tuple[Blocker, ...] |
     plans = plans_for(snapshot)
     gone = restorable(snapshot, start.ended)
 
-    def still_running(kept: Sequence[Running]) -> Snapshot:
+    def still_running(kept: Sequence[RunningJob]) -> Snapshot:
         ended = {one.job_id for one in kept}
         return back_again(snapshot, [_unended(one, now) for one in gone if one.job_id not in ended])
 
     ends = Ends(still_running(()), policy, job.request)
 
-    def fits(part: Sequence[Running]) -> bool:
+    def fits(part: Sequence[RunningJob]) -> bool:
         return ends.give_room([one.job_id for one in part])
 
-    def is_enough(part: Sequence[Running]) -> bool:
+    def is_enough(part: Sequence[RunningJob]) -> bool:
         if not fits(part):
             return False
         nonlocal plans
@@ -53,18 +53,18 @@ def blockers(start: Start, job_id: int, policy: Policy) -> tuple[Blocker, ...] |
     needed = irreducible(gone, fits)
     if not needed or not is_enough(needed):
         needed = irreducible(gone, is_enough)
-    return None if needed is None else tuple(Blocker(known_as(one.job_id), one.tenant_id) for one in needed)
+    return None if needed is None else tuple(Blocker(public_id(one.job_id), one.tenant_id) for one in needed)
 
 
-def _unended(one: Running, now: float) -> Running:
+def _unended(one: RunningJob, now: float) -> RunningJob:
     return one if one.ends_by is None else replace(one, ends_by=max(one.ends_by, now + 1))
 
 
-def restorable(snapshot: Snapshot, ended: Sequence[Running]) -> list[Running]:
+def restorable(snapshot: Snapshot, ended: Sequence[RunningJob]) -> list[RunningJob]:
     """Those that could all still run beside what runs now, the latest that ended first; in the order of their ends."""
     nodes = {node.id: node for node in snapshot.nodes}
     running = {one.job_id for one in snapshot.running} | {one.id for one in snapshot.jobs}
-    found: list[Running] = []
+    found: list[RunningJob] = []
     for one in reversed(ended):
         if one.job_id in running or not all(rank.node_id in nodes for rank in one.ranks):
             continue
@@ -81,7 +81,7 @@ def _once(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple({node.id: node for node in nodes}.values())
 
 
-def _has_place(one: Running, before: Mapping[int, Node], after: Iterable[Node]) -> bool:
+def _has_place(one: RunningJob, before: Mapping[int, Node], after: Iterable[Node]) -> bool:
     if any(node.cpu_milli_free < 0 or node.memory_mb_free < 0 for node in after):
         return False
     devices = {device.id: device for rank in one.ranks for device in before[rank.node_id].devices}

@@ -7,7 +7,7 @@ from scheduling.engine.affinity import EXISTS, IN, Taint, is_met, tolerating
 from scheduling.engine.board.shapes import needs_of
 from scheduling.engine.forward import ended
 from scheduling.engine.limits.quotas import EACH_MODEL
-from scheduling.engine.model import Claim, Device, Job, Node, RankPlacement, Request, Running, Snapshot, Tenant
+from scheduling.engine.model import Device, Job, Node, Nomination, RankPlacement, Request, RunningJob, Snapshot, Tenant
 
 Value = str | int | float | bool | None
 
@@ -62,7 +62,7 @@ def _later(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     return replace(snapshot, jobs=jobs, running=tuple(_older(one, seconds) for one in snapshot.running))
 
 
-def _older(one: Running, seconds: float) -> Running:
+def _older(one: RunningJob, seconds: float) -> RunningJob:
     return replace(
         one,
         started_at=one.started_at - seconds,
@@ -80,7 +80,9 @@ def _victims_ended(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     after = ended(snapshot, change.jobs)
     if not change.ranks:
         return after
-    return replace(after, claims=(Claim(job.id, change.ranks), *(one for one in after.claims if one.job_id != job.id)))
+    return replace(
+        after, claims=(Nomination(job.id, change.ranks), *(one for one in after.claims if one.job_id != job.id))
+    )
 
 
 def _limit(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:

@@ -15,7 +15,7 @@ from scheduling.engine.limits.quotas import (
     models_of,
     use_of,
 )
-from scheduling.engine.model import Node, Plan, Running, Snapshot, Tenant
+from scheduling.engine.model import Node, Plan, RunningJob, Snapshot, Tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,9 @@ def exceeded(snapshot: Snapshot, tenant: Tenant) -> list[Excess]:
     return found
 
 
-def in_use(name: str, tenant: Tenant, user_id: int, running: Iterable[Running], nodes: Iterable[Node]) -> int | float:
+def in_use(
+    name: str, tenant: Tenant, user_id: int, running: Iterable[RunningJob], nodes: Iterable[Node]
+) -> int | float:
     """What runs of the limit of this name, in the unit of its sentence: of its tenant, or of one user."""
     if is_of_models(name):
         own = [one for one in running if one.tenant_id == tenant.id]
@@ -88,7 +90,7 @@ def in_use(name: str, tenant: Tenant, user_id: int, running: Iterable[Running], 
     return dimension.shown(_total(dimension, _uses(of_whom, nodes)))
 
 
-def _uses(running: Iterable[Running], nodes: Iterable[Node]) -> list[Use]:
+def _uses(running: Iterable[RunningJob], nodes: Iterable[Node]) -> list[Use]:
     devices = [device for node in nodes for device in node.devices]
     memory_mb = {device.id: device.memory_mb for device in devices}
     models = {device.id: device.model for device in devices}

@@ -7,7 +7,7 @@ from math import inf
 from typing import NamedTuple
 
 from scheduling.engine.forward import ended, started, stopping
-from scheduling.engine.model import Job, Plan, Policy, Running, Snapshot
+from scheduling.engine.model import Job, Plan, Policy, RunningJob, Snapshot
 from scheduling.engine.planner import plan
 
 MOST_PLANS = 200
@@ -71,7 +71,7 @@ class Start(NamedTuple):
 
     snapshot: Snapshot
     now: float
-    ended: Sequence[Running]
+    ended: Sequence[RunningJob]
 
 
 class Forecasts:
@@ -136,7 +136,7 @@ class _Course:
         self.ending: dict[int, int] = {}
         self.starting: dict[int, int] = {}
         self.moments: dict[int, Start] = {}
-        self.gone: tuple[Running, ...] = ()
+        self.gone: tuple[RunningJob, ...] = ()
         self.wakes: set[float] = set()
         self.ended = 0
 
@@ -180,11 +180,11 @@ class _Course:
         self.ended += len(over)
         return True
 
-    def _end_of(self, one: Running) -> tuple[float, int]:
+    def _end_of(self, one: RunningJob) -> tuple[float, int]:
         return self.ends[one.job_id], one.job_id
 
 
-def _end(one: Running, now: float, part: float) -> float:
+def _end(one: RunningJob, now: float, part: float) -> float:
     if one.is_stopping:
         return now + one.grace_seconds
     return inf if one.ends_by is None else now + max((one.ends_by - now) * part, 1.0)

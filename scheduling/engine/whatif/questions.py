@@ -5,17 +5,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from scheduling.engine.model import (
-    ELEMENT,
+    ELEMENT_ID_STEP,
     Job,
     Plan,
     Policy,
     Preemption,
+    Promise,
     RankPlacement,
     Reason,
-    Reservation,
     Snapshot,
     Tenant,
-    known_as,
+    public_id,
 )
 from scheduling.engine.planner import plan
 from scheduling.engine.whatif.blockers import Blocker, blockers
@@ -25,7 +25,7 @@ from scheduling.engine.whatif.effects import Effect, effect
 from scheduling.engine.whatif.estimate import Estimate, Forecasts
 
 # What moves by less is no delay to anybody.
-FELT_SECONDS = 60.0
+NOTICEABLE_DELAY_SECONDS = 60.0
 # How much a forecast about many jobs may cost; a changed limit is judged by so many of the first that wait.
 QUEUE_WORK, MOST_FORESEEN = 20_000, 20
 
@@ -113,7 +113,7 @@ def reason(here: Present, job_id: int) -> Outlook:
 
 def queue(here: Present, typical: float) -> dict[int, Estimate]:
     """When each waiting job will probably start; of an array the next element."""
-    ids = [job.id for job in here.snapshot.jobs if job.id < ELEMENT]
+    ids = [job.id for job in here.snapshot.jobs if job.id < ELEMENT_ID_STEP]
     return here.forecasts.estimates(ids, typical=typical, work=QUEUE_WORK)
 
 
@@ -142,7 +142,7 @@ def changed(here: Present, tenants: Sequence[Tenant], policy: Policy) -> Effect:
 # --- a longer time limit ----------------------------------------------------------------------------------------------
 
 
-def prolonged(
+def extend_effects(
     here: Present, live: Sequence[int], seconds: int, *, is_small: bool, is_foreseen: bool
 ) -> tuple[Broken | None, list[Delayed]]:
     """Whose promise breaks, and who starts later, if these jobs that run may run for so many seconds. `is_small`: else
@@ -167,22 +167,22 @@ def _broken(here: Present, then: Present, is_small: bool) -> Broken | None:
     if any(one.job_id == promise.job_id for one in with_it.placements):
         return None
     at = with_it.reservation.at if with_it.reservation else None
-    if at is not None and at <= promise.at + FELT_SECONDS:
+    if at is not None and at <= promise.at + NOTICEABLE_DELAY_SECONDS:
         return None
     tenant_id = next(one.tenant_id for one in here.snapshot.jobs if one.id == promise.job_id)
-    return Broken(known_as(promise.job_id), tenant_id, promise.at, at)
+    return Broken(public_id(promise.job_id), tenant_id, promise.at, at)
 
 
-def _promise(here: Present, is_small: bool) -> Reservation | None:
+def _promise(here: Present, is_small: bool) -> Promise | None:
     """What the job that holds the reservation is promised; with many waiting jobs, if the latest cycle told of it."""
     if is_small:
         found = here.made.reservation
     else:
-        found = Reservation(here.snapshot.reserved_job_id, 0.0, ()) if here.snapshot.reserved_job_id else None
+        found = Promise(here.snapshot.reserved_job_id, 0.0, ()) if here.snapshot.reserved_job_id else None
     return plan(_alone(here.snapshot, found), here.policy, here.now).reservation if found else None
 
 
-def _alone(snapshot: Snapshot, promise: Reservation) -> Snapshot:
+def _alone(snapshot: Snapshot, promise: Promise) -> Snapshot:
     """With those alone that go before it: who passes the promised job does not delay it."""
     wanted = {promise.job_id, *(claim.job_id for claim in snapshot.claims)}
     return replace(
@@ -193,9 +193,9 @@ def _alone(snapshot: Snapshot, promise: Reservation) -> Snapshot:
 def _delayed(here: Present, then: Present) -> list[Delayed]:
     """Of the first in the queue."""
     # Of an array only the next element.
-    jobs = [one for one in here.snapshot.jobs if one.id == known_as(one.id)]
+    jobs = [one for one in here.snapshot.jobs if one.id == public_id(one.id)]
     first = sorted(jobs, key=lambda one: (-one.priority, one.queued_at, one.id))[:MOST_FORESEEN]
     ids = [one.id for one in first]
     before, after = (one.forecasts.forecast(ids, part=1.0, work=QUEUE_WORK).starts for one in (here, then))
     found = [Delayed(one.id, one.tenant_id, before[one.id], after.get(one.id)) for one in first if one.id in before]
-    return [one for one in found if one.after is None or one.after > one.before + FELT_SECONDS]
+    return [one for one in found if one.after is None or one.after > one.before + NOTICEABLE_DELAY_SECONDS]

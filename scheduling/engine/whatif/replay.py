@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduling.engine.affinity import PREFER_NO_SCHEDULE, is_met, untolerated
-from scheduling.engine.board.board import Board, Slot, kind_of
+from scheduling.engine.board.board import Board, NodeSlot, kind_of
 from scheduling.engine.board.node_index import taints_and_weight
 from scheduling.engine.board.shapes import Shape, is_selected, is_suitable
 from scheduling.engine.limits.quotas import CPU_CORES
@@ -121,7 +121,7 @@ def _failed_of_node(node: Node, request: Request) -> list[Obstacle]:
     return found
 
 
-def _failed_of_devices(node: Node, slot: Slot, shape: Shape, split: int, policy: Policy) -> list[Obstacle]:
+def _failed_of_devices(node: Node, slot: NodeSlot, shape: Shape, split: int, policy: Policy) -> list[Obstacle]:
     request = shape.request
     each = request.gpu_count // max(split, 1)
     if not each:
@@ -149,7 +149,7 @@ def _failed_of_devices(node: Node, slot: Slot, shape: Shape, split: int, policy:
     return []
 
 
-def _failed_of_rest(slot: Slot, shape: Shape, split: int) -> list[Obstacle]:
+def _failed_of_rest(slot: NodeSlot, shape: Shape, split: int) -> list[Obstacle]:
     found = []
     gpus, cpu_milli, memory_mb = shape.part(max(split, 1))
     if cpu_milli > 0 and slot.cpu_milli < cpu_milli:
@@ -167,7 +167,7 @@ def _failed_of_rest(slot: Slot, shape: Shape, split: int) -> list[Obstacle]:
 
 
 def _decided(
-    recording: Recording, board: Board, slot: Slot, shape: Shape, job_id: int, placed: Placement | None
+    recording: Recording, board: Board, slot: NodeSlot, shape: Shape, job_id: int, placed: Placement | None
 ) -> Obstacle:
     """What decided between nodes that have room; or what else than room the job waits for."""
     if placed is None:
@@ -194,7 +194,7 @@ def _decided(
     return Obstacle("score", f"its score is {own}, that of {chosen.node.name} is {best}; the higher wins{tie}")
 
 
-def _less_welcome(board: Board, slot: Slot, shape: Shape, placed: Placement) -> Obstacle | None:
+def _less_welcome(board: Board, slot: NodeSlot, shape: Shape, placed: Placement) -> Obstacle | None:
     """The chosen node is more welcome by its taints, or by what the job prefers."""
     chosen = board.slot_of(placed.ranks[0].node_id)
     if chosen is None or not shape.penalties or shape.penalties[slot.position] <= shape.penalties[chosen.position]:
@@ -223,7 +223,7 @@ def _alone(recording: Recording, node: Node, placed: Placement) -> tuple[RankPla
     return place(only, Shape(request, only, recording.policy))
 
 
-def _score(board: Board, slot: Slot, ranks: tuple[RankPlacement, ...]) -> int:
+def _score(board: Board, slot: NodeSlot, ranks: tuple[RankPlacement, ...]) -> int:
     after = slot.copy()
     for rank in ranks:
         after.take(rank)

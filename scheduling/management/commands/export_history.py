@@ -13,7 +13,7 @@ from django.db.models import DurationField, ExpressionWrapper, F, QuerySet, Sum
 from django.utils import timezone
 
 from gpusched.lib.times import rfc3339
-from gpusched.protocol.reasons import singular
+from gpusched.protocol.reasons import fix_plurals
 from jobs.models import Job
 from scheduling.simulator.traces.formats import CSV_COLUMNS
 
@@ -36,7 +36,7 @@ class Command(BaseCommand):
             raise CommandError(f"{problem.filename}: {problem.strerror}.") from problem
         left_out = jobs.count() - count
         self.stderr.write(
-            f"{singular(f'{count} jobs')} written; {left_out} left out, as they have not ended, or never started."
+            f"{fix_plurals(f'{count} jobs')} written; {left_out} left out, as they have not ended, or never started."
         )
 
     def _opened(self, file: str) -> AbstractContextManager[Any]:

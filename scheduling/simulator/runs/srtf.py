@@ -7,7 +7,7 @@ from math import inf
 from scheduling.engine.model import Job, Policy, Snapshot
 from scheduling.engine.planner import plan
 from scheduling.simulator.runs.cluster import Cluster
-from scheduling.simulator.runs.trace_replay import Fate, Progress, Run
+from scheduling.simulator.runs.trace_replay import JobResult, Progress, Run
 from scheduling.simulator.traces.jobs import TraceJob
 
 # A job whose prediction has run out is expected to run this much longer.
@@ -34,7 +34,7 @@ def replay_srtf(
 class _Clock:
     def __init__(self, jobs: Sequence[TraceJob], cluster: Cluster, policy: Policy, charge_seconds: float) -> None:
         self.policy, self.charge_seconds = policy, charge_seconds
-        self.run = Run([Fate(job) for job in jobs])
+        self.run = Run([JobResult(job) for job in jobs])
         self.fates = {fate.job.id: fate for fate in self.run.fates}
         self.left = {job.id: job.run_seconds for job in jobs}
         self.served = dict.fromkeys(self.left, 0.0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import mean, stdev
 
-from scheduling.simulator.runs.trace_replay import Fate, Run
+from scheduling.simulator.runs.trace_replay import JobResult, Run
 
 # Of each distribution these are always told together: a mean alone hides who starves.
 STATISTICS = ("mean", "p50", "p99", "max")
@@ -55,7 +55,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     return ordered[max(ceil(len(ordered) * percent / 100.0), 1) - 1]
 
 
-def _spread(fates: Sequence[Fate], of: Callable[[Fate], float]) -> dict[str, float]:
+def _spread(fates: Sequence[JobResult], of: Callable[[JobResult], float]) -> dict[str, float]:
     ordered = sorted(map(of, fates))
     middle, late = percentile(ordered, 50), percentile(ordered, 99)
     return {"mean": mean(ordered), "p50": middle, "p99": late, "max": ordered[-1]}

@@ -20,7 +20,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(slots=True)
-class Fate:
+class JobResult:
     """What became of a job; times on the trace's clock. `charged_seconds`: what its preemptions cost it."""
 
     job: TraceJob
@@ -40,14 +40,14 @@ class Fate:
 
 
 # The snapshot after the plan of a moment, that moment, and what has become of each job by then.
-Observer = Callable[[Snapshot, float, Mapping[int, Fate]], None]
+Observer = Callable[[Snapshot, float, Mapping[int, JobResult]], None]
 
 
 @dataclass(slots=True)
 class Run:
     """`timeline`: (time, jobs waiting, GPUs in use) after each event."""
 
-    fates: list[Fate]
+    fates: list[JobResult]
     timeline: list[tuple[float, int, int]] = field(default_factory=list)
 
 
@@ -85,7 +85,7 @@ class _Clock:
         self, jobs: Sequence[TraceJob], cluster: Cluster, policy: Policy, limits: str, charge_seconds: float
     ) -> None:
         self.policy, self.charge_seconds = policy, charge_seconds
-        self.run = Run([Fate(job) for job in jobs])
+        self.run = Run([JobResult(job) for job in jobs])
         self.fates = {fate.job.id: fate for fate in self.run.fates}
         self.left = {job.id: job.run_seconds for job in jobs}
         self.arrivals = cluster.waiting(jobs, limits=limits)

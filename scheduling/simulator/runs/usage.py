@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import exp, log
 
-from scheduling.engine.model import Policy, Running, Tenant
+from scheduling.engine.model import Policy, RunningJob, Tenant
 
 HISTORY_SECONDS = 30 * 86400.0
 
@@ -53,7 +53,7 @@ class Ledger:
         self._tenants = tenants
         self._use = {tenant.id: Use(policy, at) for tenant in tenants}
 
-    def changed(self, running: Iterable[Running], at: float) -> None:
+    def changed(self, running: Iterable[RunningJob], at: float) -> None:
         """This is what runs from now on."""
         held = dict.fromkeys(self._use, 0)
         for one in running:
