@@ -20,7 +20,7 @@ from gpusched.agent.node import Node
 
 REPEATS = 8
 # A function that is not called for so long is replaced by another one.
-PATIENCE_SECONDS = 2.0
+TIMEOUT_SECONDS = 2.0
 
 
 class Injected(RuntimeError):
@@ -41,7 +41,7 @@ class Faults:
     def maybe_raise(self, name: str) -> None:
         with self._lock:
             now = time.monotonic()
-            if now >= self._next_at and (not self._target or now >= self._next_at + PATIENCE_SECONDS):
+            if now >= self._next_at and (not self._target or now >= self._next_at + TIMEOUT_SECONDS):
                 # All alike, however often they are called.
                 self._target, self._repeats = self._rng.choice(self._names), self._rng.choice((1, 1, 1, REPEATS))
                 self._next_at = now

@@ -18,10 +18,10 @@ MARK = re.compile(rb"mark-(\d+\.\d+)-")
 _ALIVE = b'"alive":"'
 _TEXT, _CLOSE, _PING, _PONG = 1, 8, 9, 10
 # So long they take to come: a storm of them is another question.
-ARRIVAL_SECONDS, MOST_TRIES = 25, 5
+ARRIVAL_SECONDS, MAX_TRIES = 25, 5
 # After the last has come until they are counted.
 SETTLING_SECONDS = 3
-PATIENCE_SECONDS, SILENCE_SECONDS = 30, 10
+TIMEOUT_SECONDS, SILENCE_SECONDS = 30, 10
 PROCESSES = 2
 
 
@@ -152,11 +152,11 @@ async def _look_on(url: str, people: dict[str, Any], job_id: int, numbers: range
         kind = list(kinds)[number % 3]
         await asyncio.sleep((number - numbers.start) / len(numbers) * ARRIVAL_SECONDS)
         cookie = f"{people['cookie']}={people['keys'][number % len(people['keys'])]}"
-        for tries in range(MOST_TRIES):
+        for tries in range(MAX_TRIES):
             made = Onlooker(kind, greeting(url, cookie), [*kinds[kind], "notices"], heard, counts_from)
             with suppress(OSError, TimeoutError):
                 await asyncio.get_running_loop().create_connection(partial(_itself, made), "127.0.0.1", port)
-                if await asyncio.wait_for(made.upgraded, PATIENCE_SECONDS):
+                if await asyncio.wait_for(made.upgraded, TIMEOUT_SECONDS):
                     looking.append(made)
                     return
             await asyncio.sleep(1 + tries)

@@ -11,7 +11,7 @@ from playwright.sync_api import TimeoutError as NotInTime
 from benchmarks.scenes import PASSWORD
 
 _TABS = ("timeline", "log", "gpus", "spec", "why", "events")
-_PATIENCE = 15_000
+_TIMEOUT = 15_000
 
 
 class View(NamedTuple):
@@ -63,14 +63,14 @@ def opened(page: Page, view: View) -> Iterator[tuple[Page, int]]:
     answer = shown.goto(view.path)
     if view.feed != "silent":
         with suppress(AssertionError):  # a region may be refused, which is something to look at, too
-            expect(shown.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0, timeout=_PATIENCE)
+            expect(shown.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0, timeout=_TIMEOUT)
     if view.feed == "cut":
         shown.context.set_offline(True)
         for socket in sockets:
             socket.close()
     if view.feed:
         words = {"silent": "connecting", "refused": "polling", "cut": "offline"}[view.feed]
-        expect(shown.locator("[data-freshness]").first).to_contain_text(words, timeout=4 * _PATIENCE)
+        expect(shown.locator("[data-freshness]").first).to_contain_text(words, timeout=4 * _TIMEOUT)
     if view.act is not None:
         view.act(shown)
     try:
@@ -163,7 +163,7 @@ def _open_palette(page: Page) -> None:
 def _open_row(page: Page) -> None:
     page.locator("button.opener").first.click()
     with suppress(NotInTime):
-        page.locator("tr.detail dl:not(:has([role=status]))").first.wait_for(timeout=_PATIENCE)
+        page.locator("tr.detail dl:not(:has([role=status]))").first.wait_for(timeout=_TIMEOUT)
 
 
 def _ask_to_cancel(page: Page) -> None:
@@ -177,7 +177,7 @@ def _fill_submit(page: Page) -> None:
         return
     _fill(page, {"command": "python train.py --epochs 10", "gpu_count": "4", "name": "resnet-152"})
     with suppress(NotInTime):
-        page.locator("#equivalent", has_text="resnet-152").wait_for(timeout=_PATIENCE)
+        page.locator("#equivalent", has_text="resnet-152").wait_for(timeout=_TIMEOUT)
 
 
 def _make_join_token(page: Page) -> None:
@@ -191,7 +191,7 @@ def _edit_quota(page: Page) -> None:
     if page.locator("#id_max_gpus").count():
         _fill(page, {"guaranteed_gpus": "0", "max_gpus": "2"})
         with suppress(NotInTime):
-            page.locator("#effect .effects").wait_for(timeout=_PATIENCE)
+            page.locator("#effect .effects").wait_for(timeout=_TIMEOUT)
 
 
 def _fill(page: Page, values: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from frontend.live import feed
-from frontend.live.hub import MOST_TOPICS
+from frontend.live.hub import MAX_TOPICS
 from frontend.live.topics import kind_of
 from gpusched.lib.times import rfc3339
 from scheduling.status.cluster import scheduler_lag
@@ -19,10 +19,10 @@ def poll(request: HttpRequest) -> JsonResponse:
     if not request.user.is_authenticated:
         return JsonResponse({"error": "nobody is logged in"}, status=401)
     who = identity(request)
-    asked = list(dict.fromkeys(request.GET.getlist("topic")))[: 2 * MOST_TOPICS]
+    asked = list(dict.fromkeys(request.GET.getlist("topic")))[: 2 * MAX_TOPICS]
     known = [topic for topic in asked if kind_of(topic)]
     errors = {topic: "too_many_topics" if topic in known else "unknown_topic" for topic in asked}
-    found = feed.load_for(known[:MOST_TOPICS], who.visible_tenants(), who.user_id)
+    found = feed.load_for(known[:MAX_TOPICS], who.visible_tenants(), who.user_id)
     errors = {topic: code for topic, code in errors.items() if topic not in found}
     errors |= {topic: "not_found" for topic, rows in found.items() if rows is None}
     answer = {

@@ -10,7 +10,7 @@ from frontend.viewer import Session
 from gpusched.lib.web.websockets import HubSocket
 
 logger = logging.getLogger(__name__)
-MOST_BYTES = 64 << 10
+MAX_BYTES = 64 << 10
 BAD_MESSAGE, TOO_LARGE = 4400, 4413
 
 
@@ -55,7 +55,7 @@ class LiveConsumer(HubSocket):
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         raw = text_data.encode() if text_data is not None else bytes_data or b""
-        if len(raw) > MOST_BYTES:
+        if len(raw) > MAX_BYTES:
             await self.close(code=TOO_LARGE)
             return
         try:

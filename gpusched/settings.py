@@ -8,7 +8,7 @@ from typing import Any
 
 from gpusched import __version__, env
 from gpusched.lib.db.database_url import django_database
-from gpusched.lib.limits import MOST_BODY_BYTES
+from gpusched.lib.limits import MAX_BODY_BYTES
 
 ENV = env.read()
 ROOT = Path(__file__).resolve().parent.parent
@@ -180,7 +180,7 @@ if ENV.behind_tls:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     SECURE_HSTS_SECONDS = 365 * 86400
-DATA_UPLOAD_MAX_MEMORY_SIZE = MOST_BODY_BYTES
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 SOCIALACCOUNT_ADAPTER = "frontend.pages.login.sso.AccountAdapter"
 SOCIALACCOUNT_PROVIDERS = {
     "openid_connect": {

@@ -32,7 +32,7 @@ from tenants.auth.identity import Identity
 # An acceptance may rest on a snapshot this old: such a job waits and says why. But the snapshot is never older than the
 # latest acknowledged edit of a quota, because several processes answer. A refusal needs a snapshot whose version is
 # the database's at that moment.
-_FRESH_SECONDS = 2.0
+_CACHE_SECONDS = 2.0
 REFUSED_AS: dict[str, tuple[int, str]] = {
     Pending.TENANT_LIMIT: (403, "quota_exceeded"),
     Pending.BUDGET: (403, "budget_used_up"),
@@ -110,7 +110,7 @@ def _problem(verdict: PendingReason, cluster: _Cluster, tenant_id: int, identity
 
 
 def _recent(quota_edits: int) -> _Cluster:
-    """The snapshot, at most _FRESH_SECONDS old and with the caller's quota edits. One with more edits has those, too.
+    """The snapshot, at most _CACHE_SECONDS old and with the caller's quota edits. One with more edits has those, too.
 
     While one thread reads a snapshot anew, the others go on with the one before."""
     known = _known
@@ -118,8 +118,8 @@ def _recent(quota_edits: int) -> _Cluster:
         with _reading:
             if _known is None or _known.quota_edits < quota_edits:
                 _read(quota_edits)
-    elif time.monotonic() - known.read_at > _FRESH_SECONDS and _reading.acquire(
-        blocking=time.monotonic() - known.read_at > 2 * _FRESH_SECONDS
+    elif time.monotonic() - known.read_at > _CACHE_SECONDS and _reading.acquire(
+        blocking=time.monotonic() - known.read_at > 2 * _CACHE_SECONDS
     ):
         try:
             if _known is known:

@@ -20,14 +20,14 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import SECRET_NAME, SECRET_NAME_RULE, FieldError
 from tenants.models import Secret, Tenant
 
-MOST_SECRETS, MOST_BYTES = 64, 65_536
+MAX_SECRETS, MAX_BYTES = 64, 65_536
 _PURPOSE = b"gpusched: secrets of tenants, 1"
 
 
 def set_secret(tenant: Tenant, name: str, value: str, *, actor: str) -> tuple[dict[str, Any], bool]:
     """Keeps a secret under a name, in place of the one before; gives how it is listed, and whether the name is new.
 
-    400 for a bad name or value, and for more than MOST_SECRETS."""
+    400 for a bad name or value, and for more than MAX_SECRETS."""
     if found := _problems(name, value):
         raise invalid(found)
     sealed = seal_for(_PURPOSE).encrypt(value.encode()).decode()
@@ -35,8 +35,8 @@ def set_secret(tenant: Tenant, name: str, value: str, *, actor: str) -> tuple[di
         # One after the other, so that two cannot both be the last that fits. Submits do not wait for this lock.
         Tenant.objects.select_for_update(no_key=True).get(pk=tenant.pk)
         before = {one["name"]: one for one in listed(tenant)}
-        if name not in before and len(before) >= MOST_SECRETS:
-            message = f"tenant {tenant.name} keeps {MOST_SECRETS} secrets, which is the most; delete one"
+        if name not in before and len(before) >= MAX_SECRETS:
+            message = f"tenant {tenant.name} keeps {MAX_SECRETS} secrets, which is the most; delete one"
             raise invalid([FieldError("name", "too_many", message)])
         values = {"sealed": sealed, "set_by": actor, "set_at": timezone.now()}
         secret, is_new = Secret.objects.update_or_create(tenant=tenant, name=name, defaults=values)
@@ -90,7 +90,7 @@ def _problems(name: str, value: str) -> list[FieldError]:
         found.append(FieldError("name", "invalid_name", SECRET_NAME_RULE))
     if not value:
         found.append(FieldError("value", "required", "must not be empty"))
-    if len(value.encode()) > MOST_BYTES:
+    if len(value.encode()) > MAX_BYTES:
         found.append(FieldError("value", "too_long", "at most 64 KiB"))
     # JSON writes each of them as six characters: with 32 such secrets and a long script, orders would be longer than
     # what an agent takes.

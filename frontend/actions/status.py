@@ -23,7 +23,7 @@ LATE_AFTER = timedelta(seconds=30)
 TOLD_FOR, AWAITED_FOR = timedelta(minutes=5), timedelta(days=1)
 # A node that was heard since then is not silent: agents say something every two seconds.
 HEARD_SECONDS = 10.0
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 _STOPS = {EndReason.CANCELLED: "cancel", EndReason.REQUEUED: "requeue"}
 _KINDS = {
@@ -88,8 +88,8 @@ def _in_the_way(missing: Sequence[Row], *, is_limit: bool) -> str:
 
 def _named(nodes: Sequence[Row]) -> str:
     names = [node["name"] for node in nodes]
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
 
 
 def of_node(node: Mapping[str, Any], incidents: Collection[Row], jobs_left: int, beat: SchedulerLag) -> Row:

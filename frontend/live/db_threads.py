@@ -11,7 +11,7 @@ from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 
 T = TypeVar("T")
 # A look may take a while on a busy server; a page that shows what is older than this says so.
-PATIENCE_SECONDS = 5.0
+TIMEOUT_SECONDS = 5.0
 
 
 class DbThreads:
@@ -42,7 +42,7 @@ class DbThreads:
     def blind_seconds(self) -> float | None:
         """For how long it has not answered, if that is too long; also while a question hangs."""
         age = monotonic() - min(self._unanswered.values(), default=monotonic())
-        return age if age > PATIENCE_SECONDS else None
+        return age if age > TIMEOUT_SECONDS else None
 
     def close(self) -> None:
         for pool in (self._looks, self._questions):

@@ -30,7 +30,7 @@ from gpusched.lib.times import rfc3339
 from scheduling.status.cluster import scheduler_lag
 
 logger = logging.getLogger(__name__)
-MOST_TOPICS = 20
+MAX_TOPICS = 20
 NOT_AUTHENTICATED, TRY_AGAIN_LATER = 4401, 1013
 GATHER_SECONDS = 0.005
 RETRY_SECONDS = 0.5
@@ -109,9 +109,9 @@ class LiveHub:
 
     def subscribe(self, client: Client, topics: Iterable[str], fresh: Iterable[str] = ()) -> None:
         """Replaces the set of topics; new ones and those in `fresh` get a snapshot."""
-        asked = list(dict.fromkeys(topics))[: 2 * MOST_TOPICS]
+        asked = list(dict.fromkeys(topics))[: 2 * MAX_TOPICS]
         known = [topic for topic in asked if kind_of(topic)]
-        wanted = set(known[:MOST_TOPICS])
+        wanted = set(known[:MAX_TOPICS])
         for topic in asked:
             if topic not in wanted:
                 _refuse(client, topic, "too_many_topics" if topic in known else "unknown_topic")

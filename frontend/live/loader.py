@@ -13,7 +13,7 @@ from frontend.live.topics import Rows, View, topics
 
 # A change that no event named, or whose event got lost, is loaded after so long.
 WHOLE_SECONDS = 5.0
-MOST_NAMED = 1000
+MAX_NAMED = 1000
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Invalidations:
 
     def add(self, other: "Invalidations") -> None:
         """Forgets which they were once they are many: nobody may look for days."""
-        if self.nodes is None or other.nodes is None or len(self.jobs | other.jobs) > MOST_NAMED:
+        if self.nodes is None or other.nodes is None or len(self.jobs | other.jobs) > MAX_NAMED:
             self.nodes, self.jobs = None, set()
         else:
             self.nodes |= other.nodes

@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import msgspec
 
-MOST_WAITING = 2
+MAX_WAITING = 2
 # A page that has answered once is expected to answer; more unanswered than this, and it gets no more of the rest.
 MAX_UNACKNOWLEDGED = 1
 # What waits goes out in one frame: a frame costs more than what is in it.
-MOST_CHARACTERS = 1 << 18
+MAX_CHARACTERS = 1 << 18
 # What need not be told at once waits so long for something that must.
 COMPANY_SECONDS = 0.4
-_MOST_SEQS = 1000
+_MAX_SEQS = 1000
 
 
 class Outbox:
@@ -44,7 +44,7 @@ class Outbox:
             return
         waiting = self._waiting.setdefault(topic, [])
         waiting.append(body)
-        if len(waiting) > MOST_WAITING:
+        if len(waiting) > MAX_WAITING:
             del self._waiting[topic]
             self._dropped.add(topic)
         self._go(is_leisurely=is_leisurely)
@@ -68,7 +68,7 @@ class Outbox:
     def forget(self, topic: str) -> None:
         self._waiting.pop(topic, None)
         self._dropped.discard(topic)
-        if len(self._seqs) > _MOST_SEQS:
+        if len(self._seqs) > _MAX_SEQS:
             self._seqs.pop(topic, None)
 
     def forget_all(self) -> None:
@@ -104,7 +104,7 @@ class Outbox:
         """Messages that wait, as one or as a list of them; empty when there are none."""
         messages: list[str] = []
         length = 0
-        while length < MOST_CHARACTERS and (message := self._next()) is not None:
+        while length < MAX_CHARACTERS and (message := self._next()) is not None:
             messages.append(message)
             length += len(message)
         return messages[0] if len(messages) == 1 else f"[{','.join(messages)}]" if messages else ""

@@ -1,7 +1,7 @@
 // Reading a log: colours, control sequences, UTF-8 and line boundaries anywhere, in order, no more than it takes.
 import { describe, expect, test } from "vitest";
 import { Ansi, type Piece } from "../src/pages/job/log/ansi";
-import { Lines, MOST_LINE, wholeFrom } from "../src/pages/job/log/lines";
+import { Lines, MAX_LINE, wholeFrom } from "../src/pages/job/log/lines";
 import { type LogPart, Tail, logUrl } from "../src/pages/job/log/tail";
 
 const text = (pieces: readonly Piece[]): string => pieces.map((piece) => piece.text).join("");
@@ -84,11 +84,11 @@ describe("lines", () => {
 
   test("what never ends is broken into lines, between characters, and no line is as many pieces as it had parts", () => {
     const lines = new Lines();
-    const whole = `${"x".repeat(MOST_LINE - 1)}${"😀".repeat(3 * MOST_LINE)}`;
+    const whole = `${"x".repeat(MAX_LINE - 1)}${"😀".repeat(3 * MAX_LINE)}`;
     const done = lines.feed(bytes(whole));
     expect(done.length).toBeGreaterThan(5);
     for (const line of [...done, lines.open]) {
-      expect(text(line).length).toBeLessThanOrEqual(MOST_LINE);
+      expect(text(line).length).toBeLessThanOrEqual(MAX_LINE);
       expect(text(line)).not.toMatch(/^[\udc00-\udfff]|[\ud800-\udbff]$/);
     }
     expect([...done, lines.open].map(text).join("")).toBe(whole);

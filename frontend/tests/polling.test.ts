@@ -1,7 +1,7 @@
 // Without a WebSocket: asked for after a while, shown as a snapshot, and given up once there is a socket.
 import { beforeEach, expect, test, vi } from "vitest";
 import { Hub } from "../src/live/hub";
-import { PATIENCE_MS, POLL_MS, Polling } from "../src/live/polling";
+import { TIMEOUT_MS, POLL_MS, Polling } from "../src/live/polling";
 import type { SocketLike } from "../src/live/socket";
 
 class Deaf implements SocketLike {
@@ -41,7 +41,7 @@ const after = async (ms: number): Promise<void> => {
 
 test("only when no socket has come for a while, and then every few seconds", async () => {
   await after(0);
-  await after(PATIENCE_MS - 1);
+  await after(TIMEOUT_MS - 1);
   expect(asked).toEqual([]);
   await after(1);
   expect(asked).toEqual(["/live/?topic=job%3A9&topic=jobs"]);
@@ -56,17 +56,17 @@ test("only when no socket has come for a while, and then every few seconds", asy
 
 test("a socket that comes after all ends it, and only its snapshot counts", async () => {
   await after(0);
-  await after(PATIENCE_MS);
+  await after(TIMEOUT_MS);
   socket.readyState = 1;
   socket.onopen?.(new Event("open"));
   expect([hub.heard.polledAt, hub.state("jobs").status]).toEqual([null, "waiting"]);
-  await after(PATIENCE_MS * 2);
+  await after(TIMEOUT_MS * 2);
   expect(asked.length).toBe(1);
 });
 
 test("what was asked for before the socket came is not taken after it", async () => {
   await after(0);
-  const late = after(PATIENCE_MS);
+  const late = after(TIMEOUT_MS);
   socket.readyState = 1;
   socket.onopen?.(new Event("open"));
   await late;
@@ -76,8 +76,8 @@ test("what was asked for before the socket came is not taken after it", async ()
 test("who is logged out is told so and asks no more", async () => {
   answer.status = 401;
   await after(0);
-  await after(PATIENCE_MS);
+  await after(TIMEOUT_MS);
   expect(hub.heard.isLoggedOut).toBe(true);
-  await after(PATIENCE_MS * 2);
+  await after(TIMEOUT_MS * 2);
   expect(asked.length).toBe(1);
 });

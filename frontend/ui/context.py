@@ -32,7 +32,7 @@ _PARENTS = {
     "tenant-quota": "tenants",
     "home": "overview",
 }
-_FRESH_SECONDS = 2.0
+_CACHE_SECONDS = 2.0
 _pretend: dict[str, Any] = {"looked_at": float("-inf"), "is": False}
 
 
@@ -53,7 +53,7 @@ def page(request: HttpRequest) -> dict[str, Any]:
 def is_pretend_fleet() -> bool:
     """Whether any node pretends; asked of the database every two seconds at most. A broken database changes nothing:
     error pages must come out too."""
-    if time.monotonic() - _pretend["looked_at"] > _FRESH_SECONDS:
+    if time.monotonic() - _pretend["looked_at"] > _CACHE_SECONDS:
         try:
             [row] = query("SELECT EXISTS (SELECT 1 FROM nodes_node WHERE pretend AND removed_at IS NULL) AS found")
         except Error:

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 # More than the ends of all jobs take at their short grace, less than `up` waits for its parts.
 STOP_SECONDS = 7.0
 JOIN_PAUSE_SECONDS = 1.0
-MOST_AT_ONCE = 500
+MAX_AT_ONCE = 500
 
 
 class AlreadyRunning(Exception):
@@ -171,7 +171,7 @@ async def _keep_hearing(bell: socket.socket, nodes: dict[str, Node]) -> None:
     while True:
         rung = [await loop.sock_recv(bell, 4096)]
         with contextlib.suppress(BlockingIOError):
-            while len(rung) < MOST_AT_ONCE:
+            while len(rung) < MAX_AT_ONCE:
                 rung.append(bell.recv(4096))
         keys: dict[str, set[str]] = {}
         for text in rung:

@@ -26,7 +26,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 3.0
 GATHER_SECONDS, REST_SECONDS = 0.003, 0.03
 HTTP_SECONDS = 30.0
 NOT_AUTHENTICATED = 4401
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 
 
 class Refused(Exception):
@@ -113,7 +113,7 @@ async def _connected(node: Node) -> ClientConnection:
     with _network(node):
         try:
             return await connect(
-                url, additional_headers=headers, compression=None, max_size=MOST_BYTES, open_timeout=10, close_timeout=1
+                url, additional_headers=headers, compression=None, max_size=MAX_BYTES, open_timeout=10, close_timeout=1
             )
         except InvalidHandshake as error:
             raise NoWebSocket(str(error)) from error

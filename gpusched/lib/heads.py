@@ -11,7 +11,7 @@ from twisted.web import http
 
 from gpusched.lib import request_id
 from gpusched.lib.api.problems import Problem, body
-from gpusched.lib.limits import MOST_HEAD_BYTES
+from gpusched.lib.limits import MAX_HEAD_BYTES
 
 # What the client still sends is thrown away for so long: of a connection closed at once, it would lose the answer.
 LINGER_SECONDS = 2.0
@@ -20,7 +20,7 @@ LINGER_SECONDS = 2.0
 class TellingChannel(http.HTTPChannel):
     """Twisted calls these of a connection. Their names are its own."""
 
-    MAX_LENGTH = totalHeadersSize = MOST_HEAD_BYTES  # noqa: N815
+    MAX_LENGTH = totalHeadersSize = MAX_HEAD_BYTES  # noqa: N815
     _is_refused = False
 
     def lineLengthExceeded(self, line: bytes) -> None:  # noqa: N802
@@ -39,7 +39,7 @@ class TellingChannel(http.HTTPChannel):
         answer_and_leave(link, _PROBLEMS[status])
 
 
-_KIB = MOST_HEAD_BYTES >> 10
+_KIB = MAX_HEAD_BYTES >> 10
 _SHORTER = f"send an address and headers of at most {_KIB} KiB together"
 _PROBLEMS = {
     400: Problem(400, "bad_request", "this is no request of HTTP/1.1", next_step="correct its first line and headers"),

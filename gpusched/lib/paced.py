@@ -12,7 +12,7 @@ from gpusched.lib.servers import Pace, protocol_behind
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 # Who takes nothing for so long is cut off.
-PATIENCE_SECONDS = 300.0
+TIMEOUT_SECONDS = 300.0
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def backpressure(send: Send) -> Iterator[Send]:
             pace.has_room.set()
         await send(message)
         try:
-            await asyncio.wait_for(pace.has_room.wait(), PATIENCE_SECONDS)
+            await asyncio.wait_for(pace.has_room.wait(), TIMEOUT_SECONDS)
         except TimeoutError:
             if request.channel is not None:
                 request.channel.forceAbortClient()

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-MOST_ELEMENTS = 100_000
+MAX_ELEMENTS = 100_000
 # Of such a text: more pieces than that are a list that nobody typed.
-_MOST_PIECES = 10_000
+_MAX_PIECES = 10_000
 _PIECE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _RANGE = re.compile(r"\[(\d+),(\d+)\)")
 
@@ -31,13 +31,13 @@ def array_of(text: str) -> ArrayRequest:
     return ArrayRequest(count=int(found[1]), max_parallel=int(found[2]) if found[2] else None)
 
 
-def parse_ranges(text: str, count: int = MOST_ELEMENTS) -> Ranges:
+def parse_ranges(text: str, count: int = MAX_ELEMENTS) -> Ranges:
     """`3-7,9` as ranges, of an array of `count` elements. Raises ValueError with a sentence."""
-    pieces = text.split(",", _MOST_PIECES)
+    pieces = text.split(",", _MAX_PIECES)
     found = []
     for piece in pieces:
         match = _PIECE.fullmatch(piece.strip())
-        if not match or len(pieces) > _MOST_PIECES:
+        if not match or len(pieces) > _MAX_PIECES:
             raise ValueError("must be numbers of elements like 3-7,9")
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:

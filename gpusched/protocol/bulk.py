@@ -17,11 +17,11 @@ from gpusched.protocol.job_request import (
     validate_text,
 )
 
-MOST_JOBS = 10_000
+MAX_JOBS = 10_000
 # Of all jobs together. Each is a row to write and to take away again; so many take three seconds.
-MOST_EDGES = 50_000
+MAX_EDGES = 50_000
 # Of a wrong generator of jobs all jobs are wrong: the first so many say enough.
-MOST_ERRORS = 100
+MAX_ERRORS = 100
 # What the jobs of a sweep differ in. Whatever else is wrong with one of them is wrong with those that are like it.
 VARYING_FIELDS = ("name", "args", "environment")
 _PLACES = sorted(JobRequest.__struct_fields__.index(field) for field in VARYING_FIELDS)
@@ -29,7 +29,7 @@ _PARTS = [slice(a + 1, b) for a, b in pairwise([-1, *_PLACES, len(JobRequest.__s
 # Far below all limits of text, so that what is shorter need not be measured by its parts.
 _SHORT = 10_000
 # A request is compared with so many of those before it that are like no other.
-_MOST_COMPARED = 4
+_MAX_COMPARED = 4
 
 
 class BulkRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ def field_path(number: int, field: str = "") -> str:
 
 def first_identical(requests: Sequence[JobRequest]) -> list[int]:
     """For each the number of one before it that differs from it in FREE at most; its own number if none is found."""
-    known: deque[tuple[int, list[tuple[Any, ...]]]] = deque(maxlen=_MOST_COMPARED)
+    known: deque[tuple[int, list[tuple[Any, ...]]]] = deque(maxlen=_MAX_COMPARED)
     found = []
     for number, request in enumerate(requests):
         values = msgspec.structs.astuple(request)
@@ -58,18 +58,18 @@ def first_identical(requests: Sequence[JobRequest]) -> list[int]:
 
 
 def bulk_problems(requests: Sequence[JobRequest], likes: Sequence[int] = ()) -> list[FieldError]:
-    """Everything wrong that needs no database, MOST_ERRORS at most; empty when they may be submitted. `likes`: as
+    """Everything wrong that needs no database, MAX_ERRORS at most; empty when they may be submitted. `likes`: as
     `alike` finds them."""
-    if not 1 <= len(requests) <= MOST_JOBS:
-        return [FieldError("jobs", "out_of_range", f"1 to {MOST_JOBS} jobs in one request, not {len(requests)}")]
-    if (edges := sum(len(request.depends_on) for request in requests)) > MOST_EDGES:
+    if not 1 <= len(requests) <= MAX_JOBS:
+        return [FieldError("jobs", "out_of_range", f"1 to {MAX_JOBS} jobs in one request, not {len(requests)}")]
+    if (edges := sum(len(request.depends_on) for request in requests)) > MAX_EDGES:
         message = (
-            f"their `depends_on` name {edges} jobs, at most {MOST_EDGES} in one request: let a job in between wait for"
+            f"their `depends_on` name {edges} jobs, at most {MAX_EDGES} in one request: let a job in between wait for"
             " many, and others for that one"
         )
         return [FieldError("jobs", "out_of_range", message)]
     found = chain(_each(requests, likes or first_identical(requests)), _names(requests))
-    return [error for error, _ in zip(found, range(MOST_ERRORS), strict=False)]
+    return [error for error, _ in zip(found, range(MAX_ERRORS), strict=False)]
 
 
 def _each(requests: Sequence[JobRequest], likes: Sequence[int]) -> Iterator[FieldError]:

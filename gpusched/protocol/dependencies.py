@@ -8,7 +8,7 @@ import msgspec
 from gpusched.protocol.states import FINAL, JobState
 
 # Of one job; whoever needs more lets jobs in between wait for them.
-MOST_DEPENDENCIES = 1000
+MAX_DEPENDENCIES = 1000
 
 
 class After(StrEnum):

@@ -3,14 +3,14 @@
 `docs/x.md, Heading` becomes a link where it is read as a document."""
 
 from gpusched.protocol.affinity import MAX_TOLERATIONS, LabelOperator
-from gpusched.protocol.arrays import MOST_ELEMENTS
-from gpusched.protocol.dependencies import MOST_DEPENDENCIES
+from gpusched.protocol.arrays import MAX_ELEMENTS
+from gpusched.protocol.dependencies import MAX_DEPENDENCIES
 from gpusched.protocol.exits import RETRYABLE, ExitClass
 from gpusched.protocol.job_request import (
     LONGEST,
+    MAX_MOUNTS,
+    MAX_SECRETS,
     MOST_LABELS,
-    MOST_MOUNTS,
-    MOST_SECRETS,
     RANGES,
     RESERVED,
     RUNTIMES,
@@ -42,14 +42,14 @@ _JOB_FIELDS: dict[str, str] = {
     "workdir": "absolute; null: the home directory of the agent's user",
     "environment": f"variables; names that begin with {', '.join(f'`{name}`' for name in RESERVED)} are refused. All "
     "members of the tenant can read them: for what they may not read there are `secrets`",
-    "secrets": f"names of secrets of the tenant, at most {MOST_SECRETS}, none twice: files that only the job reads; "
+    "secrets": f"names of secrets of the tenant, at most {MAX_SECRETS}, none twice: files that only the job reads; "
     "docs/rest.md, Secrets",
     "image": "run in a container of this image, on a node that has a runtime for it (docs/agent.md, Containers); the "
     "path of a `.sif` file is one for apptainer",
     "runtime": f"with an image {', '.join(f'`{name}`' for name in RUNTIMES[2:])}; without one `process`. `auto`: what "
     "the node prefers",
     "mounts": "with an image: directories of the node that the container sees, `/data:/data:ro`, at most "
-    f"{MOST_MOUNTS}. Each node has a list of what may be mounted; it refuses others by name",
+    f"{MAX_MOUNTS}. Each node has a list of what may be mounted; it refuses others by name",
     "gang_scheduling": "the job may span nodes, by ranks",
     "ranks": "how many processes; null: 1, or for a gang as few as fit. More than 1 needs `gang_scheduling`, and must "
     "divide `gpu_count`",
@@ -76,10 +76,10 @@ _JOB_FIELDS: dict[str, str] = {
     "anti_affinity": "a word: jobs of the tenant with the same word never share a node",
     "topology": "`nvlink`, `numa`: the GPUs of each rank are in one NVLink island, on one NUMA node; `prefer_nvlink`, "
     "`prefer_numa`: where possible",
-    "depends_on": f"jobs of the tenant that are to end first, at most {MOST_DEPENDENCIES:,}: `41`, or "
+    "depends_on": f"jobs of the tenant that are to end first, at most {MAX_DEPENDENCIES:,}: `41`, or "
     '`{"job": 41, "kind": "after_any"}`; docs/rest.md, Dependencies',
     "ref": "only in a bulk: a word by which other jobs of the bulk depend on this one; not kept",
-    "array": f'`{{"count": 10000, "max_parallel": 100}}`: so many elements, 1 to {MOST_ELEMENTS:,}, of which so many '
+    "array": f'`{{"count": 10000, "max_parallel": 100}}`: so many elements, 1 to {MAX_ELEMENTS:,}, of which so many '
     "at once (null: any number); docs/rest.md, Arrays",
 }
 

@@ -11,8 +11,8 @@ from gpusched.protocol.affinity import (
     affinity_problems,
     toleration_problems,
 )
-from gpusched.protocol.arrays import MOST_ELEMENTS, ArrayRequest
-from gpusched.protocol.dependencies import MOST_DEPENDENCIES, Dependency, dependency_of
+from gpusched.protocol.arrays import MAX_ELEMENTS, ArrayRequest
+from gpusched.protocol.dependencies import MAX_DEPENDENCIES, Dependency, dependency_of
 from gpusched.protocol.exits import RETRYABLE
 from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
@@ -25,7 +25,7 @@ RUNTIMES = ("auto", "process", "podman", "docker", "apptainer")
 # They become names of files.
 SECRET_NAME = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")
 SECRET_NAME_RULE = "1 to 100 letters, digits, . _ -, and no dot first"
-MOST_SECRETS = MOST_MOUNTS = 32  # of one job
+MAX_SECRETS = MAX_MOUNTS = 32  # of one job
 MOST_LABELS = MAX_LABELS
 RESERVED = ("GPUSCHED_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
@@ -206,11 +206,11 @@ def _container_problems(request: JobRequest) -> list[FieldError]:
         found.append(FieldError("image", "conflict", "an image that is a file needs the runtime apptainer"))
     if request.runtime == "process":
         found.append(FieldError("runtime", "conflict", "an image needs a container runtime; leave runtime out"))
-    if len(request.mounts) > MOST_MOUNTS or not all(
+    if len(request.mounts) > MAX_MOUNTS or not all(
         _MOUNT.match(mount) and ".." not in mount for mount in request.mounts
     ):
         found.append(
-            FieldError("mounts", "invalid", f"at most {MOST_MOUNTS}, each like /data:/data:ro, absolute and without ..")
+            FieldError("mounts", "invalid", f"at most {MAX_MOUNTS}, each like /data:/data:ro, absolute and without ..")
         )
     return found
 
@@ -281,8 +281,8 @@ def _dependency_problems(request: JobRequest) -> list[FieldError]:
     if not request.depends_on:
         return []
     jobs = [one.job for one in request.dependencies]
-    if len(jobs) > MOST_DEPENDENCIES:
-        return [FieldError("depends_on", "too_long", f"at most {MOST_DEPENDENCIES} jobs")]
+    if len(jobs) > MAX_DEPENDENCIES:
+        return [FieldError("depends_on", "too_long", f"at most {MAX_DEPENDENCIES} jobs")]
     if len(set(jobs)) < len(jobs):
         return [FieldError("depends_on", "duplicate", "names a job twice")]
     if not all(0 < job < 2**63 for job in jobs if isinstance(job, int)):
@@ -291,7 +291,7 @@ def _dependency_problems(request: JobRequest) -> list[FieldError]:
 
 
 def _array_problems(array: ArrayRequest) -> list[FieldError]:
-    limits = (("array.count", array.count, MOST_ELEMENTS), ("array.max_parallel", array.max_parallel, MOST_ELEMENTS))
+    limits = (("array.count", array.count, MAX_ELEMENTS), ("array.max_parallel", array.max_parallel, MAX_ELEMENTS))
     return [
         FieldError(field, "out_of_range", f"must be between 1 and {most}")
         for field, value, most in limits
@@ -305,8 +305,8 @@ def _secret_problems(names: list[str]) -> list[FieldError]:
     if bad := [index for index, name in enumerate(names) if not SECRET_NAME.match(name)]:
         message = f"must be names of secrets of the tenant, {SECRET_NAME_RULE}; number {bad[0] + 1} is none"
         found.append(FieldError("secrets", "invalid_name", message))
-    if len(names) > MOST_SECRETS:
-        found.append(FieldError("secrets", "too_long", f"at most {MOST_SECRETS}"))
+    if len(names) > MAX_SECRETS:
+        found.append(FieldError("secrets", "too_long", f"at most {MAX_SECRETS}"))
     elif len(set(names)) < len(names):
         found.append(FieldError("secrets", "repeated", "names a secret twice"))
     return found

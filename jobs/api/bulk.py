@@ -9,7 +9,7 @@ from gpusched.lib.api.dry_run import is_dry_run
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.api.rest import decode, raw_body
-from gpusched.protocol.bulk import MOST_ERRORS, BulkRequest, field_path
+from gpusched.protocol.bulk import MAX_ERRORS, BulkRequest, field_path
 from gpusched.protocol.job_request import FieldError, JobRequest, validate
 from gpusched.protocol.reasons import fix_plurals
 from gpusched.protocol.rest.jobs import BulkActed
@@ -73,6 +73,6 @@ def _unreadable(unread: list[msgspec.Raw]) -> list[FieldError]:
             decode(bytes(job), JobRequest, validate)
         except Problem as problem:
             found += [FieldError(field_path(number, one.field), one.code, one.message) for one in problem.errors]
-        if len(found) >= MOST_ERRORS:
+        if len(found) >= MAX_ERRORS:
             break
     return found

@@ -37,7 +37,7 @@ from tenants.auth.identity import (
     identity_of_user,
 )
 
-MOST_WAIT_SECONDS = 30
+MAX_WAIT_SECONDS = 30
 PARAMETERS = {
     "since": "id of an event: those after it; 0: from the beginning; without it: from now on",
     "wait": "0 to 30 (0): so many seconds to wait until there is one",
@@ -69,7 +69,7 @@ class Events(APIView):
         """Of own tenants. With `Accept: text/event-stream` a stream that goes on from `Last-Event-ID`. Else one answer;
         go on with `since` set to its `next_since`. docs/rest.md, Following events, says more."""
         given = read_query(request)
-        wait = whole_number(given, "wait", 0, 0, MOST_WAIT_SECONDS)
+        wait = whole_number(given, "wait", 0, 0, MAX_WAIT_SECONDS)
         is_stream = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)
         since = _since(request, given, is_stream=is_stream)
         who = identity(request)

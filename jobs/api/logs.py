@@ -14,7 +14,7 @@ from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.api.rest import is_true, read_query, whole_number
 from gpusched.lib.db.sql import query
-from gpusched.lib.limits import MOST_DOWNLOADS, MOST_DOWNLOADS_EACH
+from gpusched.lib.limits import MAX_DOWNLOADS, MAX_DOWNLOADS_EACH
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.states import FINAL
@@ -50,9 +50,9 @@ class Log(APIView):
             _is_over(job, number, rank)
             return _file(job_id, number, rank, identity(request).username)
         offset = whole_number(given, "offset", 0, -(2**62), 2**62)
-        limit = whole_number(given, "limit", store.MOST_READ, 1, store.MOST_READ)
+        limit = whole_number(given, "limit", store.MAX_READ, 1, store.MAX_READ)
         if "tail" in given:
-            limit = whole_number(given, "tail", 1, 1, store.MOST_READ)
+            limit = whole_number(given, "tail", 1, 1, store.MAX_READ)
             offset = -limit
         # First whether it is over, then the bytes: the other way round, bytes that came in between would be missed.
         is_over = _is_over(job, number, rank)
@@ -69,7 +69,7 @@ class Log(APIView):
 
 # Piece by piece, and not by many at once: of each up to 1 MiB stands in the memory of the server.
 downloads = ConcurrencyLimiter(
-    MOST_DOWNLOADS, MOST_DOWNLOADS_EACH, code="too_many_downloads", what="logs are being downloaded",
+    MAX_DOWNLOADS, MAX_DOWNLOADS_EACH, code="too_many_downloads", what="logs are being downloaded",
     instead="try again in a moment, or read it by `offset`",
 )  # fmt: skip
 
@@ -85,7 +85,7 @@ def _file(job_id: int, attempt: int, rank: int, caller: str) -> StreamingHttpRes
 async def _pieces(job_id: int, attempt: int, rank: int, size: int) -> AsyncIterator[bytes]:
     read, offset = sync_to_async(store.read, thread_sensitive=False), 0
     while offset < size:
-        piece = await read(job_id, attempt, rank, offset, min(store.MOST_READ, size - offset))
+        piece = await read(job_id, attempt, rank, offset, min(store.MAX_READ, size - offset))
         if not piece.data:
             return  # deleted meanwhile: shorter than was said, which the reader notices
         offset = piece.next_offset

@@ -62,7 +62,7 @@ def materialize(wanted: Mapping[int, int], again: Mapping[int, Collection[int]] 
     taken, numbers = Materialized(), dict[int, list[int]]()
     for row in _locked(sorted({*wanted, *again})):
         most = row["array_max_parallel"]
-        left = arrays.MOST_ELEMENTS if most is None else max(most - row["live"], 0)
+        left = arrays.MAX_ELEMENTS if most is None else max(most - row["live"], 0)
         known = sorted(again.get(row["id"], ()))
         taken.refused.update(known[left:])
         is_open = row["state"] in (JobState.PENDING, JobState.RUNNING)

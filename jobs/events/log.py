@@ -18,8 +18,8 @@ KINDS = (
     "idle_over",
 )  # fmt: skip
 # So many are looked at for one answer, however few of them the reader may see.
-MOST_LOOKED_AT = 20_000
-_MOST_REMEMBERED = 64
+MAX_LOOKED_AT = 20_000
+_MAX_REMEMBERED = 64
 
 # Who did it: the way of a person, else the agent that told it, or the scheduler.
 VIA = """CASE WHEN e.via <> '' OR e.actor NOT IN ('', 'scheduler') THEN e.via
@@ -72,7 +72,7 @@ class Frontier:
             if self._first is None:
                 self._first = now["newest"]
             newest = self._seen[-1][0] if self._seen else self.settled
-            if now["newest"] > newest and len(self._seen) < _MOST_REMEMBERED:
+            if now["newest"] > newest and len(self._seen) < _MAX_REMEMBERED:
                 self._seen.append((now["newest"], running))
             while self._seen and not self._seen[0][1] & running:
                 self.settled = self._seen.popleft()[0]
@@ -117,7 +117,7 @@ def read(reader: Reader, since: int) -> dict[str, Any]:
     """Up to `limit` events after the id `since`, oldest first; `next_since` goes on from there, and `more` says that
     there is something to look at already, even if nothing was found this time."""
     settled = frontier.advance()
-    until = min(settled, since + MOST_LOOKED_AT)
+    until = min(settled, since + MAX_LOOKED_AT)
     params = {
         "since": since,
         "until": until,

@@ -16,10 +16,10 @@ from django.db import connections
 from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
 from gpusched.lib.bus.listener import Listener, listener
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
-from gpusched.lib.limits import MOST_STREAMS, MOST_STREAMS_EACH
+from gpusched.lib.limits import MAX_STREAMS, MAX_STREAMS_EACH
 from gpusched.lib.process.supervised import supervised
 from jobs.events.log import (
-    MOST_LOOKED_AT,
+    MAX_LOOKED_AT,
     Reader,
     frontier,
     read,
@@ -60,7 +60,7 @@ class EventStreams:
         self._looked_at = 0
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="events")
         self.room = ConcurrencyLimiter(
-            MOST_STREAMS, MOST_STREAMS_EACH, code="too_many_streams", what="readers wait for events",
+            MAX_STREAMS, MAX_STREAMS_EACH, code="too_many_streams", what="readers wait for events",
             instead="try again later, or ask without `wait`",
         )  # fmt: skip
 
@@ -169,7 +169,7 @@ class EventStreams:
 def _advance(since: int) -> tuple[int, frozenset[int] | None]:
     """(the last id that counts, the tenants that have something new; None: too much is new to look whose)."""
     settled = frontier.advance()
-    if settled - since > MOST_LOOKED_AT:
+    if settled - since > MAX_LOOKED_AT:
         return settled, None
     return settled, frozenset(tenants_between(since, settled) if settled > since else ())
 

@@ -11,9 +11,9 @@ from gpusched.protocol.reasons import NODE_FAULTS, EndReason, Pending
 from gpusched.protocol.states import JobState
 
 # A supervisor that is killed in five attempts in a row is killed by what the job does.
-MOST_SUPERVISORS_LOST = 5
+MAX_SUPERVISORS_LOST = 5
 # The scheduler skips a node without the user for ten minutes (nodes/health/missing_users.py), so this takes a while.
-MOST_WITHOUT_USER = 10
+MAX_WITHOUT_USER = 10
 LONGEST_RETRY_PAUSE_SECONDS = 3600.0
 LONGEST_FAULT_PAUSE_SECONDS = 600.0
 
@@ -91,7 +91,7 @@ def _after_fault(job: dict[str, Any], outcome: AttemptOutcome, before: FaultStre
     lost = before.supervisors_lost + 1 if outcome.reason == EndReason.SUPERVISOR_LOST else 0
     if not job["requeue"]:
         return Transition(JobState.FAILED, outcome.reason, outcome.evidence, used)
-    if lost >= MOST_SUPERVISORS_LOST:
+    if lost >= MAX_SUPERVISORS_LOST:
         return Transition(JobState.FAILED, outcome.reason, {**outcome.evidence, "in_a_row": lost}, used)
     if outcome.reason == EndReason.NO_ACCOUNT:
         return _without_user(outcome, before, used)
@@ -104,7 +104,7 @@ def _after_fault(job: dict[str, Any], outcome: AttemptOutcome, before: FaultStre
 def _without_user(outcome: AttemptOutcome, before: FaultStreak, used: int) -> Transition:
     """At once, for the scheduler tries another node, or waits and says for whom; but not for ever."""
     without = before.without_user + 1
-    if without >= MOST_WITHOUT_USER:
+    if without >= MAX_WITHOUT_USER:
         return Transition(JobState.FAILED, outcome.reason, {**outcome.evidence, "in_a_row": without}, used)
     return Transition(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
 

@@ -11,9 +11,9 @@ from jobs.listing import dates, representation
 
 _STATE_WORDS = {"waiting": sorted(WAITING), "live": sorted(LIVE), "final": sorted(FINAL)}
 # A count goes no further.
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 # Of more arrays their elements are not counted.
-MOST_ARRAYS = 100
+MAX_ARRAYS = 100
 
 
 def list_jobs(given: dict[str, str], visible: list[int] | None, limit: int) -> tuple[list[dict[str, Any]], str | None]:
@@ -37,11 +37,11 @@ def count_jobs(given: dict[str, str], visible: list[int] | None) -> dict[str, An
                array_agg(id) FILTER (WHERE is_found AND array_count IS NOT NULL) AS arrays
           FROM (SELECT j.id, j.array_count, {is_found} AS is_found
                   FROM jobs_job j WHERE {where} LIMIT %s) j"""
-    [row] = query(sql, [*more, *params, MOST_COUNTED + 1])
-    jobs, arrays, is_more = row["jobs"], row["arrays"] or [], row["looked_at"] > MOST_COUNTED
-    is_known = not is_more and len(arrays) <= MOST_ARRAYS
+    [row] = query(sql, [*more, *params, MAX_COUNTED + 1])
+    jobs, arrays, is_more = row["jobs"], row["arrays"] or [], row["looked_at"] > MAX_COUNTED
+    is_known = not is_more and len(arrays) <= MAX_ARRAYS
     return {
-        "jobs": min(jobs, MOST_COUNTED),
+        "jobs": min(jobs, MAX_COUNTED),
         "is_more": is_more,
         "with_elements": jobs - len(arrays) + _elements(arrays, given) if is_known else None,
     }
@@ -59,7 +59,7 @@ def _elements(arrays: list[int], given: dict[str, str]) -> int:
 def _where(given: dict[str, str], visible: list[int] | None) -> tuple[str, list[Any], dates.Condition]:
     """The condition for which there are indexes, and what is looked for without."""
     where, params = _condition(given, visible)
-    ids = None if "array" in given else dates.those_ended(given, MOST_AT_ONCE)
+    ids = None if "array" in given else dates.those_ended(given, MAX_AT_ONCE)
     if ids is not None:
         where, params = f"{where} AND j.id = ANY(%s)", [*params, sorted(ids)]
     return where, params, _found(given, are_known=ids is not None)
@@ -101,9 +101,9 @@ def _condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, l
 
 # No index knows parts of names, nor gives those that ended in a span by their ids. A page looks at so many jobs, and
 # where to go on stands in its cursor.
-MOST_SEARCHED = 5_000
+MAX_SEARCHED = 5_000
 # … but of a span in which no more than so many ended, all are known by an index.
-MOST_AT_ONCE = 2_000
+MAX_AT_ONCE = 2_000
 
 
 def _found(given: dict[str, str], *, are_known: bool) -> dates.Condition:
@@ -119,7 +119,7 @@ def _searched(where: str, params: list[Any], found: dates.Condition) -> tuple[st
     """The condition with what is looked for, among the newest jobs that meet it so far; and the last of them, if more
     follow."""
     sql = f"SELECT j.id FROM jobs_job j WHERE {where} ORDER BY j.id DESC OFFSET %s LIMIT 1"
-    beyond = query(sql, [*params, MOST_SEARCHED - 1])
+    beyond = query(sql, [*params, MAX_SEARCHED - 1])
     last = beyond[0]["id"] if beyond else None
     parts, more = found
     return " AND ".join([where, *parts, "j.id >= %s"]), [*params, *more, last or 0], last

@@ -24,7 +24,7 @@ _SELECT = """
 
 
 # A page ends after so many bytes of what its jobs run: the scripts of 1,000 may be a gigabyte.
-MOST_PAGE_BYTES = 8 << 20
+MAX_PAGE_BYTES = 8 << 20
 _ASKED = "coalesce(whole_payload, payload)"
 _EARLIER = "(ORDER BY id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
 
@@ -48,8 +48,8 @@ def newest_page(where: str, params: Sequence[Any], limit: int) -> tuple[list[dic
                 SELECT near.*, {_MEASURED_EARLIER} AS bytes_earlier
                   FROM (SELECT found.*, count(*) OVER () AS found_jobs, {_ABOUT_EARLIER} AS about_earlier
                           FROM ({_SELECT} WHERE {where} ORDER BY j.id DESC LIMIT %s) found) near
-                 WHERE coalesce(about_earlier, 0) < {MOST_PAGE_BYTES}) page
-             WHERE coalesce(bytes_earlier, 0) < {MOST_PAGE_BYTES} ORDER BY id DESC""",
+                 WHERE coalesce(about_earlier, 0) < {MAX_PAGE_BYTES}) page
+             WHERE coalesce(bytes_earlier, 0) < {MAX_PAGE_BYTES} ORDER BY id DESC""",
         [*params, limit],
     )
     return _represented(rows), bool(rows) and (len(rows) == limit or len(rows) < rows[0]["found_jobs"])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from django.core.files.base import ContentFile
 from django.core.files.storage import Storage
 
-MOST_SMALL = 64
+MAX_SMALL = 64
 SMALL_BYTES, LARGE_BYTES = 1 << 20, 8 << 20
 
 
@@ -25,7 +25,7 @@ def append(storage: Storage, log: str, offset: int, data: bytes) -> int:
     if offset > size or offset + len(data) <= size:
         return size
     chain.append(_write(storage, log, size, data[size - offset :]))
-    if sum(chunk.end - chunk.start < SMALL_BYTES for chunk in chain) > MOST_SMALL:
+    if sum(chunk.end - chunk.start < SMALL_BYTES for chunk in chain) > MAX_SMALL:
         _merge(storage, log, chain)
     return chain[-1].end
 

@@ -8,8 +8,8 @@ from jobs.logs import store
 
 # Of one answer: what it may take, and how much it holds.
 SECONDS = 0.5
-MOST_HITS = 200
-MOST_NEEDLE_BYTES = 800
+MAX_HITS = 200
+MAX_NEEDLE_BYTES = 800
 # Around a find, in bytes: lines can be very long.
 _BEFORE, _AFTER = 80, 160
 
@@ -41,12 +41,12 @@ def search(job_id: int, attempt: int, rank: int, text: str, offset: int = 0, lin
     until = time.monotonic() + SECONDS
     hits: list[Hit] = []
     while True:
-        piece = store.read(job_id, attempt, rank, offset, store.MOST_READ)
+        piece = store.read(job_id, attempt, rank, offset, store.MAX_READ)
         is_end = piece.next_offset >= piece.size
         whole = _whole(piece.data, is_end)
-        found, at = _in_block(piece.data[:whole], needle, MOST_HITS - len(hits))
+        found, at = _in_block(piece.data[:whole], needle, MAX_HITS - len(hits))
         hits += [Hit(lines_before + hit.line, offset + hit.offset, hit.text) for hit in found]
-        is_full = len(hits) == MOST_HITS
+        is_full = len(hits) == MAX_HITS
         resumed = at if is_full else _resumed(piece.data[:whole], len(needle), is_end)
         lines_before += piece.data.count(b"\n", 0, resumed)
         offset = piece.offset + resumed
@@ -63,7 +63,7 @@ def _whole(block: bytes, is_end: bool) -> int:
 def _resumed(block: bytes, length: int, is_end: bool) -> int:
     """Where the next search begins: after the last whole line, or where a find across the border would begin."""
     ended = block.rfind(b"\n") + 1
-    return ended if ended or (is_end and len(block) < store.MOST_READ) else max(0, len(block) - length + 1)
+    return ended if ended or (is_end and len(block) < store.MAX_READ) else max(0, len(block) - length + 1)
 
 
 def _in_block(block: bytes, needle: bytes, most: int) -> tuple[list[Hit], int]:

@@ -10,10 +10,10 @@ from gpusched.lib.db.sql import columns, execute, query
 from jobs.logs import chunks
 from jobs.logs.files import LogFiles
 
-MOST_READ = 1 << 20
+MAX_READ = 1 << 20
 # Beyond the limit that agents are told: what they put in place of what they cut.
 _SPARE_BYTES = 1 << 20
-MOST_DROPPED = 10_000
+MAX_DROPPED = 10_000
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def read(job_id: int, attempt: int, rank: int, offset: int, limit: int) -> LogCh
     storage, name = _storage(), _name(job_id, attempt, rank)
     if offset < 0:
         offset = max(0, size_of(job_id, attempt, rank) + offset)
-    limit = min(limit, MOST_READ)
+    limit = min(limit, MAX_READ)
     if isinstance(storage, LogFiles):
         data, size = storage.read(name, offset, limit)
     else:
@@ -80,7 +80,7 @@ def drop_old(days: float) -> int:
     """Deletes logs of attempts that ended more than `days` ago; 0: of none. Gives how many attempts that were."""
     if not days:
         return 0
-    old = query(_OLD, [days * 86400, MOST_DROPPED])
+    old = query(_OLD, [days * 86400, MAX_DROPPED])
     for row in old:
         for rank in range(row["ranks"]):
             drop(row["job_id"], row["number"], rank)

@@ -21,7 +21,7 @@ from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.job_request import FieldError
 from tenants.auth.identity import Identity, identity_of_token
 
-MOST_CHARACTERS = 255
+MAX_CHARACTERS = 255
 # From before this no key counts any more.
 EXPIRED_BEFORE = "now() - interval '24 hours'"
 _PURPOSE = b"gpusched: answers of repeated requests, 1"
@@ -57,8 +57,8 @@ class IdempotentPosts:
 
 def checked(key: str) -> str:
     """The key, or a 400."""
-    if len(key) > MOST_CHARACTERS or "\x00" in key:
-        raise invalid([FieldError("Idempotency-Key", "too_long", f"at most {MOST_CHARACTERS} characters")])
+    if len(key) > MAX_CHARACTERS or "\x00" in key:
+        raise invalid([FieldError("Idempotency-Key", "too_long", f"at most {MAX_CHARACTERS} characters")])
     return key
 
 

@@ -19,7 +19,7 @@ from tenants.auth.identity import Identity
 from tenants.tenancy import archived
 
 # The scheduler counts on from it: near the end of time there would be no date for what follows.
-MOST_DAYS_AHEAD = 36_525
+MAX_DAYS_AHEAD = 36_525
 
 
 def resolve_tenant(request: JobRequest, identity: Identity) -> tuple[int, str]:
@@ -102,8 +102,8 @@ def _not_before(text: str | None) -> datetime | None:
     if text is None:
         return None
     at = parse_moment("not_before", text)
-    if at - timezone.now() > timedelta(days=MOST_DAYS_AHEAD):
-        message = f"must be at most {MOST_DAYS_AHEAD:,} days (100 years) from now"
+    if at - timezone.now() > timedelta(days=MAX_DAYS_AHEAD):
+        message = f"must be at most {MAX_DAYS_AHEAD:,} days (100 years) from now"
         raise invalid([FieldError("not_before", "out_of_range", message)])
     return at
 

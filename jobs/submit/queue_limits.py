@@ -46,7 +46,7 @@ _ONLY_LIMITS = _LIMITS.format(generation="NULL::bigint")
 _IN_FLIGHT, _PER_SECOND = 100, 5_000
 # So far below its limits no bulk is counted exactly, so that a count cannot miss one either.
 _MARGIN_OF_BULK = 50_000
-_FRESH_SECONDS = 1.0
+_CACHE_SECONDS = 1.0
 # Counting every tenant's jobs takes at most a twentieth of the time, and a sixth while the queue is full: then each
 # job that starts or is cancelled makes room at once.
 _PAUSE_PER_SECOND, _PAUSE_PER_SECOND_WHEN_FULL = 20.0, 5.0
@@ -284,7 +284,7 @@ def _refusal(bound: _Bound, incoming: Incoming) -> Problem:
 
 def _estimate(tenant_id: int) -> _Tenant:
     known = _known.get(tenant_id)
-    if known is None or time.monotonic() - known.counted_at > _FRESH_SECONDS:
+    if known is None or time.monotonic() - known.counted_at > _CACHE_SECONDS:
         return _count(tenant_id)
     return known
 
@@ -320,7 +320,7 @@ def _of_all(*, is_full: bool = False) -> _All:
     pause = (
         _PAUSE_PER_SECOND_WHEN_FULL * _all.taken_seconds
         if is_full
-        else max(_FRESH_SECONDS, _PAUSE_PER_SECOND * _all.taken_seconds)
+        else max(_CACHE_SECONDS, _PAUSE_PER_SECOND * _all.taken_seconds)
     )
     if now - _all.counted_at > pause:
         [row] = prepared(_OF_ALL)

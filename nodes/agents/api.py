@@ -19,7 +19,7 @@ from gpusched.lib.api.problems import (
 from gpusched.lib.api.rest import decode
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query
-from gpusched.lib.limits import MOST_LOG_BYTES
+from gpusched.lib.limits import MAX_LOG_BYTES
 from gpusched.protocol.agent_messages import Join, LogAnswer, Sync
 from gpusched.protocol.job_request import FieldError
 from jobs.logs import store
@@ -82,8 +82,8 @@ def append_log(request: HttpRequest) -> msgspec.Struct:
     offset = request.GET.get("offset", "")
     if key is None or not (offset.isascii() and offset.isdigit() and len(offset) < 16):
         raise invalid([FieldError("key", "invalid", "needs key=JOB.ATTEMPT.RANK and offset=BYTES")])
-    if len(request.body) > MOST_LOG_BYTES:
-        raise Problem(413, "too_large", f"send at most {MOST_LOG_BYTES} bytes at once")
+    if len(request.body) > MAX_LOG_BYTES:
+        raise Problem(413, "too_large", f"send at most {MAX_LOG_BYTES} bytes at once")
     rows = query(
         "SELECT 1 FROM nodes_assignment WHERE job_id = %s AND number = %s AND rank = %s AND node_id = %s",
         [*key, node_id],

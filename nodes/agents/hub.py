@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 GATHER_SECONDS = 0.02
 # A push waits a moment for its neighbours: a cycle that places on 200 nodes is one question to the database.
 PUSH_SECONDS = 0.003
-MOST_AT_ONCE = 100
+MAX_AT_ONCE = 100
 LEASE_SECONDS = 1.0
 # Of a database that is away.
 RETRY_SECONDS = 1.0
 # What a node was told to run is spelled out again if it has not started by then.
-TELL_AGAIN_SECONDS = 5.0
+RESEND_SECONDS = 5.0
 
 
 class AgentLink(Protocol):
@@ -101,7 +101,7 @@ class AgentHub:
         while True:
             await self._arrived.wait()
             await asyncio.sleep(GATHER_SECONDS)
-            batch = self._inbox.take(MOST_AT_ONCE)
+            batch = self._inbox.take(MAX_AT_ONCE)
             if not batch:
                 self._arrived.clear()
                 continue
@@ -191,7 +191,7 @@ class AgentHub:
             logger.exception("the answer to node %d cannot be sent", link.node_id)
 
     def _told_lately(self) -> dict[int, set[str]]:
-        since = time.monotonic() - TELL_AGAIN_SECONDS
+        since = time.monotonic() - RESEND_SECONDS
         for node_id, keys in self._told.items():
             if keys:
                 self._told[node_id] = {key: at for key, at in keys.items() if at > since}

@@ -12,7 +12,7 @@ from nodes.agents.hub import hub
 from nodes.inventory import join
 
 _decode = msgspec.json.Decoder(Sync).decode
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 NOT_AUTHENTICATED, BAD_MESSAGE, TOO_LARGE = 4401, 4400, 4413
 
 
@@ -44,7 +44,7 @@ class AgentConsumer(HubSocket):
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         raw = text_data if text_data is not None else bytes_data or b""
-        if len(raw) > MOST_BYTES:
+        if len(raw) > MAX_BYTES:
             await self.close(code=TOO_LARGE)
             return
         try:

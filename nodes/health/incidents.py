@@ -23,7 +23,7 @@ _OF_NODES = """
       LEFT JOIN nodes_device d ON d.id = i.device_id WHERE n.name = ANY(%s) AND n.removed_at IS NULL
      ORDER BY n.name, i.until IS NOT NULL, i.since DESC, i.id DESC
 """
-MOST_OF_A_NODE = 50
+MAX_OF_A_NODE = 50
 # Who closed it, or gave its present note; what the system holds is nobody's. Of a write the audit trail keeps what
 # differed: without `intent` it was the note alone, and nothing of one that said the same again.
 _CLOSED_BY = """
@@ -36,9 +36,9 @@ _CLOSED_BY = """
 
 
 def of_nodes(names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """By name of node: what lasts, then the latest of what is over, MOST_OF_A_NODE at most; times as they are."""
+    """By name of node: what lasts, then the latest of what is over, MAX_OF_A_NODE at most; times as they are."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for row in query(_OF_NODES, [MOST_OF_A_NODE, sorted(names)]):
+    for row in query(_OF_NODES, [MAX_OF_A_NODE, sorted(names)]):
         found[row.pop("node")].append(row)
     return found
 
@@ -47,7 +47,7 @@ def with_closers(incidents: Collection[dict[str, Any]]) -> list[dict[str, Any]]:
     """Incidents, each with `by`: who closed the node, or gave its note since; empty where the system holds it, and of
     what is no closing."""
     closed = [row["id"] for row in incidents if row["kind"] in CLOSINGS]
-    found = query(_CLOSED_BY, [log.MOST_CHARACTERS, closed, AUTO_CORDON_NOTE]) if closed else []
+    found = query(_CLOSED_BY, [log.MAX_CHARACTERS, closed, AUTO_CORDON_NOTE]) if closed else []
     by = {row["id"]: row["actor"] for row in found}
     return [{**row, "by": by.get(row["id"], "")} for row in incidents]
 

@@ -13,14 +13,14 @@ from gpusched.protocol.reasons import EndReason
 
 # How far off what is told may be and is still believed: of a message's way alone, and of a node's clock, too.
 WAY_SECONDS, TOLERATED_SECONDS = 1.0, 5.0
-_MOST_SECONDS = 10 * 365 * 86400.0
+_MAX_SECONDS = 10 * 365 * 86400.0
 
 
 def parse_time(text: str) -> datetime:
     """An agent's time; one that cannot be read, lies in the future or many years ago, becomes now."""
     now = datetime.now(UTC)
     at = _read(text)
-    return now if at is None or (now - at).total_seconds() > _MOST_SECONDS else min(at, now)
+    return now if at is None or (now - at).total_seconds() > _MAX_SECONDS else min(at, now)
 
 
 def to_server_time(report: Report, said_at: str) -> Report:
@@ -30,7 +30,7 @@ def to_server_time(report: Report, said_at: str) -> Report:
         return report
     tolerated = TOLERATED_SECONDS if report.seconds_ago is None else WAY_SECONDS
     if report.seconds_ago is not None:
-        off = (now - timedelta(seconds=min(max(report.seconds_ago, 0.0), _MOST_SECONDS)) - at).total_seconds()
+        off = (now - timedelta(seconds=min(max(report.seconds_ago, 0.0), _MAX_SECONDS)) - at).total_seconds()
     else:
         off = (now - said).total_seconds() if said is not None else 0.0
     if abs(off) <= tolerated:
@@ -53,7 +53,7 @@ def clock_offset(said_at: str) -> float | None:
     that cannot be read."""
     said = _read(said_at)
     off = None if said is None else (said - datetime.now(UTC)).total_seconds()
-    return None if off is None or abs(off) > _MOST_SECONDS else round(off, 3)
+    return None if off is None or abs(off) > _MAX_SECONDS else round(off, 3)
 
 
 def run_seconds(report: Ended) -> float | None:

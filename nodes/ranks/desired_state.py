@@ -19,7 +19,7 @@ from gpusched.protocol.states import JobState, RankState
 from tenants import secrets
 
 # Agents refuse messages of 16 MiB; a job's script alone may have six.
-MOST_RUN_BYTES = 4 << 20
+MAX_RUN_BYTES = 4 << 20
 NO_LIMITS: Mapping[int, Mapping[str, int]] = {}
 _LIVE = """
     SELECT s.id, s.node_id, s.job_id, s.number, s.rank, s.state, j.state AS job_state, j.attempt, j.stop_reason,
@@ -72,7 +72,7 @@ def desired(
                 # The first is always sent, however large and whatever is to stop; the rest comes with the next answers.
                 is_first = size == 0
                 size += len(msgspec.json.encode(specs[row["id"]]))
-                if is_first or size <= MOST_RUN_BYTES:
+                if is_first or size <= MAX_RUN_BYTES:
                     orders.append(Run(key=key, spec=specs[row["id"]]))
             elif _is_to_stop(row):
                 # The other nodes of a gang are not at fault, and must not be held for it.

@@ -8,7 +8,7 @@ from gpusched.protocol.agent_messages import Signal, rank_key
 from gpusched.protocol.states import JobState, RankState
 
 # Of each job; whoever is further behind hears of the others with the next answer.
-MOST_AT_ONCE = 50
+MAX_AT_ONCE = 50
 # Of jobs after a number of each; ranks of a gang that are equally far share theirs.
 _ASKED = """
     SELECT w.job_id, w.known, e.sequence, e.signal FROM unnest(%s::bigint[], %s::int[]) AS w (job_id, known)
@@ -42,7 +42,7 @@ def pending_signals(
 def _asked(wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], list[dict[str, Any]]]:
     """The signals of a job after a number, by both, ascending."""
     found: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in query(_ASKED, [*columns(sorted(wanted), 2), MOST_AT_ONCE]):
+    for row in query(_ASKED, [*columns(sorted(wanted), 2), MAX_AT_ONCE]):
         found.setdefault((row["job_id"], row["known"]), []).append(row)
     return found
 

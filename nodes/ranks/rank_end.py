@@ -27,7 +27,7 @@ from tenants.billing import ledger
 
 RankKey = tuple[int, int, int]
 PEAKS = ("rank", "process")
-MOST_INT, MOST_LOG_BYTES = (1 << 31) - 1, 1 << 60
+MAX_INT, MAX_LOG_BYTES = (1 << 31) - 1, 1 << 60
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ def _rank_end(key: RankKey, node_id: int, report: Ended) -> RankEnd:
         node_id,
         parse_time(report.at),
         reason,
-        _fitting(report.exit_code, -MOST_INT),
+        _fitting(report.exit_code, -MAX_INT),
         _fitting(report.signal),
         parse_time(report.started_at) if report.started_at else None,
         (report.detail or "").replace("\x00", "")[:2000],
         _fitting(report.peak_memory_mb),
-        min(max(report.log_bytes, 0), MOST_LOG_BYTES),
+        min(max(report.log_bytes, 0), MAX_LOG_BYTES),
         report.exit_class,
         report.peak_memory_of if report.peak_memory_of in PEAKS else None,
         run_seconds(report),
@@ -109,7 +109,7 @@ def _rank_end(key: RankKey, node_id: int, report: Ended) -> RankEnd:
 
 def _fitting(value: int | None, least: int = 0) -> int | None:
     """What fits no column is not known: one number must not keep an end from being written."""
-    return value if value is not None and least <= value <= MOST_INT else None
+    return value if value is not None and least <= value <= MAX_INT else None
 
 
 def lock_jobs(ids: Sequence[int]) -> None:

@@ -24,8 +24,8 @@ from gpusched.protocol.states import NodeState
 from nodes.health import device_health, thermal
 
 # Agents tell of an Xid for a minute; what claims to be older is not believed.
-MOST_SECONDS_AGO = 3600
-_MOST_HINTS = 20
+MAX_SECONDS_AGO = 3600
+_MAX_HINTS = 20
 _SEEN = """
     WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) AND removed_at IS NULL ORDER BY id FOR UPDATE)
     UPDATE nodes_node n SET last_seen_at = clock_timestamp(), boot_id = t.boot_id, clock_off_seconds = t.off,
@@ -80,7 +80,7 @@ def _learn_machine(node_id: int, facts: NodeFacts) -> int:
             (facts.driver_version or "")[:50],
             as_json({name[:30]: version[:50] for name, version in facts.runtimes.items()}),
             as_json(_isolation(facts.isolation)),
-            as_json([_bounded(hint) for hint in facts.hints[:_MOST_HINTS]]),
+            as_json([_bounded(hint) for hint in facts.hints[:_MAX_HINTS]]),
             facts.pretend,
             node_id,
         ],
@@ -190,7 +190,7 @@ def _hardware_failures(readings: Sequence[tuple[int, Reading]]) -> list[tuple[in
     latest: dict[tuple[int, str], tuple[int, str]] = {}
     for node_id, reading in readings:
         for xid in reading.xids:
-            if xid.code in xids.HARDWARE and 0 <= xid.seconds_ago < MOST_SECONDS_AGO:
+            if xid.code in xids.HARDWARE and 0 <= xid.seconds_ago < MAX_SECONDS_AGO:
                 told = (xid.seconds_ago, xids.sentence(xid.code))
                 latest[node_id, reading.uuid] = min(told, latest.get((node_id, reading.uuid), told))
     return [(*device, note, ago) for device, (ago, note) in latest.items()]

@@ -20,8 +20,8 @@ from nodes.health.gpu_status import (
 
 ROLLUP_SECONDS = 300
 # After a long pause so many periods are made up for at once; the rest follows.
-MOST_PERIODS = 36
-MOST_DROPPED = 20_000
+MAX_PERIODS = 36
+MAX_DROPPED = 20_000
 
 _BEGIN = """
     INSERT INTO nodes_gpuclock (id, counted_until, busy, held_idle, free, unavailable)
@@ -144,7 +144,7 @@ def _roll_up(now: datetime | None) -> int:
     # Behind a tick that is under way: its samples may be of the period that has just ended.
     query("SELECT 1 FROM nodes_gpuclock WHERE id = 1 FOR UPDATE")
     period = f"{ROLLUP_SECONDS} seconds"
-    [due] = query(_DUE, {"period": period, "most": MOST_PERIODS, "now": now})
+    [due] = query(_DUE, {"period": period, "most": MAX_PERIODS, "now": now})
     if due["since"] is None or due["since"] >= due["until"]:
         return 0
     return execute(_ROLL_UP, {"period": period, "seconds": ROLLUP_SECONDS, **due})
@@ -159,7 +159,7 @@ def drop_old(sample_days: float, rollup_days: float) -> int:
         execute(
             f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {at} < now() - make_interval(secs => %s)"
             f" ORDER BY {at} LIMIT %s)",
-            [days * 86400, MOST_DROPPED],
+            [days * 86400, MAX_DROPPED],
         )
         for table, at, days in old
         if days

@@ -169,7 +169,7 @@ class Health(APIView):
 
 
 # Before a node could be thought lost (GPUSCHED_NODE_LOST_SECONDS): an agent speaks every other second.
-MOST_UNHEARD_SECONDS = 10.0
+MAX_UNHEARD_SECONDS = 10.0
 
 
 class Ready(APIView):
@@ -192,7 +192,7 @@ class Ready(APIView):
         try:
             lag, agents = cluster.scheduler_lag(), cluster.agents()
             late = housekeeping.lag_seconds(housekeeping.task_ages())
-            is_ready = bool(lag["is_alive"]) and unheard <= MOST_UNHEARD_SECONDS
+            is_ready = bool(lag["is_alive"]) and unheard <= MAX_UNHEARD_SECONDS
             parts = {
                 "database": True,
                 "scheduler": bool(lag["is_alive"]),

@@ -11,7 +11,7 @@ from gpusched.protocol.reasons import Pending
 from scheduling.engine.model import ELEMENT_ID_STEP, Job, Node, PendingGroup, Request
 
 # Of all arrays together so many elements are shown to one cycle, more than it places, but of each at least so many.
-MOST_SHOWN, LEAST_SHOWN = 1600, 8
+MAX_SHOWN, MIN_SHOWN = 1600, 8
 _OPEN = """
     SELECT a.id, a.array_max_parallel,
            CASE WHEN a.state = 'held' OR a.open_dependencies > 0 THEN 0 ELSE jobs_numbers(a.array_waiting) END,

@@ -28,7 +28,7 @@ from scheduling.engine.model import Node, PendingGroup, Placement, Plan, Snapsho
 # Their evidence is a time that was written with the code and knows more than the engine does.
 _TIMED = frozenset({Pending.NOT_BEFORE, Pending.RETRY_BACKOFF})
 
-MOST_REASONS = 1000
+MAX_REASONS = 1000
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _write_reasons(waits: Sequence[PendingGroup], seen: CommitBasis) -> int:
     codes: list[tuple[int, int]] = []
     evidence: list[tuple[int, int]] = []
     for wait in waits:
-        if len(codes) > MOST_REASONS:
+        if len(codes) > MAX_REASONS:
             break
         text = ""
         for job_id in wait.job_ids:
@@ -186,13 +186,13 @@ def _write_reasons(waits: Sequence[PendingGroup], seen: CommitBasis) -> int:
             if not is_same or not _same_json(text, shown.evidence):
                 number = said.setdefault((code, text), len(said))
                 (evidence if is_same else codes).append((job_id, number))
-    rows = (codes + evidence)[:MOST_REASONS]
+    rows = (codes + evidence)[:MAX_REASONS]
     if not rows:
         return 0
     with transaction.atomic():
         written = pending_reasons.set_reasons(rows, list(said))
         events.changed("jobs", [job_id for job_id, _ in rows])
-        if len(codes) > MOST_REASONS:
+        if len(codes) > MAX_REASONS:
             wake.request_cycle()
     return written
 

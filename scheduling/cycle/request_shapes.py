@@ -19,14 +19,14 @@ COLUMNS = """
     CASE WHEN j.anti_affinity = '' THEN '' ELSE j.tenant_id || '/' || j.anti_affinity END,
     j.node_affinity::text, j.tolerations::text"""
 # The latest jobs by id, so that a large history costs nothing; rare shapes weigh too little to matter.
-_LATEST, _MOST_SHAPES = 5000, 100
+_LATEST, _MAX_SHAPES = 5000, 100
 _MIX = f"""
     SELECT {COLUMNS}, count(*)::float8
       FROM (SELECT * FROM jobs_job ORDER BY id DESC LIMIT {_LATEST}) j
      GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
-     ORDER BY 14 DESC, 1, 5, 6, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13 LIMIT {_MOST_SHAPES}
+     ORDER BY 14 DESC, 1, 5, 6, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13 LIMIT {_MAX_SHAPES}
 """
-_FRESH_SECONDS = 60.0
+_CACHE_SECONDS = 60.0
 
 Mix = tuple[tuple[Request, float], ...]
 _known: tuple[float, Mix] = (float("-inf"), ())
@@ -83,7 +83,7 @@ def _expression(given: protocol.Expression) -> Expression:
 def recent_mix() -> Mix:
     """(request, how many of the latest jobs), the most frequent first; at most a minute old."""
     global _known
-    if time.monotonic() - _known[0] > _FRESH_SECONDS:
+    if time.monotonic() - _known[0] > _CACHE_SECONDS:
         found = []
         for *shape, count in rows(_MIX):
             shape[2] = tuple(shape[2])

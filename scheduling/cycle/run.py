@@ -38,7 +38,7 @@ EVIDENCE_SECONDS = 5.0
 
 # After a cycle the worker rests this many times as long as the cycle took, but never longer than this: under a stream
 # of submits neighbours share a cycle, and the processor is for those who submit.
-REST, MOST_REST_SECONDS = 3.0, 0.05
+REST, MAX_REST_SECONDS = 3.0, 0.05
 
 
 @dataclass
@@ -61,7 +61,7 @@ def run_paced(trigger: str) -> None:
         run(trigger)
     finally:
         ended = time.monotonic()
-        _memory.rest_until = ended + min(REST * (ended - began), MOST_REST_SECONDS)
+        _memory.rest_until = ended + min(REST * (ended - began), MAX_REST_SECONDS)
 
 
 def run(trigger: str) -> Committed | None:

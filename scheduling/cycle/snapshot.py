@@ -35,7 +35,7 @@ from scheduling.engine.model import (
 from scheduling.policy import policy
 
 # With more waiting jobs than this a plan takes long: people are told no more than the plan itself says.
-MOST_ASKED_ABOUT = 20_000
+MAX_ASKED_ABOUT = 20_000
 # Most waiting jobs are as they were in the last cycle: of those only the row's version is read (xmin, the transaction
 # that wrote it).
 # Who waits for other jobs to end is nothing that the engine need know of.
@@ -174,7 +174,7 @@ def _shown(
         if one.array_id is not None:
             again.setdefault(one.array_id, []).append(one.job)
     number = max(len(heads), 1)
-    each = MOST_ASKED_ABOUT // number + 1 if found is None else max(arrays.MOST_SHOWN // number, arrays.LEAST_SHOWN)
+    each = MAX_ASKED_ABOUT // number + 1 if found is None else max(arrays.MAX_SHOWN // number, arrays.MIN_SHOWN)
     jobs = {id: one.job for id, one in heads.items()}
     return arrays.shown(opened, jobs, again, now, arrays.elements_worth_planning(found, each))
 

@@ -51,7 +51,7 @@ from scheduling.engine.queue.fairshare import standings
 # What was told to stop and has not so long after its grace is not counted on any more.
 _HANGING_SECONDS = 30.0
 # What was considered is told of so many placements of a plan: with thousands at once nobody looks at each.
-_MOST_CONSIDERED = 16
+_MAX_CONSIDERED = 16
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class Allocator:
 
     def start(self, job: Job, group: int, ranks: tuple[RankPlacement, ...], until: float) -> None:
         told = None
-        if len(self.placements) < _MOST_CONSIDERED:
+        if len(self.placements) < _MAX_CONSIDERED:
             told = considered(self._board_for(until), self.groups.shapes[group], ranks)
         self.placements.append(Placement(job.id, ranks, told))
         self.board.take(ranks)

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.log import actor
-from gpusched.lib.limits import MOST_QUESTIONS, MOST_QUESTIONS_EACH
+from gpusched.lib.limits import MAX_QUESTIONS, MAX_QUESTIONS_EACH
 from gpusched.lib.web.request_threads import aside, client_gone_check
 from scheduling.engine.whatif.questions import Present
 from scheduling.whatif import process
@@ -36,8 +36,8 @@ ROUND_SECONDS, IDLE_SECONDS = 2.0, 60.0
 QUICK_SECONDS = 0.1
 
 room = ConcurrencyLimiter(
-    MOST_QUESTIONS,
-    MOST_QUESTIONS_EACH,
+    MAX_QUESTIONS,
+    MAX_QUESTIONS_EACH,
     code="too_many_questions",
     what="questions are being asked",
     instead="wait for their answers",

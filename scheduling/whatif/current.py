@@ -26,13 +26,13 @@ from scheduling.whatif.client import ask, wait_for_batch
 
 logger = logging.getLogger(__name__)
 # With more waiting jobs than this only the plan itself is made, and no other is tried.
-MOST_JOBS = snapshot.MOST_ASKED_ABOUT
+MAX_JOBS = snapshot.MAX_ASKED_ABOUT
 # How much of their time limits jobs use is learned from so many of the latest attempts; fewer say nothing.
 _LATEST, _ENOUGH, _UNKNOWN = 500, 10, 0.5
 # Estimates of the whole queue are made together, at most so often.
-_FRESH_SECONDS = 5.0
+_CACHE_SECONDS = 5.0
 # … and only while no more than this wait: nobody asked for them.
-MOST_BEHIND = 2_000
+MAX_BEHIND = 2_000
 
 
 class _Read(NamedTuple):
@@ -78,7 +78,7 @@ def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:
     here = take_snapshot(held=[job_id] if is_held else ())
     if all(job.id != job_id for job in here.snapshot.jobs):
         return None
-    if len(here.snapshot.jobs) > MOST_JOBS:
+    if len(here.snapshot.jobs) > MAX_JOBS:
         return ask(here, questions.reason, job_id)
     found = ask(here, questions.outlook, job_id, median_limit_use())
     return replace(found, estimate=calibrated(found.estimate, here.now))
@@ -97,7 +97,7 @@ _foreseeing = threading.Lock()
 
 def queue_estimates() -> Mapping[int, Estimate]:
     """When each waiting job will probably start; some seconds old, or as it was while that is worked out. Empty while
-    more than MOST_BEHIND wait."""
+    more than MAX_BEHIND wait."""
     if time.monotonic() > _foreseen.until and _foreseeing.acquire(blocking=False):
         try:
             found = _foresee_all()
@@ -105,7 +105,7 @@ def queue_estimates() -> Mapping[int, Estimate]:
         except Problem as problem:  # a list is there without it
             logger.warning("no estimates of the queue: %s", problem)
         finally:
-            _foreseen.until = time.monotonic() + _FRESH_SECONDS
+            _foreseen.until = time.monotonic() + _CACHE_SECONDS
             _foreseeing.release()
     return _foreseen.found
 
@@ -113,13 +113,13 @@ def queue_estimates() -> Mapping[int, Estimate]:
 def why_unforeseen() -> str:
     """Why a job that waits is not in what `foresee` found."""
     if _foreseen.is_too_many:
-        return f"no estimates of the whole queue while more than {MOST_BEHIND:,} jobs wait: ask about this one alone"
+        return f"no estimates of the whole queue while more than {MAX_BEHIND:,} jobs wait: ask about this one alone"
     return "no estimate yet: it is worked out every few seconds"
 
 
 def why_unseen() -> str:
     """Why an outlook has no estimate."""
-    return f"no estimate while more than {MOST_JOBS:,} jobs wait"
+    return f"no estimate while more than {MAX_JOBS:,} jobs wait"
 
 
 def calibrated(estimate: Estimate | None, now: float) -> Estimate | None:
@@ -142,10 +142,10 @@ def plain_estimates() -> tuple[Mapping[int, Estimate], float] | None:
     [(waiting,)] = rows(f"SELECT count(*) FROM jobs_job j WHERE {WAITS}")
     if waiting == 0:
         return {}, time.time()
-    if waiting > MOST_BEHIND:
+    if waiting > MAX_BEHIND:
         return None
     here = take_snapshot()
-    if len(here.snapshot.jobs) > MOST_BEHIND:
+    if len(here.snapshot.jobs) > MAX_BEHIND:
         return None
     return ask(here, questions.queue, median_limit_use()), here.now
 

@@ -20,7 +20,7 @@ from tenants.tenancy import archived
 
 logger = logging.getLogger(__name__)
 # So many ids of jobs are named of each kind.
-MOST_NAMED = 20
+MAX_NAMED = 20
 
 
 def quota_effect(tenant_id: int, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def policy_effect(new: Policy) -> dict[str, Any]:
 def _found(here: Present, edited: Snapshot, new: Policy) -> Effect | None:
     """None: too many wait to plan twice while somebody waits for the answer, or there is none. An edit that is meant
     is not refused for that."""
-    if len(edited.jobs) > current.MOST_JOBS:
+    if len(edited.jobs) > current.MAX_JOBS:
         return None
     try:
         return ask(here, questions.changed, edited.tenants, new)
@@ -59,7 +59,7 @@ def _found(here: Present, edited: Snapshot, new: Policy) -> Effect | None:
 
 
 def _foreseen(found: Effect | None, snapshot: Snapshot) -> list[str]:
-    if found is None and len(snapshot.jobs) > current.MOST_JOBS:
+    if found is None and len(snapshot.jobs) > current.MAX_JOBS:
         return [f"{len(snapshot.jobs)} jobs wait, too many to foresee which would start or stop"]
     if found is None:
         return ["which jobs would start or stop could not be worked out now"]
@@ -100,7 +100,7 @@ def _shown(found: Effect | None, snapshot: Snapshot, above: Sequence[Excess], sa
 
 def _jobs(ids: Sequence[int], snapshot: Snapshot) -> dict[str, Any]:
     named = list(dict.fromkeys(public_id(job_id) for job_id in ids))
-    return {"jobs": len(ids), "gpus": _gpus(ids, snapshot), "ids": named[:MOST_NAMED]}
+    return {"jobs": len(ids), "gpus": _gpus(ids, snapshot), "ids": named[:MAX_NAMED]}
 
 
 def _gpus(ids: Collection[int], snapshot: Snapshot) -> int:

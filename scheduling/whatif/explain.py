@@ -26,7 +26,7 @@ from scheduling.whatif.presenters import (
 )
 from tenants.auth.identity import Identity
 
-MOST_PERIODS = 200
+MAX_PERIODS = 200
 
 
 def current_reason(job_id: int, identity: Identity) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def periods_of(jobs: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]
     """By id the reasons that these jobs, as REST shows them, waited for, one after the other: `code since_at until_at`;
     the present one has no end."""
     found: dict[int, list[dict[str, Any]]] = {job["id"]: [] for job in jobs}
-    for row in prepared(_PERIODS, [list(found), MOST_PERIODS]):
+    for row in prepared(_PERIODS, [list(found), MAX_PERIODS]):
         period = {"code": row["code"], "since_at": rfc3339(row["since_at"]), "until_at": rfc3339(row["until_at"])}
         found[row["job_id"]].append(period)
     for job in jobs:

@@ -18,8 +18,8 @@ from scheduling.whatif import current
 from scheduling.whatif.client import ask
 from tenants.auth.identity import Identity
 
-LEAST_MINUTES, MOST_MINUTES = 0.01, 5_256_000.0
-MOST_TRIES = 3
+MIN_MINUTES, MAX_MINUTES = 0.01, 5_256_000.0
+MAX_TRIES = 3
 _UNKNOWN = "; who starts later by it could not be worked out"
 
 
@@ -31,7 +31,7 @@ def extend(
     nobody forces it."""
     if wanted.force:
         identity.require_admin()
-    for _ in range(MOST_TRIES - 1):
+    for _ in range(MAX_TRIES - 1):
         try:
             return _extend(job_id, wanted, identity, is_dry_run=is_dry_run, seen=seen)
         except Problem as problem:  # it began to run, say: what follows may be something else now
@@ -92,8 +92,8 @@ def _wanted_seconds(job: TimeLimitState, wanted: Extension) -> int:
             raise invalid([FieldError(field, "no_limit", told)])
         limit = job.limit / 60 + more
     assert limit is not None
-    if not LEAST_MINUTES <= limit <= MOST_MINUTES:
-        told = f"the limit must be between {LEAST_MINUTES} and {MOST_MINUTES:.0f} minutes"
+    if not MIN_MINUTES <= limit <= MAX_MINUTES:
+        told = f"the limit must be between {MIN_MINUTES} and {MAX_MINUTES:.0f} minutes"
         raise invalid([FieldError(field, "out_of_range", told)])
     seconds = max(1, round(limit * 60))
     if job.elapsed is not None and seconds <= job.elapsed and seconds != job.limit:
@@ -158,8 +158,8 @@ def _consequences(job: TimeLimitState, seconds: int) -> tuple[Broken | None, lis
         questions.extend_effects,
         job.live,
         seconds,
-        is_small=waiting <= current.MOST_JOBS,
-        is_foreseen=waiting <= current.MOST_BEHIND,
+        is_small=waiting <= current.MAX_JOBS,
+        is_foreseen=waiting <= current.MAX_BEHIND,
     )
     # That its own next elements start later is what an array is extended at the price of.
     own = broken is not None and broken.job_id == job.job_id

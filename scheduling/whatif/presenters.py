@@ -14,7 +14,7 @@ from scheduling.engine.whatif.changes import Change
 from scheduling.engine.whatif.estimate import Estimate
 
 # So many of the jobs whose end an estimate depends on are named.
-MOST_BLOCKERS = 3
+MAX_BLOCKERS = 3
 
 
 def present_reason(reason: Reason) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def present_estimate(
     (None: of all)."""
     total = len(blockers or ())
     own = [one.job_id for one in blockers or () if visible is None or one.tenant_id in visible]
-    named = list(dict.fromkeys(own))[:MOST_BLOCKERS]
+    named = list(dict.fromkeys(own))[:MAX_BLOCKERS]
     moments = {"p50_at": estimate.p50_at, "p90_at": estimate.p90_at, "later_than": estimate.after}
     return {
         **{name: None if at is None else timestamp(at) for name, at in moments.items()},

@@ -20,7 +20,7 @@ from scheduling.whatif.presenters import present_change, present_estimate, prese
 
 # Of the job that does not exist: later than all others, and nobody's claim or promise.
 _NEWEST = ELEMENT_ID_STEP - 1
-_MOST_ELEMENTS = 10_000
+_MAX_ELEMENTS = 10_000
 
 
 def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] 
     here = current.take_snapshot()
     job = _job(request, row, here)
     jobs = [replace(job, id=job.id + n * ELEMENT_ID_STEP) for n in range(_elements(request.array, job, here.snapshot))]
-    is_small = len(here.snapshot.jobs) + len(jobs) <= current.MOST_JOBS
+    is_small = len(here.snapshot.jobs) + len(jobs) <= current.MAX_JOBS
     found = ask(here, questions.simulated, jobs, current.median_limit_use() if is_small else None)
     if job.id in found.started:
         told = _started(found.started[job.id], here.snapshot)
@@ -51,7 +51,7 @@ def _elements(array: ArrayRequest | None, job: Job, here: Snapshot) -> int:
     if array is None:
         return 1
     return int(
-        min(array.count, array.max_parallel or array.count, elements_worth_planning(here.nodes, _MOST_ELEMENTS)(job))
+        min(array.count, array.max_parallel or array.count, elements_worth_planning(here.nodes, _MAX_ELEMENTS)(job))
     )
 
 

@@ -19,7 +19,7 @@ REVIEW_SECONDS = 30.0
 TRIM_SECONDS = 60.0
 STARTS_SECONDS = 10.0
 # Another worker may have been a little earlier.
-NEARLY = 0.8
+TICK_TOLERANCE = 0.8
 
 _done_at: dict[str, float] = {}
 
@@ -27,7 +27,7 @@ _done_at: dict[str, float] = {}
 def run_due() -> None:
     """To be called often, between cycles. What fails is told and tried again at its next turn; it stops no cycle."""
     env = settings.ENV
-    _each(env.sample_seconds, "samples", lambda: samples.take_samples(NEARLY * env.sample_seconds))
+    _each(env.sample_seconds, "samples", lambda: samples.take_samples(TICK_TOLERANCE * env.sample_seconds))
     _each(STARTS_SECONDS, "unstarted jobs", recovery.end_unstarted)
     _each(REVIEW_SECONDS, "budgets", budgets.note_crossings)
     _each(REVIEW_SECONDS, "tallies", tally.fold_counters)

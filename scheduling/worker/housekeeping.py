@@ -5,7 +5,7 @@ from gpusched.lib.db.sql import query
 # Name of a task (scheduling/worker/tasks.py) → minutes from one run to the next.
 EVERY_MINUTES = {"mend": 1, "roll_up": 1, "forecast": 1, "drop_old": 60, "drop_old_jobs": 1}
 # django-q2 looks at its schedules each 30 s, and one task waits for another.
-PATIENCE_SECONDS = 300.0
+TIMEOUT_SECONDS = 300.0
 
 
 def task_ages() -> dict[str, float]:
@@ -26,4 +26,4 @@ def lag_seconds(found: dict[str, float]) -> float | None:
 
 
 def is_working(lag: float | None) -> bool:
-    return lag is not None and lag < PATIENCE_SECONDS
+    return lag is not None and lag < TIMEOUT_SECONDS

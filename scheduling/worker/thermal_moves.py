@@ -23,8 +23,8 @@ from scheduling.whatif import current
 logger = logging.getLogger(__name__)
 RULE, MOVED, WOULD_MOVE = "heat", "moved", "would_move"
 # Each move of a job doubles how long it must have run before the next, and these are all.
-MOST_MOVES = 3
-MOST_AT_ONCE = 5
+MAX_MOVES = 3
+MAX_AT_ONCE = 5
 
 _HOT = """
     SELECT * FROM (
@@ -63,7 +63,7 @@ def move_off_hot_gpus() -> int:
 def _has_run(row: dict[str, Any], values: dict[str, Any]) -> bool:
     """Whether the job has run long enough since it was last moved or started, and may be moved once more."""
     least = max(values["min_runtime_seconds"], values["thermal_move_minutes"] * 60)
-    return bool(row["moves"] < MOST_MOVES and row["ran_seconds"] >= least * 2 ** row["moves"])
+    return bool(row["moves"] < MAX_MOVES and row["ran_seconds"] >= least * 2 ** row["moves"])
 
 
 def _with_a_place_elsewhere(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ def _with_a_place_elsewhere(rows: Sequence[dict[str, Any]]) -> list[dict[str, An
     hot = {row["device_id"] for row in query("SELECT id AS device_id FROM nodes_device WHERE health = 'hot'")}
     moving: list[dict[str, Any]] = []
     for row in rows:
-        if len(moving) == MOST_AT_ONCE or not _may_lose_one(tenants[row["tenant_id"]], moving):
+        if len(moving) == MAX_AT_ONCE or not _may_lose_one(tenants[row["tenant_id"]], moving):
             continue
         ids = {one["job_id"] for one in moving} | {row["job_id"]}
         if ids <= _started(here, asked - ids, ids, hot):

@@ -43,7 +43,7 @@ PARAMETERS = {
     **PAGED,
     "format": "json, or csv: all rows at once (also by Accept: text/csv)",
 }
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 
 
 class CsvRenderer(BaseRenderer):
@@ -96,10 +96,10 @@ class TenantUsage(APIView):
         if given.get("format", "json") not in ("json", "csv"):
             raise invalid([FieldError("format", "unknown_value", "must be json or csv")])
         is_csv = getattr(request, "accepted_renderer", None) is not None and request.accepted_renderer.format == "csv"
-        limit = MOST_ROWS + 1 if is_csv else page_limit(given)
+        limit = MAX_ROWS + 1 if is_csv else page_limit(given)
         found = usage_report.report([tenant.pk], start, end, by, after=after, limit=limit)
-        if is_csv and len(found.rows) > MOST_ROWS:
-            raise invalid([FieldError("from", "out_of_range", f"gives more than {MOST_ROWS} rows: ask for less time")])
+        if is_csv and len(found.rows) > MAX_ROWS:
+            raise invalid([FieldError("from", "out_of_range", f"gives more than {MAX_ROWS} rows: ask for less time")])
         is_full = len(found.rows) == limit
         items = [{**row, "key": str(row["key"])} for row in found.rows]
         return Response(

@@ -19,7 +19,7 @@ from tenants.tenancy.names import (
 )
 
 logger = logging.getLogger(__name__)
-MOST_NAME = 150
+MAX_NAME = 150
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def claims_of(claims: Mapping[str, Any]) -> Person:
     """Of the claims of an ID token. 403 for what cannot be a name."""
     env = settings.ENV
     name, told = claims.get(env.oidc_username_claim), claims.get(env.oidc_groups_claim)
-    if not isinstance(name, str) or not 1 <= len(name.strip()) <= MOST_NAME or not name.isprintable():
+    if not isinstance(name, str) or not 1 <= len(name.strip()) <= MAX_NAME or not name.isprintable():
         raise _refused(f"the login tells no name of a person as {env.oidc_username_claim}", "ask an admin")
     email = claims.get("email") if claims.get("email_verified") is True else ""
     groups = [told] if isinstance(told, str) else told if isinstance(told, list) else []

@@ -21,7 +21,7 @@ from tenants.models import Budget
 
 FIELDS = ("soft_gpu_hours", "hard_gpu_hours", "days")
 # A cycle and a submit may look at what was so many seconds ago: the ledger of a month is long.
-FRESH_SECONDS = 10.0
+CACHE_SECONDS = 10.0
 
 # Without what was refunded. One statement sees the ledger and what is held at one moment.
 _USED = """
@@ -107,14 +107,14 @@ def statuses(tenant_ids: Collection[int] | None = None, *, with_archived: bool =
 
 
 def hard() -> Mapping[int, BudgetStatus]:
-    """Of all tenants with a hard budget, at most FRESH_SECONDS old; an edit counts at once."""
+    """Of all tenants with a hard budget, at most CACHE_SECONDS old; an edit counts at once."""
     key = rows("SELECT tenant_id, version FROM tenants_budget WHERE hard_gpu_hours IS NOT NULL ORDER BY tenant_id")
     if not key:
         return {}
     if key != _known.key or time.monotonic() > _known.until:
         ids = [tenant_id for tenant_id, _ in key]
         _known.found = {one.tenant_id: one for one in statuses(ids)}
-        _known.key, _known.until = key, time.monotonic() + FRESH_SECONDS
+        _known.key, _known.until = key, time.monotonic() + CACHE_SECONDS
     return _known.found
 
 
@@ -122,7 +122,7 @@ _recent: dict[int, tuple[int, float, BudgetStatus]] = {}
 
 
 def recent(tenant_id: int) -> BudgetStatus | None:
-    """Of one tenant, at most FRESH_SECONDS old: for what is asked with each key that somebody presses. An edit counts
+    """Of one tenant, at most CACHE_SECONDS old: for what is asked with each key that somebody presses. An edit counts
     at once."""
     found = rows("SELECT version FROM tenants_budget WHERE tenant_id = %s", [tenant_id])
     if not found:
@@ -133,7 +133,7 @@ def recent(tenant_id: int) -> BudgetStatus | None:
         standing = next(iter(statuses([tenant_id])), None)
         if standing is None:
             return None
-        known = _recent[tenant_id] = (version, time.monotonic() + FRESH_SECONDS, standing)
+        known = _recent[tenant_id] = (version, time.monotonic() + CACHE_SECONDS, standing)
     return known[2]
 
 

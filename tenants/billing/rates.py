@@ -22,7 +22,7 @@ from gpusched.protocol.job_request import FieldError
 from tenants.models import Rate
 
 EVERY_MODEL = "*"
-MOST_PRICE = Decimal(1_000_000)
+MAX_PRICE = Decimal(1_000_000)
 _NAME = re.compile(r"\*|[\w.+/()-]+( [\w.+/()-]+)*")
 
 
@@ -191,8 +191,8 @@ def _check(gpu_model: str, price: Decimal) -> None:
     found: list[FieldError] = []
     if not _NAME.fullmatch(gpu_model) or len(gpu_model) > 100:
         found.append(FieldError("gpu_model", "invalid", "must be words as in the driver's name, like A100, or *"))
-    if not (price.is_finite() and 0 <= price <= MOST_PRICE and price == round(price, 4)):
-        message = f"must be from 0 to {MOST_PRICE} with at most 4 decimals"
+    if not (price.is_finite() and 0 <= price <= MAX_PRICE and price == round(price, 4)):
+        message = f"must be from 0 to {MAX_PRICE} with at most 4 decimals"
         found.append(FieldError("price_per_gpu_hour", "out_of_range", message))
     if found:
         raise invalid(found)

@@ -1,18 +1,18 @@
 """Tenants, their members and quotas, and what they have used."""
 
 from tenants.models.billing import (
-    MOST_DAYS,
-    MOST_GPU_HOURS,
+    MAX_DAYS,
+    MAX_GPU_HOURS,
     Budget,
     BudgetCrossing,
     Rate,
     UsageRefund,
 )
 from tenants.models.tenants import (
-    LEAST_WEIGHT,
-    MOST_GPUS,
-    MOST_MODELS,
-    MOST_WEIGHT,
+    MAX_GPUS,
+    MAX_MODELS,
+    MAX_WEIGHT,
+    MIN_WEIGHT,
     ApiToken,
     Membership,
     Quota,
@@ -25,12 +25,12 @@ from tenants.models.tenants import (
 )
 
 __all__ = [
-    "LEAST_WEIGHT",
-    "MOST_DAYS",
-    "MOST_GPUS",
-    "MOST_GPU_HOURS",
-    "MOST_MODELS",
-    "MOST_WEIGHT",
+    "MAX_DAYS",
+    "MAX_GPUS",
+    "MAX_GPU_HOURS",
+    "MAX_MODELS",
+    "MAX_WEIGHT",
+    "MIN_WEIGHT",
     "ApiToken",
     "Budget",
     "BudgetCrossing",

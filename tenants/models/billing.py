@@ -50,7 +50,7 @@ class Rate(models.Model):
         return f"{self.gpu_model} from {self.starts_at:%Y-%m-%d}"
 
 
-MOST_GPU_HOURS, MOST_DAYS = 1e9, 366
+MAX_GPU_HOURS, MAX_DAYS = 1e9, 366
 
 
 @pghistory.track()
@@ -60,13 +60,13 @@ class Budget(models.Model):
 
     tenant = models.OneToOneField("tenants.Tenant", on_delete=models.CASCADE, related_name="budget")
     soft_gpu_hours = models.FloatField(
-        null=True, blank=True, validators=[MinValueValidator(0), MaxValueValidator(MOST_GPU_HOURS)]
+        null=True, blank=True, validators=[MinValueValidator(0), MaxValueValidator(MAX_GPU_HOURS)]
     )
     hard_gpu_hours = models.FloatField(
-        null=True, blank=True, validators=[MinValueValidator(0), MaxValueValidator(MOST_GPU_HOURS)]
+        null=True, blank=True, validators=[MinValueValidator(0), MaxValueValidator(MAX_GPU_HOURS)]
     )
     days = models.PositiveSmallIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(MOST_DAYS)],
+        null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(MAX_DAYS)],
         help_text="Of the last so many days; empty: of the calendar month (UTC)",
     )  # fmt: skip
     version = models.PositiveIntegerField(default=1, editable=False)

@@ -24,19 +24,19 @@ class Tier(models.TextChoices):
     OPPORTUNISTIC = "opportunistic"
 
 
-MOST_MODELS, MOST_GPUS = 50, 1_000_000
-LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000
+MAX_MODELS, MAX_GPUS = 50, 1_000_000
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1_000_000
 
 
 def check_model_limits(limits: object) -> None:
     """Raises ValidationError unless it is {"A100": 16}: words of model names with whole numbers."""
-    if not isinstance(limits, dict) or len(limits) > MOST_MODELS:
-        raise ValidationError(f'must be an object like {{"A100": 16}} with at most {MOST_MODELS} models')
+    if not isinstance(limits, dict) or len(limits) > MAX_MODELS:
+        raise ValidationError(f'must be an object like {{"A100": 16}} with at most {MAX_MODELS} models')
     for model, limit in limits.items():
         if not isinstance(model, str) or not re.fullmatch(r"[\w.+/()-]+( [\w.+/()-]+)*", model) or len(model) > 100:
             raise ValidationError("models are named by words as in the name that the driver gives, like A100")
-        if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MOST_GPUS:
-            raise ValidationError(f"the limit of {model} must be a whole number from 0 to {MOST_GPUS}")
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_GPUS:
+            raise ValidationError(f"the limit of {model} must be a whole number from 0 to {MAX_GPUS}")
 
 
 @pghistory.track()
@@ -52,7 +52,7 @@ class Tenant(models.Model):
     display_name = models.CharField(max_length=200, blank=True)
     weight = models.FloatField(
         default=1.0,
-        validators=[MinValueValidator(LEAST_WEIGHT), MaxValueValidator(MOST_WEIGHT)],
+        validators=[MinValueValidator(MIN_WEIGHT), MaxValueValidator(MAX_WEIGHT)],
         help_text="Twice the weight, twice the share",
     )
     tier = models.CharField(max_length=20, choices=Tier.choices, default=Tier.STANDARD)
@@ -77,7 +77,7 @@ class Tenant(models.Model):
     class Meta:
         ordering = ["name"]
         constraints = [
-            models.CheckConstraint(condition=Q(weight__gt=0, weight__lte=MOST_WEIGHT), name="tenant_weight_bounded"),
+            models.CheckConstraint(condition=Q(weight__gt=0, weight__lte=MAX_WEIGHT), name="tenant_weight_bounded"),
             models.CheckConstraint(condition=Q(tier__in=Tier.values), name="tenant_tier_known"),
         ]
 

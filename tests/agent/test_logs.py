@@ -78,7 +78,7 @@ def control(tmp_path: Path, settings: Any) -> Iterator[Keeping]:
 def kept(key: str) -> bytes:
     job, attempt, rank = map(int, key.split("."))
     found = b""
-    while piece := store.read(job, attempt, rank, len(found), store.MOST_READ).data:
+    while piece := store.read(job, attempt, rank, len(found), store.MAX_READ).data:
         found += piece
     return found
 

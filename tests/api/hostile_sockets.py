@@ -35,7 +35,7 @@ from tests.api.mutations import NO_JSON, encoded, mutated
 from tests.factories import identity_for, make_member, make_tenant, make_user, now
 from tests.frontend.page import Page, cookie_of, live_hub
 
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 LAST = 987_654
 # As docs/live.md and docs/rest.md have them.
 CODES = {4400, 4401, 4413}
@@ -113,7 +113,7 @@ class Socket:
                 pass
             if self.code is not None:
                 break
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while self.code is None and not any(map(has_answer, self.heard)):
                 await self.listen(1.0)
                 if (
@@ -121,25 +121,25 @@ class Socket:
                 ):  # who has answered it once gets no more until it does again
                     await self.say(json.dumps({"seen": self.heard[-1]["alive"]}))
         assert self.code is None or self.code in CODES, self.code
-        await self.link.disconnect(timeout=PATIENCE_SECONDS)
+        await self.link.disconnect(timeout=TIMEOUT_SECONDS)
 
 
 async def connected(path: str, headers: list[tuple[bytes, bytes]]) -> Socket | None:
     """None: the handshake was refused."""
     link = WebsocketCommunicator(application, path, headers=[(b"host", b"localhost"), *headers])
-    is_connected, _ = await link.connect(timeout=PATIENCE_SECONDS)
+    is_connected, _ = await link.connect(timeout=TIMEOUT_SECONDS)
     return Socket(link) if is_connected else None
 
 
 async def until_closed(socket: Socket) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while socket.code is None:
             await socket.listen(1.0)
-    await socket.link.disconnect(timeout=PATIENCE_SECONDS)
+    await socket.link.disconnect(timeout=TIMEOUT_SECONDS)
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -238,7 +238,7 @@ async def attack_agents_socket(messages: Sequence[Message], at: Fleet) -> None:
         await _is_answered(neighbour, plain(at.theirs, 2), 2)
         assert _but_time(await db(of_others)(at.agent.id)) == _but_time(before)
         await db(is_whole)()
-        await neighbour.link.disconnect(timeout=PATIENCE_SECONDS)
+        await neighbour.link.disconnect(timeout=TIMEOUT_SECONDS)
         assert not hub._links
 
 
@@ -272,15 +272,15 @@ async def is_told_to_stop(at: Fleet) -> None:
         await _is_answered(neighbour, plain(at.theirs, 3), 3)
         root = await db(identity_for)(await db(make_user)("who-cancels", admin=True))
         await db(job_actions.cancel)(int(at.theirs.split(".")[0]), root)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not any(order["action"] == "stop" for told in neighbour.heard for order in told["assignments"]):
                 await neighbour.listen(1.0)
-        await neighbour.link.disconnect(timeout=PATIENCE_SECONDS)
+        await neighbour.link.disconnect(timeout=TIMEOUT_SECONDS)
 
 
 async def _is_answered(socket: Socket, message: str, seq: int) -> None:
     await socket.say(message)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not any(told["seq"] == seq for told in socket.heard):
             await socket.listen(1.0)
             assert socket.code is None

@@ -64,9 +64,9 @@ def listed(member, **given):
 def test_what_is_in_the_span_is_listed(member, jobs, given, days, monkeypatch):
     """Newest first; also where a page looks at few jobs only."""
     assert listed(member, **given) == days
-    monkeypatch.setattr(job_list, "MOST_SEARCHED", 3)
+    monkeypatch.setattr(job_list, "MAX_SEARCHED", 3)
     assert listed(member, **given) == days
-    monkeypatch.setattr(job_list, "MOST_AT_ONCE", 0)  # as if too many had ended in the span
+    monkeypatch.setattr(job_list, "MAX_AT_ONCE", 0)  # as if too many had ended in the span
     assert listed(member, **given) == days
 
 

@@ -25,7 +25,7 @@ def nlp():
 
 @pytest.mark.parametrize("searched", [1, 3, 7, 20, 10_000])
 def test_a_search_by_name_has_no_gap_however_little_a_page_looks_at(nlp, monkeypatch, searched):
-    monkeypatch.setattr(jobs.listing.job_list, "MOST_SEARCHED", searched)
+    monkeypatch.setattr(jobs.listing.job_list, "MAX_SEARCHED", searched)
     user = make_member(nlp)
     ids = [submit(user, nlp, name="rare" if n in (1, 2, 11) else "common") for n in range(20)]
     token, found, cursor, pages = make_token(user), [], "", 0

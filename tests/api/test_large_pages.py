@@ -40,7 +40,7 @@ def test_a_page_of_large_scripts_ends_early_and_the_cursor_goes_on(member, tenan
     ids = [submit(member, tenant, command=[], script=f"#!/bin/sh\n#{n}{text}") for n in range(25)]
     found = pages(seen, 1000)
     assert [id for page in found for _, id in page] == sorted(ids, reverse=True), "each once, the newest first"
-    assert all(sum(size for size, _ in page) <= representation.MOST_PAGE_BYTES + MIB for page in found)
+    assert all(sum(size for size, _ in page) <= representation.MAX_PAGE_BYTES + MIB for page in found)
     assert [len(page) for page in found] == [11, 11, 3]
     assert [len(page) for page in pages(seen, 5)] == [5, 5, 5, 5, 5, 0]
 

@@ -21,9 +21,9 @@ RIGHT, WRONG = "correct horse battery", "wrong"
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """Small limits, so that a test needs few attempts."""
-    monkeypatch.setattr(login_throttle, "MOST_PER_NAME_AND_ADDRESS", 3)
-    monkeypatch.setattr(login_throttle, "MOST_PER_ADDRESS", 5)
-    monkeypatch.setattr(login_throttle, "MOST_PER_NAME", 6)
+    monkeypatch.setattr(login_throttle, "MAX_PER_NAME_AND_ADDRESS", 3)
+    monkeypatch.setattr(login_throttle, "MAX_PER_ADDRESS", 5)
+    monkeypatch.setattr(login_throttle, "MAX_PER_NAME", 6)
 
 
 @pytest.fixture(autouse=True)

@@ -39,10 +39,10 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def _remembered_for_long(monkeypatch):
     """What is remembered for seconds is not forgotten between two calls on a busy machine."""
     for name in (
-        "jobs.submit.queue_limits._FRESH_SECONDS",
+        "jobs.submit.queue_limits._CACHE_SECONDS",
         "scheduling.cycle.tenants.HISTORY_FRESH_SECONDS",
-        "scheduling.cycle.request_shapes._FRESH_SECONDS",
-        "scheduling.admission._FRESH_SECONDS",
+        "scheduling.cycle.request_shapes._CACHE_SECONDS",
+        "scheduling.admission._CACHE_SECONDS",
     ):
         monkeypatch.setattr(name, 3600.0)
     # As in a request, which is in no transaction, unlike the test.

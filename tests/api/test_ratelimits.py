@@ -76,7 +76,7 @@ def test_a_bucket_fills_evenly():
 
 
 def test_callers_are_forgotten_before_they_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(rate_limits, "MOST_CALLERS", 5)
+    monkeypatch.setattr(rate_limits, "MAX_CALLERS", 5)
     for n in range(50):
         rate_limits._take(f"caller {n}", 3)
     assert len(rate_limits._buckets) <= 5

@@ -9,8 +9,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from benchmarks.stack import Stack
 
 # Milliseconds: a machine that runs two of these at once, or is busy with something else, takes its time.
-PATIENCE = 60_000
-expect.set_options(timeout=PATIENCE)
+TIMEOUT = 60_000
+expect.set_options(timeout=TIMEOUT)
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def page(chromium: Browser, stack: Stack) -> Iterator[Page]:
     """A page on which the admin is logged in. What the browser complains about fails the test."""
     context = chromium.new_context(base_url=stack.url, viewport={"width": 1440, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(PATIENCE)
+    page.set_default_timeout(TIMEOUT)
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda said: complaints.append(said.text) if "Content Security Policy" in said.text else None)

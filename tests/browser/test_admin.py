@@ -13,25 +13,25 @@ pytestmark = pytest.mark.browser
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 SERIOUS = """async part => (await axe.run(part, {resultTypes: ['violations']})).violations
   .filter(v => v.impact === 'serious' || v.impact === 'critical').map(v => `${v.id}: ${v.nodes[0].html.slice(0, 200)}`)"""
-PATIENCE = 60_000
+TIMEOUT = 60_000
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_index_of_the_admin_is_live(chromium: Browser, stack: Stack, theme: Literal["light", "dark"]) -> None:
     context = chromium.new_context(base_url=stack.url, viewport={"width": 1440, "height": 900}, color_scheme=theme)
     page = context.new_page()
-    page.set_default_timeout(PATIENCE)
+    page.set_default_timeout(TIMEOUT)
     log_in(page, stack.password)
     page.goto("/admin/")
     box = page.locator(".cluster-now")
-    expect(box.locator("[data-freshness]")).to_have_class(re.compile("is-live"), timeout=PATIENCE)
+    expect(box.locator("[data-freshness]")).to_have_class(re.compile("is-live"), timeout=TIMEOUT)
     assert page.evaluate("document.documentElement.dataset.theme") == theme
     running = box.locator("a.count", has_text="jobs running").locator("b")
     before = int(running.inner_text())
     job = stack.client().submit(["sleep", "600"], gpus=1)
-    expect(running).to_have_text(str(before + 1), timeout=PATIENCE)
+    expect(running).to_have_text(str(before + 1), timeout=TIMEOUT)
     stack.client().cancel(job.id)
-    expect(running).to_have_text(str(before), timeout=PATIENCE)
+    expect(running).to_have_text(str(before), timeout=TIMEOUT)
     page.evaluate(AXE.read_text())
     assert page.evaluate(SERIOUS, ".cluster-now") == []
     box.get_by_role("link", name="Fleet", exact=True).click()
@@ -41,17 +41,17 @@ def test_the_index_of_the_admin_is_live(chromium: Browser, stack: Stack, theme: 
 
 def test_a_quota_says_in_the_admin_what_its_edit_would_do_while_it_is_typed(page: Page, stack: Stack) -> None:
     """A07; and the whole form, with its members, has no serious finding."""
-    page.set_default_timeout(PATIENCE)
+    page.set_default_timeout(TIMEOUT)
     page.goto("/admin/tenants/tenant/")
     page.get_by_role("link", name="default", exact=True).click()
     expect(page.locator("[name=memberships-0-role]")).to_be_visible()
     page.locator("[name=quota-0-max_gpus]").fill("100000")
     effect = page.locator("#quota-effect")
-    expect(effect).to_contain_text("What this edit of the quota would do", timeout=PATIENCE)
+    expect(effect).to_contain_text("What this edit of the quota would do", timeout=TIMEOUT)
     page.evaluate(AXE.read_text())
     assert page.evaluate(SERIOUS, "html") == []
     page.locator("[name=quota-0-max_gpus]").fill("")
-    expect(effect).to_be_empty(timeout=PATIENCE)
+    expect(effect).to_be_empty(timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize("width", [1440, 390])
@@ -61,7 +61,7 @@ def test_the_open_bell(page: Page, stack: Stack, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 844})
     page.goto("/jobs/")
     page.locator(".bell summary").click()
-    expect(page.locator(".bell-list li").first).to_contain_text("completed", timeout=PATIENCE)
+    expect(page.locator(".bell-list li").first).to_contain_text("completed", timeout=TIMEOUT)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     panel = page.locator(".bell-panel").bounding_box()
     assert panel is not None

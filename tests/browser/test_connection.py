@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 from benchmarks.stack import Stack
 
 pytestmark = pytest.mark.browser
-PATIENCE_SECONDS = 90
+TIMEOUT_SECONDS = 90
 _LOOK = """hidden => {
     Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
     document.dispatchEvent(new Event("visibilitychange"));
@@ -50,7 +50,7 @@ class Wire:
         self.socket.close()
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not condition():
             assert time.monotonic() < deadline, self.heard[-5:]
             self.page.wait_for_timeout(100)
@@ -68,7 +68,7 @@ def chip_of(page: Page) -> Locator:
 def complete_a_job(page: Page, stack: Stack, name: str) -> Locator:
     """Where the page shows, or is to show, a job that has just been completed."""
     with stack.client() as client:
-        job = client.wait(client.submit(["true"], gpus=1, name=name).id, timeout=PATIENCE_SECONDS)
+        job = client.wait(client.submit(["true"], gpus=1, name=name).id, timeout=TIMEOUT_SECONDS)
     return page.locator(f"tr[data-key='{job.id}'] .state-completed")
 
 

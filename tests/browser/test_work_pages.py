@@ -13,7 +13,7 @@ from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.job_request import JobRequest
 
 pytestmark = pytest.mark.browser
-PATIENCE = 60_000
+TIMEOUT = 60_000
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 SERIOUS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
   .filter(v => v.impact === 'serious' || v.impact === 'critical').map(v => `${v.id}: ${v.nodes[0].html.slice(0, 200)} ${v.nodes[0].any.map(a => a.message)}`)"""
@@ -33,8 +33,8 @@ def client(stack: Stack) -> Iterator[Client]:
 
 @pytest.fixture
 def page(page: Page) -> Page:
-    page.set_default_timeout(PATIENCE)
-    expect.set_options(timeout=PATIENCE)
+    page.set_default_timeout(TIMEOUT)
+    expect.set_options(timeout=TIMEOUT)
     return page
 
 

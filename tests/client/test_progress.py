@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.cli.terminal.progress import LEAST_BYTES, bar
+from gpusched.cli.terminal.progress import MIN_BYTES, bar
 from tests.client.commandline import ROOT, call
 from tests.client.fakeserver import Answer, Asked, FakeServer, job
 
@@ -16,7 +16,7 @@ PIECE = 1 << 20
 
 
 def piece_of_a_long_log(asked: Asked) -> Answer:
-    size, offset = LEAST_BYTES + PIECE, int(asked.query.get("offset", 0))
+    size, offset = MIN_BYTES + PIECE, int(asked.query.get("offset", 0))
     headers = {"X-Log-Attempt": "1", "X-Log-Offset": str(offset), "X-Log-Next-Offset": str(offset + PIECE),
                "X-Log-Size": str(size), "X-Log-Complete": "true"}  # fmt: skip
     return Answer(200, b"x" * PIECE, headers)
@@ -46,9 +46,9 @@ def test_a_long_log_into_a_file_has_a_bar_that_is_not_in_the_file(server: FakeSe
     server.on("GET", "/jobs/42/logs", piece_of_a_long_log)
     out = tmp_path / "log"
     assert b"log of job 42" in at_a_terminal(server.url, out, "logs", "42")
-    assert out.stat().st_size == LEAST_BYTES + PIECE
+    assert out.stat().st_size == MIN_BYTES + PIECE
     assert at_a_terminal(server.url, out, "logs", "42", NO_COLOR="1") == b""
-    assert out.stat().st_size == LEAST_BYTES + PIECE
+    assert out.stat().st_size == MIN_BYTES + PIECE
 
 
 def test_many_jobs_that_are_waited_for_have_a_bar_and_few_have_none(server: FakeServer, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_many_jobs_that_are_waited_for_have_a_bar_and_few_have_none(server: Fake
 def test_in_a_pipe_there_is_no_bar(server: FakeServer) -> None:
     server.on("GET", "/jobs/42/logs", piece_of_a_long_log)
     result = call(server.url, "logs", "42")
-    assert (result.exit_code, result.stderr, len(result.stdout)) == (0, "", LEAST_BYTES + PIECE)
+    assert (result.exit_code, result.stderr, len(result.stdout)) == (0, "", MIN_BYTES + PIECE)
 
 
 @pytest.mark.parametrize(("is_terminal", "term"), [(False, "xterm"), (True, "dumb")])

@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 
 from benchmarks.agents import join
 from benchmarks.stack import A100, ROOT, Stack, wait_for
-from nodes.agents.websocket import MOST_BYTES, TOO_LARGE
+from nodes.agents.websocket import MAX_BYTES, TOO_LARGE
 from tests.agent.test_life import DAEMONISE
 from tests.client.commandline import as_at_a_terminal
 from tests.processes import is_alive
@@ -157,7 +157,7 @@ def _deadlines(directory: Path) -> tuple[str, str]:
     return (directory / "old").read_text().strip(), json.loads((directory / "new").read_text())["deadline_at"]
 
 
-@pytest.mark.parametrize(("size", "code"), [(2 << 20, None), (MOST_BYTES + 1, TOO_LARGE)])
+@pytest.mark.parametrize(("size", "code"), [(2 << 20, None), (MAX_BYTES + 1, TOO_LARGE)])
 def test_a_socket_takes_what_an_agent_may_say_and_refuses_more_with_the_reason(
     stack: Stack, size: int, code: int | None
 ) -> None:

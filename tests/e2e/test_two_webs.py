@@ -17,7 +17,7 @@ from gpusched.client import Client
 from tests.redis_server import RedisServer, redis_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def other() -> Iterator[tuple[Stack, str, RedisServer]]:
             web = subprocess.Popen(command, cwd=ROOT, env=stack.environment(), stdout=log, stderr=log)
         try:
             first, second = stack.url, f"http://127.0.0.1:{port}"
-            wait_for(lambda: answers(second), PATIENCE_SECONDS, "the second web process")
+            wait_for(lambda: answers(second), TIMEOUT_SECONDS, "the second web process")
             stack.url = second
             stack.fleet(1)
             stack.url = first
@@ -70,7 +70,7 @@ class Page:
 
     def until(self, condition: Any) -> None:
         while not condition(self.rows):
-            told = json.loads(self.socket.recv(PATIENCE_SECONDS))
+            told = json.loads(self.socket.recv(TIMEOUT_SECONDS))
             for message in told if isinstance(told, list) else [told]:
                 self.take(message)
 
@@ -115,21 +115,21 @@ def check(stack: Stack, second: str, redis: RedisServer, sockets: ExitStack, coo
     pages = [Page(sockets, url, cookie, "jobs", "queue") for url in (stack.url, second)]
     for page in pages:
         page.until(lambda rows: len(rows) == 2)
-    wait_for(lambda: hear_redis(stack.url, second) == [True, True], PATIENCE_SECONDS, "both to hear Redis")
+    wait_for(lambda: hear_redis(stack.url, second) == [True, True], TIMEOUT_SECONDS, "both to hear Redis")
     all_see_a_job(stack, pages)
     redis.kill()
     all_see_a_job(stack, pages)
-    wait_for(lambda: hear_redis(stack.url, second) == [False, False], PATIENCE_SECONDS, "both to say so")
+    wait_for(lambda: hear_redis(stack.url, second) == [False, False], TIMEOUT_SECONDS, "both to say so")
     redis.start()
-    wait_for(lambda: hear_redis(stack.url, second) == [True, True], PATIENCE_SECONDS, "both to hear Redis again")
+    wait_for(lambda: hear_redis(stack.url, second) == [True, True], TIMEOUT_SECONDS, "both to hear Redis again")
     assert stack.kill("daphne")
     with Client(second, stack.token(), tenant="default") as client:
-        again = client.wait(client.submit(["true"], gpus=1).id, timeout=PATIENCE_SECONDS)
+        again = client.wait(client.submit(["true"], gpus=1).id, timeout=TIMEOUT_SECONDS)
     pages[1].until(lambda rows: rows["jobs"].get(str(again.id), {}).get("state") == "completed")
     moved = Page(sockets, second, cookie, "jobs", "queue")
     moved.until(lambda rows: len(rows) == 2)
     fresh = httpx.get(f"{second}/live/", params={"topic": ["jobs", "queue"]}, cookies={"sessionid": cookie}, timeout=30)
     assert moved.rows == fresh.json()["topics"] == pages[1].rows
-    wait_for(stack.is_ready, PATIENCE_SECONDS, "the first web process to be back")
+    wait_for(stack.is_ready, TIMEOUT_SECONDS, "the first web process to be back")
     last = stack.client().submit(["true"], gpus=1)
     pages[1].until(lambda rows: rows["jobs"].get(str(last.id), {}).get("state") == "completed")

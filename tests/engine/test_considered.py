@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from scheduling.engine.candidates import CandidateSet
 from scheduling.engine.model import Plan, Tenant
-from scheduling.engine.placement.candidates import MOST_CANDIDATES
+from scheduling.engine.placement.candidates import MAX_CANDIDATES
 from tests.engine.scenario import cluster, decide, gpu, job, node, nodes_of, running_on
 
 
@@ -43,7 +43,7 @@ def test_of_many_candidates_only_the_best_are_told() -> None:
     nodes = [node(id, gpus=id) for id in range(2, 12)]
     found = told(decide(cluster(*nodes, jobs=[job(1, gpus=2)])), 1)
     assert found is not None
-    assert (found.room, len(found.candidates)) == (10, MOST_CANDIDATES)
+    assert (found.room, len(found.candidates)) == (10, MAX_CANDIDATES)
 
 
 def test_the_chosen_one_is_told_even_where_a_quota_of_memory_chose_it() -> None:

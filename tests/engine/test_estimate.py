@@ -45,7 +45,7 @@ def test_an_estimate_is_a_range_ahead_or_none(snapshot: Snapshot, policy: Policy
 def test_what_was_foreseen_for_others_changes_nothing(snapshot: Snapshot, policy: Policy) -> None:
     """Forecasts of one snapshot share their plans; each is what it would be alone, in whatever order they are asked."""
     shared = estimate.Forecasts(snapshot, policy, NOW, decide(snapshot, policy))
-    for work in (estimate.MOST_WORK, 1):
+    for work in (estimate.MAX_WORK, 1):
         for waiting in snapshot.jobs:
             alone = estimates(snapshot, policy, NOW, [waiting.id], typical=0.5, work=work)
             assert shared.estimates([waiting.id], typical=0.5, work=work) == alone
@@ -99,7 +99,7 @@ def test_what_it_costs_is_bounded_and_it_never_says_too_early(monkeypatch: pytes
         return plan(snapshot, policy, now)
 
     monkeypatch.setattr(estimate, "plan", counted)
-    monkeypatch.setattr(estimate, "MOST_PLANS", 10)
+    monkeypatch.setattr(estimate, "MAX_PLANS", 10)
     state = replace(full(*range(1, 101)), jobs=(job(1, gpus=95),))
     found = forecast(state, Policy(), NOW, [1], part=1.0)
     assert len(calls) <= 10
@@ -108,7 +108,7 @@ def test_what_it_costs_is_bounded_and_it_never_says_too_early(monkeypatch: pytes
 
 def test_a_horizon_that_was_not_far_enough_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Later jobs run on one after the other: ends that nobody can see now."""
-    monkeypatch.setattr(estimate, "MOST_PLANS", 8)
+    monkeypatch.setattr(estimate, "MAX_PLANS", 8)
     first = [job(id, gpus=1, age=10_000 - id, minutes=10) for id in range(2, 60)]
     found = one(replace(full(10), jobs=(*first, job(1, age=0))))
     assert found.p90_at is None

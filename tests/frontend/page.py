@@ -17,7 +17,7 @@ from frontend.live.hub import LiveHub
 from gpusched.asgi import application
 from gpusched.lib.bus.listener import Listener
 
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 # What changes with the clock alone, and so cannot be compared with a load of a moment later.
 _CLOCKED = {"oldest_wait_seconds", "p90_wait_seconds", "share", "usage_gpu_hours"}
 
@@ -68,7 +68,7 @@ class Page:
         self.socket = WebsocketCommunicator(application, "/ws/live/", headers=headers)
         self.close_code = None
         self.seqs, self.given_up = {}, set()
-        connected, _ = await self.socket.connect(timeout=PATIENCE_SECONDS)
+        connected, _ = await self.socket.connect(timeout=TIMEOUT_SECONDS)
         assert connected
         self._reader = asyncio.get_running_loop().create_task(self._read())
         await self.subscribe()
@@ -87,7 +87,7 @@ class Page:
 
     async def leave(self) -> None:
         self._reader.cancel()
-        await self.socket.disconnect(timeout=PATIENCE_SECONDS)
+        await self.socket.disconnect(timeout=TIMEOUT_SECONDS)
 
     async def _read(self) -> None:
         while True:
@@ -131,7 +131,7 @@ class Page:
 
     async def until(self, condition, what: str = "") -> None:
         """Waits for messages until the condition holds."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not condition():
                 self._news.clear()
                 if not condition():
@@ -139,7 +139,7 @@ class Page:
 
     async def shows(self, topic: str, visible: list[int] | None) -> None:
         """Waits until what the page has of a topic equals a fresh load (A52)."""
-        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+        deadline = asyncio.get_running_loop().time() + TIMEOUT_SECONDS
         while True:
             self._news.clear()
             fresh = compared(await sync_to_async(feed.rows)(topic, visible, self.user_id))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from frontend.pages.job.queue_ahead import MOST_SIZES, ahead_of
+from frontend.pages.job.queue_ahead import MAX_SIZES, ahead_of
 from jobs.actions import job_actions
 from tests.factories import identity_for, submit
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_many_sizes_are_the_largest_and_others_and_what_is_held_stands_before_nobody(nlp, member):
-    sizes = range(1, MOST_SIZES + 3)
+    sizes = range(1, MAX_SIZES + 3)
     for size in sizes:
         submit(member, nlp, gpu_count=size)
     job_actions.hold(submit(member, nlp, gpu_count=1), identity_for(member))
@@ -18,4 +18,4 @@ def test_many_sizes_are_the_largest_and_others_and_what_is_held_stands_before_no
     submit(member, nlp, gpu_count=1)
     told = ahead_of(last, None)
     assert (told["jobs"], told["gpus"], told["other"]) == (len(sizes), sum(sizes), 2)
-    assert [(row["gpus"], row["jobs"]) for row in told["sizes"]] == [(size, 1) for size in reversed(sizes)][:MOST_SIZES]
+    assert [(row["gpus"], row["jobs"]) for row in told["sizes"]] == [(size, 1) for size in reversed(sizes)][:MAX_SIZES]

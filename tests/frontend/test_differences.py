@@ -110,7 +110,7 @@ class TestKnownFleet:
 
     def test_bells_that_nobody_listens_to_take_no_room(self):
         rung = Invalidations()
-        for number in range(3 * loader.MOST_NAMED):
+        for number in range(3 * loader.MAX_NAMED):
             rung.hear("jobs", [number])
         assert (rung.nodes, len(rung.jobs)) == (None, 0)
         rung.hear("jobs", [1])

@@ -225,7 +225,7 @@ class TestMessages:
 
     async def test_twenty_topics_at_most(self, open_page, cookie):
         page = await open_page(cookie, *ALL, *(f"job:{i}" for i in range(1, 17)))
-        last = hubs.MOST_TOPICS - len(ALL)
+        last = hubs.MAX_TOPICS - len(ALL)
         assert page.errors[f"job:{last + 1}"] == "too_many_topics"
         assert page.errors[f"job:{last}"] == "not_found"
 

@@ -28,7 +28,7 @@ def all_of(text):
     while True:
         found = search.search(1, 1, 0, text, offset, line)
         answers += 1
-        assert len(found.hits) <= search.MOST_HITS
+        assert len(found.hits) <= search.MAX_HITS
         hits += found.hits
         if found.is_all:
             return hits, answers
@@ -53,7 +53,7 @@ def test_a_log_of_a_hundred_megabytes_is_searched_to_its_first_line(monkeypatch)
 
 def test_finds_are_those_of_a_plain_search_wherever_pieces_are_cut(monkeypatch):
     chance = random.Random(7)
-    monkeypatch.setattr(store, "MOST_READ", 64)
+    monkeypatch.setattr(store, "MAX_READ", 64)
     for _ in range(200):
         data = bytes(chance.choices(b"ab\xc3\xa4\n", (30, 10, 5, 5, chance.choice((0, 1, 8))), k=chance.randrange(400)))
         store.drop(1, 1, 0)

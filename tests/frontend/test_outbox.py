@@ -83,7 +83,7 @@ async def test_a_snapshot_takes_the_place_of_what_waits():
 async def test_what_a_page_is_too_slow_for_is_dropped_for_one_snapshot():
     """A52: nothing of what came before or after is sent without it, and numbers have no gap."""
     box, frames, asked = asking()
-    for value in range(outboxes.MOST_WAITING + 2):
+    for value in range(outboxes.MAX_WAITING + 2):
         box.delta("nodes", delta(value))
     box.delta("overview", delta(0))
     assert [(message["topic"], message["seq"]) for message in await told(box, frames)] == [("overview", 1)]
@@ -105,7 +105,7 @@ async def test_a_page_that_does_not_answer_hears_that_the_server_lives_and_no_mo
             box.alive('{"alive":"now"}', is_to_answer=True, is_leisurely=False)
             await turns()
         box.delta("nodes", delta(1))
-        for value in range(outboxes.MOST_WAITING + 1):
+        for value in range(outboxes.MAX_WAITING + 1):
             box.delta("overview", delta(value))
         return [message.get("topic", "alive") for message in await told(box, frames)]
 
@@ -123,7 +123,7 @@ async def test_a_page_that_does_not_answer_hears_that_the_server_lives_and_no_mo
 
 async def test_a_frame_is_no_longer_than_it_must_be(monkeypatch):
     """In order: that the server lives, refusals, then the topics in turn."""
-    monkeypatch.setattr(outboxes, "MOST_CHARACTERS", 60)
+    monkeypatch.setattr(outboxes, "MAX_CHARACTERS", 60)
     box, frames = sending()
     box.delta("nodes", delta(1))
     box.delta("nodes", delta(2))
@@ -149,7 +149,7 @@ async def test_nothing_leaves_a_closed_one():
 async def test_what_nobody_wants_any_more_is_not_sent():
     """Nor asked for, if something of it had been dropped."""
     box, frames, asked = asking()
-    for count in (1, outboxes.MOST_WAITING + 1):
+    for count in (1, outboxes.MAX_WAITING + 1):
         for value in range(count):
             box.delta("nodes", delta(value))
         box.forget("nodes")

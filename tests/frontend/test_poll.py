@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 
 from frontend.live import feed
-from frontend.live.hub import MOST_TOPICS
+from frontend.live.hub import MAX_TOPICS
 from tests.factories import make_member, make_node, make_tenant, submit
 from tests.frontend.page import compared
 
@@ -50,8 +50,8 @@ def test_nobody_gets_no_login_page_but_a_401():
 
 
 def test_no_more_topics_than_a_socket_has(browser):
-    told = ask(browser, *(f"job:{number}" for number in range(1, MOST_TOPICS + 2))).json()
-    assert told["errors"][f"job:{MOST_TOPICS + 1}"] == "too_many_topics"
+    told = ask(browser, *(f"job:{number}" for number in range(1, MAX_TOPICS + 2))).json()
+    assert told["errors"][f"job:{MAX_TOPICS + 1}"] == "too_many_topics"
 
 
 def test_it_is_only_read(browser):

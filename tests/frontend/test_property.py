@@ -207,7 +207,7 @@ def test_state_and_deltas_equal_a_fresh_load(monkeypatch):
 
 def holds_always(monkeypatch, *, examples: int) -> None:
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
-    monkeypatch.setattr(outbox, "MOST_WAITING", 1)
+    monkeypatch.setattr(outbox, "MAX_WAITING", 1)
     monkeypatch.setattr(outbox, "COMPANY_SECONDS", 0.02)
     monkeypatch.setattr(invalidation, "period", lambda name: 0.2 if name in ("readings", "overview") else 1.0)
     monkeypatch.setattr(invalidation, "_pauses", lambda: {"people": 0.3})

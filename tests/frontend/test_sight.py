@@ -18,7 +18,7 @@ BLIND = '"blind_seconds"'
 async def test_a_page_is_told_while_the_database_hangs(anna, monkeypatch):
     """Not only of one that is gone; otherwise the page would call old rows live. It hears when that is over."""
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
-    monkeypatch.setattr(db_threads, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(db_threads, "TIMEOUT_SECONDS", 0.3)
     async with live_hub(monkeypatch):
         page = await Page(await sync_to_async(cookie_of)(anna), ["jobs"]).connect()
         await page.until(lambda: "jobs" in page.rows)

@@ -178,7 +178,7 @@ def test_what_it_costs_and_what_the_budget_has_left(nlp, member):
 
 
 def test_who_types_does_not_have_the_ledger_read_for_each_key(nlp, member, monkeypatch):
-    monkeypatch.setattr(budgets, "FRESH_SECONDS", 600.0)
+    monkeypatch.setattr(budgets, "CACHE_SECONDS", 600.0)
     Budget.objects.create(tenant=nlp, soft_gpu_hours=9)
     client = browser(member)
     with CaptureQueriesContext(connection) as asked:

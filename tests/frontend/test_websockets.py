@@ -85,7 +85,7 @@ async def test_on_a_connection_that_is_gone_nothing_is_said(daphne, state):
 async def test_who_takes_nothing_of_what_is_said_is_cut_off(daphne, monkeypatch):
     """Else it would stand in the server's memory. Who takes it, however late, hears all."""
     wire, consumer = daphne
-    monkeypatch.setattr(websockets, "MOST_UNSENT", 250)
+    monkeypatch.setattr(websockets, "MAX_UNSENT", 250)
     for _ in range(3):
         wire.transport.producer.pauseProducing()
         for _ in range(2):

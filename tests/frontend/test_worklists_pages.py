@@ -217,7 +217,7 @@ def test_estimates_are_of_waiting_jobs_that_the_person_may_see(nlp, member, monk
 def test_where_too_many_wait_for_estimates_it_is_said(nlp, member, monkeypatch):
     waiting = [submit(member, nlp, gpu_count=1) for _ in range(2)]
     run_cycle()
-    monkeypatch.setattr(current, "MOST_BEHIND", 1)
+    monkeypatch.setattr(current, "MAX_BEHIND", 1)
     monkeypatch.setattr(current, "_foreseen", current._Foreseen())
     told = browser(member).get(f"/queue/estimates/?ids={waiting[0]}").json()
     said = "no estimates of the whole queue while more than 1 jobs wait: ask about this one alone"

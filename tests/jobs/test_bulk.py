@@ -169,7 +169,7 @@ def test_a_bulk_that_the_queue_has_no_room_for_is_refused_as_a_whole(post, setti
     from dataclasses import replace
 
     settings.ENV = replace(settings.ENV, max_queue_size=5)
-    monkeypatch.setattr(queue_limits, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(queue_limits, "_CACHE_SECONDS", 0.0)
     monkeypatch.setattr(queue_limits, "_PAUSE_PER_SECOND", 0.0)
     assert post([{"command": ["x"]}] * 3)[0] == 201
     status, answer = post([{"command": ["x"]}] * 3)

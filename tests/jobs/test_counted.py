@@ -56,15 +56,15 @@ def test_an_array_counts_once_and_its_elements_as_in_the_status(user, tenant, co
 def test_of_many_it_says_that_there_may_be_more(user, tenant, count, monkeypatch):
     for number in range(4):
         submit(user, tenant, name=f"train {number}")
-    monkeypatch.setattr(job_list, "MOST_COUNTED", 3)
+    monkeypatch.setattr(job_list, "MAX_COUNTED", 3)
     assert count() == {"jobs": 3, "is_more": True, "with_elements": None}
     assert count(name="nothing like it") == {"jobs": 0, "is_more": True, "with_elements": None}
-    monkeypatch.setattr(job_list, "MOST_COUNTED", 4)
+    monkeypatch.setattr(job_list, "MAX_COUNTED", 4)
     assert count() == known(4)
 
 
 def test_elements_of_many_arrays_are_not_counted(user, tenant, count, monkeypatch):
-    monkeypatch.setattr(job_list, "MOST_ARRAYS", 1)
+    monkeypatch.setattr(job_list, "MAX_ARRAYS", 1)
     submit_array(user, tenant, 2)
     assert count() == known(1, with_elements=2)
     submit_array(user, tenant, 2)

@@ -6,7 +6,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from gpusched.protocol.bulk import MOST_EDGES, bulk_problems
+from gpusched.protocol.bulk import MAX_EDGES, bulk_problems
 from gpusched.protocol.dependencies import After, cycle_in, is_met
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import JobState, Role
@@ -252,7 +252,7 @@ def test_the_jobs_of_a_bulk_name_no_more_than_so_many(post):
     """A20: one request is no transaction of a minute."""
     first = [{"ref": f"j{n}", "command": ["x"]} for n in range(1_000)]
     names = [one["ref"] for one in first]
-    rest = [{"command": ["x"], "depends_on": names} for _ in range(MOST_EDGES // 1_000)]
+    rest = [{"command": ["x"], "depends_on": names} for _ in range(MAX_EDGES // 1_000)]
     too_many = [*first, *rest, {"command": ["x"], "depends_on": ["j0"]}]
     status, answer = post("jobs/bulk", {"jobs": too_many})
     assert (status, answer["errors"][0]["field"], Job.objects.exists()) == (400, "jobs", False)

@@ -96,7 +96,7 @@ def test_an_answer_looks_at_a_bounded_part_and_goes_on(nlp, member, monkeypatch)
     for _ in range(5):
         submit(stranger, other)
     reader, since, found, pages = Reader((other.pk,)), read(Reader(None), 0)["items"][0]["id"] - 1, [], 0
-    monkeypatch.setattr(log, "MOST_LOOKED_AT", 2)
+    monkeypatch.setattr(log, "MAX_LOOKED_AT", 2)
     while True:
         page = read(reader, since)
         found += page["items"]

@@ -130,9 +130,9 @@ def test_a_whole_log_is_downloaded_as_a_file(storage):
     job_id = submit(user, tenant)
     run_cycle()
     node.start_all()
-    data = random.Random(2).randbytes(2 * store.MOST_READ + 5)
-    for offset in range(0, len(data), store.MOST_READ):
-        store.append(job_id, 1, 0, offset, data[offset : offset + store.MOST_READ])
+    data = random.Random(2).randbytes(2 * store.MAX_READ + 5)
+    for offset in range(0, len(data), store.MAX_READ):
+        store.append(job_id, 1, 0, offset, data[offset : offset + store.MAX_READ])
     headers = {"Authorization": f"Bearer {make_token(user)}"}
     path = f"/api/v1/jobs/{job_id}/logs"
 
@@ -142,7 +142,7 @@ def test_a_whole_log_is_downloaded_as_a_file(storage):
 
     response, pieces = async_to_sync(read)()
     assert b"".join(pieces) == data
-    assert [len(piece) for piece in pieces] == [store.MOST_READ, store.MOST_READ, 5]
+    assert [len(piece) for piece in pieces] == [store.MAX_READ, store.MAX_READ, 5]
     assert response["Content-Length"] == str(len(data))
     assert response["Content-Disposition"] == f'attachment; filename="job-{job_id}-attempt-1-rank-0.log"'
     stranger = {"Authorization": f"Bearer {make_token(make_member(make_tenant()))}"}

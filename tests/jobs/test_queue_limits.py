@@ -26,7 +26,7 @@ FAR = "2099-01-01T00:00:00Z"
 @pytest.fixture
 def limit(settings, monkeypatch):
     """Set limits by name; the total is counted at each submit."""
-    monkeypatch.setattr(queue_limits, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(queue_limits, "_CACHE_SECONDS", 0.0)
     monkeypatch.setattr(queue_limits, "_PAUSE_PER_SECOND", 0.0)
 
     def set_limits(**limits):

@@ -62,7 +62,7 @@ def test_it_needs_room_in_the_queue(node, user, tenant, settings, monkeypatch):
     fail(node)
     submit(user, tenant)
     settings.ENV = replace(settings.ENV, max_queue_size=1)
-    monkeypatch.setattr(queue_limits, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(queue_limits, "_CACHE_SECONDS", 0.0)
     monkeypatch.setattr(queue_limits, "_PAUSE_PER_SECOND", 0.0)
     status, answer = retry(user, job_id)
     assert (status, answer["code"], Job.objects.get(pk=job_id).state) == (429, "queue_full", "failed")

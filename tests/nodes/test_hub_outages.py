@@ -15,7 +15,7 @@ from jobs.models import Attempt, Job
 from nodes.agents import hub as hubs
 from nodes.agents.inbox import MAX_PER_NODE
 from nodes.agents.sync import process as write
-from tests.api.hostile_sockets import PATIENCE_SECONDS, Socket, agent_hub, connected, until, until_closed
+from tests.api.hostile_sockets import TIMEOUT_SECONDS, Socket, agent_hub, connected, until, until_closed
 from tests.factories import FakeAgent, make_node, now, run_cycle, submit
 from tests.postgres_proxy import Proxy, proxied
 
@@ -60,7 +60,7 @@ async def say(socket: Socket, message: Sync) -> None:
 
 
 async def is_answered(socket: Socket, seq: int) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not any(told["seq"] == seq for told in socket.heard):
             await socket.listen(1.0)
 
@@ -127,13 +127,13 @@ def test_a_socket_stays_open_through_an_outage_and_hears_a_sign_of_life(proxy, m
             await is_answered(socket, 1)
             proxy.refuse()
             await say(socket, plain(2))
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 while not any(told["seq"] == 0 for told in socket.heard):
                     await socket.listen(1.0)
             assert socket.code is None
             proxy.come_back()
             await is_answered(socket, 2)
-            await socket.link.disconnect(timeout=PATIENCE_SECONDS)
+            await socket.link.disconnect(timeout=TIMEOUT_SECONDS)
 
     asyncio.run(scenario())
 
@@ -208,7 +208,7 @@ def test_a_loop_of_the_hub_that_raises_is_started_again(monkeypatch, fault):
             await is_answered(socket, 2)
             await say(socket, plain(3))
             await is_answered(socket, 3)
-            await socket.link.disconnect(timeout=PATIENCE_SECONDS)
+            await socket.link.disconnect(timeout=TIMEOUT_SECONDS)
             assert [told["error"] for told in socket.heard if told["seq"] == 3] == [None]
 
     asyncio.run(scenario())

@@ -10,12 +10,12 @@ import pytest
 from django.db import connection, transaction
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.bus.changes import MOST_IDS
+from gpusched.lib.bus.changes import MAX_IDS
 from gpusched.lib.bus.notifier import CHANNEL, CYCLE_CHANNEL, ringer
 from gpusched.lib.db.connections import connection_parameters
 
 pytestmark = pytest.mark.django_db(transaction=True)
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def listening():
         heard: list[tuple[str, str]] = []
 
         def until(condition):
-            deadline = time.monotonic() + PATIENCE_SECONDS
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while not condition(heard):
                 assert time.monotonic() < deadline, heard
                 heard.extend((one.channel, one.payload) for one in ear.notifies(timeout=0.2, stop_after=1))
@@ -68,7 +68,7 @@ def test_many_changes_of_a_moment_are_told_together():
 
 def test_beyond_some_hundred_ids_it_says_any_of_them():
     with listening() as until:
-        events.changed("nodes", range(MOST_IDS + 1))
+        events.changed("nodes", range(MAX_IDS + 1))
         assert until(len)[0] == (CHANNEL, '{"nodes":[]}')
 
 
@@ -91,6 +91,6 @@ def test_a_forked_process_that_ends_at_once_has_told_it():
         connection.close()
         child = multiprocessing.get_context("fork").Process(target=events.changed, args=("jobs", [2]))
         child.start()
-        child.join(PATIENCE_SECONDS)
+        child.join(TIMEOUT_SECONDS)
         assert child.exitcode == 0
         until(lambda heard: told(heard) == {1, 2})

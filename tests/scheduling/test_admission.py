@@ -111,7 +111,7 @@ def test_an_old_snapshot_serves_acceptances_while_one_thread_reads_anew(user, te
     submit(user, tenant)
     known = admission._known
     assert known is not None
-    monkeypatch.setattr("scheduling.admission.time.monotonic", lambda: known.read_at + 1.5 * admission._FRESH_SECONDS)
+    monkeypatch.setattr("scheduling.admission.time.monotonic", lambda: known.read_at + 1.5 * admission._CACHE_SECONDS)
     with admission._reading:
         assert admission._recent(known.quota_edits) is known
     assert admission._recent(known.quota_edits) is not known

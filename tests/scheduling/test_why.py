@@ -190,7 +190,7 @@ def test_where_there_is_no_estimate_it_says_why(user, tenant, full, monkeypatch)
     assert [item["job_id"] for item in items if item["estimate"]] == [waiting]
     assert {job: explain(job, user)["estimate_reason"] for job in said} == said
     assert [job for job in said if explain(job, user)["estimate"]] == [waiting]
-    monkeypatch.setattr(current, "MOST_JOBS", 0)
+    monkeypatch.setattr(current, "MAX_JOBS", 0)
     assert explain(waiting, user)["estimate_reason"] == "no estimate while more than 0 jobs wait"
     running = Job.objects.get(state="running").pk
     assert [explain(running, user)[name] for name in ("estimate", "estimate_reason")] == [None, None]

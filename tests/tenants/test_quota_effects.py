@@ -134,7 +134,7 @@ def test_with_too_many_waiting_jobs_only_what_runs_is_told(user, tenant, admin, 
 
     make_node(gpus=2)
     run_jobs(user, tenant, 4)
-    monkeypatch.setattr(current, "MOST_JOBS", 1)
+    monkeypatch.setattr(current, "MAX_JOBS", 1)
     effect = put(admin, {"max_gpus": 1})["effect"]
     assert effect["sentences"][1] == "2 jobs wait, too many to foresee which would start or stop"
     assert effect["running_over"][0]["in_use"] == 2

@@ -98,7 +98,7 @@ def test_a_refusal_of_a_body_does_not_repeat_it(owner):
 
 
 def test_a_tenant_has_at_most_64_and_may_set_those_again(owner, monkeypatch):
-    monkeypatch.setattr(secrets, "MOST_SECRETS", 2)
+    monkeypatch.setattr(secrets, "MAX_SECRETS", 2)
     put(owner, "a")
     put(owner, "b")
     refused = put(owner, "c", status=400)

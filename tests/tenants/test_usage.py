@@ -186,7 +186,7 @@ class TestCsv:
         assert next(csv.reader(answer.content.decode().splitlines()[1:]))[1] == "'=cmd|' /C calc'!A0"
 
     def test_more_rows_than_a_file_has_are_refused_and_none_is_left_out(self, user, tenant, token, monkeypatch):
-        monkeypatch.setattr(usage, "MOST_ROWS", 2)
+        monkeypatch.setattr(usage, "MAX_ROWS", 2)
         for number in range(3):
             path = f"/api/v1/tenants/nlp/usage?by=job&format=csv&from={LONG_AGO}"
             entry(tenant, user, job=number)

@@ -9,7 +9,7 @@ from django.test import Client
 
 from gpusched.lib.db.sql import execute, query
 from scheduling.status import cluster
-from tenants.models import MOST_WEIGHT, Tenant
+from tenants.models import MAX_WEIGHT, Tenant
 from tests.factories import make_tenant, make_token, make_user, run_cycle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -25,7 +25,7 @@ def patch(tenant: Tenant, weight: float) -> "tuple[int, dict[str, object]]":
     return answer.status_code, answer.json()
 
 
-@pytest.mark.parametrize("weight", [1e308, MOST_WEIGHT * 1.001, 0.0009, 0, -1])
+@pytest.mark.parametrize("weight", [1e308, MAX_WEIGHT * 1.001, 0.0009, 0, -1])
 def test_a_weight_out_of_bounds_is_refused_by_name(weight: float) -> None:
     tenant = make_tenant()
     status, said = patch(tenant, weight)
@@ -36,9 +36,9 @@ def test_a_weight_out_of_bounds_is_refused_by_name(weight: float) -> None:
 
 def test_the_largest_weights_of_all_divide_what_is_shared() -> None:
     for tenant in (make_tenant(), make_tenant()):
-        assert patch(tenant, MOST_WEIGHT)[0] == 200
+        assert patch(tenant, MAX_WEIGHT)[0] == 200
     run_cycle()
-    assert {one["weight"] for one in cluster.shares()} == {MOST_WEIGHT}
+    assert {one["weight"] for one in cluster.shares()} == {MAX_WEIGHT}
     with pytest.raises(IntegrityError):
         execute("UPDATE tenants_tenant SET weight = 1e308")
 
@@ -51,4 +51,4 @@ def test_larger_ones_of_before_become_the_largest() -> None:
     finally:
         executor = MigrationExecutor(connection)
         executor.migrate(executor.loader.graph.leaf_nodes())  # other tests need all of them
-    assert query("SELECT weight FROM tenants_tenant WHERE name = 'before'") == [{"weight": MOST_WEIGHT}]
+    assert query("SELECT weight FROM tenants_tenant WHERE name = 'before'") == [{"weight": MAX_WEIGHT}]

@@ -13,7 +13,7 @@ from nodes.health import incidents
 from scheduling.status import cluster
 
 Row = dict[str, Any]
-MOST_INCIDENTS = 100
+MAX_INCIDENTS = 100
 _VERSIONS = """
     SELECT agent_version AS version, count(*) AS nodes FROM nodes_node WHERE removed_at IS NULL GROUP BY 1 ORDER BY 1
 """
@@ -36,8 +36,8 @@ def load(known: list[doings.Activity]) -> Health:
         "control": {"version": __version__, "cycle_is_alive": lag["is_alive"]},
         "agents": {**cluster.agents(), "versions": versions},
     }
-    lasting = incidents.latest(MOST_INCIDENTS, is_open=True)
-    latest = {row["id"]: row for row in [*lasting, *incidents.latest(MOST_INCIDENTS)]}
+    lasting = incidents.latest(MAX_INCIDENTS, is_open=True)
+    latest = {row["id"]: row for row in [*lasting, *incidents.latest(MAX_INCIDENTS)]}
     return Health(rows, list(latest.values()), known)
 
 

@@ -10,8 +10,8 @@ from nodes.telemetry.samples import ROLLUP_SECONDS
 
 Row = dict[str, Any]
 READINGS = ("utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts")
-MOST_DEVICES = 32
-MOST_POINTS = 240
+MAX_DEVICES = 32
+MAX_POINTS = 240
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ATTEMPT = """
@@ -51,7 +51,7 @@ _DEVICES = "SELECT id, uuid, memory_mb FROM nodes_device WHERE uuid = ANY(%s)"
 def readings(job_id: int, number: int | None = None) -> Row | None:
     """Of an attempt (None: the latest) from its start to its end or now; None: there is none.
 
-    `devices`: at most MOST_DEVICES, each with `times` (seconds since the epoch) and a list for each of READINGS, null
+    `devices`: at most MAX_DEVICES, each with `times` (seconds since the epoch) and a list for each of READINGS, null
     where nothing is known; `step`: seconds between two times."""
     found = query(_ATTEMPT, [job_id, number, job_id])
     if not found:
@@ -62,10 +62,10 @@ def readings(job_id: int, number: int | None = None) -> Row | None:
         for rank in attempt["placement"]
         for device in rank["devices"]
     ]
-    shown = placed[:MOST_DEVICES]
+    shown = placed[:MAX_DEVICES]
     known = {row["uuid"]: row for row in query(_DEVICES, [[one["uuid"] for one in shown]])} if shown else {}
     span = max(attempt["until_at"] - attempt["from_at"], 1.0)
-    step = max(settings.ENV.sample_seconds, span / MOST_POINTS)
+    step = max(settings.ENV.sample_seconds, span / MAX_POINTS)
     asked = {"from": attempt["from_at"], "until": attempt["until_at"], "devices": [row["id"] for row in known.values()]}
     rows, step = _kept(asked, step)
     return {

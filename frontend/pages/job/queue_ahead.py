@@ -6,8 +6,8 @@ from typing import Any
 from gpusched.lib.db.sql import query
 from jobs.listing.counts import WAITS, WEIGHT
 
-MOST_NAMED = 5
-MOST_SIZES = 8
+MAX_NAMED = 5
+MAX_SIZES = 8
 
 _BEFORE = f"""
     FROM jobs_job j, jobs_job me
@@ -26,8 +26,8 @@ def ahead_of(job_id: int, visible: Collection[int] | None) -> dict[str, Any]:
     """`jobs` and `gpus` of any tenant that stand before it; `sizes`: how many jobs ask for so many GPUs, largest first,
     the smallest together as `other`; `nearest`: the next before it of the tenants in `visible` (None: all)."""
     sizes = query(_SIZES, {"job": job_id})
-    shown, other = sizes[:MOST_SIZES], sizes[MOST_SIZES:]
-    asked = {"job": job_id, "visible": None if visible is None else list(visible), "most": MOST_NAMED}
+    shown, other = sizes[:MAX_SIZES], sizes[MAX_SIZES:]
+    asked = {"job": job_id, "visible": None if visible is None else list(visible), "most": MAX_NAMED}
     return {
         "jobs": sum(row["jobs"] for row in sizes),
         "gpus": sum(row["jobs"] * row["gpus"] for row in sizes),

@@ -14,8 +14,8 @@ from jobs.logs import store
 from scheduling.whatif.explain import periods_of
 
 Row = dict[str, Any]
-_MOST_EVENTS = 1000
-_MOST_ATTEMPTS = 100
+_MAX_EVENTS = 1000
+_MAX_ATTEMPTS = 100
 
 _EVENTS = """
     SELECT e.* FROM unnest(%s::bigint[]) AS w (job_id),
@@ -41,9 +41,9 @@ def load(job_ids: Iterable[int]) -> dict[int, Row]:
         rows[job["id"]]["job"] = job
     for job_id, periods in periods_of(jobs).items():
         rows[job_id]["waits"] = {"periods": periods}
-    for event in prepared(_EVENTS, [sorted(rows), _MOST_EVENTS]):
+    for event in prepared(_EVENTS, [sorted(rows), _MAX_EVENTS]):
         rows[event["job_id"]][f"event:{event['id']}"] = _event(event)
-    for attempt in prepared(_ATTEMPTS, [sorted(rows), _MOST_ATTEMPTS]):
+    for attempt in prepared(_ATTEMPTS, [sorted(rows), _MAX_ATTEMPTS]):
         rows[attempt["job_id"]].update(_attempt(attempt))
     return {
         job_id: {"tenant_id": tenant_ids[job_id], "rows": found} for job_id, found in rows.items() if "job" in found

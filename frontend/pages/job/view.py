@@ -44,7 +44,7 @@ from scheduling.whatif.explain import current_reason, explain
 from tenants.auth.identity import Identity
 
 _TAIL_BYTES = 64 << 10
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _STREAM = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 _OFFSET = re.compile(r"[0-9]{1,15}")
@@ -154,7 +154,7 @@ def gpu_readings(request: HttpRequest, who: Identity, job_id: int) -> HttpRespon
     """What the charts of the tab GPUs show, as JSON: the kept readings of an attempt's devices while it had them."""
     _visible(job_id, who)
     given = request.GET.get("attempt", "")
-    number = int(given) if given.isascii() and given.isdigit() and len(given) <= _MOST_DIGITS else None
+    number = int(given) if given.isascii() and given.isdigit() and len(given) <= _MAX_DIGITS else None
     found = readings(job_id, number)
     if found is None:
         raise not_found(f"attempt of job {job_id}")
@@ -170,8 +170,8 @@ def log_hits(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     offset, line = request.GET.get("offset", "0"), request.GET.get("line", "0")
     if not stream:
         raise invalid([FieldError("log", "wrong_type", "must be an attempt and a rank, like 1.0")])
-    if not text.strip() or not text.isprintable() or len(text.encode()) > search.MOST_NEEDLE_BYTES:
-        said = f"must be one line of text, of at most {search.MOST_NEEDLE_BYTES} bytes"
+    if not text.strip() or not text.isprintable() or len(text.encode()) > search.MAX_NEEDLE_BYTES:
+        said = f"must be one line of text, of at most {search.MAX_NEEDLE_BYTES} bytes"
         raise invalid([FieldError("q", "wrong_value", said)])
     if not (_OFFSET.fullmatch(offset) and _OFFSET.fullmatch(line)):
         raise invalid([FieldError("offset", "wrong_type", "must be a number of bytes, and line one of lines")])

@@ -69,7 +69,7 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
 def estimates(request: HttpRequest, who: Identity) -> HttpResponse:
     """When those of `ids` that wait, and that the person may see, will probably start: by id `estimate`, or
     `estimate_reason`, why there is none."""
-    found = estimates_of(_seen(_ids(request.GET.get("ids", ""))[:MOST_AT_ONCE], who))
+    found = estimates_of(_seen(_ids(request.GET.get("ids", ""))[:MAX_AT_ONCE], who))
     return _json({str(job_id): told for job_id, told in found.items()})
 
 
@@ -103,14 +103,14 @@ def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
     return show(request, who, "jobs/page.html", words)
 
 
-MOST_AT_ONCE = 500
+MAX_AT_ONCE = 500
 
 
 @page
 def loss_of_several(request: HttpRequest, who: Identity) -> HttpResponse:
     """What a stop of `ids` would lose, as a `sentence`, and what must be `typed` before, as JSON."""
     ids = _ids(request.GET.get("ids", ""))
-    if not 0 < len(ids) <= MOST_AT_ONCE:
+    if not 0 < len(ids) <= MAX_AT_ONCE:
         return _json({"sentence": _NOT_SO_MANY}, 400)
     seen = _seen(ids, who)
     lost = confirmation.loss_of(*seen)
@@ -126,7 +126,7 @@ def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
     may be cancelled; `typed`: what must be before much is lost."""
     verb, text = request.POST.get("verb", ""), request.POST.get("ids", "")
     ids = _ids(text)
-    if verb not in job_actions.ACTS or not 0 < len(ids) <= MOST_AT_ONCE:
+    if verb not in job_actions.ACTS or not 0 < len(ids) <= MAX_AT_ONCE:
         return _json({"sentence": _NOT_SO_MANY}, 400)
     states = asked_states(request)
     done: list[int] = []
@@ -146,7 +146,7 @@ def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
     return _json({"done": done, "refused": refused})
 
 
-_NOT_SO_MANY = f"Choose one to {MOST_AT_ONCE} jobs and what to do with them."
+_NOT_SO_MANY = f"Choose one to {MAX_AT_ONCE} jobs and what to do with them."
 
 
 def _seen(ids: list[int], who: Identity) -> list[int]:

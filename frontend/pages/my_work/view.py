@@ -17,7 +17,7 @@ from frontend.ui.page import page, show
 from gpusched.protocol.states import Role
 from tenants.auth.identity import Identity
 
-_MOST_NOTICES = 8
+_MAX_NOTICES = 8
 
 
 @page
@@ -45,7 +45,7 @@ def _notices(who: Identity) -> list[dict[str, Any]]:
     """What became of the person's own jobs, newest first."""
     rows = feed.rows("notices", who.visible_tenants(), who.user_id)
     own = (row for key, row in rows.items() if key.startswith("notice:") and row["is_mine"])
-    return sorted(own, key=lambda row: str(row["at"]), reverse=True)[:_MOST_NOTICES]
+    return sorted(own, key=lambda row: str(row["at"]), reverse=True)[:_MAX_NOTICES]
 
 
 def _bar(tenant: dict[str, Any]) -> dict[str, Any]:

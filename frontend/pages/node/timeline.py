@@ -11,7 +11,7 @@ from nodes import redaction
 
 Row = dict[str, Any]
 # Ranks of the time shown; what is older than the newest of these is left out, and said to be.
-MOST_RANKS = 4000
+MAX_RANKS = 4000
 # Parts of the whole: bars narrower than this that touch are drawn as one.
 _NARROW, _NEAR = 0.002, 0.001
 # What is shorter is no link: 24 pixels of a wide window are the least that a finger hits.
@@ -59,7 +59,7 @@ def device_lanes(
 ) -> list[Row]:
     """For each device its `spans`, who held it when, and its `gaps`, when it (or the node) was not well; each with
     `left` and `width` in percent of the time shown. `incidents`: those of the node."""
-    ranks = query(_RANKS, [name, window.begin, MOST_RANKS])
+    ranks = query(_RANKS, [name, window.begin, MAX_RANKS])
     sick = [row for row in incidents if row["until"] is None or row["until"] > window.begin]
     return [
         {

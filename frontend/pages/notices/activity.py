@@ -21,9 +21,9 @@ from nodes.redaction import AUTO_CORDON_NOTE
 
 Row = dict[str, Any]
 MOST = 100
-MOST_OF_NAME = 60
+MAX_OF_NAME = 60
 # So many of the latest events of jobs are looked at, however few of them are of this kind.
-_MOST_LOOKED_AT = 20_000
+_MAX_LOOKED_AT = 20_000
 DAYS = 14
 
 
@@ -74,7 +74,7 @@ _CROSSINGS = """
       JOIN tenants_tenant t ON t.id = c.tenant_id WHERE c.place <= %(most)s ORDER BY c.id DESC
 """
 # 0.01 GPU-hours: less is not worth a word, and would read as 0.
-_LEAST_GPU_SECONDS = 36
+_MIN_GPU_SECONDS = 36
 _REFUNDS = """
     SELECT r.*, t.name AS tenant FROM (
         SELECT max(r.id) AS id, max(r.at) AS at, e.job_id, j.tenant_id, j.user_id,
@@ -104,9 +104,9 @@ _WENT = {
 def load() -> list[Activity]:
     """The latest of each tenant and of the fleet, newest first."""
     given = {
-        "looked_at": _MOST_LOOKED_AT, "days": DAYS, "most": MOST, "held": AUTO_CORDON_NOTE,
+        "looked_at": _MAX_LOOKED_AT, "days": DAYS, "most": MOST, "held": AUTO_CORDON_NOTE,
         "faults": sorted(NODE_FAULTS),
-        "least": _LEAST_GPU_SECONDS,
+        "least": _MIN_GPU_SECONDS,
     }  # fmt: skip
     found = [
         *(_of_event(row) for row in prepared(_EVENTS, given)),
@@ -161,7 +161,7 @@ def _of_event(row: Row) -> Activity:
 
 def named(job_id: int, name: str) -> str:
     """A job in a sentence: what became of it must not stand behind a name of many lines."""
-    return f"{job_id} {Truncator(name).chars(MOST_OF_NAME)}"
+    return f"{job_id} {Truncator(name).chars(MAX_OF_NAME)}"
 
 
 def _sentence(row: Row, data: Row) -> str:

@@ -25,7 +25,7 @@ MOST = 50
 LONG_WAIT_MINUTES = 60
 # That a job started is news only for who has had to wait for it.
 _WAITED_SECONDS = 60
-_MOST_LOOKED_AT = 20_000
+_MAX_LOOKED_AT = 20_000
 
 # Of an array its own end is told, not that of each of a hundred thousand elements. So many of each person: one who is
 # busy takes nothing from another.
@@ -71,7 +71,7 @@ def load(user_ids: Collection[int], known: list[Activity]) -> Notices:
     """`known`: what frontend.pages.notices.activity has loaded."""
     users = sorted(user_ids)
     given = {
-        "users": users, "looked_at": _MOST_LOOKED_AT, "days": doings.DAYS, "waited": _WAITED_SECONDS,
+        "users": users, "looked_at": _MAX_LOOKED_AT, "days": doings.DAYS, "waited": _WAITED_SECONDS,
         "most": MOST, "minutes": LONG_WAIT_MINUTES,
     }  # fmt: skip
     own: dict[int, list[Activity]] = {user: [] for user in users}

@@ -9,7 +9,7 @@ from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
 
 Row = dict[str, Any]
 # More than a notice needs to say where to begin; the rest is counted.
-MOST_PARTS = 6
+MAX_PARTS = 6
 
 # Health of devices that get no jobs: severity, and the notice for one and for several.
 _ILL: dict[str, tuple[str, str, str]] = {
@@ -58,8 +58,8 @@ def _told(found: list[Row], allowed: set[int] | None) -> Row:
             others += part["gpus"]
     if others:
         own.append({"node": None, "job": None, "words": f"{_gpus(others)} of other tenants", "since": None})
-    parts = [{name: part[name] for name in part if name != "tenant_id"} for part in own[:MOST_PARTS]]
-    return {"parts": parts, "more": max(0, len(own) - MOST_PARTS)}
+    parts = [{name: part[name] for name in part if name != "tenant_id"} for part in own[:MAX_PARTS]]
+    return {"parts": parts, "more": max(0, len(own) - MAX_PARTS)}
 
 
 def _notice(kind: str, severity: str, count: int, sentence: str, href: str | None, parts: list[Row]) -> Row:

@@ -15,7 +15,7 @@ from jobs.listing.counts import WAITS, WEIGHT
 from scheduling.status import cluster
 
 Row = dict[str, Any]
-_MOST_NEXT = 3
+_MAX_NEXT = 3
 
 # For how long: of held jobs nobody but their holder knows.
 _IS_TIMED = f"{WAITS} AND j.state <> 'held'"
@@ -64,7 +64,7 @@ def load(nodes: list[Row], tenants: dict[int, Row]) -> Row:
         "status": _status(nodes, lag),
         "largest": _largest(nodes),
         "attention": attention.load(nodes, lag),
-        "next": [{**row, "told": representation.reason(row)} for row in prepared(_NEXT, [_SOON, _MOST_NEXT])],
+        "next": [{**row, "told": representation.reason(row)} for row in prepared(_NEXT, [_SOON, _MAX_NEXT])],
         "waiting": sorted(waiting, key=lambda row: (-row["priority"], row["submitted_at"], row["id"])),
         "tenants": _entitled(tenants, nodes),
     }
@@ -132,7 +132,7 @@ def _largest(nodes: list[Row]) -> list[Row]:
 def _next(loaded: Sequence[Row], visible: Sequence[int] | None) -> Iterator[Row]:
     """The first jobs of the viewer's tenants that wait for nothing but room, with their places among them."""
     seen = [row for row in loaded if visible is None or row["tenant_id"] in visible]
-    for place, row in enumerate(seen[:_MOST_NEXT], 1):
+    for place, row in enumerate(seen[:_MAX_NEXT], 1):
         names = ("id", "name", "gpu_count")
         yield {
             **{name: row[name] for name in names},

@@ -11,7 +11,7 @@ from frontend.pages.tenants.rows import bar_scale
 from frontend.ui.page import page, show
 from tenants.auth.identity import Identity
 
-_MOST_CELLS = 400
+_MAX_CELLS = 400
 _CELLS = (("busy", "busy"), ("held_idle", "held but idle"), ("free", "free"), ("unavailable", "unavailable"))
 
 
@@ -36,7 +36,7 @@ def cluster_now(who: Identity) -> dict[str, Any]:
         "status": status,
         "cells": [(cell, said, status[f"{cell}_gpus"]) for cell, said in _CELLS],
         "nodes": (loaded["nodes"] or {}).values(),
-        "is_long": status["total_gpus"] > _MOST_CELLS,
+        "is_long": status["total_gpus"] > _MAX_CELLS,
         "largest": sorted(_of(rows, "largest"), key=lambda r: (-r["gpus"], r["model"])),
         "attention": _of(rows, "attention"),
         "next": sorted(_of(rows, "next"), key=lambda r: r["place"]),

@@ -19,8 +19,8 @@ from jobs.listing.queue_position import ORDER, queue_positions
 
 Row = dict[str, Any]
 FIRST_ROWS = 500
-MOST_ROWS = 500
-_MOST_TEXT = 200
+MAX_ROWS = 500
+_MAX_TEXT = 200
 _WINDOW = re.compile(r"queue(?::(\d{1,7})-(\d{1,7}))?(?:\?(.*))?", re.ASCII | re.DOTALL)
 
 
@@ -96,14 +96,14 @@ _FULL = f"""
 def window_of(topic: str) -> Window | None:
     """What `queue`, `queue:200-400` or `queue:0-100?tenant=nlp&sort=-gpus` asks for; None: no such topic."""
     found = _WINDOW.fullmatch(topic)
-    if found is None or len(topic) > _MOST_TEXT:
+    if found is None or len(topic) > _MAX_TEXT:
         return None
     first, last = int(found[1] or 0), int(found[2] or FIRST_ROWS)
     asked = dict(parse_qsl(found[3] or "", keep_blank_values=True))
     sort = asked.pop("sort", "")
     text = asked.pop("q", "").strip().lower()
     is_known = set(asked) <= set(_FILTERS) and sort.removeprefix("-") in ("", *_SORTS)
-    if not is_known or not first < last <= first + MOST_ROWS:
+    if not is_known or not first < last <= first + MAX_ROWS:
         return None
     only = tuple((name, frozenset(values.split(","))) for name, values in sorted(asked.items()) if values)
     return Window(first, last, only, text, sort.removeprefix("-"), sort.startswith("-"))

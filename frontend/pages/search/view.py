@@ -12,7 +12,7 @@ from gpusched.lib.db.sql import query
 from tenants.auth.identity import Identity
 
 _MOST = 8
-_MOST_TEXT = 100
+_MAX_TEXT = 100
 # Names are looked for among so many of the latest jobs: of older ones one knows the id.
 _LATEST = 20_000
 # Of patterns: in what is looked for they stand for themselves.
@@ -45,7 +45,7 @@ _TENANTS = """
 def search(request: HttpRequest, who: Identity) -> HttpResponse:
     """`?q=`: at most eight of each kind, as {found: [{kind, name, about, href}]}; of nothing asked nothing. A name must
     have all words; a kind before them ("node r01") is looked for alone, unless it finds nothing."""
-    text = request.GET.get("q", "").strip()[:_MOST_TEXT]
+    text = request.GET.get("q", "").strip()[:_MAX_TEXT]
     if not text or "\x00" in text:
         return JsonResponse({"found": []})
     visible = who.visible_tenants()

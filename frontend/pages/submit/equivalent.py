@@ -37,7 +37,7 @@ _FLAGS = {
 _SWITCHES = {"gang_scheduling": "--gang", "preemptible": "--not-preemptible", "requeue": "--no-requeue"}
 _LISTS = {"retry_on": "--retry-on", "secrets": "--secret", "mounts": "--mount"}
 _PAIRS = {"environment": "--env", "labels": "--label", "node_selector": "--node-selector"}
-_MOST_ON_ONE_LINE = 44
+_MAX_ON_ONE_LINE = 44
 _FIELDS = {field.name: field for field in msgspec.structs.fields(JobRequest)}
 
 
@@ -62,7 +62,7 @@ def command_line(fields: Mapping[str, Any]) -> str:
         parts.append(["--", *words])
     said = [shlex.join(part) for part in parts]
     one = " ".join(said)
-    return one if len(one) <= _MOST_ON_ONE_LINE else " \\\n  ".join(said)
+    return one if len(one) <= _MAX_ON_ONE_LINE else " \\\n  ".join(said)
 
 
 def as_json(fields: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from jobs.submit import submit as services
 from tenants.auth.identity import Identity
 
 _KEY = re.compile(r"[0-9a-f]{32}")
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 
 @page
@@ -159,7 +159,7 @@ def _tenants(who: Identity) -> dict[str, int]:
 def _again(request: HttpRequest, who: Identity) -> dict[str, Any]:
     """The fields of the job that `?again=` names, if it may be seen."""
     text = request.GET.get("again", "")
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         return {}
     visible = who.visible_tenants()
     found = representation.select(

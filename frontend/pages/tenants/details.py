@@ -12,7 +12,7 @@ from tenants.billing.rates import matches_model
 from tenants.tenancy import names
 
 Row = dict[str, Any]
-MOST_EDITS = 30
+MAX_EDITS = 30
 PREEMPTION_DAYS = 30
 
 _HELD = """
@@ -122,7 +122,7 @@ _BEFORE = f"SELECT a.before FROM {_OWN} WHERE a.id = %s AND a.before IS NOT NULL
 def edits(tenant_id: int) -> list[Row]:
     """Who changed the tenant, its quota or its budget, newest first; `changes` is (field, before, after)."""
     subjects = _subjects(tenant_id, "tenant", "quota", "budget", "quota quota of", "budget budget of")
-    return [{**row, "changes": _changes(row)} for row in query(_EDITS, [*subjects, MOST_EDITS])]
+    return [{**row, "changes": _changes(row)} for row in query(_EDITS, [*subjects, MAX_EDITS])]
 
 
 def quota_before(tenant_id: int, entry_id: str) -> Row | None:

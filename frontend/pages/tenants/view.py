@@ -20,7 +20,7 @@ from tenants.billing import budgets, usage_report
 from tenants.models import Rate
 
 _LATELY_DAYS = 30
-_MOST_USERS = 10
+_MAX_USERS = 10
 
 
 @page
@@ -71,7 +71,7 @@ def tenant(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         "preempted": details.balance(preempted, found.pk),
         "taken": details.preempted_by(preempted, found.pk, who),
         "gave": details.preempted_for(preempted, found.pk, who),
-        "users": sorted(used.rows, key=lambda row: -row["gpu_seconds"])[:_MOST_USERS],
+        "users": sorted(used.rows, key=lambda row: -row["gpu_seconds"])[:_MAX_USERS],
         "total": used.total,
         "currency": settings.ENV.currency,
         "has_rates": Rate.objects.exists(),

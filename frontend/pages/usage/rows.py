@@ -11,7 +11,7 @@ from tenants.billing import usage_report
 Row = dict[str, Any]
 BY = ("tenant", "user", "model")
 # So many have a colour of their own; the rest is one part of each bar.
-MOST_IN_CHART = 7
+MAX_IN_CHART = 7
 OTHERS = "others"
 
 
@@ -60,7 +60,7 @@ def _with_idle(row: Row, idle_hours: float) -> Row:
 def chart(found: Used, measure: str) -> Row:
     """`days` and `lines`, one for each of the first keys and one for all others: a number for each day."""
     keys = [row["key"] for row in found.rows]
-    shown, rest = keys[:MOST_IN_CHART], keys[MOST_IN_CHART:]
+    shown, rest = keys[:MAX_IN_CHART], keys[MAX_IN_CHART:]
     lines = [{"label": key, "values": [_cell(found, day, key, measure) for day in found.days]} for key in shown]
     if rest:
         sums = [round(sum(_cell(found, day, key, measure) for key in rest), 4) for day in found.days]

@@ -16,7 +16,7 @@ from tenants.auth.identity import Identity
 from tenants.billing import budgets
 from tenants.models import Rate
 
-MOST_DAYS = 400
+MAX_DAYS = 400
 _MEASURES = {"gpu_hours": "allocated", "idle_gpu_hours": "held idle", "cost": "cost"}
 _CSV = ("gpu_hours", "idle_gpu_hours", "cost")
 
@@ -88,8 +88,8 @@ def _period(request: HttpRequest) -> tuple[date, date, str]:
         return *usual, "A day is written like 2030-01-31. Shown are the last 30 days."
     if begin > end:
         return *usual, "The first day must not be after the last. Shown are the last 30 days."
-    if (end - begin).days >= MOST_DAYS:
-        return *usual, f"At most {MOST_DAYS} days are shown at once. Shown are the last 30."
+    if (end - begin).days >= MAX_DAYS:
+        return *usual, f"At most {MAX_DAYS} days are shown at once. Shown are the last 30."
     return begin, end, ""
 
 

@@ -10,7 +10,7 @@ import type { Message } from "./topics";
 type Listener = (state: TopicState) => void;
 
 /** A snapshot that was asked for and does not come is asked for again. */
-const PATIENCE_MS = 5000;
+const TIMEOUT_MS = 5000;
 
 export class Hub implements SocketEvents {
   readonly heard: Heard = { isConnected: false, isLoggedOut: false, isLate: false, blindSeconds: null, aliveAt: null, cycleAgeSeconds: null, polledAt: null };
@@ -101,7 +101,7 @@ export class Hub implements SocketEvents {
     if (!this.heard.isConnected || this.isHidden) return;
     if (this.now() - Math.max(this.heard.aliveAt ?? 0, this.openedAt) > DEAD_MS) return this.socket.reset();
     const missing = this.wanted().filter((topic) => /waiting|gap/.test(this.own(topic).status));
-    if (missing.length > 0 && this.now() - this.asked > PATIENCE_MS) this.subscribe(missing);
+    if (missing.length > 0 && this.now() - this.asked > TIMEOUT_MS) this.subscribe(missing);
   }
 
   hurry(): void {

@@ -11,7 +11,7 @@ export interface Polled {
 
 export const POLL_MS = 5000;
 /** A server that restarts is back sooner. */
-export const PATIENCE_MS = 8000;
+export const TIMEOUT_MS = 8000;
 
 export class Polling {
   private without: number | null = null;
@@ -31,7 +31,7 @@ export class Polling {
     }
     this.without ??= this.now();
     const topics = this.hub.subscribed();
-    const isDue = this.now() - this.without >= PATIENCE_MS && this.now() - this.askedAt >= POLL_MS;
+    const isDue = this.now() - this.without >= TIMEOUT_MS && this.now() - this.askedAt >= POLL_MS;
     if (!isDue || this.isBusy || topics.length === 0) return;
     this.askedAt = this.now();
     this.isBusy = true;

@@ -6,7 +6,7 @@ import { onceShown } from "./visibility";
 
 /** From the end of one fetch to the next; a little different for each page, lest all ask at once. */
 const PAUSE_MS = 2000 + Math.random() * 1000;
-const MOST_PAUSE_MS = 60_000;
+const MAX_PAUSE_MS = 60_000;
 
 const regions = new Set<HTMLElement>();
 let isOwed = false;
@@ -22,7 +22,7 @@ async function fetchAgain(): Promise<void> {
   // What was asked for is looked at until it is so.
   isOwed ||= [...regions].some((region) => region.querySelector("[data-awaited]") !== null);
   failures = isFine ? 0 : failures + 1;
-  onceShown(goOn, Math.min(MOST_PAUSE_MS, PAUSE_MS * 2 ** Math.min(failures, 10)));
+  onceShown(goOn, Math.min(MAX_PAUSE_MS, PAUSE_MS * 2 ** Math.min(failures, 10)));
 }
 
 function goOn(): void {

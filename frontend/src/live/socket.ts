@@ -17,14 +17,14 @@ export interface SocketEvents {
 }
 
 const FIRST_MS = 300;
-const MOST_MS = 5000;
+const MAX_MS = 5000;
 const OPEN = 1;
 /** Nobody is logged in (any more): trying again changes nothing until somebody logs in. */
 export const LOGGED_OUT = 4401;
 
 /** How long to wait before try number `tries` (from 0); `random` in [0, 1). */
 export function backoff(tries: number, random: number): number {
-  const most = Math.min(MOST_MS, FIRST_MS * 2 ** Math.min(tries, 10));
+  const most = Math.min(MAX_MS, FIRST_MS * 2 ** Math.min(tries, 10));
   return Math.round(most * (0.7 + 0.3 * random));
 }
 

@@ -8,7 +8,7 @@ import type { Cell, JobRow, Reason, TenantRow } from "../live/topics";
 export const byName = new Intl.Collator(undefined, { numeric: true }).compare;
 
 /** As frontend/pages/notices/activity.py. */
-const MOST_OF_NAME = 60;
+const MAX_OF_NAME = 60;
 
 export const jobHref = (id: number): string => `/jobs/${id}/`;
 export const nodeHref = (name: string): string => `/nodes/${encodeURIComponent(name)}/`;
@@ -21,7 +21,7 @@ export function jobLink(id: number, name = ""): HTMLElement {
 /** As much of a name as a sentence has room for. */
 function shortened(name: string): string {
   const letters = [...name];
-  return letters.length <= MOST_OF_NAME ? name : `${letters.slice(0, MOST_OF_NAME - 1).join("")}…`;
+  return letters.length <= MAX_OF_NAME ? name : `${letters.slice(0, MAX_OF_NAME - 1).join("")}…`;
 }
 
 /** A name that people give, as much of it as a list has room for. Of none there is nothing: a phone leaves an empty cell out. */

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpusched.agent.isolation.cgroup import MOST_PROCESSES
+from gpusched.agent.isolation.cgroup import MAX_PROCESSES
 
 # Where podman looks for a first process that passes signals on; without one, what ignores SIGTERM as process 1 does so.
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/bin/catatonit")
-_LEAST_SHARED_MB = 1024
+_MIN_SHARED_MB = 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -44,7 +44,7 @@ def docker(command: Sequence[str], box: ContainerSpec) -> list[str]:
     # The inner quotes are for docker, which reads the value as a line of CSV.
     gpus = ["--gpus", f'"device={",".join(box.devices)}"'] if box.devices else []
     # Podman has such a limit by itself.
-    common = [*_common(box), "--pids-limit", str(MOST_PROCESSES)]
+    common = [*_common(box), "--pids-limit", str(MAX_PROCESSES)]
     return [*command, "run", *common, "--init", *_user(box), *gpus, *box.arguments, *_program(box)]
 
 
@@ -99,7 +99,7 @@ def _common(box: ContainerSpec) -> list[str]:
         *(["--cidfile", box.id_file] if box.id_file else []),
         # An image brings its own programs, so what they may become is closed here.
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-        *("--shm-size", f"{max(box.memory_mb, _LEAST_SHARED_MB)}m"),
+        *("--shm-size", f"{max(box.memory_mb, _MIN_SHARED_MB)}m"),
         *limits,
         # Ranks find each other by the addresses of their nodes.
         *(["--network", "host"] if box.ranks > 1 else []),

@@ -24,7 +24,7 @@ _ASK: dict[str, tuple[str, ...]] = {
     "apptainer": ("--version",),
 }
 ASK_SECONDS = 5.0
-FRESH_SECONDS = 50.0
+CACHE_SECONDS = 50.0
 # The only directory of the rank that a container sees, and cannot write in: the notice appears there.
 BOX, ENVIRONMENT_FILE = "box", "container.env"
 ID_FILE = "container.id"  # written by the runtime when it has made the container
@@ -43,10 +43,10 @@ class Refused(Exception):
 
 
 def versions(config: Config) -> dict[str, str]:
-    """Runtime -> version of those that answer, asked at most once in FRESH_SECONDS. Blocks."""
+    """Runtime -> version of those that answer, asked at most once in CACHE_SECONDS. Blocks."""
     key = tuple((name, runtime.command) for name, runtime in config.runtimes.items())
     asked_at, found = _known.get(key, (float("-inf"), {}))
-    if time.monotonic() - asked_at > FRESH_SECONDS:
+    if time.monotonic() - asked_at > CACHE_SECONDS:
         told = {name: version(name, runtime) for name, runtime in config.runtimes.items()}
         found = {name: text for name, text in told.items() if text is not None}
         _known[key] = (time.monotonic(), found)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 MIB = 1 << 20
 XID_SECONDS = 60.0  # for so long an Xid is told with each reading
-MOST_XIDS = 50
+MAX_XIDS = 50
 NO_INSTANCE = 0xFFFFFFFF  # so an event says that it is of the whole GPU
 # MIG instances of GPU 2 have the numbers 300, 301, …: no GPU of a machine has such a number.
 MIG_INDEX = 100
@@ -102,7 +102,7 @@ class Nvml:
         found = [reading for index, handle in handles for reading in _readings(index, handle, _reading)]
         self._hear_xids(handles)
         now = time.monotonic()
-        self._xids = [one for one in self._xids if now - one[0] < XID_SECONDS][-MOST_XIDS:]
+        self._xids = [one for one in self._xids if now - one[0] < XID_SECONDS][-MAX_XIDS:]
         told: dict[str, list[Xid]] = {}
         for at, uuid, code in self._xids:
             told.setdefault(uuid, []).append(Xid(code=code, seconds_ago=int(now - at)))
@@ -119,7 +119,7 @@ class Nvml:
         """Takes in what happened since the last time. A driver or device that tells no Xids has none."""
         try:
             self._watch(handles)
-            for _ in range(MOST_XIDS):
+            for _ in range(MAX_XIDS):
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
                 if event.eventType & pynvml.nvmlEventTypeXidCriticalError:
                     concerned = _concerned(event.device, int(event.gpuInstanceId))

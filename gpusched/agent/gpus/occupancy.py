@@ -21,8 +21,8 @@ READINGS = 2
 # Above the lowest that was seen while free: what a driver keeps for itself varies by tens of MiB, a CUDA context alone
 # takes 300 MiB and more.
 SPARE_MB = 256
-MOST_NAMED = 3
-MOST_SCOPES = 10_000
+MAX_NAMED = 3
+MAX_SCOPES = 10_000
 # The control daemon of CUDA MPS, run by root: it computes for the jobs (the kernel cuts names at 15 characters).
 MPS = "nvidia-cuda-mps"
 FILE = "devices.json"
@@ -102,7 +102,7 @@ class OccupancyChecker:
     def _remember(self, live: Live) -> None:
         for scope in live.scopes | live.ended_scopes:
             self._scopes[scope] = self._scopes.pop(scope, None)
-        while len(self._scopes) > MOST_SCOPES:
+        while len(self._scopes) > MAX_SCOPES:
             del self._scopes[next(iter(self._scopes))]
 
     def _kind(self, pid: int, live: Live) -> str:
@@ -164,5 +164,5 @@ def _memory(used_mb: int | None) -> str:
 
 def _named(pids: Iterable[int]) -> str:
     known = sorted(pids)
-    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
-    return ", ".join(map(processes.describe, known[:MOST_NAMED])) + more
+    more = f" and {len(known) - MAX_NAMED} more" if len(known) > MAX_NAMED else ""
+    return ", ".join(map(processes.describe, known[:MAX_NAMED])) + more

@@ -25,10 +25,10 @@ from gpusched.protocol.agent_messages import Hint
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 # Below it the end of a job may be all that can still be written; ten times that is what logs and jobs soon take.
-LEAST_FREE_MB, FEW_FREE_MB = 512, 5120
-LEAST_FREE_FILES = 10_000
+MIN_FREE_MB, FEW_FREE_MB = 512, 5120
+MIN_FREE_FILES = 10_000
 # The Date header counts seconds.
-SOME_SKEW_SECONDS, MOST_SKEW_SECONDS = 3.0, 60.0
+SOME_SKEW_SECONDS, MAX_SKEW_SECONDS = 3.0, 60.0
 SERVER_SECONDS = 10.0
 DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -178,7 +178,7 @@ def _disk(directory: Path) -> Finding:
     free_mb = room.f_bavail * room.f_frsize >> 20
     step = f"make room on the disk of {place}"
     # Some file systems do not count files.
-    if free_mb < LEAST_FREE_MB or (room.f_files and room.f_favail < LEAST_FREE_FILES):
+    if free_mb < MIN_FREE_MB or (room.f_files and room.f_favail < MIN_FREE_FILES):
         return Finding("disk", FAIL, f"{free_mb} MiB and {room.f_favail} files free", step)
     return Finding(
         "disk", WARN if free_mb < FEW_FREE_MB else OK, f"{free_mb} MiB free", step if free_mb < FEW_FREE_MB else ""
@@ -238,7 +238,7 @@ def _clock(date: str) -> Finding:
     which = "ahead of" if skew > 0 else "behind"
     says = f"{abs(skew):.0f} s {which} the server's"
     step = "run a time service on both (chrony, systemd-timesyncd)"
-    if abs(skew) > MOST_SKEW_SECONDS:
+    if abs(skew) > MAX_SKEW_SECONDS:
         return Finding("clock", FAIL, says, step)
     return (
         Finding("clock", WARN, says, step)

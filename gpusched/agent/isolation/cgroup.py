@@ -11,11 +11,11 @@ AUTO, OFF = "auto", "off"
 OFF_BY_CONFIG, NO_MOUNT = "switched off by the node's config", "no cgroup2 file system is mounted"
 CONTROLLERS = ("memory", "cpu", "pids")
 # Enough for any loader of data, few enough that a fork bomb leaves the node usable.
-MOST_PROCESSES = 16_384
+MAX_PROCESSES = 16_384
 # The agent's own leaf in what was delegated to it: a group with controllers for its children may hold no process.
 _LEAF = "agent"
-_LEAST_WEIGHT, _MOST_WEIGHT = 1, 10_000
-_PERIOD, _LEAST_QUOTA = 100_000, 1000  # microseconds; the kernel takes no quota below
+_MIN_WEIGHT, _MAX_WEIGHT = 1, 10_000
+_PERIOD, _MIN_QUOTA = 100_000, 1000  # microseconds; the kernel takes no quota below
 # Of processes that were killed: the kernel takes milliseconds, unless a driver holds them.
 _GONE_SECONDS = 2.0
 _SCOPE_LENGTH = 32  # a rank's group is called as its scope
@@ -160,11 +160,11 @@ def limits(
     if "memory" in controllers and memory_mb:
         found |= {"memory.max": str(memory_mb << 20), "memory.swap.max": "0", "memory.oom.group": "1"}
     if "cpu" in controllers:
-        found["cpu.weight"] = str(max(_LEAST_WEIGHT, min(_MOST_WEIGHT, round(cpu_cores * 100))))
+        found["cpu.weight"] = str(max(_MIN_WEIGHT, min(_MAX_WEIGHT, round(cpu_cores * 100))))
         if has_ceiling and cpu_cores > 0:
-            found["cpu.max"] = f"{max(_LEAST_QUOTA, round(cpu_cores * _PERIOD))} {_PERIOD}"
+            found["cpu.max"] = f"{max(_MIN_QUOTA, round(cpu_cores * _PERIOD))} {_PERIOD}"
     if "pids" in controllers:
-        found["pids.max"] = str(MOST_PROCESSES)
+        found["pids.max"] = str(MAX_PROCESSES)
     return found
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 # The end of a log says why a job failed; triage reads as much of it, too.
 TAIL_BYTES = 64 * 1024
 # No limit is lower. Logs that stay below it are sent whole whatever is set.
-LEAST_BYTES = 1 << 20
+MIN_BYTES = 1 << 20
 PUNCH_BYTES = 16 << 20
 _PAGE = 4096
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02

@@ -20,7 +20,7 @@ from gpusched.protocol.reasons import EndReason
 _ROOT = str(Path(__file__).resolve().parents[3])
 # No site directory is needed, and starting without it takes a third of the time and memory.
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from gpusched.agent.ranks.launcher import main; main()"
-MOST_BYTES = 65536
+MAX_BYTES = 65536
 
 
 class Launcher:
@@ -80,7 +80,7 @@ def main() -> None:
     gc.freeze()
     parent = os.getpid() if mode == "own" else None
     with socket.socket(fileno=handle) as requests:
-        while message := requests.recv(MOST_BYTES):
+        while message := requests.recv(MAX_BYTES):
             _fork(Path(message.decode()), doorbell, parent, handle)
 
 

@@ -293,13 +293,13 @@ class Ranks:
     def log_limit(self, rank: RankState, size: int) -> int | None:
         """How much of its log of this size is sent at most; None as long as that needs no answer. Asked once per rank:
         what was sent by one limit could not be gone on with by another."""
-        if size <= log_truncation.LEAST_BYTES or self._log_most is None:
+        if size <= log_truncation.MIN_BYTES or self._log_most is None:
             return rank.log_limit
         if rank.log_limit is None:
             directory = self._journal.ranks / rank.key
             fact = rank_dir.read(directory, rank_dir.LOG_LIMIT)
             if fact is None or not isinstance(fact.get("bytes"), int):
-                fact = {"bytes": max(self._log_most, log_truncation.LEAST_BYTES)}
+                fact = {"bytes": max(self._log_most, log_truncation.MIN_BYTES)}
                 rank_dir.write(directory, rank_dir.LOG_LIMIT, fact)
             rank.log_limit = int(fact["bytes"])
         return rank.log_limit

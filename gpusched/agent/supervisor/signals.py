@@ -10,13 +10,13 @@ from gpusched.agent.containers import client
 from gpusched.agent.rank_files import rank_dir
 
 # The file has the latest; a supervisor that is further behind than that is not alive.
-MOST_KEPT = 100
+MAX_KEPT = 100
 
 
 def enqueue(directory: Path, sequence: int, name: str) -> None:
     """Writes down one more signal (`USR1`). The supervisor is to be woken then. OSError of a full disk: it is told
     again."""
-    waiting = [*_written(directory), [sequence, name]][-MOST_KEPT:]
+    waiting = [*_written(directory), [sequence, name]][-MAX_KEPT:]
     rank_dir.write(directory, rank_dir.SIGNALS, {"signals": waiting})
 
 

@@ -28,7 +28,7 @@ SIGNALS = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM}
 HURRY_SECONDS = 2.0
 LONGEST_WAIT_SECONDS = 3600.0
 # A command may be a megabyte; what is said of it need not be.
-MOST_DETAIL = 500
+MAX_DETAIL = 500
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -265,7 +265,7 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         "exit_code": code if code is not None and code >= 0 else None,
         "signal": -code if code is not None and code < 0 else None,
         "started_at": _iso(rank.started_at) if rank.started_at else None,
-        "detail": None if detail is None else detail[:MOST_DETAIL],
+        "detail": None if detail is None else detail[:MAX_DETAIL],
         **_peak(rank),
         "log_bytes": log.stat().st_size if log.exists() else 0,
         "exit_class": exit_class,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from gpusched.protocol.rest.explain import Explanation, Simulation
 
 # Of a long history the latest periods are shown; `-o json` has all.
-_MOST_PERIODS = 10
+_MAX_PERIODS = 10
 
 
 def explanation_lines(it: "Explanation") -> str:
@@ -29,7 +29,7 @@ def explanation_lines(it: "Explanation") -> str:
         lines.append(f"ahead: {ahead} by priority and age; shares decide before that")
     lines += _start(it)
     if len(it.history) > 1:
-        periods = it.history[-_MOST_PERIODS:]
+        periods = it.history[-_MAX_PERIODS:]
         lines.append("was:   " + ", ".join(f"{one.code} {_duration(one.seconds)}" for one in periods))
     if it.cycle_id is not None:
         lines.append(f"more:  gpusched cycles replay {it.cycle_id} --job {it.job_id}")

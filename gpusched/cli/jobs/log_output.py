@@ -36,7 +36,7 @@ def _copy(client: "Client", job_id: int, attempt: int | None, rank: int, offset:
     piece = client.logs(job_id, attempt=attempt, rank=rank, offset=offset)
     # On a terminal the output itself shows how far it is.
     total = 0 if sys.stdout.isatty() else piece.size - offset
-    with progress.bar(f"log of job {job_id}", total, least=progress.LEAST_BYTES) as is_at:
+    with progress.bar(f"log of job {job_id}", total, least=progress.MIN_BYTES) as is_at:
         while True:
             sys.stdout.buffer.write(piece.data)
             sys.stdout.buffer.flush()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpusched.client import Client
 
 _AGAIN_SECONDS = 2.0
-_MOST_SECONDS = 120.0
+_MAX_SECONDS = 120.0
 
 
 class Relay:
@@ -33,7 +33,7 @@ class Relay:
 
     def wait_told(self) -> None:
         """Returns when the server knows that the job is to end, or has had the time to hear it."""
-        self._is_told.wait(_MOST_SECONDS)
+        self._is_told.wait(_MAX_SECONDS)
 
     def _work(self) -> None:
         while True:

@@ -48,7 +48,7 @@ def for_each(names: Sequence[T], act: Callable[[T], None]) -> None:
     from gpusched.client.errors import GpuschedError
 
     first = 0
-    with progress.bar(f"{len(names)} in all", len(names), least=progress.LEAST_THINGS) as is_at:
+    with progress.bar(f"{len(names)} in all", len(names), least=progress.MIN_THINGS) as is_at:
         for done, name in enumerate(names):
             is_at(done)
             try:

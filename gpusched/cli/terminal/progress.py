@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 # Less than this is over before somebody has read the bar.
-LEAST_THINGS, LEAST_BYTES = 3, 4 << 20
+MIN_THINGS, MIN_BYTES = 3, 4 << 20
 
 
 @contextmanager

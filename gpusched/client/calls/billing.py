@@ -20,14 +20,14 @@ from gpusched.protocol.rest.jobs import Page
 
 # A day is one of UTC; of a moment without a time zone, too.
 Moment = str | date | datetime
-_MOST_PER_PAGE = 1000
+_MAX_PER_PAGE = 1000
 
 
 def usage(tenant: str | None, by: str, start: Moment | None, end: Moment | None, patience: float) -> Flow[Usage]:
     """What a tenant used and what it costs, all rows."""
     owner = yield from default_tenant(tenant, patience)
     times = without_none(**{"from": _moment(start), "to": _moment(end)})
-    call = get(f"/tenants/{segment(owner)}/usage", Usage, by=by, limit=_MOST_PER_PAGE, **times)
+    call = get(f"/tenants/{segment(owner)}/usage", Usage, by=by, limit=_MAX_PER_PAGE, **times)
     whole = page = yield from exchange(call, patience)
     while page.next_cursor is not None:
         # `to` of the first page, so that all count up to one moment.

@@ -25,12 +25,12 @@ from gpusched.protocol.states import FINAL
 T = TypeVar("T")
 S = TypeVar("S", JobData, Element)
 
-MOST_PER_PAGE = 1000
+MAX_PER_PAGE = 1000
 PIECE_BYTES = 1 << 20
 # Whoever waits for a job of hours should not be thrown off by a restart or an upgrade of the server.
 FOLLOW_PATIENCE_SECONDS = 120.0
 # Even at the last moment a server may take so long to answer.
-_LEAST_SECONDS = 2.0
+_MIN_SECONDS = 2.0
 _QUICK_SECONDS, _SLOW_SECONDS = 0.1, 1.0
 _LOOK_AT_JOB_SECONDS = 2.0
 # The last bytes can reach the server after the end does; a lost node sends them never.
@@ -49,7 +49,7 @@ def all_items(
         limit, is_sized = given, True
     while True:
         if is_sized:
-            size = MOST_PER_PAGE if limit is None else min(MOST_PER_PAGE, limit - len(found))
+            size = MAX_PER_PAGE if limit is None else min(MAX_PER_PAGE, limit - len(found))
             call = replace(call, query={**call.query, "limit": size})
         page = yield from exchange(call, patience)
         found += page.items
@@ -81,7 +81,7 @@ def wait_element(array_id: int, index: int, timeout: float | None) -> Flow[Eleme
 
 def _within(call: Call[T], seconds: float) -> Call[T]:
     """Given up soon after, and not only when the usual time for an answer is over."""
-    return replace(call, most_seconds=max(seconds, _LEAST_SECONDS))
+    return replace(call, most_seconds=max(seconds, _MIN_SECONDS))
 
 
 def _until_final(look: Callable[[float], Flow[S]], timeout: float | None, what: str) -> Flow[S]:

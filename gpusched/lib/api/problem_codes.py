@@ -46,10 +46,10 @@ CODES: dict[str, tuple[int, str]] = {
     "version_conflict": (412, "the quota, the budget or the policy was changed meanwhile"),
     "too_large": (
         413,
-        f"a body of more than {limits.MOST_BODY_BYTES >> 20} MiB; more than {limits.MOST_LOG_BYTES >> 20} MiB of log "
+        f"a body of more than {limits.MAX_BODY_BYTES >> 20} MiB; more than {limits.MAX_LOG_BYTES >> 20} MiB of log "
         "at once (agents)",
     ),
-    "address_too_long": (414, f"an address of more than {limits.MOST_HEAD_BYTES >> 10} KiB"),
+    "address_too_long": (414, f"an address of more than {limits.MAX_HEAD_BYTES >> 10} KiB"),
     "unsupported_media_type": (415, "not `application/json`"),
     "never_fits": (
         422,
@@ -58,8 +58,8 @@ CODES: dict[str, tuple[int, str]] = {
     "dependency_failed": (422, "a job that this one depends on has already ended in another way"),
     "too_many_logins": (
         429,
-        f"more than {limits.MOST_PER_NAME_AND_ADDRESS} attempts in {limits.LOGIN_WINDOW_SECONDS // 60} minutes with a "
-        f"name from one address, {limits.MOST_PER_ADDRESS} from an address, or {limits.MOST_PER_NAME} with a name; "
+        f"more than {limits.MAX_PER_NAME_AND_ADDRESS} attempts in {limits.LOGIN_WINDOW_SECONDS // 60} minutes with a "
+        f"name from one address, {limits.MAX_PER_ADDRESS} from an address, or {limits.MAX_PER_NAME} with a name; "
         "`Retry-After` says how many seconds to wait",
     ),
     "rate_limited": (
@@ -69,20 +69,20 @@ CODES: dict[str, tuple[int, str]] = {
     ),
     "too_many_downloads": (
         429,
-        f"{limits.MOST_DOWNLOADS} logs are being downloaded from this web process already, or "
-        f"{limits.MOST_DOWNLOADS_EACH} by the caller",
+        f"{limits.MAX_DOWNLOADS} logs are being downloaded from this web process already, or "
+        f"{limits.MAX_DOWNLOADS_EACH} by the caller",
     ),
     "too_many_streams": (
         429,
-        f"{limits.MOST_STREAMS} readers follow the events of this web process already, or {limits.MOST_STREAMS_EACH} "
+        f"{limits.MAX_STREAMS} readers follow the events of this web process already, or {limits.MAX_STREAMS_EACH} "
         "of the caller; with `Retry-After`",
     ),
     "too_many_questions": (
         429,
-        f"{limits.MOST_QUESTIONS} questions about what would be (explain, simulate, previews) wait for their answers "
-        f"from this web process already, or {limits.MOST_QUESTIONS_EACH} of the caller; with `Retry-After`",
+        f"{limits.MAX_QUESTIONS} questions about what would be (explain, simulate, previews) wait for their answers "
+        f"from this web process already, or {limits.MAX_QUESTIONS_EACH} of the caller; with `Retry-After`",
     ),
-    "headers_too_long": (431, f"address and headers of more than {limits.MOST_HEAD_BYTES >> 10} KiB together"),
+    "headers_too_long": (431, f"address and headers of more than {limits.MAX_HEAD_BYTES >> 10} KiB together"),
     "queue_full": (
         429,
         "all tenants together have `GPUSCHED_MAX_QUEUE_SIZE` queued jobs (or `GPUSCHED_MAX_DEFERRED_JOBS` that cannot "

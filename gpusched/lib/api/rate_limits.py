@@ -16,7 +16,7 @@ from django.utils.decorators import sync_only_middleware
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.limits import BAD_TOKENS_PER_MINUTE, PASSWORDS_PER_MINUTE
 
-MOST_CALLERS = 10_000
+MAX_CALLERS = 10_000
 _ATTRIBUTE = "gpusched_rate"
 
 
@@ -81,7 +81,7 @@ def _take(caller: str, most: int) -> Bucket:
     with _lock:
         bucket = _buckets.get(caller)
         if bucket is None or bucket.most != most:
-            if len(_buckets) >= MOST_CALLERS:
+            if len(_buckets) >= MAX_CALLERS:
                 _forget(now)
             bucket = _buckets[caller] = Bucket(float(most), now, most)
         had = bucket.take(now)

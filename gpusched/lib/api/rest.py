@@ -30,7 +30,7 @@ def no_problems(_: object) -> Iterable[FieldError]:
 
 
 T = TypeVar("T")
-DEFAULT_LIMIT, MOST_LIMIT = 100, 1000
+DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
 
 
 class JsonRenderer(BaseRenderer):
@@ -202,7 +202,7 @@ def parse_moment(name: str, text: str, *, spare: timedelta = timedelta()) -> dat
 
 
 def page_limit(query: Mapping[str, str]) -> int:
-    return whole_number(query, "limit", DEFAULT_LIMIT, 1, MOST_LIMIT)
+    return whole_number(query, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
 
 
 PAGED = {"limit": "1 to 1000, default 100", "cursor": "next_cursor of the page before"}

@@ -13,7 +13,7 @@ from django.utils.decorators import sync_only_middleware
 from gpusched.lib.db.sql import as_json, execute
 from gpusched.lib.request_id import current_id
 
-MOST_CHARACTERS = 200
+MAX_CHARACTERS = 200
 # PostgreSQL's name for the way of what is done in a transaction: page, or `token` and its prefix.
 VIA = "gpusched.via"
 
@@ -49,7 +49,7 @@ def record(action: str, subject: str, before: Mapping[str, Any] | None, after: M
     execute(
         "INSERT INTO lib_auditentry (at, actor, via, agent, request_id, action, subject, before, after)"
         " VALUES (now(), %s, %s, %s, %s, %s, %s, %s::jsonb, %s::jsonb)",
-        [by.actor, by.via, by.agent, current_id(), action, subject[:MOST_CHARACTERS], as_json(old), as_json(new)],
+        [by.actor, by.via, by.agent, current_id(), action, subject[:MAX_CHARACTERS], as_json(old), as_json(new)],
     )
 
 
@@ -67,7 +67,7 @@ def current_actor(get_response: Callable[[HttpRequest], HttpResponse]) -> Callab
     """Each request begins with nobody: threads serve one after the other. After the session has been read."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
-        agent = request.headers.get("User-Agent", "")[:MOST_CHARACTERS].replace("\x00", "")
+        agent = request.headers.get("User-Agent", "")[:MAX_CHARACTERS].replace("\x00", "")
         _acting.set(Acting("", "", agent))
         if request.path.startswith("/admin/") and request.method == "POST":
             act_as(request.user.get_username(), "admin")

@@ -16,7 +16,7 @@ from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.audit import log
 from gpusched.lib.auth import passwords
 from gpusched.lib.db.sql import execute, query
-from gpusched.lib.limits import LOGIN_WINDOW_SECONDS, MOST_PER_ADDRESS, MOST_PER_NAME, MOST_PER_NAME_AND_ADDRESS
+from gpusched.lib.limits import LOGIN_WINDOW_SECONDS, MAX_PER_ADDRESS, MAX_PER_NAME, MAX_PER_NAME_AND_ADDRESS
 from gpusched.protocol.job_request import FieldError
 
 
@@ -72,9 +72,9 @@ def _limits(name: str, address: str) -> dict[str, int]:
     """The counters of an attempt with how many each may have in a window. Names are kept as a keyed hash: people type
     passwords into that field."""
     limits = {
-        _key("name", name): MOST_PER_NAME,
-        _key("both", f"{name}\n{address}"): MOST_PER_NAME_AND_ADDRESS,
-        _key("address", address): MOST_PER_ADDRESS,
+        _key("name", name): MAX_PER_NAME,
+        _key("both", f"{name}\n{address}"): MAX_PER_NAME_AND_ADDRESS,
+        _key("address", address): MAX_PER_ADDRESS,
     }
     return dict(sorted(limits.items()))  # one order of locking, so that two attempts cannot deadlock
 

@@ -8,7 +8,7 @@ EVERYTHING: dict[str, list[int]] = {
     topic: [] for topic in ("jobs", "nodes", "tenants", "assignments", "stops", "logs", "notices")
 }
 # PostgreSQL refuses payloads of 8000 bytes; beyond this many ids a message just says "any of them".
-MOST_IDS = 500
+MAX_IDS = 500
 
 
 def add(known: dict[str, set[int]], news: Changes) -> None:
@@ -16,5 +16,5 @@ def add(known: dict[str, set[int]], news: Changes) -> None:
     for topic, ids in news.items():
         before = known.get(topic)
         both = set(ids) if before is None else before | set(ids)
-        is_any = not ids or before == set() or len(both) > MOST_IDS
+        is_any = not ids or before == set() or len(both) > MAX_IDS
         known[topic] = set() if is_any else both

@@ -29,7 +29,7 @@ RETRY_SECONDS = 0.3
 REPEAT_SECONDS = 1.0
 # Between two tellings: the first of many changes is told at once, the others together.
 REST_SECONDS = 0.01
-LAST_WORDS_SECONDS = 2.0
+FLUSH_SECONDS = 2.0
 
 
 class Notifier:
@@ -56,7 +56,7 @@ class Notifier:
             self._is_cycle_wanted = True
             self._start()
 
-    def flush(self, timeout_seconds: float = LAST_WORDS_SECONDS) -> bool:
+    def flush(self, timeout_seconds: float = FLUSH_SECONDS) -> bool:
         """Waits until all is told; False: it is not."""
         with self._state:
             return self._state.wait_for(lambda: not self._is_busy and not self._has_news(), timeout_seconds)
@@ -68,7 +68,7 @@ class Notifier:
             thread, self._thread = self._thread, None
             self._state.notify_all()
         if thread is not None:
-            thread.join(LAST_WORDS_SECONDS)
+            thread.join(FLUSH_SECONDS)
 
     def _forget(self) -> None:
         self._state = threading.Condition()

@@ -23,7 +23,7 @@ SAY_SECONDS = 1.0
 # After a failure, for so long everything goes by PostgreSQL at once.
 AVOID_SECONDS = 2.0
 BEAT_SECONDS, SILENCE_SECONDS, LOOK_SECONDS = 1.0, 3.0, 0.7
-MOST_SENDERS = 1000
+MAX_SENDERS = 1000
 # An address that nobody understands is a ValueError; whatever it is, PostgreSQL stands in.
 FAILURES = (RedisError, OSError, TimeoutError, ValueError, RuntimeError)
 
@@ -128,7 +128,7 @@ class Subscriber:
                 self._tell(EVERYTHING)  # what was said before this was not heard
             return
         expected = self._numbers.get(said.sender, 0) + bool(said.changed)
-        if len(self._numbers) > MOST_SENDERS:
+        if len(self._numbers) > MAX_SENDERS:
             self._numbers.clear()
         self._numbers[said.sender] = said.number
         if said.number != expected:

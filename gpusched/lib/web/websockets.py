@@ -21,7 +21,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 # So much stands in memory for who takes nothing: several times what the largest fleet is to a page.
-MOST_UNSENT = 16 << 20
+MAX_UNSENT = 16 << 20
 TRY_AGAIN_LATER = 1013
 
 
@@ -99,7 +99,7 @@ class _Written:
         message = text.encode()
         protocol.sendPreparedMessage(PreparedMessage(message, isBinary=False, applyMask=False, doNotCompress=True))
         self._unsent = 0 if self._pace.has_room.is_set() else self._unsent + len(message)
-        if self._unsent > MOST_UNSENT:
+        if self._unsent > MAX_UNSENT:
             protocol.dropConnection(abort=True)
 
 

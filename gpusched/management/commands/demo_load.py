@@ -15,7 +15,7 @@ from gpusched.client.errors import GpuschedError
 
 USERS = {"ada": "nlp", "grace": "vision", "linus": "students"}
 # So many waiting jobs show a queue at work without filling it.
-MOST_WAITING = 25
+MAX_WAITING = 25
 EXAMPLES = Path(__file__).resolve().parents[3] / "deploy" / "demo"
 
 
@@ -34,7 +34,7 @@ class Command(BaseCommand):
         while True:
             user = chance.choice(list(USERS))
             try:
-                if clients[user].status().pending_jobs < MOST_WAITING:
+                if clients[user].status().pending_jobs < MAX_WAITING:
                     clients[user].submit(tenant=USERS[user], **_job(chance))
             except GpuschedError as error:
                 self.stderr.write(f"not submitted, going on: {error}")

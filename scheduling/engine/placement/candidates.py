@@ -9,7 +9,7 @@ from scheduling.engine.candidates import Candidate, CandidateSet
 from scheduling.engine.model import RankPlacement
 from scheduling.engine.placement.placement import Offer, offers
 
-MOST_CANDIDATES = 4
+MAX_CANDIDATES = 4
 
 
 def considered(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) -> CandidateSet | None:
@@ -19,7 +19,7 @@ def considered(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) -> 
     if any(rank.node_id != chosen for rank in ranks):
         return None
     found = list(offers(board, shape, len(ranks)))
-    best = nsmallest(MOST_CANDIDATES, found, key=lambda offer: offer.cost)
+    best = nsmallest(MAX_CANDIDATES, found, key=lambda offer: offer.cost)
     own = next((offer for offer in found if board.slots[offer.position].node.id == chosen), None)
     if own is not None and own not in best:
         best[-1:] = [own]

@@ -26,7 +26,7 @@ from scheduling.engine.queue.fairshare import TenantUse
 from scheduling.engine.queue.ordering import band
 
 # One plan stops jobs for at most so many others, and tries at most so many releases: the next cycle goes on.
-MOST_PREEMPTIONS, MOST_RELEASES = 32, 20_000
+MAX_PREEMPTIONS, MAX_RELEASES = 32, 20_000
 
 
 class VictimSet(NamedTuple):
@@ -106,7 +106,7 @@ class VictimSelector:
     def may_preempt(self, job: Job) -> bool:
         """Whether there is anybody to look for. Cheap: it is asked for every request that has no room."""
         tenant = self.tenants[job.tenant_id]
-        has_time = self.releases < MOST_RELEASES and len(self.preemptions) < MOST_PREEMPTIONS
+        has_time = self.releases < MAX_RELEASES and len(self.preemptions) < MAX_PREEMPTIONS
         if self.lowest is None or not (tenant.can_preempt_others and has_time):
             return False
         return self.lowest < band(job.priority) or self._is_covered(job) or self._is_online_covered(job)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from scheduling.engine.model import Key, Policy, Request, Tenant
 from scheduling.engine.queue.job_cost import window_cost
 
-_LEAST_WEIGHT, _MOST_WEIGHT = 1e-9, 1e9  # so that no sum of them is infinite, and no part of it 0
+_MIN_WEIGHT, _MAX_WEIGHT = 1e-9, 1e9  # so that no sum of them is infinite, and no part of it 0
 
 
 class TenantUse:
@@ -72,7 +72,7 @@ def entitlements(tenants: Sequence[Tenant], policy: Policy) -> dict[int, Entitle
 
 
 def _weight(tenant: Tenant) -> float:
-    return min(max(tenant.weight, _LEAST_WEIGHT), _MOST_WEIGHT)
+    return min(max(tenant.weight, _MIN_WEIGHT), _MAX_WEIGHT)
 
 
 def why_entitled(entitlement: Entitlement, policy: Policy) -> str:

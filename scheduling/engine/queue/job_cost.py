@@ -4,12 +4,12 @@ from scheduling.engine.board.shapes import is_model
 from scheduling.engine.model import Policy, Request
 
 # A job without GPUs is not free of charge.
-_LEAST_GPUS = 0.1
+_MIN_GPUS = 0.1
 
 
 def window_cost(request: Request, policy: Policy) -> float:
     """GPUs x cost of a GPU-hour x hours of the policy's window, the unit of `Tenant.window_cost`."""
-    return max(request.gpu_count, _LEAST_GPUS) * gpu_hour_cost(request, policy) * policy.window_seconds / 3600.0
+    return max(request.gpu_count, _MIN_GPUS) * gpu_hour_cost(request, policy) * policy.window_seconds / 3600.0
 
 
 def gpu_hour_cost(request: Request, policy: Policy) -> float:

@@ -6,7 +6,7 @@ from scheduling.engine.model import Policy, Request, Snapshot
 from scheduling.engine.placement.placement import place
 
 # A gang of all free GPUs nearly always fits; where CPU or memory is short, so many smaller ones are tried.
-_MOST_TRIES = 16
+_MAX_TRIES = 16
 
 
 def largest_startable_gang(snapshot: Snapshot, policy: Policy) -> int:
@@ -16,7 +16,7 @@ def largest_startable_gang(snapshot: Snapshot, policy: Policy) -> int:
         not (device.exclusive or device.shared_mb) for node in snapshot.nodes if node.is_open for device in node.devices
     )
     low, high = 0, free
-    for _ in range(_MOST_TRIES):
+    for _ in range(_MAX_TRIES):
         if low == high:
             break
         tried = high if low == 0 and high == free else (low + high + 1) // 2

@@ -19,7 +19,7 @@ OWN = frozenset(
     }
 )  # fmt: skip
 # One reason is followed by at most so many others, and each is tried to be cured in at most so many ways.
-MOST_STEPS, MOST_TRIES = 5, 8
+MAX_STEPS, MAX_TRIES = 5, 8
 
 
 class Step(NamedTuple):
@@ -40,7 +40,7 @@ def obstacles(snapshot: Snapshot, policy: Policy, now: float, job_id: int, made:
     steps: list[Step] = []
     known: set[str] = set()
     made = made or plan(snapshot, policy, now)
-    while len(steps) < MOST_STEPS:
+    while len(steps) < MAX_STEPS:
         reason = made.reason_of(job_id)
         if reason is None or reason.code in known:
             break
@@ -91,7 +91,7 @@ def _cure(snapshot: Snapshot, policy: Policy, now: float, made: Plan, reason: Re
         return smallest(snapshot, policy, now, job, cured.change, is_as_good, starts=False)
 
     others: list[Cured] = []
-    for _, change in zip(range(MOST_TRIES), _ways(snapshot, policy, now, made, job, reason), strict=False):
+    for _, change in zip(range(MAX_TRIES), _ways(snapshot, policy, now, made, job, reason), strict=False):
         changed = apply(snapshot, job.id, change)
         cured = Cured(change, changed, plan(changed, policy, now))
         if _starts(cured.plan, job.id):

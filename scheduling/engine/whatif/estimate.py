@@ -10,9 +10,9 @@ from scheduling.engine.forward import ended, started, stopping
 from scheduling.engine.model import Job, Plan, Policy, RunningJob, Snapshot
 from scheduling.engine.planner import plan
 
-MOST_PLANS = 200
+MAX_PLANS = 200
 # Nodes and waiting jobs, times plans, that one forecast may cost: with 10,000 jobs it looks at 10 moments, not at 200.
-MOST_WORK = 100_000
+MAX_WORK = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def estimates(
     job_ids: Collection[int],
     *,
     typical: float = 0.5,
-    work: int = MOST_WORK,
+    work: int = MAX_WORK,
 ) -> dict[int, Estimate]:
     """For each of these waiting jobs. `typical`: the part of its time limit that a job uses in the median, 0 to 1.
     `work`: how much each of two forecasts may cost."""
@@ -55,12 +55,12 @@ def estimates(
 
 
 def forecast(
-    snapshot: Snapshot, policy: Policy, now: float, job_ids: Collection[int], *, part: float, work: int = MOST_WORK
+    snapshot: Snapshot, policy: Policy, now: float, job_ids: Collection[int], *, part: float, work: int = MAX_WORK
 ) -> Forecast:
     """When these jobs start if each running job uses `part` of what is left of its time limit, and each new one `part`
     of its limit; those without a limit never end. Nothing new is submitted, nothing fails, no node comes or goes.
 
-    At most MOST_PLANS plans, fewer where many jobs wait; with more ends ahead than plans left, several are taken
+    At most MAX_PLANS plans, fewer where many jobs wait; with more ends ahead than plans left, several are taken
     together, at the latest of them: never too early.
     """
     return Forecasts(snapshot, policy, now, plan(snapshot, policy, now)).forecast(job_ids, part=part, work=work)
@@ -82,11 +82,11 @@ class Forecasts:
         self._snapshot, self._policy, self._now, self._made = snapshot, policy, now, made
         self._courses: dict[tuple[float, int], _Course] = {}
 
-    def forecast(self, job_ids: Collection[int], *, part: float, work: int = MOST_WORK) -> Forecast:
+    def forecast(self, job_ids: Collection[int], *, part: float, work: int = MAX_WORK) -> Forecast:
         course = self._courses.get((part, work))
         if course is None:
             size = len(self._snapshot.jobs) + len(self._snapshot.nodes)
-            plans = max(min(MOST_PLANS, work // max(size, 1)), 8)
+            plans = max(min(MAX_PLANS, work // max(size, 1)), 8)
             course = _Course(self._snapshot, self._now, part, plans)
             course.follow(self._made)
             self._courses[part, work] = course
@@ -99,12 +99,12 @@ class Forecasts:
         starts = {id: at for id, at in course.starts.items() if id in job_ids and at <= until}
         return Forecast(starts, inf if is_open and not course.events() else until, course.ending, course.starting)
 
-    def start(self, job_id: int, *, work: int = MOST_WORK) -> Start | None:
+    def start(self, job_id: int, *, work: int = MAX_WORK) -> Start | None:
         """Where the forecast by which `p90_at` was found starts this job; None: it does not."""
         course = self._courses.get((1.0, work))
         return None if course is None else course.moments.get(job_id)
 
-    def estimates(self, job_ids: Collection[int], *, typical: float, work: int = MOST_WORK) -> dict[int, Estimate]:
+    def estimates(self, job_ids: Collection[int], *, typical: float, work: int = MAX_WORK) -> dict[int, Estimate]:
         late = self.forecast(job_ids, part=1.0, work=work)
         soon = self.forecast(job_ids, part=min(max(typical, 0.0), 1.0), work=work)
         unlimited = sum(one.ends_by is None for one in self._snapshot.running)

@@ -27,7 +27,7 @@ from scheduling.engine.whatif.estimate import Estimate, Forecasts
 # What moves by less is no delay to anybody.
 NOTICEABLE_DELAY_SECONDS = 60.0
 # How much a forecast about many jobs may cost; a changed limit is judged by so many of the first that wait.
-QUEUE_WORK, MOST_FORESEEN = 20_000, 20
+QUEUE_WORK, MAX_FORESEEN = 20_000, 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ def _delayed(here: Present, then: Present) -> list[Delayed]:
     """Of the first in the queue."""
     # Of an array only the next element.
     jobs = [one for one in here.snapshot.jobs if one.id == public_id(one.id)]
-    first = sorted(jobs, key=lambda one: (-one.priority, one.queued_at, one.id))[:MOST_FORESEEN]
+    first = sorted(jobs, key=lambda one: (-one.priority, one.queued_at, one.id))[:MAX_FORESEEN]
     ids = [one.id for one in first]
     before, after = (one.forecasts.forecast(ids, part=1.0, work=QUEUE_WORK).starts for one in (here, then))
     found = [Delayed(one.id, one.tenant_id, before[one.id], after.get(one.id)) for one in first if one.id in before]

@@ -17,7 +17,7 @@ from scheduling.engine.placement.placement import place
 from scheduling.engine.whatif.changes import Change, scaled
 
 # A smaller number of GPUs is looked for from above, in at most so many tries.
-_MOST_COUNTS = 64
+_MAX_COUNTS = 64
 _OF_THE_CLUSTER = frozenset(
     {"capacity", "fragmented", "cpu_memory", "topology", "maintenance", "health", "constraint", "taint"}
 )
@@ -261,7 +261,7 @@ def _counts(case: _Case, is_enough: Callable[[Request], bool]) -> Iterator[Chang
     request = case.request
     step = request.ranks or 1
     first = _divisible(request, request.gpu_count - 1)
-    for count in range(first, 0, -max(step, first // _MOST_COUNTS // step * step)):
+    for count in range(first, 0, -max(step, first // _MAX_COUNTS // step * step)):
         if is_enough(replace(request, gpu_count=count)):
             yield Change("gpu_count", count)
             return

@@ -17,8 +17,8 @@ from scheduling.engine.whatif.ends import Ends
 # Changes that name a set, of which fewer may do.
 OF_SETS = frozenset({"jobs_ended", "nodes_opened", "devices_well", "devices_cool"})
 # Jobs and nodes, times plans, that one reduction may cost: a person waits for it.
-_MOST_WORK = 200_000
-_LEAST_PLANS, _MOST_PLANS = 16, 40
+_MAX_WORK = 200_000
+_MIN_PLANS, _MAX_PLANS = 16, 40
 
 
 class Cured(NamedTuple):
@@ -70,7 +70,7 @@ def smallest(
 
 def plans_for(snapshot: Snapshot) -> int:
     """How many plans of it may be made to reduce one set."""
-    return min(max(_MOST_WORK // (len(snapshot.jobs) + len(snapshot.nodes) + 1), _LEAST_PLANS), _MOST_PLANS)
+    return min(max(_MAX_WORK // (len(snapshot.jobs) + len(snapshot.nodes) + 1), _MIN_PLANS), _MAX_PLANS)
 
 
 def _ordered(snapshot: Snapshot, change: Change) -> list[int]:

@@ -29,7 +29,7 @@ from scheduling.simulator.runs.trace_replay import Run, replay
 from scheduling.simulator.traces.predictions import with_predictions
 
 # How many jobs that can never start are named; all are counted.
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def run(options: dict[str, Any], stdout: TextIO) -> None:
         never = [job.name for part in parts for job in part.never_fit]
         total = summary(found) | {
             "policy": policy.name,
-            "never_fit": {"jobs": len(never), "names": never[:_MOST_NAMED]},
+            "never_fit": {"jobs": len(never), "names": never[:_MAX_NAMED]},
         }
         stdout.write(json.dumps(total) + "\n")
 
@@ -116,8 +116,8 @@ def _never(parts: Sequence[Part]) -> str:
     never = [job for part in parts for job in part.never_fit]
     if not never:
         return ""
-    names = ", ".join(f"{job.name} ({job.gpus} GPUs)" for job in never[:_MOST_NAMED])
-    more = f" and {len(never) - _MOST_NAMED} more" if len(never) > _MOST_NAMED else ""
+    names = ", ".join(f"{job.name} ({job.gpus} GPUs)" for job in never[:_MAX_NAMED])
+    more = f" and {len(never) - _MAX_NAMED} more" if len(never) > _MAX_NAMED else ""
     return f"{len(never)} jobs can never start on this cluster and were left out: {names}{more}\n"
 
 

@@ -17,7 +17,7 @@ from scheduling.simulator.traces.jobs import TraceJob
 from scheduling.simulator.traces.predictions import KINDS
 
 FILLED = 0.8
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 LIMITS = ("given", "none", "oracle")
 # Those of a policy that a number or a word can set.
 _SETTABLE = {one.name: type(one.default) for one in fields(Policy) if isinstance(one.default, bool | int | float)}
@@ -87,7 +87,7 @@ def _enough(jobs: Sequence[TraceJob], gpus_per_node: int) -> int:
     seconds = max(job.submitted_at + job.run_seconds for job in jobs) - begin
     busy = sum(job.gpus * job.run_seconds for job in jobs) / seconds if seconds > 0 else 0.0
     widest = max(job.gpus for job in jobs)
-    return min(max(1, ceil(busy / FILLED / gpus_per_node), ceil(widest / gpus_per_node)), MOST_NODES)
+    return min(max(1, ceil(busy / FILLED / gpus_per_node), ceil(widest / gpus_per_node)), MAX_NODES)
 
 
 def policy_of(options: dict[str, Any]) -> Policy:
@@ -182,8 +182,8 @@ def _number(flag: str, name: str, text: str) -> float:
 
 
 def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= MOST_NODES:
-        raise ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MOST_NODES}")
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= MAX_NODES:
+        raise ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MAX_NODES}")
     return int(text)
 
 

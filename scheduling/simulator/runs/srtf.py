@@ -11,7 +11,7 @@ from scheduling.simulator.runs.trace_replay import JobResult, Progress, Run
 from scheduling.simulator.traces.jobs import TraceJob
 
 # A job whose prediction has run out is expected to run this much longer.
-_LEAST_SECONDS = 1.0
+_MIN_SECONDS = 1.0
 
 
 def replay_srtf(
@@ -93,4 +93,4 @@ class _Clock:
     def _remaining(self, job: Job) -> Job:
         if job.predicted_seconds is None:
             return job
-        return replace(job, predicted_seconds=max(job.predicted_seconds - self.served[job.id], _LEAST_SECONDS))
+        return replace(job, predicted_seconds=max(job.predicted_seconds - self.served[job.id], _MIN_SECONDS))

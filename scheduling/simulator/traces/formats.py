@@ -22,7 +22,7 @@ CSV_COLUMNS = (
     "limit_seconds",
     "predicted_seconds",
 )
-_MOST_GPUS, _MOST_PRIORITY = 100_000, 10_000
+_MAX_GPUS, _MAX_PRIORITY = 100_000, 10_000
 
 
 def read_trace(path: Path, format_name: str) -> list[TraceJob]:
@@ -109,15 +109,15 @@ def _submitted(job: TraceJob) -> tuple[float, int]:
 
 def _gpus(row: Row, column: str, least: int = 1) -> int:
     count = row.whole(column, least=least)
-    if count > _MOST_GPUS:
-        raise row.bad(column, f"{count} GPUs are more than the {_MOST_GPUS} that a job may ask for")
+    if count > _MAX_GPUS:
+        raise row.bad(column, f"{count} GPUs are more than the {_MAX_GPUS} that a job may ask for")
     return count
 
 
 def _priority(row: Row) -> int:
     priority = row.whole("priority")
-    if priority > _MOST_PRIORITY:
-        raise row.bad("priority", f"{priority} is more than {_MOST_PRIORITY}")
+    if priority > _MAX_PRIORITY:
+        raise row.bad("priority", f"{priority} is more than {_MAX_PRIORITY}")
     return priority
 
 

@@ -5,7 +5,7 @@ import { type CellPaint, type Context, type Stamp, paint, paintCards, paintCell,
 import { type Palette, readPalette } from "./palette";
 import { stamps } from "./stamps";
 
-const LEAST_HEIGHT = 320;
+const MIN_HEIGHT = 320;
 
 export class Chart {
   readonly canvas = h("canvas");
@@ -39,7 +39,7 @@ export class Chart {
     if (shape === this.shape && !this.isOtherWidth()) return;
     this.shape = shape;
     this.width = this.room();
-    this.where = layout(groups, this.width, Math.max(LEAST_HEIGHT, this.below()));
+    this.where = layout(groups, this.width, Math.max(MIN_HEIGHT, this.below()));
     this.height = Math.ceil(this.where.height) + 2;
     const ratio = devicePixelRatio || 1;
     this.canvas.width = Math.round(this.width * ratio);

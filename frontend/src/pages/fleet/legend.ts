@@ -1,7 +1,7 @@
 // What the colours of the map mean now: marks of states, the ends of a ramp, or who owns what.
 import { type Child, h, refill } from "../../ui/dom";
 import { glyph } from "../../ui/states";
-import { type Fill, MOST_WATTS } from "./looks";
+import { type Fill, MAX_WATTS } from "./looks";
 import { type FleetCell, owners } from "./model";
 import { OWNERS } from "./palette";
 
@@ -9,7 +9,7 @@ const ENDS: Partial<Record<Fill, readonly [string, string]>> = {
   utilisation: ["0 %", "100 %"],
   memory: ["empty", "full"],
   temperature: ["25 °C", "90 °C"],
-  power: ["0 W", `${MOST_WATTS} W`],
+  power: ["0 W", `${MAX_WATTS} W`],
   until: ["free now", "in a day or more"],
 };
 

@@ -38,7 +38,7 @@ export function look(device: DeviceRow, node: Pick<NodeRow, "state" | "intent">)
 const COOL = 25;
 const HOT = 90;
 /** The power at the end of the ramp: what the hungriest of today's GPUs take. */
-export const MOST_WATTS = 700;
+export const MAX_WATTS = 700;
 const DAY_MINUTES = 1440;
 
 /** 0 to 1 along the ramp, or null where it is not known. */
@@ -48,7 +48,7 @@ export function value(device: DeviceRow, fill: Fill, node?: NodeRow): number | n
   if (reading === null || fill === "state" || fill === "owner") return null;
   if (fill === "utilisation") return part(reading.utilisation_percent, 100);
   if (fill === "memory") return part(reading.memory_used_mb, device.memory_mb);
-  if (fill === "power") return part(reading.power_watts, MOST_WATTS);
+  if (fill === "power") return part(reading.power_watts, MAX_WATTS);
   const { temperature_celsius: degrees } = reading;
   return degrees === null ? null : Math.min(1, Math.max(0, (degrees - COOL) / (HOT - COOL)));
 }

@@ -10,7 +10,7 @@ import { type Fill, OTHERS, absent, idleFor, look, owner, reads } from "./looks"
 import type { FleetCell } from "./model";
 
 /** More nodes than these are counted. */
-const MOST_NAMED = 4;
+const MAX_NAMED = 4;
 
 export interface PanelEvents {
   /** Lights all GPUs of a job; nothing: shows all again. */
@@ -61,7 +61,7 @@ function counted(found: readonly FleetCell[]): string {
   if (found.length === 0) return "none now";
   const slowed = found.filter(({ device }) => device.cell === "free" && device.is_slowed).length;
   const on = [...new Set(found.map(({ node }) => node.name))];
-  const where = on.length <= MOST_NAMED ? on.join(", ") : `${on.length} nodes`;
+  const where = on.length <= MAX_NAMED ? on.join(", ") : `${on.length} nodes`;
   return `${plural(found.length, "GPU")} on ${where}${slowed > 0 ? `, ${slowed} of them too hot to take new jobs` : ""}`;
 }
 

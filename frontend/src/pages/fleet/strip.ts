@@ -18,14 +18,14 @@ export interface StripCell {
 const GOOD = 8;
 const LEAST = 3;
 const LARGEST = 64;
-const MOST_ROWS = 8;
+const MAX_ROWS = 8;
 
 /** Cells of nodes with so many GPUs each, in columns over the whole width, and where that is not enough in several bands;
  * a node never shares a column with another. */
 export function stripCells(counts: readonly number[], width: number): { cells: StripCell[]; height: number } {
   const needed = (rows: number): number => Math.max(1, counts.reduce((sum, count) => sum + Math.ceil(count / rows), 0));
   let rows = 1;
-  while (rows < MOST_ROWS && width / needed(rows) < GOOD) rows *= 2;
+  while (rows < MAX_ROWS && width / needed(rows) < GOOD) rows *= 2;
   const bands = Math.max(1, Math.ceil((LEAST * needed(rows)) / width));
   const across = Math.ceil(needed(rows) / bands);
   const pitch = Math.min(LARGEST, width / across);

@@ -13,7 +13,7 @@ import { FleetTable } from "./table";
 import { Tooltip } from "./tooltip";
 
 /** Pixels of the panel that must be in sight to be noticed. */
-const LEAST_OF_PANEL = 160;
+const MIN_OF_PANEL = 160;
 const DARK: Spotlight = { cell: null, job: null, tenant: null };
 
 function control(name: string): HTMLSelectElement | null {
@@ -109,7 +109,7 @@ export const fleet: MakeView = (region) => {
   function choose(gpu: string): void {
     isStep ||= now.gpu === null;
     change({ gpu });
-    if (beside === null || beside.getBoundingClientRect().top < innerHeight - LEAST_OF_PANEL) return;
+    if (beside === null || beside.getBoundingClientRect().top < innerHeight - MIN_OF_PANEL) return;
     stood ??= scrollY;
     beside.scrollIntoView();
   }

@@ -29,13 +29,13 @@ const METRICS: Record<string, Metric> = {
 
 const STEP: Record<string, number> = { raw: 10, "5m": 300 };
 /** More pages of samples than that are not asked for. */
-const MOST_PAGES = 4;
+const MAX_PAGES = 4;
 
 /** All samples from a moment on, page by page. */
 async function samples(gpu: Gpu, resolution: string, since: string): Promise<Sample[]> {
   const found: Sample[] = [];
   let more = `since=${encodeURIComponent(since)}`;
-  for (let page = 0; page < MOST_PAGES && more !== ""; page++) {
+  for (let page = 0; page < MAX_PAGES && more !== ""; page++) {
     const answer = await fetch(`/api/v1/gpus/${gpu.id}/samples?resolution=${resolution}&limit=1000&${more}`);
     if (!answer.ok) throw new Error(`${answer.status}`);
     const told = (await answer.json()) as { items: Sample[]; next_cursor: string | null };

@@ -9,7 +9,7 @@ import { toast } from "../../actions/undo";
 
 /** Of what is older nothing pops up: it may be what a page missed that slept. */
 const NEWS_MS = 120_000;
-const MOST_TOASTS = 2;
+const MAX_TOASTS = 2;
 const GLYPHS = { red: "✕", amber: "▲", info: "•" } as const;
 const WORDS = { red: "serious: ", amber: "attention: ", info: "" } as const;
 
@@ -66,7 +66,7 @@ function tell(notices: readonly NoticeRow[], known: ReadonlySet<string> | null):
   if (known === null) return;
   const news = notices.filter((n) => n.is_mine && !known.has(n.key) && serverNow() - Date.parse(n.at) < NEWS_MS);
   if (document.hidden) return news.forEach(notify);
-  if (news.length > MOST_TOASTS) return void toast(`${plural(news.length, "notice")} about your jobs: see the bell.`);
+  if (news.length > MAX_TOASTS) return void toast(`${plural(news.length, "notice")} about your jobs: see the bell.`);
   for (const notice of news) {
     const { href } = notice;
     toast(`${notice.sentence}.`, href === null || href === location.pathname ? undefined : { word: "Show", run: () => location.assign(href) });

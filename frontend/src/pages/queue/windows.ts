@@ -5,7 +5,7 @@ import type { QueueRow, QueueTotal } from "../../live/topics";
 
 export const WINDOW = 200;
 /** The server gives no more topics to one page than this and some others. */
-const MOST_WINDOWS = 6;
+const MAX_WINDOWS = 6;
 
 export interface Window {
   order: readonly number[];
@@ -28,7 +28,7 @@ export class Windows {
   /** The jobs from `first` to before `last` are looked at. */
   want(first: number, last: number): void {
     const from = Math.floor(Math.max(0, first) / WINDOW);
-    const until = Math.min(Math.floor(Math.max(first, last - 1) / WINDOW), from + MOST_WINDOWS - 1);
+    const until = Math.min(Math.floor(Math.max(first, last - 1) / WINDOW), from + MAX_WINDOWS - 1);
     for (let number = from; number <= until; number += 1) this.open(number);
     for (const [number, end] of this.ends) {
       // The neighbours stay: one scrolls back and forth.

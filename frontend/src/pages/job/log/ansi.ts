@@ -20,7 +20,7 @@ const ENDS: Record<number, string[]> = { 22: ["bold", "dim"], 23: ["italic"], 24
 /** A sequence, complete; then one that may be cut off at the end; then other control characters. */
 const SEQUENCE = /\x1b(?:\[([0-?]*)([ -/]*[@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]+[0-~]|[0-Z\\^-~])|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\x1b/g;
 const CUT_OFF = /\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|[ -/]*)?$/;
-const MOST_KEPT = 4096;
+const MAX_KEPT = 4096;
 
 export class Ansi {
   private rest = "";
@@ -30,7 +30,7 @@ export class Ansi {
   feed(text: string): Piece[] {
     let all = this.rest + text;
     this.rest = "";
-    const cut = CUT_OFF.exec(all.slice(-MOST_KEPT));
+    const cut = CUT_OFF.exec(all.slice(-MAX_KEPT));
     if (cut !== null) {
       this.rest = cut[0];
       all = all.slice(0, all.length - this.rest.length);

@@ -5,7 +5,7 @@ import { Ansi, type Piece } from "./ansi";
 export type LogLine = readonly Piece[];
 
 /** In characters: what is longer goes on in a new line, so that no line costs more than this to draw anew. */
-export const MOST_LINE = 8192;
+export const MAX_LINE = 8192;
 
 export class Lines {
   private readonly decoder = new TextDecoder("utf-8");
@@ -58,8 +58,8 @@ export class Lines {
 
   private add(text: string, style: Piece, done: LogLine[]): void {
     for (let rest = text; rest !== ""; ) {
-      if (this.length >= MOST_LINE - 1) this.end(done);
-      const room = MOST_LINE - this.length;
+      if (this.length >= MAX_LINE - 1) this.end(done);
+      const room = MAX_LINE - this.length;
       // Not between the two halves of one character.
       const cut = /[\ud800-\udbff]/.test(rest.charAt(room - 1)) ? room - 1 : room;
       this.put({ ...style, text: rest.slice(0, cut) });

@@ -18,9 +18,9 @@ export interface LogPart {
 export type Fetch = (url: string) => Promise<Response>;
 
 export const TAIL_BYTES = 65536;
-const MOST_BYTES = 262144;
+const MAX_BYTES = 262144;
 /** Who is further behind than this is not read after, but begins anew at the end. */
-export const MOST_BEHIND = 1 << 20;
+export const MAX_BEHIND = 1 << 20;
 
 export function logUrl(stream: Stream, offset: number, limit: number): string {
   const asked = new URLSearchParams({ attempt: `${stream.attempt}`, rank: `${stream.rank}`, offset: `${offset}`, limit: `${limit}` });
@@ -158,7 +158,7 @@ export class Tail {
     if (!this.isOpen) return this.readTail(0);
     if (this.next >= this.size || !this.mayGoOn()) return;
     // After an hour in a hidden tab nobody wants to wait for hundreds of requests.
-    if (this.size - this.next > MOST_BEHIND) return this.readTail(this.next);
+    if (this.size - this.next > MAX_BEHIND) return this.readTail(this.next);
     return this.readOn();
   }
 
@@ -168,7 +168,7 @@ export class Tail {
   }
 
   private async readOn(): Promise<void> {
-    const part = await readPart(this.get, this.stream, this.next, MOST_BYTES);
+    const part = await readPart(this.get, this.stream, this.next, MAX_BYTES);
     this.give(part, () => this.advance(part, false, 0));
   }
 

@@ -6,7 +6,7 @@ import { type Controls, controls, fill, keyOf } from "./controls";
 import { Hits } from "./hits";
 import { Screen } from "./screen";
 import { type Hit, Search } from "./search";
-import { type LogPart, MOST_BEHIND, TAIL_BYTES, Tail } from "./tail";
+import { type LogPart, MAX_BEHIND, TAIL_BYTES, Tail } from "./tail";
 import { LogWindow } from "./window";
 import { note, size } from "./words";
 
@@ -122,7 +122,7 @@ class LogView implements View {
   /** Who reads elsewhere keeps what they read: what comes waits for a press of Later. */
   private mayGoOn(): boolean {
     const { tail, shown, at } = this;
-    return at.follow.checked || (!this.isApart && !shown.isFull && tail !== null && tail.size - tail.next <= MOST_BEHIND);
+    return at.follow.checked || (!this.isApart && !shown.isFull && tail !== null && tail.size - tail.next <= MAX_BEHIND);
   }
 
   private more(part: LogPart, isFirst: boolean, skipped: number): void {

@@ -4,7 +4,7 @@ import type { Screen } from "./screen";
 import type { LogPart } from "./tail";
 
 /** In characters, with what a line costs. */
-export const MOST_CHARACTERS = 1_000_000;
+export const MAX_CHARACTERS = 1_000_000;
 /** So much of the log, about, comes and goes at once. */
 const BLOCK_BYTES = 131_072;
 const NEWLINE = 10;
@@ -27,7 +27,7 @@ export class LogWindow {
 
   constructor(
     private readonly screen: Screen,
-    private readonly most = MOST_CHARACTERS,
+    private readonly most = MAX_CHARACTERS,
   ) {}
 
   /** The first byte that is shown. */
