@@ -21,7 +21,8 @@ USER = 54321 if os.geteuid() == 0 else os.geteuid()
 LIMITED = f"""
 import os, resource, sys
 sys.path.insert(0, {str(ROOT)!r})
-from gpusched.agent import launcher, triage
+from gpusched.agent.ranks import launcher
+from gpusched.agent.supervisor import failure_class
 resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 if os.geteuid() == 0:
     os.setgroups([])
