@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from frontend.pages.nodes import groups
-from frontend.ui import state_symbols, wait_groups
+from frontend.ui import formatting, wait_groups
 from gpusched.protocol import job_actions, times
 from gpusched.protocol.states import FINAL, LIVE, WAITING
 from nodes.health import gpu_status
@@ -35,7 +35,7 @@ def text() -> str:
         "MOMENT": ("as const", times.MOMENT),
         "SHAPES": (
             "as Readonly<Record<string, string>>",
-            {k.replace("_", "-"): v for k, v in state_symbols.STATE_SYMBOLS.items()},
+            {k.replace("_", "-"): v for k, v in formatting.STATE_SYMBOLS.items()},
         ),
     }
     return _HEAD + "".join(

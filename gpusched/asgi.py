@@ -1,6 +1,7 @@
 """The web process: HTTP through Django, WebSockets through Channels."""
 
 import os
+from gpusched.lib.web import daphne
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")
 
@@ -41,12 +42,15 @@ from twisted.web import http
 
 from frontend.websocket import LiveConsumer
 from gpusched import tracing
-from gpusched.lib import bodies, heads
-from gpusched.lib.paced import backpressure
+from gpusched.lib.web.daphne import (
+    backpressure,
+)
 from gpusched.lib.process.children import settle_heap
 from gpusched.lib.web.request_threads import RequestThreads, answered
 from gpusched.lib.web.websockets import closed_in_outages, bounded_output
-from gpusched.lib.writing import write_at_once
+from gpusched.lib.web.daphne import (
+    write_at_once,
+)
 from nodes.agents.websocket import AgentConsumer
 from nodes.agents.hub import hub
 
@@ -118,8 +122,8 @@ class OneHopHandler(ASGIHandler):
 
 
 tracing.start("gpusched-web")
-heads.bound()
-bodies.bound()
+daphne.bound_head()
+daphne.bound_body()
 write_at_once()
 # Twisted parses the Content-Type of each POST with the library for e-mail, a tenth of the time of a submit. There are a
 # handful of different ones.

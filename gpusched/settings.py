@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import __version__, env
-from gpusched.lib.db.database_url import django_database
+from gpusched.lib.db.connections import (
+    django_database,
+)
 from gpusched.lib.limits import MAX_BODY_BYTES
 
 ENV = env.read()
@@ -267,7 +269,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {
         "line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
-        "json": {"()": "gpusched.lib.logs.JsonLines"},
+        "json": {"()": "gpusched.lib.request_id.JsonLines"},
     },
     "filters": {
         "outages": {

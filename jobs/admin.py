@@ -2,7 +2,9 @@
 
 from django.contrib import admin
 
-from gpusched.lib.audit.read_only import ReadOnly
+from gpusched.lib.audit.admin import (
+    ReadOnly,
+)
 from jobs.models import Job
 
 

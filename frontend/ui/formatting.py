@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -10,9 +11,18 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from frontend.ui.state_symbols import STATE_SYMBOLS
 from frontend.ui.wait_groups import group_of
 from gpusched.protocol.times import MOMENT, format_duration
+
+STATE_SYMBOLS: Mapping[str, str] = {
+    "busy": "■", "held_idle": "◧", "free": "□", "unavailable": "▨", "ok": "□", "hot": "▲", "quarantined": "✕",
+    "dirty": "◆", "foreign": "◆", "degraded": "✕", "lost": "▨", "unknown": "▨",
+    "pending": "○", "held": "‖", "scheduled": "◔", "running": "■", "stopping": "◩", "completed": "✓", "failed": "✕",
+    "cancelled": "⊘", "preempted": "↺",
+    "online": "■", "joined": "○", "open": "□", "cordoned": "‖", "draining": "◩", "ended": "✓", "red": "✕", "amber": "▲",
+    "active": "■", "revoked": "⊘", "expired": "⊘",
+}  # fmt: skip
+
 
 _MOMENT = re.compile(MOMENT)
 _NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')  # nosec B308

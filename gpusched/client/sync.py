@@ -8,8 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 import httpx
 
 from gpusched.client import config
-from gpusched.client.calls import flows, jobs
-from gpusched.client.calls import secrets as secret_calls
+from gpusched.client.calls import access, flows, jobs
 from gpusched.client.handles import ArrayElement, Job
 from gpusched.client.sync_cluster import ClusterMethods
 from gpusched.client.transport import wire
@@ -163,16 +162,16 @@ class Client(ClusterMethods):
     def secrets(self, *, tenant: str | None = None) -> _Secrets:
         """The secrets of a tenant by name, never their values. Without one named, of the configuration's, or your only
         one."""
-        return self._run(secret_calls.secrets(tenant or self.config.tenant, self.patience_seconds))
+        return self._run(access.secrets(tenant or self.config.tenant, self.patience_seconds))
 
     def set_secret(self, name: str, value: str, *, tenant: str | None = None) -> Secret:
         """Keeps a value under a name, in place of the one before; jobs name it in `secrets`."""
         whose = tenant or self.config.tenant
-        return self._run(secret_calls.set_secret(name, value, whose, self.patience_seconds))
+        return self._run(access.set_secret(name, value, whose, self.patience_seconds))
 
     def delete_secret(self, name: str, *, tenant: str | None = None) -> None:
         """Attempts that name it and start from now on fail."""
-        self._run(secret_calls.delete_secret(name, tenant or self.config.tenant, self.patience_seconds))
+        self._run(access.delete_secret(name, tenant or self.config.tenant, self.patience_seconds))
 
     def events(
         self, since: int | None = None, *, tenant: str | None = None, kind: str | None = None, follow: bool = True

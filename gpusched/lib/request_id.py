@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_only_middleware
 
 from gpusched import tracing
+from gpusched.json_log import JsonLines as Lines
 from gpusched.json_log import job_fields
 
 logger = logging.getLogger(__name__)
@@ -93,3 +94,11 @@ def _describe(request: HttpRequest, response: HttpResponse) -> None:
     }
     name = " ".join([method or "HTTP", *route.values()])
     tracing.describe({**attributes, **route}, name=name, is_error=response.status_code >= 500)
+
+
+class JsonLines(Lines):
+    """Also `request_id`, within a request."""
+
+    def context(self) -> dict[str, str]:
+        request_id = current_id()
+        return {"request_id": request_id} if request_id else {}

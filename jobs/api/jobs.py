@@ -32,7 +32,7 @@ from gpusched.protocol.rest.jobs import (
 )
 from jobs.actions import job_actions
 from jobs.events.log import VIA
-from jobs.listing import dates, representation
+from jobs.listing import job_list, representation
 from jobs.listing.job_list import count_jobs, list_jobs
 from jobs.redaction import visible_evidence
 from jobs.submit import idempotency, submit
@@ -45,7 +45,7 @@ _FILTERED_BY = {
     "user": "name of the submitter",
     "array": "id of an array: its elements that are jobs, instead of jobs and arrays",
     "name": "part of the job's name; a page may then have fewer items, or none, and a next_cursor",
-    **dates.FILTERS,
+    **job_list.FILTERS,
 }
 _FILTERS = {**_FILTERED_BY, **PAGED}
 

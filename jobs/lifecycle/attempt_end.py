@@ -1,5 +1,6 @@
 """What follows when an attempt has ended: done, failed, cancelled, or back to the queue. The rule alone, no writing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -7,8 +8,27 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
+from gpusched.lib.db.sql import query
+from gpusched.protocol.exits import SEEN_BY_AGENT, ExitClass
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason, Pending
 from gpusched.protocol.states import JobState
+
+_BY_REASON: dict[str, ExitClass] = {
+    EndReason.SIGNALLED: ExitClass.SIGNAL,
+    EndReason.TIME_LIMIT: ExitClass.TIME_LIMIT,
+    EndReason.PREEMPTED: ExitClass.PREEMPTED,
+    **dict.fromkeys(NODE_FAULTS, ExitClass.NODE_LOST),
+}
+
+
+def exit_class(reason: str, exit_code: int | None, seen: str | None) -> ExitClass | None:
+    """`seen`: what the agent told, believed only of an end that the process came to by itself."""
+    if reason in (EndReason.EXITED, EndReason.SIGNALLED) and exit_code != 0 and seen in SEEN_BY_AGENT:
+        return ExitClass(seen)
+    if reason == EndReason.EXITED:
+        return ExitClass.USER_EXIT if exit_code else None
+    return _BY_REASON.get(reason)
+
 
 # A supervisor that is killed in five attempts in a row is killed by what the job does.
 MAX_SUPERVISORS_LOST = 5
@@ -122,3 +142,32 @@ def _later(pause_seconds: float, evidence: dict[str, Any], used: int) -> Transit
     at = timezone.now() + timedelta(seconds=pause_seconds)
     told = {**evidence, "at": at.isoformat(timespec="seconds")}
     return Transition(JobState.PENDING, Pending.RETRY_BACKOFF, told, used, at)
+
+
+# Attempts are numbered without a gap, so the last one that ended otherwise says how many came after it. Each `max`
+# reads the index of (job, number) backwards and stops there.
+_STREAKS = """
+    SELECT t.job_id,
+           t.number - 1 - coalesce((SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
+                                       AND a.number < t.number AND a.reason <> ALL(%(faults)s)), 0) AS faults,
+           t.number - 1 - coalesce((SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
+                                       AND a.number < t.number AND a.reason <> %(lost)s), 0) AS supervisors_lost,
+           t.number - 1 - coalesce((SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
+                                       AND a.number < t.number AND a.reason <> %(no_user)s), 0) AS without_user
+      FROM unnest(%(jobs)s::bigint[], %(numbers)s::int[]) AS t (job_id, number)
+"""
+
+
+def fault_streaks(outcomes: Sequence[AttemptOutcome]) -> dict[int, FaultStreak]:
+    """{job_id: streak} before the outcomes that are faults of nodes; nothing is asked of the others."""
+    faulty = [o for o in outcomes if o.reason in NODE_FAULTS and o.attempt > 1]
+    if not faulty:
+        return {}
+    asked = {
+        "jobs": [o.job_id for o in faulty],
+        "numbers": [o.attempt for o in faulty],
+        "faults": sorted(NODE_FAULTS),
+        "lost": EndReason.SUPERVISOR_LOST,
+        "no_user": EndReason.NO_ACCOUNT,
+    }
+    return {row.pop("job_id"): FaultStreak(**row) for row in query(_STREAKS, asked)}

@@ -22,9 +22,9 @@ from jobs.lifecycle.attempt_end import (
     NO_STREAK,
     AttemptOutcome,
     Transition,
+    fault_streaks,
     next_state,
 )
-from jobs.lifecycle.fault_streaks import fault_streaks
 from jobs.redaction import redact_preemptor
 
 

@@ -21,10 +21,11 @@ from jobs.submit import (
     queue_locks,
     refusals,
 )
-from jobs.submit.insertion import insert_jobs, new_ids
 from jobs.submit.job_row import (
     OF_FREE,
+    insert_jobs,
     job_row,
+    new_ids,
     resolve_tenant,
     vary_row,
 )

@@ -1,7 +1,7 @@
 """Any POST of the API may carry an `Idempotency-Key`: repeated within a day, it is answered as the first time and does
 nothing again. The answer is kept in the transaction of what was done.
 
-`POST /jobs` stores its keys itself (jobs/submit/insertion.py), for speed: job, event and key are one statement, and a
+`POST /jobs` stores its keys itself (jobs/submit/job_row.py), for speed: job, event and key are one statement, and a
 repeated request is answered from the job. Claiming a key and storing a sealed answer takes three and a transaction.
 
 Answers are kept sealed: that of a new token holds the token."""

@@ -21,8 +21,11 @@ from jobs.submit import (
     refusals,
     replays,
 )
-from jobs.submit.insertion import insert_job
-from jobs.submit.job_row import job_row, resolve_tenant
+from jobs.submit.job_row import (
+    insert_job,
+    job_row,
+    resolve_tenant,
+)
 from jobs.submit.queue_limits import Incoming
 from tenants import secrets
 from tenants.auth.identity import Identity

@@ -18,8 +18,10 @@ from gpusched.lib.db.sql import (
 from gpusched.protocol.agent_messages import Ended, Report, Started
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.lifecycle import states
-from jobs.lifecycle.attempt_end import AttemptOutcome
-from jobs.lifecycle.exits import exit_class
+from jobs.lifecycle.attempt_end import (
+    AttemptOutcome,
+    exit_class,
+)
 from nodes.allocation import allocations
 from nodes.health import device_health, missing_users
 from nodes.ranks.agent_clock import parse_time, run_seconds

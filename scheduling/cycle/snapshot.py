@@ -1,6 +1,8 @@
 """Database → Snapshot: everything the engine may know, read at one moment."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,8 +16,8 @@ from gpusched.lib.db.sql import (
     rows,
 )
 from gpusched.protocol import affinity as protocol
+from nodes.health import missing_users
 from scheduling.cycle import array_heads as arrays
-from scheduling.cycle import missing_users
 from scheduling.cycle.array_heads import ArrayView, OpenArray
 from scheduling.cycle.preemptions import load_nominations
 from scheduling.cycle.request_shapes import COLUMNS, recent_mix, request_of
@@ -29,10 +31,42 @@ from scheduling.engine.model import (
     PendingGroup,
     Policy,
     RankPlacement,
+    Request,
     RunningJob,
     Snapshot,
 )
 from scheduling.policy import policy
+
+
+def require_unix_users(snapshot: Snapshot) -> Snapshot:
+    """The same, and unchanged as long as no node has told that it lacks a user. Labels with a space are none that
+    people give, and are told as they are in a reason: no node matches Unix user alice."""
+    if not (lacks := missing_users.current()):
+        return snapshot
+    labels = {tenant: _label(user) for _, tenant, user in lacks}
+    lacking = {(node, _label(user)) for node, _, user in lacks}
+    jobs = tuple(
+        replace(job, request=_of_user(job.request, labels[job.tenant_id])) if job.tenant_id in labels else job
+        for job in snapshot.jobs
+    )
+    nodes = tuple(
+        replace(node, labels={**node.labels, **_had(node.id, labels.values(), lacking)}) for node in snapshot.nodes
+    )
+    return replace(snapshot, jobs=jobs, nodes=nodes)
+
+
+def _label(user: str) -> str:
+    return f"Unix user {user}" if user else "a Unix user for tenants without unix_user"
+
+
+def _had(node: int, labels: Iterable[str], lacking: set[tuple[int, str]]) -> dict[str, str]:
+    return {label: "yes" for label in labels if (node, label) not in lacking}
+
+
+@lru_cache(4096)
+def _of_user(request: Request, label: str) -> Request:
+    return replace(request, node_selector=tuple(sorted((*request.node_selector, (label, "yes")))))
+
 
 # With more waiting jobs than this a plan takes long: people are told no more than the plan itself says.
 MAX_ASKED_ABOUT = 20_000
@@ -162,7 +196,7 @@ def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot,
             mix=recent_mix(),
             behind=shown.behind,
         )
-    return missing_users.require_unix_users(snapshot), seen
+    return require_unix_users(snapshot), seen
 
 
 def _shown(

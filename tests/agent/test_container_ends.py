@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent.containers import state
+from gpusched.agent.containers import watch
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.agent.dockerd import Dockerd
@@ -126,15 +126,15 @@ def test_a_daemon_that_never_made_the_container_holds_nothing_up(
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ("running 0 false ", state.State("running")),
-        ("paused 0 false ", state.State("running")),
-        ("exited 137 true ", state.State("ended", 137, True)),
-        ("created 128 false no such program", state.State("gone", error="no such program")),
-        ("exited 127 false exec: x: not found", state.State("ended", 127, False, "exec: x: not found")),
+        ("running 0 false ", watch.State("running")),
+        ("paused 0 false ", watch.State("running")),
+        ("exited 137 true ", watch.State("ended", 137, True)),
+        ("created 128 false no such program", watch.State("gone", error="no such program")),
+        ("exited 127 false exec: x: not found", watch.State("ended", 127, False, "exec: x: not found")),
     ],
 )
-def test_what_a_runtime_says_of_a_container_is_understood(tmp_path: Path, told: str, expected: state.State) -> None:
+def test_what_a_runtime_says_of_a_container_is_understood(tmp_path: Path, told: str, expected: watch.State) -> None:
     (tmp_path / "docker").write_text(f"#!/bin/sh\necho '{told}'\n")
     (tmp_path / "docker").chmod(0o755)
     spec = {"container": {"name": "x", "command": [f"{tmp_path}/docker"]}, "environment": {"PATH": os.defpath}}
-    assert state.state(spec) == expected
+    assert watch.state(spec) == expected

@@ -3,7 +3,7 @@
 import pytest
 
 from gpusched.lib.db.sql import execute
-from jobs.listing import dates, job_list
+from jobs.listing import job_list
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, submit
 
@@ -75,7 +75,7 @@ def test_what_waits_has_not_ended(member, tenant, jobs):
     assert listed(member, ended_after="2000-01-01") == list(reversed(DAYS))
 
 
-@pytest.mark.parametrize("name", dates.FILTERS)
+@pytest.mark.parametrize("name", job_list.FILTERS)
 @pytest.mark.parametrize("text", ["yesterday", "2029-13-01", "0001-01-01", "9999-12-31T23:59:59Z", "12", "2029-01-01T"])
 def test_what_is_no_time_is_named(member, name, text):
     """A55"""

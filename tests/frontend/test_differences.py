@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend.live import feed, invalidation, loader
-from frontend.live.differences import difference
-from frontend.live.loader import FeedLoader, Invalidations
+from frontend.live.loader import (
+    FeedLoader,
+    Invalidations,
+    difference,
+)
 from frontend.pages.fleet import rows as fleet
 from frontend.viewer import Viewer
 from gpusched.protocol.states import NodeIntent

@@ -7,8 +7,10 @@ from django.utils import timezone
 
 from frontend.live import feed
 from frontend.pages.fleet import readings
-from frontend.pages.job.limit_undo import undo_of
-from frontend.pages.my_work import mine
+from frontend.pages.job.view import (
+    undo_of,
+)
+from frontend.pages.my_work import rows as my_work_rows
 from frontend.pages.node import timeline
 from frontend.pages.tenants import details
 from gpusched.lib.db.sql import execute
@@ -75,14 +77,14 @@ def test_the_way_back_from_a_limit_is_of_the_attempt_that_it_was_set_for(anna):
 
 
 def test_only_the_latest_that_ended_are_shown(ours, anna):
-    jobs = [submit(anna, ours) for _ in range(mine.RECENT + 1)]
+    jobs = [submit(anna, ours) for _ in range(my_work_rows.RECENT + 1)]
     execute("UPDATE jobs_job SET state = 'completed', reason = 'exited', ended_at = now()")
-    assert [job["id"] for job in mine.jobs(anna.pk)["recent"]] == jobs[:0:-1]
+    assert [job["id"] for job in my_work_rows.jobs(anna.pk)["recent"]] == jobs[:0:-1]
 
 
 def test_what_is_left_is_never_less_than_nothing():
     quota = {"max_gpus": 2, "max_gpus_per_user": 3, "max_cpu_cores": None, "max_concurrent_jobs": 9}
-    told = mine.left(quota, {"gpus": 4, "cpu_cores": 1, "jobs": 1}, 1)
+    told = my_work_rows.left(quota, {"gpus": 4, "cpu_cores": 1, "jobs": 1}, 1)
     assert [(row["what"], row["left"]) for row in told] == [
         ("GPUs of the tenant", 0), ("GPUs of your own", 2), ("jobs at once", 8),
     ]  # fmt: skip

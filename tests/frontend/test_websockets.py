@@ -9,8 +9,10 @@ from daphne.server import Server
 from daphne.ws_protocol import WebSocketProtocol
 from twisted.internet.testing import StringTransport
 
-from gpusched.lib.servers import Pace
 from gpusched.lib.web import websockets
+from gpusched.lib.web.daphne import (
+    Pace,
+)
 from gpusched.lib.web.websockets import HubSocket, bounded_output
 
 

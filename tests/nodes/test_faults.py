@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs.lifecycle import fault_streaks
+from jobs.lifecycle import attempt_end
 from jobs.lifecycle.attempt_end import AttemptOutcome
 from jobs.listing import representation
 from jobs.models import Attempt, Job
@@ -87,7 +87,7 @@ def test_counting_faults_asks_once_for_all_jobs_and_never_for_other_ends(user, t
         AttemptOutcome(job_id, faults + 1, "node_fault", long_ago) for job_id, faults in zip(ids, range(3), strict=True)
     ]
     with django_assert_num_queries(1):
-        found = fault_streaks.fault_streaks(ends)
+        found = attempt_end.fault_streaks(ends)
     assert [found[job_id].faults for job_id in ids[1:]] == [1, 2]
     with django_assert_num_queries(0):
-        assert fault_streaks.fault_streaks([AttemptOutcome(ids[0], 9, "exited", long_ago, exit_code=0)]) == {}
+        assert attempt_end.fault_streaks([AttemptOutcome(ids[0], 9, "exited", long_ago, exit_code=0)]) == {}

@@ -15,7 +15,7 @@ from django_q.models import Schedule, Task
 from django_q.monitor import save_task
 
 from gpusched.env import read
-from gpusched.lib import logs, request_id
+from gpusched.lib import request_id
 from gpusched.lib.bus.listener import Listener
 from gpusched.lib.db.sql import execute
 from gpusched.management.commands import worker
@@ -213,7 +213,7 @@ class TestLogs:
 
         class Keeper(logging.Handler):
             def emit(self, record):
-                kept.append(json.loads(logs.JsonLines().format(record)))
+                kept.append(json.loads(request_id.JsonLines().format(record)))
 
         keeper = Keeper()
         logging.getLogger().addHandler(keeper)

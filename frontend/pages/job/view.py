@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -24,7 +24,6 @@ from frontend.pages.job import placement_choice
 from frontend.pages.job.cost import cost_of
 from frontend.pages.job.elements import elements_tab
 from frontend.pages.job.gpu_readings import readings
-from frontend.pages.job.limit_undo import undo_of
 from frontend.pages.job.queue_ahead import ahead_of
 from frontend.pages.submit import equivalent
 from frontend.ui.page import (
@@ -42,6 +41,32 @@ from jobs.logs import search, store
 from scheduling.whatif import extend
 from scheduling.whatif.explain import current_reason, explain
 from tenants.auth.identity import Identity
+
+# An element's limit that was changed with its array's goes back with the array's.
+_LATEST = """
+    SELECT actor, attempt, (data->>'from_seconds')::bigint AS was, (data->>'to_seconds')::bigint AS made
+      FROM jobs_jobevent WHERE job_id = %s AND kind = 'limit_changed' AND NOT data ? 'array' ORDER BY id DESC LIMIT 1
+"""
+
+
+def undo_of(job: Mapping[str, Any], who: Identity) -> dict[str, Any]:
+    """`job`: `id attempt max_runtime_seconds` of it. `minutes` to go back to and `seen`, the limit in seconds that is
+    taken back; empty where there is none of theirs, somebody has changed it since, or it would be refused: no way
+    leads back to no limit at all, nor to one that has passed."""
+    found = query(_LATEST, [job["id"]])
+    if not found:
+        return {}
+    [event] = found
+    is_latest = (event["attempt"], event["made"]) == (job["attempt"], job["max_runtime_seconds"])
+    if not is_latest or event["actor"] != who.username or event["was"] is None:
+        return {}
+    minutes = event["was"] / 60
+    try:
+        extend.allowed(job["id"], Extension(max_runtime_minutes=minutes), who)
+    except Problem:
+        return {}
+    return {"minutes": minutes, "seen": event["made"]}
+
 
 _TAIL_BYTES = 64 << 10
 _MAX_DIGITS = 9

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
 from frontend.live import feed
-from frontend.pages.my_work import mine
+from frontend.pages.my_work import rows as my_work_rows
 from frontend.pages.overview.view import (
     show_overview,
 )
@@ -28,11 +28,13 @@ def home(request: HttpRequest, who: Identity) -> HttpResponse:
 
 @page
 def my_work(request: HttpRequest, who: Identity) -> HttpResponse:
-    jobs = mine.jobs(who.user_id)
+    jobs = my_work_rows.jobs(who.user_id)
     words: dict[str, Any] = {
         **jobs,
-        "counts": mine.counts([who.user_id])[who.user_id],
-        "quotas": [{**tenant, "live": (bar := _bar(tenant)), "scale": bar_scale([bar])} for tenant in mine.quotas(who)],
+        "counts": my_work_rows.counts([who.user_id])[who.user_id],
+        "quotas": [
+            {**tenant, "live": (bar := _bar(tenant)), "scale": bar_scale([bar])} for tenant in my_work_rows.quotas(who)
+        ],
         "notices": _notices(who),
         "is_new": not any(jobs.values()) and (who.is_admin or any(who.has(Role.MEMBER, one) for one in who.roles)),
         "tenant": min((name for i, name in who.tenant_names.items() if i not in who.archived), default=""),

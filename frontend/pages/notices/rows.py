@@ -8,7 +8,7 @@ from typing import Any
 from frontend.live.topics import Audience, Topic
 from frontend.models import NoticesSeen
 from frontend.pages.job.rows import part_cancelled
-from frontend.pages.my_work import mine
+from frontend.pages.my_work import rows as my_work_rows
 from frontend.pages.notices import activity as doings
 from frontend.pages.notices.activity import Activity, doing
 from frontend.viewer import Viewer
@@ -35,7 +35,7 @@ _OWN = f"""
                row_number() OVER (PARTITION BY j.user_id ORDER BY e.id DESC) AS place
           FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN auth_user u ON u.id = j.user_id
          WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s
-           AND e.at > now() - make_interval(days => %(days)s) AND j.user_id = ANY(%(users)s) AND {mine.IS_SEEN}
+           AND e.at > now() - make_interval(days => %(days)s) AND j.user_id = ANY(%(users)s) AND {my_work_rows.IS_SEEN}
            AND (e.kind IN ('idle_warning', 'idle_would_end') OR j.array_id IS NULL AND (
                 e.kind = 'ended'
                 OR e.kind = 'started' AND e.attempt = 1 AND e.at > j.submitted_at + make_interval(secs => %(waited)s)
@@ -50,7 +50,7 @@ _LONG = f"""
         SELECT j.id, j.name, j.user_id, j.tenant_id, j.submitted_at + make_interval(mins => %(minutes)s) AS at,
                j.reason, j.evidence, j.reason_since, j.stop_reason, j.stop_evidence, j.exit_code, j.signal,
                j.max_runtime_seconds, NULL AS placement, jobs_numbers(j.array_waiting) AS elements
-          FROM jobs_job j WHERE j.user_id = u.id AND {WAITS} AND j.state <> 'held' AND {mine.IS_SEEN}
+          FROM jobs_job j WHERE j.user_id = u.id AND {WAITS} AND j.state <> 'held' AND {my_work_rows.IS_SEEN}
            AND (j.array_count IS NULL OR j.reason <> '{Pending.MAX_PARALLEL}')
            AND j.submitted_at < now() - make_interval(mins => %(minutes)s) ORDER BY j.submitted_at LIMIT %(most)s) w
       JOIN tenants_tenant t ON t.id = w.tenant_id

@@ -1,19 +1,60 @@
 """How one call becomes requests, pauses and one answer: what is tried again, when, and for how long."""
 
+import math
 import random
 import time
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
-from gpusched.client.errors import GpuschedError, QueueWarning, ServerError, Unreachable, from_answer
-from gpusched.client.transport import sendable
+from gpusched.client.errors import GpuschedError, Invalid, QueueWarning, ServerError, Unreachable, from_answer
 from gpusched.client.transport.call import Call, Reply
 
 T = TypeVar("T")
+
+
+def require_sendable(call: Call[Any]) -> None:
+    """Raises Invalid that names the value: JSON has null for nan and infinity, which elsewhere is "no limit"; text is
+    sent as UTF-8, and headers are ASCII."""
+    for name, value in (*call.query.items(), *_fields(call.body)):
+        _check(name, value)
+    for name, value in call.headers.items():
+        if not (value.isascii() and value.isprintable() and value == value.strip()):
+            raise Invalid(f"{name} must be ASCII characters that can be seen, not {value!r}")
+
+
+def _fields(body: object) -> tuple[tuple[str, object], ...]:
+    return tuple(body.items()) if isinstance(body, Mapping) else (("the body", body),)
+
+
+def _check(name: str, value: object) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise Invalid(f"{name} must be a finite number, not {value}")
+    elif isinstance(value, str):
+        # An argument of the shell that is no UTF-8 is a text with halves of characters here, which nothing encodes.
+        if not value.isascii() and not _is_utf8(value):
+            raise Invalid(f"{name} is not text in UTF-8")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if not _is_utf8(key):
+                raise Invalid(f"{name}: the name {key!r} is not text in UTF-8")
+            _check(f"{name}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            _check(f"{name}[{number}]", item)
+
+
+def _is_utf8(text: object) -> bool:
+    try:
+        str(text).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
 
 # Long enough for a server that is restarted; short enough for a person whose URL is wrong.
 RETRY_TIMEOUT_SECONDS = 6.0
@@ -54,7 +95,7 @@ def exchange(call: Call[T], patience_seconds: float) -> Flow[T]:
     """One call with its repeats, until an answer or until patience ends: five times as late for a server that says
     when to ask again (503 with Retry-After). Raises what the last outcome means, or Invalid
     for what cannot be sent."""
-    sendable.require_sendable(call)
+    require_sendable(call)
     started_at = time.monotonic()
     tries, most_seconds = 0, patience_seconds
     while True:

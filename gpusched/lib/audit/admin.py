@@ -12,6 +12,20 @@ from unfold.admin import ModelAdmin
 
 from gpusched.lib.audit import log
 
+
+class ReadOnly(ModelAdmin):  # type: ignore[misc]
+    """Seen, never edited by hand."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
 _SECRETS = ("password", "secret", "hash")
 
 

@@ -1,10 +1,43 @@
 """How to reach the default database outside of Django's connections: to listen, and to ring."""
 
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.db import connection
 
-from gpusched.lib.db.database_url import SILENCE
+# What a network that drops packets costs at most, in seconds (tcp_user_timeout: milliseconds); the address may say
+# otherwise. Connecting is half as long as a WebSocket's handshake and a client's patience.
+SILENCE: dict[str, Any] = {
+    "connect_timeout": 3,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+
+
+def django_database(url: str) -> dict[str, Any]:
+    """`postgresql://user:password@host:port/name?host=/socket/dir&sslmode=…` → a DATABASES entry.
+
+    An empty address gives an entry that cannot connect, so that commands which need no database still run. Each thread
+    keeps its connection: every process has a fixed number of threads that ask the database."""
+    parts = urlsplit(url or "postgresql://nobody@127.0.0.1:1/no-database-yet")
+    if parts.scheme not in ("postgres", "postgresql"):
+        raise ValueError("DATABASE_URL must start with postgresql://; gpusched needs PostgreSQL")
+    options: dict[str, Any] = dict(parse_qsl(parts.query))
+    host = options.pop("host", None) or parts.hostname or ""
+    return {
+        "ENGINE": "gpusched.lib.db.engine",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": host,
+        "PORT": str(options.pop("port", None) or parts.port or ""),
+        "CONN_HEALTH_CHECKS": True,
+        "CONN_MAX_AGE": None,
+        # Only what asks for it is prepared (gpusched.lib.db.sql.prepared); None, the default, would refuse it.
+        "OPTIONS": {**SILENCE, **options, "prepare_threshold": 1_000_000},
+    }
 
 
 def connection_parameters() -> dict[str, Any]:

@@ -18,12 +18,38 @@ from scheduling.engine.board.board import Board, NodeSlot
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.limits.online_split import borrowing_gpus, gpus_in_service, parts_of
 from scheduling.engine.model import Job, Policy, Preemption, RunningJob, Snapshot
-from scheduling.engine.placement.placement import is_offered, place
-from scheduling.engine.preemption.freeing import fits, helps, is_needed
+from scheduling.engine.placement.placement import is_offered, place, room
 from scheduling.engine.preemption.rights import PreemptionRights
 from scheduling.engine.promise.backfill import JobEnd, first_fit
 from scheduling.engine.queue.fairshare import TenantUse
 from scheduling.engine.queue.ordering import band
+
+
+def helps(shape: Shape, victim: RunningJob, slot: NodeSlot) -> bool:
+    """Whether it holds a device on the node that suits the request; without GPUs, or where CPU or memory is short,
+    anything that it holds there may help."""
+    _, cpu_milli, memory_mb = shape.part(shape.splits[-1])
+    ranks = [rank for rank in victim.ranks if rank.node_id == slot.node.id]
+    if not shape.request.gpu_count or slot.cpu_milli < cpu_milli or slot.memory_mb < memory_mb:
+        return bool(ranks)
+    return any(slot.kind_of.get(hold.device_id) in shape.limits_mb for rank in ranks for hold in rank.holds)
+
+
+def fits(shape: Shape, slot: NodeSlot) -> bool:
+    return any(room(slot, shape, split) >= split for split in shape.splits)
+
+
+def is_needed(shape: Shape, slot: NodeSlot, victim: RunningJob) -> bool:
+    """Whether the slot, where the victim is gone, has room only for that; otherwise the victim is back on it."""
+    ranks = [rank for rank in victim.ranks if rank.node_id == slot.node.id]
+    for rank in ranks:
+        slot.take(rank)
+    if fits(shape, slot):
+        return False
+    for rank in ranks:
+        slot.release(rank)
+    return True
+
 
 # One plan stops jobs for at most so many others, and tries at most so many releases: the next cycle goes on.
 MAX_PREEMPTIONS, MAX_RELEASES = 32, 20_000
