@@ -82,7 +82,7 @@ def test_every_route_is_documented_and_every_documented_route_exists():
 def test_every_variable_of_the_command_line_and_the_agent_is_documented(heading: str, folder: str):
     """A54."""
     asked = re.compile(r'(?:env\.get\(|envvar=)"(GPUSCHED_\w+)"')
-    real = {name for path in (ROOT / folder).glob("*.py") for name in asked.findall(path.read_text())}
+    real = {name for path in (ROOT / folder).rglob("*.py") for name in asked.findall(path.read_text())}
     assert set(first_words(section("docs/settings.md", heading))) == real
 
 
@@ -167,7 +167,7 @@ def _refusals() -> Iterator[tuple[ast.expr | None, ast.expr]]:
                 name = getattr(call.func, "id", "")
                 if name == "Problem" and len(call.args) > 1:
                     yield call.args[0], call.args[1]
-                elif name == "Room":
+                elif name == "ConcurrencyLimiter":
                     yield None, next(word.value for word in call.keywords if word.arg == "code")
 
 
