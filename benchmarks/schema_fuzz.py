@@ -37,8 +37,9 @@ ROLES = ("anonymous", "stranger", "viewer", "member", "owner", "admin")
 _PEOPLE = """
 import json
 from django.contrib.auth.models import User
-from tenants.tenancy import tenants as services
+from tenants.auth.tokens import create_token
 from tenants.models import Tenant
+from tenants.tenancy import tenants as services
 tokens = {}
 tenant = Tenant.objects.get(name="default")
 other = services.create_tenant({"name": "other"}, actor="fuzz")
@@ -48,7 +49,7 @@ for role in ("stranger", "viewer", "member", "owner", "admin"):
     if role != "admin":
         services.set_member(other if role == "stranger" else tenant, user, "member" if role == "stranger" else role)
     scopes = ["read", "write", "admin"] if role == "admin" else ["read", "write"]
-    tokens[role] = services.create_token(user.pk, "fuzz", scopes)[1]
+    tokens[role] = create_token(user.pk, "fuzz", scopes)[1]
 print("TOKENS " + json.dumps(tokens))
 """
 
