@@ -24,6 +24,7 @@ _TENANT_OF = {who: tenant for tenant, _, _, who in TENANTS}
 _PEOPLE = """
 import json
 from django.contrib.auth.models import User
+from tenants.auth.tokens import create_token
 from tenants.tenancy import tenants as services
 tokens = {}
 for name, guaranteed, limit, who in json.loads(%r):
@@ -32,7 +33,7 @@ for name, guaranteed, limit, who in json.loads(%r):
                                     quota={"guaranteed_gpus": guaranteed, "max_gpus": limit})
     user = User.objects.create_user(who, password=%r)
     services.set_member(tenant, user, "member")
-    tokens[who] = services.create_token(user.pk, "scene", ["read", "write"])[1]
+    tokens[who] = create_token(user.pk, "scene", ["read", "write"])[1]
 if %r:
     admin = User.objects.get(username="admin")
     admin.set_password(%r)
