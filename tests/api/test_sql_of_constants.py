@@ -19,7 +19,6 @@ LOOKED_AT = {
     ("gpusched/lib/bus/notifier.py", "sql"): "a call per message, its words parameters",
     ("jobs/listing/job_list.py", "where"): "of parts that are constants; values are parameters",
     ("jobs/listing/job_list.py", "is_found"): "as `where`",
-    ("jobs/listing/job_list.py", "where"): "as in jobs/listing/job_list.py, its caller",
     ("jobs/lifecycle/dependencies.py", "lock"): "one of two constants",
     ("jobs/actions/array_actions.py", "states"): "constants",
     ("jobs/submit/job_row.py", "names"): "names of columns",
